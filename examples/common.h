@@ -1,0 +1,136 @@
+/*
+ * common.h - what the example programs share, so that each of them can be about its model:
+ * flags, notes in files, signals, the progress line, curves, and what to say at the end.
+ *
+ * Nothing here knows the library's inside: it is a program's code, written against <tenon/tenon.h>.
+ */
+#ifndef EXAMPLES_COMMON_H
+#define EXAMPLES_COMMON_H
+
+#include <tenon/tenon.h>
+
+/* ---- flags ------------------------------------------------------------------------------------ */
+
+typedef enum ex_kind {
+    EX_WHOLE, /* int64_t */
+    EX_REAL,  /* double */
+    EX_TEXT,  /* const char *, NULL when absent */
+    EX_FLAG   /* bool, takes no argument */
+} ex_kind;
+
+/* What else a flag's value belongs to, beside this one call of the program. */
+enum {
+    EX_MODEL = 1, /* sizes of the model: noted in weight files, read back by --load and --resume */
+    EX_RUN = 2    /* decides the bits of a run: noted in checkpoints, read back by --resume */
+};
+
+typedef struct ex_option {
+    const char *name; /* without the dashes */
+    ex_kind kind;
+    void *value;      /* holds the default; parsing overwrites it */
+    const char *argument; /* as --help shows it: "N", "FILE" */
+    const char *help;
+    double low, high; /* accepted range of numbers, both ends included; low == high: any */
+    unsigned belongs; /* EX_MODEL, EX_RUN or 0 */
+    bool given;       /* set by parsing: it was on the command line */
+} ex_option;
+
+typedef struct ex_options {
+    const char *what; /* one line for --help */
+    ex_option *option;
+    int n;
+} ex_options;
+
+/* Reads the command line. --help prints all flags with their defaults and ends the program with 0; a flag
+ * that is unknown, lacks its argument or is out of range ends it with 2 and a message. */
+void ex_parse(ex_options *options, int argc, char **argv);
+bool ex_given(const ex_options *options, const char *name);
+/* "name value" pairs of all numbers and flags that make the run, on as few lines as fit. */
+void ex_print_settings(const ex_options *options);
+
+/* Prints "PROGRAM: message" and ends the program with 2: for what the user typed. */
+void ex_refuse(const char *format, ...) TN_PRINTF(1, 2) __attribute__((noreturn));
+/* Unless status is TN_OK, prints "PROGRAM: tn_error()" and ends the program with 1. */
+void ex_check(tn_status status);
+/* The same for anything that is NULL on failure. */
+void ex_check_ptr(const void *pointer);
+const char *ex_program(void);
+
+/* ---- notes: strings in the metadata of a file ------------------------------------------------------ */
+
+enum { EX_MAX_NOTES = 48 };
+
+typedef struct ex_notes {
+    int n;
+    size_t used;
+    const char *key[EX_MAX_NOTES], *value[EX_MAX_NOTES];
+    char text[8192];
+} ex_notes;
+
+void ex_note(ex_notes *notes, const char *key, const char *format, ...) TN_PRINTF(3, 4);
+/* The values of all options that belong to any of the kinds in which. */
+void ex_note_options(ex_notes *notes, const ex_options *options, unsigned which);
+tn_metadata ex_metadata(ex_notes *notes);
+/* Takes such values from a file. A flag that was given and says something else is refused by name. */
+void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file);
+
+/* ---- leaving early ---------------------------------------------------------------------------------- */
+
+/* From now on the first SIGINT or SIGTERM is only noted; a second one ends the program at once. */
+void ex_catch_signals(void);
+/* The signal that came, 0 when none did. The exit status is then 128 plus it. */
+int ex_signal(void);
+
+/* ---- progress ----------------------------------------------------------------------------------------- */
+
+typedef struct ex_progress {
+    const char *unit;         /* of the rate: "tokens" */
+    int64_t total;            /* steps */
+    int64_t per_step;         /* units a step */
+    int64_t first, shown;     /* step at the start; last step shown */
+    double began, shown_at, paused;
+    double loss;              /* mean of the losses since the last line: sum and count */
+    int64_t losses;
+    bool quiet, tty, color, on_line;
+} ex_progress;
+
+/* On a terminal one line is redrawn at most ten times a second; otherwise about 25 plain lines in all. */
+void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per_step,
+                       const char *unit, bool quiet);
+void ex_progress_step(ex_progress *p, int64_t step, double loss, double lr);
+/* Prints a line that stays, above the one that is redrawn. Nothing when quiet. */
+void ex_say(ex_progress *p, const char *format, ...) TN_PRINTF(2, 3);
+/* Time between these two is not training: evaluation, files. */
+void ex_progress_pause(ex_progress *p);
+void ex_progress_resume(ex_progress *p);
+/* Clears the line; returns the units per second over all steps since begin. */
+double ex_progress_end(ex_progress *p, int64_t step);
+double ex_seconds(void); /* monotonic clock */
+
+/* ---- curves and reports ---------------------------------------------------------------------------------- */
+
+typedef struct ex_curve {
+    int64_t n, room;
+    double *x, *y;
+} ex_curve;
+
+void ex_curve_add(ex_curve *c, double x, double y);
+void ex_curve_free(ex_curve *c);
+tn_curve ex_curve_view(const ex_curve *c, const char *label);
+
+/* What must not grow while training: tensors alive, and calls to the system's allocator. */
+typedef struct ex_watch {
+    int64_t tensors, allocations;
+} ex_watch;
+ex_watch ex_watch_begin(void);
+/* "tensors alive 120 -> 120; system allocations since the first evaluation 0; peak 48.1 MiB" */
+void ex_watch_print(const ex_watch *w);
+
+/* One number over names, shapes and bits of all parameters and all buffers. */
+uint64_t ex_hash(tn_module *model);
+/* "cpu" or "cuda"; refuses another word, and cuda where there is none, saying why. */
+tn_device ex_device(const char *name);
+/* Sets the threads that kernels may use; 0 leaves the default. */
+void ex_threads(int64_t n);
+
+#endif

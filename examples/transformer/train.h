@@ -1,0 +1,64 @@
+/* train.h - a training run of the transformer: what belongs to it, one step, the loss, its files. */
+#ifndef TRANSFORMER_TRAIN_H
+#define TRANSFORMER_TRAIN_H
+
+#include "../common.h"
+#include "model.h"
+#include "sample.h"
+
+/* The command line's values. */
+typedef struct settings {
+    const char *text, *device, *save, *checkpoint, *resume, *prompt, *load, *log, *plot;
+    int64_t steps, batch, context, layers, heads, d_model, warmup, seed, threads, eval_every;
+    int64_t generate, top_k, stop_after;
+    double dropout, lr, weight_decay, clip, temperature;
+    bool print_hash, quiet;
+} settings;
+
+typedef struct run {
+    settings *set;
+    ex_options *options; /* write into *set */
+    tn_text *text; /* NULL where a loaded model only writes */
+    vocabulary vocab;
+    tn_device device;
+    tn_module *model;
+    tn_optim *optimizer;
+    tn_scheduler *schedule;
+    int64_t step; /* steps taken */
+    bool has_text_hash;
+    char text_path[4096]; /* as the checkpoint says, where --text does not */
+    uint64_t text_hash; /* of the text that the checkpoint was training on */
+    ex_curve train_curve, valid_curve;
+    FILE *log;
+} run;
+
+/* Makes the model, its optimizer (AdamW) and its schedule (warm-up, then cosine to a tenth). */
+void run_build(run *r);
+void run_free(run *r);
+
+/* One step on a random batch of the training text; its loss in nats per character. */
+double run_step(run *r);
+
+/* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always the
+ * same ones. At most limit of them (0: as many as fit side by side), in whole batches. */
+typedef struct evaluation {
+    double loss;
+    int64_t characters;
+} evaluation;
+evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t limit);
+
+/* All training steps, with progress, log, evaluations and checkpoints. Returns the tokens per second.
+ * Ends early after a signal, or after --stop-after steps, with a checkpoint written. */
+double run_train(run *r);
+/* Takes the settings and the vocabulary noted in the file that --resume or --load names; flags that say
+ * something else are refused. */
+void run_adopt(run *r);
+/* Reads --text. It must have the characters of an adopted file, and be the very text of a checkpoint. */
+void run_read_text(run *r);
+/* Reads the state of the checkpoint, or the weights. */
+void run_resume(run *r);
+void run_load_weights(run *r);
+void run_save_weights(run *r);
+void run_plot(run *r);
+
+#endif

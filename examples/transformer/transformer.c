@@ -1,0 +1,189 @@
+/*
+ * transformer - trains a small decoder-only transformer on the characters of a text, then writes some.
+ *
+ *     transformer --text FILE [--save FILE.safetensors]
+ *     transformer --load FILE.safetensors --generate 200 --prompt "And God said"
+ *
+ * Here are the flags and the order of things; train.c has the loop, model.c the model, sample.c the writing.
+ */
+#include "train.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static settings set = {
+    .device = "cpu",
+    .prompt = "",
+    .steps = 2500,
+    .batch = 32,
+    .context = 64,
+    .layers = 4,
+    .heads = 4,
+    .d_model = 128,
+    .warmup = 100,
+    .seed = 1,
+    .eval_every = 250,
+    .generate = 600,
+    .lr = 2e-3,
+    .weight_decay = 0.01,
+    .clip = 1,
+    .temperature = 0.7,
+};
+
+#define BIG 1e9
+static ex_option flags[] = {
+    { "text", EX_TEXT, &set.text, "FILE", "text to learn; its last tenth is held out", 0, 0, 0, 0 },
+    { "steps", EX_WHOLE, &set.steps, "N", "training steps", 0, BIG, EX_RUN, 0 },
+    { "batch", EX_WHOLE, &set.batch, "N", "sequences a step", 1, 65536, EX_RUN, 0 },
+    { "context", EX_WHOLE, &set.context, "N", "characters a sequence", 1, 4096, EX_MODEL, 0 },
+    { "layers", EX_WHOLE, &set.layers, "N", "blocks", 0, 1000, EX_MODEL, 0 },
+    { "heads", EX_WHOLE, &set.heads, "N", "attention heads a block", 1, 1024, EX_MODEL, 0 },
+    { "d-model", EX_WHOLE, &set.d_model, "N", "width, a multiple of --heads", 1, 65536, EX_MODEL, 0 },
+    { "dropout", EX_REAL, &set.dropout, "P", "probability of a zero", 0, 0.99, EX_RUN, 0 },
+    { "lr", EX_REAL, &set.lr, "X", "learning rate after the warm-up", 1e-12, 100, EX_RUN, 0 },
+    { "warmup", EX_WHOLE, &set.warmup, "N", "steps of rising rate; then a cosine", 0, BIG, EX_RUN, 0 },
+    { "weight-decay", EX_REAL, &set.weight_decay, "X", "of AdamW", 0, 10, EX_RUN, 0 },
+    { "clip", EX_REAL, &set.clip, "X", "largest gradient norm, 0: any", 0, BIG, EX_RUN, 0 },
+    { "seed", EX_WHOLE, &set.seed, "N", "of weights, batches, dropout, sample", 0, BIG, EX_RUN, 0 },
+    { "threads", EX_WHOLE, &set.threads, "N", "0: all cores; same bits for any", 0, 1024, 0, 0 },
+    { "device", EX_TEXT, &set.device, "NAME", "cpu or cuda", 0, 0, 0, 0 },
+    { "eval-every", EX_WHOLE, &set.eval_every, "N", "steps between evaluations, 0: none", 0, BIG, 0, 0 },
+    { "save", EX_TEXT, &set.save, "FILE", "weights at the end (safetensors)", 0, 0, 0, 0 },
+    { "load", EX_TEXT, &set.load, "FILE", "such weights; trains only if --steps is given", 0, 0, 0, 0 },
+    { "checkpoint", EX_TEXT, &set.checkpoint, "FILE", "whole state at each evaluation and the end", 0, 0, 0, 0 },
+    { "resume", EX_TEXT, &set.resume, "FILE", "goes on from a checkpoint, bit for bit", 0, 0, 0, 0 },
+    { "stop-after", EX_WHOLE, &set.stop_after, "N", "stops early, with a checkpoint; 0: no", 0, BIG, 0, 0 },
+    { "generate", EX_WHOLE, &set.generate, "N", "characters to write at the end", 0, 1000000, 0, 0 },
+    { "prompt", EX_TEXT, &set.prompt, "STR", "what they go on from", 0, 0, 0, 0 },
+    { "temperature", EX_REAL, &set.temperature, "X", "0: always the likeliest character", 0, 100, 0, 0 },
+    { "top-k", EX_WHOLE, &set.top_k, "N", "only the N likeliest compete, 0: all", 0, 256, 0, 0 },
+    { "log", EX_TEXT, &set.log, "FILE", "every step as CSV", 0, 0, 0, 0 },
+    { "plot", EX_TEXT, &set.plot, "FILE", "the loss curve as SVG", 0, 0, 0, 0 },
+    { "print-hash", EX_FLAG, &set.print_hash, NULL, "one number over all parameters and buffers", 0, 0, 0, 0 },
+    { "quiet", EX_FLAG, &set.quiet, NULL, "prints only what other flags ask for", 0, 0, 0, 0 },
+};
+
+static ex_options options = {
+    .what = "Trains a small decoder-only transformer on the characters of a text, then writes some.",
+    .option = flags,
+    .n = sizeof flags / sizeof *flags,
+};
+
+/* Which tensors the optimizer trains, which are only carried. */
+static void print_model(const run *r)
+{
+    tn_scope scope = tn_scope_begin();
+    ex_check(tn_module_summary(stdout, r->model));
+    tn_list *trained = tn_optim_parameters(r->optimizer), *buffers = tn_buffers(r->model);
+    ex_check_ptr(trained);
+    ex_check_ptr(buffers);
+    printf("the optimizer trains %d tensors, %" PRId64 " numbers; it never sees the %d buffers:\n",
+           trained->n, tn_count_parameters(r->model, true), buffers->n);
+    for (int i = 0; i < buffers->n; i++) {
+        printf("    %s (%s)\n", buffers->entry[i].name,
+               buffers->entry[i].persistent ? "saved with the weights" : "not saved: made again");
+    }
+    tn_scope_end(scope);
+}
+
+static void check_flags(void)
+{
+    if (set.resume && set.load) ex_refuse("--resume and --load: wanted one of them");
+    if (set.load && !ex_given(&options, "steps")) set.steps = 0;
+    if (!set.text && !set.resume && (!set.load || set.steps > 0)) {
+        ex_refuse("--text FILE is needed (see --help)");
+    }
+}
+
+static void check_sizes(void)
+{
+    if (set.d_model % set.heads) {
+        ex_refuse("--d-model %" PRId64 " --heads %" PRId64 ": wanted a multiple of the heads",
+                  set.d_model, set.heads);
+    }
+}
+
+/* The losses at the end: over all of the held-out text, and over as much of the training text. */
+static void report_losses(run *r, double rate, bool trained)
+{
+    evaluation valid = run_evaluate(r, r->text->valid, r->text->n_valid, 0);
+    evaluation train = run_evaluate(r, r->text->train, r->text->n_train,
+                                    valid.characters / set.context);
+    ex_curve_add(&r->valid_curve, (double)r->step, valid.loss);
+    if (set.quiet) return;
+    printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
+           " characters)\n", train.loss, valid.loss, train.characters, valid.characters);
+    if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
+}
+
+static void write_sample(run *r)
+{
+    size_t given = strlen(set.prompt);
+    unsigned char *ids = malloc(given + 1 + (size_t)set.generate);
+    if (!ids) ex_refuse("out of memory");
+    for (size_t i = 0; i < given; i++) {
+        int id = r->vocab.id_of[(unsigned char)set.prompt[i]];
+        if (id < 0) ex_refuse("--prompt: '%c' does not occur in the text", set.prompt[i]);
+        ids[i] = (unsigned char)id;
+    }
+    bool bare = given == 0; /* then the sample begins a line */
+    int newline = r->vocab.id_of['\n'];
+    if (bare) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
+    ex_check(sample(r->model, ids, (int64_t)given,
+                    (sample_options){ .length = set.generate, .temperature = set.temperature,
+                                      .top_k = set.top_k, .seed = (uint64_t)set.seed,
+                                      .context = set.context, .device = r->device }));
+
+    int64_t total = (int64_t)given + set.generate;
+    if (!set.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
+    for (int64_t i = bare; i < total; i++) putchar(r->vocab.byte_of[ids[i]]);
+    printf("\n");
+    if (!set.quiet) printf("---- end ----\n");
+    if (r->text && !set.quiet) {
+        word_count c = count_words(ids, total, &r->vocab, r->text);
+        printf("%" PRId64 " of the sample's %" PRId64 " words occur in the training text (%.1f %%)\n",
+               c.known, c.words, c.words ? 100.0 * (double)c.known / (double)c.words : 0.0);
+    }
+    free(ids);
+}
+
+int main(int argc, char **argv)
+{
+    ex_parse(&options, argc, argv);
+    check_flags();
+    tn_scope program = tn_scope_begin();
+    run r = { .set = &set, .options = &options };
+    ex_threads(set.threads);
+    if (set.resume || set.load) run_adopt(&r);
+    if (set.text) run_read_text(&r);
+    check_sizes();
+    tn_manual_seed((uint64_t)set.seed);
+    run_build(&r);
+    if (!set.quiet) {
+        printf("tenon %s, %d threads, %s\n", tn_version_string(), tn_num_threads(), set.device);
+        ex_print_settings(&options);
+        print_model(&r);
+    }
+    if (set.load) run_load_weights(&r);
+    if (set.resume) run_resume(&r);
+    if (set.resume && !set.quiet) printf("going on after step %" PRId64 "\n", r.step);
+
+    bool trained = r.step < set.steps;
+    double rate = trained ? run_train(&r) : 0;
+    bool whole = r.step >= set.steps;
+    if (whole && r.text && (!set.quiet || set.plot)) report_losses(&r, rate, trained);
+    if (whole && set.save) {
+        run_save_weights(&r);
+        if (!set.quiet) printf("saved %s\n", set.save);
+    }
+    if (trained && set.plot) {
+        run_plot(&r);
+        if (!set.quiet) printf("plotted %s\n", set.plot);
+    }
+    if (set.print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
+    bool wanted = !set.quiet || ex_given(&options, "generate");
+    if (whole && wanted && set.generate > 0) write_sample(&r);
+    run_free(&r);
+    tn_scope_end(program);
+    return ex_signal() ? 128 + ex_signal() : 0;
+}

@@ -1,0 +1,97 @@
+/**
+ * tenon/autograd.h - gradients: recording, backward, hooks, checks.
+ *
+ * Ops record themselves when grad mode is on and an input requires grad. tn_backward fills the grad of
+ * every leaf that requires it; tn_gradients returns gradients as tensors, of any order.
+ */
+#ifndef TENON_AUTOGRAD_H
+#define TENON_AUTOGRAD_H
+
+#include <tenon/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Marks a leaf as wanting (or not wanting) a gradient. Errors: not a leaf; not floating when true. */
+TN_API tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad);
+TN_API bool tn_requires_grad(const tn_tensor *t); /* true also for results of recorded ops */
+TN_API bool tn_is_leaf(const tn_tensor *t);       /* true when no recorded op made it */
+/** The name of the op that made t, "" for a leaf. */
+TN_API const char *tn_grad_op(const tn_tensor *t);
+
+/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad(false); ... tn_set_grad(was);` */
+TN_API bool tn_set_grad(bool on);
+TN_API bool tn_grad_enabled(void);
+/** TN_NO_GRAD { ... }: the block records nothing. Do not jump out of it (return, break, goto). */
+#define TN_NO_GRAD                                                                                 \
+    for (int tn_was_ = tn_set_grad(false), tn_once_ = 1; tn_once_; tn_once_ = 0, tn_set_grad(tn_was_))
+
+/** A new handle on the same storage without history. */
+TN_API tn_tensor *tn_detach(tn_tensor *t);
+
+/** The accumulated gradient; TN_NONE before the first backward. Lives in the current scope too. */
+TN_API tn_tensor *tn_grad(tn_tensor *t);
+/** Replaces it (TN_NONE clears). Errors: shape, dtype or device differ from t's. */
+TN_API tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad);
+/** Keeps the gradient of a non-leaf at the next backward, readable with tn_grad. */
+TN_API tn_status tn_retain_grad(tn_tensor *t);
+
+enum {
+    TN_RETAIN_GRAPH = 1, /* keep what backward reads, for another backward over the same graph */
+    TN_CREATE_GRAPH = 2  /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
+};
+
+/**
+ * Gradients of loss with respect to every leaf behind it, added to their grads.
+ *
+ * Shapes   loss has one element; use tn_backward_from otherwise
+ * Errors   no history; more than one element; a second backward without TN_RETAIN_GRAPH; a value that
+ *          backward reads was changed in place since (the message names op, tensor and versions)
+ * After a failure parameters, buffers and optimizer state are unchanged; grads of this pass are none.
+ */
+TN_API tn_status tn_backward(tn_tensor *loss);
+/** The same from any tensor: seed has its shape (TN_NONE: ones, for one element). flags as above. */
+TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags);
+
+/**
+ * d(sum of outputs * seeds) / d(inputs), without touching any grad.
+ *
+ * outputs  n_out tensors with history; seeds one per output, or NULL for ones (one-element outputs)
+ * inputs   n_in tensors that require grad, leaves or not
+ * grads    n_in results, TN_NONE where an output does not depend on the input
+ * Owner    current scope. With TN_CREATE_GRAPH they have history themselves.
+ */
+TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
+                              tn_tensor *const *inputs, tn_tensor **grads, int flags);
+
+/** Called with the gradient that flows into a tensor; returns it or a replacement of the same shape. */
+typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
+/** Registers a hook on a tensor (leaf or not); returns an id for removal, -1 on failure. */
+TN_API int64_t tn_register_hook(tn_tensor *t, tn_grad_hook hook, void *user);
+/** Removing twice is harmless. */
+TN_API void tn_remove_hook(tn_tensor *t, int64_t id);
+
+/** A function of n inputs for tn_gradcheck: returns one tensor. */
+typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
+
+/** zero means: eps 1e-6, atol 1e-5, rtol 1e-3, PyTorch's */
+typedef struct tn_gradcheck_options {
+    double eps, atol, rtol;
+    bool second; /* check second derivatives as well */
+} tn_gradcheck_options;
+
+/**
+ * Compares backward with central differences, element by element, for every input that requires grad.
+ *
+ * inputs   f64 leaves, n of them; those with requires_grad are checked
+ * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value
+ * Source   (f(x + eps) - f(x - eps)) / (2 eps); PyTorch's gradcheck defaults
+ */
+TN_API tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
+                              tn_gradcheck_options options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,99 @@
+/**
+ * tenon/error.h - how functions fail.
+ *
+ * One rule for expressions, one for statements:
+ *   - a function that returns a tensor, module, list or optimizer returns NULL when it fails, and passes
+ *     any NULL input on without a word ("poison"), so expressions nest without checks;
+ *   - a function that acts returns a tn_status; given poison it returns the status already pending.
+ * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
+ * Numbers fail as NaN, sizes and counts as -1. NULL never means "absent": see TN_NONE in tensor.h.
+ */
+#ifndef TENON_ERROR_H
+#define TENON_ERROR_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#if defined(_WIN32)
+#define TN_API
+#else
+#define TN_API __attribute__((visibility("default")))
+#endif
+
+#if defined(__GNUC__)
+#define TN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define TN_PRINTF(fmt, args)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tn_status {
+    TN_OK = 0,
+    TN_E_INVALID,     /* an argument that no call could accept (NULL, negative size, bad option) */
+    TN_E_SHAPE,       /* sizes that do not fit together */
+    TN_E_DTYPE,       /* an element type the function does not take */
+    TN_E_DEVICE,      /* tensors on different devices, or a device that is not there */
+    TN_E_INDEX,       /* an axis, index, class or token id out of range */
+    TN_E_NAME,        /* a name that is taken, empty, dotted, unknown or of another kind */
+    TN_E_STATE,       /* right arguments at the wrong time (second backward, changed in place, no scope) */
+    TN_E_NOMEM,       /* out of memory */
+    TN_E_IO,          /* the operating system refused; the message carries its reason */
+    TN_E_FORMAT,      /* a file that is not what it claims to be */
+    TN_E_UNSUPPORTED, /* asked of a backend or op that does not offer it */
+    TN_E_BACKEND      /* BLAS or CUDA failed */
+} tn_status;
+
+/**
+ * The calling thread's message: "function: what it got: what it wanted".
+ *
+ * Owner    the library; valid until this thread's next error. "" when nothing has failed. Never NULL.
+ */
+TN_API const char *tn_error(void);
+
+/** The status that belongs to tn_error(): TN_OK when nothing has failed since tn_error_clear(). */
+TN_API tn_status tn_error_status(void);
+
+/** Forgets the calling thread's message and status. */
+TN_API void tn_error_clear(void);
+
+/** The name of a status, "TN_E_SHAPE" for example. Static storage. */
+TN_API const char *tn_status_name(tn_status status);
+
+/**
+ * For code built on tenon (modules, losses, readers of your own): sets this thread's status and message
+ * and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: wanted 4", n);` fails like ours.
+ * With TN_TRAP=1 in the environment the process aborts here, for a debugger to catch the origin.
+ */
+TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+
+/**
+ * TN_CHECK(expr): in a program, not in a library. expr is a tn_status; unless it is TN_OK the message is
+ * printed to stderr with file and line and the program ends with status 1.
+ */
+#define TN_CHECK(expr)                                                                             \
+    do {                                                                                           \
+        tn_status tn_check_status_ = (expr);                                                       \
+        if (tn_check_status_ != TN_OK) {                                                           \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                                 \
+                    tn_status_name(tn_check_status_), tn_error());                                 \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). */
+#define TN_CHECK_PTR(ptr)                                                                          \
+    do {                                                                                           \
+        if (!(ptr)) {                                                                              \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                                 \
+                    tn_status_name(tn_error_status()), tn_error());                                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,287 @@
+/**
+ * tenon/ops.h - operations on tensors. All are differentiable where their formula is.
+ *
+ * What holds for every function here, so that each comment can be short:
+ *   Owner    the result belongs to the current scope; inputs are not consumed
+ *   Errors   NULL and a message naming function, shapes and dtypes; NULL inputs pass on silently
+ *   Devices  all inputs on one device; the result is there too
+ *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches
+ *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32);
+ *            a C scalar never widens a tensor of its own kind; other ops refuse mixed floats by name
+ *   Views    "view" means shared storage: an in-place change of one shows in the other
+ * Axes may be negative. `axes, n_axes`: n_axes 0 means all axes; `keepdim` keeps them with size 1.
+ */
+#ifndef TENON_OPS_H
+#define TENON_OPS_H
+
+#include <tenon/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- views and movement ---------------------------------------------------------------------- */
+
+/** Same elements in row-major order; one size may be -1. A view where strides allow, else a copy. */
+TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
+/** Joins axes first..last into one. */
+TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
+/** View with two axes exchanged. */
+TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
+/** View with axes in the order given: y's axis i is x's axis order[i]; one entry per axis. */
+TN_API tn_tensor *tn_permute(tn_tensor *x, const int *order);
+/** View without the given size-1 axis (unchanged if its size is not 1); tn_squeeze_all: without any. */
+TN_API tn_tensor *tn_squeeze(tn_tensor *x, int axis);
+TN_API tn_tensor *tn_squeeze_all(tn_tensor *x);
+/** View with a new axis of size 1 at position axis, in [-rank-1, rank]. */
+TN_API tn_tensor *tn_unsqueeze(tn_tensor *x, int axis);
+/** View with size-1 axes (and new leading ones) stretched to shape; -1 keeps a size. */
+TN_API tn_tensor *tn_expand(tn_tensor *x, tn_shape shape);
+/** View: index i of an axis, which disappears. Negative i counts from the end. */
+TN_API tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i);
+/** View: start, start + step, ... below end along an axis; negative bounds count from the end and are
+ *  clamped as Python does; step >= 1. */
+TN_API tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
+/** View: length elements from start. */
+TN_API tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length);
+/** Views of `size` elements each along an axis, the last one shorter: fills out[0..count), returns the
+ *  count (-1 on failure). count must not exceed max_out. One node in the graph for all of them. */
+TN_API int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out);
+/** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split. */
+TN_API int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out);
+/** Joins n tensors along an axis; all other sizes equal. Promotes dtypes. */
+TN_API tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis);
+/** Joins n tensors of one shape along a new axis. */
+TN_API tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis);
+/** x itself when it is row-major, else a row-major copy. */
+TN_API tn_tensor *tn_contiguous(tn_tensor *x);
+/** Reversed along the given axes. A copy. */
+TN_API tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes);
+/** Tiled: counts has an entry per axis (more entries than axes add leading ones). A copy. */
+TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts);
+/** Cast. x itself when it has that dtype. float to integer truncates toward zero. */
+TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
+/** To a device. x itself when it is there. */
+TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
+/** Zero above (tril) or below (triu) the diagonal that lies k above the main one; last two axes. */
+TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
+TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k);
+
+/* ---- elementwise, two tensors ---------------------------------------------------------------- */
+
+TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);     /* integers give f32 */
+TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* NaN wins; a tie gives half to each */
+TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
+/** a + weight * (b - a) */
+TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
+/** condition (bool) ? a : b, elementwise */
+TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
+/** x where mask (bool) is false, value where it is true */
+TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
+
+/* comparisons and logic: bool results, no gradient */
+TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_and(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_or(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_xor(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_not(tn_tensor *x);
+TN_API tn_tensor *tn_isnan(tn_tensor *x);
+TN_API tn_tensor *tn_isfinite(tn_tensor *x);
+
+/* ---- elementwise, tensor and C scalar -------------------------------------------------------- */
+
+TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_sub_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_rsub_scalar(tn_tensor *x, double s); /* s - x */
+TN_API tn_tensor *tn_mul_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_eq_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double s);
+
+/* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ---------- */
+
+TN_API tn_tensor *tn_neg(tn_tensor *x);
+TN_API tn_tensor *tn_abs(tn_tensor *x); /* slope 0 at 0 */
+TN_API tn_tensor *tn_exp(tn_tensor *x);
+TN_API tn_tensor *tn_log(tn_tensor *x);
+TN_API tn_tensor *tn_log1p(tn_tensor *x);
+TN_API tn_tensor *tn_expm1(tn_tensor *x);
+TN_API tn_tensor *tn_sqrt(tn_tensor *x);
+TN_API tn_tensor *tn_rsqrt(tn_tensor *x);
+TN_API tn_tensor *tn_square(tn_tensor *x);
+TN_API tn_tensor *tn_reciprocal(tn_tensor *x);
+TN_API tn_tensor *tn_sin(tn_tensor *x);
+TN_API tn_tensor *tn_cos(tn_tensor *x);
+TN_API tn_tensor *tn_tanh(tn_tensor *x);
+TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
+TN_API tn_tensor *tn_erf(tn_tensor *x);
+TN_API tn_tensor *tn_relu(tn_tensor *x); /* slope 0 at 0 */
+TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope);
+TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
+TN_API tn_tensor *tn_silu(tn_tensor *x);
+TN_API tn_tensor *tn_gelu(tn_tensor *x);      /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
+TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh form, eq. in section 2 of the same */
+TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold); /* linear above it */
+/** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. */
+TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
+
+/* ---- in place: record nothing, bump the version ---------------------------------------------- */
+/* With grad mode on, a target with history or requires_grad, or a source that requires grad, is an
+ * error naming the out-of-place form. The source broadcasts to the target and is cast to its dtype
+ * (float into integer is an error). Each returns the status. */
+
+TN_API tn_status tn_add_(tn_tensor *x, tn_tensor *b);
+TN_API tn_status tn_sub_(tn_tensor *x, tn_tensor *b);
+TN_API tn_status tn_mul_(tn_tensor *x, tn_tensor *b);
+TN_API tn_status tn_div_(tn_tensor *x, tn_tensor *b);
+TN_API tn_status tn_add_scalar_(tn_tensor *x, double s);
+TN_API tn_status tn_mul_scalar_(tn_tensor *x, double s);
+TN_API tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight);
+TN_API tn_status tn_clamp_(tn_tensor *x, double low, double high);
+TN_API tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
+TN_API tn_status tn_copy_(tn_tensor *x, tn_tensor *source); /* casts, broadcasts, crosses devices */
+TN_API tn_status tn_fill_(tn_tensor *x, double value);
+TN_API tn_status tn_zero_(tn_tensor *x);
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* ints give i64 */
+TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* floats only */
+/** Sum of squares about the mean over (n - correction): correction 1 is the sample variance. */
+TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim);
+TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim);
+TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/** log(sum(exp(x))), stable; -inf for a slice of -inf. */
+TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/** p-norm, p in (0, INFINITY]; slope 0 at 0. */
+TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
+/** Largest / smallest over axes; equal extremes share the gradient. NaN wins. */
+TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+TN_API tn_tensor *tn_amin(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/** Along one axis, with the index (i64) of the first extreme, which takes all the gradient. index may
+ *  be NULL when not wanted. */
+TN_API tn_tensor *tn_max(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
+TN_API tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
+TN_API tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim);
+TN_API tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim);
+TN_API tn_tensor *tn_any(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
+TN_API tn_tensor *tn_all(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
+/** Running sum along an axis. */
+TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/** 1-D: dot; 2-D: matrix product; above: products of the last two axes, leading axes broadcast. */
+TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
+/** x W^T + b: x [..., in], weight [out, in], bias [out] or TN_NONE -> [..., out] */
+TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+
+/* ---- indexing -------------------------------------------------------------------------------- */
+
+/** y[i][j] = x[index[i][j]][j] for axis 0: index (i64) has x's rank; sizes elsewhere at most x's. */
+TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
+/** Slices of x along an axis, by a 1-D i64 index. */
+TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
+/** x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0. */
+TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
+/** Rows of weight [V, D] by id: index [...] i64 -> [..., D]. padding_index >= 0: its gradient stays 0;
+ *  -1: none. */
+TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
+/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1 */
+TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
+
+/* ---- softmax and losses ---------------------------------------------------------------------- */
+
+/** exp(x - max) / sum, along an axis. Grad y * (dy - sum(dy * y)). */
+TN_API tn_tensor *tn_softmax(tn_tensor *x, int axis);
+TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
+
+typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
+
+typedef struct tn_cross_entropy_options {
+    tn_tensor *weight;      /* [C] per class; NULL (a zero field) or TN_NONE: none */
+    double label_smoothing; /* in [0, 1] */
+    bool use_ignore_index;  /* -100 is always ignored; with this, ignore_index too */
+    int64_t ignore_index;
+    tn_reduction reduction;
+} tn_cross_entropy_options;
+
+/**
+ * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...].
+ * Also logits [..., C] with target [...] when target's shape equals logits' without its LAST axis and
+ * not without axis 1 (language models): [B, T, V] with [B, T].
+ */
+TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
+/** The same with options; target may also be class probabilities of logits' shape. */
+TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o);
+/** log_p [N, C, ...] log-probabilities; options as above (label_smoothing must be 0). */
+TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
+TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
+TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
+/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above. */
+TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction);
+/** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
+TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction);
+/** max(x,0) - x t + log(1 + exp(-|x|)); pos_weight [C...] or TN_NONE weighs positives. */
+TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
+                                     tn_reduction reduction);
+/** target (log target - log_p), 0 where target is 0; log_target: target is given as a log.
+ *  batch_mean divides the sum by the first size (then reduction is ignored). */
+TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
+                            tn_reduction reduction);
+
+/* ---- layers as functions ---------------------------------------------------------------------- */
+
+/** training: zero with probability p, scale the rest by 1/(1-p); else x itself. Srivastava (2014) */
+TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
+/** Over the last n_axes axes (weight and bias have their shape, or TN_NONE). Ba et al. (2016) */
+TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps);
+/**
+ * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var (or
+ * TN_NONE) move by momentum (variance unbiased); else running statistics. Ioffe and Szegedy (2015), alg. 1
+ */
+TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *running_mean,
+                                tn_tensor *running_var, bool training, double momentum, double eps);
+
+/** zero fields: stride 1, padding 0, dilation 1, groups 1 */
+typedef struct tn_conv2d_spec {
+    int64_t stride[2], padding[2], dilation[2], groups;
+} tn_conv2d_spec;
+/** Cross-correlation: x [N, C, H, W] (or [C, H, W]), weight [O, C/groups, kh, kw], bias [O] or TN_NONE. */
+TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
+
+/** zero fields: stride = kernel, padding 0, dilation 1 */
+typedef struct tn_pool2d_spec {
+    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
+    bool ceil_mode, exclude_padding;                      /* exclude_padding: average only */
+} tn_pool2d_spec;
+TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
+TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
+/** Output of exactly out_h x out_w, each the mean of its share of the input. */
+TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
+
+/**
+ * softmax(q k^T * scale + mask) v, without the T x T matrix in memory.
+ * q [..., T, D], k [..., S, D], v [..., S, Dv]; mask TN_NONE, bool (true = blocked) or float (added),
+ * broadcast to [..., T, S]; causal blocks s > t + (S - T)... for T = S the future; scale 0: 1/sqrt(D).
+ * A row with everything blocked gives NaN. No second derivative. Vaswani et al. (2017), eq. 1;
+ * Dao et al., FlashAttention (2022), algorithms 1 and 4
+ */
+TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                                                  bool causal, double scale);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,139 @@
+/**
+ * tenon/optim.h - optimizers, schedulers, clipping. They see parameters, never buffers.
+ *
+ * An optimizer is made from a list (tn_parameters(model)), keeps its state by parameter name, and refuses
+ * by name what it must not touch: a buffer (or memory shared with one), a non-leaf, a tensor twice.
+ * A parameter without a gradient, or frozen, is skipped: no decay, no state.
+ */
+#ifndef TENON_OPTIM_H
+#define TENON_OPTIM_H
+
+#include <tenon/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_optim tn_optim;
+
+/** lr is per step. zero fields: lr 1e-3, everything else 0. */
+typedef struct tn_sgd_options {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize;
+} tn_sgd_options;
+/** g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr (nesterov ? g + mom buf : buf).
+ *  Sutskever et al. (2013) */
+TN_API tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o);
+
+/** zero fields: lr 1e-3, beta1 0.9, beta2 0.999, eps 1e-8; weight_decay 0 means none (PyTorch's AdamW:
+ *  0.01). use_betas takes beta1 and beta2 as given, zero included. */
+typedef struct tn_adam_options {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool amsgrad, maximize, use_betas;
+} tn_adam_options;
+typedef tn_adam_options tn_adamw_options;
+/** Kingma and Ba (2015), algorithm 1; weight decay added to the gradient. */
+TN_API tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o);
+/** Loshchilov and Hutter (2019), algorithm 2: decay decoupled, p *= 1 - lr wd. */
+TN_API tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o);
+
+/** zero fields: lr 1e-2, alpha 0.99, eps 1e-8 */
+typedef struct tn_rmsprop_options {
+    double lr, alpha, eps, weight_decay, momentum;
+    bool centered, maximize;
+} tn_rmsprop_options;
+/** Hinton, Coursera lecture 6e (2012) */
+TN_API tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o);
+
+/** zero fields: lr 1e-2, eps 1e-10 */
+typedef struct tn_adagrad_options {
+    double lr, lr_decay, weight_decay, initial_accumulator, eps;
+    bool maximize;
+} tn_adagrad_options;
+/** Duchi et al. (2011) */
+TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
+
+/** Another group of parameters, with its own lr and weight decay (the rest as the first group's). */
+typedef struct tn_group_options {
+    double lr, weight_decay;
+} tn_group_options;
+TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o);
+TN_API int tn_optim_groups(const tn_optim *opt);
+
+/** One update of every parameter, in one fused pass. All checks and state allocation come before the
+ *  first write: a failed step changes nothing. */
+TN_API tn_status tn_optim_step(tn_optim *opt);
+/** Gradients to TN_NONE (their memory is kept for reuse by the allocator). */
+TN_API tn_status tn_optim_zero_grad(tn_optim *opt);
+TN_API void tn_optim_free(tn_optim *opt);
+
+TN_API double tn_optim_lr(const tn_optim *opt, int group);
+TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr); /* group -1: all */
+TN_API int64_t tn_optim_steps(const tn_optim *opt);                    /* taken so far */
+/** The parameters it trains, in order, with their full names. Current scope. */
+TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
+/** State tensors (moments, step counts) under "NAME.exp_avg" and so on, and hyper-parameters of the
+ *  groups under "group.0.lr" ...; live tensors, current scope. Loading compares names, shapes and dtypes
+ *  first and changes nothing when one does not fit. */
+TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
+TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
+
+/* ---- clipping ---------------------------------------------------------------------------------- */
+
+/**
+ * Scales all gradients so that their joint p-norm (INFINITY: largest magnitude) is at most max_norm:
+ * factor max_norm / (norm + 1e-6), at most 1. Returns the norm before; 0 without gradients; NaN on error.
+ * error_if_nonfinite: a NaN or infinite norm is an error and changes nothing.
+ */
+TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite);
+/** Clamps every gradient to [-limit, limit]. */
+TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
+
+/* ---- schedulers: call tn_scheduler_step after tn_optim_step --------------------------------------- */
+
+typedef struct tn_scheduler tn_scheduler;
+
+TN_API tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma);
+TN_API tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma);
+TN_API tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma);
+/** Loshchilov and Hutter, SGDR (2017), eq. 5 */
+TN_API tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min);
+TN_API tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min);
+TN_API tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n);
+TN_API tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n);
+TN_API tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power);
+/** factor(step, user) times the base rate */
+TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user);
+/** Linear from 0 over warmup steps (step t uses (t+1)/warmup), then cosine to eta_min at total. */
+TN_API tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min);
+typedef struct tn_one_cycle_options {
+    double max_lr;
+    int64_t total_steps;
+    double pct_start, div_factor, final_div_factor; /* 0: 0.3, 25, 1e4 */
+    double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
+    bool fixed_momentum;                            /* leave momentum (beta1) alone */
+} tn_one_cycle_options;
+/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing */
+TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
+/** Runs schedulers one after another; consumes them. milestones: n - 1 of them. */
+TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n, const int64_t *milestones);
+typedef struct tn_plateau_options {
+    double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
+    int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
+    bool maximize, use_patience;
+} tn_plateau_options;
+/** Multiplies lr by factor after more than patience calls without improvement; fed by tn_plateau_step. */
+TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
+TN_API tn_status tn_plateau_step(tn_scheduler *s, double metric);
+
+TN_API tn_status tn_scheduler_step(tn_scheduler *s);
+TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s);
+TN_API void tn_scheduler_free(tn_scheduler *s);
+/** State as tensors (step, base rates, ...), for checkpoints. Loading sets the optimizer's rates too. */
+TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
+TN_API tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

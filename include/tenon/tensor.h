@@ -1,0 +1,260 @@
+/**
+ * tenon/tensor.h - tensors: what they are, who owns them, how they are made and read.
+ *
+ * Ownership in one line: every tensor that a function returns belongs to the current scope; tn_keep what
+ * must outlive it. Shapes are row-major unless a view says otherwise; sizes are int64_t, at most 8 axes.
+ * An axis argument may be negative and then counts from the end.
+ */
+#ifndef TENON_TENSOR_H
+#define TENON_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tenon/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_MAX_RANK 8
+
+typedef struct tn_tensor tn_tensor;
+
+typedef enum tn_dtype {
+    TN_F32,
+    TN_F64,
+    TN_BF16,
+    TN_F16,
+    TN_I64,
+    TN_I32,
+    TN_U8,
+    TN_BOOL
+} tn_dtype;
+
+typedef enum tn_device_type { TN_CPU = 0, TN_CUDA = 1 } tn_device_type;
+
+typedef struct tn_device {
+    tn_device_type type;
+    int index;
+} tn_device;
+
+/** Sizes of a tensor: rank axes, outermost first. rank 0 is a single value. */
+typedef struct tn_shape {
+    int rank;
+    int64_t size[TN_MAX_RANK];
+} tn_shape;
+
+TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes); /* rank > 8 gives rank -1: refused on use */
+
+/** TN_SHAPE(2, 3): a shape by its sizes. */
+#define TN_SHAPE(...)                                                                              \
+    tn_shape_of((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+/** The shape of a single value. */
+#define TN_SCALAR ((tn_shape){0, {0}})
+
+/** "Absent", where a tensor is optional (no bias, no mask, no gradient). Never counted, never freed. */
+TN_API extern tn_tensor tn_none_object;
+#define TN_NONE (&tn_none_object)
+
+TN_API tn_device tn_cpu(void);
+TN_API tn_device tn_cuda(int index);
+
+/** bytes of one element; 0 for a dtype that does not exist */
+TN_API size_t tn_dtype_size(tn_dtype dtype);
+/** "f32", "bool", ... static storage */
+TN_API const char *tn_dtype_name(tn_dtype dtype);
+/** true for f32, f64, bf16, f16 */
+TN_API bool tn_dtype_is_float(tn_dtype dtype);
+
+/* ---- scopes ---------------------------------------------------------------------------------- */
+
+/** A token: depth and serial number in this thread's stack of scopes. */
+typedef struct tn_scope {
+    int64_t depth;
+    uint64_t serial;
+} tn_scope;
+
+/** Opens a scope: results of the following calls belong to it. A failure makes the next creation fail. */
+TN_API tn_scope tn_scope_begin(void);
+/** Drops everything made since, inner scopes left open included. A token that is not open: nothing. */
+TN_API void tn_scope_end(tn_scope scope);
+/** Ends the scope and hands t (made in it, or a parameter, or of an outer scope) to the parent scope. */
+TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
+/** Gives a reference that you own (after tn_keep) to the current scope. */
+TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);
+
+/** Takes one reference of your own, to be given back with tn_drop. Returns t; NULL and TN_NONE pass. */
+TN_API tn_tensor *tn_keep(tn_tensor *t);
+/** Gives one reference back. NULL and TN_NONE are ignored. */
+TN_API void tn_drop(tn_tensor *t);
+
+/** Tensors alive in the process: flat over training steps unless something leaks. */
+TN_API int64_t tn_live_tensors(void);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/** Where the library takes memory from. size is in bytes; the block must be aligned to 64. */
+typedef struct tn_allocator {
+    void *(*alloc)(void *user, size_t size);
+    void (*free)(void *user, void *block, size_t size);
+    void *user;
+} tn_allocator;
+
+/**
+ * Replaces the system allocator below the cache (tests fail the k-th call through it).
+ * Errors   TN_E_STATE while tensors are alive; NULL restores the default.
+ */
+TN_API tn_status tn_set_allocator(const tn_allocator *allocator);
+
+/** Counters of the caching allocator on the CPU. Bytes unless said otherwise. */
+typedef struct tn_memory_stats {
+    int64_t system_allocations; /* calls to the allocator below the cache, ever */
+    int64_t data_allocations;   /* storages made for tensor data, ever: a hidden copy shows here */
+    int64_t data_bytes;         /* bytes of those storages, ever (sum of requests) */
+    int64_t in_use;             /* bytes handed out now */
+    int64_t peak_in_use;        /* highest in_use since tn_memory_reset_peak */
+    int64_t cached;             /* bytes held for reuse */
+} tn_memory_stats;
+
+TN_API tn_memory_stats tn_memory(void);
+TN_API void tn_memory_reset_peak(void);
+/** Returns cached blocks to the system. */
+TN_API void tn_memory_trim(void);
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+/** Threads that kernels may use, 1 and up; results do not depend on it. Default: OpenMP's. */
+TN_API tn_status tn_set_num_threads(int n);
+TN_API int tn_num_threads(void);
+
+/* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose --------- */
+
+/** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or TN_F64. */
+TN_API tn_status tn_set_default_dtype(tn_dtype dtype);
+TN_API tn_dtype tn_default_dtype(void);
+
+TN_API tn_tensor *tn_empty(tn_shape shape); /* contents undefined */
+TN_API tn_tensor *tn_zeros(tn_shape shape);
+TN_API tn_tensor *tn_ones(tn_shape shape);
+TN_API tn_tensor *tn_full(tn_shape shape, double value);
+TN_API tn_tensor *tn_scalar(double value); /* rank 0 */
+TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
+TN_API tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device device);
+TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row-major */
+TN_API tn_tensor *tn_zeros_like(tn_tensor *t);
+TN_API tn_tensor *tn_ones_like(tn_tensor *t);
+TN_API tn_tensor *tn_full_like(tn_tensor *t, double value);
+/** start, start + step, ... below end (above, for a negative step): ceil((end-start)/step) values. */
+TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
+/** n values from start to end, both included; n = 1 gives start. Each value from its nearer end. */
+TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
+/** [n, n] identity */
+TN_API tn_tensor *tn_eye(int64_t n);
+/** Copies shape's worth of elements of dtype from data. */
+TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
+/** TN_FROM(type's dtype, shape, values...): a small tensor from literals of type float. */
+TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape);
+TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
+/**
+ * Uses the caller's memory without a copy.
+ * Owner    the memory stays the caller's; it must outlive every view. release (may be NULL) is called
+ *          with user when the last tensor over it is gone.
+ */
+TN_API tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype,
+                                 void (*release)(void *user), void *user);
+/** Own memory, row-major, differentiable. */
+TN_API tn_tensor *tn_clone(tn_tensor *t);
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/**
+ * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order),
+ * Philox 4x32-10 for dropout masks (the same on every device).
+ * Source   Matsumoto and Nishimura (1998); Salmon et al., Parallel Random Numbers (2011)
+ */
+TN_API void tn_manual_seed(uint64_t seed);
+
+TN_API tn_tensor *tn_rand(tn_shape shape);                     /* uniform in [0, 1) */
+TN_API tn_tensor *tn_randn(tn_shape shape);                    /* normal, mean 0, deviation 1 */
+TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
+TN_API tn_tensor *tn_randperm(int64_t n);                      /* i64 [n], each of 0..n-1 once */
+TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);      /* 1 with probability p, else 0 */
+/** In place, recording nothing. t must be floating. */
+TN_API tn_status tn_uniform_(tn_tensor *t, double low, double high);
+TN_API tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
+
+/** A generator of one's own (a loader's shuffle, say), independent of the default one. */
+typedef struct tn_generator tn_generator;
+TN_API tn_generator *tn_generator_new(uint64_t seed);
+TN_API void tn_generator_free(tn_generator *g);
+TN_API void tn_generator_seed(tn_generator *g, uint64_t seed);
+TN_API tn_generator *tn_default_generator(void); /* owned by the library */
+TN_API uint32_t tn_generator_u32(tn_generator *g); /* the next MT19937 word */
+/** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
+TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
+/** The whole state as bytes, for checkpoints: TN_GENERATOR_STATE_SIZE of them. */
+#define TN_GENERATOR_STATE_SIZE 2560
+TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
+TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
+
+/* ---- what a tensor is ------------------------------------------------------------------------ */
+
+TN_API int tn_rank(const tn_tensor *t);                    /* -1 for NULL */
+TN_API int64_t tn_size(const tn_tensor *t, int axis);      /* -1 and a message out of range */
+TN_API int64_t tn_numel(const tn_tensor *t);               /* product of sizes, 1 for rank 0 */
+TN_API tn_shape tn_shape_get(const tn_tensor *t);          /* rank -1 for NULL */
+TN_API int64_t tn_stride(const tn_tensor *t, int axis);    /* in elements */
+TN_API tn_dtype tn_dtype_of(const tn_tensor *t);
+TN_API tn_device tn_device_of(const tn_tensor *t);
+TN_API bool tn_is_contiguous(const tn_tensor *t);          /* row-major without gaps */
+TN_API bool tn_is_none(const tn_tensor *t);
+TN_API bool tn_same_storage(const tn_tensor *a, const tn_tensor *b);
+TN_API uint64_t tn_version(const tn_tensor *t);            /* in-place changes of its storage so far */
+TN_API tn_status tn_set_name(tn_tensor *t, const char *name); /* for messages; copied, cut at 63 bytes */
+TN_API const char *tn_name(const tn_tensor *t);            /* "" when it has none */
+
+/* ---- reading and writing values -------------------------------------------------------------- */
+
+/** The value of a tensor of one element, as a double. NaN and a message otherwise. Waits for a GPU. */
+TN_API double tn_item(const tn_tensor *t);
+/** The value at an index, one per axis. */
+TN_API double tn_at(const tn_tensor *t, const int64_t *index);
+/** The first element of a contiguous CPU tensor; NULL and a message otherwise (see tn_copy_out). */
+TN_API const void *tn_data(const tn_tensor *t);
+/** The same to write through: counts as an in-place change. */
+TN_API void *tn_data_mut(tn_tensor *t);
+/** Copies all elements, in row-major order, as dtype, to out (nbytes must match exactly). Any device. */
+TN_API tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype);
+/** Overwrites all elements from row-major data of dtype. An in-place change. */
+TN_API tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
+/** FNV-1a of shape, dtype and bytes in row-major order: equal only for equal bits (up to chance). */
+TN_API uint64_t tn_hash(const tn_tensor *t);
+/** Largest absolute difference; NaN when shapes differ or any value is NaN on one side only. */
+TN_API double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b);
+
+/** Prints as NumPy does: aligned, abbreviated above 1,000 elements, then dtype and shape. */
+TN_API tn_status tn_fprint(FILE *file, const tn_tensor *t);
+TN_API tn_status tn_print(const tn_tensor *t);
+/** The same text, into a buffer (cut to size, always terminated). Returns the full length, -1 on error. */
+TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+#define TN_VERSION_MAJOR 0
+#define TN_VERSION_MINOR 1
+#define TN_VERSION_PATCH 0
+#define TN_VERSION "0.1.0"
+
+TN_API const char *tn_version_string(void); /* of the library that was loaded */
+/** What was built and found, one "key: value" a line: version, compiler, BLAS, SIMD, threads, CUDA. */
+TN_API const char *tn_info(void);
+/** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */
+TN_API bool tn_cuda_available(void);
+TN_API const char *tn_cuda_why(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

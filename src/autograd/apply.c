@@ -1,0 +1,243 @@
+/*
+ * apply.c - the one way an op is applied: poison, devices, dtypes, shape rule, allocation, forward,
+ * recording.
+ */
+#include "autograd/op.h"
+
+enum { MAX_SAVED = 4, FEW_OUT = 4 };
+
+tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return tni_error(status, "tn_%s: %s", c->op->name, text);
+}
+
+tn_status tni_shape_like_first(tni_call *c)
+{
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[0]->shape;
+    return TN_OK;
+}
+
+static tn_status check_inputs(const tni_call *c)
+{
+    const tn_op *op = c->op;
+    const tn_tensor *first = NULL; /* the first that is present */
+    const tn_tensor *real = NULL;  /* the first floating one */
+
+    for (int i = 0; i < c->n_in; i++) {
+        const tn_tensor *t = c->in[i];
+
+        if (TNI_UNLIKELY(!t)) {
+            tn_status status = tni_pending();
+
+            return status ? status : tni_op_error(c, TN_E_INVALID, "input %d is NULL: want a tensor", i);
+        }
+        if (tni_none(t)) {
+            if (i >= 32 || !(op->optional & (1u << i)))
+                return tni_op_error(c, TN_E_INVALID, "input %d is TN_NONE: want a tensor", i);
+            continue;
+        }
+        if (!first)
+            first = t;
+        else if (!op->any_device && (t->storage->device.type != first->storage->device.type ||
+                                     t->storage->device.index != first->storage->device.index))
+            return tni_op_error(c, TN_E_DEVICE, "%s and %s are on different devices: want one device",
+                                tni_text(first), tni_text(t));
+        if (op->dtypes == TNI_SAME_FLOAT && tn_dtype_is_float(t->dtype)) {
+            if (!real)
+                real = t;
+            else if (real->dtype != t->dtype)
+                return tni_op_error(c, TN_E_DTYPE, "%s is %s, %s is %s: want one dtype", tni_text(real),
+                                    tn_dtype_name(real->dtype), tni_text(t), tn_dtype_name(t->dtype));
+        }
+    }
+    if (op->dtypes == TNI_SAME_FLOAT && c->n_in && !tn_dtype_is_float(c->in[0]->dtype))
+        return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(c->in[0]),
+                            tn_dtype_name(c->in[0]->dtype));
+    return TN_OK;
+}
+
+static bool wants_recording(const tni_call *c)
+{
+    if (!c->op->backward || !tn_grad_enabled())
+        return false;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->requires_grad)
+            return true;
+    return false;
+}
+
+/* Which of its inputs and outputs a node keeps: the union over the inputs that need a gradient. */
+static unsigned reads_of(const tni_call *c)
+{
+    unsigned reads = 0;
+
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->requires_grad)
+            reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
+    return reads;
+}
+
+static bool keep_alias(tni_kept *kept, const tn_tensor *t)
+{
+    kept->alias = tni_alias_raw(t);
+    kept->version = tn_version(t);
+    return kept->alias != NULL;
+}
+
+/* A node with everything in one block: the struct, its arrays, the args. */
+static tni_node *node_new(const tni_call *c, size_t args_size)
+{
+    size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, n_saved = (size_t)c->n_saved;
+    size_t args_at = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_meta) + sizeof(tni_kept)) +
+                     n_out * (sizeof(tni_meta) + sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
+                     n_saved * sizeof(tn_tensor *);
+    size_t nbytes = ((args_at + 15) & ~(size_t)15) + args_size;
+    tni_node *node = tni_calloc(nbytes);
+    char *at;
+
+    if (!node)
+        return NULL;
+    at = (char *)(node + 1);
+    node->refs = 1;
+    node->n_in = c->n_in;
+    node->n_out = c->n_out;
+    node->n_saved = c->n_saved;
+    node->op = c->op;
+    node->nbytes = nbytes;
+    node->edge = (tni_edge *)(void *)at;
+    at += n_in * sizeof(tni_edge);
+    node->in = (tni_meta *)(void *)at;
+    at += n_in * sizeof(tni_meta);
+    node->x = (tni_kept *)(void *)at;
+    at += n_in * sizeof(tni_kept);
+    node->out = (tni_meta *)(void *)at;
+    at += n_out * sizeof(tni_meta);
+    node->pending = (tn_tensor **)(void *)at;
+    at += n_out * sizeof(tn_tensor *);
+    node->gm = (tni_gradmeta **)(void *)at;
+    at += n_out * sizeof(tni_gradmeta *);
+    node->saved = (tn_tensor **)(void *)at;
+    node->args = (char *)node + ((args_at + 15) & ~(size_t)15);
+    return node;
+}
+
+/* Hangs a node behind the outputs. On failure the outputs stay without history. */
+static tn_status record(const tni_call *c, size_t args_size)
+{
+    tni_node *node = node_new(c, args_size);
+    unsigned reads = reads_of(c);
+
+    if (!node)
+        return TN_E_NOMEM;
+    if (args_size)
+        memcpy(node->args, c->args, args_size);
+    for (int i = 0; i < c->n_in; i++) {
+        tn_tensor *t = c->in[i];
+
+        node->in[i] = (tni_meta){t->shape, t->dtype};
+        if (t->requires_grad) {
+            tni_edge *edge = &node->edge[i];
+
+            if (t->node) {
+                atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
+                edge->node = t->node;
+                edge->index = t->out_index;
+            } else {
+                edge->leaf = tn_keep(t);
+            }
+        }
+        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep_alias(&node->x[i], t))
+            goto fail;
+    }
+    for (int i = 0; i < c->n_out; i++)
+        node->out[i] = (tni_meta){c->out[i]->shape, c->out[i]->dtype};
+    if ((reads & TNI_Y) && !keep_alias(&node->y, c->out[0]))
+        goto fail;
+    if (reads & TNI_SAVED)
+        for (int i = 0; i < c->n_saved; i++)
+            node->saved[i] = tn_keep(c->saved[i]);
+    node->sequence = tni_next_sequence();
+    for (int i = 0; i < c->n_out; i++) {
+        if (!tn_dtype_is_float(c->out[i]->dtype))
+            continue;
+        atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+        c->out[i]->node = node;
+        c->out[i]->out_index = i;
+        c->out[i]->requires_grad = true;
+    }
+    tni_node_drop(node);
+    return TN_OK;
+fail:
+    tni_node_drop(node);
+    return TN_E_NOMEM;
+}
+
+/* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward makes
+ * on the way (dense copies, casts) is gone when it returns. */
+static tn_status compute(tni_call *c, size_t args_size)
+{
+    tn_scope scope;
+    tn_status status = TN_OK;
+
+    for (int i = 0; i < c->n_out; i++) {
+        c->out[i] = c->op->view ? tni_alias(c->in[0], &c->out_spec[i]) : tni_new(&c->out_spec[i], c->device);
+        if (!c->out[i])
+            return tni_pending();
+    }
+    if (c->op->view && c->n_saved == 0)
+        return c->recorded ? record(c, args_size) : TN_OK;
+    scope = tn_scope_begin();
+    for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
+        c->saved[i] = tni_new(&c->saved_spec[i], c->device);
+        if (!c->saved[i])
+            status = tni_pending();
+    }
+    if (status == TN_OK)
+        status = c->op->forward(c);
+    if (status == TN_OK && c->recorded)
+        status = record(c, args_size);
+    tn_scope_end(scope);
+    return status;
+}
+
+tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
+                      int n_out, tn_tensor **out)
+{
+    tni_spec few_specs[FEW_OUT], saved_specs[MAX_SAVED];
+    tn_tensor *saved[MAX_SAVED] = {NULL};
+    size_t specs_size = (size_t)n_out * sizeof(tni_spec);
+    tni_call c = {.op = op, .args = args, .n_in = n_in, .in = in, .n_out = n_out, .out_spec = few_specs,
+                  .saved_spec = saved_specs, .out = out, .saved = saved};
+    tn_status status = check_inputs(&c);
+
+    if (status != TN_OK)
+        return status;
+    if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size)))
+        return TN_E_NOMEM;
+    for (int i = 0; i < n_out; i++)
+        c.out_spec[i].strided = false;
+    for (int i = 0; i < MAX_SAVED; i++)
+        saved_specs[i].strided = false;
+    c.device = n_in && !tni_none(in[0]) ? in[0]->storage->device : tn_cpu();
+    c.recorded = wants_recording(&c);
+    status = op->shape(&c);
+    if (status == TN_OK)
+        status = compute(&c, args_size);
+    if (c.out_spec != few_specs)
+        tni_free(c.out_spec, specs_size);
+    return status;
+}
+
+tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in)
+{
+    tn_tensor *out = NULL;
+
+    return tni_apply_n(op, args, args_size, n_in, in, 1, &out) == TN_OK ? out : NULL;
+}

@@ -1,0 +1,178 @@
+/*
+ * grad_mode.c - what a tensor's user says about gradients: recording on or off, requires_grad, grad, hooks;
+ * and the guard of in-place ops.
+ */
+#include "autograd/op.h"
+
+static _Thread_local bool off; /* inverted: threads start with recording on */
+static atomic_llong hook_ids = 1;
+
+bool tn_set_grad(bool on)
+{
+    bool was = !off;
+
+    off = !on;
+    return was;
+}
+
+bool tn_grad_enabled(void)
+{
+    return !off;
+}
+
+tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad)
+{
+    if (!t || tni_none(t))
+        return tni_poison("tn_set_requires_grad", "t");
+    if (t->node)
+        return tni_error(TN_E_STATE, "tn_set_requires_grad: %s was made by tn_%s: want a leaf (tn_detach "
+                                     "gives one)", tni_text(t), t->node->op->name);
+    if (requires_grad && !tn_dtype_is_float(t->dtype))
+        return tni_error(TN_E_DTYPE, "tn_set_requires_grad: %s is %s: want a floating dtype", tni_text(t),
+                         tn_dtype_name(t->dtype));
+    t->requires_grad = requires_grad;
+    return TN_OK;
+}
+
+bool tn_requires_grad(const tn_tensor *t)
+{
+    return t && t->requires_grad;
+}
+
+bool tn_is_leaf(const tn_tensor *t)
+{
+    return t && !t->node;
+}
+
+const char *tn_grad_op(const tn_tensor *t)
+{
+    return t && t->node ? t->node->op->name : "";
+}
+
+tn_tensor *tn_detach(tn_tensor *t)
+{
+    tn_tensor *alias;
+
+    if (!t || tni_none(t)) {
+        tni_poison("tn_detach", "t");
+        return NULL;
+    }
+    alias = tni_alias_raw(t);
+    return alias ? tn_scope_adopt(alias) : NULL;
+}
+
+tn_tensor *tn_grad(tn_tensor *t)
+{
+    if (!t || tni_none(t)) {
+        tni_poison("tn_grad", "t");
+        return NULL;
+    }
+    if (!t->gm || !t->gm->grad)
+        return TN_NONE;
+    return tn_scope_adopt(tn_keep(t->gm->grad));
+}
+
+tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
+{
+    tni_gradmeta *gm;
+
+    if (!t || tni_none(t) || !grad)
+        return tni_poison("tn_set_grad_of", t && !tni_none(t) ? "grad" : "t");
+    if (!tni_none(grad)) {
+        if (!tni_shape_equal(&t->shape, &grad->shape) || t->dtype != grad->dtype)
+            return tni_error(TN_E_SHAPE, "tn_set_grad_of: grad %s of %s for %s of %s: want the same shape "
+                                         "and dtype", tni_text(grad), tn_dtype_name(grad->dtype),
+                             tni_text(t), tn_dtype_name(t->dtype));
+        if (grad->storage->device.type != t->storage->device.type)
+            return tni_error(TN_E_DEVICE, "tn_set_grad_of: grad and %s are on different devices: want one",
+                             tni_text(t));
+    }
+    if (tni_none(grad) && !t->gm)
+        return TN_OK;
+    gm = tni_gradmeta_of(t);
+    if (!gm)
+        return TN_E_NOMEM;
+    tn_keep(grad);
+    tn_drop(gm->grad);
+    gm->grad = tni_none(grad) ? NULL : grad;
+    return TN_OK;
+}
+
+tn_status tn_retain_grad(tn_tensor *t)
+{
+    tni_gradmeta *gm;
+
+    if (!t || tni_none(t))
+        return tni_poison("tn_retain_grad", "t");
+    if (!t->requires_grad)
+        return tni_error(TN_E_STATE, "tn_retain_grad: %s has no history: want a result of recorded ops",
+                         tni_text(t));
+    gm = tni_gradmeta_of(t);
+    if (!gm)
+        return TN_E_NOMEM;
+    gm->retain = true;
+    return TN_OK;
+}
+
+int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
+{
+    tni_gradmeta *gm;
+    tni_hook **end, *hook;
+
+    if (!t || tni_none(t) || !call) {
+        tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t");
+        return -1;
+    }
+    if (!t->requires_grad) {
+        tni_error(TN_E_STATE, "tn_register_hook: no gradient will reach %s: want a tensor that requires "
+                              "grad", tni_text(t));
+        return -1;
+    }
+    gm = tni_gradmeta_of(t);
+    hook = gm ? tni_alloc(sizeof *hook) : NULL;
+    if (!hook)
+        return -1;
+    *hook = (tni_hook){.id = atomic_fetch_add(&hook_ids, 1), .call = call, .user = user};
+    for (end = &gm->hooks; *end; end = &(*end)->next)
+        ;
+    *end = hook;
+    return hook->id;
+}
+
+void tn_remove_hook(tn_tensor *t, int64_t id)
+{
+    if (!t || tni_none(t) || !t->gm)
+        return;
+    for (tni_hook **at = &t->gm->hooks; *at; at = &(*at)->next) {
+        if ((*at)->id == id) {
+            tni_hook *hook = *at;
+
+            *at = hook->next;
+            tni_free(hook, sizeof *hook);
+            return;
+        }
+    }
+}
+
+tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)
+{
+    int stem = (int)strlen(function);
+
+    if (!target || tni_none(target))
+        return tni_poison(function, "the target");
+    if (!source)
+        return tni_poison(function, "the source");
+    if (off)
+        return TN_OK;
+    stem -= stem && function[stem - 1] == '_';
+    if (target->requires_grad)
+        return tni_error(TN_E_STATE, "%s: %s %s: want %.*s, or the change under TN_NO_GRAD", function,
+                         tni_text(target),
+                         target->node ? "has history, which this would falsify" : "requires grad", stem,
+                         function);
+    if (!tni_none(source) && source->requires_grad)
+        return tni_error(TN_E_STATE, "%s: the source %s requires grad and in-place ops record nothing: want "
+                                     "%.*s, or the change under TN_NO_GRAD", function, tni_text(source),
+                         stem, function);
+    return TN_OK;
+}

@@ -1,0 +1,80 @@
+/*
+ * node.c - the graph's own memory: nodes and what hangs on tensors. Freeing is a loop, not a recursion: a
+ * graph of any depth goes without stack.
+ */
+#include "autograd/op.h"
+
+static _Atomic uint64_t sequence = 1;
+
+uint64_t tni_next_sequence(void)
+{
+    return atomic_fetch_add_explicit(&sequence, 1, memory_order_relaxed);
+}
+
+/* Takes one reference off node; the last one queues it on *dead. */
+static void unref(tni_node *node, tni_node **dead)
+{
+    if (atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    node->next = *dead;
+    *dead = node;
+}
+
+/* Dropping a handle cannot come back here: aliases, saved tensors and gradients (without create_graph)
+ * have no node, leaves have none either. A gradient that has one (create_graph) may nest, by the depth of
+ * differentiation, not of the graph. */
+void tni_node_drop(tni_node *node)
+{
+    tni_node *dead = NULL;
+
+    unref(node, &dead);
+    while (dead) {
+        node = dead;
+        dead = node->next;
+        for (int i = 0; i < node->n_in; i++) {
+            if (node->edge[i].node)
+                unref(node->edge[i].node, &dead);
+            tn_drop(node->edge[i].leaf);
+            tn_drop(node->x[i].alias);
+        }
+        tn_drop(node->y.alias);
+        for (int i = 0; i < node->n_saved; i++)
+            tn_drop(node->saved[i]);
+        for (int i = 0; i < node->n_out; i++) {
+            tn_drop(node->pending[i]);
+            if (node->gm[i])
+                tni_gradmeta_drop(node->gm[i]);
+        }
+        tni_free(node, node->nbytes);
+    }
+}
+
+tni_gradmeta *tni_gradmeta_of(tn_tensor *t)
+{
+    if (!t->gm) {
+        t->gm = tni_calloc(sizeof *t->gm);
+        if (!t->gm)
+            return NULL;
+        t->gm->refs = 1;
+    }
+    if (t->node && !t->node->gm[t->out_index]) {
+        atomic_fetch_add_explicit(&t->gm->refs, 1, memory_order_relaxed);
+        t->node->gm[t->out_index] = t->gm;
+    }
+    return t->gm;
+}
+
+void tni_gradmeta_drop(tni_gradmeta *gm)
+{
+    if (atomic_fetch_sub_explicit(&gm->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    tn_drop(gm->grad);
+    tn_drop(gm->pending);
+    while (gm->hooks) {
+        tni_hook *hook = gm->hooks;
+
+        gm->hooks = hook->next;
+        tni_free(hook, sizeof *hook);
+    }
+    tni_free(gm, sizeof *gm);
+}

@@ -1,0 +1,160 @@
+/*
+ * op.h - what an op is, how it is applied, and the graph it leaves behind.
+ *
+ * An op is a constant descriptor with its static functions in one file (src/autograd/ops/). tni_apply does
+ * once what every op would repeat; the engine (backward.c) does once what every backward would repeat:
+ * which inputs need a gradient, reduction of broadcasts, casts to the input's dtype, accumulation,
+ * version checks, freeing.
+ */
+#ifndef TNI_OP_H
+#define TNI_OP_H
+
+#include <tenon/autograd.h>
+#include <tenon/ops.h>
+#include "tensor/internal.h"
+
+#define TNI_MAX_IN 12 /* fixed arity; variable-arity ops take any number */
+
+/* What the gradient of an input reads, or-ed. TNI_X(k): input k. */
+#define TNI_X(k) (1u << (k))
+#define TNI_Y (1u << 16)     /* output 0 */
+#define TNI_SAVED (1u << 17) /* what forward put into saved[] */
+
+/* How apply treats dtypes before the shape rule. */
+typedef enum tni_dtype_rule {
+    TNI_SAME_FLOAT = 0, /* all present floating inputs have one dtype; at least input 0 is floating */
+    TNI_ANY_DTYPE       /* the shape rule sees to it */
+} tni_dtype_rule;
+
+typedef struct tn_op tn_op;
+
+/* One application, as shape and forward see it. */
+typedef struct tni_call {
+    const tn_op *op;
+    const void *args;
+    int n_in;
+    tn_tensor *const *in; /* optional ones may be TN_NONE */
+    int n_out;            /* set by apply from the caller; view ops with many outputs too */
+    tni_spec *out_spec;   /* shape fills dtype and shape of each output */
+    int n_saved;
+    tni_spec *saved_spec; /* shape fills n_saved and these (at most 4) */
+    tn_tensor **out;      /* forward fills the values */
+    tn_tensor **saved;
+    tn_device device;     /* of the outputs: input 0's unless shape says otherwise (tn_to) */
+    bool recorded;        /* a backward will follow: saved[] is worth filling */
+} tni_call;
+
+typedef struct tni_meta {
+    tn_shape shape;
+    tn_dtype dtype;
+} tni_meta;
+
+/* One backward step. */
+typedef struct tni_grad {
+    const tn_op *op;
+    const void *args;
+    int n_in, n_out;
+    tn_tensor *dy;         /* gradient of output 0: dys[0] */
+    tn_tensor *const *dys; /* one per output, TN_NONE where nothing came */
+    tn_tensor *const *x;   /* inputs that reads[] named for needed gradients, else NULL */
+    tn_tensor *y;          /* output 0 if read */
+    tn_tensor *const *saved;
+    const tni_meta *in;    /* shape and dtype of every input (rank 0 for TN_NONE) */
+    const tni_meta *out;
+    const bool *need;      /* per input */
+    tn_tensor **dx;        /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of
+                              broadcast shape: the engine reduces, casts and copies */
+} tni_grad;
+
+struct tn_op {
+    const char *name;    /* "softmax": messages say tn_softmax */
+    const char *formula; /* one line, ASCII */
+    int arity;           /* number of inputs, -1 any */
+    unsigned optional;   /* bits of inputs that may be TN_NONE */
+    tni_dtype_rule dtypes;
+    bool view;           /* output aliases input 0: shape fills strided specs, there is no forward */
+    bool any_device;     /* inputs may live on different devices (to, copy) */
+    unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
+    tn_status (*shape)(tni_call *c);
+    tn_status (*forward)(tni_call *c);
+    tn_status (*backward)(tni_grad *g); /* NULL: not differentiable, outputs carry no history */
+};
+
+/* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the node. */
+tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in);
+/* Several outputs: fills out[0..n_out), each in the current scope. */
+tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
+                      int n_out, tn_tensor **out);
+
+/* tni_error with "tn_NAME: " in front. */
+tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+
+/* Shape rules that several ops share. */
+tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
+
+/* The gradient of output i, zeros when nothing came. */
+tn_tensor *tni_dy(const tni_grad *g, int i);
+/* Whether backward must be written with ops now (its result will be differentiated again). */
+static inline bool tni_composed(void) { return tn_grad_enabled(); }
+
+/* Sums t down to shape (undoing a broadcast). */
+tn_tensor *tni_sum_to(tn_tensor *t, const tn_shape *shape);
+/* The guard of in-place ops: TN_OK if target may be written and source (or TN_NONE) read now. */
+tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source);
+
+/* ---- the graph ---------------------------------------------------------------------------------- */
+
+/* Where the gradient of an input goes: (node, index), or a leaf; both NULL: nowhere. */
+typedef struct tni_edge {
+    tni_node *node;
+    tn_tensor *leaf;
+    int index;
+} tni_edge;
+
+/* What backward reads: an alias without history, and the version it had. */
+typedef struct tni_kept {
+    tn_tensor *alias;
+    uint64_t version;
+} tni_kept;
+
+struct tni_node {
+    atomic_int refs;
+    int n_in, n_out, n_saved;
+    bool spent;         /* what it kept has been given back */
+    uint64_t sequence;  /* newer is larger: the engine's order */
+    uint64_t mark;      /* of the pass that last visited it */
+    const tn_op *op;
+    tni_node *next;     /* in the list of nodes to free, or to visit */
+    tni_edge *edge;     /* n_in */
+    tni_meta *in, *out; /* n_in, n_out */
+    tni_kept *x;        /* n_in; alias NULL when not kept */
+    tni_kept y;
+    tn_tensor **saved;  /* n_saved */
+    tn_tensor **pending; /* n_out: gradients that have arrived */
+    tni_gradmeta **gm;  /* n_out: of the output handles, when they have one */
+    void *args;
+    size_t nbytes;      /* of this block */
+};
+
+typedef struct tni_hook {
+    int64_t id;
+    tn_grad_hook call;
+    void *user;
+    struct tni_hook *next; /* in order of registration */
+} tni_hook;
+
+struct tni_gradmeta {
+    atomic_int refs;
+    uint64_t mark;      /* of the tn_gradients pass that wants this tensor's gradient */
+    bool retain;
+    tn_tensor *grad;    /* accumulated; NULL when none */
+    tn_tensor *pending; /* arrived in the pass that is running */
+    tni_hook *hooks;
+};
+
+tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
+void tni_gradmeta_drop(tni_gradmeta *gm);
+void tni_node_drop(tni_node *node);          /* iterative: any depth */
+uint64_t tni_next_sequence(void);
+
+#endif

@@ -1,0 +1,131 @@
+/*
+ * join.c - cat and stack.
+ *
+ *   cat: y = x_0, x_1, ... one after another along an axis;  dx_k = the k-th slice of dy (a view)
+ *   stack: cat along a new axis.
+ */
+#include "autograd/op.h"
+
+typedef struct cat_args {
+    int axis;
+} cat_args;
+
+static tn_status cat_shape(tni_call *c)
+{
+    const cat_args *a = c->args;
+    tni_spec *y = c->out_spec;
+
+    y->dtype = c->in[0]->dtype;
+    y->shape = c->in[0]->shape;
+    for (int k = 1; k < c->n_in; k++) {
+        const tn_tensor *x = c->in[k];
+        bool fits = x->shape.rank == y->shape.rank;
+
+        for (int i = 0; i < y->shape.rank && fits; i++)
+            fits = i == a->axis || x->shape.size[i] == y->shape.size[i];
+        if (!fits)
+            return tni_op_error(c, TN_E_SHAPE, "x[%d] is %s, x[0] is %s: want equal sizes but along axis %d",
+                                k, tni_text(x), tni_text(c->in[0]), a->axis);
+        if (__builtin_add_overflow(y->shape.size[a->axis], x->shape.size[a->axis],
+                                   &y->shape.size[a->axis]))
+            return tni_op_error(c, TN_E_SHAPE, "axis %d overflows: want a size below 2^63", a->axis);
+        y->dtype = tni_promote(y->dtype, x->dtype);
+    }
+    return TN_OK;
+}
+
+static tn_status cat_forward(tni_call *c)
+{
+    const cat_args *a = c->args;
+    const tni_backend *backend = tni_backend_of(c->out[0]);
+    tni_array part = tni_array_of(c->out[0]);
+    size_t step = (size_t)part.stride[a->axis] * tn_dtype_size(part.dtype);
+
+    for (int k = 0; k < c->n_in; k++) {
+        tni_array x = tni_array_of(c->in[k]);
+        tn_status status;
+
+        part.size[a->axis] = x.size[a->axis];
+        if (tni_shape_numel(&c->in[k]->shape) && (status = backend->copy(&part, &x)) != TN_OK)
+            return status;
+        part.data = (char *)part.data + step * (size_t)x.size[a->axis];
+    }
+    return TN_OK;
+}
+
+static tn_status cat_backward(tni_grad *g)
+{
+    const cat_args *a = g->args;
+    int64_t start = 0;
+
+    for (int k = 0; k < g->n_in; k++) {
+        int64_t n = g->in[k].shape.size[a->axis];
+
+        if (g->need[k])
+            g->dx[k] = tn_narrow(g->dy, a->axis, start, n);
+        start += n;
+    }
+    return TN_OK;
+}
+
+static const tn_op op_cat = {
+    .name = "cat",
+    .formula = "y = x_0, x_1, ... along an axis",
+    .arity = -1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = cat_shape,
+    .forward = cat_forward,
+    .backward = cat_backward,
+};
+
+tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
+{
+    cat_args args;
+
+    if (!x || n < 1)
+        return tni_fail(TN_E_INVALID, "tn_cat: %d tensors: want 1 or more", x ? n : 0);
+    if (!x[0] || tni_none(x[0])) {
+        tni_poison("tn_cat", "x[0]");
+        return NULL;
+    }
+    if (x[0]->shape.rank == 0)
+        return tni_fail(TN_E_SHAPE, "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
+                                    "values)");
+    if ((args.axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0)
+        return NULL;
+    return tni_apply(&op_cat, &args, sizeof args, n, x);
+}
+
+tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
+{
+    size_t nbytes;
+    tn_tensor **parts, *y = NULL;
+    int k = 0;
+
+    if (!x || n < 1)
+        return tni_fail(TN_E_INVALID, "tn_stack: %d tensors: want 1 or more", x ? n : 0);
+    if (!x[0] || tni_none(x[0])) {
+        tni_poison("tn_stack", "x[0]");
+        return NULL;
+    }
+    if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0)
+        return NULL;
+    nbytes = (size_t)n * sizeof *parts;
+    parts = tni_alloc(nbytes);
+    if (!parts)
+        return NULL;
+    for (; k < n; k++) {
+        if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape)) {
+            tni_error(TN_E_SHAPE, "tn_stack: x[%d] is %s, x[0] is %s: want one shape", k, tni_text(x[k]),
+                      tni_text(x[0]));
+            break;
+        }
+        parts[k] = tn_unsqueeze(x[k], axis);
+        if (!parts[k])
+            break;
+    }
+    if (k == n)
+        y = tn_cat(parts, n, axis);
+    tni_free(parts, nbytes);
+    return y;
+}

@@ -1,0 +1,592 @@
+/*
+ * view.c - other geometries over the same storage: reshape, permute, expand, slice and what is made of
+ * them.
+ *
+ * A view's gradient is the gradient with the geometry undone:
+ *   reshape  y = x in another shape         dx = dy in x's shape
+ *   permute  y[i..] = x[i permuted..]       dx = dy permuted back
+ *   expand   y = x stretched                dx = dy, which the engine sums over the stretched axes
+ *   slice    y[i] = x[start + i*step]       dx = 0 with dy written at the slice (its own op: slice_grad,
+ *                                           whose gradient is again a slice)
+ *   split    y_k = slices, one after another  dx = the dy_k joined
+ */
+#include "autograd/op.h"
+
+/* ---- reshape ---------------------------------------------------------------------------------------- */
+
+typedef struct reshape_args {
+    tn_shape shape;
+} reshape_args;
+
+/* Strides that give x another shape without a copy; false where there are none. Walks both shapes in
+ * groups of axes with equal products; a group works when x's axes in it lie row-major within each other. */
+static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *stride)
+{
+    int64_t size[TN_MAX_RANK], step[TN_MAX_RANK];
+    int n = 0, i = 0, j = 0;
+
+    for (int a = 0; a < x->shape.rank; a++) { /* axes of size 1 say nothing */
+        if (x->shape.size[a] == 0) {
+            tni_dense_strides(shape, stride);
+            return true;
+        }
+        if (x->shape.size[a] != 1) {
+            size[n] = x->shape.size[a];
+            step[n++] = x->stride[a];
+        }
+    }
+    while (i < n || j < shape->rank) {
+        int64_t have = 1, want = 1, s;
+        int i0 = i, j0 = j;
+
+        if (i < n)
+            have = size[i++];
+        if (j < shape->rank)
+            want = shape->size[j++];
+        while (have != want) {
+            if (have < want) {
+                if (i == n)
+                    return false;
+                have *= size[i++];
+            } else {
+                if (j == shape->rank)
+                    return false;
+                want *= shape->size[j++];
+            }
+        }
+        for (int k = i0; k + 1 < i; k++)
+            if (step[k] != size[k + 1] * step[k + 1])
+                return false;
+        s = i > i0 ? step[i - 1] : 1;
+        for (int k = j - 1; k >= j0; k--) {
+            stride[k] = s;
+            s *= shape->size[k];
+        }
+    }
+    return true;
+}
+
+static tn_status reshape_shape(tni_call *c)
+{
+    const reshape_args *a = c->args;
+    tni_spec *y = c->out_spec;
+
+    y->dtype = c->in[0]->dtype;
+    y->shape = a->shape;
+    y->strided = true;
+    y->offset = c->in[0]->offset;
+    if (!reshape_strides(c->in[0], &a->shape, y->stride))
+        return tni_op_error(c, TN_E_SHAPE, "%s to %s: want strides that allow a view",
+                            tni_text(c->in[0]), tni_shape_text(&a->shape));
+    return TN_OK;
+}
+
+static tn_status reshape_backward(tni_grad *g)
+{
+    g->dx[0] = tn_reshape(g->dy, g->in[0].shape);
+    return TN_OK;
+}
+
+static const tn_op op_reshape = {
+    .name = "reshape",
+    .formula = "y = x in another shape",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .view = true,
+    .shape = reshape_shape,
+    .backward = reshape_backward,
+};
+
+/* shape with its -1 worked out for n elements; false + message when it does not fit */
+static bool complete_shape(const tn_tensor *x, tn_shape *shape)
+{
+    int64_t n = tni_shape_numel(&x->shape), rest = 1;
+    int open = -1;
+
+    for (int i = 0; i < shape->rank; i++) {
+        if (shape->size[i] == -1 && open < 0)
+            open = i;
+        else if (shape->size[i] < 0 || __builtin_mul_overflow(rest, shape->size[i], &rest))
+            goto fail;
+    }
+    if (open >= 0) {
+        if (rest == 0 || n % rest)
+            goto fail;
+        shape->size[open] = n / rest;
+        return true;
+    }
+    if (shape->rank >= 0 && rest == n)
+        return true;
+fail:
+    tni_error(TN_E_SHAPE, "tn_reshape: %s to %s: want the same number of elements (%lld), at most %d axes, "
+                          "at most one -1", tni_text(x), tni_shape_text(shape), (long long)n, TN_MAX_RANK);
+    return false;
+}
+
+static bool present(const char *function, const tn_tensor *x)
+{
+    if (x && !tni_none(x))
+        return true;
+    if (x)
+        tni_error(TN_E_INVALID, "%s: x is TN_NONE: want a tensor", function);
+    else
+        tni_poison(function, "x");
+    return false;
+}
+
+static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
+{
+    reshape_args args = {shape};
+    int64_t stride[TN_MAX_RANK];
+
+    if (!reshape_strides(x, &shape, stride) && !(x = tn_contiguous(x)))
+        return NULL;
+    return tni_apply(&op_reshape, &args, sizeof args, 1, &x);
+}
+
+tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape)
+{
+    if (!present("tn_reshape", x) || !complete_shape(x, &shape))
+        return NULL;
+    return reshape(x, shape);
+}
+
+tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
+{
+    tn_shape shape = {.rank = 0};
+    int64_t n = 1;
+
+    if (!present("tn_flatten", x))
+        return NULL;
+    if ((first = tni_axis("tn_flatten", first, x->shape.rank)) < 0 ||
+        (last = tni_axis("tn_flatten", last, x->shape.rank)) < 0)
+        return NULL;
+    if (first > last)
+        return tni_fail(TN_E_INDEX, "tn_flatten: axes %d to %d of %s: want the first before the last", first,
+                        last, tni_text(x));
+    for (int i = 0; i < first; i++)
+        shape.size[shape.rank++] = x->shape.size[i];
+    for (int i = first; i <= last && i < x->shape.rank; i++)
+        n *= x->shape.size[i]; /* a product of sizes of x: fits */
+    shape.size[shape.rank++] = n;
+    for (int i = last + 1; i < x->shape.rank; i++)
+        shape.size[shape.rank++] = x->shape.size[i];
+    return reshape(x, shape);
+}
+
+tn_tensor *tn_squeeze(tn_tensor *x, int axis)
+{
+    tn_shape shape = {.rank = 0};
+
+    if (!present("tn_squeeze", x) || (axis = tni_axis("tn_squeeze", axis, x->shape.rank)) < 0)
+        return NULL;
+    for (int i = 0; i < x->shape.rank; i++)
+        if (i != axis || x->shape.size[i] != 1)
+            shape.size[shape.rank++] = x->shape.size[i];
+    return reshape(x, shape);
+}
+
+tn_tensor *tn_squeeze_all(tn_tensor *x)
+{
+    tn_shape shape = {.rank = 0};
+
+    if (!present("tn_squeeze_all", x))
+        return NULL;
+    for (int i = 0; i < x->shape.rank; i++)
+        if (x->shape.size[i] != 1)
+            shape.size[shape.rank++] = x->shape.size[i];
+    return reshape(x, shape);
+}
+
+tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
+{
+    tn_shape shape = {.rank = 0};
+    int rank;
+
+    if (!present("tn_unsqueeze", x))
+        return NULL;
+    rank = x->shape.rank + 1;
+    if (rank > TN_MAX_RANK)
+        return tni_fail(TN_E_SHAPE, "tn_unsqueeze: %s has %d axes: want fewer than %d", tni_text(x),
+                        x->shape.rank, TN_MAX_RANK);
+    if ((axis = tni_axis("tn_unsqueeze", axis, rank)) < 0)
+        return NULL;
+    for (int i = 0; i < rank; i++)
+        shape.size[shape.rank++] = i == axis ? 1 : x->shape.size[i - (i > axis)];
+    return reshape(x, shape);
+}
+
+/* ---- permute ---------------------------------------------------------------------------------------- */
+
+typedef struct permute_args {
+    int order[TN_MAX_RANK];
+} permute_args;
+
+static tn_status permute_shape(tni_call *c)
+{
+    const permute_args *a = c->args;
+    const tn_tensor *x = c->in[0];
+    tni_spec *y = c->out_spec;
+
+    y->dtype = x->dtype;
+    y->shape.rank = x->shape.rank;
+    y->strided = true;
+    y->offset = x->offset;
+    for (int i = 0; i < x->shape.rank; i++) {
+        y->shape.size[i] = x->shape.size[a->order[i]];
+        y->stride[i] = x->stride[a->order[i]];
+    }
+    return TN_OK;
+}
+
+static tn_status permute_backward(tni_grad *g)
+{
+    const permute_args *a = g->args;
+    int back[TN_MAX_RANK];
+
+    for (int i = 0; i < g->in[0].shape.rank; i++)
+        back[a->order[i]] = i;
+    g->dx[0] = tn_permute(g->dy, back);
+    return TN_OK;
+}
+
+static const tn_op op_permute = {
+    .name = "permute",
+    .formula = "y[i_0, i_1, ..] = x[i_order]",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .view = true,
+    .shape = permute_shape,
+    .backward = permute_backward,
+};
+
+tn_tensor *tn_permute(tn_tensor *x, const int *order)
+{
+    permute_args args = {{0}};
+    unsigned seen = 0;
+
+    if (!present("tn_permute", x))
+        return NULL;
+    if (!order) {
+        tni_poison("tn_permute", "order");
+        return NULL;
+    }
+    for (int i = 0; i < x->shape.rank; i++) {
+        int axis = tni_axis("tn_permute", order[i], x->shape.rank);
+
+        if (axis < 0)
+            return NULL;
+        if (seen & (1u << axis))
+            return tni_fail(TN_E_INDEX, "tn_permute: axis %d twice for %s: want every axis once", axis,
+                            tni_text(x));
+        seen |= 1u << axis;
+        args.order[i] = axis;
+    }
+    return tni_apply(&op_permute, &args, sizeof args, 1, &x);
+}
+
+tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
+{
+    int order[TN_MAX_RANK];
+
+    if (!present("tn_transpose", x))
+        return NULL;
+    if ((axis0 = tni_axis("tn_transpose", axis0, x->shape.rank)) < 0 ||
+        (axis1 = tni_axis("tn_transpose", axis1, x->shape.rank)) < 0)
+        return NULL;
+    for (int i = 0; i < x->shape.rank; i++)
+        order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
+    return tn_permute(x, order);
+}
+
+/* ---- expand ----------------------------------------------------------------------------------------- */
+
+static tn_status expand_shape(tni_call *c)
+{
+    const reshape_args *a = c->args;
+    const tn_tensor *x = c->in[0];
+    tni_array stretched = tni_array_expand(x, &a->shape);
+    tni_spec *y = c->out_spec;
+
+    y->dtype = x->dtype;
+    y->shape = a->shape;
+    y->strided = true;
+    y->offset = x->offset;
+    memcpy(y->stride, stretched.stride, sizeof y->stride);
+    return TN_OK;
+}
+
+static tn_status expand_backward(tni_grad *g)
+{
+    g->dx[0] = g->dy; /* the engine sums it down to x's shape */
+    return TN_OK;
+}
+
+static const tn_op op_expand = {
+    .name = "expand",
+    .formula = "y = x stretched along axes of size 1",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .view = true,
+    .shape = expand_shape,
+    .backward = expand_backward,
+};
+
+tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
+{
+    reshape_args args = {shape};
+    int lead;
+
+    if (!present("tn_expand", x))
+        return NULL;
+    lead = shape.rank - x->shape.rank;
+    for (int i = 0; i < shape.rank; i++) {
+        int64_t *want = &args.shape.size[i];
+        int64_t have = i < lead ? 1 : x->shape.size[i - TNI_MAX(lead, 0)];
+
+        if (lead < 0)
+            break;
+        if (*want == -1 && i >= lead)
+            *want = have;
+        if (*want < 0 || (have != 1 && have != *want))
+            lead = -1; /* reported below */
+    }
+    if (lead < 0)
+        return tni_fail(TN_E_SHAPE, "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
+                                    "stretched", tni_text(x), tni_shape_text(&shape));
+    return tni_apply(&op_expand, &args, sizeof args, 1, &x);
+}
+
+/* ---- slice ------------------------------------------------------------------------------------------ */
+
+typedef struct slice_args {
+    int axis;
+    int64_t start, step, n; /* n elements */
+    int64_t whole;          /* size of the axis in x */
+} slice_args;
+
+static void slice_spec(const tn_tensor *x, const slice_args *a, tni_spec *y)
+{
+    y->dtype = x->dtype;
+    y->shape = x->shape;
+    y->shape.size[a->axis] = a->n;
+    y->strided = true;
+    memcpy(y->stride, x->stride, sizeof y->stride);
+    y->stride[a->axis] = x->stride[a->axis] * a->step;
+    y->offset = x->offset + (a->n ? a->start * x->stride[a->axis] : 0);
+}
+
+static tn_status slice_shape(tni_call *c)
+{
+    slice_spec(c->in[0], c->args, c->out_spec);
+    return TN_OK;
+}
+
+static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a);
+static tn_tensor *slice(tn_tensor *x, const slice_args *a);
+
+static tn_status slice_backward(tni_grad *g)
+{
+    g->dx[0] = slice_grad(g->dy, g->args);
+    return TN_OK;
+}
+
+static const tn_op op_slice = {
+    .name = "slice",
+    .formula = "y[i] = x[start + i step]",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .view = true,
+    .shape = slice_shape,
+    .backward = slice_backward,
+};
+
+static tn_status slice_grad_shape(tni_call *c)
+{
+    const slice_args *a = c->args;
+
+    tni_shape_like_first(c);
+    c->out_spec[0].shape.size[a->axis] = a->whole;
+    return TN_OK;
+}
+
+static tn_status slice_grad_forward(tni_call *c)
+{
+    const slice_args *a = c->args;
+    const tni_backend *backend = tni_backend_of(c->out[0]);
+    tni_array whole = tni_array_of(c->out[0]), part = whole, dy = tni_array_of(c->in[0]);
+    tn_status status = backend->fill(&whole, (tni_number){0, 0});
+
+    part.data = (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
+    part.stride[a->axis] *= a->step;
+    part.size[a->axis] = a->n;
+    return status == TN_OK && tni_shape_numel(&c->in[0]->shape) ? backend->copy(&part, &dy) : status;
+}
+
+static tn_status slice_grad_backward(tni_grad *g)
+{
+    g->dx[0] = slice(g->dy, g->args);
+    return TN_OK;
+}
+
+static const tn_op op_slice_grad = {
+    .name = "slice_grad",
+    .formula = "y = 0 but y[start + i step] = x[i]",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = slice_grad_shape,
+    .forward = slice_grad_forward,
+    .backward = slice_grad_backward,
+};
+
+static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a)
+{
+    return tni_apply(&op_slice_grad, a, sizeof *a, 1, &dy);
+}
+
+static tn_tensor *slice(tn_tensor *x, const slice_args *a)
+{
+    return tni_apply(&op_slice, a, sizeof *a, 1, &x);
+}
+
+tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
+{
+    slice_args args = {.step = step};
+
+    if (!present("tn_slice", x))
+        return NULL;
+    if (x->shape.rank == 0)
+        return tni_fail(TN_E_SHAPE, "tn_slice: a single value: want a tensor with axes");
+    if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0)
+        return NULL;
+    if (step < 1)
+        return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
+                        (long long)step);
+    args.whole = x->shape.size[args.axis];
+    start = TNI_MIN(TNI_MAX(start < 0 ? start + args.whole : start, 0), args.whole);
+    end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
+    args.start = start;
+    args.n = end > start ? (end - start - 1) / step + 1 : 0;
+    return slice(x, &args);
+}
+
+tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
+{
+    slice_args args = {.step = 1, .start = start, .n = length};
+
+    if (!present("tn_narrow", x) || (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
+        return NULL;
+    args.whole = x->shape.rank ? x->shape.size[args.axis] : -1;
+    if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
+        return tni_fail(TN_E_INDEX, "tn_narrow: %lld elements from %lld on axis %d of %s: want them inside",
+                        (long long)length, (long long)start, args.axis, tni_text(x));
+    return slice(x, &args);
+}
+
+tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
+{
+    slice_args args = {.step = 1, .n = 1};
+    tn_shape shape = {.rank = 0};
+    tn_tensor *y;
+
+    if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
+        return NULL;
+    args.whole = x->shape.rank ? x->shape.size[args.axis] : 0;
+    args.start = i < 0 ? i + args.whole : i;
+    if (args.start < 0 || args.start >= args.whole)
+        return tni_fail(TN_E_INDEX, "tn_select: index %lld on axis %d of %s: want %lld..%lld", (long long)i,
+                        args.axis, tni_text(x), (long long)-args.whole, (long long)args.whole - 1);
+    y = slice(x, &args);
+    if (!y)
+        return NULL;
+    for (int a = 0; a < y->shape.rank; a++)
+        if (a != args.axis)
+            shape.size[shape.rank++] = y->shape.size[a];
+    return reshape(y, shape);
+}
+
+/* ---- split ------------------------------------------------------------------------------------------ */
+
+typedef struct split_args {
+    int axis;
+    int64_t size;
+} split_args;
+
+static tn_status split_shape(tni_call *c)
+{
+    const split_args *a = c->args;
+    const tn_tensor *x = c->in[0];
+
+    for (int k = 0; k < c->n_out; k++) {
+        slice_args part = {.axis = a->axis, .start = k * a->size, .step = 1};
+
+        part.n = TNI_MIN(a->size, x->shape.size[a->axis] - part.start);
+        slice_spec(x, &part, &c->out_spec[k]);
+    }
+    return TN_OK;
+}
+
+static tn_status split_backward(tni_grad *g)
+{
+    const split_args *a = g->args;
+    size_t nbytes = (size_t)g->n_out * sizeof(tn_tensor *);
+    tn_tensor **parts = tni_alloc(nbytes);
+
+    if (!parts)
+        return TN_E_NOMEM;
+    for (int k = 0; k < g->n_out; k++)
+        parts[k] = tni_dy(g, k);
+    g->dx[0] = tn_cat(parts, g->n_out, a->axis);
+    tni_free(parts, nbytes);
+    return TN_OK;
+}
+
+static const tn_op op_split = {
+    .name = "split",
+    .formula = "y_k[i] = x[k size + i]",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .view = true,
+    .shape = split_shape,
+    .backward = split_backward,
+};
+
+int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
+{
+    split_args args = {.size = size};
+    int64_t whole, n;
+
+    if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
+        return -1;
+    if (!out) {
+        tni_poison("tn_split", "out");
+        return -1;
+    }
+    whole = x->shape.rank ? x->shape.size[args.axis] : 0;
+    n = size > 0 ? whole / size + (whole % size != 0) : 0;
+    if (x->shape.rank == 0 || size < 1 || n > max_out) {
+        tni_error(TN_E_SHAPE, "tn_split: %s in pieces of %lld along axis %d, room for %d: want 1 or more "
+                              "each, and room for all", tni_text(x), (long long)size, args.axis, max_out);
+        return -1;
+    }
+    if (n == 0) { /* an empty axis is one empty piece, as in PyTorch */
+        args.size = 0;
+        n = 1;
+    }
+    return tni_apply_n(&op_split, &args, sizeof args, 1, &x, (int)n, out) == TN_OK ? (int)n : -1;
+}
+
+int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out)
+{
+    int64_t whole;
+
+    if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
+        return -1;
+    if (n < 1 || x->shape.rank == 0) {
+        tni_error(TN_E_INVALID, "tn_chunk: %d chunks of %s: want 1 or more, and a tensor with axes", n,
+                  tni_text(x));
+        return -1;
+    }
+    whole = x->shape.size[axis];
+    return tn_split(x, TNI_MAX((whole + n - 1) / n, 1), axis, out, n);
+}

@@ -1,0 +1,102 @@
+/*
+ * input.c - reading whole regular files, and bytes that grow.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+
+tn_status tni_input_open(tni_input *in, const char *function, const char *path)
+{
+    *in = (tni_input){ function, path, -1, 0 };
+    if (!path) return tni_poison(function, "path");
+    do {
+        /* not blocking: a pipe without a writer would wait for ever; for regular files it means nothing */
+        in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (in->fd < 0 && errno == EINTR);
+    if (in->fd < 0) return tni_error(TN_E_IO, "%s: %s: %s", function, path, strerror(errno));
+    struct stat st;
+    tn_status status = TN_OK;
+    if (fstat(in->fd, &st) != 0)
+        status = tni_error(TN_E_IO, "%s: %s: %s", function, path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        status = tni_error(TN_E_IO, "%s: %s: %s: a regular file is wanted", function, path,
+                           S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+    else
+        in->size = st.st_size;
+    if (status != TN_OK) tni_input_close(in);
+    return status;
+}
+
+tn_status tni_input_read(tni_input *in, int64_t offset, void *data, size_t nbytes)
+{
+    char *at = data;
+    while (nbytes > 0) {
+        ssize_t n = pread(in->fd, at, nbytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return tni_error(TN_E_IO, "%s: %s: %s", in->function, in->path, strerror(errno));
+        if (n == 0)
+            return tni_error(TN_E_IO, "%s: %s: became shorter while it was read: %zu bytes missing at %lld",
+                             in->function, in->path, nbytes, (long long)offset);
+        at += n;
+        nbytes -= (size_t)n;
+        offset += n;
+    }
+    return TN_OK;
+}
+
+void tni_input_close(tni_input *in)
+{
+    if (in->fd >= 0) close(in->fd);
+    in->fd = -1;
+}
+
+static bool reserve(tni_bytes *b, size_t more)
+{
+    size_t need, next;
+    if (b->failed || !tni_add_size(b->n, more, &need)) b->failed = true;
+    if (b->failed || need <= b->capacity) return !b->failed;
+    if (!tni_mul_size(TNI_MAX(need, (size_t)4096), 2, &next)) next = need;
+    char *data = tni_alloc(next);
+    if (!data) {
+        b->failed = true;
+        return false;
+    }
+    if (b->data) {
+        memcpy(data, b->data, b->n);
+        tni_free(b->data, b->capacity);
+    }
+    b->data = data;
+    b->capacity = next;
+    return true;
+}
+
+void tni_bytes_add(tni_bytes *b, const void *data, size_t n)
+{
+    if (n == 0 || !reserve(b, n)) return;
+    memcpy(b->data + b->n, data, n);
+    b->n += n;
+}
+
+void tni_bytes_printf(tni_bytes *b, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n >= 0 && reserve(b, (size_t)n + 1)) {
+        vsnprintf(b->data + b->n, (size_t)n + 1, format, again);
+        b->n += (size_t)n;
+    }
+    va_end(again);
+}
+
+void tni_bytes_free(tni_bytes *b)
+{
+    if (b->data) tni_free(b->data, b->capacity);
+    *b = (tni_bytes){ 0 };
+}

@@ -1,0 +1,193 @@
+/*
+ * call.c - the one way into a module's forward.
+ *
+ * Every call, of whatever function, passes through tni_call_with: poison, a scope of its own, the frame
+ * that messages and tn_assign look at, the forward itself, the check of fields, and the hand-over of the
+ * outputs to the caller's scope.
+ */
+#include "nn/module.h"
+
+/* One running call of this thread, on the C stack of tni_call_with. */
+typedef struct frame {
+    tn_module *module;
+    const void *options;
+    struct frame *outer;
+} frame;
+
+static _Thread_local frame *innermost;
+
+/* ---- where we are, for messages --------------------------------------------------------------------- */
+
+typedef struct search {
+    const tn_module *wanted;
+    char *path;
+    size_t size;
+} search;
+
+static tn_status compare(tn_module *m, const char *path, void *user)
+{
+    search *s = user;
+    if (m != s->wanted) return TN_OK;
+    snprintf(s->path, s->size, "%s", path);
+    return TN_E_STATE; /* found: stop */
+}
+
+/* Appends the path of the running call from its root; a module that its caller did not register starts
+ * a path of its own. Returns the length. */
+static size_t write_path(const frame *f, char *path, size_t size)
+{
+    if (!f->outer) return 0;
+    size_t n = write_path(f->outer, path, size);
+    if (n + 2 >= size) return n;
+    size_t start = n;
+    if (n) path[n++] = '.';
+    path[n] = '\0';
+    search s = {f->module, path + n, size - n};
+    if (tni_walk(f->outer->module, TNI_ONCE, compare, NULL, &s) == TN_E_STATE && path[n])
+        return n + strlen(path + n);
+    path[start] = '\0';
+    return start;
+}
+
+/* " (in encoder.layers.0.linear1: Linear)", or " (in Net)" for the outermost module itself. */
+static void describe_place(char *buffer, size_t size)
+{
+    char path[512] = "";
+    if (!innermost) return;
+    tni_error_context = NULL; /* an error while looking for the path must not look for one */
+    write_path(innermost, path, sizeof path);
+    tni_error_context = describe_place;
+    snprintf(buffer, size, " (in %s%s%s)", path, path[0] ? ": " : "", innermost->module->type->name);
+}
+
+/* ---- frames ------------------------------------------------------------------------------------------ */
+
+const void *tni_call_options(const tn_module *self)
+{
+    return innermost && innermost->module == self ? innermost->options : NULL;
+}
+
+tn_module *tni_calling_at(const void *address)
+{
+    for (const frame *f = innermost; f; f = f->outer)
+        if (tni_module_contains(f->module, address)) return f->module;
+    return NULL;
+}
+
+bool tni_calling(void)
+{
+    return innermost != NULL;
+}
+
+/* ---- the call ----------------------------------------------------------------------------------------- */
+
+static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_status status = tni_module_check("tn_call", m);
+    if (status != TN_OK) return status;
+    if (n_in < 0 || n_out < 1 || (n_in && !in) || !out)
+        return tni_error(TN_E_INVALID, "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up",
+                         n_in, n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
+    for (int i = 0; i < n_in; i++)
+        if (!in[i]) return tni_poison(m->type->name, "an input");
+    if (!tni_scope_open())
+        return tni_error(TN_E_STATE, "%s: no scope is open: want tn_scope_begin before a call, so that "
+                                     "somebody owns its outputs",
+                         m->type->name);
+    if (!m->type->forward_n && !m->type->forward)
+        return tni_error(TN_E_UNSUPPORTED, "%s: has no forward: call its children", m->type->name);
+    if (!m->type->forward_n && (n_in != 1 || n_out != 1))
+        return tni_error(TN_E_INVALID, "%s: called with %d inputs and %d outputs: want 1 and 1",
+                         m->type->name, n_in, n_out);
+    return TN_OK;
+}
+
+static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_status status = TN_OK;
+    if (m->type->forward_n)
+        status = m->type->forward_n(m, n_in, in, n_out, out);
+    else
+        out[0] = m->type->forward(m, in[0]);
+    for (int i = 0; status == TN_OK && i < n_out; i++) {
+        if (out[i]) continue;
+        status = tni_pending();
+        if (status == TN_OK)
+            status = tni_error(TN_E_INVALID, "%s: its forward gave NULL without an error: want a tensor",
+                               m->type->name);
+    }
+    return status;
+}
+
+/* A forward that writes `m->h = t` would leave a field whose tensor dies with the call. Fields are put
+ * back, so that the module is whole whatever happened. */
+static tn_status check_fields(tn_module *m)
+{
+    const char *wrong = NULL;
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        const void *held = slot->kind == TNI_CHILD ? (const void *)slot->child : (const void *)slot->tensor;
+        void *shown;
+        if (!slot->field) continue;
+        memcpy(&shown, (char *)m + slot->field, sizeof shown);
+        if (shown == held) continue;
+        wrong = wrong ? wrong : slot->name;
+        tni_slot_sync(m, slot);
+    }
+    if (!wrong) return TN_OK;
+    return tni_error(TN_E_STATE, "%s: forward assigned the field of \"%s\" directly: want tn_assign(&m->"
+                                 "field, t), which keeps the tensor",
+                     m->type->name, wrong);
+}
+
+/* Ends the call's scope and enters its outputs, which may be inputs, parameters or views, in the caller's. */
+static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < n_out; i++) tn_keep(out[i]);
+    tn_scope_end(scope);
+    for (int i = 0; i < n_out; i++) {
+        out[i] = tn_scope_adopt(out[i]);
+        if (!out[i]) status = tni_pending();
+    }
+    return status;
+}
+
+tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                        const void *options)
+{
+    tn_tensor *single = NULL; /* so that a call with one output may write over its input's variable */
+    tn_tensor **result = n_out == 1 ? &single : out;
+    tn_status status = check_call(m, n_in, in, n_out, out);
+    for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
+    if (status == TN_OK) {
+        frame f = {m, options, innermost};
+        innermost = &f;
+        tni_error_context = describe_place;
+        tn_scope scope = tn_scope_begin();
+        if (scope.depth < 0) status = tni_pending();
+        /* Forward pre-hooks run here: they may replace the inputs. */
+        if (status == TN_OK) status = dispatch(m, n_in, in, n_out, result);
+        /* Forward hooks run here: they may replace the outputs. */
+        tn_status fields = check_fields(m);
+        if (status == TN_OK) status = fields;
+        innermost = f.outer;
+        if (status == TN_OK)
+            status = hand_over(scope, n_out, result);
+        else
+            tn_scope_end(scope);
+    }
+    for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
+    return status;
+}
+
+tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    return tni_call_with(m, n_in, in, n_out, out, NULL);
+}
+
+tn_tensor *tn_forward(tn_module *m, tn_tensor *x)
+{
+    tn_tensor *y;
+    return tni_call_with(m, 1, &x, 1, &y, NULL) == TN_OK ? y : NULL;
+}

@@ -1,0 +1,393 @@
+/*
+ * register.c - names: registering, replacing, deleting and looking up parameters, buffers and children.
+ *
+ * Parameters, buffers and children share one name space. The order of checks is part of the contract:
+ * the first failing one wins, and inside a constructor the first failing registration is the one whose
+ * message tn_module_done keeps.
+ */
+#include <stdint.h>
+
+#include "nn/module.h"
+
+static const char *const kind_name[] = {
+    [TNI_PARAMETER] = "parameter",
+    [TNI_BUFFER] = "buffer",
+    [TNI_CHILD] = "child",
+};
+
+/* ---- checks --------------------------------------------------------------------------------------- */
+
+/* Passes status on; the first failure of a construction is remembered with its message. */
+static tn_status note(tn_module *m, tn_status status)
+{
+    tni_building *b = m->state->building;
+    if (status != TN_OK && b && b->status == TN_OK) {
+        b->status = status;
+        snprintf(b->message, sizeof b->message, "%s", tn_error());
+    }
+    return status;
+}
+
+/* What a constructor's later lines get when an earlier one failed. */
+static tn_status failed_before(const tn_module *m)
+{
+    return m->state->building ? m->state->building->status : TN_OK;
+}
+
+static tn_status check_dot_and_empty(const char *function, const tn_module *m, const char *name)
+{
+    if (strchr(name, '.'))
+        return tni_error(TN_E_NAME, "%s: name \"%s\" in %s contains a dot: want a name without one (dots "
+                                    "separate the modules of a path)",
+                         function, name, m->type->name);
+    if (!name[0])
+        return tni_error(TN_E_NAME, "%s: the name in %s is empty: want at least one character", function,
+                         m->type->name);
+    return TN_OK;
+}
+
+/* Names are taken by members of another kind and by what every module has. */
+static tn_status check_free(const char *function, const tn_module *m, const char *name, tni_slot_kind kind)
+{
+    const tni_slot *slot = tni_slot_find(m, name, strlen(name));
+    const char *taken = slot && slot->kind != kind ? kind_name[slot->kind] : NULL;
+    if (strcmp(name, "forward") == 0) taken = "function";
+    if (strcmp(name, "training") == 0) taken = "flag";
+    if (!taken) return TN_OK;
+    return tni_error(TN_E_NAME, "%s: \"%s\" already exists in %s as a %s: want another name for this %s",
+                     function, name, m->type->name, taken, kind_name[kind]);
+}
+
+static tn_status check_name(const char *function, const tn_module *m, const char *name, tni_slot_kind kind)
+{
+    if (!name)
+        return tni_error(TN_E_INVALID, "%s: the name of a %s of %s is NULL: want a string", function,
+                         kind_name[kind], m->type->name);
+    tn_status first = kind == TNI_CHILD ? check_free(function, m, name, kind)
+                                        : check_dot_and_empty(function, m, name);
+    if (first != TN_OK) return first;
+    return kind == TNI_CHILD ? check_dot_and_empty(function, m, name)
+                             : check_free(function, m, name, kind);
+}
+
+/* The field is NULL (offset 0), or lies in the struct behind its base and is nobody else's. */
+static tn_status check_field(const char *function, const tn_module *m, const char *name, const void *field,
+                             size_t *offset)
+{
+    *offset = 0;
+    if (!field) return TN_OK;
+    if (!tni_module_contains(m, field))
+        return tni_error(TN_E_INVALID, "%s: the field for \"%s\" lies outside the struct of %s: want the "
+                                       "address of one of its fields, or NULL",
+                         function, name, m->type->name);
+    *offset = (size_t)((uintptr_t)field - (uintptr_t)m);
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->field == *offset && strcmp(slot->name, name) != 0)
+            return tni_error(TN_E_INVALID, "%s: the field for \"%s\" of %s already follows \"%s\": want one "
+                                           "field each",
+                             function, name, m->type->name, slot->name);
+    }
+    return TN_OK;
+}
+
+static tn_status check_value(const char *function, const tn_module *m, const char *name, tni_slot_kind kind,
+                             bool frozen, const tn_tensor *t)
+{
+    if (!t)
+        return tni_pending() != TN_OK
+                   ? tni_pending()
+                   : tni_error(TN_E_INVALID, "%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
+                                             "TN_NONE",
+                               function, kind_name[kind], name, m->type->name);
+    if (kind == TNI_BUFFER || tni_none(t)) return TN_OK;
+    if (t->node)
+        return tni_error(TN_E_STATE, "%s: the tensor for parameter \"%s\" of %s was made by tn_%s: want a "
+                                     "leaf (tn_detach gives one; to express it by other tensors, compute "
+                                     "it in forward)",
+                         function, name, m->type->name, t->node->op->name);
+    if (!frozen && !tn_dtype_is_float(t->dtype))
+        return tni_error(TN_E_DTYPE, "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
+                                     "tn_register_frozen",
+                         function, name, m->type->name, tn_dtype_name(t->dtype));
+    return TN_OK;
+}
+
+/* ---- changing slots ------------------------------------------------------------------------------- */
+
+/* A forward may still use what it replaces, so there it lives until the call ends. */
+static void retire(tn_tensor *old)
+{
+    if (tni_calling() && tni_scope_open())
+        tn_scope_adopt(old);
+    else
+        tn_drop(old);
+}
+
+static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
+{
+    if (!tni_none(t) && !t->name) {
+        tn_status status = tn_set_name(t, slot->name);
+        if (status != TN_OK) return status;
+    }
+    if (slot->kind == TNI_PARAMETER && !tni_none(t)) {
+        tn_status status = tn_set_requires_grad(t, !slot->frozen);
+        if (status != TN_OK) return status;
+    }
+    retire(tni_slot_put(m, slot, t));
+    return TN_OK;
+}
+
+/* Forgets a slot's old field where another one (or none) takes over: it must not show what is no more. */
+static void move_field(tn_module *m, tni_slot *slot, size_t field)
+{
+    if (!field || slot->field == field) return;
+    tni_slot absent = {.kind = slot->kind, .field = slot->field, .tensor = TN_NONE, .child = TN_NO_MODULE};
+    tni_slot_sync(m, &absent);
+    slot->field = field;
+}
+
+static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like, tn_tensor **field,
+                                 tn_tensor *t)
+{
+    const char *name = like->name;
+    size_t offset;
+    tn_status status = tni_module_check(function, m);
+    if (status != TN_OK) return status;
+    status = failed_before(m);
+    if (status != TN_OK) return status;
+    status = check_name(function, m, name, like->kind);
+    if (status == TN_OK) status = check_field(function, m, name, field, &offset);
+    if (status == TN_OK) status = check_value(function, m, name, like->kind, like->frozen, t);
+    if (status != TN_OK) return note(m, status);
+    tni_slot *slot = tni_slot_find(m, name, strlen(name));
+    bool is_new = !slot;
+    if (is_new) slot = tni_slot_add(m, name, like->kind, offset);
+    if (!slot) return note(m, TN_E_NOMEM);
+    tn_persistence persistence = slot->persistence;
+    bool frozen = slot->frozen;
+    slot->persistence = like->persistence;
+    slot->frozen = like->frozen;
+    status = put(m, slot, t);
+    if (status == TN_OK) {
+        move_field(m, slot, offset);
+        tni_slot_sync(m, slot);
+    } else if (is_new) {
+        tni_strfree(slot->name);
+        m->state->n--;
+    } else {
+        slot->persistence = persistence;
+        slot->frozen = frozen;
+    }
+    return note(m, status);
+}
+
+tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
+{
+    tni_slot like = {.name = (char *)name, .kind = TNI_PARAMETER};
+    return register_tensor("tn_register_parameter", m, &like, field, t);
+}
+
+tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
+{
+    tni_slot like = {.name = (char *)name, .kind = TNI_PARAMETER, .frozen = true};
+    return register_tensor("tn_register_frozen", m, &like, field, t);
+}
+
+tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
+                             tn_persistence persistence)
+{
+    tni_slot like = {.name = (char *)name, .kind = TNI_BUFFER, .persistence = persistence};
+    return register_tensor("tn_register_buffer", m, &like, field, t);
+}
+
+static tn_status is_not(tn_module *m, const char *path, void *user)
+{
+    (void)path;
+    return m == user ? TN_E_STATE : TN_OK;
+}
+
+/* No module may stand below itself: walks would not end. */
+static tn_status check_cycle(const tn_module *m, const char *name, tn_module *child)
+{
+    tn_status status = tni_no_module(child) ? TN_OK : tni_walk(child, TNI_ONCE, is_not, NULL, (void *)m);
+    if (status != TN_E_STATE) return status;
+    return tni_error(TN_E_STATE, "tn_register_module: %s is an ancestor of \"%s\" of %s, or is itself that "
+                                 "child: want a tree",
+                     child->type->name, name, m->type->name);
+}
+
+static tn_status check_child(const tn_module *m, const char *name, tn_module *child)
+{
+    const char *shown = name ? name : "";
+    if (!child)
+        return tni_pending() != TN_OK
+                   ? tni_pending()
+                   : tni_error(TN_E_INVALID, "tn_register_module: the module for \"%s\" of %s is NULL: want "
+                                             "a module or TN_NO_MODULE",
+                               shown, m->type->name);
+    if (!child->state && !tni_no_module(child))
+        return tni_error(TN_E_STATE, "tn_register_module: the module for \"%s\" of %s was not made by "
+                                     "tn_module_new: want that first",
+                         shown, m->type->name);
+    return TN_OK;
+}
+
+static tn_status register_module(tn_module *m, const char *name, tn_module **field, tn_module *child)
+{
+    static const char function[] = "tn_register_module";
+    size_t offset;
+    tn_status status = failed_before(m);
+    if (status != TN_OK) return status;
+    status = check_child(m, name, child);
+    if (status == TN_OK) status = check_name(function, m, name, TNI_CHILD);
+    if (status == TN_OK) status = check_field(function, m, name, field, &offset);
+    if (status == TN_OK) status = check_cycle(m, name, child);
+    if (status != TN_OK) return note(m, status);
+    tni_slot *slot = tni_slot_find(m, name, strlen(name));
+    if (!slot) slot = tni_slot_add(m, name, TNI_CHILD, offset);
+    if (!slot) return note(m, TN_E_NOMEM);
+    tn_module *old = slot->child;
+    slot->child = tn_module_keep(child);
+    move_field(m, slot, offset);
+    tni_slot_sync(m, slot);
+    tn_module_drop(old);
+    return TN_OK;
+}
+
+tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child)
+{
+    tn_status status = tni_module_check("tn_register_module", m);
+    if (status == TN_OK) status = register_module(m, name, field, child);
+    tn_module_drop(child); /* the caller's reference, on failure too */
+    return status;
+}
+
+void tni_slot_since(tn_module *m, const char *name, int since)
+{
+    tni_slot *slot = m ? tni_slot_find(m, name, strlen(name)) : NULL;
+    if (slot) slot->since = since;
+}
+
+/* Another tensor in a slot: a parameter stays trainable or frozen as it was. */
+static tn_status assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
+{
+    if (slot->kind == TNI_CHILD)
+        return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer", function,
+                         slot->name, m->type->name);
+    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor)) slot->frozen = !slot->tensor->requires_grad;
+    tn_status status = check_value(function, m, slot->name, slot->kind, slot->frozen, t);
+    return status == TN_OK ? put(m, slot, t) : status;
+}
+
+tn_status tn_assign(tn_tensor **field, tn_tensor *t)
+{
+    if (!field) return tni_poison("tn_assign", "field");
+    tn_module *m = tni_calling_at(field);
+    if (!m) m = tni_module_at(field);
+    for (int i = 0; m && i < m->state->n; i++) {
+        tni_slot *slot = &m->state->slot[i];
+        if (slot->field == (size_t)((uintptr_t)field - (uintptr_t)m)) return assign("tn_assign", m, slot, t);
+    }
+    return tni_error(TN_E_NAME, "tn_assign: no registered slot%s%s has this field: want the address of a "
+                                "field given to tn_register_buffer or tn_register_parameter",
+                     m ? " of " : "", m ? m->type->name : "");
+}
+
+tn_status tn_module_delete(tn_module *m, const char *name)
+{
+    tn_status status = tni_module_check("tn_module_delete", m);
+    if (status != TN_OK) return status;
+    tni_slot *slot = name ? tni_slot_find(m, name, strlen(name)) : NULL;
+    if (!slot)
+        return tni_error(TN_E_NAME, "tn_module_delete: %s has no \"%s\": want a registered name",
+                         m->type->name, name ? name : "(NULL)");
+    tni_slot old = *slot;
+    if (old.kind == TNI_CHILD) {
+        slot->child = TN_NO_MODULE;
+        tni_slot_sync(m, slot);
+    } else {
+        retire(tni_slot_put(m, slot, TN_NONE));
+    }
+    int i = (int)(slot - m->state->slot);
+    memmove(slot, slot + 1, (size_t)(m->state->n - i - 1) * sizeof *slot);
+    m->state->n--;
+    tni_strfree(old.name);
+    tn_module_drop(old.child);
+    return TN_OK;
+}
+
+/* ---- by path -------------------------------------------------------------------------------------- */
+
+tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n)
+{
+    const char *at = path, *end = path + n;
+    while (at < end) {
+        const char *dot = memchr(at, '.', (size_t)(end - at));
+        size_t length = (size_t)((dot ? dot : end) - at);
+        const tni_slot *slot = tni_slot_find(m, at, length);
+        if (!slot || slot->kind != TNI_CHILD || tni_no_module(slot->child)) {
+            const char *what = !slot                     ? "has no child \"%.*s\""
+                               : slot->kind != TNI_CHILD ? "has \"%.*s\", but not as a child"
+                                                         : "has an absent child \"%.*s\"";
+            char detail[192];
+            snprintf(detail, sizeof detail, what, (int)TNI_MIN(length, (size_t)100), at);
+            return tni_fail(TN_E_NAME, "%s: path \"%s\": %s %s: want a module there", function, path,
+                            m->type->name, detail);
+        }
+        m = slot->child;
+        at += length + 1;
+    }
+    return m;
+}
+
+/* The tensor slot at a path, and its module; NULL + message. */
+static tni_slot *find_tensor(const char *function, tn_module *m, const char *path, tn_module **owner)
+{
+    if (tni_module_check(function, m) != TN_OK) return NULL;
+    if (!path) return tni_fail(TN_E_INVALID, "%s: the path is NULL: want a string", function);
+    const char *dot = strrchr(path, '.');
+    const char *name = dot ? dot + 1 : path;
+    *owner = tni_module_find(function, m, path, dot ? (size_t)(dot - path) : 0);
+    if (!*owner) return NULL;
+    tni_slot *slot = tni_slot_find(*owner, name, strlen(name));
+    if (!slot)
+        return tni_fail(TN_E_NAME, "%s: path \"%s\": %s has no \"%s\": want a registered name", function,
+                        path, (*owner)->type->name, name);
+    return slot;
+}
+
+static tn_tensor *get(const char *function, tn_module *m, const char *path, tni_slot_kind kind)
+{
+    tn_module *owner;
+    const tni_slot *slot = find_tensor(function, m, path, &owner);
+    if (!slot) return NULL;
+    if (slot->kind != kind)
+        return tni_fail(TN_E_NAME, "%s: \"%s\" is a %s of %s: want a %s", function, path,
+                        kind_name[slot->kind], owner->type->name, kind_name[kind]);
+    return slot->tensor;
+}
+
+tn_tensor *tn_get_parameter(tn_module *m, const char *path)
+{
+    return get("tn_get_parameter", m, path, TNI_PARAMETER);
+}
+
+tn_tensor *tn_get_buffer(tn_module *m, const char *path)
+{
+    return get("tn_get_buffer", m, path, TNI_BUFFER);
+}
+
+tn_module *tn_get_submodule(tn_module *m, const char *path)
+{
+    if (tni_module_check("tn_get_submodule", m) != TN_OK) return NULL;
+    if (!path) return tni_fail(TN_E_INVALID, "tn_get_submodule: the path is NULL: want a string");
+    return tni_module_find("tn_get_submodule", m, path, strlen(path));
+}
+
+tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t)
+{
+    tn_module *owner;
+    tni_slot *slot = find_tensor("tn_module_set", m, path, &owner);
+    return slot ? assign("tn_module_set", owner, slot, t) : tni_pending();
+}

@@ -1,0 +1,61 @@
+/*
+ * adam.c - Adam and AdamW.
+ *
+ *   m  = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2         t counts this tensor's steps from 1
+ *   p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+ *
+ * Adam adds wd p to g; AdamW shrinks p by 1 - lr wd first and leaves g alone. With amsgrad the largest v so
+ * far takes the place of v.
+ *
+ * Source: Kingma and Ba, Adam (2015), algorithm 1; Loshchilov and Hutter, Decoupled weight decay
+ * regularization (2019), algorithm 2; Reddi et al., On the convergence of Adam and beyond (2018).
+ */
+#include "optim/optim.h"
+
+#define ADAM_STATE { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
+#define ADAM_NUMBERS { "beta1", "beta2", "eps" }
+
+static const tni_optim_type adam = {
+    .name = "adam",
+    .kernel = TNI_ADAM,
+    .slot = ADAM_STATE,
+    .number = ADAM_NUMBERS,
+    .flag = "amsgrad",
+    .momentum_is_beta1 = true,
+};
+
+static const tni_optim_type adamw = {
+    .name = "adamw",
+    .kernel = TNI_ADAMW,
+    .slot = ADAM_STATE,
+    .number = ADAM_NUMBERS,
+    .flag = "amsgrad",
+    .momentum_is_beta1 = true,
+};
+
+static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_adam_options o)
+{
+    if (!parameters) return NULL;
+    if (o.lr == 0) o.lr = 1e-3;
+    if (o.eps == 0) o.eps = 1e-8;
+    if (o.beta1 == 0 && !o.use_betas) o.beta1 = 0.9;
+    if (o.beta2 == 0 && !o.use_betas) o.beta2 = 0.999;
+    if (tni_optim_nonnegative(type->name, "lr", o.lr) != TN_OK ||
+        tni_optim_fraction(type->name, "beta1", o.beta1) != TN_OK ||
+        tni_optim_fraction(type->name, "beta2", o.beta2) != TN_OK ||
+        tni_optim_nonnegative(type->name, "eps", o.eps) != TN_OK ||
+        tni_optim_nonnegative(type->name, "weight_decay", o.weight_decay) != TN_OK)
+        return NULL;
+    tni_optim_args args = { type->kernel, o.beta1, o.beta2, o.eps, o.amsgrad, o.maximize };
+    return tni_optim_new(type, args, o.amsgrad ? 7 : 3, 0, parameters, o.lr, o.weight_decay);
+}
+
+tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o)
+{
+    return make(&adam, parameters, o);
+}
+
+tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o)
+{
+    return make(&adamw, parameters, o);
+}

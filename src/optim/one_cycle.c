@@ -1,0 +1,99 @@
+/*
+ * one_cycle.c - one rise of the rate to its peak and one fall below its start; momentum the other way.
+ *
+ *   rate      max/div -> max over steps 0 .. pct total - 1, then -> max/(div final_div) at total - 1
+ *   momentum  max -> base, then base -> max, over the same stretches; all along half a cosine
+ *
+ * Source: Smith and Topin, Super-convergence (2018), section 2, as PyTorch's OneCycleLR (cosine, two
+ * phases) does it.
+ */
+#include <math.h>
+
+#include "optim/scheduler.h"
+
+static double anneal(double from, double to, double part)
+{
+    return to + (from - to) * (1 + cos(3.14159265358979323846 * part)) / 2;
+}
+
+/* Whether t stands in the rise, and how far through its stretch, in [0, 1]. s->d is the (fractional) step
+ * of the peak. A step past the last one stays there. */
+static bool rising(const tn_scheduler *s, int64_t t, double *part)
+{
+    bool up = (double)t <= s->d;
+    double from = up ? 0 : s->d;
+    double span = (up ? s->d : (double)(s->n - 1)) - from;
+    *part = span > 0 ? TNI_MIN(((double)t - from) / span, 1.0) : 1;
+    return up;
+}
+
+static double one_cycle_rate(const tn_scheduler *s, int64_t t, double base)
+{
+    double part;
+    (void)base;
+    return rising(s, t, &part) ? anneal(s->a, s->b, part) : anneal(s->b, s->c, part);
+}
+
+static double one_cycle_momentum(const tn_scheduler *s, int64_t t)
+{
+    double part;
+    return rising(s, t, &part) ? anneal(s->momentum[1], s->momentum[0], part)
+                               : anneal(s->momentum[0], s->momentum[1], part);
+}
+
+/* total: the call after the last training step leads there */
+static int64_t one_cycle_last(const tn_scheduler *s)
+{
+    return s->n;
+}
+
+static const tni_schedule one_cycle = {
+    .name = "one_cycle_lr",
+    .rate = one_cycle_rate,
+    .momentum = one_cycle_momentum,
+    .last = one_cycle_last,
+};
+
+static const tni_schedule one_cycle_fixed_momentum = {
+    .name = "one_cycle_lr",
+    .rate = one_cycle_rate,
+    .last = one_cycle_last,
+};
+
+tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
+{
+    static const char f[] = "one_cycle_lr";
+    if (!opt) return NULL;
+    if (o.pct_start == 0) o.pct_start = 0.3;
+    if (o.div_factor == 0) o.div_factor = 25;
+    if (o.final_div_factor == 0) o.final_div_factor = 1e4;
+    if (o.base_momentum == 0) o.base_momentum = 0.85;
+    if (o.max_momentum == 0) o.max_momentum = 0.95;
+    if (o.total_steps < 1)
+        return tni_fail(TN_E_INVALID, "tn_%s: total_steps %lld: wanted >= 1", f,
+                        (long long)o.total_steps);
+    if (!(o.pct_start > 0 && o.pct_start <= 1))
+        return tni_fail(TN_E_INVALID, "tn_%s: pct_start %g: wanted in (0, 1]", f, o.pct_start);
+    if (!(o.max_lr > 0 && isfinite(o.max_lr)) || !(o.div_factor > 0) || !(o.final_div_factor > 0))
+        return tni_fail(TN_E_INVALID,
+                        "tn_%s: max_lr %g, div_factor %g, final_div_factor %g: all wanted > 0", f,
+                        o.max_lr, o.div_factor, o.final_div_factor);
+    if (tni_optim_fraction(f, "base_momentum", o.base_momentum) != TN_OK ||
+        tni_optim_fraction(f, "max_momentum", o.max_momentum) != TN_OK)
+        return NULL;
+    bool moves = !o.fixed_momentum;
+    if (moves && (!opt->type->momentum_is_beta1 || opt->args.beta1 == 0))
+        return tni_fail(TN_E_INVALID,
+                        "tn_%s: the optimizer (%s) runs without momentum: fixed_momentum is wanted", f,
+                        opt->type->name);
+    tn_scheduler *s = tni_scheduler_new(moves ? &one_cycle : &one_cycle_fixed_momentum, opt);
+    if (!s) return NULL;
+    s->n = o.total_steps;
+    s->a = o.max_lr / o.div_factor;
+    s->b = o.max_lr;
+    s->c = s->a / o.final_div_factor;
+    s->d = o.pct_start * (double)o.total_steps - 1;
+    s->momentum[0] = o.base_momentum;
+    s->momentum[1] = o.max_momentum;
+    return tni_scheduler_start(s);
+}

@@ -1,0 +1,255 @@
+/*
+ * optim.c - making an optimizer: groups, parameters by name, and what it refuses to touch.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/op.h"
+#include "optim/optim.h"
+
+tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
+{
+    if (isfinite(value) && value >= 0) return TN_OK;
+    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: a finite number >= 0 is wanted", type, what, value);
+}
+
+tn_status tni_optim_fraction(const char *type, const char *what, double value)
+{
+    if (value >= 0 && value < 1) return TN_OK;
+    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: wanted in [0, 1)", type, what, value);
+}
+
+/* Room for extra more entries; entries that exist stay valid. Array sizes are paired with capacities. */
+static tn_status grow(void **block, int *capacity, int n, int extra, size_t size)
+{
+    if (n + extra <= *capacity) return TN_OK;
+    int next = TNI_MAX(n + extra, 2 * *capacity);
+    size_t bytes;
+    if (!tni_mul_size((size_t)next, size, &bytes))
+        return tni_error(TN_E_NOMEM, "tn_optim_add_group: %d parameters: too many", next);
+    void *larger = tni_calloc(bytes);
+    if (!larger) return tni_pending();
+    if (*block) {
+        memcpy(larger, *block, (size_t)n * size);
+        tni_free(*block, (size_t)*capacity * size);
+    }
+    *block = larger;
+    *capacity = next;
+    return TN_OK;
+}
+
+/* What an optimizer must not update is refused here, by name. */
+static tn_status check_entry(const char *f, const tn_entry *e)
+{
+    const tn_tensor *t = e->tensor;
+    if (!t || tni_none(t))
+        return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", f, e->name);
+    if (e->kind == TN_BUFFER)
+        return tni_error(TN_E_NAME, "%s: %s is a buffer: optimizers update parameters only", f, e->name);
+    if (atomic_load(&t->storage->buffer_marks) > 0)
+        return tni_error(TN_E_NAME,
+                         "%s: %s shares memory with a buffer: optimizers update parameters only", f,
+                         e->name);
+    if (t->node)
+        return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only", f,
+                         e->name, t->node->op->name);
+    return TN_OK;
+}
+
+static tn_status check_list(const tn_optim *opt, const char *f, const tn_list *list)
+{
+    if (list->n == 0)
+        return tni_error(TN_E_INVALID, "%s: the list of parameters is empty: nothing to train", f);
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        tn_status status = check_entry(f, e);
+        if (status != TN_OK) return status;
+        for (int k = 0; k < opt->n + i; k++) {
+            const tn_tensor *other = k < opt->n ? opt->param[k].tensor : list->entry[k - opt->n].tensor;
+            const char *name = k < opt->n ? opt->param[k].name : list->entry[k - opt->n].name;
+            if (other == e->tensor)
+                return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f,
+                                 e->name, name);
+            if (!strcmp(name, e->name))
+                return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
+                                 name);
+        }
+    }
+    return TN_OK;
+}
+
+static void release_param(tni_optim_param *p)
+{
+    for (int s = 0; s < TNI_OPTIM_SLOTS; s++) tn_drop(p->state[s]);
+    tn_drop(p->tensor);
+    tn_module_drop(p->owner);
+    tni_strfree(p->name);
+}
+
+/* The name under which a module registered a parameter, as the end of its full name: prefixes are the
+ * caller's, so only the module can tell where it starts. NULL and a message when it has no such. */
+static const char *slot_name(const char *f, const char *name, tn_module *owner, const tn_tensor *t)
+{
+    const char *slot = NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_list *own = tn_list_parameters(owner, (tn_walk_options){ .no_recurse = true, .keep_duplicates = true });
+    size_t n = strlen(name);
+    for (int i = 0; own && !slot && i < own->n; i++) {
+        size_t m = strlen(own->entry[i].name);
+        if (own->entry[i].tensor == t && m <= n && !strcmp(own->entry[i].name, name + n - m))
+            slot = name + n - m;
+    }
+    if (own && !slot)
+        tni_error(TN_E_STATE, "%s: %s is no longer a parameter of its module: list them again", f, name);
+    tn_scope_end(scope);
+    return slot;
+}
+
+static tn_status take_entry(const char *f, const tn_entry *e, int group, tni_optim_param *p)
+{
+    *p = (tni_optim_param){ .name = tni_strdup(e->name), .group = group };
+    if (!p->name) return tni_pending();
+    if (e->owner) {
+        p->slot = slot_name(f, p->name, e->owner, e->tensor);
+        if (!p->slot) {
+            tni_strfree(p->name);
+            return tni_pending();
+        }
+        p->owner = tn_module_keep(e->owner);
+    }
+    p->tensor = tn_keep(e->tensor);
+    return TN_OK;
+}
+
+/* Appends the group whole or not at all. */
+static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, double lr, double decay)
+{
+    tn_status status = check_list(opt, f, list);
+    if (status != TN_OK) return status;
+    int was = opt->capacity;
+    status = grow((void **)&opt->group, &opt->group_capacity, opt->n_groups, 1, sizeof *opt->group);
+    if (status == TN_OK)
+        status = grow((void **)&opt->param, &opt->capacity, opt->n, list->n, sizeof *opt->param);
+    if (status != TN_OK) return status;
+    if (opt->capacity != was) {
+        tni_free(opt->call, (size_t)was * sizeof *opt->call);
+        opt->call = tni_alloc((size_t)opt->capacity * sizeof *opt->call);
+    }
+    if (!opt->call) return tni_pending();
+    for (int i = 0; i < list->n; i++) {
+        status = take_entry(f, &list->entry[i], opt->n_groups, &opt->param[opt->n + i]);
+        if (status == TN_OK) continue;
+        while (i-- > 0) release_param(&opt->param[opt->n + i]);
+        return status;
+    }
+    opt->group[opt->n_groups++] = (tni_optim_group){ lr, lr, decay };
+    opt->n += list->n;
+    return TN_OK;
+}
+
+tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots, double initial,
+                        const tn_list *parameters, double lr, double weight_decay)
+{
+    char f[32];
+    snprintf(f, sizeof f, "tn_%s", type->name);
+    tn_optim *opt = tni_calloc(sizeof *opt);
+    if (!opt) return NULL;
+    opt->refs = 1;
+    opt->type = type;
+    opt->args = args;
+    opt->slots = slots;
+    opt->initial = initial;
+    if (add_group(opt, f, parameters, lr, weight_decay) != TN_OK) {
+        tn_optim_free(opt);
+        return NULL;
+    }
+    return opt;
+}
+
+tn_optim *tni_optim_keep(tn_optim *opt)
+{
+    opt->refs++;
+    return opt;
+}
+
+void tn_optim_free(tn_optim *opt)
+{
+    if (!opt || --opt->refs > 0) return;
+    for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
+    if (opt->call) tni_free(opt->call, (size_t)opt->capacity * sizeof *opt->call);
+    if (opt->param) tni_free(opt->param, (size_t)opt->capacity * sizeof *opt->param);
+    if (opt->group) tni_free(opt->group, (size_t)opt->group_capacity * sizeof *opt->group);
+    tni_free(opt, sizeof *opt);
+}
+
+tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o)
+{
+    static const char f[] = "tn_optim_add_group";
+    if (!opt) return tni_poison(f, "opt");
+    if (!parameters) return tni_poison(f, "parameters");
+    if (o.lr == 0) o.lr = opt->group[0].base_lr;
+    tn_status status = tni_optim_nonnegative("optim_add_group", "lr", o.lr);
+    if (status == TN_OK)
+        status = tni_optim_nonnegative("optim_add_group", "weight_decay", o.weight_decay);
+    if (status != TN_OK) return status;
+    return add_group(opt, f, parameters, o.lr, o.weight_decay);
+}
+
+int tn_optim_groups(const tn_optim *opt)
+{
+    return opt ? opt->n_groups : -1;
+}
+
+int64_t tn_optim_steps(const tn_optim *opt)
+{
+    return opt ? opt->steps : -1;
+}
+
+double tn_optim_lr(const tn_optim *opt, int group)
+{
+    if (!opt) return NAN;
+    if (group >= 0 && group < opt->n_groups) return opt->group[group].lr;
+    tni_error(TN_E_INDEX, "tn_optim_lr: group %d: there are %d", group, opt->n_groups);
+    return NAN;
+}
+
+void tni_optim_rate(tn_optim *opt, int group, double lr)
+{
+    opt->group[group].lr = lr;
+}
+
+tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
+{
+    if (!opt) return tni_poison("tn_optim_set_lr", "opt");
+    if (group < -1 || group >= opt->n_groups)
+        return tni_error(TN_E_INDEX, "tn_optim_set_lr: group %d: there are %d (-1: all)", group,
+                         opt->n_groups);
+    tn_status status = tni_optim_nonnegative("optim_set_lr", "lr", lr);
+    if (status != TN_OK) return status;
+    for (int i = 0; i < opt->n_groups; i++)
+        if (group < 0 || group == i) opt->group[i].lr = opt->group[i].base_lr = lr;
+    return TN_OK;
+}
+
+tn_list *tn_optim_parameters(const tn_optim *opt)
+{
+    if (!opt) return NULL;
+    tn_list *list = tn_list_new();
+    for (int i = 0; list && i < opt->n; i++) {
+        if (tn_list_add(list, opt->param[i].name, opt->param[i].tensor) != TN_OK) return NULL;
+        list->entry[list->n - 1].owner = opt->param[i].owner;
+    }
+    return list;
+}
+
+tn_status tn_optim_zero_grad(tn_optim *opt)
+{
+    if (!opt) return tni_poison("tn_optim_zero_grad", "opt");
+    for (int i = 0; i < opt->n; i++) {
+        tn_tensor *t = opt->param[i].tensor;
+        if (!t->gm || !t->gm->grad) continue;
+        tn_drop(t->gm->grad);
+        t->gm->grad = NULL;
+    }
+    return TN_OK;
+}

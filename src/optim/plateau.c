@@ -1,0 +1,74 @@
+/*
+ * plateau.c - lowers the rate when a metric has stopped improving: the one schedule that listens.
+ *
+ * A call improves when metric < best (1 - threshold), or > best (1 + threshold) when maximizing. After more
+ * than patience calls that do not, every rate becomes max(rate factor, min_lr); then cooldown calls do not
+ * count. A NaN never improves.
+ *
+ * Source: PyTorch's ReduceLROnPlateau, relative threshold.
+ */
+#include <math.h>
+
+#include "optim/scheduler.h"
+
+const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
+
+/* a: factor, b: threshold, c: min_lr, n: patience, m: cooldown */
+tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
+{
+    if (!opt) return NULL;
+    if (o.factor == 0) o.factor = 0.1;
+    if (o.threshold == 0) o.threshold = 1e-4;
+    if (o.patience == 0 && !o.use_patience) o.patience = 10;
+    if (!(o.factor > 0 && o.factor < 1))
+        return tni_fail(TN_E_INVALID, "tn_plateau_lr: factor %g: wanted in (0, 1)", o.factor);
+    if (tni_optim_nonnegative("plateau_lr", "threshold", o.threshold) != TN_OK ||
+        tni_optim_nonnegative("plateau_lr", "min_lr", o.min_lr) != TN_OK)
+        return NULL;
+    if (o.patience < 0 || o.cooldown < 0)
+        return tni_fail(TN_E_INVALID, "tn_plateau_lr: patience %lld, cooldown %lld: both wanted >= 0",
+                        (long long)o.patience, (long long)o.cooldown);
+    tn_scheduler *s = tni_scheduler_new(&tni_schedule_plateau, opt);
+    if (!s) return NULL;
+    s->a = o.factor;
+    s->b = o.threshold;
+    s->c = o.min_lr;
+    s->n = o.patience;
+    s->m = o.cooldown;
+    s->maximize = o.maximize;
+    s->best = o.maximize ? -INFINITY : INFINITY;
+    return s;
+}
+
+static bool improves(const tn_scheduler *s, double metric)
+{
+    if (isinf(s->best)) return s->maximize ? metric > s->best : metric < s->best;
+    return s->maximize ? metric > s->best * (1 + s->b) : metric < s->best * (1 - s->b);
+}
+
+tn_status tn_plateau_step(tn_scheduler *s, double metric)
+{
+    if (!s) return tni_poison("tn_plateau_step", "s");
+    if (s->schedule != &tni_schedule_plateau)
+        return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step", s->schedule->name);
+    s->step++;
+    if (improves(s, metric)) {
+        s->best = metric;
+        s->bad = 0;
+    } else {
+        s->bad++;
+    }
+    if (s->cooling > 0) {
+        s->cooling--;
+        s->bad = 0;
+    }
+    if (s->bad <= s->n) return TN_OK;
+    s->bad = 0;
+    s->cooling = s->m;
+    for (int i = 0; i < s->opt->n_groups; i++) {
+        double was = s->opt->group[i].lr;
+        double lr = TNI_MAX(was * s->a, s->c);
+        if (lr < was) tni_optim_rate(s->opt, i, lr);
+    }
+    return TN_OK;
+}

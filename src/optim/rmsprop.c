@@ -1,0 +1,37 @@
+/*
+ * rmsprop.c - the gradient over a running root of its mean square.
+ *
+ *   g  = dL/dp + wd p
+ *   v  = a v + (1 - a) g^2
+ *   d  = sqrt(v) + eps                       centered: e = a e + (1 - a) g, d = sqrt(v - e^2) + eps
+ *   p -= lr g / d                            with momentum: b = mom b + g / d, p -= lr b
+ *
+ * Source: Hinton, Neural networks for machine learning, lecture 6e (2012); the centered form: Graves,
+ * Generating sequences with recurrent neural networks (2013), eq. 38-45.
+ */
+#include "optim/optim.h"
+
+static const tni_optim_type rmsprop = {
+    .name = "rmsprop",
+    .kernel = TNI_RMSPROP,
+    .slot = { "square_avg", "grad_avg", "momentum_buffer" },
+    .number = { "alpha", "momentum", "eps" },
+    .flag = "centered",
+};
+
+tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
+{
+    if (!parameters) return NULL;
+    if (o.lr == 0) o.lr = 1e-2;
+    if (o.alpha == 0) o.alpha = 0.99;
+    if (o.eps == 0) o.eps = 1e-8;
+    if (tni_optim_nonnegative(rmsprop.name, "lr", o.lr) != TN_OK ||
+        tni_optim_fraction(rmsprop.name, "alpha", o.alpha) != TN_OK ||
+        tni_optim_nonnegative(rmsprop.name, "momentum", o.momentum) != TN_OK ||
+        tni_optim_nonnegative(rmsprop.name, "eps", o.eps) != TN_OK ||
+        tni_optim_nonnegative(rmsprop.name, "weight_decay", o.weight_decay) != TN_OK)
+        return NULL;
+    unsigned slots = 1u | (o.centered ? 2u : 0) | (o.momentum != 0 ? 4u : 0);
+    tni_optim_args args = { TNI_RMSPROP, o.alpha, o.momentum, o.eps, o.centered, o.maximize };
+    return tni_optim_new(&rmsprop, args, slots, 0, parameters, o.lr, o.weight_decay);
+}

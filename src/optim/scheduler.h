@@ -1,0 +1,46 @@
+/*
+ * scheduler.h - what a schedule is: a function of the step and the base rate (scheduler.c, schedules.c).
+ *
+ * Every schedule but plateau is in closed form, so the rate at a step does not depend on how one got there:
+ * resuming is setting the step.
+ */
+#ifndef TNI_SCHEDULER_H
+#define TNI_SCHEDULER_H
+
+#include "optim/optim.h"
+
+typedef struct tni_schedule {
+    const char *name; /* "cosine_lr" */
+    double (*rate)(const tn_scheduler *s, int64_t step, double base);
+    double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL: left alone */
+    int64_t (*last)(const tn_scheduler *s);                  /* largest step; NULL: none */
+} tni_schedule;
+
+struct tn_scheduler {
+    const tni_schedule *schedule;
+    tn_optim *opt; /* one reference */
+    int64_t step;
+    double a, b, c, d;       /* what the schedule's constructor says they are */
+    int64_t n, m;
+    double momentum[2];      /* one cycle: base and max */
+    bool maximize;           /* plateau */
+    int n_milestones;
+    int64_t *milestone;      /* ascending */
+    int n_children;
+    tn_scheduler **child;    /* sequential: one per stretch, owned */
+    double (*factor)(int64_t step, void *user);
+    void *user;
+    double best;             /* plateau */
+    int64_t bad, cooling;
+};
+
+/* An empty scheduler on opt; NULL and a message without opt. The constructor fills it and starts it. */
+tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt);
+/* Sets the rates of its present step; a failure frees s and returns NULL. */
+tn_scheduler *tni_scheduler_start(tn_scheduler *s);
+/* Takes over a copy of n ascending milestones. */
+tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, int n);
+tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step);
+extern const tni_schedule tni_schedule_plateau;
+
+#endif

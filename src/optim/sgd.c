@@ -1,0 +1,38 @@
+/*
+ * sgd.c - stochastic gradient descent with momentum.
+ *
+ *   g  = dL/dp + wd p
+ *   b  = g at the first step, mom b + (1 - damp) g after it
+ *   p -= lr (nesterov ? g + mom b : b)              without momentum: p -= lr g
+ *
+ * Source: Sutskever et al., On the importance of initialization and momentum in deep learning (2013),
+ * eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
+ */
+#include "optim/optim.h"
+
+static const tni_optim_type sgd = {
+    .name = "sgd",
+    .kernel = TNI_SGD,
+    .slot = { "momentum_buffer" },
+    .number = { "momentum", "dampening" },
+    .flag = "nesterov",
+    .momentum_is_beta1 = true,
+};
+
+tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
+{
+    if (!parameters) return NULL;
+    if (o.lr == 0) o.lr = 1e-3;
+    if (tni_optim_nonnegative(sgd.name, "lr", o.lr) != TN_OK ||
+        tni_optim_nonnegative(sgd.name, "momentum", o.momentum) != TN_OK ||
+        tni_optim_nonnegative(sgd.name, "dampening", o.dampening) != TN_OK ||
+        tni_optim_nonnegative(sgd.name, "weight_decay", o.weight_decay) != TN_OK)
+        return NULL;
+    if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
+        return tni_fail(TN_E_INVALID,
+                        "tn_sgd: nesterov with momentum %g and dampening %g: momentum > 0 and no "
+                        "dampening are wanted",
+                        o.momentum, o.dampening);
+    tni_optim_args args = { TNI_SGD, o.momentum, o.dampening, 0, o.nesterov, o.maximize };
+    return tni_optim_new(&sgd, args, o.momentum != 0 ? 1 : 0, 0, parameters, o.lr, o.weight_decay);
+}

@@ -1,0 +1,174 @@
+/*
+ * step.c - one update of every parameter.
+ *
+ * Three phases, and only the last one writes: check every parameter, make what is missing (state, dense
+ * gradients), one kernel call over all. So a step that fails has changed nothing that can be seen.
+ */
+#include <stdio.h>
+
+#include "autograd/op.h"
+#include "optim/optim.h"
+
+static const char f[] = "tn_optim_step";
+
+static tn_tensor *gradient_of(const tn_tensor *t)
+{
+    return t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
+}
+
+/* Skipped: frozen ones, and those without a gradient. Neither decays nor gets state. */
+static bool skipped(const tni_optim_param *p)
+{
+    return !p->tensor->requires_grad || !gradient_of(p->tensor);
+}
+
+/* Whether the module that registered p still has this very tensor there. */
+static bool registered(const tni_optim_param *p)
+{
+    return !p->owner || tn_get_parameter(p->owner, p->slot) == p->tensor;
+}
+
+/* The list was checked when the optimizer was made; what may have changed since is checked again. */
+static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
+{
+    const tn_tensor *t = p->tensor;
+    if (!registered(p))
+        return tni_error(TN_E_STATE,
+                         "%s: %s is no longer a parameter of its module: make a new optimizer", f,
+                         p->name);
+    if (atomic_load(&t->storage->buffer_marks) > 0)
+        return tni_error(TN_E_STATE,
+                         "%s: %s has become a buffer: optimizers update parameters only", f, p->name);
+    if (skipped(p)) return TN_OK;
+    const tn_tensor *g = gradient_of(t);
+    if (t->dtype != TN_F32 && t->dtype != TN_F64)
+        return tni_error(TN_E_DTYPE, "%s: %s is %s: f32 or f64 is wanted", f, p->name,
+                         tn_dtype_name(t->dtype));
+    if (!tni_shape_equal(&g->shape, &t->shape))
+        return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: equal shapes are wanted", f,
+                         p->name, tni_shape_text(&t->shape), tni_shape_text(&g->shape));
+    if (g->dtype != t->dtype)
+        return tni_error(TN_E_DTYPE, "%s: %s is %s, its gradient %s: one dtype is wanted", f, p->name,
+                         tn_dtype_name(t->dtype), tn_dtype_name(g->dtype));
+    if (g->storage->backend != t->storage->backend ||
+        (first && first->storage->backend != t->storage->backend))
+        return tni_error(TN_E_DEVICE, "%s: %s is not on the device of %s: one device is wanted", f,
+                         p->name, first ? "the others" : "its gradient");
+    return TN_OK;
+}
+
+/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved. */
+static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
+{
+    const tn_tensor *t = p->tensor;
+    tn_device device = t->storage->device;
+    tn_tensor *state = p->state[s];
+    if (!state) {
+        state = tn_full_as(t->shape, opt->initial, t->dtype, device);
+    } else {
+        if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
+        if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
+    }
+    if (!state) return tni_pending();
+    if (state == p->state[s]) return TN_OK;
+    tn_drop(p->state[s]);
+    p->state[s] = tn_keep(state);
+    return TN_OK;
+}
+
+/* Fills c with what the kernel reads; value is the dense tensor that it updates. */
+static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_tensor *c)
+{
+    for (int s = 0; s < TNI_OPTIM_SLOTS; s++) {
+        if (!(opt->slots & (1u << s))) continue;
+        tn_status status = ensure_state(opt, p, s);
+        if (status != TN_OK) return status;
+    }
+    tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
+    tn_tensor *g = tni_dense(gradient_of(p->tensor));
+    if (!value || !g) return tni_pending();
+    const tni_optim_group *group = &opt->group[p->group];
+    *c = (tni_optim_tensor){
+        .dtype = value->dtype,
+        .n = tni_shape_numel(&value->shape),
+        .p = tni_data(value),
+        .g = tni_data(g),
+        .s0 = p->state[0] ? tni_data(p->state[0]) : NULL,
+        .s1 = p->state[1] ? tni_data(p->state[1]) : NULL,
+        .s2 = p->state[2] ? tni_data(p->state[2]) : NULL,
+        .lr = group->lr,
+        .weight_decay = group->weight_decay,
+        .step = p->step + 1,
+    };
+    return TN_OK;
+}
+
+/* Copies back into strided parameters what the kernel wrote into their dense copies. */
+static tn_status write_back(const tni_optim_param *p, const tni_optim_tensor *c)
+{
+    tn_tensor *t = p->tensor;
+    if (c->p == tni_data(t)) return TN_OK;
+    tni_array to = tni_array_of(t);
+    tni_array from = to;
+    from.data = c->p;
+    tni_dense_strides(&t->shape, from.stride);
+    return t->storage->backend->copy(&to, &from);
+}
+
+/* Phases one and two; n receives how many parameters take part. */
+static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
+{
+    const tn_tensor *first = NULL;
+    for (int i = 0; i < opt->n; i++) {
+        tn_status status = check_param(&opt->param[i], first);
+        if (status != TN_OK) return status;
+        if (!first && !skipped(&opt->param[i])) first = opt->param[i].tensor;
+    }
+    if (!first) return TN_OK;
+    *backend = first->storage->backend;
+    if (!(*backend)->optim_step)
+        return tni_error(TN_E_UNSUPPORTED, "%s: the %s backend has no optimizer step", f,
+                         (*backend)->name);
+    for (int i = 0; i < opt->n; i++) {
+        if (skipped(&opt->param[i])) continue;
+        tn_status status = describe(opt, &opt->param[i], &opt->call[*n]);
+        if (status != TN_OK) return status;
+        ++*n;
+    }
+    return TN_OK;
+}
+
+static tn_status finish(tn_optim *opt)
+{
+    tn_status status = TN_OK;
+    int n = 0;
+    for (int i = 0; i < opt->n; i++) {
+        tni_optim_param *p = &opt->param[i];
+        if (skipped(p)) continue;
+        tn_status copied = write_back(p, &opt->call[n++]);
+        if (copied != TN_OK) status = copied;
+        tni_bump_version(p->tensor);
+        for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
+            if (p->state[s]) tni_bump_version(p->state[s]);
+        p->step++;
+    }
+    return status;
+}
+
+tn_status tn_optim_step(tn_optim *opt)
+{
+    if (!opt) return tni_poison(f, "opt");
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(false);
+    const tni_backend *backend = NULL;
+    int n = 0;
+    tn_status status = prepare(opt, &backend, &n);
+    if (status == TN_OK && n > 0) {
+        status = backend->optim_step(&opt->args, opt->call, n);
+        if (status == TN_OK) status = finish(opt);
+    }
+    if (status == TN_OK) opt->steps++;
+    tn_set_grad(was);
+    tn_scope_end(scope);
+    return status;
+}

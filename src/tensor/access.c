@@ -1,0 +1,306 @@
+/*
+ * access.c - what a tensor is, and its values for the caller: sizes, names, items, copies in and out.
+ */
+#include <math.h>
+
+#include "autograd/op.h"
+#include "tensor/internal.h"
+
+int tn_rank(const tn_tensor *t)
+{
+    return t ? t->shape.rank : -1;
+}
+
+int64_t tn_size(const tn_tensor *t, int axis)
+{
+    if (!t) {
+        tni_poison("tn_size", "t");
+        return -1;
+    }
+    if (t->shape.rank == 0) {
+        tni_error(TN_E_INDEX, "tn_size: axis %d of a single value: want a tensor with axes", axis);
+        return -1;
+    }
+    axis = tni_axis("tn_size", axis, t->shape.rank);
+    return axis < 0 ? -1 : t->shape.size[axis];
+}
+
+int64_t tn_numel(const tn_tensor *t)
+{
+    return t && !tni_none(t) ? tni_shape_numel(&t->shape) : -1;
+}
+
+tn_shape tn_shape_get(const tn_tensor *t)
+{
+    return t ? t->shape : (tn_shape){.rank = -1};
+}
+
+int64_t tn_stride(const tn_tensor *t, int axis)
+{
+    if (!t) {
+        tni_poison("tn_stride", "t");
+        return -1;
+    }
+    axis = tni_axis("tn_stride", axis, t->shape.rank);
+    return axis < 0 || t->shape.rank == 0 ? -1 : t->stride[axis];
+}
+
+tn_dtype tn_dtype_of(const tn_tensor *t)
+{
+    return t ? t->dtype : TN_F32;
+}
+
+tn_device tn_device_of(const tn_tensor *t)
+{
+    return t && t->storage ? t->storage->device : tn_cpu();
+}
+
+bool tn_is_contiguous(const tn_tensor *t)
+{
+    return t && !tni_none(t) && tni_is_dense(t);
+}
+
+bool tn_is_none(const tn_tensor *t)
+{
+    return t == TN_NONE;
+}
+
+bool tn_same_storage(const tn_tensor *a, const tn_tensor *b)
+{
+    return a && b && a->storage && a->storage == b->storage;
+}
+
+uint64_t tn_version(const tn_tensor *t)
+{
+    return t && t->storage ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
+}
+
+tn_status tn_set_name(tn_tensor *t, const char *name)
+{
+    char cut[64];
+    char *copy;
+
+    if (!t || tni_none(t))
+        return tni_poison("tn_set_name", "t");
+    if (!name)
+        return tni_poison("tn_set_name", "name");
+    snprintf(cut, sizeof cut, "%s", name);
+    copy = tni_strdup(cut);
+    if (!copy)
+        return TN_E_NOMEM;
+    tni_strfree(t->name);
+    t->name = copy;
+    return TN_OK;
+}
+
+const char *tn_name(const tn_tensor *t)
+{
+    return t && t->name ? t->name : "";
+}
+
+/* ---- text for messages ---------------------------------------------------------------------------- */
+
+enum { TEXTS = 8, TEXT_SIZE = 256 };
+
+static char *next_text(void)
+{
+    static _Thread_local char texts[TEXTS][TEXT_SIZE];
+    static _Thread_local unsigned turn;
+
+    return texts[turn++ % TEXTS];
+}
+
+const char *tni_shape_text(const tn_shape *shape)
+{
+    char *text = next_text();
+    size_t n = 1;
+
+    text[0] = '[';
+    for (int i = 0; i < shape->rank; i++)
+        n += (size_t)snprintf(text + n, TEXT_SIZE - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
+    snprintf(text + n, TEXT_SIZE - n, "]");
+    return text;
+}
+
+const char *tni_text(const tn_tensor *t)
+{
+    char *text;
+
+    if (!t)
+        return "NULL";
+    if (tni_none(t))
+        return "TN_NONE";
+    text = next_text();
+    snprintf(text, TEXT_SIZE, "%s%s%s", tn_name(t), t->name ? " " : "", tni_shape_text(&t->shape));
+    return text;
+}
+
+/* ---- values --------------------------------------------------------------------------------------- */
+
+/* One element as a double, through the backend: a cast copy of a rank-0 view, then a download. */
+static double element(const tn_tensor *t, int64_t index)
+{
+    tni_array from = {.data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
+                      .dtype = t->dtype};
+    const tni_backend *backend = tni_backend_of(t);
+    double value = NAN;
+    void *cell;
+
+    if (t->storage->device.type == TN_CPU) { /* no detour */
+        tni_array to = {.data = &value, .dtype = TN_F64};
+
+        return backend->copy(&to, &from) == TN_OK ? value : NAN;
+    }
+    if (backend->alloc(sizeof value, &cell) != TN_OK)
+        return NAN;
+    tni_array to = {.data = cell, .dtype = TN_F64};
+    if (backend->copy(&to, &from) != TN_OK || backend->download(&value, cell, sizeof value) != TN_OK)
+        value = NAN;
+    backend->free(cell, sizeof value);
+    return value;
+}
+
+double tn_item(const tn_tensor *t)
+{
+    if (!t || tni_none(t)) {
+        tni_poison("tn_item", "t");
+        return NAN;
+    }
+    if (tni_shape_numel(&t->shape) != 1) {
+        tni_error(TN_E_SHAPE, "tn_item: %s has %lld elements: want one", tni_text(t),
+                  (long long)tni_shape_numel(&t->shape));
+        return NAN;
+    }
+    return element(t, 0);
+}
+
+double tn_at(const tn_tensor *t, const int64_t *index)
+{
+    int64_t at = 0;
+
+    if (!t || tni_none(t) || (!index && t->shape.rank)) {
+        tni_poison("tn_at", t && !tni_none(t) ? "index" : "t");
+        return NAN;
+    }
+    for (int i = 0; i < t->shape.rank; i++) {
+        if (index[i] < 0 || index[i] >= t->shape.size[i]) {
+            tni_error(TN_E_INDEX, "tn_at: index %lld of axis %d of %s: want 0..%lld", (long long)index[i],
+                      i, tni_text(t), (long long)t->shape.size[i] - 1);
+            return NAN;
+        }
+        at += index[i] * t->stride[i];
+    }
+    return element(t, at);
+}
+
+static bool readable(const char *function, const tn_tensor *t)
+{
+    if (!t || tni_none(t)) {
+        tni_poison(function, "t");
+        return false;
+    }
+    if (t->storage->device.type != TN_CPU) {
+        tni_error(TN_E_DEVICE, "%s: %s is on a GPU: want tn_copy_out, or tn_to(t, tn_cpu()) first",
+                  function, tni_text(t));
+        return false;
+    }
+    if (!tni_is_dense(t)) {
+        tni_error(TN_E_SHAPE, "%s: %s is a view with gaps or another order: want tn_copy_out, or "
+                              "tn_contiguous first", function, tni_text(t));
+        return false;
+    }
+    return true;
+}
+
+const void *tn_data(const tn_tensor *t)
+{
+    return readable("tn_data", t) ? tni_data(t) : NULL;
+}
+
+void *tn_data_mut(tn_tensor *t)
+{
+    if (!readable("tn_data_mut", t))
+        return NULL;
+    tni_bump_version(t);
+    return tni_data(t);
+}
+
+static tn_status size_fits(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)
+{
+    size_t wanted;
+
+    if (tn_dtype_size(dtype) == 0)
+        return tni_error(TN_E_DTYPE, "%s: dtype %d: want one of tn_dtype", function, (int)dtype);
+    if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), &wanted) || nbytes != wanted)
+        return tni_error(TN_E_SHAPE, "%s: %zu bytes for %s as %s: want %zu", function, nbytes, tni_text(t),
+                         tn_dtype_name(dtype), wanted);
+    return TN_OK;
+}
+
+tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype)
+{
+    const tni_backend *backend;
+    tni_array to, from;
+    tn_status status;
+    void *staged;
+
+    if (!t || tni_none(t) || (!out && nbytes))
+        return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
+    if ((status = size_fits("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
+        return status;
+    backend = tni_backend_of(t);
+    from = tni_array_of(t);
+    to = from;
+    to.dtype = dtype;
+    tni_dense_strides(&t->shape, to.stride);
+    if (t->storage->device.type == TN_CPU) {
+        to.data = out;
+        return backend->copy(&to, &from);
+    }
+    if ((status = backend->alloc(nbytes, &staged)) != TN_OK)
+        return status;
+    to.data = staged;
+    status = backend->copy(&to, &from);
+    if (status == TN_OK)
+        status = backend->download(out, staged, nbytes);
+    backend->free(staged, nbytes);
+    return status;
+}
+
+tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
+{
+    const tni_backend *backend;
+    tni_array to, from;
+    tn_status status;
+    void *staged;
+
+    if (!t || tni_none(t) || (!data && nbytes))
+        return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
+    if ((status = size_fits("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)
+        return status;
+    if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
+        return tni_error(TN_E_DTYPE, "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
+                         tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
+    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK)
+        return status;
+    backend = tni_backend_of(t);
+    to = tni_array_of(t);
+    from = to;
+    from.dtype = dtype;
+    tni_dense_strides(&t->shape, from.stride);
+    if (t->storage->device.type == TN_CPU) {
+        from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
+        status = backend->copy(&to, &from);
+    } else {
+        if ((status = backend->alloc(nbytes, &staged)) != TN_OK)
+            return status;
+        from.data = staged;
+        status = backend->upload(staged, data, nbytes);
+        if (status == TN_OK)
+            status = backend->copy(&to, &from);
+        backend->free(staged, nbytes);
+    }
+    if (status == TN_OK)
+        tni_bump_version(t);
+    return status;
+}

@@ -1,0 +1,62 @@
+/*
+ * cpu.h - how CPU kernels are built and threaded.
+ *
+ * Three kinds of files below src/tensor/cpu/:
+ *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f) names
+ *              f_avx512_f32 and so on. One text for f32 and f64.
+ *   isa/       compiled once per instruction set: integers, casts, the backend table; K(f) is f_avx512.
+ *   others     compiled once: the parallel driver, the BLAS driver, the choice of instruction set.
+ * Kernels contain no parallel region: they hand chunks to tni_parallel. Chunk borders depend on the sizes
+ * alone, partial sums are combined in index order: the bits do not depend on the number of threads.
+ */
+#ifndef TNI_CPU_H
+#define TNI_CPU_H
+
+#include "tensor/kernels.h"
+
+#define TNI_CAT3_(a, b, c) a##_##b##_##c
+#define TNI_CAT2_(a, b) a##_##b
+#define TNI_CAT3(a, b, c) TNI_CAT3_(a, b, c)
+#define TNI_CAT2(a, b) TNI_CAT2_(a, b)
+#ifdef TNI_REAL_NAME /* f32 or f64, with REAL */
+#define K(name) TNI_CAT3(name, TNI_ISA, TNI_REAL_NAME)
+#else
+#define K(name) TNI_CAT2(name, TNI_ISA)
+#endif
+/* From isa/ files: the two variants of a real/ kernel. */
+#define K32(name) TNI_CAT3(name, TNI_ISA, f32)
+#define K64(name) TNI_CAT3(name, TNI_ISA, f64)
+
+/* Works on [begin, end) of n items; begin is a multiple of grain. */
+typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
+
+/* Calls f for [0, grain), [grain, 2 grain) ... up to n, on several threads when there is more than one
+ * chunk and no region is active. Chunk number: begin / grain. */
+void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
+
+/* The table of one instruction set ("avx2") for tests; NULL where this processor lacks it. */
+const tni_backend *tni_cpu_table(const char *simd);
+
+/* Scratch for kernels, from the library's allocator; NULL + TN_E_NOMEM. Never inside a chunk. */
+void *tni_alloc(size_t size);
+void tni_free(void *block, size_t size);
+tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+
+/* One single-threaded BLAS product, for use inside chunks: C[m,n] = alpha op(A) op(B) + beta C, row-major.
+ * Never parallel, same bits wherever it is called from. */
+void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                   const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
+/* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or not a
+ * region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
+void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
+/* Scratch per running chunk: at most tni_lanes(n, grain) chunks run at a time; a chunk's lane is
+ * tni_lane(), in [0, lanes). lanes comes from tni_lanes with the same n and grain. */
+int tni_lanes(int64_t n, int64_t grain);
+int tni_lane(void);
+void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context);
+/* The gemm slot of every CPU backend. */
+tn_status tni_cpu_gemm(const tni_gemm *g);
+
+#endif

@@ -1,0 +1,501 @@
+/*
+ * gemm.c - matrix products: the one file that calls BLAS.
+ *
+ * The same bits for any number of threads. OpenBLAS itself cuts a product by the number of its threads and
+ * so rounds differently on one and on two. Here C is cut into tiles whose number and borders depend on the
+ * shape alone, and every tile is one single-threaded BLAS call; a long inner axis over a small C is cut
+ * instead, and the parts are summed in index order.
+ *
+ * Single-threaded means: inside an active region of two or more threads OpenBLAS (OpenMP flavour) never
+ * forks; alone, or in a team of one, omp_set_num_threads(1) of the calling task keeps it from forking and
+ * is undone afterwards. The pthread flavour has one process-wide count, which is 1 while any product of
+ * ours runs. openblas_set_num_threads is never called in the OpenMP flavour: it would lower everybody's count.
+ */
+#include <limits.h>
+#include <pthread.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <cblas.h>
+
+#include "tensor/cpu/cpu.h"
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- threads ------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static int pool_depth, pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
+
+static void pool_enter(void)
+{
+    pthread_mutex_lock(&pool_lock);
+    if (pool_depth++ == 0) {
+        pool_threads = openblas_get_num_threads();
+        openblas_set_num_threads(1);
+    }
+    pthread_mutex_unlock(&pool_lock);
+}
+
+static void pool_leave(void)
+{
+    pthread_mutex_lock(&pool_lock);
+    if (--pool_depth == 0)
+        openblas_set_num_threads(pool_threads);
+    pthread_mutex_unlock(&pool_lock);
+}
+
+/* From here to leave_single BLAS calls of this thread do not fork. Returns what leave_single needs. */
+static int enter_single(void)
+{
+    if (openblas_get_parallel() == 1)
+        pool_enter();
+#ifdef _OPENMP
+    int threads = omp_get_max_threads();
+    if (threads > 1)
+        omp_set_num_threads(1);
+    return threads;
+#else
+    return 1;
+#endif
+}
+
+static void leave_single(int threads)
+{
+#ifdef _OPENMP
+    if (threads > 1)
+        omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+    if (openblas_get_parallel() == 1)
+        pool_leave();
+}
+
+static _Thread_local int lane;
+
+int tni_lane(void)
+{
+    return lane;
+}
+
+int tni_lanes(int64_t n, int64_t grain)
+{
+    int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
+#ifdef _OPENMP
+    if (chunks > 1 && !omp_in_parallel())
+        return tn_num_threads(); /* the full team always: libgomp restarts threads when sizes change */
+#endif
+    return chunks > 0;
+}
+
+void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
+    if (lanes <= 1) {
+        int threads = enter_single();
+        int outer = lane;
+        lane = 0;
+        for (int64_t i = 0; i < chunks; i++)
+            f(context, i * grain, MIN(n, (i + 1) * grain));
+        lane = outer;
+        leave_single(threads);
+        return;
+    }
+#ifdef _OPENMP
+    bool pool = openblas_get_parallel() == 1;
+    if (pool)
+        pool_enter();
+#pragma omp parallel num_threads(lanes)
+    {
+        /* the count is this implicit task's own: it matters when the team came out as one thread */
+        omp_set_num_threads(1);
+        int outer = lane;
+        lane = omp_get_thread_num();
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < chunks; i++)
+            f(context, i * grain, MIN(n, (i + 1) * grain));
+        lane = outer;
+    }
+    if (pool)
+        pool_leave();
+#endif
+}
+
+void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    tni_parallel_lanes(tni_lanes(n, grain), n, grain, f, context);
+}
+
+/* ---- one product on one thread --------------------------------------------------------------------- */
+
+#define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
+
+void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    cblas_sgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
+                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+}
+
+void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                   const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
+{
+    cblas_dgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
+                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+}
+
+/* ---- operands: a unit stride and a leading dimension that BLAS takes --------------------------------- */
+
+typedef struct operand {
+    const char *data;
+    bool trans;        /* stored as its transpose */
+    int64_t ld, batch; /* elements */
+    void *copy;        /* NULL: the caller's memory is used as it is */
+    size_t copy_size;
+} operand;
+
+/* A matrix [rows, cols] of any strides as BLAS's (trans, ld); false when it must be copied. */
+static bool blas_layout(int64_t rows, int64_t cols, int64_t row, int64_t col, operand *o)
+{
+    if (rows == 1)
+        row = cols; /* strides of size-1 axes carry no meaning */
+    if (cols == 1)
+        col = 1;
+    if (col == 1 && row >= cols && row <= INT_MAX) {
+        o->trans = false;
+        o->ld = row;
+        return true;
+    }
+    if (rows == 1)
+        row = 1;
+    if (cols == 1)
+        col = rows;
+    if (row == 1 && col >= rows && col <= INT_MAX) {
+        o->trans = true;
+        o->ld = col;
+        return true;
+    }
+    return false;
+}
+
+typedef struct gather {
+    const char *from;
+    char *to;
+    int64_t rows, cols, row, col, batch; /* rows of one matrix */
+    size_t item;
+} gather;
+
+static void gather_rows(void *context, int64_t begin, int64_t end)
+{
+    const gather *g = context;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t from = i / g->rows * g->batch + i % g->rows * g->row;
+        if (g->item == 4) {
+            const float *x = (const float *)g->from + from;
+            float *y = (float *)g->to + i * g->cols;
+            for (int64_t j = 0; j < g->cols; j++)
+                y[j] = x[j * g->col];
+        } else {
+            const double *x = (const double *)g->from + from;
+            double *y = (double *)g->to + i * g->cols;
+            for (int64_t j = 0; j < g->cols; j++)
+                y[j] = x[j * g->col];
+        }
+    }
+}
+
+static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_t cols, int64_t row, int64_t col,
+                              int64_t batch_stride, int64_t batch, size_t item)
+{
+    *o = (operand){.data = data, .batch = batch_stride};
+    if (blas_layout(rows, cols, row, col, o))
+        return TN_OK;
+    int64_t copies = batch_stride == 0 ? 1 : batch;
+    size_t size;
+    if (__builtin_mul_overflow((size_t)rows, (size_t)cols, &size) ||
+        __builtin_mul_overflow(size, (size_t)copies, &size) || __builtin_mul_overflow(size, item, &size))
+        return tni_error(TN_E_NOMEM, "gemm: a copy of an operand [%lld,%lld] does not fit in memory",
+                         (long long)rows, (long long)cols);
+    o->copy = tni_alloc(size);
+    if (!o->copy)
+        return TN_E_NOMEM;
+    o->copy_size = size;
+    gather g = {data, o->copy, rows, cols, row, col, batch_stride, item};
+    tni_parallel(rows * copies, MAX(1, 16384 / MAX(cols, 1)), gather_rows, &g);
+    o->data = o->copy;
+    o->ld = cols;
+    o->trans = false;
+    o->batch = batch_stride == 0 ? 0 : rows * cols;
+    return TN_OK;
+}
+
+static void operand_free(operand *o)
+{
+    if (o->copy)
+        tni_free(o->copy, o->copy_size);
+}
+
+/* ---- the cut ------------------------------------------------------------------------------------- */
+
+typedef struct plan {
+    const tni_gemm *g;
+    operand a, b;
+    size_t item;
+    int64_t step_m, step_n, tiles_m, tiles_n; /* C in tiles */
+    int64_t step_k, parts;                    /* or the inner axis in parts */
+    char *partial;                            /* parts - 1 dense [m, n] */
+} plan;
+
+static int64_t cut(int64_t size, int64_t tiles)
+{
+    int64_t step = (size - 1) / tiles + 1;
+    return (step + 15) / 16 * 16;
+}
+
+/*
+ * The cut of one product, from its sizes alone (measured on two AVX-512 cores, OpenBLAS 0.3.21):
+ *   - below 2^18 multiplications a thread's start costs more than it saves
+ *   - tiles_m * tiles_n tiles pack tiles_n * m * k + tiles_m * n * k numbers: the cheapest grid is taken.
+ *     4 tiles cost nothing against the library's own threading; more are taken as the product grows, so
+ *     that packing stays below 5 %
+ *   - C small and k long (a weight gradient): tiles would be slivers, k is cut instead
+ *   - matrix times vector: along the longer side
+ */
+static void plan_cut(plan *p)
+{
+    const tni_gemm *g = p->g;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    double area = (double)g->m * (double)g->n;
+    bool vector = g->m == 1 || g->n == 1;
+    int64_t longer = MAX(g->m, g->n);
+    p->tiles_m = p->tiles_n = p->parts = 1;
+    if (g->batch < 16 && work >= (vector ? 65536 : 262144)) {
+        int64_t tiles = work < 0x1p31 ? 4 : work < 0x1p33 ? 8 : work < 0x1p35 ? 16 : 32;
+        if (vector) {
+            p->tiles_m = g->m > 1 ? 4 : 1;
+            p->tiles_n = g->n > 1 ? 4 : 1;
+        } else if (g->k >= 1024 && g->k >= 2 * longer && area <= 0x1p18 && g->batch == 1) {
+            p->parts = MIN(MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
+            p->parts = MAX(p->parts, 4);
+        } else {
+            double best = -1;
+            for (int64_t tm = 1; tm <= tiles; tm *= 2) {
+                int64_t tn = tiles / tm;
+                double cost = (double)tn * (double)g->m + (double)tm * (double)g->n;
+                if (g->m < 16 * tm)
+                    cost += 1e9;
+                if (g->n < 16 * tn)
+                    cost += 1e9;
+                if (best < 0 || cost < best) {
+                    best = cost;
+                    p->tiles_m = tm;
+                    p->tiles_n = tn;
+                }
+            }
+        }
+    }
+    p->tiles_m = MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0)); /* BLAS counts in int */
+    p->step_m = cut(g->m, p->tiles_m);
+    p->step_n = cut(g->n, p->tiles_n);
+    p->step_k = cut(g->k, p->parts);
+    p->tiles_m = (g->m - 1) / p->step_m + 1;
+    p->tiles_n = (g->n - 1) / p->step_n + 1;
+    p->parts = (g->k - 1) / p->step_k + 1;
+}
+
+/* Element (r, c) of an operand's matrix number `batch`. */
+static const char *at(const plan *p, const operand *o, int64_t batch, int64_t r, int64_t c)
+{
+    return o->data + (batch * o->batch + (o->trans ? c * o->ld + r : r * o->ld + c)) * (int64_t)p->item;
+}
+
+/* C's tile before the product: what beta = 1 adds to. Returns false when beta = 0 will do. */
+static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, int64_t column, bool zero)
+{
+    const tni_gemm *g = p->g;
+    const char *bias = g->bias ? (const char *)g->bias + column * (int64_t)p->item : NULL;
+    if (!bias && g->accumulate)
+        return true;
+    if (!bias && !zero)
+        return false;
+    for (int64_t i = 0; i < m; i++) {
+        char *row = c + i * ldc * (int64_t)p->item;
+        if (!g->accumulate && bias) {
+            memcpy(row, bias, (size_t)n * p->item);
+        } else if (!g->accumulate) {
+            memset(row, 0, (size_t)n * p->item);
+        } else if (p->item == 4) {
+            for (int64_t j = 0; j < n; j++)
+                ((float *)row)[j] += ((const float *)bias)[j];
+        } else {
+            for (int64_t j = 0; j < n; j++)
+                ((double *)row)[j] += ((const double *)bias)[j];
+        }
+    }
+    return true;
+}
+
+/* y = M x (+ y): a product one of whose sides is 1. M is [rows, k] as operand o, or its transpose. */
+static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix, int64_t ld,
+                          const char *x, int64_t incx, char *y, int64_t incy)
+{
+    if (p->item == 4)
+        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, (const float *)matrix,
+                    (blasint)ld, (const float *)x, (blasint)incx, 1, (float *)y, (blasint)incy);
+    else
+        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, (const double *)matrix,
+                    (blasint)ld, (const double *)x, (blasint)incx, 1, (double *)y, (blasint)incy);
+}
+
+/* One tile, over [k0, k0 + k) of the inner axis, into c (leading dimension ldc). */
+static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n, int64_t k0, int64_t k,
+                    bool add, char *c, int64_t ldc)
+{
+    const char *a = at(p, &p->a, batch, r, k0);
+    const char *b = at(p, &p->b, batch, k0, s);
+    if (p->item == 4)
+        tni_gemm1_f32(p->a.trans, p->b.trans, m, n, k, 1, (const float *)a, p->a.ld, (const float *)b,
+                      p->b.ld, add, (float *)c, ldc);
+    else
+        tni_gemm1_f64(p->a.trans, p->b.trans, m, n, k, 1, (const double *)a, p->a.ld, (const double *)b,
+                      p->b.ld, add, (double *)c, ldc);
+}
+
+/* The product of a tile one of whose sides is 1. gemv reads y even for beta = 0: it is zeroed before. */
+static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n, char *c)
+{
+    const tni_gemm *g = p->g;
+    const operand *a = &p->a;
+    const operand *b = &p->b;
+    const char *x = at(p, a, batch, r, 0);
+    const char *y = at(p, b, batch, 0, s);
+    prepare(p, c, g->c_row, m, n, s, true);
+    if (n == 1) { /* c = A b */
+        int64_t incb = b->trans ? 1 : b->ld;
+        matrix_vector(p, a->trans, a->trans ? g->k : m, a->trans ? m : g->k, x, a->ld, y, incb, c,
+                      m == 1 ? 1 : g->c_row);
+    } else { /* c^T = B^T a^T */
+        int64_t inca = a->trans ? a->ld : 1;
+        matrix_vector(p, !b->trans, b->trans ? n : g->k, b->trans ? g->k : n, y, b->ld, x, inca, c, 1);
+    }
+}
+
+/* Items: batch x tiles_m x tiles_n. */
+static void run_tiles(void *context, int64_t begin, int64_t end)
+{
+    const plan *p = context;
+    const tni_gemm *g = p->g;
+    int64_t tiles = p->tiles_m * p->tiles_n;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t batch = i / tiles;
+        int64_t r = i % tiles / p->tiles_n * p->step_m;
+        int64_t s = i % tiles % p->tiles_n * p->step_n;
+        int64_t m = MIN(p->step_m, g->m - r);
+        int64_t n = MIN(p->step_n, g->n - s);
+        char *c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->item;
+        if (g->m == 1 || g->n == 1)
+            thin_tile(p, batch, r, m, s, n, c);
+        else
+            product(p, batch, r, m, s, n, 0, g->k, prepare(p, c, g->c_row, m, n, s, false), c, g->c_row);
+    }
+}
+
+/* Items: parts of the inner axis, each into a C of its own; part 0 into C itself. */
+static void run_parts(void *context, int64_t begin, int64_t end)
+{
+    const plan *p = context;
+    const tni_gemm *g = p->g;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t k0 = i * p->step_k;
+        int64_t k = MIN(p->step_k, g->k - k0);
+        if (i == 0)
+            product(p, 0, 0, g->m, 0, g->n, k0, k, prepare(p, g->c, g->c_row, g->m, g->n, 0, false), g->c,
+                    g->c_row);
+        else
+            product(p, 0, 0, g->m, 0, g->n, k0, k, false,
+                    p->partial + (i - 1) * g->m * g->n * (int64_t)p->item, g->n);
+    }
+}
+
+/* Items: rows of C, which receive the parts in index order. */
+static void sum_parts(void *context, int64_t begin, int64_t end)
+{
+    const plan *p = context;
+    const tni_gemm *g = p->g;
+    for (int64_t i = 1; i < p->parts; i++)
+        for (int64_t r = begin; r < end; r++) {
+            const char *x = p->partial + ((i - 1) * g->m + r) * g->n * (int64_t)p->item;
+            char *c = (char *)g->c + r * g->c_row * (int64_t)p->item;
+            if (p->item == 4)
+                for (int64_t j = 0; j < g->n; j++)
+                    ((float *)c)[j] += ((const float *)x)[j];
+            else
+                for (int64_t j = 0; j < g->n; j++)
+                    ((double *)c)[j] += ((const double *)x)[j];
+        }
+}
+
+static tn_status run(plan *p)
+{
+    const tni_gemm *g = p->g;
+    if (p->parts > 1) {
+        size_t size = (size_t)(p->parts - 1) * (size_t)g->m * (size_t)g->n * p->item;
+        p->partial = tni_alloc(size);
+        if (!p->partial)
+            return TN_E_NOMEM;
+        tni_parallel_blas(p->parts, 1, run_parts, p);
+        tni_parallel(g->m, MAX(1, 8192 / g->n), sum_parts, p);
+        tni_free(p->partial, size);
+        return TN_OK;
+    }
+    double work = (double)p->step_m * (double)p->step_n * (double)g->k;
+    int64_t grain = work >= 65536 ? 1 : (int64_t)(65536 / work) + 1;
+    tni_parallel_blas(g->batch * p->tiles_m * p->tiles_n, grain, run_tiles, p);
+    return TN_OK;
+}
+
+/* k = 0: a sum of nothing. */
+static void run_empty(void *context, int64_t begin, int64_t end)
+{
+    const plan *p = context;
+    const tni_gemm *g = p->g;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t c = i / g->m * g->c_batch + i % g->m * g->c_row;
+        prepare(p, (char *)g->c + c * (int64_t)p->item, g->c_row, 1, g->n, 0, true);
+    }
+}
+
+tn_status tni_cpu_gemm(const tni_gemm *g)
+{
+    if (g->dtype != TN_F32 && g->dtype != TN_F64)
+        return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: wanted f32 or f64",
+                         tn_dtype_name(g->dtype));
+    if (g->m == 0 || g->n == 0 || g->batch == 0)
+        return TN_OK;
+    plan p = {.g = g, .item = g->dtype == TN_F32 ? 4 : 8};
+    if (g->k == 0) {
+        tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);
+        return TN_OK;
+    }
+    if (g->n > INT_MAX || g->k > INT_MAX || (g->m > 1 && g->c_row > INT_MAX))
+        return tni_error(TN_E_UNSUPPORTED, "gemm: [%lld,%lld] times [%lld,%lld], rows of C %lld apart: BLAS takes "
+                         "at most %d columns", (long long)g->m, (long long)g->k, (long long)g->k,
+                         (long long)g->n, (long long)g->c_row, INT_MAX);
+    tni_gemm one = *g;
+    if (g->m == 1)
+        one.c_row = g->n;
+    p.g = &one;
+    tn_status status = operand_init(&p.a, g->a, g->m, g->k, g->a_row, g->a_col, g->a_batch, g->batch, p.item);
+    if (status == TN_OK)
+        status = operand_init(&p.b, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch, g->batch, p.item);
+    if (status == TN_OK) {
+        plan_cut(&p);
+        status = run(&p);
+    }
+    operand_free(&p.a);
+    operand_free(&p.b);
+    return status;
+}

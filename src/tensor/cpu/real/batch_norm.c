@@ -1,0 +1,485 @@
+/*
+ * batch_norm.c - batch normalisation of a dense [n, c, s] array per channel, and its gradient.
+ *
+ * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps), y = w xh + b, over the N = n s values of a channel,
+ * with the biased variance; running_var moves towards the unbiased one (N - 1).
+ * Gradient (Ioffe and Szegedy, Batch Normalization (2015), section 3), with sums over the channel:
+ *   db = sum dy, dw = sum dy xh, dx = w rstd (dy - db / N - xh dw / N); with running statistics the last
+ *   two terms vanish.
+ *
+ * The variance takes two passes over the data: sum, then squares about the mean. Sums are added in double.
+ * Two layouts: s >= COLUMNS_BELOW works along the s values of a plane, one item per (channel, block of
+ * samples); below it (BatchNorm1d has s = 1) along the columns of the [n, c s] matrix, one item per group
+ * of channels. Items and blocks depend on the sizes alone; partial sums of blocks are added in order.
+ */
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/real/rows.h"
+
+enum { COLUMNS = 64, COLUMNS_BELOW = 8 };
+
+typedef struct bn_job {
+    REAL *y, *dx, *dw, *db;
+    const REAL *x, *dy, *w, *b;
+    REAL *mean, *rstd, *running_mean, *running_var; /* [c] */
+    int64_t n, c, s;
+    double momentum, eps;
+    bool training;
+    int64_t blocks, block_n;    /* of samples, per channel */
+    double *partial, *partial2; /* [c, blocks] */
+} bn_job;
+
+/* ---- what both layouts share ---------------------------------------------------------------------- */
+
+/* mu: the mean; m2: sum of squares about the mean as stored in REAL */
+static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2)
+{
+    double count = (double)job->n * (double)job->s;
+    double off = mu - (double)job->mean[ch];
+    double var = m2 / count - off * off;
+    var = var < 0 ? 0 : var; /* NaN stays */
+    job->rstd[ch] = (REAL)(1.0 / sqrt(var + job->eps));
+    if (job->running_mean) {
+        double m = job->momentum;
+        double unbiased = count > 1 ? var * (count / (count - 1.0)) : var;
+        job->running_mean[ch] = (REAL)((1.0 - m) * (double)job->running_mean[ch] + m * mu);
+        job->running_var[ch] = (REAL)((1.0 - m) * (double)job->running_var[ch] + m * unbiased);
+    }
+}
+
+/* sum_g: sum dy; sum_gx: sum dy (x - mean) */
+static void finish_grad(const bn_job *job, int64_t ch, double sum_g, double sum_gx)
+{
+    if (job->dw) {
+        job->dw[ch] = (REAL)(sum_gx * (double)job->rstd[ch]);
+    }
+    if (job->db) {
+        job->db[ch] = (REAL)sum_g;
+    }
+}
+
+static int64_t group_channels(const bn_job *job)
+{
+    return COLUMNS / job->s;
+}
+
+static bool in_columns(const bn_job *job)
+{
+    return job->s < COLUMNS_BELOW;
+}
+
+/* ---- planes: s values in a row --------------------------------------------------------------------- */
+
+/* Samples are cut into blocks only where channels alone would not keep 16 threads busy. */
+static void cut_planes(bn_job *job)
+{
+    int64_t blocks = job->c >= 16 ? 1 : (16 + job->c - 1) / job->c;
+    int64_t most = TNI_MAX(1, job->n * job->s / 4096);
+    blocks = TNI_MAX(1, TNI_MIN(TNI_MIN(blocks, most), job->n));
+    job->block_n = (job->n + blocks - 1) / blocks;
+    job->blocks = (job->n + job->block_n - 1) / job->block_n;
+}
+
+/* The samples of an item, and where its first plane lies. */
+typedef struct plane_range {
+    int64_t ch, first, last;
+} plane_range;
+
+static plane_range planes_of(const bn_job *job, int64_t item)
+{
+    int64_t first = item % job->blocks * job->block_n;
+    return (plane_range){item / job->blocks, first, TNI_MIN(first + job->block_n, job->n)};
+}
+
+static void sum_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    for (int64_t item = begin; item < end; item++) {
+        plane_range r = planes_of(job, item);
+        double sum = 0;
+        for (int64_t i = r.first; i < r.last; i++) {
+            sum += row_sum(job->x + (i * job->c + r.ch) * job->s, job->s);
+        }
+        job->partial[item] = sum;
+    }
+}
+
+static void square_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    for (int64_t item = begin; item < end; item++) {
+        plane_range r = planes_of(job, item);
+        double sum = 0;
+        for (int64_t i = r.first; i < r.last; i++) {
+            sum += row_sum_squares(job->x + (i * job->c + r.ch) * job->s, job->mean[r.ch], job->s);
+        }
+        job->partial2[item] = sum;
+    }
+}
+
+static double add_blocks(const bn_job *job, const double *partial, int64_t ch)
+{
+    double sum = 0;
+    for (int64_t b = 0; b < job->blocks; b++) {
+        sum += partial[ch * job->blocks + b];
+    }
+    return sum;
+}
+
+static double channel_mean(const bn_job *job, int64_t ch)
+{
+    return add_blocks(job, job->partial, ch) / ((double)job->n * (double)job->s);
+}
+
+static void normalise_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    int64_t s = job->s;
+    for (int64_t item = begin; item < end; item++) {
+        plane_range r = planes_of(job, item);
+        REAL mean = job->mean[r.ch];
+        REAL scale = job->rstd[r.ch] * (job->w ? job->w[r.ch] : 1);
+        REAL shift = job->b ? job->b[r.ch] : 0;
+        for (int64_t i = r.first; i < r.last; i++) {
+            const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
+            REAL *restrict y = job->y + (i * job->c + r.ch) * s;
+#pragma omp simd
+            for (int64_t k = 0; k < s; k++) {
+                y[k] = (x[k] - mean) * scale + shift;
+            }
+        }
+    }
+}
+
+/* One block per channel: all three passes while the channel is in cache. */
+static void train_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    for (int64_t ch = begin; ch < end; ch++) {
+        sum_planes(context, ch, ch + 1);
+        double mu = channel_mean(job, ch);
+        job->mean[ch] = (REAL)mu;
+        square_planes(context, ch, ch + 1);
+        finish_channel(job, ch, mu, job->partial2[ch]);
+        normalise_planes(context, ch, ch + 1);
+    }
+}
+
+static void forward_planes(bn_job *job)
+{
+    int64_t items = job->c * job->blocks;
+    int64_t grain = row_grain(job->block_n * job->s, 4);
+    if (!job->training) {
+        tni_parallel(items, grain, normalise_planes, job);
+    } else if (job->blocks == 1) {
+        tni_parallel(items, grain, train_planes, job);
+    } else {
+        tni_parallel(items, grain, sum_planes, job);
+        for (int64_t ch = 0; ch < job->c; ch++) {
+            job->mean[ch] = (REAL)channel_mean(job, ch);
+        }
+        tni_parallel(items, grain, square_planes, job);
+        for (int64_t ch = 0; ch < job->c; ch++) {
+            finish_channel(job, ch, channel_mean(job, ch), add_blocks(job, job->partial2, ch));
+        }
+        tni_parallel(items, grain, normalise_planes, job);
+    }
+}
+
+static void grad_sum_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    for (int64_t item = begin; item < end; item++) {
+        plane_range r = planes_of(job, item);
+        REAL mean = job->mean[r.ch];
+        double total_g = 0, total_gx = 0;
+        for (int64_t i = r.first; i < r.last; i++) {
+            const REAL *restrict x = job->x + (i * job->c + r.ch) * job->s;
+            const REAL *restrict dy = job->dy + (i * job->c + r.ch) * job->s;
+            for (int64_t b = 0; b < job->s; b += BLOCK) {
+                int64_t last = TNI_MIN(b + BLOCK, job->s);
+                REAL sum_g = 0, sum_gx = 0;
+#pragma omp simd reduction(+ : sum_g, sum_gx)
+                for (int64_t k = b; k < last; k++) {
+                    sum_g += dy[k];
+                    sum_gx += dy[k] * (x[k] - mean);
+                }
+                total_g += (double)sum_g;
+                total_gx += (double)sum_gx;
+            }
+        }
+        job->partial[item] = total_g;
+        job->partial2[item] = total_gx;
+    }
+}
+
+static void dx_planes(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    int64_t s = job->s;
+    double count = (double)job->n * (double)s;
+    for (int64_t item = begin; item < end; item++) {
+        plane_range r = planes_of(job, item);
+        REAL mean = job->mean[r.ch], rstd = job->rstd[r.ch];
+        REAL scale = rstd * (job->w ? job->w[r.ch] : 1);
+        REAL mean_g = 0, slope = 0;
+        if (job->training) {
+            mean_g = (REAL)(add_blocks(job, job->partial, r.ch) / count);
+            slope = (REAL)(add_blocks(job, job->partial2, r.ch) / count * (double)rstd * (double)rstd);
+        }
+        for (int64_t i = r.first; i < r.last; i++) {
+            const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
+            const REAL *restrict dy = job->dy + (i * job->c + r.ch) * s;
+            REAL *restrict dx = job->dx + (i * job->c + r.ch) * s;
+            if (job->training) {
+#pragma omp simd
+                for (int64_t k = 0; k < s; k++) {
+                    dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
+                }
+            } else {
+#pragma omp simd
+                for (int64_t k = 0; k < s; k++) {
+                    dx[k] = scale * dy[k];
+                }
+            }
+        }
+    }
+}
+
+static void grad_planes_fused(void *context, int64_t begin, int64_t end)
+{
+    for (int64_t ch = begin; ch < end; ch++) {
+        grad_sum_planes(context, ch, ch + 1);
+        dx_planes(context, ch, ch + 1);
+    }
+}
+
+static void backward_planes(bn_job *job, bool sums)
+{
+    int64_t items = job->c * job->blocks;
+    int64_t grain = row_grain(job->block_n * job->s, 3);
+    if (sums && job->dx && job->blocks == 1) {
+        tni_parallel(items, grain, grad_planes_fused, job);
+    } else {
+        if (sums) {
+            tni_parallel(items, grain, grad_sum_planes, job);
+        }
+        if (job->dx) {
+            tni_parallel(items, grain, dx_planes, job);
+        }
+    }
+    for (int64_t ch = 0; sums && ch < job->c; ch++) {
+        finish_grad(job, ch, add_blocks(job, job->partial, ch), add_blocks(job, job->partial2, ch));
+    }
+}
+
+/* ---- columns of the [n, c s] matrix, a group of channels at a time ------------------------------------ */
+
+/* Adds the s columns of each channel of a group: out[channel]. */
+static void fold(const bn_job *job, const double *column, int64_t m, double *out)
+{
+    for (int64_t k = 0; k < m; k += job->s) {
+        double sum = 0;
+        for (int64_t j = 0; j < job->s; j++) {
+            sum += column[k + j];
+        }
+        out[k / job->s] = sum;
+    }
+}
+
+/* Repeats a value per channel over its columns; a NULL array gives otherwise. */
+static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m, REAL *column)
+{
+    for (int64_t k = 0; k < m; k++) {
+        column[k] = value ? value[ch + k / job->s] : otherwise;
+    }
+}
+
+static void forward_columns(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    int64_t width = job->c * job->s;
+    double count = (double)job->n * (double)job->s;
+    for (int64_t group = begin; group < end; group++) {
+        int64_t ch = group * group_channels(job);
+        int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
+        int64_t m = channels * job->s;
+        const REAL *x = job->x + ch * job->s;
+        REAL mean[COLUMNS], scale[COLUMNS], shift[COLUMNS];
+        if (job->training) {
+            double sum[COLUMNS] = {0}, mu[COLUMNS], m2[COLUMNS];
+            for (int64_t i = 0; i < job->n; i++) {
+#pragma omp simd
+                for (int64_t k = 0; k < m; k++) {
+                    sum[k] += (double)x[i * width + k];
+                }
+            }
+            fold(job, sum, m, mu);
+            for (int64_t j = 0; j < channels; j++) {
+                mu[j] /= count;
+                job->mean[ch + j] = (REAL)mu[j];
+            }
+            spread(job, job->mean, 0, ch, m, mean);
+            memset(sum, 0, sizeof sum);
+            for (int64_t i = 0; i < job->n; i++) {
+#pragma omp simd
+                for (int64_t k = 0; k < m; k++) {
+                    double d = (double)x[i * width + k] - (double)mean[k];
+                    sum[k] += d * d;
+                }
+            }
+            fold(job, sum, m, m2);
+            for (int64_t j = 0; j < channels; j++) {
+                finish_channel(job, ch + j, mu[j], m2[j]);
+            }
+        }
+        spread(job, job->mean, 0, ch, m, mean);
+        spread(job, job->w, 1, ch, m, scale);
+        spread(job, job->b, 0, ch, m, shift);
+        for (int64_t k = 0; k < m; k++) {
+            scale[k] *= job->rstd[ch + k / job->s];
+        }
+        for (int64_t i = 0; i < job->n; i++) {
+            REAL *restrict y = job->y + ch * job->s + i * width;
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) {
+                y[k] = (x[i * width + k] - mean[k]) * scale[k] + shift[k];
+            }
+        }
+    }
+}
+
+static void backward_columns(void *context, int64_t begin, int64_t end)
+{
+    const bn_job *job = context;
+    int64_t width = job->c * job->s;
+    double count = (double)job->n * (double)job->s;
+    for (int64_t group = begin; group < end; group++) {
+        int64_t ch = group * group_channels(job);
+        int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
+        int64_t m = channels * job->s;
+        const REAL *x = job->x + ch * job->s;
+        const REAL *dy = job->dy + ch * job->s;
+        REAL mean[COLUMNS], scale[COLUMNS], mean_g[COLUMNS], slope[COLUMNS];
+        double g[COLUMNS] = {0}, gx[COLUMNS] = {0}, sum_g[COLUMNS], sum_gx[COLUMNS];
+        spread(job, job->mean, 0, ch, m, mean);
+        for (int64_t i = 0; i < job->n; i++) {
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) {
+                double d = (double)dy[i * width + k];
+                g[k] += d;
+                gx[k] += d * ((double)x[i * width + k] - (double)mean[k]);
+            }
+        }
+        fold(job, g, m, sum_g);
+        fold(job, gx, m, sum_gx);
+        for (int64_t j = 0; j < channels; j++) {
+            finish_grad(job, ch + j, sum_g[j], sum_gx[j]);
+        }
+        if (!job->dx) {
+            continue;
+        }
+        for (int64_t k = 0; k < m; k++) {
+            int64_t j = k / job->s;
+            REAL rstd = job->rstd[ch + j];
+            scale[k] = rstd * (job->w ? job->w[ch + j] : 1);
+            mean_g[k] = job->training ? (REAL)(sum_g[j] / count) : 0;
+            slope[k] = job->training ? (REAL)(sum_gx[j] / count * (double)rstd * (double)rstd) : 0;
+        }
+        for (int64_t i = 0; i < job->n; i++) {
+            REAL *restrict dx = job->dx + ch * job->s + i * width;
+            const REAL *restrict dyi = dy + i * width;
+            const REAL *restrict xi = x + i * width;
+            if (job->training) {
+#pragma omp simd
+                for (int64_t k = 0; k < m; k++) {
+                    dx[k] = scale[k] * (dyi[k] - mean_g[k] - (xi[k] - mean[k]) * slope[k]);
+                }
+            } else {
+#pragma omp simd
+                for (int64_t k = 0; k < m; k++) {
+                    dx[k] = scale[k] * dyi[k];
+                }
+            }
+        }
+    }
+}
+
+/* ---- the two slots ----------------------------------------------------------------------------------- */
+
+static tn_status open_partials(bn_job *job, size_t *nbytes)
+{
+    cut_planes(job);
+    size_t count;
+    if (!tni_mul_size((size_t)job->c, (size_t)job->blocks, &count) ||
+        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), nbytes)) {
+        return tni_error(TN_E_NOMEM, "tn_batch_norm: %lld channels are too many", (long long)job->c);
+    }
+    job->partial = tni_alloc(*nbytes);
+    if (!job->partial) {
+        return TN_E_NOMEM;
+    }
+    job->partial2 = job->partial + count;
+    return TN_OK;
+}
+
+tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
+                            const tni_array *weight, const tni_array *bias, const tni_array *running_mean,
+                            const tni_array *running_var, bool training, double momentum, double eps)
+{
+    bn_job job = {.y = y->data, .x = x->data, .w = weight->data, .b = bias->data, .mean = mean->data,
+                  .rstd = rstd->data, .running_mean = running_mean->data, .running_var = running_var->data,
+                  .n = x->size[0], .c = x->size[1], .s = x->size[2], .momentum = momentum, .eps = eps,
+                  .training = training};
+    if (!training) {
+        for (int64_t ch = 0; ch < job.c; ch++) {
+            job.mean[ch] = job.running_mean[ch];
+            job.rstd[ch] = (REAL)(1.0 / sqrt((double)job.running_var[ch] + eps));
+        }
+    }
+    if (job.n == 0 || job.s == 0) { /* nothing to average: the running statistics stay */
+        for (int64_t ch = 0; training && ch < job.c; ch++) {
+            job.mean[ch] = 0;
+            job.rstd[ch] = 0;
+        }
+        return TN_OK;
+    }
+    if (in_columns(&job)) {
+        int64_t group = group_channels(&job);
+        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), forward_columns, &job);
+        return TN_OK;
+    }
+    size_t nbytes;
+    tn_status status = open_partials(&job, &nbytes);
+    if (status == TN_OK) {
+        forward_planes(&job);
+        tni_free(job.partial, nbytes);
+    }
+    return status;
+}
+
+tn_status K(tni_batch_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
+                                 const tni_array *dy, const tni_array *x, const tni_array *mean,
+                                 const tni_array *rstd, const tni_array *weight, bool training)
+{
+    bn_job job = {.dx = dx->data, .dw = dweight->data, .db = dbias->data, .dy = dy->data, .x = x->data,
+                  .w = weight->data, .mean = mean->data, .rstd = rstd->data, .n = x->size[0],
+                  .c = x->size[1], .s = x->size[2], .training = training};
+    if (job.n == 0 || job.s == 0) {
+        for (int64_t ch = 0; ch < job.c; ch++) {
+            finish_grad(&job, ch, 0, 0);
+        }
+        return TN_OK;
+    }
+    if (in_columns(&job)) {
+        int64_t group = group_channels(&job);
+        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), backward_columns, &job);
+        return TN_OK;
+    }
+    size_t nbytes;
+    tn_status status = open_partials(&job, &nbytes);
+    if (status == TN_OK) {
+        backward_planes(&job, job.training || job.dw || job.db);
+        tni_free(job.partial, nbytes);
+    }
+    return status;
+}

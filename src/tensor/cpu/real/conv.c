@@ -1,0 +1,407 @@
+/*
+ * conv.c - 2-D convolution as products: a column block holds, for a run of output rows, the inputs under
+ * every tap, so that
+ *     y  [og, P]    = w [og, taps] col [taps, P] + b        taps = channels per group * kh * kw
+ *     dw [og, taps] = sum over images of dy [og, P] col^T   P = output rows of the block * ow
+ *     dcol          = w^T dy, added back to the places col was read from
+ * The block fits the L2 cache; images, groups and blocks are spread over the threads. A 1x1 kernel with
+ * stride 1 and no padding needs no columns: the image is its own.
+ */
+#include <limits.h>
+#include <string.h>
+
+#include "tensor/cpu/real/dense.h"
+#include "tensor/internal.h"
+
+enum { BLOCK_ELEMENTS = 96 * 1024, MAX_PARTS = 16 };
+
+typedef struct conv {
+    const tni_conv2d *c;
+    const REAL *x, *w, *bias, *dy;
+    REAL *y, *dx, *dw;
+    int64_t cg, og;       /* channels per group, in and out */
+    int64_t taps, plane;  /* cg * kh * kw; oh * ow */
+    bool own_columns;     /* 1x1: the image is its column matrix */
+    int64_t rows, blocks; /* output rows of a block, blocks of an image */
+    int64_t pieces;       /* of the channels that one item works on */
+    int64_t parts;        /* partial weight gradients */
+    REAL *partial;        /* parts - 1 of them */
+    REAL *scratch;
+    int64_t lane_size;    /* elements of scratch for each lane */
+} conv;
+
+static bool plan(conv *p, const tni_conv2d *c)
+{
+    *p = (conv){.c = c, .cg = c->c / c->groups, .og = c->o / c->groups, .pieces = 1, .parts = 1};
+    p->plane = c->oh * c->ow;
+    p->taps = p->cg * c->kh * c->kw;
+    if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
+        tni_error(TN_E_UNSUPPORTED, "conv2d: planes of %lldx%lld and %lldx%lld, %lld taps, %lld channels: BLAS "
+                  "takes at most %d of each", (long long)c->h, (long long)c->w, (long long)c->oh,
+                  (long long)c->ow, (long long)p->taps, (long long)c->o, INT_MAX);
+        return false;
+    }
+    p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
+                     c->padding[0] == 0 && c->padding[1] == 0;
+    int64_t row = TNI_MAX(p->taps * c->ow, 1);
+    p->rows = TNI_MIN(TNI_MAX(BLOCK_ELEMENTS / row, 1), TNI_MAX(c->oh, 1));
+    p->blocks = c->oh > 0 ? (c->oh - 1) / p->rows + 1 : 0;
+    return true;
+}
+
+/* At least four pieces of work where there are few images. */
+static void cut_blocks(conv *p)
+{
+    int64_t items = p->c->n * p->c->groups * p->blocks;
+    if (items > 0 && items < 4) {
+        p->rows = (p->c->oh - 1) / 4 + 1;
+        p->blocks = (p->c->oh - 1) / p->rows + 1;
+    }
+}
+
+static void cut_channels(conv *p, int64_t items, int64_t channels)
+{
+    if (items < 8 && channels >= 16) {
+        p->pieces = 4;
+    }
+}
+
+static size_t scratch_size(const conv *p, int lanes)
+{
+    return (size_t)lanes * (size_t)p->lane_size * sizeof(REAL);
+}
+
+static bool take_scratch(conv *p, int lanes)
+{
+    if (p->own_columns) {
+        return true;
+    }
+    p->lane_size = (p->taps * p->rows * p->c->ow + 15) / 16 * 16;
+    p->scratch = tni_alloc(scratch_size(p, lanes));
+    return p->scratch != NULL;
+}
+
+static void drop_scratch(conv *p, int lanes)
+{
+    if (p->scratch) {
+        tni_free(p->scratch, scratch_size(p, lanes));
+    }
+}
+
+/* Output columns [low, high) whose tap kj lies inside the image's width. */
+static void inside(const tni_conv2d *c, int64_t kj, int64_t *low, int64_t *high)
+{
+    int64_t shift = kj * c->dilation[1] - c->padding[1]; /* input column of output column 0 */
+    int64_t step = c->stride[1];
+    *low = TNI_MIN(shift < 0 ? (step - 1 - shift) / step : 0, c->ow);
+    *high = shift >= c->w ? 0 : TNI_MIN((c->w - 1 - shift) / step + 1, c->ow);
+    *high = TNI_MAX(*high, *low);
+}
+
+/* Output rows [first, last) of [r0, r0 + rows) whose tap ki lies inside the image's height. */
+static void inside_rows(const tni_conv2d *c, int64_t ki, int64_t r0, int64_t rows, int64_t *first, int64_t *last)
+{
+    int64_t shift = ki * c->dilation[0] - c->padding[0];
+    int64_t step = c->stride[0];
+    int64_t low = shift < 0 ? (step - 1 - shift) / step : 0;
+    int64_t high = shift >= c->h ? 0 : (c->h - 1 - shift) / step + 1;
+    *first = TNI_MIN(TNI_MAX(low, r0), r0 + rows);
+    *last = TNI_MAX(TNI_MIN(high, r0 + rows), *first);
+}
+
+/* Whether output rows lie under each other as input rows do: a tap is then one contiguous run. */
+static bool same_rows(const tni_conv2d *c)
+{
+    return c->stride[0] == 1 && c->stride[1] == 1 && c->ow == c->w;
+}
+
+static void zero_edges(REAL *rows, int64_t n, int64_t width, int64_t low, int64_t high)
+{
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t j = 0; j < low; j++) {
+            rows[r * width + j] = 0;
+        }
+        for (int64_t j = high; j < width; j++) {
+            rows[r * width + j] = 0;
+        }
+    }
+}
+
+/* col [channels * kh * kw, rows * ow] from x [channels, h, w], output rows r0 .. r0 + rows. */
+static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t r0, int64_t rows, REAL *col)
+{
+    bool run = same_rows(c);
+    for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
+        const REAL *plane = x + t / (c->kh * c->kw) * c->h * c->w;
+        int64_t ki = t / c->kw % c->kh;
+        int64_t kj = t % c->kw;
+        int64_t row_shift = ki * c->dilation[0] - c->padding[0];
+        int64_t shift = kj * c->dilation[1] - c->padding[1];
+        int64_t low, high, first, last;
+        inside(c, kj, &low, &high);
+        inside_rows(c, ki, r0, rows, &first, &last);
+        memset(col, 0, (size_t)((first - r0) * c->ow) * sizeof(REAL));
+        memset(col + (last - r0) * c->ow, 0, (size_t)((r0 + rows - last) * c->ow) * sizeof(REAL));
+        REAL *to = col + (first - r0) * c->ow;
+        if (run && first < last) {
+            /* the run may start before the plane or end behind it: there the edges are zeroed anyway */
+            int64_t from = (first + row_shift) * c->w + shift;
+            int64_t begin = TNI_MAX(-from, 0);
+            int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - from);
+            if (begin < end) {
+                memcpy(to + begin, plane + from + begin, (size_t)(end - begin) * sizeof(REAL));
+            }
+            zero_edges(to, last - first, c->ow, low, high);
+            continue;
+        }
+        for (int64_t r = first; r < last; r++, to += c->ow) {
+            const REAL *from = plane + (r * c->stride[0] + row_shift) * c->w + shift;
+            for (int64_t j = 0; j < low; j++) {
+                to[j] = 0;
+            }
+            if (c->stride[1] == 1) {
+                for (int64_t j = low; j < high; j++) {
+                    to[j] = from[j];
+                }
+            } else {
+                for (int64_t j = low; j < high; j++) {
+                    to[j] = from[j * c->stride[1]];
+                }
+            }
+            for (int64_t j = high; j < c->ow; j++) {
+                to[j] = 0;
+            }
+        }
+    }
+}
+
+/* x [channels, h, w] += col, at the places im2col reads. col's edges are overwritten. */
+static void col2im(const tni_conv2d *c, REAL *col, int64_t channels, int64_t r0, int64_t rows, REAL *x)
+{
+    bool run = same_rows(c);
+    for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
+        REAL *plane = x + t / (c->kh * c->kw) * c->h * c->w;
+        int64_t ki = t / c->kw % c->kh;
+        int64_t kj = t % c->kw;
+        int64_t row_shift = ki * c->dilation[0] - c->padding[0];
+        int64_t shift = kj * c->dilation[1] - c->padding[1];
+        int64_t low, high, first, last;
+        inside(c, kj, &low, &high);
+        inside_rows(c, ki, r0, rows, &first, &last);
+        REAL *restrict from = col + (first - r0) * c->ow;
+        if (run) {
+            int64_t to = (first + row_shift) * c->w + shift;
+            int64_t begin = TNI_MAX(-to, 0);
+            int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - to);
+            REAL *restrict y = plane + to;
+            zero_edges(from, last - first, c->ow, low, high);
+            for (int64_t j = begin; j < end; j++) {
+                y[j] += from[j];
+            }
+            continue;
+        }
+        for (int64_t r = first; r < last; r++, from += c->ow) {
+            REAL *restrict to = plane + (r * c->stride[0] + row_shift) * c->w + shift;
+            for (int64_t j = low; j < high; j++) {
+                to[j * c->stride[1]] += from[j];
+            }
+        }
+    }
+}
+
+/* The column matrix of one block and its leading dimension. */
+static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t rows, int64_t *ld)
+{
+    if (p->own_columns) {
+        *ld = p->plane;
+        return x + r0 * p->c->ow;
+    }
+    REAL *col = p->scratch + tni_lane() * p->lane_size;
+    im2col(p->c, x, p->cg, r0, rows, col);
+    *ld = rows * p->c->ow;
+    return col;
+}
+
+/* Items: n x groups x blocks. */
+static void forward(void *context, int64_t begin, int64_t end)
+{
+    const conv *p = context;
+    const tni_conv2d *c = p->c;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t image = i / p->blocks / c->groups;
+        int64_t group = i / p->blocks % c->groups;
+        int64_t r0 = i % p->blocks * p->rows;
+        int64_t rows = TNI_MIN(p->rows, c->oh - r0);
+        int64_t n = rows * c->ow;
+        int64_t ld;
+        const REAL *col = columns(p, p->x + (image * c->c + group * p->cg) * c->h * c->w, r0, rows, &ld);
+        REAL *y = p->y + (image * c->o + group * p->og) * p->plane + r0 * c->ow;
+        for (int64_t o = 0; p->bias && o < p->og; o++) {
+            REAL b = p->bias[group * p->og + o];
+            for (int64_t j = 0; j < n; j++) {
+                y[o * p->plane + j] = b;
+            }
+        }
+        GEMM1(false, false, p->og, n, p->taps, 1, p->w + group * p->og * p->taps, p->taps, col, ld,
+              p->bias != NULL, y, p->plane);
+    }
+}
+
+tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias, const tni_conv2d *c)
+{
+    conv p;
+    if (!plan(&p, c)) {
+        return TN_E_UNSUPPORTED;
+    }
+    cut_blocks(&p);
+    p.x = x;
+    p.w = w;
+    p.bias = bias;
+    p.y = y;
+    int64_t items = c->n * c->groups * p.blocks;
+    int lanes = tni_lanes(items, 1);
+    if (items == 0 || p.og == 0 || p.plane == 0) {
+        return TN_OK;
+    }
+    if (!take_scratch(&p, lanes)) {
+        return TN_E_NOMEM;
+    }
+    tni_parallel_lanes(lanes, items, 1, forward, &p);
+    drop_scratch(&p, lanes);
+    return TN_OK;
+}
+
+/* Items: n x groups x pieces of the input channels. Blocks of one image follow each other: they overlap. */
+static void grad_input(void *context, int64_t begin, int64_t end)
+{
+    const conv *p = context;
+    const tni_conv2d *c = p->c;
+    int64_t kernel = c->kh * c->kw;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t image = i / p->pieces / c->groups;
+        int64_t group = i / p->pieces % c->groups;
+        int64_t c0 = i % p->pieces * p->cg / p->pieces;
+        int64_t channels = (i % p->pieces + 1) * p->cg / p->pieces - c0;
+        REAL *dx = p->dx + (image * c->c + group * p->cg + c0) * c->h * c->w;
+        const REAL *dy = p->dy + (image * c->o + group * p->og) * p->plane;
+        const REAL *w = p->w + group * p->og * p->taps + c0 * kernel;
+        if (p->own_columns) {
+            GEMM1(true, false, channels, p->plane, p->og, 1, w, p->taps, dy, p->plane, 0, dx, p->plane);
+            continue;
+        }
+        REAL *col = p->scratch + tni_lane() * p->lane_size;
+        memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
+        for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
+            int64_t rows = TNI_MIN(p->rows, c->oh - r0);
+            int64_t n = rows * c->ow;
+            GEMM1(true, false, channels * kernel, n, p->og, 1, w, p->taps, dy + r0 * c->ow, p->plane, 0, col, n);
+            col2im(c, col, channels, r0, rows, dx);
+        }
+    }
+}
+
+tn_status K(tni_conv2d_grad_input)(void *dx, const void *dy, const void *w, const tni_conv2d *c)
+{
+    conv p;
+    if (!plan(&p, c)) {
+        return TN_E_UNSUPPORTED;
+    }
+    p.dx = dx;
+    p.dy = dy;
+    p.w = w;
+    if (p.og == 0 || p.plane == 0) {
+        memset(dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
+        return TN_OK;
+    }
+    cut_channels(&p, c->n * c->groups, p.cg);
+    int64_t items = c->n * c->groups * p.pieces;
+    if (items == 0 || p.cg == 0) {
+        return TN_OK;
+    }
+    int lanes = tni_lanes(items, 1);
+    if (!take_scratch(&p, lanes)) {
+        return TN_E_NOMEM;
+    }
+    tni_parallel_lanes(lanes, items, 1, grad_input, &p);
+    drop_scratch(&p, lanes);
+    return TN_OK;
+}
+
+/* Items: parts (runs of images) x groups x pieces of the output channels. */
+static void grad_weight(void *context, int64_t begin, int64_t end)
+{
+    const conv *p = context;
+    const tni_conv2d *c = p->c;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t part = i / p->pieces / c->groups;
+        int64_t group = i / p->pieces % c->groups;
+        int64_t o0 = i % p->pieces * p->og / p->pieces;
+        int64_t channels = (i % p->pieces + 1) * p->og / p->pieces - o0;
+        int64_t last = (part + 1) * c->n / p->parts;
+        REAL *dw = part == 0 ? p->dw : p->partial + (part - 1) * c->o * p->taps;
+        bool add = false;
+        dw += (group * p->og + o0) * p->taps;
+        for (int64_t image = part * c->n / p->parts; image < last; image++) {
+            const REAL *x = p->x + (image * c->c + group * p->cg) * c->h * c->w;
+            const REAL *dy = p->dy + (image * c->o + group * p->og + o0) * p->plane;
+            for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
+                int64_t rows = TNI_MIN(p->rows, c->oh - r0);
+                int64_t ld;
+                const REAL *col = columns(p, x, r0, rows, &ld);
+                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy + r0 * c->ow, p->plane, col, ld, add,
+                      dw, p->taps);
+                add = true;
+            }
+        }
+    }
+}
+
+/* Items: elements of dw, which receive the parts in index order. */
+static void sum_parts(void *context, int64_t begin, int64_t end)
+{
+    const conv *p = context;
+    REAL *restrict dw = p->dw;
+    for (int64_t part = 1; part < p->parts; part++) {
+        const REAL *restrict x = p->partial + (part - 1) * p->c->o * p->taps;
+        for (int64_t j = begin; j < end; j++) {
+            dw[j] += x[j];
+        }
+    }
+}
+
+tn_status K(tni_conv2d_grad_weight)(void *dw, const void *dy, const void *x, const tni_conv2d *c)
+{
+    conv p;
+    if (!plan(&p, c)) {
+        return TN_E_UNSUPPORTED;
+    }
+    p.dw = dw;
+    p.dy = dy;
+    p.x = x;
+    int64_t size = c->o * p.taps;
+    if (c->n == 0 || p.plane == 0) {
+        memset(dw, 0, (size_t)size * sizeof(REAL));
+        return TN_OK;
+    }
+    if (size == 0) {
+        return TN_OK;
+    }
+    /* runs of images, by the shape alone; partial gradients take at most 4 Mi elements */
+    p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
+    cut_channels(&p, p.parts * c->groups, p.og);
+    int64_t items = p.parts * c->groups * p.pieces;
+    int lanes = tni_lanes(items, 1);
+    size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
+    p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;
+    tn_status status = TN_E_NOMEM;
+    if ((p.parts == 1 || p.partial) && take_scratch(&p, lanes)) {
+        tni_parallel_lanes(lanes, items, 1, grad_weight, &p);
+        tni_parallel(size, 4096, sum_parts, &p);
+        drop_scratch(&p, lanes);
+        status = TN_OK;
+    }
+    if (p.partial) {
+        tni_free(p.partial, partial);
+    }
+    return status;
+}

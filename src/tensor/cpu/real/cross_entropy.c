@@ -1,0 +1,279 @@
+/*
+ * cross_entropy.c - cross entropy with class indices over a dense [n, c, d] array of logits, row by row.
+ *
+ * A row is the c logits of one (i, k); its lse = log sum exp. With class weights w (1 without), smoothing e:
+ *   row_loss = (1 - e) w[t] (lse - x[t]) + e / c sum_j w[j] (lse - x[j])
+ *   d row_loss / d x[j] = a (p[j] - [j = t]) + e / c (W p[j] - w[j])
+ *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
+ * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
+ *
+ * d = 1 (rows without gaps) runs along the classes; d > 1 (images) runs along k, LANES columns at a time.
+ */
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/real/rows.h"
+
+enum { LANES = 64 };
+
+typedef struct ce_job {
+    REAL *dx, *row_loss, *row_weight, *lse;
+    const REAL *x, *w;
+    const int64_t *target;
+    const REAL *drow;
+    int64_t drow_stride[2];
+    int64_t c, d, ignore;
+    REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
+    int64_t blocks;                /* of LANES columns in d */
+} ce_job;
+
+static bool ignored(const ce_job *job, int64_t target)
+{
+    return target == -100 || target == job->ignore;
+}
+
+/* Nothing is written before every class id is known to be good. */
+static tn_status check_targets(const int64_t *target, int64_t n, int64_t c, int64_t ignore)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = target[i];
+        if ((t < 0 || t >= c) && t != -100 && t != ignore) {
+            return tni_error(TN_E_INDEX,
+                             "tn_cross_entropy: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+                             (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
+        }
+    }
+    return TN_OK;
+}
+
+static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_array *weight, double smoothing,
+                        int64_t ignore)
+{
+    ce_job job = {
+        .x = x->data,
+        .w = weight->data,
+        .target = target->data,
+        .c = x->size[1],
+        .d = x->size[2],
+        .ignore = ignore,
+        .keep = (REAL)(1.0 - smoothing),
+        .spread = x->size[1] > 0 ? (REAL)(smoothing / (double)x->size[1]) : 0,
+    };
+    double sum = job.w ? row_sum(job.w, job.c) : (double)job.c;
+    job.weight_sum = (REAL)sum;
+    job.blocks = (job.d + LANES - 1) / LANES;
+    return job;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------- */
+
+static void rows_forward(void *context, int64_t begin, int64_t end)
+{
+    const ce_job *job = context;
+    int64_t c = job->c;
+    for (int64_t i = begin; i < end; i++) {
+        const REAL *restrict x = job->x + i * c;
+        const REAL *restrict w = job->w;
+        REAL top = row_max(x, c);
+        REAL lse = top + REAL_LOG(row_sum_exp(x, top, c));
+        job->lse[i] = lse;
+        int64_t t = job->target[i];
+        if (ignored(job, t)) {
+            job->row_loss[i] = 0;
+            job->row_weight[i] = 0;
+            continue;
+        }
+        REAL wt = w ? w[t] : 1;
+        REAL loss = job->keep * wt * (lse - x[t]);
+        if (job->spread != 0) {
+            REAL sum = 0;
+            if (w) {
+#pragma omp simd reduction(+ : sum)
+                for (int64_t j = 0; j < c; j++) {
+                    sum += w[j] * (lse - x[j]);
+                }
+            } else {
+#pragma omp simd reduction(+ : sum)
+                for (int64_t j = 0; j < c; j++) {
+                    sum += lse - x[j];
+                }
+            }
+            loss += job->spread * sum;
+        }
+        job->row_loss[i] = loss;
+        job->row_weight[i] = wt;
+    }
+}
+
+static void columns_forward(void *context, int64_t begin, int64_t end)
+{
+    const ce_job *job = context;
+    int64_t c = job->c, d = job->d;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t i = item / job->blocks;
+        int64_t k0 = item % job->blocks * LANES;
+        int64_t m = TNI_MIN(d - k0, LANES);
+        const REAL *restrict x = job->x + i * c * d + k0;
+        REAL top[LANES], sum[LANES], lse[LANES];
+        for (int64_t k = 0; k < m; k++) {
+            top[k] = -REAL_INFINITY;
+            sum[k] = 0;
+        }
+        for (int64_t j = 0; j < c; j++) {
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) {
+                top[k] = x[j * d + k] > top[k] ? x[j * d + k] : top[k];
+            }
+        }
+        for (int64_t j = 0; j < c; j++) {
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) {
+                sum[k] += REAL_EXP(x[j * d + k] - top[k]);
+            }
+        }
+#pragma omp simd
+        for (int64_t k = 0; k < m; k++) {
+            lse[k] = top[k] + REAL_LOG(sum[k]);
+            sum[k] = 0;
+        }
+        if (job->spread != 0) {
+            for (int64_t j = 0; j < c; j++) {
+                REAL wj = job->w ? job->w[j] : 1;
+#pragma omp simd
+                for (int64_t k = 0; k < m; k++) {
+                    sum[k] += wj * (lse[k] - x[j * d + k]);
+                }
+            }
+        }
+        int64_t row = i * d + k0;
+        for (int64_t k = 0; k < m; k++) {
+            int64_t t = job->target[row + k];
+            job->lse[row + k] = lse[k];
+            job->row_loss[row + k] = 0;
+            job->row_weight[row + k] = 0;
+            if (!ignored(job, t)) {
+                REAL wt = job->w ? job->w[t] : 1;
+                job->row_weight[row + k] = wt;
+                job->row_loss[row + k] = job->keep * wt * (lse[k] - x[t * d + k]) + job->spread * sum[k];
+            }
+        }
+    }
+}
+
+tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *lse,
+                               const tni_array *x, const tni_array *target, const tni_array *weight,
+                               double smoothing, int64_t ignore)
+{
+    int64_t n = x->size[0];
+    tn_status status = check_targets(target->data, n * x->size[2], x->size[1], ignore);
+    if (status != TN_OK) {
+        return status;
+    }
+    ce_job job = ce_job_of(x, target, weight, smoothing, ignore);
+    job.row_loss = row_loss->data;
+    job.row_weight = row_weight->data;
+    job.lse = lse->data;
+    if (job.d == 1) {
+        tni_parallel(n, row_grain(job.c, 8), rows_forward, &job);
+    } else {
+        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward, &job);
+    }
+    return TN_OK;
+}
+
+/* ---- gradient ---------------------------------------------------------------------------------- */
+
+static void rows_backward(void *context, int64_t begin, int64_t end)
+{
+    const ce_job *job = context;
+    int64_t c = job->c;
+    for (int64_t i = begin; i < end; i++) {
+        REAL *restrict dx = job->dx + i * c;
+        const REAL *restrict x = job->x + i * c;
+        const REAL *restrict w = job->w;
+        int64_t t = job->target[i];
+        if (ignored(job, t)) {
+            memset(dx, 0, (size_t)c * sizeof(REAL));
+            continue;
+        }
+        REAL g = job->drow[i * job->drow_stride[0]];
+        REAL lse = job->lse[i];
+        REAL a = g * job->keep * (w ? w[t] : 1);
+        REAL b = g * job->spread;
+        REAL scale = a + b * job->weight_sum;
+        if (b != 0 && w) {
+#pragma omp simd
+            for (int64_t j = 0; j < c; j++) {
+                dx[j] = scale * REAL_EXP(x[j] - lse) - b * w[j];
+            }
+        } else {
+#pragma omp simd
+            for (int64_t j = 0; j < c; j++) {
+                dx[j] = scale * REAL_EXP(x[j] - lse) - b;
+            }
+        }
+        dx[t] -= a;
+    }
+}
+
+static void columns_backward(void *context, int64_t begin, int64_t end)
+{
+    const ce_job *job = context;
+    int64_t c = job->c, d = job->d;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t i = item / job->blocks;
+        int64_t k0 = item % job->blocks * LANES;
+        int64_t m = TNI_MIN(d - k0, LANES);
+        int64_t row = i * d + k0;
+        REAL *restrict dx = job->dx + i * c * d + k0;
+        const REAL *restrict x = job->x + i * c * d + k0;
+        const REAL *restrict lse = job->lse + row;
+        REAL a[LANES], b[LANES], scale[LANES];
+        for (int64_t k = 0; k < m; k++) {
+            int64_t t = job->target[row + k];
+            bool skip = ignored(job, t);
+            REAL g = skip ? 0 : job->drow[i * job->drow_stride[0] + (k0 + k) * job->drow_stride[1]];
+            a[k] = skip ? 0 : g * job->keep * (job->w ? job->w[t] : 1);
+            b[k] = g * job->spread;
+            scale[k] = a[k] + b[k] * job->weight_sum;
+        }
+        for (int64_t j = 0; j < c; j++) {
+            REAL wj = job->w ? job->w[j] : 1;
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) {
+                dx[j * d + k] = scale[k] * REAL_EXP(x[j * d + k] - lse[k]) - b[k] * wj;
+            }
+        }
+        for (int64_t k = 0; k < m; k++) {
+            int64_t t = job->target[row + k];
+            if (!ignored(job, t)) {
+                dx[t * d + k] -= a[k];
+                continue;
+            }
+            for (int64_t j = 0; j < c; j++) {
+                dx[j * d + k] = 0; /* not NaN, whatever stands in an ignored row */
+            }
+        }
+    }
+}
+
+tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow, const tni_array *lse,
+                                    const tni_array *x, const tni_array *target, const tni_array *weight,
+                                    double smoothing, int64_t ignore)
+{
+    int64_t n = x->size[0];
+    tn_status status = check_targets(target->data, n * x->size[2], x->size[1], ignore);
+    if (status != TN_OK) {
+        return status;
+    }
+    ce_job job = ce_job_of(x, target, weight, smoothing, ignore);
+    job.dx = dx->data;
+    job.drow = drow->data;
+    job.drow_stride[0] = drow->stride[0];
+    job.drow_stride[1] = drow->stride[1];
+    job.lse = lse->data;
+    if (job.d == 1) {
+        tni_parallel(n, row_grain(job.c, 6), rows_backward, &job);
+    } else {
+        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward, &job);
+    }
+    return TN_OK;
+}

@@ -1,0 +1,62 @@
+/*
+ * dropout.c - y = x m, m = 1 / (1 - p) where the element's uniform number is at least p, else 0.
+ *
+ * Element i uses word i % 4 of Philox counter offset + i / 4: the mask depends on seed and offset alone,
+ * so backward draws it again instead of keeping it. The product keeps inf * 0 = NaN, as in PyTorch.
+ */
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/real/rows.h"
+#include "tensor/philox.h"
+
+enum { COUNTERS = 64, CHUNK = 16384 }; /* CHUNK is a multiple of 4 COUNTERS */
+
+typedef struct dropout_job {
+    REAL *y;
+    const REAL *x;
+    uint64_t seed, offset;
+    uint32_t threshold;
+    REAL scale;
+} dropout_job;
+
+static void dropout_chunk(void *context, int64_t begin, int64_t end)
+{
+    const dropout_job *job = context;
+    uint32_t k0 = (uint32_t)job->seed;
+    uint32_t k1 = (uint32_t)(job->seed >> 32);
+    for (int64_t i = begin; i < end; i += 4 * COUNTERS) {
+        uint32_t word[4 * COUNTERS];
+        uint64_t counter = job->offset + (uint64_t)i / 4;
+#pragma omp simd
+        for (int j = 0; j < COUNTERS; j++) {
+            uint64_t c = counter + (uint64_t)j;
+            uint32_t w0 = (uint32_t)c, w1 = (uint32_t)(c >> 32), w2 = 0, w3 = 0;
+            tni_philox4x32(&w0, &w1, &w2, &w3, k0, k1);
+            word[4 * j] = w0;
+            word[4 * j + 1] = w1;
+            word[4 * j + 2] = w2;
+            word[4 * j + 3] = w3;
+        }
+        const REAL *restrict x = job->x + i;
+        REAL *restrict y = job->y + i;
+        int64_t n = TNI_MIN(end - i, 4 * COUNTERS);
+        uint32_t threshold = job->threshold;
+        REAL scale = job->scale;
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) {
+            REAL m = (word[k] >> 8) >= threshold ? scale : 0;
+            y[k] = x[k] * m;
+        }
+    }
+}
+
+tn_status K(tni_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed, uint64_t offset)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->rank; d++) {
+        n *= x->size[d];
+    }
+    dropout_job job = {.y = y->data, .x = x->data, .seed = seed, .offset = offset,
+                       .threshold = tni_philox_threshold(p), .scale = (REAL)(1.0 / (1.0 - p))};
+    tni_parallel(n, CHUNK, dropout_chunk, &job);
+    return TN_OK;
+}

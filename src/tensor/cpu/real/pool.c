@@ -1,0 +1,349 @@
+/*
+ * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, adaptive average,
+ * and what their gradients do. Planes are spread over the threads; each is written by one chunk.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tensor/cpu/real/dense.h"
+#include "tensor/internal.h"
+
+typedef struct pool {
+    const tni_pool2d *p;
+    const REAL *from; /* x, or dy */
+    REAL *to;         /* y, or dx */
+    const int32_t *winner;
+    int32_t *index; /* of the maximum in its plane; NULL: not wanted */
+} pool;
+
+static int64_t grain(const tni_pool2d *p)
+{
+    return TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
+}
+
+/* 2x2 windows side by side: every input is in at most one of them. */
+static bool is_halving(const tni_pool2d *p)
+{
+    return p->kernel[0] == 2 && p->kernel[1] == 2 && p->stride[0] == 2 && p->stride[1] == 2 &&
+           p->padding[0] == 0 && p->padding[1] == 0 && p->dilation[0] == 1 && p->dilation[1] == 1 &&
+           p->oh == p->h / 2 && p->ow == p->w / 2;
+}
+
+/* ---- maximum -------------------------------------------------------------------------------------- */
+
+/* One output row of 2x2 windows; base: index of its first input. NaN beats everything. */
+static void halve_row(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base, int32_t w,
+                      REAL *restrict y, int32_t *restrict index)
+{
+    for (int64_t j = 0; j < n; j++) {
+        int32_t i = base + 2 * (int32_t)j;
+        REAL top = x0[2 * j];
+        int32_t at = i;
+        REAL v = x0[2 * j + 1];
+        bool take = (v > top) | (v != v);
+        top = take ? v : top;
+        at = take ? i + 1 : at;
+        v = x1[2 * j];
+        take = (v > top) | (v != v);
+        top = take ? v : top;
+        at = take ? i + w : at;
+        v = x1[2 * j + 1];
+        take = (v > top) | (v != v);
+        top = take ? v : top;
+        at = take ? i + w + 1 : at;
+        y[j] = top;
+        index[j] = at;
+    }
+}
+
+static void halve_row_only(const REAL *restrict x0, const REAL *restrict x1, int64_t n, REAL *restrict y)
+{
+    for (int64_t j = 0; j < n; j++) {
+        REAL top = x0[2 * j];
+        REAL v = x0[2 * j + 1];
+        top = ((v > top) | (v != v)) ? v : top;
+        v = x1[2 * j];
+        top = ((v > top) | (v != v)) ? v : top;
+        v = x1[2 * j + 1];
+        top = ((v > top) | (v != v)) ? v : top;
+        y[j] = top;
+    }
+}
+
+static void max_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *index)
+{
+    for (int64_t i = 0; i < p->oh; i++) {
+        for (int64_t j = 0; j < p->ow; j++) {
+            int64_t top = i * p->stride[0] - p->padding[0];
+            int64_t left = j * p->stride[1] - p->padding[1];
+            REAL best = -(REAL)INFINITY;
+            int64_t at = -1;
+            for (int64_t r = 0; r < p->kernel[0]; r++) {
+                int64_t row = top + r * p->dilation[0];
+                if (row < 0 || row >= p->h) {
+                    continue;
+                }
+                for (int64_t s = 0; s < p->kernel[1]; s++) {
+                    int64_t column = left + s * p->dilation[1];
+                    if (column < 0 || column >= p->w) {
+                        continue;
+                    }
+                    REAL v = x[row * p->w + column];
+                    if (at < 0 || v > best || v != v) {
+                        best = v;
+                        at = row * p->w + column;
+                    }
+                }
+            }
+            y[i * p->ow + j] = best;
+            if (index) {
+                index[i * p->ow + j] = (int32_t)at;
+            }
+        }
+    }
+}
+
+static void max_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    bool halving = is_halving(p);
+    for (int64_t k = begin; k < end; k++) {
+        const REAL *x = q->from + k * p->h * p->w;
+        REAL *y = q->to + k * p->oh * p->ow;
+        int32_t *index = q->index ? q->index + k * p->oh * p->ow : NULL;
+        if (!halving) {
+            max_plane(p, x, y, index);
+            continue;
+        }
+        for (int64_t i = 0; i < p->oh; i++) {
+            const REAL *row = x + 2 * i * p->w;
+            if (index) {
+                halve_row(row, row + p->w, p->ow, (int32_t)(2 * i * p->w), (int32_t)p->w, y + i * p->ow,
+                          index + i * p->ow);
+            } else {
+                halve_row_only(row, row + p->w, p->ow, y + i * p->ow);
+            }
+        }
+    }
+}
+
+tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = x, .to = y, .index = index};
+    if (p->h * p->w > INT32_MAX) {
+        return tni_error(TN_E_UNSUPPORTED, "max_pool2d: a plane of %lldx%lld: wanted at most %d elements",
+                         (long long)p->h, (long long)p->w, INT32_MAX);
+    }
+    tni_parallel(p->n * p->c, grain(p), max_planes, &q);
+    return TN_OK;
+}
+
+/* Two input rows below one output row: dy where the index points, zero elsewhere. */
+static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n, int32_t base, int32_t w,
+                       REAL *restrict dx0, REAL *restrict dx1)
+{
+    for (int64_t j = 0; j < n; j++) {
+        int32_t at = index[j] - base - 2 * (int32_t)j;
+        REAL d = dy[j];
+        dx0[2 * j] = at == 0 ? d : 0;
+        dx0[2 * j + 1] = at == 1 ? d : 0;
+        dx1[2 * j] = at == w ? d : 0;
+        dx1[2 * j + 1] = at == w + 1 ? d : 0;
+    }
+}
+
+static void max_grad_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    bool halving = is_halving(p);
+    for (int64_t k = begin; k < end; k++) {
+        const REAL *dy = q->from + k * p->oh * p->ow;
+        const int32_t *index = q->winner + k * p->oh * p->ow;
+        REAL *dx = q->to + k * p->h * p->w;
+        if (!halving) {
+            memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
+            for (int64_t j = 0; j < p->oh * p->ow; j++) {
+                dx[index[j]] += dy[j];
+            }
+            continue;
+        }
+        for (int64_t i = 0; i < p->oh; i++) {
+            REAL *row = dx + 2 * i * p->w;
+            spread_row(dy + i * p->ow, index + i * p->ow, p->ow, (int32_t)(2 * i * p->w), (int32_t)p->w, row,
+                       row + p->w);
+            if (p->w % 2) {
+                row[p->w - 1] = 0;
+                row[2 * p->w - 1] = 0;
+            }
+        }
+        if (p->h % 2) {
+            memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
+        }
+    }
+}
+
+tn_status K(tni_max_pool2d_grad)(void *dx, const void *dy, const int32_t *index, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = dy, .to = dx, .winner = index};
+    tni_parallel(p->n * p->c, grain(p), max_grad_planes, &q);
+    return TN_OK;
+}
+
+/* ---- average ---------------------------------------------------------------------------------------- */
+
+/* A window cut to the image, and what its sum is divided by. */
+typedef struct window {
+    int64_t top, bottom, left, right;
+    REAL scale;
+} window;
+
+/* Counted with the padding, but not beyond it: a window that ceil_mode lets hang over counts less. */
+static window average_window(const tni_pool2d *p, int64_t i, int64_t j)
+{
+    window w;
+    w.top = i * p->stride[0] - p->padding[0];
+    w.left = j * p->stride[1] - p->padding[1];
+    w.bottom = TNI_MIN(w.top + p->kernel[0], p->h + p->padding[0]);
+    w.right = TNI_MIN(w.left + p->kernel[1], p->w + p->padding[1]);
+    int64_t count = (w.bottom - w.top) * (w.right - w.left);
+    w.top = TNI_MAX(w.top, 0);
+    w.left = TNI_MAX(w.left, 0);
+    w.bottom = TNI_MAX(TNI_MIN(w.bottom, p->h), w.top);
+    w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
+    if (!p->include_padding) {
+        count = (w.bottom - w.top) * (w.right - w.left);
+    }
+    w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
+    return w;
+}
+
+/* Output i of n takes inputs floor(i size / n) up to ceil((i + 1) size / n). */
+static window adaptive_window(const tni_pool2d *p, int64_t i, int64_t j)
+{
+    window w;
+    w.top = i * p->h / p->oh;
+    w.bottom = ((i + 1) * p->h + p->oh - 1) / p->oh;
+    w.left = j * p->w / p->ow;
+    w.right = ((j + 1) * p->w + p->ow - 1) / p->ow;
+    int64_t count = (w.bottom - w.top) * (w.right - w.left);
+    w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
+    return w;
+}
+
+typedef window (*window_of)(const tni_pool2d *p, int64_t i, int64_t j);
+
+static void mean_plane(const tni_pool2d *p, window_of of, const REAL *x, REAL *y)
+{
+    for (int64_t i = 0; i < p->oh; i++) {
+        for (int64_t j = 0; j < p->ow; j++) {
+            window w = of(p, i, j);
+            REAL sum = 0;
+            for (int64_t r = w.top; r < w.bottom; r++) {
+                for (int64_t s = w.left; s < w.right; s++) {
+                    sum += x[r * p->w + s];
+                }
+            }
+            y[i * p->ow + j] = sum * w.scale;
+        }
+    }
+}
+
+static void mean_grad_plane(const tni_pool2d *p, window_of of, const REAL *dy, REAL *dx)
+{
+    memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
+    for (int64_t i = 0; i < p->oh; i++) {
+        for (int64_t j = 0; j < p->ow; j++) {
+            window w = of(p, i, j);
+            REAL d = dy[i * p->ow + j] * w.scale;
+            for (int64_t r = w.top; r < w.bottom; r++) {
+                for (int64_t s = w.left; s < w.right; s++) {
+                    dx[r * p->w + s] += d;
+                }
+            }
+        }
+    }
+}
+
+static void mean_halves(const tni_pool2d *p, const REAL *restrict x, REAL *restrict y)
+{
+    for (int64_t i = 0; i < p->oh; i++) {
+        const REAL *restrict x0 = x + 2 * i * p->w;
+        const REAL *restrict x1 = x0 + p->w;
+        for (int64_t j = 0; j < p->ow; j++) {
+            y[i * p->ow + j] = (x0[2 * j] + x0[2 * j + 1] + x1[2 * j] + x1[2 * j + 1]) * (REAL)0.25;
+        }
+    }
+}
+
+static void average_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    bool halving = is_halving(p);
+    for (int64_t k = begin; k < end; k++) {
+        const REAL *x = q->from + k * p->h * p->w;
+        REAL *y = q->to + k * p->oh * p->ow;
+        if (halving) {
+            mean_halves(p, x, y);
+        } else {
+            mean_plane(p, average_window, x, y);
+        }
+    }
+}
+
+static void average_grad_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    for (int64_t k = begin; k < end; k++) {
+        mean_grad_plane(p, average_window, q->from + k * p->oh * p->ow, q->to + k * p->h * p->w);
+    }
+}
+
+static void adaptive_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    for (int64_t k = begin; k < end; k++) {
+        mean_plane(p, adaptive_window, q->from + k * p->h * p->w, q->to + k * p->oh * p->ow);
+    }
+}
+
+static void adaptive_grad_planes(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d *p = q->p;
+    for (int64_t k = begin; k < end; k++) {
+        mean_grad_plane(p, adaptive_window, q->from + k * p->oh * p->ow, q->to + k * p->h * p->w);
+    }
+}
+
+tn_status K(tni_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = x, .to = y};
+    tni_parallel(p->n * p->c, grain(p), average_planes, &q);
+    return TN_OK;
+}
+
+tn_status K(tni_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = dy, .to = dx};
+    tni_parallel(p->n * p->c, grain(p), average_grad_planes, &q);
+    return TN_OK;
+}
+
+tn_status K(tni_adaptive_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = x, .to = y};
+    tni_parallel(p->n * p->c, grain(p), adaptive_planes, &q);
+    return TN_OK;
+}
+
+tn_status K(tni_adaptive_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
+{
+    pool q = {.p = p, .from = dy, .to = dx};
+    tni_parallel(p->n * p->c, grain(p), adaptive_grad_planes, &q);
+    return TN_OK;
+}

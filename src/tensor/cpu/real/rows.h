@@ -1,0 +1,90 @@
+/*
+ * rows.h - what the row kernels share: sums over a row of REAL, and how many rows make a chunk.
+ *
+ * Sums: vector lanes inside a block of BLOCK elements, blocks added in double. In f32 the error is that of
+ * adding at most BLOCK / lanes numbers, whatever the length of the row.
+ */
+#ifndef TNI_CPU_ROWS_H
+#define TNI_CPU_ROWS_H
+
+#include <math.h>
+
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+#ifdef TNI_REAL_IS_f32
+#define REAL_EXP(x) tn_exp_f32(x)
+#define REAL_LOG(x) tn_log_f32(x)
+#define REAL_SQRT(x) __builtin_sqrtf(x)
+#define REAL_INFINITY ((REAL)INFINITY)
+#else
+#define REAL_EXP(x) tn_exp_f64(x)
+#define REAL_LOG(x) tn_log_f64(x)
+#define REAL_SQRT(x) __builtin_sqrt(x)
+#define REAL_INFINITY ((REAL)INFINITY)
+#endif
+
+#define BLOCK 2048
+
+/* Rows per chunk: about 16k elements' worth of cheap work; weight: cost of one element against a copy. */
+static inline int64_t row_grain(int64_t row, int64_t weight)
+{
+    int64_t work = (row > 0 ? row : 1) * weight;
+    return work >= 32768 ? 1 : 32768 / work;
+}
+
+/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty row. */
+static inline REAL row_max(const REAL *x, int64_t n)
+{
+    REAL top = -REAL_INFINITY;
+#pragma omp simd reduction(max : top)
+    for (int64_t j = 0; j < n; j++) {
+        top = x[j] > top ? x[j] : top;
+    }
+    return top;
+}
+
+static inline REAL row_sum_exp(const REAL *x, REAL top, int64_t n)
+{
+    REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        sum += REAL_EXP(x[j] - top);
+    }
+    return sum;
+}
+
+static inline double row_sum(const REAL *x, int64_t n)
+{
+    double total = 0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t end = TNI_MIN(b + BLOCK, n);
+        REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = b; j < end; j++) {
+            sum += x[j];
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
+/* sum of (x - center)^2 */
+static inline double row_sum_squares(const REAL *x, REAL center, int64_t n)
+{
+    double total = 0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t end = TNI_MIN(b + BLOCK, n);
+        REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = b; j < end; j++) {
+            REAL d = x[j] - center;
+            sum += d * d;
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/*
+ * softmax.c - softmax and log-softmax of the rows of a dense [n, c] array, and their gradients.
+ *
+ * The row's maximum is subtracted first, so that exp never overflows (Goodfellow et al., Deep Learning
+ * (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch.
+ */
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/real/rows.h"
+
+typedef struct softmax_job {
+    REAL *y;
+    const REAL *x, *dy;
+    int64_t c;
+    bool log;
+} softmax_job;
+
+static void softmax_row(REAL *y, const REAL *x, int64_t c)
+{
+    REAL top = row_max(x, c);
+    REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < c; j++) {
+        REAL e = REAL_EXP(x[j] - top);
+        y[j] = e;
+        sum += e;
+    }
+    REAL scale = (REAL)1 / sum;
+#pragma omp simd
+    for (int64_t j = 0; j < c; j++) {
+        y[j] *= scale;
+    }
+}
+
+static void log_softmax_row(REAL *y, const REAL *x, int64_t c)
+{
+    REAL top = row_max(x, c);
+    REAL log_sum = REAL_LOG(row_sum_exp(x, top, c));
+#pragma omp simd
+    for (int64_t j = 0; j < c; j++) {
+        /* two subtractions: top may be much larger than either difference */
+        y[j] = (x[j] - top) - log_sum;
+    }
+}
+
+static void softmax_chunk(void *context, int64_t begin, int64_t end)
+{
+    const softmax_job *job = context;
+    for (int64_t i = begin; i < end; i++) {
+        if (job->log) {
+            log_softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
+        } else {
+            softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
+        }
+    }
+}
+
+tn_status K(tni_softmax)(const tni_array *y, const tni_array *x, bool log)
+{
+    softmax_job job = {.y = y->data, .x = x->data, .c = x->size[1], .log = log};
+    tni_parallel(x->size[0], row_grain(job.c, 8), softmax_chunk, &job);
+    return TN_OK;
+}
+
+/* softmax: dx = y (dy - sum(dy y)); log-softmax: dx = dy - exp(y) sum(dy) */
+static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
+{
+    const softmax_job *job = context;
+    int64_t c = job->c;
+    for (int64_t i = begin; i < end; i++) {
+        REAL *restrict dx = job->y + i * c;
+        const REAL *restrict y = job->x + i * c;
+        const REAL *restrict dy = job->dy + i * c;
+        REAL sum = 0;
+        if (job->log) {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t j = 0; j < c; j++) {
+                sum += dy[j];
+            }
+#pragma omp simd
+            for (int64_t j = 0; j < c; j++) {
+                dx[j] = dy[j] - REAL_EXP(y[j]) * sum;
+            }
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t j = 0; j < c; j++) {
+                sum += dy[j] * y[j];
+            }
+#pragma omp simd
+            for (int64_t j = 0; j < c; j++) {
+                dx[j] = y[j] * (dy[j] - sum);
+            }
+        }
+    }
+}
+
+tn_status K(tni_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y, bool log)
+{
+    softmax_job job = {.y = dx->data, .x = y->data, .dy = dy->data, .c = y->size[1], .log = log};
+    tni_parallel(y->size[0], row_grain(job.c, log ? 6 : 2), softmax_grad_chunk, &job);
+    return TN_OK;
+}

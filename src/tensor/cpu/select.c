@@ -1,0 +1,93 @@
+/*
+ * select.c - which instruction set the kernels use: the best that processor and operating system offer.
+ *
+ * TN_SIMD=baseline|avx2|avx512 in the environment asks for another one: what this processor lacks falls
+ * back to the best it has below that, an unknown name is ignored. tn_info shows the choice.
+ */
+#include <stdlib.h>
+
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+extern const tni_backend tni_cpu_table_baseline;
+#if defined(__x86_64__)
+extern const tni_backend tni_cpu_table_avx2;
+extern const tni_backend tni_cpu_table_avx512;
+#endif
+
+typedef struct choice {
+    const char *name;
+    const tni_backend *table;
+} choice;
+
+static const choice choices[] = {
+    { "baseline", &tni_cpu_table_baseline },
+#if defined(__x86_64__)
+    { "avx2", &tni_cpu_table_avx2 },
+    { "avx512", &tni_cpu_table_avx512 },
+#endif
+};
+enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
+
+/* Index of the best table this processor can run. The builtins ask the operating system too. */
+static int best_choice(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    __builtin_cpu_init();
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("bmi2")) {
+        return 0;
+    }
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) {
+        return 1;
+    }
+    return 2;
+#else
+    return 0;
+#endif
+}
+
+/* The choice is a pure function of processor and environment: threads that race here agree. */
+static const choice *chosen(void)
+{
+    static _Atomic(const choice *) known;
+    const choice *c = atomic_load_explicit(&known, memory_order_acquire);
+    if (TNI_LIKELY(c != NULL)) return c;
+    int best = best_choice();
+    const char *wish = getenv("TN_SIMD");
+    for (int i = 0; wish && i < best; i++) {
+        if (strcmp(wish, choices[i].name) == 0) best = i;
+    }
+    c = &choices[best];
+    atomic_store_explicit(&known, c, memory_order_release);
+    return c;
+}
+
+const tni_backend *tni_cpu_backend(void)
+{
+    return chosen()->table;
+}
+
+const char *tni_cpu_simd(void)
+{
+    return chosen()->name;
+}
+
+const tni_backend *tni_cpu_table(const char *simd)
+{
+    int best = best_choice();
+    for (int i = 0; i < N_CHOICES && i <= best; i++) {
+        if (strcmp(simd, choices[i].name) == 0) return choices[i].table;
+    }
+    return NULL;
+}

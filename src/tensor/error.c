@@ -1,0 +1,117 @@
+/*
+ * error.c - status and message, set at the origin only, in a static thread-local buffer (works when out of
+ * memory). TN_TRAP=1 aborts at the origin, for a debugger.
+ */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "tensor/internal.h"
+
+static _Thread_local char message[2048];
+static _Thread_local tn_status pending;
+
+_Thread_local void (*tni_error_context)(char *buffer, size_t size);
+_Thread_local uint64_t tni_error_count;
+
+static void trap(void)
+{
+    const char *wanted = getenv("TN_TRAP");
+
+    if (wanted && wanted[0] == '1')
+        raise(SIGABRT);
+}
+
+static void set(tn_status status, const char *format, va_list args)
+{
+    size_t n;
+
+    vsnprintf(message, sizeof message, format, args);
+    n = strlen(message);
+    if (tni_error_context)
+        tni_error_context(message + n, sizeof message - n);
+    pending = status;
+    tni_error_count++;
+    trap();
+}
+
+void *tni_fail(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    set(status, format, args);
+    va_end(args);
+    return NULL;
+}
+
+tn_status tni_error(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    set(status, format, args);
+    va_end(args);
+    return status;
+}
+
+void *tn_fail(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    set(status == TN_OK ? TN_E_INVALID : status, format, args);
+    va_end(args);
+    return NULL;
+}
+
+tn_status tni_poison(const char *function, const char *argument)
+{
+    if (pending != TN_OK)
+        return pending;
+    return tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor or object (TN_NONE for an absent one)",
+                     function, argument);
+}
+
+tn_status tni_pending(void)
+{
+    return pending != TN_OK ? pending : TN_OK;
+}
+
+const char *tn_error(void)
+{
+    return message;
+}
+
+tn_status tn_error_status(void)
+{
+    return pending;
+}
+
+void tn_error_clear(void)
+{
+    message[0] = '\0';
+    pending = TN_OK;
+}
+
+const char *tn_status_name(tn_status status)
+{
+    static const char *const names[] = {
+        [TN_OK] = "TN_OK",
+        [TN_E_INVALID] = "TN_E_INVALID",
+        [TN_E_SHAPE] = "TN_E_SHAPE",
+        [TN_E_DTYPE] = "TN_E_DTYPE",
+        [TN_E_DEVICE] = "TN_E_DEVICE",
+        [TN_E_INDEX] = "TN_E_INDEX",
+        [TN_E_NAME] = "TN_E_NAME",
+        [TN_E_STATE] = "TN_E_STATE",
+        [TN_E_NOMEM] = "TN_E_NOMEM",
+        [TN_E_IO] = "TN_E_IO",
+        [TN_E_FORMAT] = "TN_E_FORMAT",
+        [TN_E_UNSUPPORTED] = "TN_E_UNSUPPORTED",
+        [TN_E_BACKEND] = "TN_E_BACKEND",
+    };
+
+    if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names)
+        return "unknown status";
+    return names[status];
+}

@@ -1,0 +1,317 @@
+/*
+ * formulas.h - every pointwise function once: a number, how many parameters it has, what it costs, and
+ * its formula, for f32, f64 and (where it makes sense) integers, on the CPU and on the GPU.
+ *
+ * A line is F(name, parameters, cost, formula). In a formula x, y, z are the operands, p and q the
+ * parameters, R the type, M(f) the variant of a function of math.h. Short floats compute in f32, integers
+ * below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as bool.
+ * Names: u_, b_, t_ by number of operands; TNI_U_exp, TNI_B_add, TNI_T_where number them.
+ */
+#ifndef TNI_FORMULAS_H
+#define TNI_FORMULAS_H
+
+#include "tensor/math.h"
+
+enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least before a second one helps */
+
+/* ---- one operand -------------------------------------------------------------------------------- */
+
+#define TNI_UNARY_LIST(F)                                                                          \
+    F(neg, 0, LIGHT, -x)                                                                           \
+    F(abs, 0, LIGHT, M(abs)(x))                                                                    \
+    F(sign, 0, LIGHT, x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0 * x)                               \
+    F(square, 0, LIGHT, x * x)                                                                     \
+    F(sqrt, 0, LIGHT, M(sqrt)(x))                                                                  \
+    F(rsqrt, 0, LIGHT, (R)1 / M(sqrt)(x))                                                          \
+    F(reciprocal, 0, LIGHT, (R)1 / x)                                                              \
+    F(exp, 0, HEAVY, M(exp)(x))                                                                    \
+    F(expm1, 0, HEAVY, M(expm1)(x))                                                                \
+    F(log, 0, HEAVY, M(log)(x))                                                                    \
+    F(log1p, 0, HEAVY, M(log1p)(x))                                                                \
+    F(sin, 0, HEAVY, M(sin)(x))                                                                    \
+    F(cos, 0, HEAVY, M(cos)(x))                                                                    \
+    F(tanh, 0, HEAVY, M(tanh)(x))                                                                  \
+    F(sigmoid, 0, HEAVY, M(sigmoid)(x))                                                            \
+    F(erf, 0, HEAVY, M(erf)(x))                                                                    \
+    F(relu, 0, LIGHT, x <= (R)0 ? (R)0 : x)                                                        \
+    F(leaky_relu, 1, LIGHT, x > (R)0 ? x : p * x)                                                  \
+    F(elu, 1, HEAVY, x > (R)0 ? x : p * M(expm1)(x))                                               \
+    F(silu, 0, HEAVY, x * M(sigmoid)(x))                                                           \
+    F(gelu, 0, HEAVY, x * M(normal_cdf)(x))                                                        \
+    F(gelu_tanh, 0, HEAVY, x * M(gelu_tanh_gate)(x))                                               \
+    F(softplus, 2, HEAVY, p * x > q ? x : M(log1p)(M(exp)(p * x > q ? (R)0 : p * x)) / p)          \
+    F(clamp, 2, LIGHT, x < p ? p : x > q ? q : x)                                                  \
+    F(add_scalar, 1, LIGHT, x + p)                                                                 \
+    F(sub_scalar, 1, LIGHT, x - p)                                                                 \
+    F(rsub_scalar, 1, LIGHT, p - x)                                                                \
+    F(mul_scalar, 1, LIGHT, x * p)                                                                 \
+    F(div_scalar, 1, LIGHT, x / p)                                                                 \
+    F(pow_scalar, 1, HEAVY, M(pow)(x, p))
+
+#define TNI_UNARY_PREDICATE_LIST(F)                                                                \
+    F(logical_not, 0, LIGHT, !(x != (R)0))                                                         \
+    F(isnan, 0, LIGHT, x != x)                                                                     \
+    F(isfinite, 0, LIGHT, x - x == (R)0)                                                           \
+    F(eq_scalar, 1, LIGHT, x == p)                                                                 \
+    F(lt_scalar, 1, LIGHT, x < p)                                                                  \
+    F(gt_scalar, 1, LIGHT, x > p)
+
+/* ---- two operands: after the operators, gradients (x = dy, y = the x or y that forward saw) ------- */
+
+#define TNI_BINARY_LIST(F)                                                                         \
+    F(add, 0, LIGHT, x + y)                                                                        \
+    F(sub, 0, LIGHT, x - y)                                                                        \
+    F(mul, 0, LIGHT, x * y)                                                                        \
+    F(div, 0, LIGHT, x / y)                                                                        \
+    F(pow, 0, HEAVY, M(pow)(x, y))                                                                 \
+    F(minimum, 0, LIGHT, x < y ? x : y < x ? y : x + (R)0 * y)                                     \
+    F(maximum, 0, LIGHT, x > y ? x : y > x ? y : x + (R)0 * y)                                     \
+    F(lerp, 1, LIGHT, x + p * (y - x))                                                             \
+    F(masked_fill, 1, LIGHT, y != (R)0 ? p : x)                                                    \
+    F(abs_grad, 0, LIGHT, y > (R)0 ? x : y < (R)0 ? -x : (R)0 * y)                                 \
+    F(square_grad, 0, LIGHT, x * ((R)2 * y))                                                       \
+    F(sqrt_grad, 0, LIGHT, x / ((R)2 * y))                                                         \
+    F(rsqrt_grad, 0, LIGHT, (R)-0.5 * x * (y * y * y))                                             \
+    F(reciprocal_grad, 0, LIGHT, -x * (y * y))                                                     \
+    F(expm1_grad, 0, LIGHT, x * (y + (R)1))                                                        \
+    F(log1p_grad, 0, LIGHT, x / ((R)1 + y))                                                        \
+    F(sin_grad, 0, HEAVY, x * M(cos)(y))                                                           \
+    F(cos_grad, 0, HEAVY, -x * M(sin)(y))                                                          \
+    F(tanh_grad, 0, LIGHT, x * ((R)1 - y * y))                                                     \
+    F(sigmoid_grad, 0, LIGHT, x * (y * ((R)1 - y)))                                                \
+    F(erf_grad, 0, HEAVY, x * ((R)1.12837916709551257390 * M(exp)(-(y * y))))                      \
+    F(relu_grad, 0, LIGHT, y <= (R)0 ? (R)0 : x)                                                   \
+    F(leaky_relu_grad, 1, LIGHT, y > (R)0 ? x : p * x)                                             \
+    F(elu_grad, 1, HEAVY, y > (R)0 ? x : x * (p * M(exp)(y)))                                      \
+    F(silu_grad, 0, HEAVY, x * M(silu_slope)(y))                                                   \
+    F(gelu_grad, 0, HEAVY, x * M(gelu_slope)(y))                                                   \
+    F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
+    F(softplus_grad, 2, HEAVY, p * y > q ? x : x * M(sigmoid)(p * y))                              \
+    F(clamp_grad, 2, LIGHT, y < p ? (R)0 : y > q ? (R)0 : x)                                       \
+    F(pow_scalar_grad, 1, HEAVY, p == (R)0 ? (R)0 : x * (p * M(pow)(y, p - (R)1)))
+
+#define TNI_BINARY_PREDICATE_LIST(F)                                                               \
+    F(eq, 0, LIGHT, x == y)                                                                        \
+    F(ne, 0, LIGHT, x != y)                                                                        \
+    F(lt, 0, LIGHT, x < y)                                                                         \
+    F(le, 0, LIGHT, x <= y)                                                                        \
+    F(gt, 0, LIGHT, x > y)                                                                         \
+    F(ge, 0, LIGHT, x >= y)                                                                        \
+    F(logical_and, 0, LIGHT, (x != (R)0) & (y != (R)0))                                            \
+    F(logical_or, 0, LIGHT, (x != (R)0) | (y != (R)0))                                             \
+    F(logical_xor, 0, LIGHT, (x != (R)0) ^ (y != (R)0))
+
+/* ---- three operands (gradients: x = dy) ----------------------------------------------------------- */
+
+/* scaled_diff: p dy (x - m), the gradient of the variance. norm_grad: p is the norm's order, z its value.
+ * div_grad, pow_grad: by the divisor y / exponent, given z = the quotient / base y and power z. */
+#define TNI_TERNARY_LIST(F)                                                                        \
+    F(where, 0, LIGHT, x != (R)0 ? y : z)                                                          \
+    F(minimum_grad, 0, LIGHT, y > z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
+    F(maximum_grad, 0, LIGHT, y < z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
+    F(div_grad, 0, LIGHT, -x * z / y)                                                              \
+    F(pow_base_grad, 0, HEAVY, z == (R)0 ? (R)0 : x * (z * M(pow)(y, z - (R)1)))                   \
+    F(pow_exponent_grad, 0, HEAVY, (y == (R)0) & (z <= (R)1) ? (R)0 : x * (z * M(log)(y)))         \
+    F(scaled_diff, 1, LIGHT, x * (p * (y - z)))                                                    \
+    F(extreme_grad, 0, LIGHT, y == z ? x : (R)0)                                                   \
+    F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \
+    F(norm_grad, 1, HEAVY, z == (R)0 ? (R)0 : x * M(norm_slope)(y, z, p))
+
+/* ---- on integers: the same names; W() wraps around -------------------------------------------------- */
+
+#define TNI_UNARY_INT_LIST(F)                                                                      \
+    F(neg, 0, LIGHT, W(0, -, x))                                                                   \
+    F(abs, 0, LIGHT, x < 0 ? W(0, -, x) : x)                                                       \
+    F(sign, 0, LIGHT, (x > 0) - (x < 0))                                                           \
+    F(square, 0, LIGHT, W(x, *, x))                                                                \
+    F(relu, 0, LIGHT, x < 0 ? 0 : x)                                                               \
+    F(clamp, 2, LIGHT, x < p ? p : x > q ? q : x)                                                  \
+    F(add_scalar, 1, LIGHT, W(x, +, p))                                                            \
+    F(sub_scalar, 1, LIGHT, W(x, -, p))                                                            \
+    F(rsub_scalar, 1, LIGHT, W(p, -, x))                                                           \
+    F(mul_scalar, 1, LIGHT, W(x, *, p))                                                            \
+    F(pow_scalar, 1, HEAVY, tni_pow_int(x, p))
+
+#define TNI_UNARY_INT_PREDICATE_LIST(F)                                                            \
+    F(logical_not, 0, LIGHT, x == 0)                                                               \
+    F(isnan, 0, LIGHT, 0 * x)                                                                      \
+    F(isfinite, 0, LIGHT, 1 | (0 * x))                                                             \
+    F(eq_scalar, 1, LIGHT, x == p)                                                                 \
+    F(lt_scalar, 1, LIGHT, x < p)                                                                  \
+    F(gt_scalar, 1, LIGHT, x > p)
+
+#define TNI_BINARY_INT_LIST(F)                                                                     \
+    F(add, 0, LIGHT, W(x, +, y))                                                                   \
+    F(sub, 0, LIGHT, W(x, -, y))                                                                   \
+    F(mul, 0, LIGHT, W(x, *, y))                                                                   \
+    F(pow, 0, HEAVY, tni_pow_int(x, y))                                                            \
+    F(minimum, 0, LIGHT, x < y ? x : y)                                                            \
+    F(maximum, 0, LIGHT, x > y ? x : y)                                                            \
+    F(masked_fill, 1, LIGHT, y != 0 ? p : x)
+
+#define TNI_BINARY_INT_PREDICATE_LIST(F)                                                           \
+    F(eq, 0, LIGHT, x == y)                                                                        \
+    F(ne, 0, LIGHT, x != y)                                                                        \
+    F(lt, 0, LIGHT, x < y)                                                                         \
+    F(le, 0, LIGHT, x <= y)                                                                        \
+    F(gt, 0, LIGHT, x > y)                                                                         \
+    F(ge, 0, LIGHT, x >= y)                                                                        \
+    F(logical_and, 0, LIGHT, (x != 0) & (y != 0))                                                  \
+    F(logical_or, 0, LIGHT, (x != 0) | (y != 0))                                                   \
+    F(logical_xor, 0, LIGHT, (x != 0) ^ (y != 0))
+
+#define TNI_TERNARY_INT_LIST(F) F(where, 0, LIGHT, x != 0 ? y : z)
+
+/* ---- reductions: sum_abs_pow: sum |x|^p; var: sum (x - mean)^2 / (n - p); max_abs: max |x| --------- */
+
+#define TNI_REDUCE_LIST(F)                                                                         \
+    F(sum) F(mean) F(prod) F(max) F(min) F(max_abs) F(any) F(all) F(var) F(sum_abs_pow)            \
+    F(norm) F(logsumexp)
+
+/* ---- numbers ---------------------------------------------------------------------------------------- */
+
+#define TNI_NUMBER_U(name, parameters, cost, formula) TNI_U_##name,
+#define TNI_NUMBER_B(name, parameters, cost, formula) TNI_B_##name,
+#define TNI_NUMBER_T(name, parameters, cost, formula) TNI_T_##name,
+#define TNI_NUMBER_R(name) TNI_R_##name,
+
+enum {
+    TNI_UNARY_LIST(TNI_NUMBER_U) TNI_U_PREDICATES,
+    TNI_U_BEFORE = TNI_U_PREDICATES - 1, /* so that the first predicate has the number TNI_U_PREDICATES */
+    TNI_UNARY_PREDICATE_LIST(TNI_NUMBER_U) TNI_U_COUNT
+};
+enum {
+    TNI_BINARY_LIST(TNI_NUMBER_B) TNI_B_PREDICATES,
+    TNI_B_BEFORE = TNI_B_PREDICATES - 1,
+    TNI_BINARY_PREDICATE_LIST(TNI_NUMBER_B) TNI_B_COUNT
+};
+enum { TNI_TERNARY_LIST(TNI_NUMBER_T) TNI_T_COUNT };
+enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
+
+/* ---- functions: tni_u_exp_f32(x, p, q) and so on ------------------------------------------------------- */
+
+#define TNI_SQRT_HALF 0.70710678118654752440
+#define TNI_SQRT_2_PI 0.79788456080286535588  /* sqrt(2 / pi) */
+#define TNI_NORMAL_DENSITY_0 0.39894228040143267794 /* 1 / sqrt(2 pi) */
+#define TNI_GELU_CUBIC 0.044715 /* Hendrycks and Gimpel (2016), section 2 */
+
+/* gelu: slope Phi(x) + x phi(x). gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u),
+ * u = sqrt(2/pi) (x + 0.044715 x^3); slope g + 2 x g (1 - g) u'. silu: slope s (1 + x (1 - s)).
+ * norm: d (sum |x|^p)^(1/p) / dx = sign(x) (|x| / y)^(p-1); 0 at x = 0, and for p = 1 sign(x). */
+#define TNI_SHARED_FORMULAS(R, S)                                                                  \
+    TN_FN R tn_sigmoid_##S(R x)                                                                    \
+    {                                                                                              \
+        return (R)1 / ((R)1 + tn_exp_##S(-x));                                                     \
+    }                                                                                              \
+    TN_FN R tn_silu_slope_##S(R x)                                                                 \
+    {                                                                                              \
+        R s = tn_sigmoid_##S(x);                                                                   \
+        return s * ((R)1 + x * ((R)1 - s));                                                        \
+    }                                                                                              \
+    TN_FN R tn_normal_cdf_##S(R x)                                                                 \
+    {                                                                                              \
+        return (R)0.5 * ((R)1 + tn_erf_##S(x * (R)TNI_SQRT_HALF));                                 \
+    }                                                                                              \
+    TN_FN R tn_gelu_slope_##S(R x)                                                                 \
+    {                                                                                              \
+        R c = x < (R)-40 ? (R)-40 : x > (R)40 ? (R)40 : x;                                         \
+        R density = (R)TNI_NORMAL_DENSITY_0 * tn_exp_##S((R)-0.5 * c * c);                         \
+        return tn_normal_cdf_##S(x) + c * density;                                                 \
+    }                                                                                              \
+    TN_FN R tn_gelu_tanh_gate_##S(R x)                                                             \
+    {                                                                                              \
+        R u = (R)TNI_SQRT_2_PI * (x + (R)TNI_GELU_CUBIC * x * x * x);                              \
+        return tn_sigmoid_##S((R)2 * u);                                                           \
+    }                                                                                              \
+    TN_FN R tn_gelu_tanh_slope_##S(R x)                                                            \
+    {                                                                                              \
+        R c = x < (R)-40 ? (R)-40 : x > (R)40 ? (R)40 : x;                                         \
+        R g = tn_gelu_tanh_gate_##S(c);                                                            \
+        R du = (R)TNI_SQRT_2_PI * ((R)1 + (R)(3 * TNI_GELU_CUBIC) * c * c);                        \
+        return g + (R)2 * c * g * ((R)1 - g) * du;                                                 \
+    }                                                                                              \
+    TN_FN R tn_norm_slope_##S(R x, R y, R p)                                                       \
+    {                                                                                              \
+        R a = tn_abs_##S(x) / y;                                                                   \
+        R m = p == (R)2 ? a : p == (R)1 ? (R)1 : tn_pow_##S(x == (R)0 ? (R)1 : a, p - (R)1);       \
+        return x > (R)0 ? m : x < (R)0 ? -m : (R)0 * x;                                            \
+    }
+
+TNI_SHARED_FORMULAS(float, f32)
+TNI_SHARED_FORMULAS(double, f64)
+
+/* By squaring, wrapping around; a negative exponent gives 0, and +-1 for x = +-1. */
+TN_FN int64_t tni_pow_int(int64_t x, int64_t n)
+{
+    uint64_t base = (uint64_t)x;
+    uint64_t y = 1;
+
+    if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;
+    for (; n > 0; n >>= 1) {
+        if (n & 1) y *= base;
+        base *= base;
+    }
+    return (int64_t)y;
+}
+
+#define W(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))
+
+#define TNI_U_BODY(T, S, name, formula)                                                            \
+    TN_FN T tni_u_##name##_##S(T x, T p, T q)                                                      \
+    {                                                                                              \
+        (void)p;                                                                                   \
+        (void)q;                                                                                   \
+        return (T)(formula);                                                                       \
+    }
+#define TNI_B_BODY(T, S, name, formula)                                                            \
+    TN_FN T tni_b_##name##_##S(T x, T y, T p, T q)                                                 \
+    {                                                                                              \
+        (void)p;                                                                                   \
+        (void)q;                                                                                   \
+        return (T)(formula);                                                                       \
+    }
+#define TNI_T_BODY(T, S, name, formula)                                                            \
+    TN_FN T tni_t_##name##_##S(T x, T y, T z, T p, T q)                                            \
+    {                                                                                              \
+        (void)p;                                                                                   \
+        (void)q;                                                                                   \
+        return (T)(formula);                                                                       \
+    }
+
+#define R float
+#define M(f) tn_##f##_f32
+#define TNI_U_F32(name, parameters, cost, formula) TNI_U_BODY(float, f32, name, formula)
+#define TNI_B_F32(name, parameters, cost, formula) TNI_B_BODY(float, f32, name, formula)
+#define TNI_T_F32(name, parameters, cost, formula) TNI_T_BODY(float, f32, name, formula)
+TNI_UNARY_LIST(TNI_U_F32)
+TNI_UNARY_PREDICATE_LIST(TNI_U_F32)
+TNI_BINARY_LIST(TNI_B_F32)
+TNI_BINARY_PREDICATE_LIST(TNI_B_F32)
+TNI_TERNARY_LIST(TNI_T_F32)
+#undef R
+#undef M
+
+#define R double
+#define M(f) tn_##f##_f64
+#define TNI_U_F64(name, parameters, cost, formula) TNI_U_BODY(double, f64, name, formula)
+#define TNI_B_F64(name, parameters, cost, formula) TNI_B_BODY(double, f64, name, formula)
+#define TNI_T_F64(name, parameters, cost, formula) TNI_T_BODY(double, f64, name, formula)
+TNI_UNARY_LIST(TNI_U_F64)
+TNI_UNARY_PREDICATE_LIST(TNI_U_F64)
+TNI_BINARY_LIST(TNI_B_F64)
+TNI_BINARY_PREDICATE_LIST(TNI_B_F64)
+TNI_TERNARY_LIST(TNI_T_F64)
+#undef R
+#undef M
+
+#define TNI_U_I64(name, parameters, cost, formula) TNI_U_BODY(int64_t, i64, name, formula)
+#define TNI_B_I64(name, parameters, cost, formula) TNI_B_BODY(int64_t, i64, name, formula)
+#define TNI_T_I64(name, parameters, cost, formula) TNI_T_BODY(int64_t, i64, name, formula)
+TNI_UNARY_INT_LIST(TNI_U_I64)
+TNI_UNARY_INT_PREDICATE_LIST(TNI_U_I64)
+TNI_BINARY_INT_LIST(TNI_B_I64)
+TNI_BINARY_INT_PREDICATE_LIST(TNI_B_I64)
+TNI_TERNARY_INT_LIST(TNI_T_I64)
+#undef W
+
+#endif

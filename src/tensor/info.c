@@ -1,0 +1,71 @@
+/*
+ * info.c - what was built and what was found on this machine, for bug reports and log files.
+ */
+#include <cblas.h>
+#include <pthread.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "tensor/internal.h"
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+#if defined(__OPTIMIZE__)
+#define OPTIMISED "optimised"
+#else
+#define OPTIMISED "not optimised"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITISED ", address sanitizer"
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITISED ", address sanitizer"
+#endif
+#endif
+#ifndef SANITISED
+#define SANITISED ""
+#endif
+
+static char text[2048];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void build(void)
+{
+    static const char *const flavour[] = {"one thread", "pthread", "OpenMP"};
+    int parallel = openblas_get_parallel();
+    int processors = 1;
+
+#ifdef _OPENMP
+    processors = omp_get_num_procs();
+#endif
+    snprintf(text, sizeof text,
+             "version: %s\n"
+             "compiler: %s\n"
+             "build: %s%s\n"
+             "BLAS: %s (%s flavour)\n"
+             "SIMD: %s\n"
+             "threads: %d of %d processors\n"
+             "CUDA: %s\n",
+             TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
+             parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown", tni_cpu_simd(),
+             tn_num_threads(), processors, tn_cuda_available() ? "available" : tn_cuda_why());
+}
+
+const char *tn_info(void)
+{
+    pthread_once(&once, build);
+    return text;
+}
+
+const char *tn_version_string(void)
+{
+    return TN_VERSION;
+}

@@ -1,0 +1,152 @@
+/*
+ * internal.h - the inside of a tensor, for the library's own files.
+ *
+ * Floor by floor: this header knows storage, geometry, scopes, errors and the kernel table. The graph
+ * behind a tensor (node, out_index) belongs to src/autograd/; here it is only a pointer to drop.
+ */
+#ifndef TNI_INTERNAL_H
+#define TNI_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <tenon/tensor.h>
+#include "tensor/kernels.h"
+
+#if defined(__GNUC__)
+#define TNI_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#else
+#define TNI_LIKELY(x) (x)
+#define TNI_UNLIKELY(x) (x)
+#endif
+
+#define TNI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define TNI_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- errors (error.c) -------------------------------------------------------------------------- */
+
+/* The one place where status and message are set. Returns NULL. */
+void *tni_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+/* The same where a status is to be returned. */
+tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+/* What a status function returns when it was handed NULL: the pending status, or, with nothing pending,
+ * TN_E_INVALID saying that argument of function is NULL. */
+tn_status tni_poison(const char *function, const char *argument);
+/* nn sets it: appends where in the model we are (" (in fc1: Linear)") to a message being made. */
+extern _Thread_local void (*tni_error_context)(char *buffer, size_t size);
+/* Errors made by this thread so far: tells a new one from one that is still pending. */
+extern _Thread_local uint64_t tni_error_count;
+/* TN_OK, or what is pending: for functions whose callee already set the message. */
+tn_status tni_pending(void);
+
+/* ---- memory (alloc.c) --------------------------------------------------------------------------- */
+
+/* Every byte of the library comes through here: 64-byte aligned, cached by size, never zeroed.
+ * NULL and TN_E_NOMEM when the system refuses. size must be given back to tni_free. */
+void *tni_alloc(size_t size);
+void *tni_calloc(size_t size);
+void tni_free(void *block, size_t size);
+/* a * b or a + b; false on overflow. Sizes are never multiplied in any other way. */
+static inline bool tni_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool tni_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+char *tni_strdup(const char *text); /* tni_strfree */
+void tni_strfree(char *text);
+
+/* ---- storage and tensors (tensor.c) -------------------------------------------------------------- */
+
+typedef struct tni_storage {
+    atomic_int refs;
+    atomic_int buffer_marks; /* registered buffers over this memory: optimizers refuse it */
+    _Atomic uint64_t version;
+    tn_device device;
+    const tni_backend *backend;
+    void *data;
+    size_t nbytes;
+    void (*release)(void *user); /* borrowed memory: called at the end instead of backend->free */
+    void *user;
+    bool borrowed;
+} tni_storage;
+
+/* What autograd hangs on a tensor, shared between the handle and its node (neither owns the other). */
+typedef struct tni_gradmeta tni_gradmeta;
+typedef struct tni_node tni_node;
+
+struct tn_tensor {
+    atomic_int refs;
+    tn_dtype dtype;
+    tni_storage *storage;
+    int64_t offset; /* elements */
+    tn_shape shape;
+    int64_t stride[TN_MAX_RANK];
+    bool requires_grad; /* leaf's wish, or: has history */
+    int is_parameter, is_buffer; /* slots of modules that hold this handle as one */
+    int out_index;
+    tni_node *node;     /* made by; NULL for leaves */
+    tni_gradmeta *gm;   /* grad, hooks; made on demand */
+    char *name;         /* for messages; NULL when it has none */
+};
+
+/* Where and how an output is to be laid out. */
+typedef struct tni_spec {
+    tn_dtype dtype;
+    tn_shape shape;
+    bool strided; /* stride and offset count; else dense */
+    int64_t stride[TN_MAX_RANK];
+    int64_t offset;
+} tni_spec;
+
+/* product of sizes; -1 when it overflows int64 or a size is negative */
+int64_t tni_shape_numel(const tn_shape *shape);
+bool tni_shape_equal(const tn_shape *a, const tn_shape *b);
+void tni_dense_strides(const tn_shape *shape, int64_t *stride);
+/* axis in [-rank, rank) -> [0, rank); -1 and a message naming function otherwise */
+int tni_axis(const char *function, int axis, int rank);
+/* A tensor as text for messages: "[3,4]" or "weight [3,4]". Rotating thread-local buffers (8). */
+const char *tni_shape_text(const tn_shape *shape);
+const char *tni_text(const tn_tensor *t);
+
+/* A new tensor with its own storage, in the current scope. Fails without an open scope. */
+tn_tensor *tni_new(const tni_spec *spec, tn_device device);
+tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device);
+/* A new handle on t's storage with other geometry, no history, in the current scope. */
+tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec);
+/* The same geometry: what detach and saved tensors are. NOT entered in a scope: one reference, yours. */
+tn_tensor *tni_alias_raw(const tn_tensor *t);
+/* t as kernels see it. */
+tni_array tni_array_of(const tn_tensor *t);
+/* t broadcast to shape (0-strides); the shapes must be compatible. */
+tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
+/* An absent array (data NULL). */
+tni_array tni_array_none(void);
+/* t or, if it is not dense, a dense copy without history in the current scope. */
+tn_tensor *tni_dense(tn_tensor *t);
+bool tni_is_dense(const tn_tensor *t);
+static inline const tni_backend *tni_backend_of(const tn_tensor *t) { return t->storage->backend; }
+const tni_backend *tni_backend_for(tn_device device); /* NULL + message when it is not there */
+void tni_bump_version(tn_tensor *t);
+/* Puts t2's storage, dtype and geometry under the handle t (module moves). Bumps nothing. */
+void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
+static inline bool tni_none(const tn_tensor *t) { return t == TN_NONE; }
+void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
+/* The dtype two operands promote to (ops.h); and the result of a broadcast. false: do not fit. */
+tn_dtype tni_promote(tn_dtype a, tn_dtype b);
+bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
+
+/* ---- scopes (scope.c) ----------------------------------------------------------------------------- */
+
+/* Enters an object in the current scope, taking over one reference; drop gives it back.
+ * TN_E_STATE without a scope, TN_E_NOMEM: then drop is called at once. */
+tn_status tni_scope_add(void *object, void (*drop)(void *object));
+bool tni_scope_open(void);
+
+/* ---- random numbers (random.c) --------------------------------------------------------------------- */
+
+/* The Philox seed, and n counters reserved from the process-wide offset. */
+void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset);
+/* Where that stands, for checkpoints (the default generator's state bytes hold it too). */
+void tni_philox_get(uint64_t *seed, uint64_t *offset);
+void tni_philox_set(uint64_t seed, uint64_t offset);
+
+#endif

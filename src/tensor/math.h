@@ -1,0 +1,483 @@
+/*
+ * math.h - elementary functions without branches, for gcc, clang and nvcc, f32 and f64.
+ *
+ * A loop over one of these vectorises: choices are selects, integers only shift and add. Bounds (largest
+ * error found by tests/test_math.c; ulp of the exact result, round to nearest):
+ *
+ *            exp   expm1  log   log1p  tanh  erf
+ *     f32    1.5   2      1.5   2.5    2.5   2
+ *     f64    1.5   2      1.5   2.5    2.5   2.5
+ *
+ * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0. The sign of a zero
+ * result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of large arguments
+ * needs a branch, and no inner loop of training uses them.
+ *
+ * Coefficients: minimax in the sense of Remez, fitted for this file with 400-bit arithmetic and rounded;
+ * those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c, Moshier 1984).
+ */
+#ifndef TNI_MATH_H
+#define TNI_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define TN_FN static __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
+#define TN_FN static inline __attribute__((always_inline, unused))
+#else
+#define TN_FN static inline
+#endif
+
+/* ---- bits ------------------------------------------------------------------------------------------ */
+
+TN_FN uint32_t tn_bits_f32(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+TN_FN float tn_from_bits_f32(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+TN_FN uint64_t tn_bits_f64(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+TN_FN double tn_from_bits_f64(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* 2^n for an integral n of a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the shift
+ * moves into the exponent; what stands above them falls out. */
+TN_FN float tn_exp2i_f32(float n)
+{
+    return tn_from_bits_f32((tn_bits_f32(n + 12582912.0f) + 127u) << 23);
+}
+
+TN_FN double tn_exp2i_f64(double n)
+{
+    return tn_from_bits_f64((tn_bits_f64(n + 6755399441055744.0) + 1023u) << 52);
+}
+
+TN_FN float tn_round_f32(float x) /* |x| < 2^22 */
+{
+    return (x + 12582912.0f) - 12582912.0f;
+}
+
+TN_FN double tn_round_f64(double x) /* |x| < 2^51 */
+{
+    return (x + 6755399441055744.0) - 6755399441055744.0;
+}
+
+TN_FN float tn_copysign_f32(float x, float s)
+{
+    return tn_from_bits_f32((tn_bits_f32(x) & 0x7fffffffu) | (tn_bits_f32(s) & 0x80000000u));
+}
+
+TN_FN double tn_copysign_f64(double x, double s)
+{
+    return tn_from_bits_f64((tn_bits_f64(x) & 0x7fffffffffffffffu) |
+                            (tn_bits_f64(s) & 0x8000000000000000u));
+}
+
+TN_FN float tn_abs_f32(float x)
+{
+    return tn_from_bits_f32(tn_bits_f32(x) & 0x7fffffffu);
+}
+
+TN_FN double tn_abs_f64(double x)
+{
+    return tn_from_bits_f64(tn_bits_f64(x) & 0x7fffffffffffffffu);
+}
+
+TN_FN float tn_sqrt_f32(float x)
+{
+    return sqrtf(x);
+}
+
+TN_FN double tn_sqrt_f64(double x)
+{
+    return sqrt(x);
+}
+
+TN_FN float tn_sin_f32(float x)
+{
+    return sinf(x);
+}
+
+TN_FN double tn_sin_f64(double x)
+{
+    return sin(x);
+}
+
+TN_FN float tn_cos_f32(float x)
+{
+    return cosf(x);
+}
+
+TN_FN double tn_cos_f64(double x)
+{
+    return cos(x);
+}
+
+TN_FN float tn_pow_f32(float x, float y)
+{
+    return powf(x, y);
+}
+
+TN_FN double tn_pow_f64(double x, double y)
+{
+    return pow(x, y);
+}
+
+/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ---------------------------------------------- */
+
+/* e^r - 1 = r + r^2 Q(r); relative error of e^r below 2^-28 (f32), 2^-57 (f64). */
+TN_FN float tn_exp_tail_f32(float r)
+{
+    float q = 0x1.6a2276p-10f;
+
+    q = q * r + 0x1.123b02p-7f;
+    q = q * r + 0x1.5558f8p-5f;
+    q = q * r + 0x1.555490p-3f;
+    q = q * r + 0x1.fffffcp-2f;
+    return r + r * r * q;
+}
+
+TN_FN double tn_exp_tail_f64(double r)
+{
+    double q = 0x1.ad7e786fd53a9p-26;
+
+    q = q * r + 0x1.28ae35ec3a4bep-22;
+    q = q * r + 0x1.71df2760cdfcdp-19;
+    q = q * r + 0x1.a0199943dae48p-16;
+    q = q * r + 0x1.a01a0128c14cdp-13;
+    q = q * r + 0x1.6c16c1846f470p-10;
+    q = q * r + 0x1.111111112829dp-7;
+    q = q * r + 0x1.555555555075cp-5;
+    q = q * r + 0x1.55555555554f8p-3;
+    q = q * r + 0x1.000000000000ap-1;
+    return r + r * r * q;
+}
+
+/* ln 2 in two parts, the first short enough that n times it is exact. */
+TN_FN float tn_exp_reduce_f32(float x, float *n)
+{
+    *n = tn_round_f32(x * 0x1.715476p+0f);
+    return (x - *n * 0x1.63p-1f) + *n * 0x1.bd0106p-13f;
+}
+
+TN_FN double tn_exp_reduce_f64(double x, double *n)
+{
+    *n = tn_round_f64(x * 0x1.71547652b82fep+0);
+    return (x - *n * 0x1.62e42feep-1) - *n * 0x1.a39ef35793c76p-33;
+}
+
+/* 2^n in two factors, so that the product may overflow or end below the normal range by one rounding. */
+TN_FN float tn_exp_f32(float x)
+{
+    float n;
+    float half;
+    float r;
+
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    r = tn_exp_reduce_f32(x, &n);
+    half = tn_round_f32(n * 0.5f);
+    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(half) * tn_exp2i_f32(n - half);
+}
+
+TN_FN double tn_exp_f64(double x)
+{
+    double n;
+    double half;
+    double r;
+
+    x = x < -746.0 ? -746.0 : x;
+    x = x > 710.0 ? 710.0 : x;
+    r = tn_exp_reduce_f64(x, &n);
+    half = tn_round_f64(n * 0.5);
+    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
+}
+
+/* exp of |x| <= 80: no factor can leave the normal range. */
+TN_FN float tn_exp_inner_f32(float x)
+{
+    float n;
+    float r = tn_exp_reduce_f32(x, &n);
+
+    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
+}
+
+TN_FN double tn_exp_inner_f64(double x)
+{
+    double n;
+    double r = tn_exp_reduce_f64(x, &n);
+
+    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(n);
+}
+
+/* 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): exact around 0, where n = 0. */
+TN_FN float tn_expm1_f32(float x)
+{
+    float n;
+    float r;
+    float scale;
+
+    x = x < -18.0f ? -18.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    r = tn_exp_reduce_f32(x, &n);
+    scale = tn_exp2i_f32(n - 1.0f);
+    return 2.0f * (scale * tn_exp_tail_f32(r) + (scale - 0.5f));
+}
+
+TN_FN double tn_expm1_f64(double x)
+{
+    double n;
+    double r;
+    double scale;
+
+    x = x < -38.0 ? -38.0 : x;
+    x = x > 710.0 ? 710.0 : x;
+    r = tn_exp_reduce_f64(x, &n);
+    scale = tn_exp2i_f64(n - 1.0);
+    return 2.0 * (scale * tn_exp_tail_f64(r) + (scale - 0.5));
+}
+
+/* ---- log: x = 2^n m, m in [sqrt(1/2), sqrt(2)); log x = n ln 2 + log m ---------------------------------- */
+
+TN_FN float tn_log_f32(float x)
+{
+    int tiny = x < 0x1p-126f;
+    uint32_t u = tn_bits_f32(tiny ? x * 0x1p23f : x) + (0x3f800000u - 0x3f3504f3u);
+    float n = (tn_from_bits_f32((u >> 23) | 0x4b000000u) - 8388608.0f) - (tiny ? 150.0f : 127.0f);
+    float f = tn_from_bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    float z = f * f;
+    float p = 0x1.146c80p-4f;
+    float y;
+
+    p = p * f - 0x1.de6502p-4f;
+    p = p * f + 0x1.e6fc30p-4f;
+    p = p * f - 0x1.fc1cb2p-4f;
+    p = p * f + 0x1.233676p-3f;
+    p = p * f - 0x1.555c68p-3f;
+    p = p * f + 0x1.99a4bep-3f;
+    p = p * f - 0x1.000006p-2f;
+    p = p * f + 0x1.555548p-2f;
+    y = f * z * p - n * 0x1.bd0106p-13f;
+    y = y - 0.5f * z;
+    y = (f + y) + n * 0x1.63p-1f;
+    y = x > 0.0f ? y : x == 0.0f ? -INFINITY : NAN;
+    return x == INFINITY ? x : y;
+}
+
+TN_FN double tn_log_f64(double x)
+{
+    int tiny = x < 0x1p-1022;
+    uint64_t u = tn_bits_f64(tiny ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double n = (tn_from_bits_f64((u >> 52) | 0x4330000000000000u) - 0x1p52) - (tiny ? 1077.0 : 1023.0);
+    double f = tn_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+    double s = f / (2.0 + f);
+    double z = s * s;
+    double half = 0.5 * f * f;
+    double p = 1.479819860511658591e-01;
+    double y;
+
+    p = p * z + 1.531383769920937332e-01;
+    p = p * z + 1.818357216161805012e-01;
+    p = p * z + 2.222219843214978396e-01;
+    p = p * z + 2.857142874366239149e-01;
+    p = p * z + 3.999999999940941908e-01;
+    p = p * z + 6.666666666666735130e-01;
+    p = p * z;
+    y = n * 0x1.62e42feep-1 - ((half - (s * (half + p) + n * 0x1.a39ef35793c76p-33)) - f);
+    y = x > 0.0 ? y : x == 0.0 ? -INFINITY : NAN;
+    return x == INFINITY ? x : y;
+}
+
+/* u = 1 + x rounds off c = x - (u - 1), exactly known; log(u + c) = log u + c / u. */
+TN_FN float tn_log1p_f32(float x)
+{
+    float u = 1.0f + x;
+    float c = x - (u - 1.0f);
+    float y = tn_log_f32(u) + c / u;
+
+    y = x == -1.0f ? -INFINITY : y;
+    return x == INFINITY ? x : y;
+}
+
+TN_FN double tn_log1p_f64(double x)
+{
+    double u = 1.0 + x;
+    double c = x - (u - 1.0);
+    double y = tn_log_f64(u) + c / u;
+
+    y = x == -1.0 ? -INFINITY : y;
+    return x == INFINITY ? x : y;
+}
+
+/* ---- tanh: odd polynomial near 0, 1 - 2 / (e^2|x| + 1) beyond -------------------------------------------- */
+
+TN_FN float tn_tanh_f32(float x)
+{
+    float a = tn_abs_f32(x);
+    float s = x * x;
+    float p = -0x1.835bcap-8f;
+    float small;
+    float large;
+
+    p = p * s + 0x1.54f2acp-6f;
+    p = p * s - 0x1.b8a1e4p-5f;
+    p = p * s + 0x1.1109f6p-3f;
+    p = p * s - 0x1.555540p-2f;
+    small = a + a * s * p;
+    a = a > 10.0f ? 10.0f : a;
+    large = 1.0f - 2.0f / (tn_exp_inner_f32(2.0f * a) + 1.0f);
+    return tn_copysign_f32(a < 0.6f ? small : large, x);
+}
+
+TN_FN double tn_tanh_f64(double x)
+{
+    double a = tn_abs_f64(x);
+    double s = x * x;
+    double p = -9.64399179425052238628e-1;
+    double q = s + 1.12811678491632931402e2;
+    double small;
+    double large;
+
+    p = p * s - 9.92877231001918586564e1;
+    p = p * s - 1.61468768441708447952e3;
+    q = q * s + 2.23548839060100448583e3;
+    q = q * s + 4.84406305325125486048e3;
+    small = a + a * s * (p / q);
+    a = a > 20.0 ? 20.0 : a;
+    large = 1.0 - 2.0 / (tn_exp_inner_f64(2.0 * a) + 1.0);
+    return tn_copysign_f64(a < 0.625 ? small : large, x);
+}
+
+/* ---- erf: odd polynomial near 0; beyond, 1 - e^R(|x|) (f32), 1 - e^(-x^2) G (f64) ------------------------- */
+
+TN_FN float tn_erf_f32(float x)
+{
+    float a = tn_abs_f32(x);
+    float s = x * x;
+    float p = -0x1.3825c8p-11f;
+    float q = 0x1.9ae5ecp-13f;
+    float small;
+    float large;
+
+    p = p * s + 0x1.46c234p-8f;
+    p = p * s - 0x1.b676cap-6f;
+    p = p * s + 0x1.ce1904p-4f;
+    p = p * s - 0x1.8126dcp-2f;
+    p = p * s + 0x1.06eba6p-3f;
+    small = a + a * p;
+    a = a > 4.0f ? 4.0f : a;
+    q = q * a - 0x1.8edfb2p-9f;
+    q = q * a + 0x1.6c29aap-6f;
+    q = q * a - 0x1.a9b3cep-4f;
+    q = q * a - 0x1.463cccp-1f;
+    q = q * a - 0x1.20af56p+0f;
+    q = q * a - 0x1.9a742ep-13f;
+    large = 1.0f - tn_exp_inner_f32(q);
+    return tn_copysign_f32(a < 0.92f ? small : large, x);
+}
+
+/* G(x) = e^(x^2) erfc(x) as a polynomial in w = (x - 2) / (x + 2), 1 <= x <= 6. */
+TN_FN double tn_erf_f64(double x)
+{
+    double a = tn_abs_f64(x);
+    double s = x * x;
+    double p = -0x1.abae534b30fd0p-31;
+    double g = 0x1.2743428db069ep-19;
+    double w;
+    double small;
+    double large;
+
+    p = p * s + 0x1.d71b12af28362p-27;
+    p = p * s - 0x1.5c07277a880e8p-23;
+    p = p * s + 0x1.b97fd3f1091a3p-20;
+    p = p * s - 0x1.f4ca4d71b5f0fp-17;
+    p = p * s + 0x1.f9a2baa929b3ap-14;
+    p = p * s - 0x1.c02db03dd9022p-11;
+    p = p * s + 0x1.565bccf92b3d7p-8;
+    p = p * s - 0x1.b82ce311fa945p-6;
+    p = p * s + 0x1.ce2f21a040d16p-4;
+    p = p * s - 0x1.812746b0379bdp-2;
+    p = p * s + 0x1.06eba8214db68p-3;
+    small = a + a * p;
+    a = a > 6.0 ? 6.0 : a;
+    w = (a - 2.0) / (a + 2.0);
+    g = g * w + 0x1.f343175c8ca3dp-21;
+    g = g * w - 0x1.d00bb27a0234ap-17;
+    g = g * w - 0x1.cd22d7159e8ffp-16;
+    g = g * w + 0x1.cdeb6169cbea4p-16;
+    g = g * w + 0x1.6da6ee6b86d7cp-13;
+    g = g * w + 0x1.6d5cee9f04ad0p-15;
+    g = g * w - 0x1.016b5c0b188e0p-10;
+    g = g * w - 0x1.bc25a393e7293p-11;
+    g = g * w + 0x1.ca95ed54693dbp-8;
+    g = g * w + 0x1.e947159720211p-9;
+    g = g * w - 0x1.437f0b68c10bfp-4;
+    g = g * w + 0x1.eeea7dc8a78c1p-3;
+    g = g * w - 0x1.b57034efd3f72p-2;
+    g = g * w + 0x1.058671b52c776p-2;
+    large = 1.0 - tn_exp_inner_f64(-a * a) * g;
+    return tn_copysign_f64(a < 1.0 ? small : large, x);
+}
+
+/* ---- the short floats ----------------------------------------------------------------------------------- */
+
+TN_FN float tn_from_bf16(uint16_t h)
+{
+    return tn_from_bits_f32((uint32_t)h << 16);
+}
+
+/* Round to nearest even; NaN stays a quiet NaN. */
+TN_FN uint16_t tn_to_bf16(float x)
+{
+    uint32_t u = tn_bits_f32(x);
+    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+
+    return (uint16_t)(x != x ? (u >> 16) | 0x40u : rounded);
+}
+
+/* A denormal half is a denormal float times 2^112: exact. */
+TN_FN float tn_from_f16(uint16_t h)
+{
+    uint32_t body = ((uint32_t)h & 0x7fffu) << 13;
+    uint32_t finite = tn_bits_f32(tn_from_bits_f32(body) * 0x1p112f);
+    uint32_t u = body >= (0x7c00u << 13) ? body | 0x7f800000u : finite;
+
+    return tn_from_bits_f32(u | ((uint32_t)h & 0x8000u) << 16);
+}
+
+/* Round to nearest even. Below 2^-14 adding 0.5 makes the hardware round at the denormal half's last bit. */
+TN_FN uint16_t tn_to_f16(float x)
+{
+    uint32_t u = tn_bits_f32(x);
+    uint32_t sign = (u >> 16) & 0x8000u;
+    uint32_t body = u & 0x7fffffffu;
+    uint32_t small = tn_bits_f32(tn_from_bits_f32(body) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (body - (112u << 23) + 0xfffu + ((body >> 13) & 1u)) >> 13;
+    uint32_t h = body < (113u << 23) ? small : normal;
+
+    h = body >= (143u << 23) ? 0x7c00u : h;
+    h = body > 0x7f800000u ? 0x7e00u : h;
+    return (uint16_t)(h | sign);
+}
+
+#endif

@@ -1,0 +1,321 @@
+/*
+ * print.c - a tensor as text: brackets as PyTorch prints them, byte for byte, then dtype and shape.
+ *
+ * One number format for the whole tensor, chosen from the elements that will be shown: whole floats end in
+ * a point, others have four decimals, a range above 1000 or values outside [1e-4, 1e8] go to scientific
+ * notation, and everything is padded to the widest. Above 1,000 elements each axis shows its first and last
+ * three. Lines are at most 80 columns where one element leaves room for that.
+ *
+ * Source   the rules of torch/_tensor_str.py, which follow NumPy's array printing
+ */
+#include <math.h>
+
+#include "tensor/internal.h"
+
+enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, NUMBER = 400 }; /* NUMBER: "%.4f" of the largest f64 */
+
+/* Where text goes: to a file, or to as much of a buffer as there is. */
+typedef struct sink {
+    FILE *file;
+    char *buffer;
+    size_t size;
+    int64_t length; /* of the whole text */
+    bool failed;
+} sink;
+
+/* What is shown: per axis all indices, or the first and the last three. */
+typedef struct shown {
+    tn_dtype dtype;
+    int rank;
+    bool cut[TN_MAX_RANK];
+    int64_t n[TN_MAX_RANK]; /* shown per axis */
+    void *raw;              /* total elements, row-major, in dtype */
+    void *values;           /* the same as f64 or, for integers, i64 */
+    size_t total, raw_bytes;
+} shown;
+
+typedef struct format {
+    bool real, boolean, whole, scientific;
+    int width;
+} format;
+
+static void emit(sink *s, const char *text, size_t n)
+{
+    if (s->file) {
+        if (fwrite(text, 1, n, s->file) != n)
+            s->failed = true;
+    } else if ((size_t)s->length + 1 < s->size) {
+        size_t room = s->size - 1 - (size_t)s->length;
+        memcpy(s->buffer + s->length, text, TNI_MIN(n, room));
+    }
+    s->length += (int64_t)n;
+}
+
+static void emit_text(sink *s, const char *text)
+{
+    emit(s, text, strlen(text));
+}
+
+static void emit_repeated(sink *s, char c, int n)
+{
+    for (; n > 0; n--)
+        emit(s, &c, 1);
+}
+
+/* ---- elements --------------------------------------------------------------------------------------- */
+
+/* Downloads the shown elements of axes from `axis` on, starting at element `at` of t; returns where the
+ * next one goes. A row whose stride is 1 comes in one piece. */
+static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, char *out, tn_status *status)
+{
+    const tni_backend *backend = tni_backend_of(t);
+    size_t size = tn_dtype_size(t->dtype);
+    const char *base = tni_data(t);
+
+    if (*status != TN_OK)
+        return out;
+    if (axis == e->rank) {
+        *status = backend->download(out, base + at * (int64_t)size, size);
+        return out + size;
+    }
+    if (axis == e->rank - 1 && t->stride[axis] == 1 && !e->cut[axis]) {
+        size_t nbytes = (size_t)e->n[axis] * size;
+        *status = backend->download(out, base + at * (int64_t)size, nbytes);
+        return out + nbytes;
+    }
+    for (int64_t i = 0; i < e->n[axis]; i++) {
+        int64_t index = e->cut[axis] && i >= EDGE ? t->shape.size[axis] - 2 * EDGE + i : i;
+        out = collect(t, e, axis + 1, at + index * t->stride[axis], out, status);
+    }
+    return out;
+}
+
+static void release(shown *e)
+{
+    tni_free(e->raw, e->raw_bytes);
+    tni_free(e->values, e->total * 8);
+}
+
+static tn_status gather(const tn_tensor *t, shown *e)
+{
+    bool summarize = tni_shape_numel(&t->shape) > THRESHOLD;
+    tn_status status = TN_OK;
+
+    *e = (shown){.dtype = t->dtype, .rank = t->shape.rank, .total = 1};
+    for (int i = 0; i < e->rank; i++) {
+        e->cut[i] = summarize && t->shape.size[i] > 2 * EDGE;
+        e->n[i] = e->cut[i] ? 2 * EDGE : t->shape.size[i];
+        e->total *= (size_t)e->n[i]; /* at most 6^8 */
+    }
+    e->raw_bytes = e->total * tn_dtype_size(t->dtype);
+    e->raw = tni_alloc(e->raw_bytes);
+    e->values = tni_alloc(e->total * 8);
+    if (!e->raw || !e->values) {
+        release(e);
+        return TN_E_NOMEM;
+    }
+    collect(t, e, 0, 0, e->raw, &status);
+    if (status == TN_OK) {
+        tn_dtype wide = tn_dtype_is_float(t->dtype) ? TN_F64 : TN_I64;
+        int64_t n = (int64_t)e->total;
+        tni_array from = {.data = e->raw, .dtype = t->dtype, .rank = 1, .size = {n}, .stride = {1}};
+        tni_array to = {.data = e->values, .dtype = wide, .rank = 1, .size = {n}, .stride = {1}};
+        status = tni_cpu_backend()->copy(&to, &from);
+    }
+    if (status != TN_OK)
+        release(e);
+    return status;
+}
+
+/* ---- one format for all ------------------------------------------------------------------------------ */
+
+/* Unpadded. Returns the length. */
+static int number_text(const format *f, const shown *e, size_t i, char text[NUMBER])
+{
+    if (f->boolean)
+        return snprintf(text, NUMBER, "%s", ((const int64_t *)e->values)[i] ? "True" : "False");
+    if (!f->real)
+        return snprintf(text, NUMBER, "%lld", (long long)((const int64_t *)e->values)[i]);
+    double x = ((const double *)e->values)[i];
+    if (isnan(x))
+        return snprintf(text, NUMBER, "nan"); /* printf would show its sign bit */
+    if (f->scientific)
+        return snprintf(text, NUMBER, "%.4e", x);
+    if (f->whole)
+        return snprintf(text, NUMBER, isinf(x) ? "%.0f" : "%.0f.", x);
+    return snprintf(text, NUMBER, "%.4f", x);
+}
+
+static format choose(const shown *e)
+{
+    format f = {.real = tn_dtype_is_float(e->dtype), .boolean = e->dtype == TN_BOOL, .whole = true,
+                .width = 1};
+    double smallest = INFINITY, largest = 0.0;
+    char text[NUMBER];
+
+    if (f.real) {
+        for (size_t i = 0; i < e->total; i++) {
+            double x = ((const double *)e->values)[i];
+            if (!isfinite(x) || x == 0.0)
+                continue;
+            smallest = fmin(smallest, fabs(x));
+            largest = fmax(largest, fabs(x));
+            f.whole = f.whole && x == ceil(x);
+        }
+        if (largest == 0.0) /* zeros, NaN and infinities say nothing about the format */
+            return f;
+        f.scientific = largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
+    }
+    for (size_t i = 0; i < e->total; i++) {
+        double x = f.real ? ((const double *)e->values)[i] : 1.0;
+        if (isfinite(x) && x != 0.0)
+            f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
+    }
+    return f;
+}
+
+static void emit_number(sink *s, const format *f, const shown *e, size_t i)
+{
+    char text[NUMBER];
+    int n = number_text(f, e, i, text);
+
+    emit_repeated(s, ' ', f->width - n);
+    emit(s, text, (size_t)n);
+}
+
+/* ---- brackets ---------------------------------------------------------------------------------------- */
+
+/* The last axis, from element *at on. The dots between the edges count as an element of the line. */
+static void emit_row(sink *s, const format *f, const shown *e, int indent, size_t *at)
+{
+    int axis = e->rank - 1;
+    int64_t n = e->n[axis] + e->cut[axis];
+    int64_t per_line = TNI_MAX((LINE - indent) / (f->width + 2), 1);
+
+    emit_text(s, "[");
+    for (int64_t i = 0; i < n; i++) {
+        if (i)
+            emit_text(s, i % per_line ? ", " : ",\n");
+        if (i && i % per_line == 0)
+            emit_repeated(s, ' ', indent + 1);
+        if (e->cut[axis] && i == EDGE)
+            emit_text(s, " ...");
+        else
+            emit_number(s, f, e, (*at)++);
+    }
+    emit_text(s, "]");
+}
+
+static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
+{
+    int64_t n;
+
+    if (e->rank == 0) {
+        emit_number(s, f, e, 0);
+        return;
+    }
+    if (axis == e->rank - 1) {
+        emit_row(s, f, e, axis, at);
+        return;
+    }
+    n = e->n[axis] + e->cut[axis];
+    emit_text(s, "[");
+    for (int64_t i = 0; i < n; i++) {
+        if (i) { /* one line end per axis below: an empty line between matrices, two between blocks */
+            emit_text(s, ",");
+            emit_repeated(s, '\n', e->rank - axis - 1);
+            emit_repeated(s, ' ', axis + 1);
+        }
+        if (e->cut[axis] && i == EDGE)
+            emit_text(s, "...");
+        else
+            emit_axis(s, f, e, axis + 1, at);
+    }
+    emit_text(s, "]");
+}
+
+static void emit_summary(sink *s, const tn_tensor *t)
+{
+    char text[64];
+
+    emit_text(s, "  ");
+    emit_text(s, tn_dtype_name(t->dtype));
+    emit_text(s, " [");
+    for (int i = 0; i < t->shape.rank; i++) {
+        snprintf(text, sizeof text, i ? ", %lld" : "%lld", (long long)t->shape.size[i]);
+        emit_text(s, text);
+    }
+    emit_text(s, "]");
+    if (t->storage->device.type == TN_CUDA) {
+        snprintf(text, sizeof text, " cuda:%d", t->storage->device.index);
+        emit_text(s, text);
+    }
+}
+
+static tn_status write_tensor(sink *s, const tn_tensor *t)
+{
+    size_t at = 0;
+    shown e;
+
+    if (tni_none(t)) {
+        emit_text(s, "none");
+        return TN_OK;
+    }
+    if (tni_shape_numel(&t->shape) == 0) {
+        emit_text(s, "[]");
+        emit_summary(s, t);
+        return TN_OK;
+    }
+    tn_status status = gather(t, &e);
+    if (status != TN_OK)
+        return status;
+    format f = choose(&e);
+    emit_axis(s, &f, &e, 0, &at);
+    emit_summary(s, t);
+    release(&e);
+    return TN_OK;
+}
+
+/* ---- public ------------------------------------------------------------------------------------------ */
+
+int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
+{
+    sink s = {.buffer = buffer, .size = buffer ? size : 0};
+
+    if (s.size)
+        buffer[0] = '\0';
+    if (!t) {
+        tni_poison("tn_format", "t");
+        return -1;
+    }
+    if (write_tensor(&s, t) != TN_OK)
+        return -1;
+    if (s.size)
+        buffer[TNI_MIN((size_t)s.length, s.size - 1)] = '\0';
+    return s.length;
+}
+
+static tn_status print(const char *function, FILE *file, const tn_tensor *t)
+{
+    sink s = {.file = file};
+
+    if (!t || !file)
+        return tni_poison(function, t ? "file" : "t");
+    tn_status status = write_tensor(&s, t);
+    if (status != TN_OK)
+        return status;
+    emit_text(&s, "\n");
+    if (s.failed)
+        return tni_error(TN_E_IO, "%s: the file took no more text: want one that can be written", function);
+    return TN_OK;
+}
+
+tn_status tn_fprint(FILE *file, const tn_tensor *t)
+{
+    return print("tn_fprint", file, t);
+}
+
+tn_status tn_print(const tn_tensor *t)
+{
+    return print("tn_print", stdout, t);
+}

@@ -1,0 +1,277 @@
+/*
+ * random.c - random numbers, drawn as PyTorch draws them on the CPU: same seed, same words, same order.
+ *
+ *   uniform f32    low 24 bits of one word / 2^24; f64: low 53 bits of two words / 2^53, first word high
+ *   in a range     u * (high - low) + low in t's precision, rounded once (one fused multiply-add, which is
+ *                  what PyTorch's AVX2 and AVX-512 builds compute)
+ *   normal, n>=16  Box and Muller in blocks of 16: radius from u[j], angle from u[j + 8], cosines first; the
+ *                  last n mod 16 values come from a block drawn anew over the last 16
+ *   normal, n<16   one at a time in f64: cosine now, the sine kept for the next call
+ *   whole numbers  word mod range; two words from 2^28 values on (PyTorch 2; 1.13 changed over at 2^32)
+ *   permutation    for i = 0..n-2 swap i with i + word mod (n - i)
+ *
+ * f16 and bf16 are drawn in f32 and rounded. Every draw below runs with its generator locked.
+ *
+ * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw order:
+ *          PyTorch's ATen/core/DistributionsHelper.h and ATen/native/cpu/DistributionTemplates.h
+ */
+#include <math.h>
+
+#include "tensor/random.h"
+
+#define TWO_PI 6.283185307179586
+
+/* ---- draws ------------------------------------------------------------------------------------------ */
+
+static uint64_t draw_u64(tn_generator *g)
+{
+    uint64_t high = tni_mt_next(&g->mt);
+    return high << 32 | tni_mt_next(&g->mt);
+}
+
+static float draw_f32(tn_generator *g)
+{
+    return (float)(tni_mt_next(&g->mt) & 0xffffffu) * 0x1p-24f;
+}
+
+static double draw_f64(tn_generator *g)
+{
+    return (double)(draw_u64(g) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
+}
+
+static uint64_t draw_below(tn_generator *g, uint64_t range)
+{
+    return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->mt) : draw_u64(g)) % range;
+}
+
+/* Standard normal in f64. log1p(-u) keeps small u exact. */
+static double draw_normal(tn_generator *g)
+{
+    if (g->has_normal) {
+        g->has_normal = false;
+        return g->normal;
+    }
+    double u1 = draw_f64(g);
+    double u2 = draw_f64(g);
+    double r = sqrt(-2.0 * log1p(-u2));
+    g->normal = r * sin(TWO_PI * u1);
+    g->has_normal = true;
+    return r * cos(TWO_PI * u1);
+}
+
+/* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation. */
+typedef void (*draw)(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p);
+
+static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
+{
+    if (dtype == TN_F32) {
+        float *y = out;
+        float low = (float)p[0];
+        float width = (float)p[1] - low;
+        for (int64_t i = 0; i < n; i++)
+            y[i] = fmaf(draw_f32(g), width, low);
+    } else {
+        double *y = out;
+        for (int64_t i = 0; i < n; i++)
+            y[i] = fma(draw_f64(g), p[1] - p[0], p[0]);
+    }
+}
+
+/* Sixteen uniforms in place to sixteen normals. 1 - u lies in (0, 1]: the logarithm is finite. */
+static void box_muller_f32(float *y, float mean, float deviation)
+{
+    for (int j = 0; j < 8; j++) {
+        float r = sqrtf(-2.0f * logf(1.0f - y[j]));
+        float angle = (float)TWO_PI * y[j + 8];
+        y[j] = fmaf(r * cosf(angle), deviation, mean);
+        y[j + 8] = fmaf(r * sinf(angle), deviation, mean);
+    }
+}
+
+static void box_muller_f64(double *y, double mean, double deviation)
+{
+    for (int j = 0; j < 8; j++) {
+        double r = sqrt(-2.0 * log(1.0 - y[j]));
+        double angle = TWO_PI * y[j + 8];
+        y[j] = fma(r * cos(angle), deviation, mean);
+        y[j + 8] = fma(r * sin(angle), deviation, mean);
+    }
+}
+
+static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
+{
+    static const double unit[] = {0.0, 1.0};
+    size_t size = tn_dtype_size(dtype);
+
+    if (n < 16) {
+        for (int64_t i = 0; i < n; i++) {
+            double value = fma(draw_normal(g), p[1], p[0]);
+            if (dtype == TN_F32)
+                ((float *)out)[i] = (float)value;
+            else
+                ((double *)out)[i] = value;
+        }
+        return;
+    }
+    draw_uniforms(g, out, dtype, n, unit);
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t first = i;
+        if (n - i < 16) { /* the tail: the last 16 once more */
+            first = n - 16;
+            draw_uniforms(g, (char *)out + (size_t)first * size, dtype, 16, unit);
+        }
+        if (dtype == TN_F32)
+            box_muller_f32((float *)out + first, (float)p[0], (float)p[1]);
+        else
+            box_muller_f64((double *)out + first, p[0], p[1]);
+    }
+}
+
+static void draw_bernoulli(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
+{
+    for (int64_t i = 0; i < n; i++) {
+        bool one = draw_f64(g) < p[0];
+        if (dtype == TN_F32)
+            ((float *)out)[i] = one;
+        else
+            ((double *)out)[i] = one;
+    }
+}
+
+static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
+{
+    for (int64_t i = 0; i < n; i++)
+        perm[i] = i;
+    for (int64_t i = 0; i < n - 1; i++) {
+        uint64_t left = (uint64_t)(n - i);
+        uint64_t word = left <= UINT32_MAX ? tni_mt_next(&g->mt) : draw_u64(g);
+        int64_t j = i + (int64_t)(word % left);
+        int64_t kept = perm[i];
+        perm[i] = perm[j];
+        perm[j] = kept;
+    }
+}
+
+/* ---- into tensors --------------------------------------------------------------------------------- */
+
+/* Copies dense host values of dtype into t, whatever its strides, dtype and device. */
+static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype)
+{
+    const tni_backend *backend = tni_backend_of(t);
+    tni_array to = tni_array_of(t);
+    tni_array from = to;
+
+    from.dtype = dtype;
+    from.data = values;
+    tni_dense_strides(&t->shape, from.stride);
+    if (t->storage->device.type == TN_CPU)
+        return backend->copy(&to, &from);
+    tn_status status = backend->alloc(nbytes, &from.data);
+    if (status != TN_OK)
+        return status;
+    status = backend->upload(from.data, values, nbytes);
+    if (status == TN_OK)
+        status = backend->copy(&to, &from);
+    backend->free(from.data, nbytes);
+    return status;
+}
+
+static tn_status fill(tn_tensor *t, draw draw, const double *p)
+{
+    int64_t n = tni_shape_numel(&t->shape);
+    tn_dtype dtype = t->dtype == TN_F64 ? TN_F64 : TN_F32;
+    bool direct = t->storage->device.type == TN_CPU && t->dtype == dtype && tni_is_dense(t);
+    size_t nbytes = 0;
+    void *values;
+
+    if (n == 0)
+        return TN_OK;
+    if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
+        return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes", tni_text(t));
+    values = direct ? tni_data(t) : tni_alloc(nbytes);
+    if (!values)
+        return TN_E_NOMEM;
+    tn_generator *g = tn_default_generator();
+    tni_generator_lock(g);
+    draw(g, values, dtype, n, p);
+    tni_generator_unlock(g);
+    if (direct)
+        return TN_OK;
+    tn_status status = store(t, values, nbytes, dtype);
+    tni_free(values, nbytes);
+    return status;
+}
+
+tn_status tni_random_uniform(tn_tensor *t, double low, double high)
+{
+    return fill(t, draw_uniforms, (double[]){low, high});
+}
+
+tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
+{
+    return fill(t, draw_normals, (double[]){mean, deviation});
+}
+
+static tn_tensor *filled(tn_shape shape, draw draw, double a, double b)
+{
+    tn_tensor *t = tni_new_dense(shape, tn_default_dtype(), tn_cpu());
+
+    return t && fill(t, draw, (double[]){a, b}) == TN_OK ? t : NULL;
+}
+
+tn_tensor *tn_rand(tn_shape shape)
+{
+    return filled(shape, draw_uniforms, 0.0, 1.0);
+}
+
+tn_tensor *tn_randn(tn_shape shape)
+{
+    return filled(shape, draw_normals, 0.0, 1.0);
+}
+
+tn_tensor *tn_bernoulli(tn_shape shape, double p)
+{
+    if (!(p >= 0.0 && p <= 1.0))
+        return tni_fail(TN_E_INVALID, "tn_bernoulli: p %g: want 0 to 1", p);
+    return filled(shape, draw_bernoulli, p, 0.0);
+}
+
+tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
+{
+    if (low >= high)
+        return tni_fail(TN_E_INVALID, "tn_randint: from %lld to %lld: want low < high", (long long)low,
+                        (long long)high);
+    tn_tensor *t = tni_new_dense(shape, TN_I64, tn_cpu());
+    if (!t)
+        return NULL;
+    int64_t n = tni_shape_numel(&shape);
+    int64_t *y = tni_data(t);
+    uint64_t range = (uint64_t)high - (uint64_t)low;
+    tn_generator *g = tn_default_generator();
+    tni_generator_lock(g);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (int64_t)((uint64_t)low + draw_below(g, range));
+    tni_generator_unlock(g);
+    return t;
+}
+
+tn_tensor *tn_randperm(int64_t n)
+{
+    if (n < 0)
+        return tni_fail(TN_E_INVALID, "tn_randperm: size %lld: want 0 or more", (long long)n);
+    tn_tensor *t = tni_new_dense(TN_SHAPE(n), TN_I64, tn_cpu());
+    if (t)
+        tn_generator_permutation(tn_default_generator(), n, tni_data(t));
+    return t;
+}
+
+void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm)
+{
+    if (!g || (!perm && n > 0)) {
+        tni_poison("tn_generator_permutation", g ? "perm" : "g");
+        return;
+    }
+    tni_generator_lock(g);
+    draw_permutation(g, n, perm);
+    tni_generator_unlock(g);
+}

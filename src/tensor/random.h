@@ -1,0 +1,39 @@
+/*
+ * random.h - generators and the draws that PyTorch's CPU generator defines.
+ */
+#ifndef TNI_RANDOM_H
+#define TNI_RANDOM_H
+
+#include <pthread.h>
+
+#include "tensor/internal.h"
+
+#define TNI_MT_WORDS 624
+
+/* MT19937: 624 words of state, and how many of them have been handed out since the last twist. */
+typedef struct tni_mt19937 {
+    uint32_t word[TNI_MT_WORDS];
+    uint32_t used;
+} tni_mt19937;
+
+void tni_mt_seed(tni_mt19937 *mt, uint32_t seed);
+uint32_t tni_mt_next(tni_mt19937 *mt);
+
+struct tn_generator {
+    pthread_mutex_t lock;
+    tni_mt19937 mt;
+    uint64_t seed;
+    bool has_normal; /* normal is the second half of a pair */
+    double normal;
+    uint64_t philox_seed, philox_offset;
+};
+
+void tni_generator_lock(const tn_generator *g);
+void tni_generator_unlock(const tn_generator *g);
+
+/* Values into every element of t, in row-major order whatever its strides, from the default generator.
+ * t is floating. Guards and versions are the caller's. */
+tn_status tni_random_uniform(tn_tensor *t, double low, double high);
+tn_status tni_random_normal(tn_tensor *t, double mean, double deviation);
+
+#endif

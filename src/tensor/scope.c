@@ -1,0 +1,157 @@
+/*
+ * scope.c - who owns results: a thread-local stack of scopes.
+ *
+ * One array holds the entries of all open scopes of a thread, one below the other; a scope is the index
+ * where its entries begin. An entry is one counted reference to an object and the function that gives it
+ * back. Ending a scope walks its entries backwards; dropping may end nothing else, so it is a plain loop.
+ */
+#include "tensor/internal.h"
+
+typedef struct entry {
+    void *object;
+    void (*drop)(void *object);
+} entry;
+
+typedef struct frame {
+    size_t first; /* its first entry */
+    uint64_t serial;
+} frame;
+
+typedef struct stack {
+    entry *entries;
+    size_t n, capacity;
+    frame *frames;
+    size_t depth, frame_capacity;
+} stack;
+
+static _Thread_local stack scopes;
+static _Atomic uint64_t serials = 1;
+
+/* Doubles an array of `size`-byte items; the block's old size must be known to give it back. */
+static bool grow(void **items, size_t *capacity, size_t size)
+{
+    size_t wanted = *capacity ? *capacity * 2 : 16;
+    size_t nbytes;
+    void *bigger;
+
+    if (!tni_mul_size(wanted, size, &nbytes))
+        return false;
+    bigger = tni_alloc(nbytes);
+    if (!bigger)
+        return false;
+    if (*items) {
+        memcpy(bigger, *items, *capacity * size);
+        tni_free(*items, *capacity * size);
+    }
+    *items = bigger;
+    *capacity = wanted;
+    return true;
+}
+
+/* The thread's arrays go when its outermost scope ends: a finished thread leaves nothing behind. */
+static void release_when_idle(void)
+{
+    if (scopes.depth)
+        return;
+    tni_free(scopes.entries, scopes.capacity * sizeof(entry));
+    tni_free(scopes.frames, scopes.frame_capacity * sizeof(frame));
+    scopes = (stack){0};
+}
+
+tn_scope tn_scope_begin(void)
+{
+    frame f;
+
+    if (scopes.depth == scopes.frame_capacity) {
+        void *frames = scopes.frames;
+
+        if (!grow(&frames, &scopes.frame_capacity, sizeof(frame)))
+            return (tn_scope){-1, 0};
+        scopes.frames = frames;
+    }
+    f.first = scopes.n;
+    f.serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
+    scopes.frames[scopes.depth++] = f;
+    return (tn_scope){(int64_t)scopes.depth - 1, f.serial};
+}
+
+static bool is_open(tn_scope s)
+{
+    return s.depth >= 0 && (size_t)s.depth < scopes.depth && scopes.frames[s.depth].serial == s.serial;
+}
+
+void tn_scope_end(tn_scope s)
+{
+    size_t first;
+
+    if (!is_open(s))
+        return;
+    first = scopes.frames[s.depth].first;
+    scopes.depth = (size_t)s.depth;
+    while (scopes.n > first) {
+        entry e = scopes.entries[--scopes.n];
+
+        e.drop(e.object);
+    }
+    release_when_idle();
+}
+
+bool tni_scope_open(void)
+{
+    return scopes.depth > 0;
+}
+
+static bool reserve(void)
+{
+    void *entries = scopes.entries;
+
+    if (scopes.n < scopes.capacity)
+        return true;
+    if (!grow(&entries, &scopes.capacity, sizeof(entry)))
+        return false;
+    scopes.entries = entries;
+    return true;
+}
+
+tn_status tni_scope_add(void *object, void (*drop)(void *object))
+{
+    if (scopes.depth == 0) {
+        drop(object);
+        return tni_error(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, "
+                                     "so that somebody owns them");
+    }
+    if (!reserve()) {
+        drop(object);
+        return TN_E_NOMEM;
+    }
+    scopes.entries[scopes.n++] = (entry){object, drop};
+    return TN_OK;
+}
+
+static void drop_tensor(void *t)
+{
+    tn_drop(t);
+}
+
+tn_tensor *tn_scope_adopt(tn_tensor *t)
+{
+    if (!t || tni_none(t))
+        return t;
+    return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
+}
+
+tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
+{
+    if (!is_open(s))
+        return t; /* nothing ends, so t stays where it is */
+    if (t && !tni_none(t)) {
+        if (s.depth == 0) {
+            tn_scope_end(s);
+            return tni_fail(TN_E_STATE, "tn_scope_return: the outermost scope has no parent to hand the "
+                                        "tensor to: want tn_keep before tn_scope_end");
+        }
+        tn_keep(t);
+    }
+    tn_scope_end(s);
+    return tn_scope_adopt(t);
+}

@@ -1,0 +1,398 @@
+/*
+ * tensor.c - handles and storages: making, sharing, dropping; shapes and what fits with what.
+ *
+ * A handle (tn_tensor) is geometry over a counted storage. Views are handles on the same storage. The
+ * graph hangs on a handle by two pointers that only src/autograd/ looks into; dropping the last reference
+ * to a handle drops them.
+ */
+#include "autograd/op.h"
+#include "tensor/internal.h"
+
+tn_tensor tn_none_object;
+
+static atomic_llong live;
+
+void tni_count_data(size_t nbytes); /* alloc.c */
+
+int64_t tn_live_tensors(void)
+{
+    return atomic_load_explicit(&live, memory_order_relaxed);
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------- */
+
+tn_shape tn_shape_of(int rank, const int64_t *sizes)
+{
+    tn_shape shape = {.rank = rank};
+
+    if (rank < 0 || rank > TN_MAX_RANK)
+        shape.rank = -1;
+    else if (rank)
+        memcpy(shape.size, sizes, (size_t)rank * sizeof *sizes);
+    return shape;
+}
+
+int64_t tni_shape_numel(const tn_shape *shape)
+{
+    int64_t n = 1;
+    bool zero = false;
+
+    for (int i = 0; i < shape->rank; i++) {
+        if (shape->size[i] < 0)
+            return -1;
+        zero |= shape->size[i] == 0;
+    }
+    if (shape->rank < 0)
+        return -1;
+    if (zero)
+        return 0;
+    for (int i = 0; i < shape->rank; i++)
+        if (__builtin_mul_overflow(n, shape->size[i], &n))
+            return -1;
+    return n;
+}
+
+bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
+{
+    return a->rank == b->rank &&
+           memcmp(a->size, b->size, (size_t)TNI_MAX(a->rank, 0) * sizeof *a->size) == 0;
+}
+
+void tni_dense_strides(const tn_shape *shape, int64_t *stride)
+{
+    int64_t step = 1;
+
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= TNI_MAX(shape->size[i], 1);
+    }
+}
+
+int tni_axis(const char *function, int axis, int rank)
+{
+    int n = rank ? rank : 1; /* a single value has the axes -1 and 0, as in PyTorch */
+
+    if (axis < -n || axis >= n) {
+        tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis, rank,
+                  -n, n - 1);
+        return -1;
+    }
+    return axis < 0 ? axis + n : axis;
+}
+
+bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out)
+{
+    int rank = TNI_MAX(a->rank, b->rank);
+
+    out->rank = rank;
+    for (int i = 1; i <= rank; i++) {
+        int64_t m = i <= a->rank ? a->size[a->rank - i] : 1;
+        int64_t n = i <= b->rank ? b->size[b->rank - i] : 1;
+
+        if (m != n && m != 1 && n != 1)
+            return false;
+        out->size[rank - i] = m == 1 ? n : m;
+    }
+    return true;
+}
+
+/* ---- dtypes ------------------------------------------------------------------------------------- */
+
+size_t tn_dtype_size(tn_dtype dtype)
+{
+    static const unsigned char size[] = {
+        [TN_F32] = 4, [TN_F64] = 8, [TN_BF16] = 2, [TN_F16] = 2,
+        [TN_I64] = 8, [TN_I32] = 4, [TN_U8] = 1,   [TN_BOOL] = 1,
+    };
+
+    return (unsigned)dtype < sizeof size ? size[dtype] : 0;
+}
+
+const char *tn_dtype_name(tn_dtype dtype)
+{
+    static const char *const name[] = {
+        [TN_F32] = "f32", [TN_F64] = "f64", [TN_BF16] = "bf16", [TN_F16] = "f16",
+        [TN_I64] = "i64", [TN_I32] = "i32", [TN_U8] = "u8",     [TN_BOOL] = "bool",
+    };
+
+    return (unsigned)dtype < sizeof name / sizeof *name ? name[dtype] : "unknown dtype";
+}
+
+bool tn_dtype_is_float(tn_dtype dtype)
+{
+    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
+}
+
+tn_dtype tni_promote(tn_dtype a, tn_dtype b)
+{
+    /* bool < u8 < i32 < i64 < half kinds < f32 < f64; two different half kinds meet in f32 */
+    static const unsigned char order[] = {
+        [TN_BOOL] = 0, [TN_U8] = 1,   [TN_I32] = 2, [TN_I64] = 3,
+        [TN_F16] = 4,  [TN_BF16] = 4, [TN_F32] = 5, [TN_F64] = 6,
+    };
+
+    if (a == b)
+        return a;
+    if (order[a] == order[b])
+        return TN_F32;
+    return order[a] > order[b] ? a : b;
+}
+
+/* ---- storage ------------------------------------------------------------------------------------ */
+
+static tni_storage *storage_new(size_t nbytes, tn_device device)
+{
+    const tni_backend *backend = tni_backend_for(device);
+    tni_storage *s;
+
+    if (!backend)
+        return NULL;
+    s = tni_alloc(sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (tni_storage){.refs = 1, .device = device, .backend = backend, .nbytes = nbytes};
+    if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
+        tni_free(s, sizeof *s);
+        return NULL;
+    }
+    tni_count_data(nbytes);
+    return s;
+}
+
+static void storage_drop(tni_storage *s)
+{
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (!s->borrowed)
+        s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
+    else if (s->release)
+        s->release(s->user);
+    tni_free(s, sizeof *s);
+}
+
+void tni_bump_version(tn_tensor *t)
+{
+    atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------ */
+
+/* A handle over s (whose reference it takes over), in no scope. Gives s back on failure. */
+static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
+{
+    tn_tensor *t = tni_alloc(sizeof *t);
+
+    if (!t) {
+        storage_drop(s);
+        return NULL;
+    }
+    t->refs = 1;
+    t->dtype = spec->dtype;
+    t->storage = s;
+    t->shape = spec->shape;
+    t->requires_grad = false;
+    t->is_parameter = 0;
+    t->is_buffer = 0;
+    t->out_index = 0;
+    t->node = NULL;
+    t->gm = NULL;
+    t->name = NULL;
+    if (spec->strided) {
+        memcpy(t->stride, spec->stride, sizeof t->stride);
+        t->offset = spec->offset;
+    } else {
+        tni_dense_strides(&spec->shape, t->stride);
+        t->offset = 0;
+    }
+    atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    return t;
+}
+
+/* The elements a fresh storage for spec must hold: dense, or, for a permuted layout, the same number. */
+tn_tensor *tni_new(const tni_spec *spec, tn_device device)
+{
+    int64_t n = tni_shape_numel(&spec->shape);
+    size_t nbytes;
+    tni_storage *s;
+    tn_tensor *t;
+
+    if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(spec->dtype), &nbytes) ||
+        nbytes > (size_t)PTRDIFF_MAX)
+        return tni_fail(TN_E_SHAPE, "a tensor of shape %s: want at most %d axes, sizes of 0 and up, and "
+                                    "fewer than 2^63 bytes",
+                        tni_shape_text(&spec->shape), TN_MAX_RANK);
+    if (tn_dtype_size(spec->dtype) == 0)
+        return tni_fail(TN_E_DTYPE, "a tensor of dtype %d: want one of tn_dtype", (int)spec->dtype);
+    if (!tni_scope_open())
+        return tni_fail(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, so that "
+                                    "somebody owns them");
+    s = storage_new(nbytes, device);
+    if (!s)
+        return NULL;
+    t = handle_new(s, spec);
+    return t ? tn_scope_adopt(t) : NULL;
+}
+
+tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device)
+{
+    return tni_new(&(tni_spec){.dtype = dtype, .shape = shape}, device);
+}
+
+tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device)
+{
+    return tni_new_dense(shape, dtype, device);
+}
+
+tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*release)(void *user),
+                          void *user)
+{
+    int64_t n = tni_shape_numel(&shape);
+    size_t nbytes;
+    tni_storage *s;
+    tn_tensor *t;
+
+    if (!data)
+        return tni_fail(TN_E_INVALID, "tn_from_memory: data is NULL: want %s elements of %s",
+                        tni_shape_text(&shape), tn_dtype_name(dtype));
+    if (n < 0 || !tn_dtype_size(dtype) || !tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
+        return tni_fail(TN_E_SHAPE, "tn_from_memory: shape %s of %s: want sizes of 0 and up",
+                        tni_shape_text(&shape), tn_dtype_name(dtype));
+    if (!tni_scope_open())
+        return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
+    s = tni_alloc(sizeof *s);
+    if (!s)
+        return NULL;
+    /* release comes last: until the tensor stands, a failure must not give the memory away */
+    *s = (tni_storage){.refs = 1, .device = tn_cpu(), .backend = tni_cpu_backend(), .data = data,
+                       .nbytes = nbytes, .user = user, .borrowed = true};
+    t = handle_new(s, &(tni_spec){.dtype = dtype, .shape = shape});
+    t = t ? tn_scope_adopt(t) : NULL;
+    if (t)
+        t->storage->release = release;
+    return t;
+}
+
+static tn_tensor *alias(const tn_tensor *t, const tni_spec *spec)
+{
+    atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
+    return handle_new(t->storage, spec);
+}
+
+tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
+{
+    tn_tensor *a = alias(t, spec);
+
+    return a ? tn_scope_adopt(a) : NULL;
+}
+
+tn_tensor *tni_alias_raw(const tn_tensor *t)
+{
+    tni_spec spec = {.dtype = t->dtype, .shape = t->shape, .strided = true, .offset = t->offset};
+    tn_tensor *a;
+
+    memcpy(spec.stride, t->stride, sizeof spec.stride);
+    a = alias(t, &spec);
+    if (a && t->name)
+        a->name = tni_strdup(t->name); /* for messages only: without memory it stays nameless */
+    return a;
+}
+
+tn_tensor *tn_keep(tn_tensor *t)
+{
+    if (t && !tni_none(t))
+        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+void tn_drop(tn_tensor *t)
+{
+    if (!t || tni_none(t))
+        return;
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (t->node)
+        tni_node_drop(t->node);
+    if (t->gm)
+        tni_gradmeta_drop(t->gm);
+    tni_strfree(t->name);
+    storage_drop(t->storage);
+    tni_free(t, sizeof *t);
+    atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+}
+
+void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
+{
+    tni_storage *old = t->storage;
+
+    atomic_fetch_add_explicit(&t2->storage->refs, 1, memory_order_relaxed);
+    t->storage = t2->storage;
+    t->dtype = t2->dtype;
+    t->shape = t2->shape;
+    t->offset = t2->offset;
+    memcpy(t->stride, t2->stride, sizeof t->stride);
+    storage_drop(old);
+}
+
+/* ---- as kernels see it ---------------------------------------------------------------------------- */
+
+void *tni_data(const tn_tensor *t)
+{
+    return (char *)t->storage->data + (size_t)t->offset * tn_dtype_size(t->dtype);
+}
+
+tni_array tni_array_of(const tn_tensor *t)
+{
+    tni_array a = {.data = tni_data(t), .dtype = t->dtype, .rank = t->shape.rank};
+
+    memcpy(a.size, t->shape.size, sizeof a.size);
+    memcpy(a.stride, t->stride, sizeof a.stride);
+    return a;
+}
+
+tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
+{
+    tni_array a = {.data = tni_data(t), .dtype = t->dtype, .rank = shape->rank};
+    int lead = shape->rank - t->shape.rank;
+
+    for (int i = 0; i < shape->rank; i++) {
+        bool stretched = i < lead || (t->shape.size[i - lead] == 1 && shape->size[i] != 1);
+
+        a.size[i] = shape->size[i];
+        a.stride[i] = stretched ? 0 : t->stride[i - lead];
+    }
+    return a;
+}
+
+tni_array tni_array_none(void)
+{
+    return (tni_array){0};
+}
+
+bool tni_is_dense(const tn_tensor *t)
+{
+    int64_t step = 1;
+
+    for (int i = t->shape.rank - 1; i >= 0; i--) {
+        if (t->shape.size[i] == 0)
+            return true;
+        if (t->shape.size[i] != 1 && t->stride[i] != step)
+            return false;
+        step *= t->shape.size[i];
+    }
+    return true;
+}
+
+tn_tensor *tni_dense(tn_tensor *t)
+{
+    tn_tensor *y;
+    tni_array to, from;
+
+    if (!t || tni_none(t) || tni_is_dense(t))
+        return t;
+    y = tni_new_dense(t->shape, t->dtype, t->storage->device);
+    if (!y)
+        return NULL;
+    to = tni_array_of(y);
+    from = tni_array_of(t);
+    return tni_backend_of(t)->copy(&to, &from) == TN_OK ? y : NULL;
+}

@@ -1,0 +1,112 @@
+/*
+ * common.h - what every Check suite of tenon shares.
+ *
+ * A test file defines test_suite() and gets its main from main.c. A test case made by test_case() has the
+ * common fixture: a scope is open and the error is clear when a test begins; when it ends, the scope is
+ * closed and no tensor may have outlived it.
+ *
+ * Nothing here may run an op before a test does: a process that has opened an OpenMP region and forks
+ * hangs in its child. So fixtures are checked ones (they run after the fork), and main computes nothing.
+ */
+#ifndef TENON_TESTS_COMMON_H
+#define TENON_TESTS_COMMON_H
+
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include <tenon/tenon.h>
+
+#ifndef GOLDEN_DIR
+#define GOLDEN_DIR "tests/golden"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define TEST_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TEST_ASAN 1
+#endif
+#endif
+#ifndef TEST_ASAN
+#define TEST_ASAN 0
+#endif
+
+/* The suite of a test program. */
+Suite *test_suite(void);
+
+/* A test case of suite with the common fixture and timeout (300 s). */
+TCase *test_case(Suite *suite, const char *name);
+/* The fixture itself, for test cases made by hand: tcase_add_checked_fixture(t, test_setup, test_teardown). */
+void test_setup(void);
+void test_teardown(void);
+
+/* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals NaN, an
+ * infinity only itself) and the shapes are equal; else what differs, in a static buffer. */
+const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol, double atol);
+
+/* Fails the test with the library's message unless status is TN_OK / the pointer is there. */
+#define assert_ok(expr)                                                                            \
+    do {                                                                                           \
+        tn_status assert_status_ = (expr);                                                         \
+        ck_assert_msg(assert_status_ == TN_OK, "%s: %s: %s", #expr,                                \
+                      tn_status_name(assert_status_), tn_error());                                 \
+    } while (0)
+#define assert_made(expr)                                                                          \
+    ck_assert_msg((expr) != NULL, "%s: %s: %s", #expr, tn_status_name(tn_error_status()), tn_error())
+
+/* The error that is pending has this status and contains this text; then forgets it. */
+#define assert_error(status, text)                                                                 \
+    do {                                                                                           \
+        ck_assert_msg(tn_error_status() == (status), "status is %s (%s), not %s",                  \
+                      tn_status_name(tn_error_status()), tn_error(), tn_status_name(status));      \
+        ck_assert_msg(strstr(tn_error(), (text)) != NULL, "\"%s\" lacks \"%s\"", tn_error(),       \
+                      (text));                                                                     \
+        tn_error_clear();                                                                          \
+    } while (0)
+/* expr is NULL, with that error. */
+#define assert_null(expr, status, text)                                                            \
+    do {                                                                                           \
+        ck_assert_msg((expr) == NULL, "%s did not fail", #expr);                                   \
+        assert_error(status, text);                                                                \
+    } while (0)
+/* expr returns that status, with that error. */
+#define assert_fails(expr, status, text)                                                           \
+    do {                                                                                           \
+        tn_status assert_got_ = (expr);                                                            \
+        ck_assert_msg(assert_got_ == (status), "%s returned %s (%s)", #expr,                       \
+                      tn_status_name(assert_got_), tn_error());                                    \
+        assert_error(status, text);                                                                \
+    } while (0)
+
+#define assert_close(actual, expected, rtol, atol)                                                 \
+    do {                                                                                           \
+        const char *assert_difference_ = difference((actual), (expected), (rtol), (atol));         \
+        ck_assert_msg(!assert_difference_, "%s: %s", #actual, assert_difference_);                 \
+    } while (0)
+/* The elements of a tensor, row-major, against literals: assert_values(t, 1e-12, 0.5, 1.5). */
+#define assert_values(actual, tolerance, ...)                                                      \
+    do {                                                                                           \
+        const double assert_values_[] = { __VA_ARGS__ };                                           \
+        const char *assert_difference_ = values_difference(                                        \
+            (actual), assert_values_, (int64_t)(sizeof assert_values_ / sizeof *assert_values_),   \
+            (tolerance));                                                                          \
+        ck_assert_msg(!assert_difference_, "%s: %s", #actual, assert_difference_);                 \
+    } while (0)
+const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n, double tolerance);
+
+/* A f64 tensor with values in [low, high), from a generator of the tests' own: the same for one seed. */
+tn_tensor *random_f64(tn_shape shape, double low, double high, uint64_t seed);
+/* The same values in another floating dtype. */
+tn_tensor *random_as(tn_shape shape, double low, double high, uint64_t seed, tn_dtype dtype);
+/* A f64 tensor from literals; the shape must hold as many. */
+tn_tensor *from_f64(const double *values, tn_shape shape);
+
+/* t's values in other memory layouts, as leaves without history. Values and shape are t's. */
+tn_tensor *as_transposed(tn_tensor *t); /* axes in reverse order in memory */
+tn_tensor *as_strided(tn_tensor *t);    /* every second element of a larger storage, offset 1 */
+
+/* The path of a file in tests/golden. Static buffer. */
+const char *golden_path(const char *file);
+
+#endif

@@ -1,0 +1,63 @@
+/*
+ * op_table.h - one row per op variant: how to call it, and what holds for it.
+ *
+ * The rows are in op_rows_*.def; their inputs, and the outputs and gradients that PyTorch gives, are in
+ * golden/ops.safetensors under the row's name (golden/make_ops.py). An input is differentiable exactly
+ * when it has a gradient there.
+ */
+#ifndef TENON_TESTS_OP_TABLE_H
+#define TENON_TESTS_OP_TABLE_H
+
+#include "common.h"
+
+enum {
+    ROW_POINTWISE = 1,  /* allocates the result's storage and nothing else, whatever the input's strides */
+    ROW_REDUCES = 2,    /* allocates less than the input has: no copy of it */
+    ROW_VIEW = 4,       /* shares the input's storage and allocates nothing */
+    ROW_KINK = 8,       /* not smooth here, or rounds: golden numbers only, no finite differences */
+    ROW_NO_GOLDEN = 16, /* random: inputs only */
+    ROW_LOOSE = 32,     /* f32 loses digits by nature here (large offsets, long sums): 100 times the bound */
+    ROW_NO_SECOND = 64, /* refuses a second derivative by name */
+    ROW_FIXED = 128,    /* fixed in f64: no f32 run (casts inside) */
+};
+
+typedef struct op_row {
+    const char *name;
+    const char *op; /* of op_list.h */
+    unsigned flags;
+    tn_tensor *(*build)(tn_tensor **x);
+} op_row;
+
+extern const op_row op_rows[];
+extern const int n_op_rows;
+
+/* A call that must fail: status, and what the message says after "tn_OP: ". */
+typedef struct op_refusal {
+    const char *op;
+    tn_status status;
+    const char *text;
+    tn_tensor *(*build)(void);
+    const char *source; /* the call as written */
+} op_refusal;
+
+extern const op_refusal op_refusals[];
+extern const int n_op_refusals;
+
+enum { OP_MAX_IN = 6 };
+
+/* What the golden file holds for a row, in the current scope; NULL where there is nothing. */
+typedef struct op_case {
+    int n;
+    tn_tensor *in[OP_MAX_IN];
+    bool differentiable[OP_MAX_IN];
+    tn_tensor *out, *seed, *grad[OP_MAX_IN];
+} op_case;
+
+/* Loads a row's case; real tensors as dtype. Fails the test when the file has no such row. */
+op_case op_load(const op_row *row, tn_dtype dtype);
+/* A fresh leaf with t's values that requires grad if asked. */
+tn_tensor *op_leaf(tn_tensor *t, bool requires_grad);
+/* The names of all rows in the golden file. */
+tn_list *op_golden(void);
+
+#endif
