@@ -182,9 +182,24 @@ TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/** 1-D: dot; 2-D: matrix product; above: products of the last two axes, leading axes broadcast. */
+/**
+ * Matrix product of the last two axes: C_ij = sum_k A_ik B_kj. Transposed and strided operands are read
+ * where they lie.
+ *
+ * Shapes   a [..., m, k], b [..., k, n] -> [..., m, n]; leading axes broadcast. A 1-D a is a row, a 1-D b
+ *          a column, whose axis disappears: [k] and [k] give a single value
+ * Grad     da = dc B^T, db = A^T dc            keeps a, b
+ * Errors   columns of a differ from rows of b; leading axes that do not broadcast; a rank of 0; dtypes
+ *          that differ or are not f32 or f64
+ */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
-/** x W^T + b: x [..., in], weight [out, in], bias [out] or TN_NONE -> [..., out] */
+/**
+ * y = x W^T + b.
+ *
+ * Shapes   x [..., in], weight [out, in], bias [out] or TN_NONE -> [..., out]
+ * Grad     dx = dy W, dW = dy^T x, db = column sums of dy            keeps x, weight
+ * Errors   sizes that do not fit; dtypes that differ or are not f32 or f64
+ */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
 /* ---- indexing -------------------------------------------------------------------------------- */
@@ -258,7 +273,16 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
 typedef struct tn_conv2d_spec {
     int64_t stride[2], padding[2], dilation[2], groups;
 } tn_conv2d_spec;
-/** Cross-correlation: x [N, C, H, W] (or [C, H, W]), weight [O, C/groups, kh, kw], bias [O] or TN_NONE. */
+/**
+ * Cross-correlation: y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n, c, i stride + r dilation - padding, ...].
+ *
+ * Shapes   x [N, C, H, W] or [C, H, W], weight [O, C/groups, kh, kw], bias [O] or TN_NONE -> [N, O, H', W'],
+ *          H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1
+ * Grad     of x and weight: each a convolution-like map of dy and the other            keeps x, weight
+ * Errors   sizes that do not fit, a kernel larger than the padded image, groups that divide O or C not;
+ *          stride or dilation below 1, padding below 0
+ * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
+ */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
 
 /** zero fields: stride = kernel, padding 0, dilation 1 */
@@ -266,17 +290,39 @@ typedef struct tn_pool2d_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
     bool ceil_mode, exclude_padding;                      /* exclude_padding: average only */
 } tn_pool2d_spec;
+/**
+ * The largest (NaN counts as largest, the first of equals takes the gradient) or the mean under a window.
+ *
+ * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh - 1) - 1)
+ *          / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and its left padding.
+ *          The mean counts padding (not what hangs over beyond it) unless exclude_padding
+ * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count, shared out
+ * Errors   padding above half the kernel; a window larger than the padded image; an empty image
+ */
 TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
 TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
-/** Output of exactly out_h x out_w, each the mean of its share of the input. */
+/**
+ * Output of exactly out_h x out_w, each the mean of its share: rows floor(i H / out_h) up to
+ * ceil((i + 1) H / out_h), columns alike.
+ *
+ * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, out_h, out_w]
+ * Errors   out_h or out_w below 1; an empty image
+ */
 TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
 
 /**
- * softmax(q k^T * scale + mask) v, without the T x T matrix in memory.
- * q [..., T, D], k [..., S, D], v [..., S, Dv]; mask TN_NONE, bool (true = blocked) or float (added),
- * broadcast to [..., T, S]; causal blocks s > t + (S - T)... for T = S the future; scale 0: 1/sqrt(D).
- * A row with everything blocked gives NaN. No second derivative. Vaswani et al. (2017), eq. 1;
- * Dao et al., FlashAttention (2022), algorithms 1 and 4
+ * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: blocks of it pass through the cache.
+ *
+ * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones equal
+ *          (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of q's dtype
+ *          (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
+ * Range    scale 0 means 1 / sqrt(D). A row with everything blocked gives NaN; S = 0 gives zeros
+ * Layout   the result's axes lie in memory as q's do: heads that are a view of [B, T, H D] merge back as one
+ * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is made again
+ *          from one kept number a row. No second derivative: an error. A mask that requires grad takes
+ *          the composed formula instead (and its memory)
+ * Errors   sizes or dtypes that do not fit; more than 5 axes
+ * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */
 TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                                                   bool causal, double scale);

@@ -1,9 +1,9 @@
 /*
  * call.c - the one way into a module's forward.
  *
- * Every call, of whatever function, passes through tni_call_with: poison, a scope of its own, the frame
- * that messages and tn_assign look at, the forward itself, the check of fields, and the hand-over of the
- * outputs to the caller's scope.
+ * Every call, of whatever function, passes through tni_call_with: poison, a scope of its own, the
+ * frame that messages and tn_assign look at, the forward itself, the check of fields, and the
+ * hand-over of the outputs to the caller's scope.
  */
 #include "nn/module.h"
 
@@ -16,24 +16,34 @@ typedef struct frame {
 
 static _Thread_local frame *innermost;
 
-/* ---- where we are, for messages --------------------------------------------------------------------- */
+/* ---- where we are, for messages -------------------------------------------------------------- */
 
-typedef struct search {
-    const tn_module *wanted;
-    char *path;
-    size_t size;
-} search;
+enum { SEARCH_DEPTH = 16 }; /* how far below its caller a called module is looked for */
 
-static tn_status compare(tn_module *m, const char *path, void *user)
+/* Writes wanted's path below m; allocates nothing, for it may be memory that ran out. */
+static bool find_path(const tn_module *m, const tn_module *wanted, int depth, char *path,
+                      size_t size)
 {
-    search *s = user;
-    if (m != s->wanted) return TN_OK;
-    snprintf(s->path, s->size, "%s", path);
-    return TN_E_STATE; /* found: stop */
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind != TNI_CHILD || slot->child != wanted) continue;
+        snprintf(path, size, "%s", slot->name);
+        return true;
+    }
+    for (int i = 0; depth < SEARCH_DEPTH && i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        size_t n = strlen(slot->name) + 1;
+        if (slot->kind != TNI_CHILD || tni_no_module(slot->child) || n >= size) continue;
+        if (!find_path(slot->child, wanted, depth + 1, path + n, size - n)) continue;
+        memcpy(path, slot->name, n - 1);
+        path[n - 1] = '.';
+        return true;
+    }
+    return false;
 }
 
-/* Appends the path of the running call from its root; a module that its caller did not register starts
- * a path of its own. Returns the length. */
+/* Appends the path of the running call from its root; a module that its caller did not register
+ * starts a path of its own. Returns the length. */
 static size_t write_path(const frame *f, char *path, size_t size)
 {
     if (!f->outer) return 0;
@@ -42,9 +52,7 @@ static size_t write_path(const frame *f, char *path, size_t size)
     size_t start = n;
     if (n) path[n++] = '.';
     path[n] = '\0';
-    search s = {f->module, path + n, size - n};
-    if (tni_walk(f->outer->module, TNI_ONCE, compare, NULL, &s) == TN_E_STATE && path[n])
-        return n + strlen(path + n);
+    if (find_path(f->outer->module, f->module, 0, path + n, size - n)) return n + strlen(path + n);
     path[start] = '\0';
     return start;
 }
@@ -54,13 +62,12 @@ static void describe_place(char *buffer, size_t size)
 {
     char path[512] = "";
     if (!innermost) return;
-    tni_error_context = NULL; /* an error while looking for the path must not look for one */
     write_path(innermost, path, sizeof path);
-    tni_error_context = describe_place;
-    snprintf(buffer, size, " (in %s%s%s)", path, path[0] ? ": " : "", innermost->module->type->name);
+    snprintf(buffer, size, " (in %s%s%s)", path, path[0] ? ": " : "",
+             innermost->module->type->name);
 }
 
-/* ---- frames ------------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 const void *tni_call_options(const tn_module *self)
 {
@@ -79,20 +86,23 @@ bool tni_calling(void)
     return innermost != NULL;
 }
 
-/* ---- the call ----------------------------------------------------------------------------------------- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
-static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out)
 {
     tn_status status = tni_module_check("tn_call", m);
     if (status != TN_OK) return status;
     if (n_in < 0 || n_out < 1 || (n_in && !in) || !out)
-        return tni_error(TN_E_INVALID, "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up",
-                         n_in, n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
+        return tni_error(TN_E_INVALID,
+                         "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,
+                         n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
     for (int i = 0; i < n_in; i++)
         if (!in[i]) return tni_poison(m->type->name, "an input");
     if (!tni_scope_open())
-        return tni_error(TN_E_STATE, "%s: no scope is open: want tn_scope_begin before a call, so that "
-                                     "somebody owns its outputs",
+        return tni_error(TN_E_STATE,
+                         "%s: no scope is open: want tn_scope_begin before a call, so that "
+                         "somebody owns its outputs",
                          m->type->name);
     if (!m->type->forward_n && !m->type->forward)
         return tni_error(TN_E_UNSUPPORTED, "%s: has no forward: call its children", m->type->name);
@@ -113,20 +123,22 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
         if (out[i]) continue;
         status = tni_pending();
         if (status == TN_OK)
-            status = tni_error(TN_E_INVALID, "%s: its forward gave NULL without an error: want a tensor",
-                               m->type->name);
+            status =
+                tni_error(TN_E_INVALID, "%s: its forward gave NULL without an error: want a tensor",
+                          m->type->name);
     }
     return status;
 }
 
-/* A forward that writes `m->h = t` would leave a field whose tensor dies with the call. Fields are put
- * back, so that the module is whole whatever happened. */
-static tn_status check_fields(tn_module *m)
+/* A forward that writes `m->h = t` would leave a field whose tensor dies with the call. Fields are
+ * put back, so that the module is whole whatever happened; status is that of the forward. */
+static tn_status check_fields(tn_module *m, tn_status status)
 {
     const char *wrong = NULL;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        const void *held = slot->kind == TNI_CHILD ? (const void *)slot->child : (const void *)slot->tensor;
+        const void *held =
+            slot->kind == TNI_CHILD ? (const void *)slot->child : (const void *)slot->tensor;
         void *shown;
         if (!slot->field) continue;
         memcpy(&shown, (char *)m + slot->field, sizeof shown);
@@ -134,13 +146,15 @@ static tn_status check_fields(tn_module *m)
         wrong = wrong ? wrong : slot->name;
         tni_slot_sync(m, slot);
     }
-    if (!wrong) return TN_OK;
-    return tni_error(TN_E_STATE, "%s: forward assigned the field of \"%s\" directly: want tn_assign(&m->"
-                                 "field, t), which keeps the tensor",
+    if (status != TN_OK || !wrong) return status;
+    return tni_error(TN_E_STATE,
+                     "%s: forward assigned the field of \"%s\" directly: want tn_assign(&m->"
+                     "field, t), which keeps the tensor",
                      m->type->name, wrong);
 }
 
-/* Ends the call's scope and enters its outputs, which may be inputs, parameters or views, in the caller's. */
+/* Ends the call's scope and enters its outputs, which may be inputs, parameters or views, in the
+ * caller's. */
 static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
 {
     tn_status status = TN_OK;
@@ -156,12 +170,13 @@ static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const void *options)
 {
-    tn_tensor *single = NULL; /* so that a call with one output may write over its input's variable */
+    tn_tensor *single =
+        NULL; /* so that a call with one output may write over its input's variable */
     tn_tensor **result = n_out == 1 ? &single : out;
     tn_status status = check_call(m, n_in, in, n_out, out);
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
     if (status == TN_OK) {
-        frame f = {m, options, innermost};
+        frame f = { m, options, innermost };
         innermost = &f;
         tni_error_context = describe_place;
         tn_scope scope = tn_scope_begin();
@@ -169,8 +184,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         /* Forward pre-hooks run here: they may replace the inputs. */
         if (status == TN_OK) status = dispatch(m, n_in, in, n_out, result);
         /* Forward hooks run here: they may replace the outputs. */
-        tn_status fields = check_fields(m);
-        if (status == TN_OK) status = fields;
+        status = check_fields(m, status);
         innermost = f.outer;
         if (status == TN_OK)
             status = hand_over(scope, n_out, result);

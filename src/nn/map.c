@@ -21,7 +21,7 @@ static tni_map_cell *locate(const tni_map *map, const void *key)
 
 static bool grow(tni_map *map)
 {
-    tni_map larger = {.n = map->n, .capacity = map->capacity ? map->capacity * 2 : 32};
+    tni_map larger = { .n = map->n, .capacity = map->capacity ? map->capacity * 2 : 32 };
     size_t nbytes;
     if (!tni_mul_size(larger.capacity, sizeof *map->cell, &nbytes)) return false;
     larger.cell = tni_calloc(nbytes);
@@ -38,7 +38,7 @@ int tni_map_put(tni_map *map, const void *key, void *value)
     if (map->n * 2 >= map->capacity && !grow(map)) return -1;
     tni_map_cell *cell = locate(map, key);
     bool is_new = !cell->key;
-    *cell = (tni_map_cell){key, value};
+    *cell = (tni_map_cell){ key, value };
     map->n += is_new;
     return is_new;
 }
@@ -51,5 +51,5 @@ void *tni_map_get(const tni_map *map, const void *key)
 void tni_map_free(tni_map *map)
 {
     if (map->cell) tni_free(map->cell, map->capacity * sizeof *map->cell);
-    *map = (tni_map){0};
+    *map = (tni_map){ 0 };
 }

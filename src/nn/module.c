@@ -1,8 +1,8 @@
 /*
  * module.c - a module's life: made, counted, freed; its slots.
  *
- * All live modules stand in one table sorted by address, so that tn_assign finds the slot behind the
- * address of a field.
+ * All live modules stand in one table sorted by address, so that tn_assign finds the slot behind
+ * the address of a field.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 
 tn_module tn_no_module_object;
 
-/* ---- the table of live modules ------------------------------------------------------------------- */
+/* ---- the table of live modules --------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tn_module **live;
@@ -87,14 +87,17 @@ tn_module *tni_module_at(const void *address)
     return m && tni_module_contains(m, address) ? m : NULL;
 }
 
-/* ---- making --------------------------------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 tn_module *tni_module_alloc(const tn_module_type *type)
 {
     if (!type || !type->name || type->size < sizeof(tn_module))
-        return tni_fail(TN_E_INVALID, "tn_module_new: a type %s: want a name, and the size of a struct "
-                                      "that begins with a tn_module",
-                        !type ? "that is NULL" : type->name ? type->name : "without a name");
+        return tni_fail(TN_E_INVALID,
+                        "tn_module_new: a type %s: want a name, and the size of a struct "
+                        "that begins with a tn_module",
+                        !type        ? "that is NULL"
+                        : type->name ? type->name
+                                     : "without a name");
     tn_module *m = tni_calloc(type->size);
     if (!m) return NULL;
     m->type = type;
@@ -125,7 +128,8 @@ void *tn_module_new(const tn_module_type *type)
     return m;
 }
 
-/* The first error of the construction is the one that tells; later ones may have written over it. */
+/* The first error of the construction is the one that tells; later ones may have written over it.
+ */
 static void restore_message(const tni_building *b)
 {
     if (b->status == TN_OK || strcmp(tn_error(), b->message) == 0) return;
@@ -156,10 +160,11 @@ tn_status tni_module_check(const char *function, const tn_module *m)
 {
     if (!m) return tni_poison(function, "the module");
     if (tni_no_module(m))
-        return tni_error(TN_E_INVALID, "%s: the module is TN_NO_MODULE: want one that is there", function);
-    if (!m->state)
-        return tni_error(TN_E_STATE, "%s: the module was not made by tn_module_new: want that first",
+        return tni_error(TN_E_INVALID, "%s: the module is TN_NO_MODULE: want one that is there",
                          function);
+    if (!m->state)
+        return tni_error(TN_E_STATE,
+                         "%s: the module was not made by tn_module_new: want that first", function);
     return TN_OK;
 }
 
@@ -169,7 +174,7 @@ tn_module *tn_module_keep(tn_module *m)
     return m;
 }
 
-/* ---- freeing -------------------------------------------------------------------------------------- */
+/* ---- freeing --------------------------------------------------------------------------------- */
 
 /* Gives one reference back; a module without any is put before the list of those to be freed. */
 static void release(tn_module *m, tn_module **doomed)
@@ -213,7 +218,7 @@ void tn_module_drop(tn_module *m)
     }
 }
 
-/* ---- slots ---------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n)
 {
@@ -241,7 +246,7 @@ tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_
     char *copy = tni_strdup(name);
     if (!copy) return NULL;
     tni_slot *slot = &s->slot[s->n++];
-    *slot = (tni_slot){.name = copy, .kind = kind, .field = field};
+    *slot = (tni_slot){ .name = copy, .kind = kind, .field = field };
     slot->tensor = kind == TNI_CHILD ? NULL : TN_NONE;
     slot->child = kind == TNI_CHILD ? TN_NO_MODULE : NULL;
     return slot;

@@ -1,9 +1,10 @@
 /*
  * module.h - the inside of a module, for src/nn/ and what stands above it.
  *
- * A module is its type, and a state with one ordered list of slots. A slot is a parameter, a buffer or a
- * child under a name; it owns one reference. The field of the module's struct that the slot was
- * registered with is a borrowed copy of the slot's pointer, kept true by whoever changes the slot.
+ * A module is its type, and a state with one ordered list of slots. A slot is a parameter, a buffer
+ * or a child under a name; it owns one reference. The field of the module's struct that the slot
+ * was registered with is a borrowed copy of the slot's pointer, kept true by whoever changes the
+ * slot.
  */
 #ifndef TNI_MODULE_H
 #define TNI_MODULE_H
@@ -43,13 +44,16 @@ struct tn_module_state {
     tn_module *next; /* of those waiting to be freed */
 };
 
-/* ---- module.c ----------------------------------------------------------------------------------- */
+/* ---- module.c -------------------------------------------------------------------------------- */
 
 /* TN_OK for a module made by tn_module_new; else the error, naming function and argument. */
 tn_status tni_module_check(const char *function, const tn_module *m);
 /* A struct of its type with an empty state, training, in no construction. NULL + message. */
 tn_module *tni_module_alloc(const tn_module_type *type);
-static inline bool tni_no_module(const tn_module *m) { return m == TN_NO_MODULE; }
+static inline bool tni_no_module(const tn_module *m)
+{
+    return m == TN_NO_MODULE;
+}
 /* The slot of a name, by n bytes; NULL (no message) when there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
 /* A new slot at the end; NULL + message. Name and field are set, the rest is absent. */
@@ -62,19 +66,20 @@ void tni_slot_sync(tn_module *m, const tni_slot *slot);
 /* Whether the module's struct holds this address; which module's does (NULL: none). */
 bool tni_module_contains(const tn_module *m, const void *address);
 tn_module *tni_module_at(const void *address);
-/* Whether one of owner's parameters is t; name is its full name (only for reading a debugger's mind). */
+/* Whether one of owner's parameters is t; name is its full name (only for reading a debugger's
+ * mind). */
 bool tni_module_holds_parameter(const tn_module *owner, const char *name, const tn_tensor *t);
 /* "Linear(784, 128)" */
 const char *tni_module_text(const tn_module *m, char *text, size_t size);
 
-/* ---- register.c --------------------------------------------------------------------------------- */
+/* ---- register.c ------------------------------------------------------------------------------ */
 
 /* Says that a persistent buffer of m is missing in files of a state_version below `since`. */
 void tni_slot_since(tn_module *m, const char *name, int since);
 /* The module at a dotted path of n bytes; NULL + message naming function. "" is m. */
 tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n);
 
-/* ---- call.c ------------------------------------------------------------------------------------- */
+/* ---- call.c ---------------------------------------------------------------------------------- */
 
 /* tn_call with the options of a typed function, which forward_n reads back. */
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
@@ -85,45 +90,50 @@ const void *tni_call_options(const tn_module *self);
 tn_module *tni_calling_at(const void *address);
 bool tni_calling(void);
 
-/* ---- walk.c ------------------------------------------------------------------------------------- */
+/* ---- walk.c ---------------------------------------------------------------------------------- */
 
 typedef enum tni_repeats {
-    TNI_ONCE,    /* a shared module is visited under its first path */
+    TNI_ONCE,     /* a shared module is visited under its first path */
     TNI_SIBLINGS, /* once per parent */
-    TNI_EVERY    /* under each of its paths */
+    TNI_EVERY     /* under each of its paths */
 } tni_repeats;
 
 /* path: of the module below the root, "" for the root. It is valid during the call only. */
 typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 
-/* Depth first, in registration order; before is called on the way down, after on the way up (either may
- * be NULL). Stops at the first status that is not TN_OK and returns it. Any depth: no recursion. */
-tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after, void *user);
+/* Depth first, in registration order; before is called on the way down, after on the way up (either
+ * may be NULL). Stops at the first status that is not TN_OK and returns it. Any depth: no
+ * recursion. */
+tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after,
+                   void *user);
 
-/* ---- list.c ------------------------------------------------------------------------------------- */
+/* ---- list.c ---------------------------------------------------------------------------------- */
 
 /* Appends "prefix path.name"; any of prefix and path may be "". Names may repeat. */
 tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, const char *name,
                         tn_entry entry);
-/* The state_version of what a list holds: lists of tn_state_dict have the present one. Readers of files
- * that recorded one set it; 0 is unknown, and older than any. */
+/* The entry of a name; NULL (no message) when there is none. */
+const tn_entry *tni_list_find(const tn_list *list, const char *name);
+/* The state_version of what a list holds: lists of tn_state_dict have the present one. Readers of
+ * files that recorded one set it; 0 is unknown, and older than any. */
 void tni_list_set_version(tn_list *list, int version);
 int tni_list_version(const tn_list *list);
 
-/* ---- move.c ------------------------------------------------------------------------------------- */
+/* ---- move.c ---------------------------------------------------------------------------------- */
 
 /*
- * New tensors for a set of handles, ties kept: handles over one storage get results over one storage.
- * add() every handle first (twice is harmless), then convert(), then get() the result of each.
+ * New tensors for a set of handles, ties kept: handles over one storage get results over one
+ * storage. add() every handle first (twice is harmless), then convert(), then get() the result of
+ * each.
  */
 typedef struct tni_stage {
-    tni_map result;    /* handle -> its new tensor (current scope), itself until converted */
-    tni_map sharers;   /* storage -> number of handles */
-    tni_map base;      /* storage -> all of it, converted, as one axis */
-    bool copy;         /* what needs no conversion is copied all the same */
-    bool cast;         /* floating tensors become dtype */
+    tni_map result;  /* handle -> its new tensor (current scope), itself until converted */
+    tni_map sharers; /* storage -> number of handles */
+    tni_map base;    /* storage -> all of it, converted, as one axis */
+    bool copy;       /* what needs no conversion is copied all the same */
+    bool cast;       /* floating tensors become dtype */
     tn_dtype dtype;
-    bool move;         /* all become device's */
+    bool move; /* all become device's */
     tn_device device;
 } tni_stage;
 

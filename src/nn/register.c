@@ -1,9 +1,10 @@
 /*
- * register.c - names: registering, replacing, deleting and looking up parameters, buffers and children.
+ * register.c - names: registering, replacing, deleting and looking up parameters, buffers and
+ * children.
  *
- * Parameters, buffers and children share one name space. The order of checks is part of the contract:
- * the first failing one wins, and inside a constructor the first failing registration is the one whose
- * message tn_module_done keeps.
+ * Parameters, buffers and children share one name space. The order of checks is part of the
+ * contract: the first failing one wins, and inside a constructor the first failing registration is
+ * the one whose message tn_module_done keeps.
  */
 #include <stdint.h>
 
@@ -15,7 +16,7 @@ static const char *const kind_name[] = {
     [TNI_CHILD] = "child",
 };
 
-/* ---- checks --------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 /* Passes status on; the first failure of a construction is remembered with its message. */
 static tn_status note(tn_module *m, tn_status status)
@@ -37,32 +38,36 @@ static tn_status failed_before(const tn_module *m)
 static tn_status check_dot_and_empty(const char *function, const tn_module *m, const char *name)
 {
     if (strchr(name, '.'))
-        return tni_error(TN_E_NAME, "%s: name \"%s\" in %s contains a dot: want a name without one (dots "
-                                    "separate the modules of a path)",
+        return tni_error(TN_E_NAME,
+                         "%s: name \"%s\" in %s contains a dot: want a name without one (dots "
+                         "separate the modules of a path)",
                          function, name, m->type->name);
     if (!name[0])
-        return tni_error(TN_E_NAME, "%s: the name in %s is empty: want at least one character", function,
-                         m->type->name);
+        return tni_error(TN_E_NAME, "%s: the name in %s is empty: want at least one character",
+                         function, m->type->name);
     return TN_OK;
 }
 
 /* Names are taken by members of another kind and by what every module has. */
-static tn_status check_free(const char *function, const tn_module *m, const char *name, tni_slot_kind kind)
+static tn_status check_free(const char *function, const tn_module *m, const char *name,
+                            tni_slot_kind kind)
 {
     const tni_slot *slot = tni_slot_find(m, name, strlen(name));
     const char *taken = slot && slot->kind != kind ? kind_name[slot->kind] : NULL;
     if (strcmp(name, "forward") == 0) taken = "function";
     if (strcmp(name, "training") == 0) taken = "flag";
     if (!taken) return TN_OK;
-    return tni_error(TN_E_NAME, "%s: \"%s\" already exists in %s as a %s: want another name for this %s",
+    return tni_error(TN_E_NAME,
+                     "%s: \"%s\" already exists in %s as a %s: want another name for this %s",
                      function, name, m->type->name, taken, kind_name[kind]);
 }
 
-static tn_status check_name(const char *function, const tn_module *m, const char *name, tni_slot_kind kind)
+static tn_status check_name(const char *function, const tn_module *m, const char *name,
+                            tni_slot_kind kind)
 {
     if (!name)
-        return tni_error(TN_E_INVALID, "%s: the name of a %s of %s is NULL: want a string", function,
-                         kind_name[kind], m->type->name);
+        return tni_error(TN_E_INVALID, "%s: the name of a %s of %s is NULL: want a string",
+                         function, kind_name[kind], m->type->name);
     tn_status first = kind == TNI_CHILD ? check_free(function, m, name, kind)
                                         : check_dot_and_empty(function, m, name);
     if (first != TN_OK) return first;
@@ -71,49 +76,54 @@ static tn_status check_name(const char *function, const tn_module *m, const char
 }
 
 /* The field is NULL (offset 0), or lies in the struct behind its base and is nobody else's. */
-static tn_status check_field(const char *function, const tn_module *m, const char *name, const void *field,
-                             size_t *offset)
+static tn_status check_field(const char *function, const tn_module *m, const char *name,
+                             const void *field, size_t *offset)
 {
     *offset = 0;
     if (!field) return TN_OK;
     if (!tni_module_contains(m, field))
-        return tni_error(TN_E_INVALID, "%s: the field for \"%s\" lies outside the struct of %s: want the "
-                                       "address of one of its fields, or NULL",
+        return tni_error(TN_E_INVALID,
+                         "%s: the field for \"%s\" lies outside the struct of %s: want the "
+                         "address of one of its fields, or NULL",
                          function, name, m->type->name);
     *offset = (size_t)((uintptr_t)field - (uintptr_t)m);
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->field == *offset && strcmp(slot->name, name) != 0)
-            return tni_error(TN_E_INVALID, "%s: the field for \"%s\" of %s already follows \"%s\": want one "
-                                           "field each",
+            return tni_error(TN_E_INVALID,
+                             "%s: the field for \"%s\" of %s already follows \"%s\": want one "
+                             "field each",
                              function, name, m->type->name, slot->name);
     }
     return TN_OK;
 }
 
-static tn_status check_value(const char *function, const tn_module *m, const char *name, tni_slot_kind kind,
-                             bool frozen, const tn_tensor *t)
+static tn_status check_value(const char *function, const tn_module *m, const char *name,
+                             tni_slot_kind kind, bool frozen, const tn_tensor *t)
 {
     if (!t)
         return tni_pending() != TN_OK
                    ? tni_pending()
-                   : tni_error(TN_E_INVALID, "%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
-                                             "TN_NONE",
+                   : tni_error(TN_E_INVALID,
+                               "%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
+                               "TN_NONE",
                                function, kind_name[kind], name, m->type->name);
     if (kind == TNI_BUFFER || tni_none(t)) return TN_OK;
     if (t->node)
-        return tni_error(TN_E_STATE, "%s: the tensor for parameter \"%s\" of %s was made by tn_%s: want a "
-                                     "leaf (tn_detach gives one; to express it by other tensors, compute "
-                                     "it in forward)",
+        return tni_error(TN_E_STATE,
+                         "%s: the tensor for parameter \"%s\" of %s was made by tn_%s: want a "
+                         "leaf (tn_detach gives one; to express it by other tensors, compute "
+                         "it in forward)",
                          function, name, m->type->name, t->node->op->name);
     if (!frozen && !tn_dtype_is_float(t->dtype))
-        return tni_error(TN_E_DTYPE, "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
-                                     "tn_register_frozen",
+        return tni_error(TN_E_DTYPE,
+                         "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
+                         "tn_register_frozen",
                          function, name, m->type->name, tn_dtype_name(t->dtype));
     return TN_OK;
 }
 
-/* ---- changing slots ------------------------------------------------------------------------------- */
+/* ---- changing slots -------------------------------------------------------------------------- */
 
 /* A forward may still use what it replaces, so there it lives until the call ends. */
 static void retire(tn_tensor *old)
@@ -138,17 +148,20 @@ static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
     return TN_OK;
 }
 
-/* Forgets a slot's old field where another one (or none) takes over: it must not show what is no more. */
+/* Forgets a slot's old field where another one (or none) takes over: it must not show what is no
+ * more. */
 static void move_field(tn_module *m, tni_slot *slot, size_t field)
 {
     if (!field || slot->field == field) return;
-    tni_slot absent = {.kind = slot->kind, .field = slot->field, .tensor = TN_NONE, .child = TN_NO_MODULE};
+    tni_slot absent = {
+        .kind = slot->kind, .field = slot->field, .tensor = TN_NONE, .child = TN_NO_MODULE
+    };
     tni_slot_sync(m, &absent);
     slot->field = field;
 }
 
-static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like, tn_tensor **field,
-                                 tn_tensor *t)
+static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like,
+                                 tn_tensor **field, tn_tensor *t)
 {
     const char *name = like->name;
     size_t offset;
@@ -184,20 +197,20 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
 
 tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
 {
-    tni_slot like = {.name = (char *)name, .kind = TNI_PARAMETER};
+    tni_slot like = { .name = (char *)name, .kind = TNI_PARAMETER };
     return register_tensor("tn_register_parameter", m, &like, field, t);
 }
 
 tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
 {
-    tni_slot like = {.name = (char *)name, .kind = TNI_PARAMETER, .frozen = true};
+    tni_slot like = { .name = (char *)name, .kind = TNI_PARAMETER, .frozen = true };
     return register_tensor("tn_register_frozen", m, &like, field, t);
 }
 
 tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
                              tn_persistence persistence)
 {
-    tni_slot like = {.name = (char *)name, .kind = TNI_BUFFER, .persistence = persistence};
+    tni_slot like = { .name = (char *)name, .kind = TNI_BUFFER, .persistence = persistence };
     return register_tensor("tn_register_buffer", m, &like, field, t);
 }
 
@@ -210,10 +223,12 @@ static tn_status is_not(tn_module *m, const char *path, void *user)
 /* No module may stand below itself: walks would not end. */
 static tn_status check_cycle(const tn_module *m, const char *name, tn_module *child)
 {
-    tn_status status = tni_no_module(child) ? TN_OK : tni_walk(child, TNI_ONCE, is_not, NULL, (void *)m);
+    tn_status status =
+        tni_no_module(child) ? TN_OK : tni_walk(child, TNI_ONCE, is_not, NULL, (void *)m);
     if (status != TN_E_STATE) return status;
-    return tni_error(TN_E_STATE, "tn_register_module: %s is an ancestor of \"%s\" of %s, or is itself that "
-                                 "child: want a tree",
+    return tni_error(TN_E_STATE,
+                     "tn_register_module: %s is an ancestor of \"%s\" of %s, or is itself that "
+                     "child: want a tree",
                      child->type->name, name, m->type->name);
 }
 
@@ -223,17 +238,20 @@ static tn_status check_child(const tn_module *m, const char *name, tn_module *ch
     if (!child)
         return tni_pending() != TN_OK
                    ? tni_pending()
-                   : tni_error(TN_E_INVALID, "tn_register_module: the module for \"%s\" of %s is NULL: want "
-                                             "a module or TN_NO_MODULE",
+                   : tni_error(TN_E_INVALID,
+                               "tn_register_module: the module for \"%s\" of %s is NULL: want "
+                               "a module or TN_NO_MODULE",
                                shown, m->type->name);
     if (!child->state && !tni_no_module(child))
-        return tni_error(TN_E_STATE, "tn_register_module: the module for \"%s\" of %s was not made by "
-                                     "tn_module_new: want that first",
+        return tni_error(TN_E_STATE,
+                         "tn_register_module: the module for \"%s\" of %s was not made by "
+                         "tn_module_new: want that first",
                          shown, m->type->name);
     return TN_OK;
 }
 
-static tn_status register_module(tn_module *m, const char *name, tn_module **field, tn_module *child)
+static tn_status register_module(tn_module *m, const char *name, tn_module **field,
+                                 tn_module *child)
 {
     static const char function[] = "tn_register_module";
     size_t offset;
@@ -273,9 +291,10 @@ void tni_slot_since(tn_module *m, const char *name, int since)
 static tn_status assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     if (slot->kind == TNI_CHILD)
-        return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer", function,
-                         slot->name, m->type->name);
-    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor)) slot->frozen = !slot->tensor->requires_grad;
+        return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer",
+                         function, slot->name, m->type->name);
+    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor))
+        slot->frozen = !slot->tensor->requires_grad;
     tn_status status = check_value(function, m, slot->name, slot->kind, slot->frozen, t);
     return status == TN_OK ? put(m, slot, t) : status;
 }
@@ -287,10 +306,12 @@ tn_status tn_assign(tn_tensor **field, tn_tensor *t)
     if (!m) m = tni_module_at(field);
     for (int i = 0; m && i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
-        if (slot->field == (size_t)((uintptr_t)field - (uintptr_t)m)) return assign("tn_assign", m, slot, t);
+        if (slot->field == (size_t)((uintptr_t)field - (uintptr_t)m))
+            return assign("tn_assign", m, slot, t);
     }
-    return tni_error(TN_E_NAME, "tn_assign: no registered slot%s%s has this field: want the address of a "
-                                "field given to tn_register_buffer or tn_register_parameter",
+    return tni_error(TN_E_NAME,
+                     "tn_assign: no registered slot%s%s has this field: want the address of a "
+                     "field given to tn_register_buffer or tn_register_parameter",
                      m ? " of " : "", m ? m->type->name : "");
 }
 
@@ -317,7 +338,7 @@ tn_status tn_module_delete(tn_module *m, const char *name)
     return TN_OK;
 }
 
-/* ---- by path -------------------------------------------------------------------------------------- */
+/* ---- by path --------------------------------------------------------------------------------- */
 
 tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n)
 {
@@ -332,8 +353,8 @@ tn_module *tni_module_find(const char *function, tn_module *m, const char *path,
                                                          : "has an absent child \"%.*s\"";
             char detail[192];
             snprintf(detail, sizeof detail, what, (int)TNI_MIN(length, (size_t)100), at);
-            return tni_fail(TN_E_NAME, "%s: path \"%s\": %s %s: want a module there", function, path,
-                            m->type->name, detail);
+            return tni_fail(TN_E_NAME, "%s: path \"%s\": %s %s: want a module there", function,
+                            path, m->type->name, detail);
         }
         m = slot->child;
         at += length + 1;
@@ -342,7 +363,8 @@ tn_module *tni_module_find(const char *function, tn_module *m, const char *path,
 }
 
 /* The tensor slot at a path, and its module; NULL + message. */
-static tni_slot *find_tensor(const char *function, tn_module *m, const char *path, tn_module **owner)
+static tni_slot *find_tensor(const char *function, tn_module *m, const char *path,
+                             tn_module **owner)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
     if (!path) return tni_fail(TN_E_INVALID, "%s: the path is NULL: want a string", function);
@@ -352,8 +374,8 @@ static tni_slot *find_tensor(const char *function, tn_module *m, const char *pat
     if (!*owner) return NULL;
     tni_slot *slot = tni_slot_find(*owner, name, strlen(name));
     if (!slot)
-        return tni_fail(TN_E_NAME, "%s: path \"%s\": %s has no \"%s\": want a registered name", function,
-                        path, (*owner)->type->name, name);
+        return tni_fail(TN_E_NAME, "%s: path \"%s\": %s has no \"%s\": want a registered name",
+                        function, path, (*owner)->type->name, name);
     return slot;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "autograd/op.h"
+#include "nn/module.h"
 #include "optim/optim.h"
 
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
@@ -53,6 +54,9 @@ static tn_status check_entry(const char *f, const tn_entry *e)
     if (t->node)
         return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only", f,
                          e->name, t->node->op->name);
+    if (e->owner && !tni_module_holds_parameter(e->owner, e->name, t))
+        return tni_error(TN_E_STATE, "%s: %s is no longer a parameter of its module: list them again", f,
+                         e->name);
     return TN_OK;
 }
 
@@ -86,38 +90,12 @@ static void release_param(tni_optim_param *p)
     tni_strfree(p->name);
 }
 
-/* The name under which a module registered a parameter, as the end of its full name: prefixes are the
- * caller's, so only the module can tell where it starts. NULL and a message when it has no such. */
-static const char *slot_name(const char *f, const char *name, tn_module *owner, const tn_tensor *t)
-{
-    const char *slot = NULL;
-    tn_scope scope = tn_scope_begin();
-    tn_list *own = tn_list_parameters(owner, (tn_walk_options){ .no_recurse = true, .keep_duplicates = true });
-    size_t n = strlen(name);
-    for (int i = 0; own && !slot && i < own->n; i++) {
-        size_t m = strlen(own->entry[i].name);
-        if (own->entry[i].tensor == t && m <= n && !strcmp(own->entry[i].name, name + n - m))
-            slot = name + n - m;
-    }
-    if (own && !slot)
-        tni_error(TN_E_STATE, "%s: %s is no longer a parameter of its module: list them again", f, name);
-    tn_scope_end(scope);
-    return slot;
-}
-
-static tn_status take_entry(const char *f, const tn_entry *e, int group, tni_optim_param *p)
+static tn_status take_entry(const tn_entry *e, int group, tni_optim_param *p)
 {
     *p = (tni_optim_param){ .name = tni_strdup(e->name), .group = group };
     if (!p->name) return tni_pending();
-    if (e->owner) {
-        p->slot = slot_name(f, p->name, e->owner, e->tensor);
-        if (!p->slot) {
-            tni_strfree(p->name);
-            return tni_pending();
-        }
-        p->owner = tn_module_keep(e->owner);
-    }
     p->tensor = tn_keep(e->tensor);
+    if (e->owner) p->owner = tn_module_keep(e->owner);
     return TN_OK;
 }
 
@@ -137,7 +115,7 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, do
     }
     if (!opt->call) return tni_pending();
     for (int i = 0; i < list->n; i++) {
-        status = take_entry(f, &list->entry[i], opt->n_groups, &opt->param[opt->n + i]);
+        status = take_entry(&list->entry[i], opt->n_groups, &opt->param[opt->n + i]);
         if (status == TN_OK) continue;
         while (i-- > 0) release_param(&opt->param[opt->n + i]);
         return status;

@@ -30,7 +30,6 @@ typedef struct tni_optim_group {
 
 typedef struct tni_optim_param {
     char *name;         /* full name, ours */
-    const char *slot;   /* its end: the name under which owner registered it */
     tn_tensor *tensor;  /* one reference */
     tn_module *owner;   /* the module whose slot it is, one reference; NULL for a raw leaf */
     int group;

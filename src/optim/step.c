@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "autograd/op.h"
+#include "nn/module.h"
 #include "optim/optim.h"
 
 static const char f[] = "tn_optim_step";
@@ -22,17 +23,11 @@ static bool skipped(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
-/* Whether the module that registered p still has this very tensor there. */
-static bool registered(const tni_optim_param *p)
-{
-    return !p->owner || tn_get_parameter(p->owner, p->slot) == p->tensor;
-}
-
 /* The list was checked when the optimizer was made; what may have changed since is checked again. */
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
-    if (!registered(p))
+    if (p->owner && !tni_module_holds_parameter(p->owner, p->name, t))
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: make a new optimizer", f,
                          p->name);

@@ -95,24 +95,27 @@ tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device de
     return full("tn_full_as", shape, value, dtype, device);
 }
 
-/* NULL, with a message for TN_NONE only: poison passes silently. */
-static tn_tensor *model_of(const char *function, tn_tensor *t)
+static bool present(const char *function, const tn_tensor *t)
 {
-    if (t && tni_none(t))
-        return tni_fail(TN_E_INVALID, "%s: t is TN_NONE: want a tensor", function);
-    return t;
+    if (t && !tni_none(t))
+        return true;
+    if (t)
+        tni_error(TN_E_INVALID, "%s: t is TN_NONE: want a tensor", function);
+    else
+        tni_poison(function, "t");
+    return false;
 }
 
 tn_tensor *tn_empty_like(tn_tensor *t)
 {
-    if (!model_of("tn_empty_like", t))
+    if (!present("tn_empty_like", t))
         return NULL;
     return tni_new_dense(t->shape, t->dtype, t->storage->device);
 }
 
 static tn_tensor *full_like(const char *function, tn_tensor *t, double value)
 {
-    if (!model_of(function, t))
+    if (!present(function, t))
         return NULL;
     return full(function, t->shape, value, t->dtype, t->storage->device);
 }

@@ -64,8 +64,8 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
     F(mul, 0, LIGHT, x * y)                                                                        \
     F(div, 0, LIGHT, x / y)                                                                        \
     F(pow, 0, HEAVY, M(pow)(x, y))                                                                 \
-    F(minimum, 0, LIGHT, x < y ? x : y < x ? y : x + (R)0 * y)                                     \
-    F(maximum, 0, LIGHT, x > y ? x : y > x ? y : x + (R)0 * y)                                     \
+    F(minimum, 0, LIGHT, x < y ? x : y < x ? y : x == y ? x : x + y)                             \
+    F(maximum, 0, LIGHT, x > y ? x : y > x ? y : x == y ? x : x + y)                             \
     F(lerp, 1, LIGHT, x + p * (y - x))                                                             \
     F(masked_fill, 1, LIGHT, y != (R)0 ? p : x)                                                    \
     F(abs_grad, 0, LIGHT, y > (R)0 ? x : y < (R)0 ? -x : (R)0 * y)                                 \
@@ -111,7 +111,7 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
     F(maximum_grad, 0, LIGHT, y < z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
     F(div_grad, 0, LIGHT, -x * z / y)                                                              \
     F(pow_base_grad, 0, HEAVY, z == (R)0 ? (R)0 : x * (z * M(pow)(y, z - (R)1)))                   \
-    F(pow_exponent_grad, 0, HEAVY, (y == (R)0) & (z <= (R)1) ? (R)0 : x * (z * M(log)(y)))         \
+    F(pow_exponent_grad, 0, HEAVY, (y == (R)0 && z <= (R)1) ? (R)0 : x * (z * M(log)(y)))         \
     F(scaled_diff, 1, LIGHT, x * (p * (y - z)))                                                    \
     F(extreme_grad, 0, LIGHT, y == z ? x : (R)0)                                                   \
     F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \

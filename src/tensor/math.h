@@ -439,6 +439,12 @@ TN_FN double tn_erf_f64(double x)
     return tn_copysign_f64(a < 1.0 ? small : large, x);
 }
 
+/* Toward zero; what does not fit (and NaN) becomes the smallest integer, as x86 has it. */
+TN_FN int64_t tn_int_of(double x)
+{
+    return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
+}
+
 /* ---- the short floats ----------------------------------------------------------------------------------- */
 
 TN_FN float tn_from_bf16(uint16_t h)

@@ -27,8 +27,10 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
     bool flipped[TN_MAX_RANK] = {false};
     tn_tensor *y = x;
 
-    if (!x)
+    if (!x) {
+        tni_poison("tn_flip", "x");
         return NULL;
+    }
     if (tni_none(x) || n_axes < 0 || (n_axes > 0 && !axes))
         return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes", tni_text(x),
                         n_axes);
@@ -69,8 +71,10 @@ static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 
 tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
 {
-    if (!x)
+    if (!x) {
+        tni_poison("tn_repeat", "x");
         return NULL;
+    }
     if (tni_none(x) || counts.rank < x->shape.rank || counts.rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "tn_repeat: x %s, counts %s: want a count for each axis of x, and at "
                                     "most %d",

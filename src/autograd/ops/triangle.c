@@ -28,8 +28,10 @@ static tn_tensor *outside(int64_t m, int64_t n, int64_t k, bool above, tn_device
 
 static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool lower)
 {
-    if (!x)
+    if (!x) {
+        tni_poison(function, "x");
         return NULL;
+    }
     if (tni_none(x) || x->shape.rank < 2)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];

@@ -16,14 +16,13 @@
 #ifdef TNI_REAL_IS_f32
 #define REAL_EXP(x) tn_exp_f32(x)
 #define REAL_LOG(x) tn_log_f32(x)
-#define REAL_SQRT(x) __builtin_sqrtf(x)
-#define REAL_INFINITY ((REAL)INFINITY)
+#define REAL_SQRT(x) tn_sqrt_f32(x)
 #else
 #define REAL_EXP(x) tn_exp_f64(x)
 #define REAL_LOG(x) tn_log_f64(x)
-#define REAL_SQRT(x) __builtin_sqrt(x)
-#define REAL_INFINITY ((REAL)INFINITY)
+#define REAL_SQRT(x) tn_sqrt_f64(x)
 #endif
+#define REAL_INFINITY ((REAL)INFINITY)
 
 #define BLOCK 2048
 
@@ -34,13 +33,31 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
     return work >= 32768 ? 1 : 32768 / work;
 }
 
-/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty row. */
+/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty row.
+ * By hand in lanes: clang vectorises no maximum that must respect NaN. The last lanes may overlap. */
 static inline REAL row_max(const REAL *x, int64_t n)
 {
+    enum { L = 64 / sizeof(REAL) };
     REAL top = -REAL_INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; j++) {
-        top = x[j] > top ? x[j] : top;
+    if (n < L) {
+        for (int64_t j = 0; j < n; j++) {
+            top = x[j] > top ? x[j] : top;
+        }
+        return top;
+    }
+    REAL lane[L];
+    for (int l = 0; l < L; l++) {
+        lane[l] = top;
+    }
+    for (int64_t at = 0; at < n; at += L) {
+        const REAL *from = x + TNI_MIN(at, n - L);
+#pragma omp simd
+        for (int l = 0; l < L; l++) {
+            lane[l] = from[l] > lane[l] ? from[l] : lane[l];
+        }
+    }
+    for (int l = 0; l < L; l++) {
+        top = lane[l] > top ? lane[l] : top;
     }
     return top;
 }

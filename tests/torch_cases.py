@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Writes tests/tensor_cases.h: what PyTorch prints and draws, for tests/test_tensor.c.
+"""What PyTorch prints and draws, as C, for tests/test_print.c and tests/test_random.c.
 
-usage: tests/tensor_cases.py > tests/tensor_cases.h     (needs PyTorch 2; the tests themselves do not)
+usage: tests/torch_cases.py print > tests/print_cases.h
+       tests/torch_cases.py random > tests/random_cases.h      (needs PyTorch 2; the tests do not)
 """
 import math
+import sys
 import textwrap
 
 import torch
 from torch._tensor_str import _tensor_str
 
 inf, nan = math.inf, math.nan
+VERSION = torch.__version__.split("+")[0]
 DTYPES = {
     "TN_F32": torch.float32, "TN_F64": torch.float64, "TN_F16": torch.float16, "TN_BF16": torch.bfloat16,
     "TN_I64": torch.int64, "TN_I32": torch.int32, "TN_U8": torch.uint8, "TN_BOOL": torch.bool,
@@ -68,7 +71,7 @@ PRINTS = [
     ("long_ints", "TN_I64", [60], (0, 1)),
     ("wrapped_matrix", "TN_F32", [2, 20], (-5, 0.25)),
     ("wrapped_cube", "TN_F64", [2, 1, 12], (-1000.5, 100)),
-    ("exactly_1000", "TN_I64", [1000], (0, 1)),
+    ("exactly_1000", "TN_I64", [1000], (7, 0)),
     ("summary_vector", "TN_I64", [1001], (0, 1)),
     ("summary_vector_float", "TN_F32", [2000], (-1, 0.001)),
     ("summary_matrix", "TN_F32", [100, 50], (0, 1)),
@@ -124,16 +127,17 @@ def whole(v):
     return f"INT64_C({v})"
 
 
-print("/* tensor_cases.h - written by tests/tensor_cases.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("static const print_case print_cases[] = {")
-for name, dtype, shape, values in PRINTS:
-    generated = isinstance(values, tuple)
-    sizes = "{" + rows(shape or [0], str) + "}"
-    listed = "{0}" if generated or not values else "{" + rows(values, c_number) + "}"
-    start, step = values if generated else (0, 0)
-    print(f'    {{"{name}", {dtype}, {{{len(shape)}, {sizes}}}, {str(generated).lower()}, {start}, {step},\n'
-          f"     {listed},\n     {c_string(_tensor_str(tensor_of(dtype, shape, values), 0))}}},")
-print("};\n")
+def write_prints():
+    print("/* print_cases.h - written by tests/torch_cases.py with PyTorch", VERSION + ". */")
+    print("static const print_case print_cases[] = {")
+    for name, dtype, shape, values in PRINTS:
+        generated = isinstance(values, tuple)
+        sizes = "{" + rows(shape or [0], str) + "}"
+        listed = "{0}" if generated or not values else "{" + rows(values, c_number) + "}"
+        start, step = values if generated else (0, 0)
+        print(f'    {{"{name}", {dtype}, {{{len(shape)}, {sizes}}}, {str(generated).lower()}, {start}, {step},\n'
+              f"     {listed},\n     {c_string(_tensor_str(tensor_of(dtype, shape, values), 0))}}},")
+    print("};")
 
 
 def seeded(f, seed=42):
@@ -141,26 +145,34 @@ def seeded(f, seed=42):
     return f()
 
 
-print("/* after tn_manual_seed(42) */")
+def write_draws():
+    print("/* random_cases.h - written by tests/torch_cases.py with PyTorch", VERSION + ". After seed 42. */")
+    emit("rand_f32", "float", seeded(lambda: torch.rand(7)).tolist(), f32)
+    emit("rand_f64", "double", seeded(lambda: torch.rand(7, dtype=torch.float64)).tolist())
+    emit("uniform_f32", "float", seeded(lambda: torch.empty(11).uniform_(-0.1, 0.3)).tolist(), f32)
+    emit("uniform_f64", "double", seeded(lambda: torch.empty(5, dtype=torch.float64).uniform_(-0.1, 0.3)).tolist())
+    emit("uniform_bf16", "double", seeded(lambda: torch.empty(5, dtype=torch.bfloat16).uniform_(-1, 1)).tolist())
+    emit("randn_4", "float", seeded(lambda: torch.randn(4)).tolist(), f32)
+    emit("randn_3_then_3", "float", seeded(lambda: torch.cat([torch.randn(3), torch.randn(3)])).tolist(), f32)
+    emit("randn_16", "float", seeded(lambda: torch.randn(16)).tolist(), f32)
+    emit("randn_37", "float", seeded(lambda: torch.randn(37)).tolist(), f32)
+    emit("randn_37_f64", "double", seeded(lambda: torch.randn(37, dtype=torch.float64)).tolist())
+    emit("normal_5", "float", seeded(lambda: torch.empty(5).normal_(2, 3)).tolist(), f32)
+    emit("normal_20", "float", seeded(lambda: torch.empty(20).normal_(2, 3)).tolist(), f32)
+    emit("bernoulli_12", "float", seeded(lambda: torch.empty(12).bernoulli_(0.3)).tolist(), f32)
+    emit("randperm_8", "int64_t", seeded(lambda: torch.randperm(8)).tolist(), whole)
+    emit("randint_10", "int64_t", seeded(lambda: torch.randint(0, 10, (8,))).tolist(), whole)
+    emit("randint_signed", "int64_t", seeded(lambda: torch.randint(-5, 6, (8,))).tolist(), whole)
+    emit("randint_28", "int64_t", seeded(lambda: torch.randint(0, 2 ** 28, (4,))).tolist(), whole)
+    emit("randint_wide", "int64_t", seeded(lambda: torch.randint(-(2 ** 62), 2 ** 62, (4,))).tolist(), whole)
+    # the words after a stretch longer than the state: 2000 uniforms, then these
+    emit("rand_after_2000", "float", seeded(lambda: torch.rand(2003)[2000:]).tolist(), f32)
+    emit("rand_seed_2_40", "float", seeded(lambda: torch.rand(3), 2 ** 40 + 7).tolist(), f32)
 
-emit("rand_f32", "float", seeded(lambda: torch.rand(7)).tolist(), f32)
-emit("rand_f64", "double", seeded(lambda: torch.rand(7, dtype=torch.float64)).tolist())
-emit("uniform_f32", "float", seeded(lambda: torch.empty(11).uniform_(-0.1, 0.3)).tolist(), f32)
-emit("uniform_f64", "double", seeded(lambda: torch.empty(5, dtype=torch.float64).uniform_(-0.1, 0.3)).tolist())
-emit("uniform_bf16", "double", seeded(lambda: torch.empty(5, dtype=torch.bfloat16).uniform_(-1, 1)).tolist())
-emit("randn_4", "float", seeded(lambda: torch.randn(4)).tolist(), f32)
-emit("randn_3_then_3", "float", seeded(lambda: torch.cat([torch.randn(3), torch.randn(3)])).tolist(), f32)
-emit("randn_16", "float", seeded(lambda: torch.randn(16)).tolist(), f32)
-emit("randn_37", "float", seeded(lambda: torch.randn(37)).tolist(), f32)
-emit("randn_37_f64", "double", seeded(lambda: torch.randn(37, dtype=torch.float64)).tolist())
-emit("normal_5", "float", seeded(lambda: torch.empty(5).normal_(2, 3)).tolist(), f32)
-emit("normal_20", "float", seeded(lambda: torch.empty(20).normal_(2, 3)).tolist(), f32)
-emit("bernoulli_12", "float", seeded(lambda: torch.empty(12).bernoulli_(0.3)).tolist(), f32)
-emit("randperm_8", "int64_t", seeded(lambda: torch.randperm(8)).tolist(), whole)
-emit("randint_10", "int64_t", seeded(lambda: torch.randint(0, 10, (8,))).tolist(), whole)
-emit("randint_signed", "int64_t", seeded(lambda: torch.randint(-5, 6, (8,))).tolist(), whole)
-emit("randint_28", "int64_t", seeded(lambda: torch.randint(0, 2 ** 28, (4,))).tolist(), whole)
-emit("randint_wide", "int64_t", seeded(lambda: torch.randint(-(2 ** 62), 2 ** 62, (4,))).tolist(), whole)
-# the words after a stretch longer than the state: 2000 uniforms, then these
-emit("rand_after_2000", "float", seeded(lambda: torch.rand(2003)[2000:]).tolist(), f32)
-emit("rand_seed_2_40", "float", seeded(lambda: torch.rand(3), 2 ** 40 + 7).tolist(), f32)
+
+if sys.argv[1:] == ["print"]:
+    write_prints()
+elif sys.argv[1:] == ["random"]:
+    write_draws()
+else:
+    sys.exit(__doc__)

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The workload of bench_gpt.c in PyTorch."""
+import math
+
+import common
+
+SIZES = {"small": (4, 128, 4, 64, 32), "medium": (6, 384, 6, 256, 8)}
+V = 96
+
+args = common.parse(steps=20, warmup=5, config="small")
+L, D, H, T, B = SIZES[args.config]
+name = f"torch_gpt_{args.config}"
+torch = common.setup(name, args)
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.qkv, self.proj = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.fc1, self.fc2 = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+
+    def forward(self, x, mask):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.ln1(x)).split(D, dim=2)
+        q, k, v = (z.view(b, t, H, D // H).transpose(1, 2) for z in (q, k, v))
+        a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(D // H))
+        a = F.softmax(a.masked_fill(mask, float("-inf")), dim=-1)
+        x = x + self.proj((a @ v).transpose(1, 2).reshape(b, t, d))
+        return x + self.fc2(F.gelu(self.fc1(self.ln2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Parameter(torch.empty(V, D)), nn.Parameter(torch.empty(T, D))
+        self.h = nn.ModuleList(Block() for _ in range(L))
+        self.lnf = nn.LayerNorm(D)
+        self.register_buffer("mask", torch.triu(torch.ones(T, T, dtype=torch.bool), 1),
+                             persistent=False)
+        for n, p in self.named_parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+            if n.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, ids):
+        x = F.embedding(ids, self.wte) + self.wpe
+        for block in self.h:
+            x = block(x, self.mask)
+        return F.linear(self.lnf(x), self.wte)
+
+
+def batch(i):
+    ids = common.tokens(torch, i, B, T, V)
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+net = GPT()
+if args.weights:
+    common.load(torch, net, args.weights, (("attn.in_proj_weight", "qkv.weight"),
+                                           ("attn.in_proj_bias", "qkv.bias"),
+                                           ("attn.out_proj", "proj")))
+opt = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+common.run(name, "tokens", B * T, net, opt,
+           lambda x, y: F.cross_entropy(net(x).view(-1, V), y.view(-1)), batch, args)

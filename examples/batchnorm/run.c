@@ -1,0 +1,196 @@
+/* run.c - see run.h */
+#include "run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- data ------------------------------------------------------------------------------------------ */
+
+static images read_half(const char *folder, const char *half)
+{
+    char path[4096];
+    images set;
+    snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, half);
+    set.x = tn_load_idx(path);
+    ex_check_ptr(set.x);
+    snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, half);
+    set.y = tn_load_idx(path);
+    ex_check_ptr(set.y);
+    if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28) {
+        ex_refuse("%s: images of another size than 28 x 28", folder);
+    }
+    set.x = tn_unsqueeze(set.x, 1);
+    set.y = tn_to_dtype(set.y, TN_I64);
+    ex_check_ptr(set.x);
+    ex_check_ptr(set.y);
+    return set;
+}
+
+void run_read_data(run *r)
+{
+    r->train = read_half(r->set->data, "train");
+    r->test = read_half(r->set->data, "t10k");
+
+    /* Sums of bytes and of their squares stay exact in 64 bits. */
+    int64_t n = tn_numel(r->train.x), sum = 0, squares = 0;
+    const unsigned char *pixel = tn_data(r->train.x);
+    ex_check_ptr(pixel);
+    for (int64_t i = 0; i < n; i++) {
+        sum += pixel[i];
+        squares += (int64_t)pixel[i] * pixel[i];
+    }
+    r->mean = (double)sum / (double)n;
+    r->deviation = sqrt((double)squares / (double)n - r->mean * r->mean);
+}
+
+/* ---- building ---------------------------------------------------------------------------------------- */
+
+void run_build(run *r)
+{
+    const settings *s = r->set;
+    r->device = ex_device(s->device);
+    r->model = net_new(r->mean, r->deviation);
+    ex_check_ptr(r->model);
+    ex_check(tn_module_to(r->model, r->device));
+
+    r->loader = tn_loader_new((tn_tensor *[]){ r->train.x, r->train.y }, 2,
+                              (tn_loader_options){ .batch_size = s->batch, .shuffle = true,
+                                                   .drop_last = true, .seed = (uint64_t)s->seed,
+                                                   .prefetch = true });
+    ex_check_ptr(r->loader);
+    r->total = s->epochs * tn_loader_batches(r->loader);
+    if (s->steps > 0 && s->steps < r->total) r->total = s->steps;
+
+    r->optimizer = tn_sgd(tn_parameters(r->model),
+                          (tn_sgd_options){ .lr = s->lr, .momentum = s->momentum,
+                                            .weight_decay = s->weight_decay, .nesterov = true });
+    ex_check_ptr(r->optimizer);
+    if (r->total == 0) return;
+    r->schedule = tn_one_cycle_lr(r->optimizer,
+                                  (tn_one_cycle_options){ .max_lr = s->lr, .total_steps = r->total,
+                                                          .pct_start = 0.2, .fixed_momentum = true });
+    ex_check_ptr(r->schedule);
+}
+
+void run_free(run *r)
+{
+    if (r->log) fclose(r->log);
+    ex_curve_free(&r->loss_curve);
+    ex_curve_free(&r->test_curve);
+    tn_loader_free(r->loader);
+    if (r->schedule) tn_scheduler_free(r->schedule);
+    tn_optim_free(r->optimizer);
+    tn_module_drop(r->model);
+}
+
+/* ---- one step, one evaluation ---------------------------------------------------------------------------- */
+
+static double first(run *r, const char *buffer)
+{
+    tn_tensor *t = tn_get_buffer(r->model, buffer);
+    return tn_rank(t) == 0 ? tn_item(t) : tn_at(t, (int64_t[]){ 0 });
+}
+
+static void print_statistics(run *r, const char *when)
+{
+    printf("  %-24s %12.6f %12.6f %8.0f\n", when, first(r, "bn1.running_mean"),
+           first(r, "bn1.running_var"), first(r, "bn1.num_batches_tracked"));
+}
+
+double run_step(run *r, tn_tensor *const *batch, bool watched)
+{
+    if (watched) print_statistics(r, "before forward");
+    tn_tensor *x = tn_to(batch[0], r->device), *y = tn_to(batch[1], r->device);
+    tn_tensor *loss = tn_cross_entropy(tn_forward(r->model, x), y);
+    if (watched) print_statistics(r, "after forward");
+    ex_check(tn_optim_zero_grad(r->optimizer));
+    ex_check(tn_backward(loss));
+    ex_check(tn_optim_step(r->optimizer));
+    ex_check(tn_scheduler_step(r->schedule));
+    if (watched) print_statistics(r, "after the optimizer");
+    r->step++;
+    return tn_item(loss);
+}
+
+/* Images at a time: their activations stay within a few MiB. */
+enum { AT_ONCE = 100 };
+
+score run_score(run *r, const images *set)
+{
+    score s = { 0 };
+    int64_t n = tn_size(set->x, 0);
+    TN_NO_GRAD {
+        for (int64_t i = 0; i < n; i += AT_ONCE) {
+            int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
+            tn_scope scope = tn_scope_begin();
+            tn_tensor *x = tn_to(tn_narrow(set->x, 0, i, rows), r->device);
+            tn_tensor *y = tn_to(tn_narrow(set->y, 0, i, rows), r->device);
+            tn_tensor *logits = tn_forward(r->model, x);
+            tn_tensor *hits = tn_sum(tn_eq(tn_argmax(logits, 1, false), y), NULL, 0, false);
+            tn_tensor *loss = tn_cross_entropy(logits, y);
+            ex_check_ptr(hits);
+            ex_check_ptr(loss);
+            s.accuracy += tn_item(hits);
+            s.loss += tn_item(loss) * (double)rows;
+            tn_scope_end(scope);
+        }
+    }
+    return (score){ .loss = s.loss / (double)n, .accuracy = s.accuracy / (double)n };
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------- */
+
+const char *run_checkpoint_path(const run *r)
+{
+    if (r->set->checkpoint) return r->set->checkpoint;
+    return r->set->resume ? r->set->resume : "batchnorm.ckpt";
+}
+
+static tn_checkpoint checkpoint_of(run *r)
+{
+    return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
+                            .loader = r->loader, .step = r->step };
+}
+
+void run_checkpoint(run *r)
+{
+    ex_notes notes = { 0 };
+    tn_scope scope = tn_scope_begin();
+    tn_checkpoint c = checkpoint_of(r);
+    ex_note(&notes, "model", "tenon batchnorm");
+    ex_note(&notes, "data", "%s", r->set->data);
+    ex_note_options(&notes, r->options, EX_RUN);
+    c.metadata = ex_metadata(&notes);
+    ex_check(tn_checkpoint_save(&c, run_checkpoint_path(r)));
+    tn_scope_end(scope);
+}
+
+void run_adopt(run *r)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_metadata m = { 0 };
+    ex_check(tn_checkpoint_peek(r->set->resume, &m, &r->step));
+    ex_adopt(r->options, &m, EX_RUN, r->set->resume);
+    tn_scope_end(scope);
+}
+
+void run_resume(run *r)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_checkpoint c = checkpoint_of(r);
+    ex_check(tn_checkpoint_load(&c, r->set->resume));
+    r->step = c.step;
+    tn_scope_end(scope);
+}
+
+void run_save_weights(run *r)
+{
+    ex_notes notes = { 0 };
+    tn_scope scope = tn_scope_begin();
+    ex_note(&notes, "format", "pt"); /* what PyTorch's own tools look for */
+    ex_note(&notes, "model", "tenon batchnorm");
+    tn_metadata metadata = ex_metadata(&notes);
+    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->save));
+    tn_scope_end(scope);
+}

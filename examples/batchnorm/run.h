@@ -1,0 +1,60 @@
+/* run.h - a training run on Fashion-MNIST: data, one step, evaluation, files. */
+#ifndef BATCHNORM_RUN_H
+#define BATCHNORM_RUN_H
+
+#include "../common.h"
+#include "net.h"
+
+/* The command line's values. */
+typedef struct settings {
+    const char *data, *device, *save, *load, *checkpoint, *resume, *log, *plot;
+    int64_t epochs, steps, batch, seed, threads, stop_after;
+    double lr, momentum, weight_decay;
+    bool print_hash, quiet;
+} settings;
+
+typedef struct images {
+    tn_tensor *x; /* [N, 1, 28, 28] u8 */
+    tn_tensor *y; /* [N] i64 */
+} images;
+
+typedef struct run {
+    settings *set;
+    ex_options *options; /* write into *set */
+    images train, test;
+    double mean, deviation; /* of all pixels of the training images */
+    tn_device device;
+    tn_module *model;
+    tn_optim *optimizer;
+    tn_scheduler *schedule;
+    tn_loader *loader;
+    int64_t step, total; /* steps taken, steps in all */
+    double epoch_loss;   /* sum over this epoch's steps, and their count: of this process only */
+    int64_t epoch_steps;
+    ex_curve loss_curve, test_curve;
+    FILE *log;
+} run;
+
+/* Both halves of the data set of a folder with the four *-ubyte.gz files. */
+void run_read_data(run *r);
+/* Model, SGD with momentum, one-cycle schedule, loader. */
+void run_build(run *r);
+void run_free(run *r);
+
+/* One training step on a batch that the loader gave; its loss. When watched, prints bn1's statistics
+ * before and after forward and after the optimizer's step. */
+double run_step(run *r, tn_tensor *const *batch, bool watched);
+
+typedef struct score {
+    double loss, accuracy;
+} score;
+/* Over all images of a set, in the mode the model is in, recording nothing. */
+score run_score(run *r, const images *set);
+
+void run_adopt(run *r); /* settings noted in the checkpoint */
+void run_resume(run *r);
+void run_checkpoint(run *r);
+const char *run_checkpoint_path(const run *r);
+void run_save_weights(run *r);
+
+#endif

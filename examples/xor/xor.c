@@ -1,0 +1,42 @@
+/* xor - a complete training program: two layers learn "one or the other, but not both". */
+#include <tenon/tenon.h>
+
+int main(void)
+{
+    const float inputs[] = { 0, 0, 0, 1, 1, 0, 1, 1 };
+    const float wanted[] = { 0, 1, 1, 0 };
+
+    tn_manual_seed(1);
+    tn_scope program = tn_scope_begin(); /* holds x, y and the optimizer's list until the end */
+    tn_tensor *x = tn_from_floats(inputs, TN_SHAPE(4, 2));
+    tn_tensor *y = tn_from_floats(wanted, TN_SHAPE(4, 1));
+
+    tn_module *model = tn_sequential(tn_linear_new(2, 8, (tn_linear_options){ 0 }), tn_tanh_new(),
+                                     tn_linear_new(8, 1, (tn_linear_options){ 0 }));
+    TN_CHECK_PTR(model);
+    tn_optim *optimizer = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 0.05 });
+    TN_CHECK_PTR(optimizer);
+
+    for (int step = 0; step <= 500; step++) {
+        tn_scope scope = tn_scope_begin(); /* what a step makes, the step's scope drops */
+        tn_tensor *loss = tn_bce_with_logits(tn_forward(model, x), y, TN_NONE, TN_MEAN);
+        TN_CHECK(tn_optim_zero_grad(optimizer));
+        TN_CHECK(tn_backward(loss));
+        TN_CHECK(tn_optim_step(optimizer));
+        if (step % 100 == 0) printf("step %3d  loss %.6f\n", step, tn_item(loss));
+        tn_scope_end(scope);
+    }
+
+    int wrong = 0;
+    tn_tensor *p = tn_sigmoid(tn_forward(model, x));
+    TN_CHECK_PTR(p);
+    for (int64_t i = 0; i < 4; i++) {
+        double guess = tn_at(p, (int64_t[]){ i, 0 });
+        printf("%g xor %g = %.3f\n", inputs[2 * i], inputs[2 * i + 1], guess);
+        wrong += (guess > 0.5) != (wanted[i] > 0.5);
+    }
+    tn_optim_free(optimizer);
+    tn_module_drop(model);
+    tn_scope_end(program);
+    return wrong > 0;
+}

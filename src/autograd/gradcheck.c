@@ -1,0 +1,314 @@
+/*
+ * gradcheck.c - backward against central differences.
+ *
+ * For y = f(x) the Jacobian J[k][j] = dy_k / dx_j is computed twice. By backward: row k is the gradient of
+ * y under the seed e_k. By differences: column j is (f(x + eps e_j) - f(x - eps e_j)) / (2 eps), whose
+ * error is O(eps^2) from Taylor and O(u |y| / eps) from rounding: about 1e-10 in f64 for eps = 1e-6.
+ * The two agree where |backward - differences| <= atol + rtol |differences|.
+ *
+ * Second derivatives are the first derivatives of g_i(x, v) = d(sum of f(x) * v) / dx_i: the same check is
+ * applied to g_i, with v, a fixed cotangent, as one more input. There backward runs through the recorded
+ * gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one, so the two texts of an op's
+ * gradient are compared as well.
+ *
+ * Source  PyTorch's torch.autograd.gradcheck: defaults and the order of checks
+ */
+#include <math.h>
+
+#include "autograd/op.h"
+
+typedef struct check {
+    tn_function f;
+    tn_tensor **inputs;
+    int n;
+    void *user;
+    tn_gradcheck_options o;
+    const char *what; /* "" or "second derivative: " */
+} check;
+
+static int64_t numel(const tn_tensor *t)
+{
+    return tni_shape_numel(&t->shape);
+}
+
+static double *doubles(int64_t n)
+{
+    size_t nbytes;
+    if (!tni_mul_size((size_t)TNI_MAX(n, 1), sizeof(double), &nbytes)) {
+        tni_error(TN_E_NOMEM, "tn_gradcheck: %lld values are too many", (long long)n);
+        return NULL;
+    }
+    return tni_alloc(nbytes);
+}
+
+static void free_doubles(double *values, int64_t n)
+{
+    tni_free(values, (size_t)TNI_MAX(n, 1) * sizeof *values);
+}
+
+static tn_status read_values(const tn_tensor *t, double *values)
+{
+    return tn_copy_out(t, values, (size_t)numel(t) * sizeof *values, TN_F64);
+}
+
+/* ---- one evaluation ------------------------------------------------------------------------------ */
+
+static tn_tensor *checked_result(tn_tensor *y)
+{
+    if (!y) return tni_pending() == TN_OK ? (tni_poison("tn_gradcheck", "the function's result"), NULL)
+                                          : NULL;
+    if (tni_none(y) || y->dtype != TN_F64)
+        return tni_fail(TN_E_DTYPE, "tn_gradcheck: the function returned %s: want an f64 tensor",
+                        tni_none(y) ? "TN_NONE" : tn_dtype_name(y->dtype));
+    return y;
+}
+
+/* y's values, m of them, without recording. */
+static tn_status evaluate(const check *c, double *values, int64_t m)
+{
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(false);
+    tn_tensor *y = checked_result(c->f(c->inputs, c->user));
+    tn_status status = y ? TN_OK : tni_pending();
+    tn_set_grad(was);
+    if (y && numel(y) != m)
+        status = tni_error(TN_E_SHAPE, "tn_gradcheck: the function returned %lld values, then %lld: want "
+                                       "one shape", (long long)m, (long long)numel(y));
+    if (status == TN_OK) status = read_values(y, values);
+    tn_scope_end(scope);
+    return status;
+}
+
+/* Row k of every input's Jacobian: rows[i] + k * numel(input i). */
+static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = TN_OK;
+    tn_tensor *unit = tn_full_as(y->shape, 0, TN_F64, tn_device_of(y));
+    tn_tensor *flat = tn_reshape(unit, TN_SHAPE(numel(y)));
+    bool was = tn_set_grad(false);
+    status = tn_fill_(tn_select(flat, 0, k), 1);
+    tn_set_grad(was);
+    for (int i = 0; i < c->n && status == TN_OK; i++) {
+        if (!c->inputs[i]->requires_grad) continue;
+        int64_t n = numel(c->inputs[i]);
+        double *row = jacobian[i] + k * n;
+        tn_tensor *g = TN_NONE;
+        status = tn_gradients(1, &y, &unit, 1, &c->inputs[i], &g, TN_RETAIN_GRAPH);
+        if (status != TN_OK) break;
+        if (!tni_none(g) && !tni_shape_equal(&g->shape, &c->inputs[i]->shape)) {
+            status = tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
+                               c->what, i, tni_text(g), tni_shape_text(&c->inputs[i]->shape));
+        } else if (tni_none(g)) {
+            for (int64_t j = 0; j < n; j++) row[j] = 0;
+        } else {
+            status = read_values(g, row);
+        }
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+/* All Jacobians by backward; *m is set and the Jacobians are allocated. Also: f is deterministic. */
+static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
+{
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(true);
+    tn_tensor *y = checked_result(c->f(c->inputs, c->user));
+    tn_status status = y ? TN_OK : tni_pending();
+    tn_set_grad(was);
+    *m = y ? numel(y) : 0;
+    for (int i = 0; i < c->n && status == TN_OK; i++) {
+        int64_t size;
+        if (!c->inputs[i]->requires_grad) continue;
+        if (__builtin_mul_overflow(*m, numel(c->inputs[i]), &size)) size = INT64_MAX;
+        jacobian[i] = doubles(size);
+        if (!jacobian[i]) status = tni_pending();
+    }
+    for (int64_t k = 0; k < *m && status == TN_OK; k++) {
+        if (y->requires_grad) {
+            status = backward_row(c, y, k, jacobian);
+            continue;
+        }
+        for (int i = 0; i < c->n; i++) /* y depends on no input */
+            for (int64_t j = 0; jacobian[i] && j < numel(c->inputs[i]); j++)
+                jacobian[i][k * numel(c->inputs[i]) + j] = 0;
+    }
+    if (status == TN_OK) {
+        double *first = doubles(*m);
+        double *second = doubles(*m);
+        status = first && second ? read_values(y, first) : tni_pending();
+        if (status == TN_OK) status = evaluate(c, second, *m);
+        for (int64_t k = 0; k < *m && status == TN_OK; k++)
+            if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
+                status = tni_error(TN_E_INVALID, "tn_gradcheck: %soutput element %lld was %.10g, then "
+                                                 "%.10g: want the same values at every call",
+                                   c->what, (long long)k, first[k], second[k]);
+        if (second) free_doubles(second, *m);
+        if (first) free_doubles(first, *m);
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+/* ---- differences ------------------------------------------------------------------------------------ */
+
+/* y(x_j = value), then x as it was: x must hold values when the call returns. */
+static tn_status evaluate_at(const check *c, tn_tensor *x, double *values, int64_t j, double value,
+                             double *y, int64_t m)
+{
+    size_t nbytes = (size_t)numel(x) * sizeof *values;
+    double kept = values[j];
+    values[j] = value;
+    tn_status status = tn_copy_in(x, values, nbytes, TN_F64);
+    values[j] = kept;
+    if (status == TN_OK) status = evaluate(c, y, m);
+    tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
+    return status == TN_OK ? restored : status;
+}
+
+static tn_status compare_input(const check *c, int i, const double *jacobian, int64_t m)
+{
+    tn_tensor *x = c->inputs[i];
+    int64_t n = numel(x);
+    double *values = doubles(n);
+    double *above = doubles(m);
+    double *below = doubles(m);
+    tn_status status = values && above && below ? read_values(x, values) : tni_pending();
+    for (int64_t j = 0; j < n && status == TN_OK; j++) {
+        double center = values[j];
+        status = evaluate_at(c, x, values, j, center + c->o.eps, above, m);
+        if (status == TN_OK) status = evaluate_at(c, x, values, j, center - c->o.eps, below, m);
+        for (int64_t k = 0; k < m && status == TN_OK; k++) {
+            double differences = (above[k] - below[k]) / (2 * c->o.eps);
+            double backward = jacobian[k * n + j];
+            if (fabs(backward - differences) <= c->o.atol + c->o.rtol * fabs(differences)) continue;
+            status = tni_error(TN_E_INVALID, "tn_gradcheck: %sinput %d element %lld, output element %lld: "
+                                             "backward gives %.10g: finite differences give %.10g",
+                               c->what, i, (long long)j, (long long)k, backward, differences);
+        }
+    }
+    if (below) free_doubles(below, m);
+    if (above) free_doubles(above, m);
+    if (values) free_doubles(values, n);
+    return status;
+}
+
+static tn_status first_order(const check *c)
+{
+    size_t nbytes = (size_t)c->n * sizeof(double *);
+    double **jacobian = tni_calloc(nbytes);
+    int64_t m = 0;
+    if (!jacobian) return tni_pending();
+    tn_status status = backward_all(c, jacobian, &m);
+    bool was = tn_set_grad(false); /* inputs are written to */
+    for (int i = 0; i < c->n && status == TN_OK; i++)
+        if (jacobian[i]) status = compare_input(c, i, jacobian[i], m);
+    tn_set_grad(was);
+    for (int i = 0; i < c->n; i++)
+        if (jacobian[i]) free_doubles(jacobian[i], m * numel(c->inputs[i]));
+    tni_free(jacobian, nbytes);
+    return status;
+}
+
+/* ---- second derivatives -------------------------------------------------------------------------- */
+
+typedef struct gradient_of {
+    tn_function f;
+    void *user;
+    int n;     /* inputs of f; the cotangent follows them */
+    int input; /* the gradient of this one */
+} gradient_of;
+
+/* g_i(x, v): recorded when the caller records. */
+static tn_tensor *gradient(tn_tensor **inputs, void *user)
+{
+    const gradient_of *g = user;
+    tn_tensor *dx = TN_NONE;
+    bool record = tn_set_grad(true);
+    tn_tensor *y = g->f(inputs, g->user);
+    tn_status status = TN_OK;
+    if (y && y->requires_grad)
+        status = tn_gradients(1, &y, &inputs[g->n], 1, &inputs[g->input], &dx,
+                              record ? TN_CREATE_GRAPH : 0);
+    tn_set_grad(record);
+    if (!y || status != TN_OK) return NULL;
+    return tni_none(dx) ? tn_zeros_like(inputs[g->input]) : dx;
+}
+
+/* Fixed values in (-1, 1) that no symmetry of f hides. */
+static tn_tensor *cotangent(const check *c)
+{
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(false);
+    tn_tensor *y = c->f(c->inputs, c->user);
+    tn_set_grad(was);
+    tn_tensor *v = y ? tn_full_as(y->shape, 0, TN_F64, tn_device_of(y)) : NULL;
+    int64_t m = v ? numel(v) : 0;
+    double *values = v ? doubles(m) : NULL;
+    tn_status status = values ? TN_OK : tni_pending();
+    for (int64_t k = 0; values && k < m; k++) values[k] = sin(1.7 * (double)k + 0.4);
+    if (values) status = tn_copy_in(v, values, (size_t)m * sizeof *values, TN_F64);
+    if (values) free_doubles(values, m);
+    if (status == TN_OK) status = tn_set_requires_grad(v, true);
+    return tn_scope_return(scope, status == TN_OK ? v : NULL);
+}
+
+static tn_status second_order(const check *c)
+{
+    tn_scope scope = tn_scope_begin();
+    size_t nbytes = (size_t)(c->n + 1) * sizeof(tn_tensor *);
+    tn_tensor **inputs = tni_alloc(nbytes);
+    tn_tensor *v = inputs ? cotangent(c) : NULL;
+    tn_status status = v ? TN_OK : tni_pending();
+    for (int i = 0; v && i < c->n; i++) inputs[i] = c->inputs[i];
+    if (v) inputs[c->n] = v;
+    for (int i = 0; i < c->n && status == TN_OK; i++) {
+        if (!c->inputs[i]->requires_grad) continue;
+        gradient_of g = { c->f, c->user, c->n, i };
+        check second = { gradient, inputs, c->n + 1, &g, c->o, "second derivative: " };
+        status = first_order(&second);
+    }
+    if (inputs) tni_free(inputs, nbytes);
+    tn_scope_end(scope);
+    return status;
+}
+
+/* ---- the call ------------------------------------------------------------------------------------- */
+
+static tn_status usable(tn_tensor **inputs, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        const tn_tensor *x = inputs[i];
+        if (!x) return tni_poison("tn_gradcheck", "an input");
+        if (tni_none(x) || !x->requires_grad) continue;
+        any = true;
+        if (x->node || x->dtype != TN_F64)
+            return tni_error(TN_E_INVALID, "tn_gradcheck: input %d, %s, is %s %s: want an f64 leaf", i,
+                             tni_text(x), x->node ? "a result of dtype" : "a leaf of dtype",
+                             tn_dtype_name(x->dtype));
+        for (int axis = 0; axis < x->shape.rank; axis++)
+            if (x->stride[axis] == 0 && x->shape.size[axis] > 1)
+                return tni_error(TN_E_INVALID, "tn_gradcheck: elements of input %d, %s, share memory: want "
+                                               "tn_clone of it", i, tni_text(x));
+    }
+    if (!any)
+        return tni_error(TN_E_INVALID, "tn_gradcheck: no input requires grad: want at least one of %d", n);
+    return TN_OK;
+}
+
+tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user, tn_gradcheck_options options)
+{
+    if (!f) return tni_poison("tn_gradcheck", "f");
+    if (!inputs || n < 1) return tni_poison("tn_gradcheck", "inputs");
+    tn_status status = usable(inputs, n);
+    if (status != TN_OK) return status;
+    if (options.eps == 0) options.eps = 1e-6;
+    if (options.atol == 0) options.atol = 1e-5;
+    if (options.rtol == 0) options.rtol = 1e-3;
+    check c = { f, inputs, n, user, options, "" };
+    status = first_order(&c);
+    if (status == TN_OK && options.second) status = second_order(&c);
+    return status;
+}

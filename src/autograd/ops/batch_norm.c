@@ -1,0 +1,239 @@
+/*
+ * batch_norm.c - y = w (x - mean) / sqrt(var + eps) + b per channel (axis 1), over all other axes.
+ *
+ * Training: mean and biased variance of the batch. With xh = (x - mean) r, r = 1 / sqrt(var + eps) and sums
+ * over the N values of a channel: db = sum dy, dw = sum dy xh, dx = w r (dy - db / N - xh dw / N), as in
+ * layer_norm.c. Otherwise mean and var are constants (the running ones): dx = w r dy.
+ * Source: Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2.
+ *
+ * The op keeps its own mean and r, never the running buffers: these may move again before backward. It
+ * writes where they move to into outputs of its own; tn_batch_norm copies those into the buffers once
+ * nothing can fail any more.
+ */
+#include "autograd/ops/rows.h"
+
+enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, INPUTS };
+
+typedef struct bn_args {
+    bool training;
+    double momentum, eps;
+} bn_args;
+
+/* ---- forward ----------------------------------------------------------------------------------------- */
+
+static tn_status check_vectors(const tni_call *c)
+{
+    static const char *const name[INPUTS] = {"x", "weight", "bias", "running_mean", "running_var"};
+    const tn_tensor *x = c->in[X];
+    int64_t channels = x->shape.size[1];
+    for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* running sizes first: what PyTorch reports */
+        const tn_tensor *t = c->in[i];
+        if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels)) {
+            return tni_op_error(c, TN_E_SHAPE, "x %s has %lld channels, %s %s: want [%lld]", tni_text(x),
+                                (long long)channels, name[i], tni_shape_text(&t->shape), (long long)channels);
+        }
+        if (!tni_none(t) && !tn_dtype_is_float(t->dtype)) {
+            return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i], tn_dtype_name(t->dtype),
+                                tn_dtype_name(x->dtype));
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status bn_shape(tni_call *c)
+{
+    const bn_args *args = c->args;
+    const tn_tensor *x = c->in[X];
+    if (x->shape.rank < 2) {
+        return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
+    }
+    tn_status status = check_vectors(c);
+    if (status != TN_OK) {
+        return status;
+    }
+    if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR])) {
+        return tni_op_error(c, TN_E_INVALID, "only one of running_mean and running_var is given: want both or "
+                                             "neither");
+    }
+    if (!args->training && tni_none(c->in[RUNNING_MEAN])) {
+        return tni_op_error(c, TN_E_INVALID, "not training and without running statistics: want running_mean and "
+                                             "running_var, or training");
+    }
+    tn_shape others = x->shape;
+    others.size[1] = 1;
+    if (args->training && tni_shape_numel(&others) == 1) {
+        return tni_op_error(c, TN_E_SHAPE, "x %s has one value per channel: want more when training",
+                            tni_text(x));
+    }
+    tni_spec channel = {.dtype = x->dtype, .shape = tn_shape_of(1, &x->shape.size[1])};
+    c->n_saved = 2; /* mean and r */
+    c->saved_spec[0] = channel;
+    c->saved_spec[1] = channel;
+    for (int i = 1; i < c->n_out; i++) { /* the next running statistics */
+        c->out_spec[i] = channel;
+    }
+    return tni_shape_like_first(c);
+}
+
+static tn_status bn_forward(tni_call *c)
+{
+    const bn_args *args = c->args;
+    tn_tensor *x = tni_dense(c->in[X]);
+    tn_tensor *dense[INPUTS];
+    for (int i = WEIGHT; i < INPUTS; i++) {
+        dense[i] = rows_dense(c->in[i]);
+        if (!dense[i]) {
+            return tni_pending();
+        }
+    }
+    if (!x) {
+        return tni_pending();
+    }
+    tni_array channel[INPUTS]; /* weight, bias, running statistics */
+    int64_t n = x->shape.size[0];
+    int64_t channels = x->shape.size[1];
+    int64_t s = rows_count(&x->shape, 2, x->shape.rank);
+    for (int i = WEIGHT; i < INPUTS; i++) {
+        channel[i] = rows_array(dense[i], 1, channels, 0, 0);
+        if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
+            tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, channels, 0, 0);
+            tn_status status = ROWS_KERNEL(c->op, x, copy, &next, &channel[i]);
+            if (status != TN_OK) {
+                return status;
+            }
+            channel[i] = next;
+        }
+    }
+    tni_array from = rows_array(x, 3, n, channels, s);
+    tni_array to = rows_array(c->out[0], 3, n, channels, s);
+    tni_array mean = rows_array(c->saved[0], 1, channels, 0, 0);
+    tni_array rstd = rows_array(c->saved[1], 1, channels, 0, 0);
+    return ROWS_KERNEL(c->op, x, batch_norm, &to, &mean, &rstd, &from, &channel[WEIGHT], &channel[BIAS],
+                       &channel[RUNNING_MEAN], &channel[RUNNING_VAR], args->training, args->momentum, args->eps);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------- */
+
+static void bn_backward_composed(tni_grad *g)
+{
+    const bn_args *args = g->args;
+    int rank = g->in[X].shape.rank;
+    int axes[TN_MAX_RANK] = {0};
+    int n = 1;
+    tn_shape over = {.rank = rank - 1}; /* a vector over the channels, to broadcast against x */
+    for (int d = 2; d < rank; d++) {
+        axes[n++] = d;
+        over.size[d - 1] = 1;
+    }
+    over.size[0] = g->in[X].shape.size[1];
+    if (g->need[BIAS]) {
+        g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
+    }
+    if (!g->need[X] && !g->need[WEIGHT]) {
+        return;
+    }
+    tn_tensor *x = g->x[X];
+    tn_tensor *centered, *rstd;
+    if (args->training) {
+        centered = tn_sub(x, tn_mean(x, axes, n, true));
+        rstd = tn_rsqrt(tn_add_scalar(tn_mean(tn_square(centered), axes, n, true), args->eps));
+    } else {
+        centered = tn_sub(x, tn_reshape(g->saved[0], over));
+        rstd = tn_reshape(g->saved[1], over);
+    }
+    tn_tensor *xh = tn_mul(centered, rstd);
+    if (g->need[WEIGHT]) {
+        g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
+    }
+    if (g->need[X]) {
+        tn_tensor *dx = g->dy;
+        if (args->training) {
+            tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(g->dy, xh), axes, n, true));
+            dx = tn_sub(tn_sub(dx, tn_mean(g->dy, axes, n, true)), slope);
+        }
+        dx = tn_mul(dx, rstd);
+        g->dx[X] = rows_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
+    }
+}
+
+static tn_status bn_backward(tni_grad *g)
+{
+    const bn_args *args = g->args;
+    if (tni_composed() || (!g->need[X] && !g->need[WEIGHT])) {
+        bn_backward_composed(g);
+        return TN_OK;
+    }
+    const tn_shape *shape = &g->in[X].shape;
+    int64_t n = shape->size[0];
+    int64_t channels = shape->size[1];
+    int64_t s = rows_count(shape, 2, shape->rank);
+    tn_tensor *x = tni_dense(g->x[X]);
+    tn_tensor *dy = tni_dense(g->dy);
+    tn_tensor *weight = rows_dense(g->x[WEIGHT]);
+    if (!x || !dy || !weight) {
+        return tni_pending();
+    }
+    tni_array grad[3]; /* of x, weight, bias; absent where not needed */
+    for (int i = X; i <= BIAS; i++) {
+        if (g->need[i]) {
+            g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
+            if (!g->dx[i]) {
+                return tni_pending();
+            }
+        }
+        grad[i] = i == X ? rows_array(g->dx[X], 3, n, channels, s) : rows_array(g->dx[i], 1, channels, 0, 0);
+    }
+    tni_array from = rows_array(x, 3, n, channels, s);
+    tni_array out = rows_array(dy, 3, n, channels, s);
+    tni_array mean = rows_array(g->saved[0], 1, channels, 0, 0);
+    tni_array rstd = rows_array(g->saved[1], 1, channels, 0, 0);
+    tni_array w = rows_array(weight, 1, channels, 0, 0);
+    return ROWS_KERNEL(g->op, x, batch_norm_grad, &grad[X], &grad[WEIGHT], &grad[BIAS], &out, &from, &mean, &rstd,
+                       &w, args->training);
+}
+
+static const tn_op batch_norm_op = {
+    .name = "batch_norm",
+    .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
+    .arity = INPUTS,
+    .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
+    .reads = {TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0},
+    .shape = bn_shape,
+    .forward = bn_forward,
+    .backward = bn_backward,
+};
+
+/* ---- the function ------------------------------------------------------------------------------------ */
+
+/* Overwrites a running buffer with what it has become. */
+static tn_status commit(tn_tensor *running, const tn_tensor *next)
+{
+    tni_array to = tni_array_of(running);
+    tni_array from = tni_array_of(next);
+    tni_bump_version(running);
+    return ROWS_KERNEL(&batch_norm_op, running, copy, &to, &from);
+}
+
+/* Running statistics take no part in gradients, even where a user made them want one. */
+static tn_tensor *without_history(tn_tensor *t)
+{
+    return t && t->requires_grad ? tn_detach(t) : t;
+}
+
+tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *running_mean,
+                         tn_tensor *running_var, bool training, double momentum, double eps)
+{
+    bn_args args = {training, momentum, eps};
+    bool moves = training && running_mean && !tni_none(running_mean);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *in[INPUTS] = {x, weight, bias, without_history(running_mean), without_history(running_var)};
+    tn_tensor *out[3] = {NULL};
+    tn_status status = tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
+    if (status == TN_OK && moves) {
+        status = commit(running_mean, out[1]);
+    }
+    if (status == TN_OK && moves) {
+        status = commit(running_var, out[2]);
+    }
+    return tn_scope_return(scope, status == TN_OK ? out[0] : NULL);
+}

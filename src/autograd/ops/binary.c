@@ -1,0 +1,240 @@
+/*
+ * binary.c - the family of functions of two tensors that broadcast and promote: z = f(a, b), elementwise.
+ *
+ *   add, sub   da = dy; db = dy, -dy
+ *   mul        da = dy b; db = dy a
+ *   div        da = dy / b; db = -dy a / b^2 = -dy z / b, with z the quotient
+ *   pow        da = dy b a^(b-1), 0 where b = 0; db = dy z ln a, 0 where a = 0 and b >= 0
+ *   minimum, maximum   dy to the chosen one, half to each at a tie; NaN wins over numbers
+ *   lerp       z = a + w (b - a): da = (1 - w) dy; db = w dy
+ * The engine sums gradients over what was broadcast and casts them to the inputs' dtypes.
+ */
+#include "autograd/ops/elementwise.h"
+
+tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
+{
+    int rank = TNI_MIN(a->shape.rank, b->shape.rank);
+
+    for (int d = 1; d <= rank; d++) {
+        int64_t m = a->shape.size[a->shape.rank - d];
+        int64_t n = b->shape.size[b->shape.rank - d];
+        if (m == n || m == 1 || n == 1) continue;
+        if (d == 1) {
+            return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
+                                tni_text(a), tni_text(b), (long long)m, (long long)n);
+        }
+        return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
+                            tni_text(a), tni_text(b), (long long)m, (long long)n, d);
+    }
+    return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
+}
+
+tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape)
+{
+    const tn_tensor *a = c->in[first];
+    const tn_tensor *b = c->in[second];
+
+    return tni_broadcast(&a->shape, &b->shape, shape) ? TN_OK : tni_not_broadcast(c, a, b);
+}
+
+tn_status tni_binary_forward(tni_call *c)
+{
+    const tni_binary_op *op = (const tni_binary_op *)c->op;
+    const tni_formula_args *args = c->args;
+    tn_tensor *y = c->out[0];
+    tni_array to = tni_array_of(y);
+    tni_array a = tni_array_expand(c->in[0], &y->shape);
+    tni_array b = tni_array_expand(c->in[1], &y->shape);
+
+    return TNI_KERNEL(c->op->name, y, binary, op->function, &to, &a, &b, args ? args->p : NULL);
+}
+
+tn_tensor *tni_fused2(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, const double *p,
+                      const tni_meta *like)
+{
+    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    if (!y) return NULL;
+    tni_array to = tni_array_of(y);
+    tni_array x0 = tni_array_expand(a, &y->shape);
+    tni_array x1 = tni_array_expand(b, &y->shape);
+
+    return TNI_KERNEL(g->op->name, y, binary, function, &to, &x0, &x1, p) ? NULL : y;
+}
+
+tn_tensor *tni_fused3(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, tn_tensor *c,
+                      const double *p, const tni_meta *like)
+{
+    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    if (!y) return NULL;
+    tni_array to = tni_array_of(y);
+    tni_array x0 = tni_array_expand(a, &y->shape);
+    tni_array x1 = tni_array_expand(b, &y->shape);
+    tni_array x2 = tni_array_expand(c, &y->shape);
+
+    return TNI_KERNEL(g->op->name, y, ternary, function, &to, &x0, &x1, &x2, p) ? NULL : y;
+}
+
+static tn_status promoting_shape(tni_call *c)
+{
+    const tni_binary_op *op = (const tni_binary_op *)c->op;
+    tn_dtype dtype = tni_promote(c->in[0]->dtype, c->in[1]->dtype);
+    bool real = op->function == TNI_B_div || op->function == TNI_B_lerp;
+
+    c->out_spec[0].dtype = real && !tn_dtype_is_float(dtype) ? TN_F32 : dtype;
+    return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
+}
+
+/* TN_OK when every gradient that is needed is there. */
+static tn_status done(const tni_grad *g)
+{
+    return (g->need[0] && !g->dx[0]) || (g->need[1] && !g->dx[1]) ? tni_pending() : TN_OK;
+}
+
+static tn_status add_backward(tni_grad *g)
+{
+    if (g->need[0]) g->dx[0] = g->dy;
+    if (g->need[1]) g->dx[1] = g->dy;
+    return TN_OK;
+}
+
+static tn_status sub_backward(tni_grad *g)
+{
+    if (g->need[0]) g->dx[0] = g->dy;
+    if (g->need[1]) g->dx[1] = tn_neg(g->dy);
+    return done(g);
+}
+
+static tn_status mul_backward(tni_grad *g)
+{
+    if (g->need[0]) g->dx[0] = tn_mul(g->dy, g->x[1]);
+    if (g->need[1]) g->dx[1] = tn_mul(g->dy, g->x[0]);
+    return done(g);
+}
+
+static tn_status div_backward(tni_grad *g)
+{
+    tn_tensor *b = g->x[1];
+
+    if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
+    if (g->need[1]) {
+        g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
+                                  : tni_fused3(g, TNI_T_div_grad, g->dy, b, g->y, NULL, &g->out[0]);
+    }
+    return done(g);
+}
+
+/* With the base replaced by 1 where it is 0, so that neither ln 0 nor its slope is formed. */
+static tn_tensor *pow_exponent_composed(const tni_grad *g, tn_tensor *a, tn_tensor *b)
+{
+    tn_tensor *zero = tn_logical_and(tn_eq_scalar(a, 0.0), tn_logical_not(tn_lt_scalar(b, 0.0)));
+    tn_tensor *safe = tn_where(zero, tn_ones_like(a), a);
+
+    return tn_masked_fill(tn_mul(g->dy, tn_mul(g->y, tn_log(safe))), zero, 0.0);
+}
+
+static tn_tensor *pow_base_composed(const tni_grad *g, tn_tensor *a, tn_tensor *b)
+{
+    tn_tensor *slope = tn_mul(b, tn_pow(a, tn_sub_scalar(b, 1.0)));
+
+    return tn_masked_fill(tn_mul(g->dy, slope), tn_eq_scalar(b, 0.0), 0.0);
+}
+
+static tn_status pow_backward(tni_grad *g)
+{
+    tn_tensor *a = g->x[0];
+    tn_tensor *b = g->x[1];
+
+    if (g->need[0]) {
+        g->dx[0] = tni_composed() ? pow_base_composed(g, a, b)
+                                  : tni_fused3(g, TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
+    }
+    if (g->need[1]) {
+        g->dx[1] = tni_composed()
+                       ? pow_exponent_composed(g, a, b)
+                       : tni_fused3(g, TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, &g->out[0]);
+    }
+    return done(g);
+}
+
+/* dy where x loses to other, half of it at a tie. */
+static tn_tensor *extreme_composed(tn_tensor *dy, tn_tensor *loses, tn_tensor *tie)
+{
+    return tn_where(tie, tn_mul_scalar(dy, 0.5), tn_masked_fill(dy, loses, 0.0));
+}
+
+static tn_status extreme_backward(tni_grad *g)
+{
+    bool largest = ((const tni_binary_op *)g->op)->function == TNI_B_maximum;
+    int fused = largest ? TNI_T_maximum_grad : TNI_T_minimum_grad;
+    tn_tensor *a = g->x[0];
+    tn_tensor *b = g->x[1];
+
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *own = i ? b : a;
+        tn_tensor *other = i ? a : b;
+        if (!g->need[i]) continue;
+        if (tni_composed()) {
+            tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);
+            g->dx[i] = extreme_composed(g->dy, loses, tn_eq(own, other));
+        } else {
+            g->dx[i] = tni_fused3(g, fused, g->dy, own, other, NULL, &g->out[0]);
+        }
+    }
+    return done(g);
+}
+
+static tn_status lerp_backward(tni_grad *g)
+{
+    const tni_formula_args *args = g->args;
+
+    if (g->need[0]) g->dx[0] = tn_mul_scalar(g->dy, 1.0 - args->p[0]);
+    if (g->need[1]) g->dx[1] = tn_mul_scalar(g->dy, args->p[0]);
+    return done(g);
+}
+
+#define A TNI_X(0)
+#define B TNI_X(1)
+#define BINARY_LIST(F)                                                                             \
+    F(add, "y = a + b", 0, 0, add_backward)                                                        \
+    F(sub, "y = a - b", 0, 0, sub_backward)                                                        \
+    F(mul, "y = a b", B, A, mul_backward)                                                          \
+    F(div, "y = a / b", B, B | TNI_Y, div_backward)                                                \
+    F(pow, "y = a^b", A | B, A | B | TNI_Y, pow_backward)                                          \
+    F(minimum, "y = min(a, b)", A | B, A | B, extreme_backward)                                    \
+    F(maximum, "y = max(a, b)", A | B, A | B, extreme_backward)                                    \
+    F(lerp, "y = a + w (b - a)", 0, 0, lerp_backward)
+
+#define DEFINE(name_, formula_, reads_a, reads_b, backward_)                                       \
+    static const tni_binary_op op_##name_ = {                                                      \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .arity = 2,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .reads = { reads_a, reads_b },                                                     \
+                .shape = promoting_shape,                                                          \
+                .forward = tni_binary_forward,                                                     \
+                .backward = backward_ },                                                           \
+        .function = TNI_B_##name_,                                                                 \
+    };
+
+BINARY_LIST(DEFINE)
+
+#define PLAIN(name)                                                                                \
+    tn_tensor *tn_##name(tn_tensor *a, tn_tensor *b)                                               \
+    {                                                                                              \
+        return tni_apply(&op_##name.op, NULL, 0, 2, (tn_tensor *[]){ a, b });                      \
+    }
+
+PLAIN(add)
+PLAIN(sub)
+PLAIN(mul)
+PLAIN(div)
+PLAIN(pow)
+PLAIN(minimum)
+PLAIN(maximum)
+
+tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight)
+{
+    return tni_apply(&op_lerp.op, &(tni_formula_args){ { weight, 0.0 } }, sizeof(tni_formula_args), 2,
+                     (tn_tensor *[]){ a, b });
+}

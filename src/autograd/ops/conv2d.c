@@ -1,0 +1,271 @@
+/*
+ * conv2d.c - 2-D cross-correlation, and the two linear maps that are its gradients.
+ *
+ *     y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c, i*stride + r*dilation - padding, j*...]
+ * y is linear in x and in w. Write y = F(x, w), dx = I(dy, w), dw = W(dy, x): each is linear in both of its
+ * arguments, and each one's gradients are the other two:
+ *     I:  d/d(dy) = F(g, w)     d/dw = W(dy, g)      g: what flows into dx
+ *     W:  d/d(dy) = F(x, g)     d/dx = I(dy, g)      g: what flows into dw
+ * so derivatives of any order exist. Source: Dumoulin and Visin, A guide to convolution arithmetic (2016).
+ */
+#include <limits.h>
+
+#include "autograd/op.h"
+
+/* What the shapes of two operands do not say. */
+typedef struct conv_args {
+    int64_t stride[2], padding[2], dilation[2], groups;
+    int64_t image[2], kernel[2]; /* h, w of x and of the weight */
+} conv_args;
+
+static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a);
+static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a);
+static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a);
+
+static tni_conv2d geometry(const conv_args *a, const tn_shape *x, const tn_shape *w, const tn_shape *y)
+{
+    tni_conv2d c = {.n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]};
+
+    c.c = x ? x->size[1] : w->size[1] * a->groups;
+    c.h = a->image[0];
+    c.w = a->image[1];
+    c.kh = a->kernel[0];
+    c.kw = a->kernel[1];
+    for (int i = 0; i < 2; i++) {
+        c.stride[i] = a->stride[i];
+        c.padding[i] = a->padding[i];
+        c.dilation[i] = a->dilation[i];
+    }
+    return c;
+}
+
+/* ---- F: the convolution ------------------------------------------------------------------------------ */
+
+/* Output size of axis i (0: height, 1: width); -1 when the kernel does not fit. All within int: no
+ * overflow. */
+static int64_t out_size(const conv_args *a, int64_t size, int64_t kernel, int i)
+{
+    int64_t reach = size + 2 * a->padding[i] - a->dilation[i] * (kernel - 1) - 1;
+    return reach < 0 ? -1 : reach / a->stride[i] + 1;
+}
+
+static tn_status check_spec(tni_call *c, const conv_args *a)
+{
+    for (int i = 0; i < 2; i++) {
+        if (a->stride[i] < 1 || a->stride[i] > INT_MAX || a->dilation[i] < 1 || a->dilation[i] > INT_MAX)
+            return tni_op_error(c, TN_E_INVALID, "stride %lld, dilation %lld: want 1 to %d",
+                                (long long)a->stride[i], (long long)a->dilation[i], INT_MAX);
+        if (a->padding[i] < 0 || a->padding[i] > INT_MAX)
+            return tni_op_error(c, TN_E_INVALID, "padding %lld: want 0 to %d", (long long)a->padding[i], INT_MAX);
+    }
+    if (a->groups < 1)
+        return tni_op_error(c, TN_E_INVALID, "groups %lld: want at least 1", (long long)a->groups);
+    return TN_OK;
+}
+
+static tn_status conv2d_shape(tni_call *c)
+{
+    const conv_args *a = c->args;
+    const tn_tensor *x = c->in[0];
+    const tn_tensor *w = c->in[1];
+    const tn_tensor *b = c->in[2];
+    tn_shape *y = &c->out_spec[0].shape;
+    tn_status status = check_spec(c, a);
+
+    if (status != TN_OK)
+        return status;
+    if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
+        return tni_op_error(c, TN_E_DTYPE, "x is %s, weight is %s: want one floating dtype",
+                            tn_dtype_name(x->dtype), tn_dtype_name(w->dtype));
+    if (x->shape.rank != 4 || w->shape.rank != 4)
+        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [N,C,H,W] or [C,H,W] and weight [O,C/groups,kh,kw]",
+                            tni_text(x), tni_text(w));
+    if (w->shape.size[0] % a->groups || x->shape.size[1] % a->groups ||
+        x->shape.size[1] / a->groups != w->shape.size[1])
+        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s, groups %lld: want %lld channels in x, and weight's %lld "
+                            "divisible by groups", tni_text(x), tni_text(w), (long long)a->groups,
+                            (long long)(w->shape.size[1] * a->groups), (long long)w->shape.size[0]);
+    if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
+        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w), tni_text(b),
+                            (long long)w->shape.size[0]);
+    *y = (tn_shape){4, {x->shape.size[0], w->shape.size[0]}};
+    for (int i = 0; i < 2; i++) {
+        int64_t size = x->shape.size[2 + i];
+        int64_t kernel = w->shape.size[2 + i];
+        y->size[2 + i] = size <= INT_MAX && kernel >= 1 && kernel <= INT_MAX ? out_size(a, size, kernel, i) : -1;
+        if (y->size[2 + i] < 0)
+            return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s, padding %lld, dilation %lld: the kernel must fit into "
+                                "the padded image", tni_text(x), tni_text(w), (long long)a->padding[i],
+                                (long long)a->dilation[i]);
+    }
+    c->out_spec[0].dtype = x->dtype;
+    return TN_OK;
+}
+
+static tn_status conv2d_forward(tni_call *c)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tn_tensor *x = tni_dense(c->in[0]);
+    tn_tensor *w = tni_dense(c->in[1]);
+    tn_tensor *b = tni_none(c->in[2]) ? TN_NONE : tni_dense(c->in[2]);
+
+    if (!backend->conv2d)
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
+    if (!x || !w || !b)
+        return tni_pending();
+    tni_conv2d geo = geometry(c->args, &x->shape, &w->shape, &c->out[0]->shape);
+    return backend->conv2d(tni_data(c->out[0]), tni_data(x), tni_data(w), tni_none(b) ? NULL : tni_data(b),
+                           x->dtype, &geo);
+}
+
+static tn_status conv2d_backward(tni_grad *g)
+{
+    conv_args a = *(const conv_args *)g->args;
+
+    if (g->need[0])
+        g->dx[0] = input_map(g->dy, g->x[1], a);
+    if (g->need[1])
+        g->dx[1] = weight_map(g->dy, g->x[0], a);
+    if (g->need[2])
+        g->dx[2] = tn_sum(g->dy, (int[]){0, 2, 3}, 3, false);
+    return g->dx[0] && g->dx[1] && g->dx[2] ? TN_OK : tni_pending();
+}
+
+extern const tn_op tni_op_conv2d;
+const tn_op tni_op_conv2d = {
+    .name = "conv2d",
+    .formula = "y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c,i*stride+r*dilation-padding,...]",
+    .arity = 3,
+    .optional = 1u << 2,
+    .reads = {TNI_X(1), TNI_X(0), 0},
+    .shape = conv2d_shape,
+    .forward = conv2d_forward,
+    .backward = conv2d_backward,
+};
+
+static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
+{
+    return tni_apply(&tni_op_conv2d, &a, sizeof a, 3, (tn_tensor *[]){x, w, b});
+}
+
+/* ---- I: the gradient of the image --------------------------------------------------------------------- */
+
+static tn_status grad_input_shape(tni_call *c)
+{
+    const conv_args *a = c->args;
+    const tn_shape *dy = &c->in[0]->shape;
+    const tn_shape *w = &c->in[1]->shape;
+
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = (tn_shape){4, {dy->size[0], w->size[1] * a->groups, a->image[0], a->image[1]}};
+    return TN_OK;
+}
+
+static tn_status grad_input_forward(tni_call *c)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tn_tensor *dy = tni_dense(c->in[0]);
+    tn_tensor *w = tni_dense(c->in[1]);
+
+    if (!backend->conv2d_grad_input)
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
+    if (!dy || !w)
+        return tni_pending();
+    tni_conv2d geo = geometry(c->args, NULL, &w->shape, &dy->shape);
+    return backend->conv2d_grad_input(tni_data(c->out[0]), tni_data(dy), tni_data(w), dy->dtype, &geo);
+}
+
+static tn_status grad_input_backward(tni_grad *g)
+{
+    conv_args a = *(const conv_args *)g->args;
+
+    if (g->need[0])
+        g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
+    if (g->need[1])
+        g->dx[1] = weight_map(g->x[0], g->dy, a);
+    return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_grad_input = {
+    .name = "conv2d_grad_input",
+    .formula = "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
+    .arity = 2,
+    .reads = {TNI_X(1), TNI_X(0)},
+    .shape = grad_input_shape,
+    .forward = grad_input_forward,
+    .backward = grad_input_backward,
+};
+
+static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a)
+{
+    return tni_apply(&op_grad_input, &a, sizeof a, 2, (tn_tensor *[]){dy, w});
+}
+
+/* ---- W: the gradient of the weight -------------------------------------------------------------------- */
+
+static tn_status grad_weight_shape(tni_call *c)
+{
+    const conv_args *a = c->args;
+    const tn_shape *dy = &c->in[0]->shape;
+    const tn_shape *x = &c->in[1]->shape;
+
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = (tn_shape){4, {dy->size[1], x->size[1] / a->groups, a->kernel[0], a->kernel[1]}};
+    return TN_OK;
+}
+
+static tn_status grad_weight_forward(tni_call *c)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tn_tensor *dy = tni_dense(c->in[0]);
+    tn_tensor *x = tni_dense(c->in[1]);
+
+    if (!backend->conv2d_grad_weight)
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
+    if (!dy || !x)
+        return tni_pending();
+    tni_conv2d geo = geometry(c->args, &x->shape, NULL, &dy->shape);
+    return backend->conv2d_grad_weight(tni_data(c->out[0]), tni_data(dy), tni_data(x), dy->dtype, &geo);
+}
+
+static tn_status grad_weight_backward(tni_grad *g)
+{
+    conv_args a = *(const conv_args *)g->args;
+
+    if (g->need[0])
+        g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
+    if (g->need[1])
+        g->dx[1] = input_map(g->x[0], g->dy, a);
+    return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_grad_weight = {
+    .name = "conv2d_grad_weight",
+    .formula = "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
+    .arity = 2,
+    .reads = {TNI_X(1), TNI_X(0)},
+    .shape = grad_weight_shape,
+    .forward = grad_weight_forward,
+    .backward = grad_weight_backward,
+};
+
+static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a)
+{
+    return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){dy, x});
+}
+
+tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec)
+{
+    conv_args a = {.groups = spec.groups ? spec.groups : 1};
+
+    for (int i = 0; i < 2; i++) {
+        a.stride[i] = spec.stride[i] ? spec.stride[i] : 1;
+        a.padding[i] = spec.padding[i];
+        a.dilation[i] = spec.dilation[i] ? spec.dilation[i] : 1;
+        a.image[i] = x && x->shape.rank >= 3 ? x->shape.size[x->shape.rank - 2 + i] : 0;
+        a.kernel[i] = weight && weight->shape.rank == 4 ? weight->shape.size[2 + i] : 0;
+    }
+    if (x && !tni_none(x) && x->shape.rank == 3)
+        return tn_squeeze(forward_map(tn_unsqueeze(x, 0), weight, bias, a), 0);
+    return forward_map(x, weight, bias, a);
+}

@@ -1,0 +1,142 @@
+/*
+ * copy.c - copies that keep the values: clone, casts, row-major copies, other devices.
+ *
+ * y = x, so dx = dy: the engine casts it to x's dtype; a copy to a device sends its gradient back.
+ */
+#include "autograd/ops/elementwise.h"
+
+static tn_status copy_forward(tni_call *c)
+{
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array y = tni_array_of(c->out[0]);
+
+    return TNI_KERNEL(c->op->name, c->in[0], copy, &y, &x);
+}
+
+static tn_status copy_backward(tni_grad *g)
+{
+    g->dx[0] = g->dy;
+    return TN_OK;
+}
+
+static const tn_op op_clone = {
+    .name = "clone",
+    .formula = "y = x in memory of its own",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = tni_shape_like_first,
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+static const tn_op op_contiguous = {
+    .name = "contiguous",
+    .formula = "y = x, row-major",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = tni_shape_like_first,
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+tn_tensor *tn_clone(tn_tensor *t)
+{
+    return tni_apply(&op_clone, NULL, 0, 1, &t);
+}
+
+tn_tensor *tn_contiguous(tn_tensor *x)
+{
+    if (x && !tni_none(x) && tni_is_dense(x)) return x;
+    return tni_apply(&op_contiguous, NULL, 0, 1, &x);
+}
+
+/* ---- casts --------------------------------------------------------------------------------------- */
+
+typedef struct cast_args {
+    tn_dtype dtype;
+} cast_args;
+
+static tn_status cast_shape(tni_call *c)
+{
+    const cast_args *args = c->args;
+
+    if (tn_dtype_size(args->dtype) == 0) {
+        return tni_op_error(c, TN_E_DTYPE, "dtype %d: wanted one of enum tn_dtype", (int)args->dtype);
+    }
+    c->out_spec[0].dtype = args->dtype;
+    c->out_spec[0].shape = c->in[0]->shape;
+    return TN_OK;
+}
+
+static const tn_op op_cast = {
+    .name = "to_dtype",
+    .formula = "y = x as another dtype",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = cast_shape,
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype)
+{
+    if (x && !tni_none(x) && x->dtype == dtype) return x;
+    return tni_apply(&op_cast, &(cast_args){ dtype }, sizeof(cast_args), 1, &x);
+}
+
+/* ---- devices --------------------------------------------------------------------------------------- */
+
+typedef struct to_args {
+    tn_device from, to;
+} to_args;
+
+static tn_status to_shape(tni_call *c)
+{
+    const to_args *args = c->args;
+
+    c->device = args->to;
+    return tni_shape_like_first(c);
+}
+
+/* Bytes travel between host and device; between two devices over the host. */
+static tn_status to_forward(tni_call *c)
+{
+    tn_tensor *x = tni_dense(c->in[0]);
+    tn_tensor *y = c->out[0];
+
+    if (!x) return tni_pending();
+    size_t nbytes = (size_t)tn_numel(x) * tn_dtype_size(x->dtype);
+    if (x->storage->device.type == TN_CPU) return TNI_KERNEL("to", y, upload, tni_data(y), tni_data(x), nbytes);
+    if (y->storage->device.type == TN_CPU) return TNI_KERNEL("to", x, download, tni_data(y), tni_data(x), nbytes);
+    tn_tensor *host = tni_new_dense(x->shape, x->dtype, tn_cpu());
+    if (!host) return tni_pending();
+    tn_status status = TNI_KERNEL("to", x, download, tni_data(host), tni_data(x), nbytes);
+    return status ? status : TNI_KERNEL("to", y, upload, tni_data(y), tni_data(host), nbytes);
+}
+
+static tn_status to_backward(tni_grad *g)
+{
+    const to_args *args = g->args;
+
+    g->dx[0] = tn_to(g->dy, args->from);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_to = {
+    .name = "to",
+    .formula = "y = x on another device",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .any_device = true,
+    .shape = to_shape,
+    .forward = to_forward,
+    .backward = to_backward,
+};
+
+tn_tensor *tn_to(tn_tensor *x, tn_device device)
+{
+    tn_device from = tn_device_of(x);
+
+    if (x && !tni_none(x) && from.type == device.type && from.index == device.index) return x;
+    return tni_apply(&op_to, &(to_args){ from, device }, sizeof(to_args), 1, &x);
+}

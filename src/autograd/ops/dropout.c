@@ -1,0 +1,58 @@
+/*
+ * dropout.c - y = x m, each m independently 0 with probability p, else 1 / (1 - p): E[y] = x.
+ *
+ * Linear in x, so dx = dy m: the same op with the same mask, which is not kept but drawn again from the
+ * counters (seed, offset) that forward reserved. Source: Srivastava et al. (2014), section 10 (scaling).
+ */
+#include "autograd/ops/rows.h"
+
+typedef struct dropout_args {
+    double p;
+    uint64_t seed, offset;
+} dropout_args;
+
+static tn_status dropout_forward(tni_call *c)
+{
+    const dropout_args *args = c->args;
+    tn_tensor *x = tni_dense(c->in[0]);
+    if (!x) {
+        return tni_pending();
+    }
+    int64_t n = tni_shape_numel(&x->shape);
+    tni_array from = rows_array(x, 1, n, 0, 0);
+    tni_array to = rows_array(c->out[0], 1, n, 0, 0);
+    return ROWS_KERNEL(c->op, x, dropout, &to, &from, args->p, args->seed, args->offset);
+}
+
+static tn_status dropout_backward(tni_grad *g)
+{
+    g->dx[0] = tni_apply(g->op, g->args, sizeof(dropout_args), 1, &g->dy);
+    return TN_OK;
+}
+
+static const tn_op dropout_op = {
+    .name = "dropout",
+    .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
+    .arity = 1,
+    .shape = tni_shape_like_first,
+    .forward = dropout_forward,
+    .backward = dropout_backward,
+};
+
+tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
+{
+    if (!x) {
+        return NULL;
+    }
+    if (!(p >= 0 && p <= 1)) {
+        return tni_fail(TN_E_INVALID, "tn_dropout: p %g: want 0 to 1", p);
+    }
+    if (!training || p == 0) {
+        return x;
+    }
+    dropout_args args = {.p = p};
+    if (tn_dtype_is_float(x->dtype) && !tni_none(x)) { /* else apply refuses it: the counter stays */
+        tni_philox_take(((uint64_t)tni_shape_numel(&x->shape) + 3) / 4, &args.seed, &args.offset);
+    }
+    return tni_apply(&dropout_op, &args, sizeof args, 1, &x);
+}

@@ -1,0 +1,49 @@
+/*
+ * elementwise.h - what the elementwise, copying and reducing ops share.
+ */
+#ifndef TNI_OPS_ELEMENTWISE_H
+#define TNI_OPS_ELEMENTWISE_H
+
+#include <math.h>
+
+#include "autograd/op.h"
+#include "tensor/formulas.h"
+
+/* Calls a kernel of t's backend for tn_NAME; a slot that is not there is an error naming both. */
+#define TNI_KERNEL(op_name, t, slot, ...)                                                          \
+    (TNI_LIKELY(tni_backend_of(t)->slot != NULL)                                                   \
+         ? tni_backend_of(t)->slot(__VA_ARGS__)                                                    \
+         : tni_error(TN_E_UNSUPPORTED, "tn_%s: backend %s has no kernel %s", op_name,              \
+                     tni_backend_of(t)->name, #slot))
+
+/* Parameters of a formula. */
+typedef struct tni_formula_args {
+    double p[2];
+} tni_formula_args;
+
+/* An op whose result is dense and computed by binary function `function` of inputs 0 and 1. */
+typedef struct tni_binary_op {
+    tn_op op;
+    int function;
+} tni_binary_op;
+
+/* Shape rules: broadcast of inputs first and second, an error naming the axis where they do not fit. */
+tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape);
+tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b);
+/* out[0] = function of inputs 0 and 1, broadcast. */
+tn_status tni_binary_forward(tni_call *c);
+
+/* A gradient by one fused kernel, outside the graph: b, c are broadcast to shape; c may be NULL. */
+tn_tensor *tni_fused2(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, const double *p,
+                      const tni_meta *like);
+tn_tensor *tni_fused3(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, tn_tensor *c,
+                      const double *p, const tni_meta *like);
+
+/* sign(x), a constant. */
+tn_tensor *tni_sign(tn_tensor *x);
+static inline bool tni_is_integral(double s)
+{
+    return s == floor(s);
+}
+
+#endif

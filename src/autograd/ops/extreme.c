@@ -1,0 +1,208 @@
+/*
+ * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max, min,
+ * argmax, argmin).
+ *
+ *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere
+ *   max, min    dx = dy at the index, the first extreme, 0 elsewhere: dy scattered into zeros
+ * NaN wins over numbers.
+ */
+#include "autograd/ops/reduce.h"
+
+/* ---- amax, amin ------------------------------------------------------------------------------------ */
+
+static tn_status extreme_backward(tni_grad *g)
+{
+    tn_tensor *chosen = tn_to_dtype(tn_eq(g->x[0], tni_with_axes(g, g->y)), g->in[0].dtype);
+    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
+
+    g->dx[0] = tn_mul(tn_div(tni_with_axes(g, g->dy), count), chosen);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+#define EXTREME(name_, function_, formula_)                                                        \
+    static const tni_reduce_op op_##name_ = {                                                      \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .reads = { TNI_X(0) | TNI_Y },                                                     \
+                .shape = tni_reduce_shape,                                                         \
+                .forward = tni_reduce_forward,                                                     \
+                .backward = extreme_backward },                                                    \
+        .function = function_,                                                                     \
+        .kind = TNI_REDUCE_KEEPS,                                                                  \
+    };                                                                                             \
+    tn_tensor *tn_##name_(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                 \
+    {                                                                                              \
+        return tni_reduce(&op_##name_, x, axes, n_axes, keepdim, 0.0);                             \
+    }
+
+EXTREME(amax, TNI_R_max, "y = max x")
+EXTREME(amin, TNI_R_min, "y = min x")
+
+/* ---- max, min, argmax, argmin ------------------------------------------------------------------------ */
+
+typedef struct arg_op {
+    tn_op op;
+    bool largest;
+    bool index_only;
+} arg_op;
+
+typedef struct arg_args {
+    int axis;
+    bool keepdim;
+} arg_args;
+
+static tn_status arg_shape(tni_call *c)
+{
+    const arg_op *op = (const arg_op *)c->op;
+    const arg_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    tn_shape y = { 0, { 0 } };
+
+    for (int d = 0; d < x->shape.rank; d++) {
+        if (d != args->axis) y.size[y.rank++] = x->shape.size[d];
+        else if (args->keepdim) y.size[y.rank++] = 1;
+    }
+    if (x->shape.rank > 0 && x->shape.size[args->axis] == 0) {
+        return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element", tni_text(x),
+                            args->axis);
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        c->out_spec[i].shape = y;
+        c->out_spec[i].dtype = op->index_only || i == 1 ? TN_I64 : x->dtype;
+    }
+    if (!op->index_only && c->recorded) {
+        c->n_saved = 1; /* the index, with the axis in place */
+        c->saved_spec[0].dtype = TN_I64;
+        c->saved_spec[0].shape = tni_kept_shape(&x->shape, 1u << args->axis);
+    }
+    return TN_OK;
+}
+
+/* t, a dense result, seen with the reduced axis in place. */
+static tni_array in_place(const tni_call *c, const tn_tensor *t)
+{
+    const arg_args *args = c->args;
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
+    tni_array y = tni_array_of(t);
+
+    y.rank = kept.rank;
+    memcpy(y.size, kept.size, sizeof y.size);
+    tni_dense_strides(&kept, y.stride);
+    return y;
+}
+
+static tn_status arg_forward(tni_call *c)
+{
+    const arg_op *op = (const arg_op *)c->op;
+    const arg_args *args = c->args;
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array value = op->index_only ? tni_array_none() : in_place(c, c->out[0]);
+    tni_array index = in_place(c, c->out[op->index_only ? 0 : 1]);
+    tn_status status = TNI_KERNEL(c->op->name, c->in[0], arg_reduce, op->largest, &value, &index, &x,
+                                  args->axis);
+
+    if (!status && c->n_saved > 0) {
+        tni_array saved = tni_array_of(c->saved[0]);
+        status = TNI_KERNEL(c->op->name, c->in[0], copy, &saved, &index);
+    }
+    return status;
+}
+
+static tn_status arg_backward(tni_grad *g)
+{
+    const arg_args *args = g->args;
+    tn_shape kept = tni_kept_shape(&g->in[0].shape, 1u << args->axis);
+    tn_tensor *dy = tn_reshape(tni_dy(g, 0), kept);
+
+    if (!dy) return tni_pending();
+    if (g->in[0].shape.rank == 0) {
+        g->dx[0] = dy;
+        return TN_OK;
+    }
+    tn_tensor *zeros = tn_full_as(g->in[0].shape, 0.0, dy->dtype, dy->storage->device);
+    g->dx[0] = tn_scatter_add(zeros, args->axis, g->saved[0], dy);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const arg_op op_max = {
+    .op = { .name = "max",
+            .formula = "y = max x, and its first index",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_SAVED },
+            .shape = arg_shape,
+            .forward = arg_forward,
+            .backward = arg_backward },
+    .largest = true,
+};
+
+static const arg_op op_min = {
+    .op = { .name = "min",
+            .formula = "y = min x, and its first index",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_SAVED },
+            .shape = arg_shape,
+            .forward = arg_forward,
+            .backward = arg_backward },
+    .largest = false,
+};
+
+static const arg_op op_argmax = {
+    .op = { .name = "argmax",
+            .formula = "y = first index of max x",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .shape = arg_shape,
+            .forward = arg_forward },
+    .largest = true,
+    .index_only = true,
+};
+
+static const arg_op op_argmin = {
+    .op = { .name = "argmin",
+            .formula = "y = first index of min x",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .shape = arg_shape,
+            .forward = arg_forward },
+    .largest = false,
+    .index_only = true,
+};
+
+static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis, bool keepdim,
+                        tn_tensor **index)
+{
+    tn_tensor *out[2] = { NULL, NULL };
+    arg_args args = { .axis = 0, .keepdim = keepdim };
+
+    if (x && !tni_none(x)) {
+        args.axis = tni_axis(function, axis, x->shape.rank);
+        if (args.axis < 0) return NULL;
+    }
+    if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, op->index_only ? 1 : 2, out)) return NULL;
+    if (index) *index = out[1];
+    return out[0];
+}
+
+tn_tensor *tn_max(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
+{
+    return apply(&op_max, "tn_max", x, axis, keepdim, index);
+}
+
+tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
+{
+    return apply(&op_min, "tn_min", x, axis, keepdim, index);
+}
+
+tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim)
+{
+    return apply(&op_argmax, "tn_argmax", x, axis, keepdim, NULL);
+}
+
+tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim)
+{
+    return apply(&op_argmin, "tn_argmin", x, axis, keepdim, NULL);
+}

@@ -1,0 +1,321 @@
+/*
+ * gather.c - reading along an axis by index, and its transpose, adding at an index.
+ *
+ *   gather       y[i][j] = x[index[i][j]][j]            (axis 0)   dx = scatter_add(0, index, dy)
+ *   scatter_add  y = x, y[index[i][j]][j] += s[i][j]    (axis 0)   dx = dy, ds = gather(dy, index)
+ *   take         y[r] = x[index[r]] (whole slices)                 dx = take_add(dy, index)
+ *   take_add     y = 0, y[index[r]] += x[r]                        dx = take(dy, index)
+ * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so second
+ * derivatives need no text of their own. take serves index_select and embedding.
+ */
+#include "autograd/ops/rows.h"
+
+/* ---- indices ----------------------------------------------------------------------------------------- */
+
+tn_status tni_name_index_error(const tn_op *op, tn_status status)
+{
+    if (status != TN_E_INDEX) {
+        return status;
+    }
+    char text[256];
+    snprintf(text, sizeof text, "%s", tn_error());
+    return tni_error(status, "tn_%s: %s", op->name, text);
+}
+
+tn_tensor *tni_index_arg(const char *function, tn_tensor *index)
+{
+    if (!index) {
+        return NULL;
+    }
+    if (tni_none(index)) {
+        return tni_fail(TN_E_INVALID, "%s: index is TN_NONE: want an i64 tensor", function);
+    }
+    if (index->dtype == TN_I32) {
+        return tn_to_dtype(index, TN_I64);
+    }
+    if (index->dtype != TN_I64) {
+        return tni_fail(TN_E_DTYPE, "%s: index %s is %s: want i64", function, tni_text(index),
+                        tn_dtype_name(index->dtype));
+    }
+    return index;
+}
+
+/* ---- gather and scatter_add ---------------------------------------------------------------------------- */
+
+typedef struct axis_args {
+    int axis;
+} axis_args;
+
+static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
+
+/* index has x's rank, and at most x's sizes beside the axis */
+static tn_status check_index_shape(const tni_call *c, int axis)
+{
+    const tn_tensor *x = c->in[0];
+    const tn_tensor *index = c->in[1];
+    bool fits = index->shape.rank == x->shape.rank;
+    for (int d = 0; fits && d < x->shape.rank; d++) {
+        fits = d == axis || index->shape.size[d] <= x->shape.size[d];
+    }
+    if (!fits) {
+        return tni_op_error(c, TN_E_SHAPE, "x %s, index %s, axis %d: want an index of x's rank, at most x's sizes "
+                                           "on the other axes", tni_text(x), tni_text(index), axis);
+    }
+    return TN_OK;
+}
+
+static tn_status gather_shape(tni_call *c)
+{
+    const axis_args *args = c->args;
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[1]->shape;
+    return check_index_shape(c, args->axis);
+}
+
+static tn_status gather_forward(tni_call *c)
+{
+    const axis_args *args = c->args;
+    tni_array y = tni_array_of(c->out[0]);
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array index = tni_array_of(c->in[1]);
+    return tni_name_index_error(c->op, ROWS_KERNEL(c->op, c->in[0], gather, &y, &x, &index, args->axis));
+}
+
+static tn_status gather_backward(tni_grad *g)
+{
+    const axis_args *args = g->args;
+    tn_tensor *zeros = tn_full_as(g->in[0].shape, 0, g->in[0].dtype, tn_device_of(g->dy));
+    g->dx[0] = scatter(zeros, args->axis, g->x[1], g->dy);
+    return TN_OK;
+}
+
+static const tn_op gather_op = {
+    .name = "gather",
+    .formula = "y[i][j] = x[index[i][j]][j] for axis 0",
+    .arity = 2,
+    .dtypes = TNI_ANY_DTYPE,
+    .reads = {TNI_X(1)},
+    .shape = gather_shape,
+    .forward = gather_forward,
+    .backward = gather_backward,
+};
+
+static tn_status scatter_add_shape(tni_call *c)
+{
+    const axis_args *args = c->args;
+    const tn_tensor *index = c->in[1];
+    const tn_tensor *source = c->in[2];
+    if (!tni_shape_equal(&index->shape, &source->shape)) {
+        return tni_op_error(c, TN_E_SHAPE, "index %s, source %s: want equal shapes", tni_text(index),
+                            tni_text(source));
+    }
+    if (!tn_dtype_is_float(source->dtype)) {
+        return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
+                            tn_dtype_name(c->in[0]->dtype), tn_dtype_name(source->dtype));
+    }
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[0]->shape;
+    return check_index_shape(c, args->axis);
+}
+
+static tn_status scatter_add_forward(tni_call *c)
+{
+    const axis_args *args = c->args;
+    tni_array y = tni_array_of(c->out[0]);
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array index = tni_array_of(c->in[1]);
+    tni_array source = tni_array_of(c->in[2]);
+    tn_status status = ROWS_KERNEL(c->op, c->in[0], copy, &y, &x);
+    if (status == TN_OK) {
+        status = ROWS_KERNEL(c->op, c->in[0], scatter_add, &y, &index, &source, args->axis);
+    }
+    return tni_name_index_error(c->op, status);
+}
+
+static tn_status scatter_add_backward(tni_grad *g)
+{
+    const axis_args *args = g->args;
+    g->dx[0] = g->dy;
+    if (g->need[2]) {
+        g->dx[2] = tn_gather(g->dy, args->axis, g->x[1]);
+    }
+    return TN_OK;
+}
+
+static const tn_op scatter_add_op = {
+    .name = "scatter_add",
+    .formula = "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
+    .arity = 3,
+    .reads = {0, 0, TNI_X(1)},
+    .shape = scatter_add_shape,
+    .forward = scatter_add_forward,
+    .backward = scatter_add_backward,
+};
+
+static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
+{
+    axis_args args = {axis};
+    tn_tensor *in[3] = {x, index, source};
+    return tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
+}
+
+tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
+{
+    index = x ? tni_index_arg("tn_gather", index) : NULL;
+    if (!index) {
+        return NULL;
+    }
+    axis_args args = {tni_axis("tn_gather", axis, x->shape.rank)};
+    tn_tensor *in[2] = {x, index};
+    return args.axis < 0 ? NULL : tni_apply(&gather_op, &args, sizeof args, 2, in);
+}
+
+tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
+{
+    index = x && source ? tni_index_arg("tn_scatter_add", index) : NULL;
+    if (!index) {
+        return NULL;
+    }
+    axis = tni_axis("tn_scatter_add", axis, x->shape.rank);
+    return axis < 0 ? NULL : scatter(x, axis, index, source);
+}
+
+/* ---- take and take_add ----------------------------------------------------------------------------------- */
+
+/* [outer, V, inner] of the shape taken from; n is the number of indices */
+typedef struct take_sizes {
+    int64_t outer, v, n, inner;
+} take_sizes;
+
+static take_sizes take_sizes_of(const tni_take_args *args, const tn_tensor *index)
+{
+    const tn_shape *s = &args->shape;
+    return (take_sizes){rows_count(s, 0, args->axis), s->size[args->axis], tni_shape_numel(&index->shape),
+                        rows_count(s, args->axis + 1, s->rank)};
+}
+
+tn_status tni_take_shape(tni_call *c)
+{
+    const tni_take_args *args = c->args;
+    const tn_shape *x = &c->in[0]->shape;
+    const tn_shape *index = &c->in[1]->shape;
+    tn_shape *y = &c->out_spec[0].shape;
+    if (x->rank - 1 + index->rank > TN_MAX_RANK) {
+        return tni_op_error(c, TN_E_SHAPE, "%s by index %s: the result has more than %d axes",
+                            tni_text(c->in[0]), tni_text(c->in[1]), TN_MAX_RANK);
+    }
+    y->rank = 0;
+    for (int d = 0; d < args->axis; d++) {
+        y->size[y->rank++] = x->size[d];
+    }
+    for (int d = 0; d < index->rank; d++) {
+        y->size[y->rank++] = index->size[d];
+    }
+    for (int d = args->axis + 1; d < x->rank; d++) {
+        y->size[y->rank++] = x->size[d];
+    }
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    return TN_OK;
+}
+
+tn_status tni_take_forward(tni_call *c)
+{
+    const tni_take_args *args = c->args;
+    tn_tensor *x = tni_dense(c->in[0]);
+    tn_tensor *index = tni_dense(c->in[1]);
+    if (!x || !index) {
+        return tni_pending();
+    }
+    take_sizes s = take_sizes_of(args, index);
+    tni_array to = rows_array(c->out[0], 3, s.outer, s.n, s.inner);
+    tni_array from = rows_array(x, 3, s.outer, s.v, s.inner);
+    tni_array ids = rows_array(index, 1, s.n, 0, 0);
+    return tni_name_index_error(c->op, ROWS_KERNEL(c->op, x, take, &to, &from, &ids));
+}
+
+tn_status tni_take_backward(tni_grad *g)
+{
+    tn_tensor *in[2] = {g->dy, g->x[1]};
+    g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
+    return TN_OK;
+}
+
+static const tn_op index_select_op = {
+    .name = "index_select",
+    .formula = "y[r] = x[index[r]] for axis 0",
+    .arity = 2,
+    .dtypes = TNI_ANY_DTYPE,
+    .reads = {TNI_X(1)},
+    .shape = tni_take_shape,
+    .forward = tni_take_forward,
+    .backward = tni_take_backward,
+};
+
+static tn_status take_add_shape(tni_call *c)
+{
+    const tni_take_args *args = c->args;
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = args->shape;
+    return TN_OK;
+}
+
+static tn_status take_add_forward(tni_call *c)
+{
+    const tni_take_args *args = c->args;
+    tn_tensor *y = tni_dense(c->in[0]);
+    tn_tensor *index = tni_dense(c->in[1]);
+    if (!y || !index) {
+        return tni_pending();
+    }
+    take_sizes s = take_sizes_of(args, index);
+    tni_array to = rows_array(c->out[0], 3, s.outer, s.v, s.inner);
+    tni_array from = rows_array(y, 3, s.outer, s.n, s.inner);
+    tni_array ids = rows_array(index, 1, s.n, 0, 0);
+    tn_status status = ROWS_KERNEL(c->op, y, fill, &to, (tni_number){0});
+    if (status == TN_OK) {
+        status = ROWS_KERNEL(c->op, y, take_add, &to, &from, &ids, args->skip);
+    }
+    return tni_name_index_error(c->op, status);
+}
+
+/* The slices of dy at index; those of skip took no part. */
+static tn_status take_add_backward(tni_grad *g)
+{
+    const tni_take_args *args = g->args;
+    tn_tensor *index = g->x[1];
+    tn_tensor *in[2] = {g->dy, index};
+    tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
+    if (args->skip >= 0) {
+        tn_shape shape = index->shape; /* ones behind it, for the axes behind args->axis */
+        for (int d = args->axis + 1; d < args->shape.rank; d++) {
+            shape.size[shape.rank++] = 1;
+        }
+        dx = tn_masked_fill(dx, tn_reshape(tn_eq_scalar(index, (double)args->skip), shape), 0);
+    }
+    g->dx[0] = dx;
+    return TN_OK;
+}
+
+const tn_op tni_op_take_add = {
+    .name = "take_add",
+    .formula = "y = 0; y[index[r]] += x[r] for axis 0",
+    .arity = 2,
+    .reads = {TNI_X(1)},
+    .shape = take_add_shape,
+    .forward = take_add_forward,
+    .backward = take_add_backward,
+};
+
+tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
+{
+    index = x ? tni_index_arg("tn_index_select", index) : NULL;
+    if (!index) {
+        return NULL;
+    }
+    if (index->shape.rank != 1) {
+        return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
+    }
+    tni_take_args args = {tni_axis("tn_index_select", axis, x->shape.rank), -1, x->shape};
+    tn_tensor *in[2] = {x, index};
+    return args.axis < 0 ? NULL : tni_apply(&index_select_op, &args, sizeof args, 2, in);
+}

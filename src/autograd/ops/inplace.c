@@ -1,0 +1,212 @@
+/*
+ * inplace.c - changes of a tensor's own memory. They record nothing; tni_may_write refuses where history
+ * would be falsified; the version goes up, so that a backward that reads the old values notices.
+ *
+ * All checks come before the first write. A source that shares the target's storage under another geometry
+ * is copied first: kernels read and write element by element.
+ */
+#include "autograd/ops/elementwise.h"
+
+static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
+{
+    if (a->offset != b->offset || a->dtype != b->dtype || a->shape.rank != b->shape.rank) return false;
+    for (int d = 0; d < a->shape.rank; d++) {
+        if (a->shape.size[d] != b->shape.size[d] || a->stride[d] != b->stride[d]) return false;
+    }
+    return true;
+}
+
+/* The guard of every function here; source may be TN_NONE. */
+static tn_status may_write(const char *function, tn_tensor *x, tn_tensor *source)
+{
+    tn_status status = tni_may_write(function, x, source);
+
+    if (status) return status;
+    for (int d = 0; d < x->shape.rank; d++) {
+        if (x->shape.size[d] > 1 && x->stride[d] == 0) {
+            return tni_error(TN_E_INVALID, "%s: target %s is an expanded view, axis %d is one element: "
+                             "wanted memory of its own (tn_clone)", function, tni_text(x), d);
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status fits(const char *function, const tn_tensor *x, const tn_tensor *source)
+{
+    tn_shape shape;
+
+    if (tni_broadcast(&x->shape, &source->shape, &shape) && tni_shape_equal(&shape, &x->shape)) return TN_OK;
+    return tni_error(TN_E_SHAPE, "%s: target %s, source %s: the source must broadcast to the target", function,
+                     tni_text(x), tni_text(source));
+}
+
+static tn_status same_device(const char *function, const tn_tensor *x, const tn_tensor *source)
+{
+    if (x->storage->backend == source->storage->backend) return TN_OK;
+    return tni_error(TN_E_DEVICE, "%s: target %s, source %s: on different devices", function, tni_text(x),
+                     tni_text(source));
+}
+
+static tn_status fractions_fit(const char *function, const tn_tensor *x, const char *what)
+{
+    if (tn_dtype_is_float(x->dtype)) return TN_OK;
+    return tni_error(TN_E_DTYPE, "%s: target %s is %s, %s is not integral: wanted a floating target", function,
+                     tni_text(x), tn_dtype_name(x->dtype), what);
+}
+
+/* x = function(x, source) */
+static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tensor *source, const double *p)
+{
+    tn_status status = may_write(function, x, source);
+    tn_scope scope;
+    bool overlap;
+
+    if (!status && tni_none(source)) {
+        status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: wanted a tensor", function);
+    }
+    if (!status) status = same_device(function, x, source);
+    if (!status) status = fits(function, x, source);
+    if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div)) {
+        status = fractions_fit(function, x, kernel == TNI_B_div ? "a quotient" : "the source");
+    }
+    if (status) return status;
+    overlap = tn_same_storage(x, source) && !same_geometry(x, source);
+    if (overlap) {
+        scope = tn_scope_begin();
+        TN_NO_GRAD source = tn_clone(source);
+    }
+    if (source) {
+        tni_array y = tni_array_of(x);
+        tni_array b = tni_array_expand(source, &x->shape);
+        status = TNI_KERNEL(function + 3, x, binary, kernel, &y, &y, &b, p);
+        if (!status) tni_bump_version(x);
+    } else {
+        status = tni_pending();
+    }
+    if (overlap) tn_scope_end(scope);
+    return status;
+}
+
+tn_status tn_add_(tn_tensor *x, tn_tensor *b)
+{
+    return change("tn_add_", TNI_B_add, x, b, NULL);
+}
+
+tn_status tn_sub_(tn_tensor *x, tn_tensor *b)
+{
+    return change("tn_sub_", TNI_B_sub, x, b, NULL);
+}
+
+tn_status tn_mul_(tn_tensor *x, tn_tensor *b)
+{
+    return change("tn_mul_", TNI_B_mul, x, b, NULL);
+}
+
+tn_status tn_div_(tn_tensor *x, tn_tensor *b)
+{
+    return change("tn_div_", TNI_B_div, x, b, NULL);
+}
+
+tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
+{
+    tn_status status = tni_may_write("tn_lerp_", x, b);
+
+    if (!status) status = fractions_fit("tn_lerp_", x, "an interpolation");
+    return status ? status : change("tn_lerp_", TNI_B_lerp, x, b, &weight);
+}
+
+tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
+{
+    tn_status status = tni_may_write("tn_masked_fill_", x, mask);
+
+    if (!status && (tni_none(mask) || mask->dtype != TN_BOOL)) {
+        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: wanted bool", tni_text(mask),
+                           tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
+    }
+    if (!status && !tni_is_integral(value)) status = fractions_fit("tn_masked_fill_", x, "the value");
+    return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &value);
+}
+
+/* x = function(x, p, q) */
+static tn_status change_alone(const char *function, int kernel, tn_tensor *x, double p, double q)
+{
+    tn_status status = may_write(function, x, TN_NONE);
+
+    if (!status && (!tni_is_integral(p) || !tni_is_integral(q))) {
+        status = fractions_fit(function, x, "the scalar");
+    }
+    if (status) return status;
+    tni_array y = tni_array_of(x);
+    status = TNI_KERNEL(function + 3, x, unary, kernel, &y, &y, ((double[]){ p, q }));
+    if (!status) tni_bump_version(x);
+    return status;
+}
+
+tn_status tn_add_scalar_(tn_tensor *x, double s)
+{
+    return change_alone("tn_add_scalar_", TNI_U_add_scalar, x, s, 0.0);
+}
+
+tn_status tn_mul_scalar_(tn_tensor *x, double s)
+{
+    return change_alone("tn_mul_scalar_", TNI_U_mul_scalar, x, s, 0.0);
+}
+
+tn_status tn_clamp_(tn_tensor *x, double low, double high)
+{
+    if (!(low <= high)) {
+        return tni_error(TN_E_INVALID, "tn_clamp_: low %g, high %g: wanted low <= high", low, high);
+    }
+    return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
+}
+
+tn_status tn_fill_(tn_tensor *x, double value)
+{
+    tn_status status = may_write("tn_fill_", x, TN_NONE);
+
+    if (status) return status;
+    tni_array y = tni_array_of(x);
+    status = TNI_KERNEL("fill_", x, fill, &y, ((tni_number){ value, tn_int_of(value) }));
+    if (!status) tni_bump_version(x);
+    return status;
+}
+
+tn_status tn_zero_(tn_tensor *x)
+{
+    tn_status status = may_write("tn_zero_", x, TN_NONE);
+
+    if (status) return status;
+    tni_array y = tni_array_of(x);
+    status = TNI_KERNEL("zero_", x, fill, &y, ((tni_number){ 0.0, 0 }));
+    if (!status) tni_bump_version(x);
+    return status;
+}
+
+tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
+{
+    tn_status status = may_write("tn_copy_", x, source);
+    tn_scope scope;
+
+    if (!status && tni_none(source)) {
+        status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: wanted a tensor");
+    }
+    if (!status) status = fits("tn_copy_", x, source);
+    if (!status && tn_dtype_is_float(source->dtype)) status = fractions_fit("tn_copy_", x, "the source");
+    if (status) return status;
+    if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
+    scope = tn_scope_begin();
+    TN_NO_GRAD {
+        if (x->storage->backend != source->storage->backend) source = tn_to(source, tn_device_of(x));
+        else if (tn_same_storage(x, source)) source = tn_clone(source);
+    }
+    if (source) {
+        tni_array y = tni_array_of(x);
+        tni_array b = tni_array_expand(source, &x->shape);
+        status = TNI_KERNEL("copy_", x, copy, &y, &b);
+        if (!status) tni_bump_version(x);
+    } else {
+        status = tni_pending();
+    }
+    tn_scope_end(scope);
+    return status;
+}

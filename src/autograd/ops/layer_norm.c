@@ -1,0 +1,151 @@
+/*
+ * layer_norm.c - y = (x - mean) / sqrt(var + eps) * w + b over the last axes, variance biased.
+ *
+ * With xh = (x - mean) r, r = 1 / sqrt(var + eps), gw = dy w and means over the F normalised elements:
+ * dvar/dx = 2 (x - mean) / F and dr/dvar = -r^3 / 2 give dx = r (gw - mean(gw) - xh mean(gw xh));
+ * dw = dy xh and db = dy, summed over the rows. mean and r are kept.
+ * Source: Ba, Kiros, Hinton, Layer Normalization (2016), section 3.
+ */
+#include "autograd/ops/rows.h"
+
+typedef struct ln_args {
+    int n_axes;
+    double eps;
+} ln_args;
+
+/* weight and bias have the shape of x's last n_axes axes */
+static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char *name, int n_axes)
+{
+    const tn_shape *x = &c->in[0]->shape;
+    if (tni_none(t)) {
+        return TN_OK;
+    }
+    tn_shape want = tn_shape_of(n_axes, x->size + x->rank - n_axes);
+    if (!tni_shape_equal(&t->shape, &want)) {
+        return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name, tni_text(t), name,
+                            tni_shape_text(&want));
+    }
+    return TN_OK;
+}
+
+static tn_status ln_shape(tni_call *c)
+{
+    const ln_args *args = c->args;
+    const tn_shape *x = &c->in[0]->shape;
+    if (args->n_axes < 1 || args->n_axes > x->rank) {
+        return tni_op_error(c, TN_E_SHAPE, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]), args->n_axes,
+                            x->rank);
+    }
+    tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);
+    if (status == TN_OK) {
+        status = check_affine(c, c->in[2], "bias", args->n_axes);
+    }
+    c->n_saved = 2; /* mean and r, one per row */
+    for (int i = 0; i < 2; i++) {
+        c->saved_spec[i].dtype = c->in[0]->dtype;
+        c->saved_spec[i].shape = tn_shape_of(x->rank - args->n_axes, x->size);
+    }
+    return status == TN_OK ? tni_shape_like_first(c) : status;
+}
+
+static tn_status ln_forward(tni_call *c)
+{
+    const ln_args *args = c->args;
+    tn_tensor *x = tni_dense(c->in[0]);
+    tn_tensor *weight = rows_dense(c->in[1]);
+    tn_tensor *bias = rows_dense(c->in[2]);
+    if (!x || !weight || !bias) {
+        return tni_pending();
+    }
+    int lead = x->shape.rank - args->n_axes;
+    int64_t n = rows_count(&x->shape, 0, lead);
+    int64_t f = rows_count(&x->shape, lead, x->shape.rank);
+    tni_array from = rows_array(x, 2, n, f, 0);
+    tni_array to = rows_array(c->out[0], 2, n, f, 0);
+    tni_array mean = rows_array(c->saved[0], 1, n, 0, 0);
+    tni_array rstd = rows_array(c->saved[1], 1, n, 0, 0);
+    tni_array w = rows_array(weight, 1, f, 0, 0);
+    tni_array b = rows_array(bias, 1, f, 0, 0);
+    return ROWS_KERNEL(c->op, x, layer_norm, &to, &mean, &rstd, &from, &w, &b, args->eps);
+}
+
+static void ln_backward_composed(tni_grad *g)
+{
+    const ln_args *args = g->args;
+    int axes[TN_MAX_RANK];
+    int n = args->n_axes;
+    for (int i = 0; i < n; i++) {
+        axes[i] = i - n;
+    }
+    if (g->need[2]) {
+        g->dx[2] = g->dy;
+    }
+    if (!g->need[0] && !g->need[1]) {
+        return;
+    }
+    tn_tensor *centered = tn_sub(g->x[0], tn_mean(g->x[0], axes, n, true));
+    tn_tensor *var = tn_mean(tn_square(centered), axes, n, true);
+    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps));
+    tn_tensor *xh = tn_mul(centered, rstd);
+    if (g->need[1]) {
+        g->dx[1] = tn_mul(g->dy, xh);
+    }
+    if (g->need[0]) {
+        tn_tensor *gw = rows_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
+        tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(gw, xh), axes, n, true));
+        tn_tensor *level = tn_mean(gw, axes, n, true);
+        g->dx[0] = tn_mul(rstd, tn_sub(tn_sub(gw, level), slope));
+    }
+}
+
+static tn_status ln_backward(tni_grad *g)
+{
+    const ln_args *args = g->args;
+    if (tni_composed() || (!g->need[0] && !g->need[1])) {
+        ln_backward_composed(g);
+        return TN_OK;
+    }
+    int lead = g->in[0].shape.rank - args->n_axes;
+    int64_t n = rows_count(&g->in[0].shape, 0, lead);
+    int64_t f = rows_count(&g->in[0].shape, lead, g->in[0].shape.rank);
+    tn_tensor *x = tni_dense(g->x[0]);
+    tn_tensor *dy = tni_dense(g->dy);
+    tn_tensor *weight = rows_dense(g->x[1]);
+    if (!x || !dy || !weight) {
+        return tni_pending();
+    }
+    tni_array grad[3]; /* of x, weight, bias; absent where not needed */
+    for (int i = 0; i < 3; i++) {
+        if (g->need[i]) {
+            g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
+            if (!g->dx[i]) {
+                return tni_pending();
+            }
+        }
+        grad[i] = i == 0 ? rows_array(g->dx[0], 2, n, f, 0) : rows_array(g->dx[i], 1, f, 0, 0);
+    }
+    tni_array from = rows_array(x, 2, n, f, 0);
+    tni_array out = rows_array(dy, 2, n, f, 0);
+    tni_array mean = rows_array(g->saved[0], 1, n, 0, 0);
+    tni_array rstd = rows_array(g->saved[1], 1, n, 0, 0);
+    tni_array w = rows_array(weight, 1, f, 0, 0);
+    return ROWS_KERNEL(g->op, x, layer_norm_grad, &grad[0], &grad[1], &grad[2], &out, &from, &mean, &rstd, &w);
+}
+
+static const tn_op layer_norm_op = {
+    .name = "layer_norm",
+    .formula = "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
+    .arity = 3,
+    .optional = TNI_X(1) | TNI_X(2),
+    .reads = {TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0},
+    .shape = ln_shape,
+    .forward = ln_forward,
+    .backward = ln_backward,
+};
+
+tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps)
+{
+    ln_args args = {n_axes, eps};
+    tn_tensor *in[3] = {x, weight, bias};
+    return tni_apply(&layer_norm_op, &args, sizeof args, 3, in);
+}

@@ -1,0 +1,247 @@
+/*
+ * losses.c - losses composed of other ops: their gradients, first and second, come from those.
+ *
+ * Each formula is written so that no branch has a kink where the function has none, and nothing cancels:
+ *   nll           -w[t] log_p[t] per row, 0 on ignored rows; the mean divides by the sum of the w[t]
+ *   huber(k)      m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2) outside;
+ *                 Huber (1964), section 4. smooth_l1(b) is huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
+ *   bce           -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) = t w softplus(-x) + (1 - t) softplus(x)
+ *   kl_div        t (log t - log_p), 0 where t is 0; Kullback and Leibler (1951)
+ */
+#include <math.h>
+
+#include "autograd/ops/rows.h"
+
+/* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
+static const double SOFTPLUS_LINEAR = 40.0;
+
+tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction)
+{
+    switch (reduction) {
+    case TN_MEAN:
+        return tn_mean(rows, NULL, 0, false);
+    case TN_SUM:
+        return tn_sum(rows, NULL, 0, false);
+    case TN_NO_REDUCTION:
+        return rows;
+    }
+    return tni_fail(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION", function,
+                    (int)reduction);
+}
+
+tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
+{
+    tn_tensor *ignored = tn_eq_scalar(target, -100.0);
+    if (ignore == -100) {
+        return ignored;
+    }
+    return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
+}
+
+/* Two floating tensors of one shape and dtype. */
+static bool is_pair(const char *function, const tn_tensor *x, const tn_tensor *target)
+{
+    if (!x || !target) {
+        return false;
+    }
+    if (tni_none(x) || tni_none(target)) {
+        tni_fail(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function);
+        return false;
+    }
+    if (!tni_shape_equal(&x->shape, &target->shape)) {
+        tni_fail(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function, tni_text(x), tni_text(target));
+        return false;
+    }
+    if (x->dtype != target->dtype || !tn_dtype_is_float(x->dtype)) {
+        tni_fail(TN_E_DTYPE, "%s: x is %s, target is %s: want one floating dtype", function,
+                 tn_dtype_name(x->dtype), tn_dtype_name(target->dtype));
+        return false;
+    }
+    return true;
+}
+
+tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
+{
+    if (!is_pair("tn_mse_loss", x, target)) {
+        return NULL;
+    }
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *square = tn_square(tn_sub(x, target));
+    return tn_scope_return(scope, tni_reduce_loss("tn_mse_loss", square, reduction));
+}
+
+tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
+{
+    if (!is_pair("tn_l1_loss", x, target)) {
+        return NULL;
+    }
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *distance = tn_abs(tn_sub(x, target));
+    return tn_scope_return(scope, tni_reduce_loss("tn_l1_loss", distance, reduction));
+}
+
+/* scale m (d - m / 2), m = clamp(d, -k, k) */
+static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, double k, double scale,
+                        tn_reduction reduction)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *d = tn_sub(x, target);
+    tn_tensor *m = tn_clamp(d, -k, k);
+    tn_tensor *rows = tn_mul(m, tn_sub(d, tn_mul_scalar(m, 0.5)));
+    if (scale != 1.0) {
+        rows = tn_mul_scalar(rows, scale);
+    }
+    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction));
+}
+
+tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
+{
+    if (!is_pair("tn_smooth_l1_loss", x, target)) {
+        return NULL;
+    }
+    if (!(beta >= 0) || isinf(beta)) {
+        return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0", beta);
+    }
+    if (beta == 0) {
+        return tn_l1_loss(x, target, reduction);
+    }
+    return huber("tn_smooth_l1_loss", x, target, beta, 1.0 / beta, reduction);
+}
+
+tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction)
+{
+    if (!is_pair("tn_huber_loss", x, target)) {
+        return NULL;
+    }
+    if (!(delta > 0)) {
+        return tni_fail(TN_E_INVALID, "tn_huber_loss: delta %g: want more than 0", delta);
+    }
+    return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
+}
+
+tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight, tn_reduction reduction)
+{
+    if (!pos_weight || !is_pair("tn_bce_with_logits", x, target)) {
+        return NULL;
+    }
+    if (!tni_none(pos_weight)) {
+        tn_shape both;
+        if (!tni_broadcast(&x->shape, &pos_weight->shape, &both) || !tni_shape_equal(&both, &x->shape)) {
+            return tni_fail(TN_E_SHAPE, "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to "
+                                        "x", tni_text(x), tni_text(pos_weight));
+        }
+        if (pos_weight->dtype != x->dtype) {
+            return tni_fail(TN_E_DTYPE, "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
+                            tn_dtype_name(x->dtype), tn_dtype_name(pos_weight->dtype));
+        }
+    }
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *positive = tn_mul(target, tn_softplus(tn_neg(x), 1.0, SOFTPLUS_LINEAR));
+    if (!tni_none(pos_weight)) {
+        positive = tn_mul(positive, pos_weight);
+    }
+    tn_tensor *negative = tn_mul(tn_rsub_scalar(target, 1.0), tn_softplus(x, 1.0, SOFTPLUS_LINEAR));
+    tn_tensor *rows = tn_add(positive, negative);
+    return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction));
+}
+
+tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean, tn_reduction reduction)
+{
+    if (!is_pair("tn_kl_div", log_p, target)) {
+        return NULL;
+    }
+    if (batch_mean && log_p->shape.rank == 0) {
+        return tni_fail(TN_E_SHAPE, "tn_kl_div: log_p [] with batch_mean: want a batch axis");
+    }
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *rows;
+    if (log_target) {
+        rows = tn_mul(tn_exp(target), tn_sub(target, log_p));
+    } else {
+        /* where t <= 0 both become 1 (log_p 0): 1 (log 1 - 0) = 0, and no gradient */
+        tn_tensor *none = tn_logical_not(tn_gt_scalar(target, 0));
+        tn_tensor *t = tn_masked_fill(target, none, 1);
+        rows = tn_mul(t, tn_sub(tn_log(t), tn_masked_fill(log_p, none, 0)));
+    }
+    tn_tensor *loss = batch_mean ? tn_div_scalar(tn_sum(rows, NULL, 0, false), (double)log_p->shape.size[0])
+                                 : tni_reduce_loss("tn_kl_div", rows, reduction);
+    return tn_scope_return(scope, loss);
+}
+
+/* ---- negative log likelihood ------------------------------------------------------------------------- */
+
+/* Every target is a class or ignored. On a GPU this waits: tn_cross_entropy checks in its kernel. */
+static tn_status check_classes(const tn_tensor *target, int64_t classes, int64_t ignore)
+{
+    int64_t n = tni_shape_numel(&target->shape);
+    size_t nbytes;
+    if (n < 0 || !tni_mul_size((size_t)n, sizeof(int64_t), &nbytes)) {
+        return tni_error(TN_E_NOMEM, "tn_nll_loss: target %s is too large", tni_text(target));
+    }
+    int64_t *ids = n > 0 ? tni_alloc(nbytes) : NULL;
+    if (n > 0 && !ids) {
+        return TN_E_NOMEM;
+    }
+    tn_status status = n > 0 ? tn_copy_out(target, ids, nbytes, TN_I64) : TN_OK;
+    for (int64_t i = 0; i < n && status == TN_OK; i++) {
+        if ((ids[i] < 0 || ids[i] >= classes) && ids[i] != -100 && ids[i] != ignore) {
+            status = tni_error(TN_E_INDEX,
+                               "tn_nll_loss: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+                               (long long)ids[i], (long long)i, (long long)classes - 1, (long long)ignore);
+        }
+    }
+    tni_free(ids, n > 0 ? nbytes : 0);
+    return status;
+}
+
+static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entropy_options *o)
+{
+    if (o->label_smoothing != 0) {
+        return tni_fail(TN_E_INVALID, "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
+                        o->label_smoothing);
+    }
+    if (!tn_dtype_is_float(log_p->dtype)) {
+        return tni_fail(TN_E_DTYPE, "tn_nll_loss: log_p is %s: want a floating dtype",
+                        tn_dtype_name(log_p->dtype));
+    }
+    target = tni_index_arg("tn_nll_loss", target);
+    int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
+    if (axis < 0) {
+        return NULL;
+    }
+    int64_t classes = log_p->shape.size[axis];
+    if (tni_check_class_options("tn_nll_loss", o, classes, log_p) != TN_OK ||
+        check_classes(target, classes, rows_ignore(o)) != TN_OK) {
+        return NULL;
+    }
+    tn_tensor *ignored = tni_ignored_rows(target, rows_ignore(o));
+    tn_tensor *safe = tn_masked_fill(target, ignored, 0);
+    tn_tensor *weights;
+    if (tni_none(rows_weight(o))) {
+        weights = tn_to_dtype(tn_logical_not(ignored), log_p->dtype);
+    } else {
+        tn_tensor *flat = tn_reshape(safe, TN_SHAPE(tn_numel(target)));
+        weights = tn_reshape(tn_index_select(o->weight, 0, flat), target->shape);
+        weights = tn_masked_fill(weights, ignored, 0);
+    }
+    tn_tensor *picked = tn_squeeze(tn_gather(log_p, axis, tn_unsqueeze(safe, axis)), axis);
+    /* an ignored row may hold -inf: 0 times it would be NaN */
+    tn_tensor *rows = tn_neg(tn_mul(tn_masked_fill(picked, ignored, 0), weights));
+    if (o->reduction == TN_NO_REDUCTION) {
+        return rows;
+    }
+    tn_tensor *sum = tn_sum(rows, NULL, 0, false);
+    return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum(weights, NULL, 0, false));
+}
+
+tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
+{
+    if (!log_p || !target) {
+        return NULL;
+    }
+    if (tni_none(log_p) || tni_none(target)) {
+        return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
+    }
+    tn_scope scope = tn_scope_begin();
+    return tn_scope_return(scope, nll(log_p, target, &o));
+}

@@ -1,0 +1,98 @@
+/*
+ * norm.c - p-norm and log-sum-exp over any axes.
+ *
+ *   norm       y = (sum |x|^p)^(1/p): dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0 or x = 0
+ *              p = infinity: y = max |x|: as amax of |x|, equal ones share dy
+ *   logsumexp  y = m + ln sum e^(x-m), m = max x (or 0 where that is infinite): dx = dy e^(x - y)
+ * Source (logsumexp): Blanchard, Higham and Higham (2021), section 1.
+ */
+#include "autograd/ops/reduce.h"
+
+static tn_status done(const tni_grad *g)
+{
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
+{
+    tn_tensor *x = g->x[0];
+    tn_tensor *chosen = tn_to_dtype(tn_eq(tn_abs(x), y), g->in[0].dtype);
+    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
+
+    return tn_mul(tn_mul(tn_div(dy, count), chosen), tni_sign(x));
+}
+
+/* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and meets
+ * sign 0 otherwise: 1 in its place. */
+static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, double p)
+{
+    tn_tensor *x = g->x[0];
+    tn_tensor *safe_y = tn_masked_fill(y, tn_eq_scalar(y, 0.0), 1.0);
+    tn_tensor *safe_x;
+
+    if (p == 2.0) return tn_mul(dy, tn_div(x, safe_y));
+    if (p == 1.0) return tn_mul(dy, tni_sign(x));
+    safe_x = tn_masked_fill(tn_abs(x), tn_eq_scalar(x, 0.0), 1.0);
+    return tn_mul(dy, tn_mul(tni_sign(x), tn_pow_scalar(tn_div(safe_x, safe_y), p - 1.0)));
+}
+
+static tn_status norm_backward(tni_grad *g)
+{
+    const tni_reduce_args *args = g->args;
+    tn_tensor *dy = tni_with_axes(g, g->dy);
+    tn_tensor *y = tni_with_axes(g, g->y);
+
+    if (!dy || !y) return tni_pending();
+    if (args->p == INFINITY) g->dx[0] = largest_share(g, dy, y);
+    else if (tni_composed()) g->dx[0] = norm_composed(g, dy, y, args->p);
+    else g->dx[0] = tni_fused3(g, TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
+    return done(g);
+}
+
+static const tni_reduce_op op_norm = {
+    .op = { .name = "norm",
+            .formula = "y = (sum |x|^p)^(1/p)",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_X(0) | TNI_Y },
+            .shape = tni_reduce_shape,
+            .forward = tni_reduce_forward,
+            .backward = norm_backward },
+    .function = TNI_R_norm,
+    .kind = TNI_REDUCE_REAL,
+};
+
+tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
+{
+    if (!(p > 0.0)) return tni_fail(TN_E_INVALID, "tn_norm: p %g: wanted p > 0 (INFINITY included)", p);
+    return tni_reduce(&op_norm, x, axes, n_axes, keepdim, p);
+}
+
+static tn_status logsumexp_backward(tni_grad *g)
+{
+    tn_tensor *dy = tni_with_axes(g, g->dy);
+    tn_tensor *y = tni_with_axes(g, g->y);
+
+    if (!dy || !y) return tni_pending();
+    g->dx[0] = tni_composed() ? tn_mul(dy, tn_exp(tn_sub(g->x[0], y)))
+                              : tni_fused3(g, TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0]);
+    return done(g);
+}
+
+static const tni_reduce_op op_logsumexp = {
+    .op = { .name = "logsumexp",
+            .formula = "y = ln sum e^x",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_X(0) | TNI_Y },
+            .shape = tni_reduce_shape,
+            .forward = tni_reduce_forward,
+            .backward = logsumexp_backward },
+    .function = TNI_R_logsumexp,
+    .kind = TNI_REDUCE_REAL,
+};
+
+tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
+{
+    return tni_reduce(&op_logsumexp, x, axes, n_axes, keepdim, 0.0);
+}

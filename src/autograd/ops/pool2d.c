@@ -1,0 +1,384 @@
+/*
+ * pool2d.c - maximum, average and adaptive average pooling over [N, C, H, W].
+ *
+ *     max:      y_o = x_i(o), i(o) the index of the largest input under window o (NaN is largest, the first
+ *               of equals wins);  dx_i = sum over o with i(o) = i of dy_o
+ *     average:  y_o = (sum of x under window o) / count;  dx_i = sum over windows o above i of dy_o / count
+ * Given the index each is linear: the gradient's gradient is a gather by the same index, and an average.
+ * Output sizes and counts as PyTorch's: with ceil_mode the last window may hang over, but starts inside
+ * the image or its left padding.
+ */
+#include <limits.h>
+
+#include "autograd/op.h"
+
+/* Of max and average; adaptive uses out alone. */
+typedef struct pool_args {
+    int64_t kernel[2], stride[2], padding[2], dilation[2], out[2];
+    bool ceil_mode, include_padding;
+} pool_args;
+
+/* How the kernels see x [.., h, w] -> y [.., oh, ow]. */
+static tni_pool2d geometry(const pool_args *a, const tn_shape *x, const tn_shape *y)
+{
+    tni_pool2d p = {.n = x->size[0], .c = x->size[1], .h = x->size[2], .w = x->size[3], .oh = y->size[2],
+                    .ow = y->size[3], .include_padding = a->include_padding};
+
+    for (int i = 0; i < 2; i++) {
+        p.kernel[i] = a->kernel[i];
+        p.stride[i] = a->stride[i];
+        p.padding[i] = a->padding[i];
+        p.dilation[i] = a->dilation[i];
+    }
+    return p;
+}
+
+static tn_status check_rank(tni_call *c)
+{
+    if (c->in[0]->shape.rank != 4)
+        return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,H,W] or [C,H,W]", tni_text(c->in[0]));
+    return TN_OK;
+}
+
+static tn_status window_shape(tni_call *c)
+{
+    const pool_args *a = c->args;
+    const tn_tensor *x = c->in[0];
+    tn_shape *y = &c->out_spec[0].shape;
+    tn_status status = check_rank(c);
+
+    if (status != TN_OK)
+        return status;
+    *y = x->shape;
+    c->out_spec[0].dtype = x->dtype;
+    for (int i = 0; i < 2; i++) {
+        int64_t size = x->shape.size[2 + i];
+        int64_t reach;
+
+        if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
+            a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
+            return tni_op_error(c, TN_E_INVALID, "x %s, kernel %lld, stride %lld, dilation %lld: want 1 to %d each",
+                                tni_text(x), (long long)a->kernel[i], (long long)a->stride[i],
+                                (long long)a->dilation[i], INT_MAX);
+        if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
+            return tni_op_error(c, TN_E_INVALID, "padding %lld, kernel %lld: want padding from 0 to half the kernel",
+                                (long long)a->padding[i], (long long)a->kernel[i]);
+        reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
+        if (reach < 0 && !(a->ceil_mode && reach + a->stride[i] > 0))
+            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld, padding %lld, dilation %lld: the window must fit "
+                                "into the padded image", tni_text(x), (long long)a->kernel[i],
+                                (long long)a->padding[i], (long long)a->dilation[i]);
+        y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
+        if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
+            y->size[2 + i]--;
+        if (y->size[2 + i] < 1)
+            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld: want an image that is not empty", tni_text(x),
+                                (long long)a->kernel[i]);
+    }
+    return TN_OK;
+}
+
+/* Arguments of a gradient op: the forward's, and the image's size. */
+typedef struct grad_args {
+    pool_args pool;
+    int64_t image[2];
+} grad_args;
+
+static grad_args grad_args_of(const tni_grad *g)
+{
+    grad_args a = {.pool = *(const pool_args *)g->args};
+
+    a.image[0] = g->in[0].shape.size[2];
+    a.image[1] = g->in[0].shape.size[3];
+    return a;
+}
+
+static tn_status grad_shape(tni_call *c)
+{
+    const grad_args *a = c->args;
+
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[0]->shape;
+    c->out_spec[0].shape.size[2] = a->image[0];
+    c->out_spec[0].shape.size[3] = a->image[1];
+    return TN_OK;
+}
+
+static tn_status missing(tni_call *c, const tni_backend *backend)
+{
+    return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no such pooling", backend->name);
+}
+
+/* ---- maximum ----------------------------------------------------------------------------------------- */
+
+static tn_status max_shape(tni_call *c)
+{
+    tn_status status = window_shape(c);
+
+    if (status == TN_OK && c->recorded) {
+        c->n_saved = 1; /* the index in its plane of every maximum */
+        c->saved_spec[0].dtype = TN_I32;
+        c->saved_spec[0].shape = c->out_spec[0].shape;
+    }
+    return status;
+}
+
+static tn_status max_forward(tni_call *c)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tn_tensor *x = tni_dense(c->in[0]);
+
+    if (!backend->max_pool2d)
+        return missing(c, backend);
+    if (!x)
+        return tni_pending();
+    tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
+    return backend->max_pool2d(tni_data(c->out[0]), c->n_saved ? tni_data(c->saved[0]) : NULL, tni_data(x),
+                               x->dtype, &p);
+}
+
+/* Inputs dy, index. */
+static tn_status max_grad_forward(tni_call *c)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    const grad_args *a = c->args;
+    tn_tensor *dy = tni_dense(c->in[0]);
+
+    if (!backend->max_pool2d_grad)
+        return missing(c, backend);
+    if (!dy)
+        return tni_pending();
+    tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
+    return backend->max_pool2d_grad(tni_data(c->out[0]), tni_data(dy), tni_data(c->in[1]), dy->dtype, &p);
+}
+
+static tn_status max_grad_backward(tni_grad *g)
+{
+    const tn_shape *dx = &g->out[0].shape;
+    const tn_shape *dy = &g->in[0].shape;
+    int64_t planes = dx->size[0] * dx->size[1];
+    tn_shape flat = TN_SHAPE(planes, dy->size[2] * dy->size[3]);
+    tn_tensor *index = tn_reshape(tn_to_dtype(g->x[1], TN_I64), flat);
+    tn_tensor *from = tn_reshape(g->dy, TN_SHAPE(planes, dx->size[2] * dx->size[3]));
+
+    g->dx[0] = tn_reshape(tn_gather(from, 1, index), *dy);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_max_grad = {
+    .name = "max_pool2d_grad",
+    .formula = "dx_i = sum over o with i(o) = i of dy_o",
+    .arity = 2,
+    .reads = {TNI_X(1)},
+    .shape = grad_shape,
+    .forward = max_grad_forward,
+    .backward = max_grad_backward,
+};
+
+static tn_status max_backward(tni_grad *g)
+{
+    grad_args a = grad_args_of(g);
+
+    g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){g->dy, g->saved[0]});
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+extern const tn_op tni_op_max_pool2d;
+const tn_op tni_op_max_pool2d = {
+    .name = "max_pool2d",
+    .formula = "y_o = max of x under window o",
+    .arity = 1,
+    .reads = {TNI_SAVED},
+    .shape = max_shape,
+    .forward = max_forward,
+    .backward = max_backward,
+};
+
+/* ---- averages: one text for both kinds ------------------------------------------------------------------ */
+
+typedef tn_status (*average)(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
+
+static tn_status run_average(tni_call *c, average kernel)
+{
+    tn_tensor *x = tni_dense(c->in[0]);
+
+    if (!kernel)
+        return missing(c, tni_backend_of(c->in[0]));
+    if (!x)
+        return tni_pending();
+    tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
+    return kernel(tni_data(c->out[0]), tni_data(x), x->dtype, &p);
+}
+
+static tn_status run_average_grad(tni_call *c, average kernel)
+{
+    const grad_args *a = c->args;
+    tn_tensor *dy = tni_dense(c->in[0]);
+
+    if (!kernel)
+        return missing(c, tni_backend_of(c->in[0]));
+    if (!dy)
+        return tni_pending();
+    tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
+    return kernel(tni_data(c->out[0]), tni_data(dy), dy->dtype, &p);
+}
+
+/* Backward of both averages and of both gradients: apply the other map with the same arguments. */
+static tn_status transpose_to(tni_grad *g, const tn_op *op, const void *args, size_t size)
+{
+    g->dx[0] = tni_apply(op, args, size, 1, &g->dy);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_avg_grad;
+static const tn_op op_adaptive_grad;
+extern const tn_op tni_op_avg_pool2d;
+extern const tn_op tni_op_adaptive_avg_pool2d;
+
+static tn_status avg_forward(tni_call *c)
+{
+    return run_average(c, tni_backend_of(c->in[0])->avg_pool2d);
+}
+
+static tn_status avg_backward(tni_grad *g)
+{
+    grad_args a = grad_args_of(g);
+
+    return transpose_to(g, &op_avg_grad, &a, sizeof a);
+}
+
+static tn_status avg_grad_forward(tni_call *c)
+{
+    return run_average_grad(c, tni_backend_of(c->in[0])->avg_pool2d_grad);
+}
+
+static tn_status avg_grad_backward(tni_grad *g)
+{
+    return transpose_to(g, &tni_op_avg_pool2d, &((const grad_args *)g->args)->pool, sizeof(pool_args));
+}
+
+const tn_op tni_op_avg_pool2d = {
+    .name = "avg_pool2d",
+    .formula = "y_o = (sum of x under window o) / count",
+    .arity = 1,
+    .shape = window_shape,
+    .forward = avg_forward,
+    .backward = avg_backward,
+};
+
+static const tn_op op_avg_grad = {
+    .name = "avg_pool2d_grad",
+    .formula = "dx_i = sum over windows o above i of dy_o / count",
+    .arity = 1,
+    .shape = grad_shape,
+    .forward = avg_grad_forward,
+    .backward = avg_grad_backward,
+};
+
+static tn_status adaptive_shape(tni_call *c)
+{
+    const pool_args *a = c->args;
+    tn_status status = check_rank(c);
+
+    if (status != TN_OK)
+        return status;
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[0]->shape;
+    for (int i = 0; i < 2; i++) {
+        int64_t size = c->in[0]->shape.size[2 + i];
+
+        if (a->out[i] < 1 || a->out[i] > INT_MAX)
+            return tni_op_error(c, TN_E_INVALID, "x %s to %lldx%lld: want an output of 1 to %d", tni_text(c->in[0]),
+                                (long long)a->out[0], (long long)a->out[1], INT_MAX);
+        if (size < 1 || size > INT_MAX)
+            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]), INT_MAX);
+        c->out_spec[0].shape.size[2 + i] = a->out[i];
+    }
+    return TN_OK;
+}
+
+static tn_status adaptive_forward(tni_call *c)
+{
+    return run_average(c, tni_backend_of(c->in[0])->adaptive_avg_pool2d);
+}
+
+static tn_status adaptive_backward(tni_grad *g)
+{
+    grad_args a = grad_args_of(g);
+
+    return transpose_to(g, &op_adaptive_grad, &a, sizeof a);
+}
+
+static tn_status adaptive_grad_forward(tni_call *c)
+{
+    return run_average_grad(c, tni_backend_of(c->in[0])->adaptive_avg_pool2d_grad);
+}
+
+static tn_status adaptive_grad_backward(tni_grad *g)
+{
+    return transpose_to(g, &tni_op_adaptive_avg_pool2d, &((const grad_args *)g->args)->pool, sizeof(pool_args));
+}
+
+const tn_op tni_op_adaptive_avg_pool2d = {
+    .name = "adaptive_avg_pool2d",
+    .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
+    .arity = 1,
+    .shape = adaptive_shape,
+    .forward = adaptive_forward,
+    .backward = adaptive_backward,
+};
+
+static const tn_op op_adaptive_grad = {
+    .name = "adaptive_avg_pool2d_grad",
+    .formula = "dx_i = sum over windows o above i of dy_o / count",
+    .arity = 1,
+    .shape = grad_shape,
+    .forward = adaptive_grad_forward,
+    .backward = adaptive_grad_backward,
+};
+
+/* ---- functions ------------------------------------------------------------------------------------------ */
+
+static tn_tensor *pool(const tn_op *op, tn_tensor *x, const pool_args *a)
+{
+    if (x && !tni_none(x) && x->shape.rank == 3) {
+        x = tn_unsqueeze(x, 0);
+        return tn_squeeze(tni_apply(op, a, sizeof *a, 1, &x), 0);
+    }
+    return tni_apply(op, a, sizeof *a, 1, &x);
+}
+
+static pool_args args_of(const tn_pool2d_spec *spec)
+{
+    pool_args a = {.ceil_mode = spec->ceil_mode, .include_padding = !spec->exclude_padding};
+
+    for (int i = 0; i < 2; i++) {
+        a.kernel[i] = spec->kernel[i];
+        a.stride[i] = spec->stride[i] ? spec->stride[i] : spec->kernel[i];
+        a.padding[i] = spec->padding[i];
+        a.dilation[i] = spec->dilation[i] ? spec->dilation[i] : 1;
+    }
+    return a;
+}
+
+tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec)
+{
+    pool_args a = args_of(&spec);
+    return pool(&tni_op_max_pool2d, x, &a);
+}
+
+tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
+{
+    pool_args a = args_of(&spec);
+
+    if (x && (a.dilation[0] != 1 || a.dilation[1] != 1))
+        return tni_fail(TN_E_INVALID, "tn_avg_pool2d: dilation %lldx%lld: want 1 (maximum only)",
+                        (long long)a.dilation[0], (long long)a.dilation[1]);
+    return pool(&tni_op_avg_pool2d, x, &a);
+}
+
+tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
+{
+    pool_args a = {.out = {out_h, out_w}};
+    return pool(&tni_op_adaptive_avg_pool2d, x, &a);
+}

@@ -1,0 +1,15 @@
+/*
+ * products.h - what the ops made of matrix products share.
+ */
+#ifndef TNI_PRODUCTS_H
+#define TNI_PRODUCTS_H
+
+#include "autograd/op.h"
+
+/* All axes of t but the last as the rows of one matrix: true when they are evenly spaced in memory, with
+ * their number and distance (elements). */
+bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance);
+/* Product of all sizes but the last n. */
+int64_t tni_leading(const tn_shape *shape, int n);
+
+#endif

@@ -1,0 +1,278 @@
+/*
+ * reduce.c - sums and what is made of them, over any axes: sum, mean, var, std, prod, any, all.
+ *
+ * With n elements per result, m the mean, N = n - correction:
+ *   sum   dx = dy                        mean  dx = dy / n
+ *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (what the mean moves cancels: sum (x - m) = 0)
+ *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
+ *   prod  dx_i = dy times the product of the others. Without zeros that is y / x_i. With one zero only its
+ *         own gradient is not 0, with two none; written so that second derivatives are right there too.
+ * (dy stretched over the reduced axes.)
+ */
+#include "autograd/ops/reduce.h"
+
+/* ---- shared -------------------------------------------------------------------------------------- */
+
+tn_shape tni_kept_shape(const tn_shape *x, unsigned axes)
+{
+    tn_shape y = *x;
+
+    for (int d = 0; d < y.rank; d++) {
+        if (axes >> d & 1u) y.size[d] = 1;
+    }
+    return y;
+}
+
+tn_status tni_reduce_shape(tni_call *c)
+{
+    const tni_reduce_op *op = (const tni_reduce_op *)c->op;
+    const tni_reduce_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    tni_spec *y = &c->out_spec[0];
+    bool real = tn_dtype_is_float(x->dtype);
+    int rank = 0;
+
+    if (op->kind == TNI_REDUCE_REAL && !real) {
+        return tni_op_error(c, TN_E_DTYPE, "%s is %s: wanted a floating dtype", tni_text(x),
+                            tn_dtype_name(x->dtype));
+    }
+    for (int d = 0; d < x->shape.rank; d++) {
+        bool reduced = args->axes >> d & 1u;
+        if (reduced && op->kind == TNI_REDUCE_KEEPS && x->shape.size[d] == 0) {
+            return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element", tni_text(x), d);
+        }
+        if (!reduced) y->shape.size[rank++] = x->shape.size[d];
+        else if (args->keepdim) y->shape.size[rank++] = 1;
+    }
+    y->shape.rank = rank;
+    y->dtype = op->kind == TNI_REDUCE_BOOL            ? TN_BOOL
+               : op->kind == TNI_REDUCE_SUM && !real ? TN_I64
+                                                     : x->dtype;
+    return TN_OK;
+}
+
+tn_status tni_reduce_forward(tni_call *c)
+{
+    const tni_reduce_op *op = (const tni_reduce_op *)c->op;
+    const tni_reduce_args *args = c->args;
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array y = tni_array_of(c->out[0]);
+
+    y.rank = kept.rank;
+    memcpy(y.size, kept.size, sizeof y.size);
+    tni_dense_strides(&kept, y.stride);
+    return TNI_KERNEL(c->op->name, c->in[0], reduce, op->function, &y, &x, &args->p);
+}
+
+tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes, bool keepdim,
+                      double p)
+{
+    tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
+    char function[32];
+
+    if (x && !tni_none(x)) {
+        snprintf(function, sizeof function, "tn_%s", op->op.name);
+        if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes)) {
+            return tni_fail(TN_E_INVALID, "%s: %d axes%s: wanted 0 to %d", function, n_axes,
+                            axes ? "" : " at NULL", TN_MAX_RANK);
+        }
+        for (int i = 0; i < n_axes; i++) {
+            int axis = tni_axis(function, axes[i], x->shape.rank);
+            if (axis < 0) return NULL;
+            if (args.axes >> axis & 1u) {
+                return tni_fail(TN_E_INVALID, "%s: axis %d is named twice", function, axes[i]);
+            }
+            args.axes |= 1u << axis;
+        }
+        if (n_axes == 0) args.axes = (1u << x->shape.rank) - 1u;
+    }
+    return tni_apply(&op->op, &args, sizeof args, 1, &x);
+}
+
+tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
+{
+    const tni_reduce_args *args = g->args;
+
+    return args->keepdim ? t : tn_reshape(t, tni_kept_shape(&g->in[0].shape, args->axes));
+}
+
+double tni_reduced_count(const tni_grad *g)
+{
+    const tni_reduce_args *args = g->args;
+    double n = 1.0;
+
+    for (int d = 0; d < g->in[0].shape.rank; d++) {
+        if (args->axes >> d & 1u) n *= (double)g->in[0].shape.size[d];
+    }
+    return n;
+}
+
+int tni_mask_axes(unsigned mask, int rank, int *axes)
+{
+    int n = 0;
+
+    for (int d = 0; d < rank; d++) {
+        if (mask >> d & 1u) axes[n++] = d;
+    }
+    return n;
+}
+
+tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
+{
+    const tni_reduce_args *args = g->args;
+    int axes[TN_MAX_RANK];
+    int n = tni_mask_axes(args->axes, g->in[0].shape.rank, axes);
+
+    return n > 0 ? f(t, axes, n, true) : t;
+}
+
+static tn_status done(const tni_grad *g)
+{
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+#define REDUCE_OP(name_, kind_, formula_, reads_, backward_)                                       \
+    static const tni_reduce_op op_##name_ = {                                                      \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .reads = { reads_ },                                                               \
+                .shape = tni_reduce_shape,                                                         \
+                .forward = tni_reduce_forward,                                                     \
+                .backward = backward_ },                                                           \
+        .function = TNI_R_##name_,                                                                 \
+        .kind = kind_,                                                                             \
+    };
+#define REDUCTION(name)                                                                            \
+    tn_tensor *tn_##name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                  \
+    {                                                                                              \
+        return tni_reduce(&op_##name, x, axes, n_axes, keepdim, 0.0);                              \
+    }
+
+/* ---- sum, mean ------------------------------------------------------------------------------------- */
+
+static tn_status sum_backward(tni_grad *g)
+{
+    g->dx[0] = tn_expand(tni_with_axes(g, g->dy), g->in[0].shape);
+    return done(g);
+}
+
+static tn_status mean_backward(tni_grad *g)
+{
+    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / tni_reduced_count(g));
+
+    g->dx[0] = tn_expand(share, g->in[0].shape);
+    return done(g);
+}
+
+REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", 0, sum_backward)
+REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", 0, mean_backward)
+REDUCTION(sum)
+REDUCTION(mean)
+
+/* ---- var, std -------------------------------------------------------------------------------------- */
+
+/* dy (x - mean) times factor */
+static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
+{
+    tn_tensor *x = g->x[0];
+    tn_tensor *mean = tni_reduce_like(g, tn_mean, x);
+
+    if (!dy || !mean) return NULL;
+    if (tni_composed()) return tn_mul(tn_mul_scalar(dy, factor), tn_sub(x, mean));
+    return tni_fused3(g, TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0]);
+}
+
+static double degrees(const tni_grad *g)
+{
+    const tni_reduce_args *args = g->args;
+    double n = tni_reduced_count(g);
+
+    return n > args->p ? n - args->p : 0.0;
+}
+
+static tn_status var_backward(tni_grad *g)
+{
+    g->dx[0] = spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g));
+    return done(g);
+}
+
+static tn_status std_backward(tni_grad *g)
+{
+    tn_tensor *zero = tn_eq_scalar(g->y, 0.0);
+    tn_tensor *dv = tn_masked_fill(tn_div(g->dy, tn_masked_fill(g->y, zero, 1.0)), zero, 0.0);
+
+    g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
+    return done(g);
+}
+
+static tn_status std_forward(tni_call *c)
+{
+    tn_status status = tni_reduce_forward(c);
+    tni_array y = tni_array_of(c->out[0]);
+
+    return status ? status : TNI_KERNEL("std", c->out[0], unary, TNI_U_sqrt, &y, &y, NULL);
+}
+
+REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)", TNI_X(0), var_backward)
+
+static const tni_reduce_op op_std = {
+    .op = { .name = "std",
+            .formula = "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_X(0) | TNI_Y },
+            .shape = tni_reduce_shape,
+            .forward = std_forward,
+            .backward = std_backward },
+    .function = TNI_R_var,
+    .kind = TNI_REDUCE_REAL,
+};
+
+tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
+{
+    return tni_reduce(&op_var, x, axes, n_axes, keepdim, correction);
+}
+
+tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
+{
+    return tni_reduce(&op_std, x, axes, n_axes, keepdim, correction);
+}
+
+/* ---- prod ------------------------------------------------------------------------------------------ */
+
+/* P: the product of the elements that are not 0, k: how many are. S: the sum of the others, whose value is 0
+ * and whose slopes are 1. The product without x_i is
+ *   k = 0: P / x_i;  k = 1: P at the zero, S P / x_j elsewhere;  k = 2: (S - x_i) P at the zeros, else 0. */
+static tn_status prod_backward(tni_grad *g)
+{
+    tn_tensor *x = g->x[0];
+    tn_tensor *zero = tn_eq_scalar(x, 0.0);
+    tn_tensor *not_zero = tn_logical_not(zero);
+    tn_tensor *rest = tn_masked_fill(x, zero, 1.0);
+    tn_tensor *product = tni_reduce_like(g, tn_prod, rest);
+    tn_tensor *zeros = tn_masked_fill(x, not_zero, 0.0);
+    tn_tensor *sum = tni_reduce_like(g, tn_sum, zeros);
+    tn_tensor *k = tni_reduce_like(g, tn_sum, tn_to_dtype(zero, TN_I64));
+    tn_tensor *without = tn_div(product, rest);
+    tn_tensor *one = tn_where(zero, product, tn_mul(sum, without));
+    tn_tensor *two = tn_masked_fill(tn_mul(tn_sub(sum, zeros), product), not_zero, 0.0);
+    tn_tensor *others = tn_where(tn_eq_scalar(k, 0.0), without,
+                                 tn_where(tn_eq_scalar(k, 1.0), one,
+                                          tn_masked_fill(two, tn_gt_scalar(k, 2.0), 0.0)));
+
+    g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
+    return done(g);
+}
+
+REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", TNI_X(0), prod_backward)
+REDUCTION(prod)
+
+/* ---- any, all -------------------------------------------------------------------------------------- */
+
+REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", 0, NULL)
+REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", 0, NULL)
+REDUCTION(any)
+REDUCTION(all)

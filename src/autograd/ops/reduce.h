@@ -1,0 +1,46 @@
+/*
+ * reduce.h - what reductions over axes share: arguments, shape rule, call of the kernel.
+ */
+#ifndef TNI_OPS_REDUCE_H
+#define TNI_OPS_REDUCE_H
+
+#include "autograd/ops/elementwise.h"
+
+typedef struct tni_reduce_args {
+    unsigned axes; /* bit per axis that goes */
+    bool keepdim;
+    double p; /* correction, order of the norm */
+} tni_reduce_args;
+
+typedef enum tni_reduce_kind {
+    TNI_REDUCE_SUM,   /* integers give i64 */
+    TNI_REDUCE_REAL,  /* floating only */
+    TNI_REDUCE_KEEPS, /* dtype stays; the slices must not be empty */
+    TNI_REDUCE_BOOL
+} tni_reduce_kind;
+
+typedef struct tni_reduce_op {
+    tn_op op;
+    int function;
+    tni_reduce_kind kind;
+} tni_reduce_op;
+
+tn_status tni_reduce_shape(tni_call *c);
+tn_status tni_reduce_forward(tni_call *c);
+/* Reduces x over axes (n_axes 0: all). */
+tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes, bool keepdim,
+                      double p);
+
+/* x's shape with size 1 in the reduced axes. */
+tn_shape tni_kept_shape(const tn_shape *x, unsigned axes);
+/* t (a result or its gradient) in that shape, so that it broadcasts against x. */
+tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t);
+/* Elements that each result was made of. */
+double tni_reduced_count(const tni_grad *g);
+/* The axes of a mask, for calls of other reductions; returns how many. */
+int tni_mask_axes(unsigned mask, int rank, int *axes);
+/* A reduction of t over the axes of g's op, keeping them. */
+typedef tn_tensor *(*tni_reducing)(tn_tensor *t, const int *axes, int n_axes, bool keepdim);
+tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t);
+
+#endif

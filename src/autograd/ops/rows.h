@@ -1,0 +1,86 @@
+/*
+ * rows.h - what the ops on rows share: arrays as kernels want them, missing kernels, reductions of losses,
+ * checks of indices.
+ */
+#ifndef TNI_OPS_ROWS_H
+#define TNI_OPS_ROWS_H
+
+#include "autograd/op.h"
+
+/* Calls a kernel of t's backend; a slot that is not there is an error naming op and backend. */
+#define ROWS_KERNEL(op, t, slot, ...)                                                              \
+    (tni_backend_of(t)->slot ? tni_backend_of(t)->slot(__VA_ARGS__)                                \
+                             : tni_error(TN_E_UNSUPPORTED, "tn_%s: backend %s has no kernel %s",   \
+                                         (op)->name, tni_backend_of(t)->name, #slot))
+
+/* Product of sizes first..last-1. */
+static inline int64_t rows_count(const tn_shape *shape, int first, int last)
+{
+    int64_t n = 1;
+    for (int d = first; d < last; d++) {
+        n *= shape->size[d];
+    }
+    return n;
+}
+
+/* A dense tensor under other sizes of the same product; absent for TN_NONE and NULL. */
+static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int64_t b, int64_t c)
+{
+    if (!t || tni_none(t)) {
+        return tni_array_none();
+    }
+    tni_array array = {.data = tni_data(t), .dtype = t->dtype, .rank = rank, .size = {a, b, c}};
+    int64_t stride = 1;
+    for (int d = rank - 1; d >= 0; d--) {
+        array.stride[d] = stride;
+        stride *= array.size[d];
+    }
+    return array;
+}
+
+/* tni_dense that lets absent tensors pass. */
+static inline tn_tensor *rows_dense(tn_tensor *t)
+{
+    return t && !tni_none(t) ? tni_dense(t) : TN_NONE;
+}
+
+static inline bool rows_absent(const tn_tensor *t)
+{
+    return !t || tni_none(t);
+}
+
+/* A message of a kernel that knows a bad index, but not the op: "tn_NAME: " goes in front. */
+tn_status tni_name_index_error(const tn_op *op, tn_status status);
+/* index as i64 (i32 is cast); NULL and a message for other dtypes. */
+tn_tensor *tni_index_arg(const char *function, tn_tensor *index);
+/* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of args->shape. */
+typedef struct tni_take_args {
+    int axis;
+    int64_t skip;   /* rows of this index get no gradient; -1: none */
+    tn_shape shape; /* of what is taken from */
+} tni_take_args;
+tn_status tni_take_shape(tni_call *c);
+tn_status tni_take_forward(tni_call *c);
+tn_status tni_take_backward(tni_grad *g);
+extern const tn_op tni_op_take_add;
+
+/* mean, sum or nothing over all elements. */
+tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction);
+/* true where target is ignored (bool); and target with 0 in those places. */
+tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
+/* The options' weight as a tensor: NULL counts as TN_NONE. */
+static inline tn_tensor *rows_weight(const tn_cross_entropy_options *o)
+{
+    return o->weight ? o->weight : TN_NONE;
+}
+static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
+{
+    return o->use_ignore_index ? o->ignore_index : -100;
+}
+/* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not fit. */
+int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
+/* Checks what an options struct says about weights and smoothing; C classes. */
+tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o, int64_t classes,
+                                  const tn_tensor *logits);
+
+#endif

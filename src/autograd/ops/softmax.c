@@ -1,0 +1,115 @@
+/*
+ * softmax.c - y_i = exp(x_i - max x) / sum_j exp(x_j - max x), and its logarithm, along one axis.
+ *
+ * dy_i/dx_j = y_i ([i = j] - y_j), so dx = y (dy - sum(dy y)). For l = log y: dl_i/dx_j = [i = j] - y_j, so
+ * dx = dl - y sum(dl), with y = exp(l). Only the result is kept.
+ * A row of -inf gives NaN. Source: Goodfellow et al., Deep Learning (2016), section 4.1 (overflow).
+ *
+ * The op works on the last axis; another axis is moved there by a view.
+ */
+#include "autograd/ops/rows.h"
+
+typedef struct softmax_args {
+    bool log;
+} softmax_args;
+
+static tn_status softmax_forward(tni_call *c)
+{
+    const softmax_args *args = c->args;
+    tn_tensor *x = tni_dense(c->in[0]);
+    if (!x) {
+        return tni_pending();
+    }
+    int last = x->shape.rank - 1;
+    int64_t n = rows_count(&x->shape, 0, last);
+    int64_t size = x->shape.size[last];
+    tni_array from = rows_array(x, 2, n, size, 0);
+    tni_array to = rows_array(c->out[0], 2, n, size, 0);
+    return ROWS_KERNEL(c->op, x, softmax, &to, &from, args->log);
+}
+
+static tn_tensor *softmax_grad_composed(const tni_grad *g, bool log)
+{
+    int last = -1;
+    if (log) {
+        tn_tensor *sum = tn_sum(g->dy, &last, 1, true);
+        return tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));
+    }
+    tn_tensor *sum = tn_sum(tn_mul(g->dy, g->y), &last, 1, true);
+    return tn_mul(g->y, tn_sub(g->dy, sum));
+}
+
+static tn_status softmax_backward(tni_grad *g)
+{
+    const softmax_args *args = g->args;
+    if (tni_composed()) {
+        g->dx[0] = softmax_grad_composed(g, args->log);
+        return TN_OK;
+    }
+    tn_tensor *y = tni_dense(g->y);
+    tn_tensor *dy = tni_dense(g->dy);
+    tn_tensor *dx = tni_new_dense(g->in[0].shape, g->in[0].dtype, tn_device_of(g->dy));
+    if (!y || !dy || !dx) {
+        return tni_pending();
+    }
+    int last = y->shape.rank - 1;
+    int64_t n = rows_count(&y->shape, 0, last);
+    int64_t size = y->shape.size[last];
+    tni_array to = rows_array(dx, 2, n, size, 0);
+    tni_array from = rows_array(dy, 2, n, size, 0);
+    tni_array out = rows_array(y, 2, n, size, 0);
+    g->dx[0] = dx;
+    return ROWS_KERNEL(g->op, dx, softmax_grad, &to, &from, &out, args->log);
+}
+
+static const tn_op softmax_op = {
+    .name = "softmax",
+    .formula = "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
+    .arity = 1,
+    .reads = {TNI_Y},
+    .shape = tni_shape_like_first,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+};
+
+static const tn_op log_softmax_op = {
+    .name = "log_softmax",
+    .formula = "y_i = x_i - max x - log sum_j exp(x_j - max x)",
+    .arity = 1,
+    .reads = {TNI_Y},
+    .shape = tni_shape_like_first,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+};
+
+static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis, bool log)
+{
+    softmax_args args = {log};
+    if (!x) {
+        return NULL;
+    }
+    int rank = x->shape.rank;
+    if (rank == 0 && !tni_none(x) && (axis == 0 || axis == -1)) { /* a single value: one row of one */
+        tn_tensor *row = tn_reshape(x, TN_SHAPE(1));
+        return tn_reshape(tni_apply(op, &args, sizeof args, 1, &row), TN_SCALAR);
+    }
+    axis = tni_axis(function, axis, rank);
+    if (axis < 0) {
+        return NULL;
+    }
+    if (axis == rank - 1) {
+        return tni_apply(op, &args, sizeof args, 1, &x);
+    }
+    tn_tensor *moved = tn_transpose(x, axis, -1);
+    return tn_transpose(tni_apply(op, &args, sizeof args, 1, &moved), axis, -1);
+}
+
+tn_tensor *tn_softmax(tn_tensor *x, int axis)
+{
+    return along_axis(&softmax_op, "tn_softmax", x, axis, false);
+}
+
+tn_tensor *tn_log_softmax(tn_tensor *x, int axis)
+{
+    return along_axis(&log_softmax_op, "tn_log_softmax", x, axis, true);
+}

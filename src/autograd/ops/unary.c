@@ -1,0 +1,262 @@
+/*
+ * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
+ *
+ * A line of the list gives name, formula, what the gradient reads, the fused gradient kernel (formulas.h;
+ * NONE where ops do as well) and the gradient composed of ops, which is used while recording and defines
+ * second derivatives. The slope is written in y where y is as good as x: less is kept alive.
+ *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
+ *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
+ * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
+ * Sources: Maas et al. (2013) leaky ReLU; Clevert et al. (2016) ELU; Hendrycks and Gimpel (2016) GELU, SiLU;
+ * Dugas et al. (2001) softplus.
+ */
+#include "autograd/ops/elementwise.h"
+
+/* What becomes of dtypes that are not floating. */
+typedef enum unary_kind {
+    FLOATS, /* integers give f32 */
+    KEEPS,  /* integers stay (bool gives i64) */
+    SCALAR  /* as KEEPS if the scalar is integral, else as FLOATS */
+} unary_kind;
+
+enum { NONE = -1 };
+
+typedef struct unary_op {
+    tn_op op;
+    int function;
+    int grad; /* binary function of dy and what is read */
+    unary_kind kind;
+    tn_tensor *(*composed)(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p);
+} unary_op;
+
+static tn_status unary_shape(tni_call *c)
+{
+    const unary_op *u = (const unary_op *)c->op;
+    const tni_formula_args *args = c->args;
+    tn_dtype dtype = c->in[0]->dtype;
+
+    c->out_spec[0].shape = c->in[0]->shape;
+    if (!tn_dtype_is_float(dtype)) {
+        bool stays = u->kind == KEEPS || (u->kind == SCALAR && tni_is_integral(args->p[0]));
+        dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
+    }
+    c->out_spec[0].dtype = dtype;
+    return TN_OK;
+}
+
+static tn_status unary_forward(tni_call *c)
+{
+    const unary_op *u = (const unary_op *)c->op;
+    const tni_formula_args *args = c->args;
+    tni_array x = tni_array_of(c->in[0]);
+    tni_array y = tni_array_of(c->out[0]);
+    int function = u->function;
+
+    if (function == TNI_U_pow_scalar && args->p[0] == 2.0) function = TNI_U_square;
+    return TNI_KERNEL(c->op->name, c->in[0], unary, function, &y, &x, args->p);
+}
+
+static tn_status unary_backward(tni_grad *g)
+{
+    const unary_op *u = (const unary_op *)g->op;
+    const tni_formula_args *args = g->args;
+
+    if (u->grad == NONE || tni_composed()) {
+        g->dx[0] = u->composed(g->dy, g->x[0], g->y, args->p);
+    } else {
+        tn_tensor *read = (u->op.reads[0] & TNI_Y) ? g->y : g->x[0];
+        g->dx[0] = tni_fused2(g, u->grad, g->dy, read, args->p, &g->in[0]);
+    }
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static tn_tensor *apply(const unary_op *u, tn_tensor *x, double p, double q)
+{
+    return tni_apply(&u->op, &(tni_formula_args){ { p, q } }, sizeof(tni_formula_args), 1,
+                     (tn_tensor *[]){ x });
+}
+
+/* 0 where the condition holds, dy elsewhere. */
+static tn_tensor *except(tn_tensor *dy, tn_tensor *condition)
+{
+    return tn_masked_fill(dy, condition, 0.0);
+}
+
+static tn_tensor *at_most_zero(tn_tensor *x)
+{
+    return tn_logical_or(tn_lt_scalar(x, 0.0), tn_eq_scalar(x, 0.0));
+}
+
+static tn_tensor *silu_slope(tn_tensor *x)
+{
+    tn_tensor *s = tn_sigmoid(x);
+    return tn_mul(s, tn_add_scalar(tn_mul(x, tn_rsub_scalar(s, 1.0)), 1.0));
+}
+
+static tn_tensor *gelu_slope(tn_tensor *x)
+{
+    tn_tensor *cdf = tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, TNI_SQRT_HALF)), 1.0), 0.5);
+    tn_tensor *density = tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), TNI_NORMAL_DENSITY_0);
+    return tn_add(cdf, tn_mul(x, density));
+}
+
+static tn_tensor *gelu_tanh_slope(tn_tensor *x)
+{
+    const double k = 2.0 * TNI_SQRT_2_PI;
+    tn_tensor *xx = tn_square(x);
+    tn_tensor *u2 = tn_mul(x, tn_add_scalar(tn_mul_scalar(xx, k * TNI_GELU_CUBIC), k));
+    tn_tensor *du2 = tn_add_scalar(tn_mul_scalar(xx, 3.0 * k * TNI_GELU_CUBIC), k);
+    tn_tensor *g = tn_sigmoid(u2);
+    return tn_add(g, tn_mul(tn_mul(x, du2), tn_mul(g, tn_rsub_scalar(g, 1.0))));
+}
+
+/* beyond the threshold the slope is 1, and the sigmoid is not looked at */
+static tn_tensor *softplus_grad(tn_tensor *dy, tn_tensor *x, double beta, double threshold)
+{
+    tn_tensor *u = tn_mul_scalar(x, beta);
+    return tn_where(tn_gt_scalar(u, threshold), dy, tn_mul(dy, tn_sigmoid(u)));
+}
+
+static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
+{
+    if (p == 0.0) return tn_zeros_like(dy);
+    return tn_mul(dy, tn_mul_scalar(tn_pow_scalar(x, p - 1.0), p));
+}
+
+#define X TNI_X(0)
+#define Y TNI_Y
+#define UNARY_LIST(U)                                                                              \
+    U(neg, KEEPS, "y = -x", 0, NONE, tn_neg(dy))                                                   \
+    U(abs, KEEPS, "y = |x|", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x)))                           \
+    U(square, KEEPS, "y = x^2", X, TNI_B_square_grad, tn_mul(dy, tn_mul_scalar(x, 2.0)))           \
+    U(exp, FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                                         \
+    U(log, FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                                        \
+    U(log1p, FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad, tn_div(dy, tn_add_scalar(x, 1.0)))      \
+    U(expm1, FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad, tn_mul(dy, tn_add_scalar(y, 1.0)))        \
+    U(sqrt, FLOATS, "y = x^(1/2)", Y, TNI_B_sqrt_grad, tn_div(dy, tn_mul_scalar(y, 2.0)))          \
+    U(rsqrt, FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                                          \
+      tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                                    \
+    U(reciprocal, FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad, tn_neg(tn_mul(dy, tn_square(y))))   \
+    U(sin, FLOATS, "y = sin x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))                          \
+    U(cos, FLOATS, "y = cos x", X, TNI_B_cos_grad, tn_neg(tn_mul(dy, tn_sin(x))))                  \
+    U(tanh, FLOATS, "y = tanh x", Y, TNI_B_tanh_grad,                                              \
+      tn_mul(dy, tn_rsub_scalar(tn_square(y), 1.0)))                                               \
+    U(sigmoid, FLOATS, "y = 1 / (1 + e^-x)", Y, TNI_B_sigmoid_grad,                                \
+      tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))))                                               \
+    U(erf, FLOATS, "y = erf x", X, TNI_B_erf_grad,                                                 \
+      tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
+    U(relu, KEEPS, "y = max(x, 0)", Y, TNI_B_relu_grad, except(dy, at_most_zero(y)))               \
+    U(leaky_relu, FLOATS, "y = x > 0 ? x : slope x", X, TNI_B_leaky_relu_grad,                     \
+      tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
+    U(elu, FLOATS, "y = x > 0 ? x : alpha (e^x - 1)", X, TNI_B_elu_grad,                           \
+      tn_where(tn_gt_scalar(x, 0.0), dy,                                                           \
+               tn_mul(dy, tn_mul_scalar(tn_exp(tn_clamp(x, -INFINITY, 0.0)), p[0]))))              \
+    U(silu, FLOATS, "y = x sigmoid(x)", X, TNI_B_silu_grad, tn_mul(dy, silu_slope(x)))             \
+    U(gelu, FLOATS, "y = x Phi(x)", X, TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                 \
+    U(gelu_tanh, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", X,                 \
+      TNI_B_gelu_tanh_grad, tn_mul(dy, gelu_tanh_slope(x)))                                        \
+    U(softplus, FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,                   \
+      softplus_grad(dy, x, p[0], p[1]))                                                            \
+    U(clamp, KEEPS, "y = min(max(x, low), high)", X, TNI_B_clamp_grad,                             \
+      except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))                     \
+    U(add_scalar, SCALAR, "y = x + s", 0, NONE, dy)                                                \
+    U(sub_scalar, SCALAR, "y = x - s", 0, NONE, dy)                                                \
+    U(rsub_scalar, SCALAR, "y = s - x", 0, NONE, tn_neg(dy))                                       \
+    U(mul_scalar, SCALAR, "y = s x", 0, NONE, tn_mul_scalar(dy, p[0]))                             \
+    U(div_scalar, FLOATS, "y = x / s", 0, NONE, tn_div_scalar(dy, p[0]))                           \
+    U(pow_scalar, SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
+
+#define DEFINE(name_, kind_, formula_, reads_, grad_, composed_)                                   \
+    static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
+    {                                                                                              \
+        (void)dy, (void)x, (void)y, (void)p;                                                       \
+        return composed_;                                                                          \
+    }                                                                                              \
+    static const unary_op op_##name_ = {                                                           \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .reads = { reads_ },                                                               \
+                .shape = unary_shape,                                                              \
+                .forward = unary_forward,                                                          \
+                .backward = unary_backward },                                                      \
+        .function = TNI_U_##name_,                                                                 \
+        .grad = grad_,                                                                             \
+        .kind = kind_,                                                                             \
+        .composed = name_##_composed,                                                              \
+    };
+
+UNARY_LIST(DEFINE)
+
+static const unary_op op_sign = {
+    .op = { .name = "sign",
+            .formula = "y = x > 0 ? 1 : x < 0 ? -1 : 0",
+            .arity = 1,
+            .dtypes = TNI_ANY_DTYPE,
+            .shape = unary_shape,
+            .forward = unary_forward },
+    .function = TNI_U_sign,
+    .grad = NONE,
+    .kind = KEEPS,
+};
+
+tn_tensor *tni_sign(tn_tensor *x)
+{
+    return apply(&op_sign, x, 0.0, 0.0);
+}
+
+#define PLAIN(name)                                                                                \
+    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+    {                                                                                              \
+        return apply(&op_##name, x, 0.0, 0.0);                                                     \
+    }
+#define WITH_SCALAR(name)                                                                          \
+    tn_tensor *tn_##name(tn_tensor *x, double s)                                                   \
+    {                                                                                              \
+        return apply(&op_##name, x, s, 0.0);                                                       \
+    }
+
+PLAIN(neg)
+PLAIN(abs)
+PLAIN(square)
+PLAIN(exp)
+PLAIN(log)
+PLAIN(log1p)
+PLAIN(expm1)
+PLAIN(sqrt)
+PLAIN(rsqrt)
+PLAIN(reciprocal)
+PLAIN(sin)
+PLAIN(cos)
+PLAIN(tanh)
+PLAIN(sigmoid)
+PLAIN(erf)
+PLAIN(relu)
+PLAIN(silu)
+PLAIN(gelu)
+PLAIN(gelu_tanh)
+WITH_SCALAR(leaky_relu)
+WITH_SCALAR(elu)
+WITH_SCALAR(add_scalar)
+WITH_SCALAR(sub_scalar)
+WITH_SCALAR(rsub_scalar)
+WITH_SCALAR(mul_scalar)
+WITH_SCALAR(div_scalar)
+WITH_SCALAR(pow_scalar)
+
+tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
+{
+    if (!(beta > 0.0)) {
+        return tni_fail(TN_E_INVALID, "tn_softplus: beta %g: wanted a positive number", beta);
+    }
+    return apply(&op_softplus, x, beta, threshold);
+}
+
+tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
+{
+    if (!(low <= high)) {
+        return tni_fail(TN_E_INVALID, "tn_clamp: low %g, high %g: wanted low <= high", low, high);
+    }
+    return apply(&op_clamp, x, low, high);
+}

@@ -1,0 +1,100 @@
+/*
+ * where.c - choices by a bool tensor.
+ *
+ *   where        y = c ? a : b        da = c ? dy : 0; db = c ? 0 : dy
+ *   masked_fill  y = m ? value : x    dx = m ? 0 : dy
+ * The side that was not chosen gets an exact 0 here; an infinite slope of what made it still gives NaN
+ * further back (0 * inf), as everywhere: choose before the function, not after.
+ */
+#include "autograd/ops/elementwise.h"
+
+static tn_status wanted_bool(const tni_call *c, const char *what, const tn_tensor *t)
+{
+    if (t->dtype == TN_BOOL) return TN_OK;
+    return tni_op_error(c, TN_E_DTYPE, "%s %s is %s: wanted bool", what, tni_text(t),
+                        tn_dtype_name(t->dtype));
+}
+
+static tn_status where_shape(tni_call *c)
+{
+    tni_spec *y = &c->out_spec[0];
+    tn_shape both;
+    tn_status status = wanted_bool(c, "condition", c->in[0]);
+
+    if (!status) status = tni_broadcast_inputs(c, 1, 2, &both);
+    if (status) return status;
+    if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape)) {
+        return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast", tni_text(c->in[0]),
+                            tni_shape_text(&both));
+    }
+    y->dtype = tni_promote(c->in[1]->dtype, c->in[2]->dtype);
+    return TN_OK;
+}
+
+static tn_status where_forward(tni_call *c)
+{
+    tn_tensor *y = c->out[0];
+    tni_array to = tni_array_of(y);
+    tni_array condition = tni_array_expand(c->in[0], &y->shape);
+    tni_array a = tni_array_expand(c->in[1], &y->shape);
+    tni_array b = tni_array_expand(c->in[2], &y->shape);
+
+    return TNI_KERNEL("where", y, ternary, TNI_T_where, &to, &condition, &a, &b, NULL);
+}
+
+static tn_status where_backward(tni_grad *g)
+{
+    tn_tensor *condition = g->x[0];
+
+    if (g->need[1]) g->dx[1] = tn_masked_fill(g->dy, tn_logical_not(condition), 0.0);
+    if (g->need[2]) g->dx[2] = tn_masked_fill(g->dy, condition, 0.0);
+    return (g->need[1] && !g->dx[1]) || (g->need[2] && !g->dx[2]) ? tni_pending() : TN_OK;
+}
+
+static const tn_op op_where = {
+    .name = "where",
+    .formula = "y = condition ? a : b",
+    .arity = 3,
+    .dtypes = TNI_ANY_DTYPE,
+    .reads = { 0, TNI_X(0), TNI_X(0) },
+    .shape = where_shape,
+    .forward = where_forward,
+    .backward = where_backward,
+};
+
+tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b)
+{
+    return tni_apply(&op_where, NULL, 0, 3, (tn_tensor *[]){ condition, a, b });
+}
+
+static tn_status masked_fill_shape(tni_call *c)
+{
+    tn_status status = wanted_bool(c, "mask", c->in[1]);
+
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    return status ? status : tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
+}
+
+static tn_status masked_fill_backward(tni_grad *g)
+{
+    g->dx[0] = tn_masked_fill(g->dy, g->x[1], 0.0);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tni_binary_op op_masked_fill = {
+    .op = { .name = "masked_fill",
+            .formula = "y = mask ? value : x",
+            .arity = 2,
+            .dtypes = TNI_ANY_DTYPE,
+            .reads = { TNI_X(1) },
+            .shape = masked_fill_shape,
+            .forward = tni_binary_forward,
+            .backward = masked_fill_backward },
+    .function = TNI_B_masked_fill,
+};
+
+tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
+{
+    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { value, 0.0 } }, sizeof(tni_formula_args), 2,
+                     (tn_tensor *[]){ x, mask });
+}

@@ -1,0 +1,264 @@
+/*
+ * idx.c - IDX files (the MNIST family), plain or compressed.
+ *
+ * Bytes 0, 0, type, rank; then rank big-endian sizes of 32 bits; then the values, big-endian, and nothing
+ * after them. Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64.
+ *
+ * The stream below is either the file itself or its inflated contents; whoever reads it sees no difference.
+ * inflate is called directly, not through gzread: that one returns the data of a damaged file before it says
+ * so, and never mentions junk behind the compressed data.
+ *
+ * Source: LeCun, the MNIST database, file formats; RFC 1952 (gzip).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <zlib.h>
+
+#include <tenon/io.h>
+
+#include "io/file.h"
+
+#define CHUNK 65536
+/* deflate never shrinks by more than this (zlib's technical notes): bounds what a file can hold */
+#define DEFLATE_RATIO 1032
+
+typedef struct stream {
+    tni_input in;
+    bool gz, ended; /* ended: the compressed data is complete, its checksum right */
+    int64_t at;     /* read from the file so far */
+    z_stream z;
+    unsigned char buffer[CHUNK];
+} stream;
+
+static tn_status bad(const stream *s, const char *what)
+{
+    return tni_error(TN_E_FORMAT, "%s: %s: %s", s->in.function, s->in.path, what);
+}
+
+/* zlib's memory comes from our allocator, which wants sizes back: they are kept in front of the blocks. */
+static voidpf z_alloc(voidpf opaque, uInt items, uInt size)
+{
+    size_t nbytes;
+    (void)opaque;
+    if (!tni_mul_size(items, size, &nbytes) || !tni_add_size(nbytes, 64, &nbytes)) return Z_NULL;
+    char *block = tni_alloc(nbytes);
+    if (!block) return Z_NULL;
+    memcpy(block, &nbytes, sizeof nbytes);
+    return block + 64;
+}
+
+static void z_free(voidpf opaque, voidpf address)
+{
+    size_t nbytes;
+    char *block = (char *)address - 64;
+    (void)opaque;
+    memcpy(&nbytes, block, sizeof nbytes);
+    tni_free(block, nbytes);
+}
+
+/* More compressed bytes from the file. */
+static tn_status refill(stream *s)
+{
+    size_t n = (size_t)TNI_MIN(s->in.size - s->at, (int64_t)CHUNK);
+    tn_status status = tni_input_read(&s->in, s->at, s->buffer, n);
+    if (status != TN_OK) return status;
+    s->at += (int64_t)n;
+    s->z.next_in = s->buffer;
+    s->z.avail_in = (uInt)n;
+    return TN_OK;
+}
+
+/* At the end of compressed data: nothing may follow but another member, which is inflated on. */
+static tn_status next_member(stream *s, bool *more)
+{
+    tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
+    if (status != TN_OK) return status;
+    *more = s->z.avail_in > 0;
+    s->ended = !*more;
+    if (!*more) return TN_OK;
+    if (s->z.next_in[0] != 0x1f) return bad(s, "bytes follow the compressed data: none are wanted");
+    inflateReset(&s->z);
+    return TN_OK;
+}
+
+/* Up to n inflated bytes; fewer only at the end. */
+static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *got)
+{
+    *got = 0;
+    while (*got < n && !s->ended) {
+        if (s->z.avail_in == 0) {
+            tn_status status = refill(s);
+            if (status != TN_OK) return status;
+            if (s->z.avail_in == 0) return bad(s, "the compressed data is cut off");
+        }
+        size_t want = TNI_MIN(n - *got, (size_t)1 << 30);
+        s->z.next_out = out + *got;
+        s->z.avail_out = (uInt)want;
+        int code = inflate(&s->z, Z_NO_FLUSH);
+        *got += want - s->z.avail_out;
+        bool more;
+        if (code == Z_STREAM_END) {
+            tn_status status = next_member(s, &more);
+            if (status != TN_OK) return status;
+        } else if (code == Z_MEM_ERROR) {
+            return tni_error(TN_E_NOMEM, "%s: %s: out of memory", s->in.function, s->in.path);
+        } else if (code != Z_OK && code != Z_BUF_ERROR) {
+            return bad(s, s->z.msg ? s->z.msg : "the compressed data is damaged");
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status read_some(stream *s, void *out, size_t n, size_t *got)
+{
+    if (s->gz) return inflate_some(s, out, n, got);
+    *got = (size_t)TNI_MIN((int64_t)TNI_MIN(n, (size_t)INT64_MAX), s->in.size - s->at);
+    tn_status status = tni_input_read(&s->in, s->at, out, *got);
+    s->at += (int64_t)*got;
+    return status;
+}
+
+static tn_status open_stream(stream *s, const char *path)
+{
+    memset(s, 0, sizeof *s);
+    tn_status status = tni_input_open(&s->in, "tn_load_idx", path);
+    if (status != TN_OK) return status;
+    unsigned char magic[2] = { 0 };
+    if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
+    s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
+    s->z.zalloc = z_alloc;
+    s->z.zfree = z_free;
+    if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
+        status = tni_error(TN_E_NOMEM, "tn_load_idx: %s: out of memory", path);
+        s->gz = false;
+    }
+    if (status != TN_OK) tni_input_close(&s->in);
+    return status;
+}
+
+static void close_stream(stream *s)
+{
+    if (s->gz) inflateEnd(&s->z);
+    tni_input_close(&s->in);
+}
+
+/* ---- the format ---------------------------------------------------------------------------------- */
+
+typedef struct header {
+    int type;
+    size_t size; /* bytes of a value */
+    tn_dtype dtype;
+    tn_shape shape;
+    size_t nbytes; /* of all values */
+} header;
+
+static tn_status not_idx(const stream *s, const unsigned char *magic)
+{
+    if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
+    if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
+    return tni_error(TN_E_FORMAT, "%s: %s: begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
+                     "1 to 4 axes are wanted", s->in.function, s->in.path, magic[0], magic[1], magic[2],
+                     magic[3]);
+}
+
+static bool type_of(header *h)
+{
+    switch (h->type) {
+    case 0x08: h->size = 1; h->dtype = TN_U8; return true;
+    case 0x09: h->size = 1; h->dtype = TN_I32; return true;
+    case 0x0b: h->size = 2; h->dtype = TN_I32; return true;
+    case 0x0c: h->size = 4; h->dtype = TN_I32; return true;
+    case 0x0d: h->size = 4; h->dtype = TN_F32; return true;
+    case 0x0e: h->size = 8; h->dtype = TN_F64; return true;
+    default: return false;
+    }
+}
+
+static tn_status read_header(stream *s, header *h)
+{
+    unsigned char b[16];
+    size_t got;
+    tn_status status = read_some(s, b, 4, &got);
+    if (status != TN_OK) return status;
+    if (got < 4) return bad(s, "shorter than an IDX header");
+    h->type = b[2];
+    h->shape.rank = b[3];
+    if (b[0] || b[1] || !type_of(h) || h->shape.rank < 1 || h->shape.rank > 4) return not_idx(s, b);
+    size_t n = 4 * (size_t)h->shape.rank;
+    status = read_some(s, b, n, &got);
+    if (status != TN_OK) return status;
+    if (got < n) return bad(s, "shorter than an IDX header");
+    for (int i = 0; i < h->shape.rank; i++)
+        h->shape.size[i] = (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
+    int64_t count = tni_shape_numel(&h->shape);
+    if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
+        return bad(s, "the sizes overflow");
+    /* What the file cannot hold is not asked for. */
+    int64_t holds = s->in.size - 4 - (int64_t)n;
+    if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds)) holds = INT64_MAX;
+    if ((int64_t)h->nbytes > holds)
+        return tni_error(TN_E_FORMAT, "%s: %s: %s values of %zu bytes: the file is too short for them",
+                         s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
+    return TN_OK;
+}
+
+/* n big-endian values to the tensor's dtype. */
+static void convert(const header *h, const unsigned char *b, void *to, size_t n)
+{
+    int32_t *i32 = to;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char *v = b + i * h->size;
+        uint64_t bits = 0;
+        for (size_t k = 0; k < h->size; k++) bits = bits << 8 | v[k];
+        if (h->type == 0x09)
+            i32[i] = (int8_t)bits;
+        else if (h->type == 0x0b)
+            i32[i] = (int16_t)bits;
+        else if (h->size == 4)
+            memcpy((char *)to + 4 * i, &(uint32_t){ (uint32_t)bits }, 4);
+        else
+            memcpy((char *)to + 8 * i, &bits, 8);
+    }
+}
+
+static tn_status read_values(stream *s, const header *h, char *to)
+{
+    size_t left = h->nbytes;
+    size_t got;
+    tn_status status = TN_OK;
+    unsigned char *chunk = h->dtype == TN_U8 ? NULL : tni_alloc(CHUNK);
+    if (h->dtype != TN_U8 && !chunk) return tni_pending();
+    while (left > 0 && status == TN_OK) {
+        size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
+        status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
+        if (status == TN_OK && got < n)
+            status = tni_error(TN_E_FORMAT, "%s: %s: truncated: %zu of %zu bytes of values", s->in.function,
+                               s->in.path, h->nbytes - left + got, h->nbytes);
+        if (status == TN_OK && chunk) {
+            convert(h, chunk, to, n / h->size);
+            to += n / h->size * tn_dtype_size(h->dtype);
+        }
+        left -= n;
+    }
+    if (chunk) tni_free(chunk, CHUNK);
+    /* One byte more: nothing may be there. It also makes inflate check length and checksum. */
+    unsigned char extra;
+    if (status == TN_OK) status = read_some(s, &extra, 1, &got);
+    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: none are wanted");
+    return status;
+}
+
+tn_tensor *tn_load_idx(const char *path)
+{
+    stream *s = tni_alloc(sizeof *s);
+    if (!s) return NULL;
+    tn_tensor *t = NULL;
+    if (open_stream(s, path) == TN_OK) {
+        header h = { 0 };
+        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
+        if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
+        close_stream(s);
+    }
+    tni_free(s, sizeof *s);
+    return t;
+}

@@ -1,0 +1,340 @@
+/*
+ * loader.c - batches of rows from tensors in memory, in an order that seed and epoch alone decide.
+ *
+ * The order of an epoch is a permutation drawn from a generator seeded by (seed, epoch): any batch of any
+ * epoch can be made without those before it, so seeking costs nothing and a checkpoint needs a few numbers.
+ *
+ * With prefetch a thread copies the rows of the batch that comes next into host memory while the caller
+ * trains. It runs no tensor op and no OpenMP region (a second team would take the cores of ours), touches no
+ * count, and what it fills was allocated before it started: nothing it does can fail. The lock hands one
+ * slot back and forth: the thread writes it only while WANTED, the caller reads it only while READY.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "io/io.h"
+
+#define MAX_TENSORS 4
+
+typedef enum slot_state { SLOT_IDLE, SLOT_WANTED, SLOT_READY } slot_state;
+
+struct tn_loader {
+    int n_tensors;
+    tn_tensor *tensor[MAX_TENSORS]; /* dense, one reference each */
+    size_t row_bytes[MAX_TENSORS];
+    int64_t rows, batches;
+    tn_loader_options o;
+    int64_t epoch, position;
+
+    /* The order of one epoch: the thread's alone once there is a thread. */
+    tn_generator *generator;
+    int64_t *order; /* rows of them; NULL without shuffle */
+    int64_t order_epoch;
+
+    bool threaded;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    slot_state state;
+    bool quit;
+    int64_t slot_epoch, slot_position;
+    char *slot[MAX_TENSORS]; /* batch_size rows each */
+};
+
+/* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become strangers. */
+static uint64_t mix(uint64_t seed, uint64_t epoch)
+{
+    uint64_t z = seed + (epoch + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static int64_t batch_rows(const tn_loader *l, int64_t position)
+{
+    return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size);
+}
+
+/* Copies the rows of a batch to to[k]. Cannot fail. */
+static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *to)
+{
+    if (l->order && l->order_epoch != epoch) {
+        tn_generator_seed(l->generator, mix(l->o.seed, (uint64_t)epoch));
+        tn_generator_permutation(l->generator, l->rows, l->order);
+        l->order_epoch = epoch;
+    }
+    int64_t first = position * l->o.batch_size;
+    int64_t n = batch_rows(l, position);
+    for (int k = 0; k < l->n_tensors; k++) {
+        const char *from = tni_data(l->tensor[k]);
+        size_t size = l->row_bytes[k];
+        if (size == 0) continue;
+        if (!l->order) {
+            memcpy(to[k], from + (size_t)first * size, (size_t)n * size);
+            continue;
+        }
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to[k] + (size_t)i * size, from + (size_t)l->order[first + i] * size, size);
+    }
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------- */
+
+static void *fill(void *argument)
+{
+    tn_loader *l = argument;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        while (!l->quit && l->state != SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
+        if (l->quit) break;
+        int64_t epoch = l->slot_epoch;
+        int64_t position = l->slot_position;
+        pthread_mutex_unlock(&l->lock);
+        gather(l, epoch, position, l->slot);
+        pthread_mutex_lock(&l->lock);
+        l->state = SLOT_READY;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Signals are the program's: the thread takes none. */
+static tn_status start_thread(tn_loader *l)
+{
+    sigset_t all, was;
+    if (l->threaded) return TN_OK;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int error = pthread_create(&l->thread, NULL, fill, l);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (error)
+        return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s", strerror(error));
+    l->threaded = true;
+    return TN_OK;
+}
+
+static void request(tn_loader *l, int64_t epoch, int64_t position)
+{
+    l->slot_epoch = epoch;
+    l->slot_position = position;
+    l->state = SLOT_WANTED;
+    pthread_cond_broadcast(&l->changed);
+}
+
+/* Copies the batch at the present position out of the slot, and asks for the one after it. */
+static void take(tn_loader *l, char *const *to)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
+    if (l->state == SLOT_IDLE || l->slot_epoch != l->epoch || l->slot_position != l->position) {
+        request(l, l->epoch, l->position);
+        while (l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
+    }
+    size_t n = (size_t)batch_rows(l, l->position);
+    for (int k = 0; k < l->n_tensors; k++)
+        if (l->slot[k]) memcpy(to[k], l->slot[k], n * l->row_bytes[k]);
+    bool last = l->position + 1 == l->batches;
+    request(l, l->epoch + last, last ? 0 : l->position + 1);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- making and freeing ---------------------------------------------------------------------------- */
+
+static size_t slot_bytes(const tn_loader *l, int k)
+{
+    return (size_t)TNI_MIN(l->o.batch_size, l->rows) * l->row_bytes[k]; /* part of a tensor: no overflow */
+}
+
+void tn_loader_free(tn_loader *l)
+{
+    if (!l) return;
+    if (l->threaded) {
+        pthread_mutex_lock(&l->lock);
+        l->quit = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    for (int k = 0; k < l->n_tensors; k++) {
+        if (l->slot[k]) tni_free(l->slot[k], slot_bytes(l, k));
+        tn_drop(l->tensor[k]);
+    }
+    if (l->order) tni_free(l->order, (size_t)l->rows * sizeof *l->order);
+    tn_generator_free(l->generator);
+    tni_free(l, sizeof *l);
+}
+
+static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options *o)
+{
+    static const char f[] = "tn_loader_new";
+    if (n < 1 || n > MAX_TENSORS)
+        return tni_error(TN_E_INVALID, "%s: %d tensors: 1 to %d are wanted", f, n, MAX_TENSORS);
+    if (o->batch_size < 1)
+        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f, (long long)o->batch_size);
+    for (int k = 0; k < n; k++) {
+        const tn_tensor *t = tensors[k];
+        if (!t) return tni_poison(f, "tensors");
+        if (tni_none(t) || t->shape.rank < 1)
+            return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: rank >= 1 is wanted", f, k);
+        if (t->storage->device.type != TN_CPU)
+            return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there", f, k);
+        if (t->shape.size[0] != tensors[0]->shape.size[0])
+            return tni_error(TN_E_SHAPE, "%s: tensor 0 has %lld rows, tensor %d %lld: equal numbers are "
+                             "wanted", f, (long long)tensors[0]->shape.size[0], k,
+                             (long long)t->shape.size[0]);
+    }
+    int64_t rows = tensors[0]->shape.size[0];
+    if (rows == 0 || (o->drop_last && rows < o->batch_size))
+        return tni_error(TN_E_INVALID, "%s: %lld rows give no batch of %lld", f, (long long)rows,
+                         (long long)o->batch_size);
+    return TN_OK;
+}
+
+static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
+{
+    int k = l->n_tensors;
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(false);
+    l->tensor[k] = tn_keep(tni_dense(t));
+    tn_set_grad(was);
+    tn_scope_end(scope);
+    if (!l->tensor[k]) return tni_pending();
+    l->n_tensors++;
+    l->row_bytes[k] = (size_t)(tni_shape_numel(&t->shape) / l->rows) * tn_dtype_size(t->dtype);
+    if (!l->o.prefetch || slot_bytes(l, k) == 0) return TN_OK;
+    l->slot[k] = tni_alloc(slot_bytes(l, k));
+    return l->slot[k] ? TN_OK : tni_pending();
+}
+
+tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
+{
+    if (!tensors) {
+        tni_poison("tn_loader_new", "tensors");
+        return NULL;
+    }
+    if (o.batch_size == 0) o.batch_size = 1;
+    if (check(tensors, n, &o) != TN_OK) return NULL;
+    tn_loader *l = tni_calloc(sizeof *l);
+    if (!l) return NULL;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    l->o = o;
+    l->rows = tensors[0]->shape.size[0];
+    l->batches = l->rows / o.batch_size + (!o.drop_last && l->rows % o.batch_size != 0);
+    l->order_epoch = -1;
+    tn_status status = TN_OK;
+    for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, tensors[k]);
+    if (status == TN_OK && o.shuffle) {
+        size_t nbytes;
+        l->generator = tn_generator_new(o.seed);
+        if (l->generator && tni_mul_size((size_t)l->rows, sizeof *l->order, &nbytes))
+            l->order = tni_alloc(nbytes);
+        if (!l->order) status = tni_pending();
+    }
+    if (status == TN_OK) return l;
+    tn_loader_free(l);
+    return NULL;
+}
+
+/* ---- using it ------------------------------------------------------------------------------------------ */
+
+int tn_loader_next(tn_loader *l, tn_tensor **out)
+{
+    if (!l || !out) {
+        tni_poison("tn_loader_next", l ? "out" : "loader");
+        return -1;
+    }
+    if (l->position >= l->batches) {
+        l->epoch++;
+        l->position = 0;
+        return 0;
+    }
+    if (l->o.prefetch && start_thread(l) != TN_OK) return -1;
+    tn_tensor *batch[MAX_TENSORS];
+    char *to[MAX_TENSORS];
+    for (int k = 0; k < l->n_tensors; k++) {
+        tn_shape shape = l->tensor[k]->shape;
+        shape.size[0] = batch_rows(l, l->position);
+        batch[k] = tn_empty_as(shape, l->tensor[k]->dtype, tn_cpu());
+        if (!batch[k]) return -1;
+        to[k] = tni_data(batch[k]);
+    }
+    if (l->o.prefetch)
+        take(l, to);
+    else
+        gather(l, l->epoch, l->position, to);
+    l->position++;
+    memcpy(out, batch, (size_t)l->n_tensors * sizeof *out);
+    return 1;
+}
+
+int64_t tn_loader_batches(const tn_loader *l)
+{
+    return l ? l->batches : -1;
+}
+
+int64_t tn_loader_epoch(const tn_loader *l)
+{
+    return l ? l->epoch : -1;
+}
+
+int64_t tn_loader_position(const tn_loader *l)
+{
+    return l ? l->position : -1;
+}
+
+tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)
+{
+    if (!l) return tni_poison("tn_loader_seek", "loader");
+    if (epoch < 0 || position < 0 || position > l->batches)
+        return tni_error(TN_E_INDEX, "tn_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
+                         (long long)epoch, (long long)position, (long long)l->batches);
+    l->epoch = epoch;
+    l->position = position;
+    return TN_OK;
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------- */
+
+const char *const tni_loader_names[TNI_LOADER_NUMBERS] = {
+    "epoch", "position", "seed", "rows", "batch_size", "shuffle", "drop_last",
+};
+
+void tni_loader_get(const tn_loader *l, tni_loader_state *state)
+{
+    *state = (tni_loader_state){ l->epoch,        l->position,  (int64_t)l->o.seed, l->rows,
+                                 l->o.batch_size, l->o.shuffle, l->o.drop_last };
+}
+
+tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
+{
+    static const char f[] = "loader";
+    if (state->rows != l->rows || state->batch_size != l->o.batch_size ||
+        (state->shuffle != 0) != l->o.shuffle || (state->drop_last != 0) != l->o.drop_last)
+        return tni_error(TN_E_INVALID,
+                         "%s: %lld rows in batches of %lld (shuffle %d, drop_last %d) there, %lld in "
+                         "batches of %lld (%d, %d) here: equal ones are wanted",
+                         f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
+                         state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size,
+                         l->o.shuffle, l->o.drop_last);
+    if (state->epoch < 0 || state->position < 0 || state->position > l->batches)
+        return tni_error(TN_E_FORMAT, "%s: epoch %lld, batch %lld: an epoch has %lld batches", f,
+                         (long long)state->epoch, (long long)state->position, (long long)l->batches);
+    return TN_OK;
+}
+
+void tni_loader_set(tn_loader *l, const tni_loader_state *state)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->threaded && l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
+    l->state = SLOT_IDLE; /* what lies there may be of another seed */
+    l->order_epoch = -1;
+    l->o.seed = (uint64_t)state->seed;
+    pthread_mutex_unlock(&l->lock);
+    l->epoch = state->epoch;
+    l->position = state->position;
+}

@@ -1,0 +1,101 @@
+/*
+ * text.c - a text as character ids.
+ *
+ * The vocabulary is the set of bytes that occur, ascending; an id is a byte's rank in it. Two texts with the
+ * same bytes have the same ids.
+ */
+#include <math.h>
+
+#include <tenon/io.h>
+
+#include "io/file.h"
+
+typedef struct block {
+    tn_text text; /* first: the caller's pointer is the block's */
+    size_t nbytes;
+    unsigned char id[];
+} block;
+
+static void number_bytes(tn_text *text, unsigned char *id, int64_t n)
+{
+    bool seen[256] = { false };
+    for (int64_t i = 0; i < n; i++) seen[id[i]] = true;
+    for (int b = 0; b < 256; b++) {
+        text->id_of[b] = seen[b] ? text->vocab : -1;
+        if (seen[b]) text->byte_of[text->vocab++] = (unsigned char)b;
+    }
+    for (int64_t i = 0; i < n; i++) id[i] = (unsigned char)text->id_of[id[i]];
+}
+
+tn_text *tn_text_load(const char *path, double valid_fraction)
+{
+    static const char f[] = "tn_text_load";
+    if (!(valid_fraction >= 0 && valid_fraction <= 0.5))
+        return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: wanted in [0, 0.5]", f, valid_fraction);
+    tni_input in;
+    if (tni_input_open(&in, f, path) != TN_OK) return NULL;
+    block *b = NULL;
+    size_t nbytes;
+    if (in.size == 0)
+        tni_error(TN_E_FORMAT, "%s: %s: is empty: a text is wanted", f, path);
+    else if (tni_add_size((size_t)in.size, sizeof *b, &nbytes))
+        b = tni_alloc(nbytes);
+    if (b && tni_input_read(&in, 0, b->id, (size_t)in.size) != TN_OK) {
+        tni_free(b, nbytes);
+        b = NULL;
+    }
+    tni_input_close(&in);
+    if (!b) return NULL;
+    b->nbytes = nbytes;
+    b->text = (tn_text){ .n_valid = (int64_t)floor((double)in.size * valid_fraction) };
+    b->text.n_train = in.size - b->text.n_valid;
+    b->text.train = b->id;
+    b->text.valid = b->id + b->text.n_train;
+    number_bytes(&b->text, b->id, in.size);
+    return &b->text;
+}
+
+void tn_text_free(tn_text *text)
+{
+    if (text) tni_free(text, ((block *)(void *)text)->nbytes);
+}
+
+/* A number in [0, range), drawn as PyTorch's randint does: one word, or two for ranges of 2^32 and more. */
+static int64_t draw(tn_generator *g, int64_t range)
+{
+    uint64_t word = tn_generator_u32(g);
+    if (range > UINT32_MAX) word = word << 32 | tn_generator_u32(g);
+    return (int64_t)(word % (uint64_t)range);
+}
+
+tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch, int64_t context,
+                        tn_tensor **x, tn_tensor **y)
+{
+    static const char f[] = "tn_text_batch";
+    if (!text) return tni_poison(f, "text");
+    if (!g) return tni_poison(f, "g");
+    if (!x || !y) return tni_poison(f, x ? "y" : "x");
+    int64_t n = valid ? text->n_valid : text->n_train;
+    const unsigned char *id = valid ? text->valid : text->train;
+    if (batch < 1 || context < 1)
+        return tni_error(TN_E_INVALID, "%s: batch %lld, context %lld: both wanted >= 1", f,
+                         (long long)batch, (long long)context);
+    if (n <= context)
+        return tni_error(TN_E_INVALID, "%s: a %s part of %lld characters: more than context %lld is wanted",
+                         f, valid ? "validation" : "training", (long long)n, (long long)context);
+    tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
+    tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
+    if (!a || !b) return tni_pending();
+    int64_t *from = tni_data(a);
+    int64_t *to = tni_data(b);
+    for (int64_t i = 0; i < batch; i++) {
+        const unsigned char *window = id + draw(g, n - context); /* context + 1 characters */
+        for (int64_t t = 0; t < context; t++) {
+            from[i * context + t] = window[t];
+            to[i * context + t] = window[t + 1];
+        }
+    }
+    *x = a;
+    *y = b;
+    return TN_OK;
+}

@@ -1,0 +1,204 @@
+/*
+ * init.c - initial values, drawn in PyTorch's order from its stream; bounds are computed in double
+ * by the expressions PyTorch uses, so that uniform draws agree bit for bit.
+ */
+#include <math.h>
+
+#include "nn/module.h"
+
+double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
+{
+    switch (nonlinearity) {
+    case TN_NL_LINEAR:
+    case TN_NL_SIGMOID: return 1.0;
+    case TN_NL_TANH: return 5.0 / 3;
+    case TN_NL_RELU: return sqrt(2.0);
+    case TN_NL_LEAKY_RELU: return sqrt(2.0 / (1 + slope * slope));
+    case TN_NL_SELU: return 3.0 / 4;
+    }
+    tni_error(TN_E_INVALID, "tn_init_gain: nonlinearity %d: want one of tn_nonlinearity",
+              (int)nonlinearity);
+    return NAN;
+}
+
+tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
+{
+    if (!t || tni_none(t)) return tni_poison("tn_init_fans", "t");
+    if (!fan_in || !fan_out)
+        return tni_error(TN_E_INVALID, "tn_init_fans: no place for the result: want two int64_t");
+    if (t->shape.rank < 2)
+        return tni_error(TN_E_SHAPE, "tn_init_fans: %s: want at least 2 axes, [out, in, ...]",
+                         tni_text(t));
+    int64_t field = 1; /* positions of a kernel: below the tensor's numel, so it cannot overflow */
+    for (int i = 2; i < t->shape.rank; i++) field *= t->shape.size[i];
+    *fan_in = t->shape.size[1] * field;
+    *fan_out = t->shape.size[0] * field;
+    return TN_OK;
+}
+
+static tn_status check(const char *function, const tn_tensor *t)
+{
+    if (!t || tni_none(t)) return tni_poison(function, "t");
+    if (!tn_dtype_is_float(t->dtype))
+        return tni_error(TN_E_DTYPE, "%s: %s is %s: want a floating dtype", function, tni_text(t),
+                         tn_dtype_name(t->dtype));
+    return TN_OK;
+}
+
+tn_status tn_init_uniform(tn_tensor *t, double low, double high)
+{
+    tn_status status = check("tn_init_uniform", t);
+    TN_NO_GRAD {
+        if (status == TN_OK) status = tn_uniform_(t, low, high);
+    }
+    return status;
+}
+
+tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
+{
+    tn_status status = check("tn_init_normal", t);
+    TN_NO_GRAD {
+        if (status == TN_OK) status = tn_normal_(t, mean, deviation);
+    }
+    return status;
+}
+
+tn_status tn_init_constant(tn_tensor *t, double value)
+{
+    tn_status status = check("tn_init_constant", t);
+    TN_NO_GRAD {
+        if (status == TN_OK) status = tn_fill_(t, value);
+    }
+    return status;
+}
+
+/* The inverse of the normal distribution function, p in [0, 1]. Rational start values, relative
+ * error below 1.2e-9: Acklam (2003); one step of Halley's method brings it to double precision. */
+static double normal_quantile(double p)
+{
+    static const double a[] = { -3.969683028665376e+01, 2.209460984245205e+02,
+                                -2.759285104469687e+02, 1.383577518672690e+02,
+                                -3.066479806614716e+01, 2.506628277459239e+00 };
+    static const double b[] = { -5.447609879822406e+01, 1.615858368580409e+02,
+                                -1.556989798598866e+02, 6.680131188771972e+01,
+                                -1.328068155288572e+01 };
+    static const double c[] = { -7.784894002430293e-03, -3.223964580411365e-01,
+                                -2.400758277161838e+00, -2.549732539343734e+00,
+                                4.374664141464968e+00,  2.938163982698783e+00 };
+    static const double d[] = { 7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
+                                3.754408661907416e+00 };
+    const double tail = 0.02425;
+    double x;
+    if (p <= 0) return -INFINITY;
+    if (p >= 1) return INFINITY;
+    if (p < tail || p > 1 - tail) {
+        double q = sqrt(-2 * log(p < tail ? p : 1 - p));
+        x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
+            ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+        x = p < tail ? x : -x;
+    } else {
+        double q = p - 0.5, r = q * q;
+        x = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
+            (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
+    }
+    double error = 0.5 * erfc(-x * M_SQRT1_2) - p;
+    double u = error * sqrt(2 * M_PI) * exp(x * x / 2);
+    return x - u / (1 + x * u / 2);
+}
+
+/* u uniform between the distribution's values at the two cuts; its quantile then has the cut
+ * density. */
+tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
+                                   double high)
+{
+    tn_status status = check("tn_init_truncated_normal", t);
+    if (status != TN_OK) return status;
+    if (!(deviation > 0) || !(low < high))
+        return tni_error(TN_E_INVALID,
+                         "tn_init_truncated_normal: deviation %g, cuts %g and %g: want a "
+                         "positive deviation and ascending cuts",
+                         deviation, low, high);
+    double below = 0.5 * erfc(-(low - mean) / deviation * M_SQRT1_2);
+    double up_to = 0.5 * erfc(-(high - mean) / deviation * M_SQRT1_2);
+    size_t n = (size_t)tn_numel(t), nbytes;
+    if (n == 0) return TN_OK;
+    if (!tni_mul_size(n, sizeof(double), &nbytes))
+        return tni_error(TN_E_NOMEM, "tn_init_truncated_normal: %s is too large", tni_text(t));
+    double *v = tni_alloc(nbytes);
+    if (!v) return TN_E_NOMEM;
+    TN_NO_GRAD {
+        /* PyTorch draws from 2 below - 1 to 2 up_to - 1, the argument of erfinv */
+        status = tn_uniform_(t, 2 * below - 1, 2 * up_to - 1);
+        if (status == TN_OK) status = tn_copy_out(t, v, nbytes, TN_F64);
+        for (size_t i = 0; status == TN_OK && i < n; i++)
+            v[i] = fmin(fmax(mean + deviation * normal_quantile((v[i] + 1) / 2), low), high);
+        if (status == TN_OK) status = tn_copy_in(t, v, nbytes, TN_F64);
+    }
+    tni_free(v, nbytes);
+    return status;
+}
+
+/* gain sqrt(2 / (fan_in + fan_out)): the deviation of both Xavier forms. */
+static tn_status xavier_deviation(const char *function, const tn_tensor *t, double gain,
+                                  double *deviation)
+{
+    int64_t fan_in, fan_out;
+    tn_status status = check(function, t);
+    if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
+    if (status == TN_OK && !isfinite(gain))
+        status = tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
+    if (status == TN_OK) *deviation = gain * sqrt(2.0 / (double)(fan_in + fan_out));
+    return status;
+}
+
+tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
+{
+    double deviation;
+    tn_status status = xavier_deviation("tn_init_xavier_uniform", t, gain, &deviation);
+    if (status != TN_OK || tn_numel(t) == 0) return status;
+    double bound = sqrt(3.0) * deviation; /* of U(-b, b) the variance is b^2 / 3 */
+    return tn_init_uniform(t, -bound, bound);
+}
+
+tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
+{
+    double deviation;
+    tn_status status = xavier_deviation("tn_init_xavier_normal", t, gain, &deviation);
+    if (status != TN_OK || tn_numel(t) == 0) return status;
+    return tn_init_normal(t, 0, deviation);
+}
+
+/* gain / sqrt(fan): the deviation of both Kaiming forms. */
+static tn_status kaiming_deviation(const char *function, const tn_tensor *t, double slope,
+                                   bool use_fan_out, tn_nonlinearity nl, double *deviation)
+{
+    int64_t fan_in, fan_out;
+    tn_status status = check(function, t);
+    if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
+    if (status != TN_OK) return status;
+    double gain = tn_init_gain(nl, slope);
+    if (isnan(gain))
+        return isnan(slope) ? tni_error(TN_E_INVALID, "%s: slope is NaN: want a number", function)
+                            : tni_pending();
+    *deviation = gain / sqrt((double)(use_fan_out ? fan_out : fan_in));
+    return TN_OK;
+}
+
+tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
+{
+    double deviation;
+    tn_status status =
+        kaiming_deviation("tn_init_kaiming_uniform", t, slope, fan_out, nl, &deviation);
+    if (status != TN_OK || tn_numel(t) == 0) return status;
+    double bound = sqrt(3.0) * deviation;
+    return tn_init_uniform(t, -bound, bound);
+}
+
+tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
+{
+    double deviation;
+    tn_status status =
+        kaiming_deviation("tn_init_kaiming_normal", t, slope, fan_out, nl, &deviation);
+    if (status != TN_OK || tn_numel(t) == 0) return status;
+    return tn_init_normal(t, 0, deviation);
+}

@@ -1,0 +1,167 @@
+/*
+ * batchnorm.c - batch normalization per channel; Ioffe and Szegedy (2015), algorithms 1 and 2.
+ *
+ * Training: y = w (x - mu) / sqrt(v + eps) + b with the batch's mean and biased variance; the
+ * running buffers move towards mean and unbiased variance: r += m (new - r). With `cumulative`, m =
+ * 1/counter makes them the plain average over batches. Evaluation: the running buffers take the
+ * batch's place. The op checks before it writes, and the counter counts last, so a failed forward
+ * changes nothing.
+ */
+#include "nn/layers/layer.h"
+
+typedef struct batchnorm {
+    tn_module base;
+    tn_tensor *weight, *bias;
+    tn_tensor *running_mean, *running_var, *num_batches_tracked;
+    int64_t features;
+    double eps, momentum;
+    bool cumulative;
+} batchnorm;
+
+static tn_status check_input(const batchnorm *m, const tn_tensor *x, int least, int most)
+{
+    int rank = x->shape.rank;
+    if (tni_none(x) || rank < least || rank > most)
+        return tni_error(TN_E_SHAPE, "%s: x %s: want %s", m->base.type->name,
+                         tni_none(x) ? "is absent" : tni_text(x),
+                         most == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
+    if (x->shape.size[1] != m->features)
+        return tni_error(TN_E_SHAPE, "%s: x %s has %" PRId64 " channels: want %" PRId64,
+                         m->base.type->name, tni_text(x), x->shape.size[1], m->features);
+    return TN_OK;
+}
+
+/* The share of the new batch in the running buffers; NaN + message. */
+static double share(const batchnorm *m)
+{
+    if (!m->cumulative || tni_none(m->num_batches_tracked)) return m->momentum;
+    return 1 / (tn_item(m->num_batches_tracked) + 1); /* as after the count of this batch */
+}
+
+static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
+{
+    bool training = tn_training(&m->base);
+    bool no_mean = tni_none(m->running_mean), no_var = tni_none(m->running_var);
+    bool counts = training && !tni_none(m->num_batches_tracked);
+    if (no_mean != no_var)
+        return tni_fail(
+            TN_E_STATE, "%s: running_mean is %s, running_var is %s: want both or neither",
+            m->base.type->name, no_mean ? "absent" : "there", no_var ? "absent" : "there");
+    double momentum = training ? share(m) : 0;
+    if (isnan(momentum)) return NULL;
+    tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, m->running_mean, m->running_var,
+                                 training || no_mean, momentum, m->eps);
+    if (y && counts && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
+    return y;
+}
+
+static tn_tensor *batchnorm2d_forward(tn_module *self, tn_tensor *x)
+{
+    batchnorm *m = (batchnorm *)self;
+    return check_input(m, x, 4, 4) == TN_OK ? normalize(m, x) : NULL;
+}
+
+static tn_tensor *batchnorm1d_forward(tn_module *self, tn_tensor *x)
+{
+    batchnorm *m = (batchnorm *)self;
+    return check_input(m, x, 2, 3) == TN_OK ? normalize(m, x) : NULL;
+}
+
+static void batchnorm_describe(const tn_module *self, char *text, size_t size)
+{
+    const batchnorm *m = (const batchnorm *)self;
+    char momentum[40];
+    snprintf(momentum, sizeof momentum, m->cumulative ? "cumulative" : "momentum %g", m->momentum);
+    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s", m->features, m->eps, momentum,
+             tni_none(m->weight) ? ", no affine" : "",
+             tni_none(m->running_mean) ? ", no tracking" : "");
+}
+
+static tn_status reset_statistics(batchnorm *m)
+{
+    tn_tensor *const buffer[] = { m->running_mean, m->running_var, m->num_batches_tracked };
+    for (int i = 0; i < 3; i++) {
+        if (!buffer[i]) return tni_pending();
+        if (tni_none(buffer[i])) continue;
+        tn_status status;
+        TN_NO_GRAD {
+            status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
+        }
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static tn_status batchnorm_reset(tn_module *self)
+{
+    batchnorm *m = (batchnorm *)self;
+    tn_status status = reset_statistics(m);
+    if (status == TN_OK && !tni_none(m->weight)) status = tn_init_constant(m->weight, 1);
+    if (status == TN_OK && !tni_none(m->bias)) status = tn_init_constant(m->bias, 0);
+    return status;
+}
+
+static const tn_module_type batchnorm2d_type = {
+    .name = "BatchNorm2d",
+    .size = sizeof(batchnorm),
+    .forward = batchnorm2d_forward,
+    .describe = batchnorm_describe,
+    .reset = batchnorm_reset,
+    .state_version = 2,
+};
+
+static const tn_module_type batchnorm1d_type = {
+    .name = "BatchNorm1d",
+    .size = sizeof(batchnorm),
+    .forward = batchnorm1d_forward,
+    .describe = batchnorm_describe,
+    .reset = batchnorm_reset,
+    .state_version = 2,
+};
+
+static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
+                                tn_batchnorm_options o)
+{
+    if (tni_at_least(function, "features", features, 1) != TN_OK) return NULL;
+    batchnorm *m = tn_module_new(type);
+    if (!m) return NULL;
+    tn_module *base = &m->base;
+    tn_shape shape = TN_SHAPE(features);
+    m->features = features;
+    m->eps = tni_or(o.eps, 1e-5);
+    m->momentum = tni_or(o.momentum, 0.1);
+    m->cumulative = o.cumulative;
+    tn_register_parameter(base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
+    tn_register_parameter(base, "bias", &m->bias, o.no_affine ? TN_NONE : tn_zeros(shape));
+    tn_register_buffer(base, "running_mean", &m->running_mean,
+                       o.no_tracking ? TN_NONE : tn_zeros(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "running_var", &m->running_var,
+                       o.no_tracking ? TN_NONE : tn_ones(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked,
+                       o.no_tracking ? TN_NONE : tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()),
+                       TN_PERSISTENT);
+    tni_slot_since(base, "num_batches_tracked", 2);
+    return tn_module_done(base);
+}
+
+tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o)
+{
+    return batchnorm_new("tn_batchnorm2d_new", &batchnorm2d_type, features, o);
+}
+
+tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o)
+{
+    return batchnorm_new("tn_batchnorm1d_new", &batchnorm1d_type, features, o);
+}
+
+tn_status tn_batchnorm_reset_running_stats(tn_module *m)
+{
+    tn_status status = tni_module_check("tn_batchnorm_reset_running_stats", m);
+    if (status != TN_OK) return status;
+    if (m->type != &batchnorm1d_type && m->type != &batchnorm2d_type)
+        return tni_error(TN_E_INVALID,
+                         "tn_batchnorm_reset_running_stats: the module is a %s: want a "
+                         "BatchNorm1d or BatchNorm2d",
+                         m->type->name);
+    return reset_statistics((batchnorm *)m);
+}

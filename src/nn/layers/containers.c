@@ -1,0 +1,72 @@
+/* containers.c - Sequential and ModuleList: children under the names "0", "1", ... */
+#include "nn/layers/layer.h"
+
+/* Each step has a scope of its own, so that a step's input dies as soon as nothing needs it any
+ * more. */
+static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
+{
+    int n = tn_module_children(self);
+    tn_keep(x);
+    for (int i = 0; x && i < n; i++) {
+        tn_module *child = tn_module_child(self, i);
+        if (tni_no_module(child)) continue;
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(tn_forward(child, x));
+        tn_scope_end(scope);
+        tn_drop(x);
+        x = y;
+    }
+    return tn_scope_adopt(x);
+}
+
+static const tn_module_type sequential_type = {
+    .name = "Sequential",
+    .size = sizeof(tn_module),
+    .forward = sequential_forward,
+};
+
+static const tn_module_type module_list_type = {
+    .name = "ModuleList",
+    .size = sizeof(tn_module),
+};
+
+/* Appends in a constructor or later. */
+static tn_status append(tn_module *m, tn_module *child)
+{
+    char name[16];
+    int n = tn_module_children(m);
+    do { /* deleting leaves gaps: never replace what is there */
+        snprintf(name, sizeof name, "%d", n++);
+    } while (tni_slot_find(m, name, strlen(name)));
+    return tn_register_module(m, name, NULL, child);
+}
+
+tn_module *tn_sequential_of(tn_module *const *children, int n)
+{
+    tn_module *m = tn_module_new(&sequential_type);
+    for (int i = 0; i < n; i++) {
+        if (m)
+            append(m, children[i]);
+        else
+            tn_module_drop(children[i]);
+    }
+    return tn_module_done(m);
+}
+
+tn_module *tn_module_list_new(void)
+{
+    return tn_module_done(tn_module_new(&module_list_type));
+}
+
+tn_status tn_module_append(tn_module *list, tn_module *child)
+{
+    tn_status status = tni_module_check("tn_module_append", list);
+    if (status == TN_OK && list->type != &sequential_type && list->type != &module_list_type)
+        status = tni_error(TN_E_INVALID,
+                           "tn_module_append: the module is a %s: want a ModuleList or "
+                           "Sequential (tn_register_module names children of others)",
+                           list->type->name);
+    if (status == TN_OK) return append(list, child);
+    tn_module_drop(child);
+    return status;
+}

@@ -1,0 +1,91 @@
+/*
+ * encoder.c - a stack of equal layers and, optionally, a norm at the end; Vaswani et al. (2017),
+ * sec. 3.1. The layers are copies of one, so they start with the same weights, as in PyTorch.
+ */
+#include "nn/layers/layer.h"
+
+typedef struct encoder {
+    tn_module base;
+    tn_module *layers, *norm; /* norm: TN_NO_MODULE when absent */
+} encoder;
+
+/* A layer of the user's own takes no masks: what it cannot obey is an error. */
+static tn_tensor *layer_forward(tn_module *layer, tn_tensor *x, tn_attention_masks masks)
+{
+    bool masked = masks.causal || !tni_none(masks.mask) || !tni_none(masks.key_padding);
+    if (tni_is_encoder_layer(layer)) return tn_encoder_layer_forward(layer, x, masks);
+    if (!masked) return tn_forward(layer, x);
+    return tni_fail(TN_E_UNSUPPORTED,
+                    "TransformerEncoder: masks for a %s: want layers made by "
+                    "tn_encoder_layer_new, or no masks",
+                    layer->type->name);
+}
+
+/* Each step has a scope of its own, so that a step's input dies as soon as nothing needs it any
+ * more. */
+static tn_tensor *stack_forward(const encoder *m, tn_tensor *x, tn_attention_masks masks)
+{
+    int n = tn_module_children(m->layers);
+    tn_keep(x);
+    for (int i = 0; x && i < n; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_module *layer = tn_module_child(m->layers, i);
+        tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(layer_forward(layer, x, masks));
+        tn_scope_end(scope);
+        tn_drop(x);
+        x = y;
+    }
+    x = tn_scope_adopt(x);
+    return tni_no_module(m->norm) ? x : tn_forward(m->norm, x);
+}
+
+/* in: x and, optionally, mask and key padding */
+static tn_status encoder_forward_n(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                                   tn_tensor **out)
+{
+    const tni_attention_options *o = tni_call_options(self);
+    if ((n_in != 1 && n_in != 3) || n_out != 1)
+        return tni_error(TN_E_INVALID,
+                         "TransformerEncoder: %d inputs, %d outputs: want 1 or 3 (x, mask, "
+                         "key padding), and 1",
+                         n_in, n_out);
+    tn_attention_masks masks = { .mask = n_in == 3 ? in[1] : TN_NONE,
+                                 .key_padding = n_in == 3 ? in[2] : TN_NONE,
+                                 .causal = o && o->causal };
+    out[0] = stack_forward((const encoder *)self, in[0], masks);
+    return out[0] ? TN_OK : tni_pending();
+}
+
+static const tn_module_type encoder_type = {
+    .name = "TransformerEncoder",
+    .size = sizeof(encoder),
+    .forward_n = encoder_forward_n,
+};
+
+tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
+{
+    encoder *m = NULL;
+    if (layer && norm && tni_at_least("tn_encoder_new", "n", n, 0) == TN_OK &&
+        tni_module_check("tn_encoder_new", layer) == TN_OK)
+        m = tn_module_new(&encoder_type);
+    else if (!layer || !norm)
+        tni_poison("tn_encoder_new", layer ? "norm (TN_NO_MODULE for none)" : "layer");
+    if (m) {
+        tn_register_module(&m->base, "layers", &m->layers, tn_module_list_new());
+        for (int i = 0; i < n && m->layers; i++)
+            tn_module_append(m->layers, tn_module_clone(layer));
+        tn_register_module(&m->base, "norm", &m->norm, tn_module_keep(norm));
+    }
+    tn_module_drop(layer);
+    tn_module_drop(norm);
+    return m ? tn_module_done(&m->base) : NULL;
+}
+
+tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
+{
+    tn_tensor *const in[] = { x, tni_given(masks.mask), tni_given(masks.key_padding) };
+    const tni_attention_options options = { masks.causal };
+    tn_tensor *y;
+    if (tni_expect_type("tn_encoder_forward", m, &encoder_type) != TN_OK) return NULL;
+    return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
+}

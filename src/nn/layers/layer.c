@@ -1,0 +1,38 @@
+/* layer.c - checks and initial values that several layers share. */
+#include "nn/layers/layer.h"
+
+tn_status tni_at_least(const char *function, const char *what, int64_t value, int64_t least)
+{
+    if (value >= least) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: %s is %" PRId64 ": want %" PRId64 " and up", function, what,
+                     value, least);
+}
+
+tn_status tni_probability(const char *function, double p)
+{
+    if (p >= 0 && p <= 1) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: dropout probability %g: want a number in [0, 1]", function,
+                     p);
+}
+
+/* Kaiming uniform with slope sqrt 5: the gain sqrt(2/6) makes the bound sqrt(3) gain / sqrt(fan_in)
+ * = 1/sqrt(fan_in). Computed step by step as PyTorch does, so that its roundings are ours. */
+tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias)
+{
+    int64_t fan_in, fan_out;
+    tn_status status = tn_init_kaiming_uniform(weight, sqrt(5.0), false, TN_NL_LEAKY_RELU);
+    if (status != TN_OK || tni_none(bias)) return status;
+    status = tn_init_fans(weight, &fan_in, &fan_out);
+    if (status != TN_OK) return status;
+    double bound = 1 / sqrt((double)fan_in);
+    return tn_init_uniform(bias, -bound, bound);
+}
+
+tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type)
+{
+    tn_status status = tni_module_check(function, m);
+    if (status == TN_OK && m->type != type)
+        return tni_error(TN_E_INVALID, "%s: the module is a %s: want a %s", function, m->type->name,
+                         type->name);
+    return status;
+}

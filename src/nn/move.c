@@ -1,0 +1,151 @@
+/*
+ * move.c - to another device or dtype: everything is converted first, then the new storages go
+ * under the old handles, so that optimizers and ties stay valid.
+ */
+#include "nn/module.h"
+
+/* ---- the stage ------------------------------------------------------------------------------- */
+
+tn_status tni_stage_add(tni_stage *stage, tn_tensor *t)
+{
+    if (tni_none(t)) return TN_OK;
+    int is_new = tni_map_put(&stage->result, t, t);
+    if (is_new < 0) return TN_E_NOMEM;
+    if (!is_new) return TN_OK;
+    intptr_t sharers = (intptr_t)tni_map_get(&stage->sharers, t->storage);
+    return tni_map_put(&stage->sharers, t->storage, (void *)(sharers + 1)) < 0 ? TN_E_NOMEM : TN_OK;
+}
+
+static bool casts(const tni_stage *stage, const tn_tensor *t)
+{
+    return stage->cast && tn_dtype_is_float(t->dtype) && t->dtype != stage->dtype;
+}
+
+static bool moves(const tni_stage *stage, const tn_tensor *t)
+{
+    tn_device at = t->storage->device;
+    return stage->move && (at.type != stage->device.type || at.index != stage->device.index);
+}
+
+static bool needs(const tni_stage *stage, const tn_tensor *t)
+{
+    return stage->copy || casts(stage, t) || moves(stage, t);
+}
+
+static tn_tensor *convert_one(const tni_stage *stage, tn_tensor *t)
+{
+    tn_tensor *y = casts(stage, t) ? tn_to_dtype(t, stage->dtype) : t;
+    if (y && moves(stage, y)) y = tn_to(y, stage->device);
+    return y == t ? tn_clone(t) : y;
+}
+
+/* t as a view of its whole converted storage, which the other handles over it view as well. */
+static tn_tensor *convert_shared(tni_stage *stage, tn_tensor *t)
+{
+    tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
+    tn_tensor *base = tni_map_get(&stage->base, t->storage);
+    if (!base) {
+        spec.shape.size[0] = (int64_t)(t->storage->nbytes / tn_dtype_size(t->dtype));
+        tn_tensor *all = tni_alias(t, &spec);
+        base = all ? convert_one(stage, all) : NULL;
+        if (!base || tni_map_put(&stage->base, t->storage, base) < 0) return NULL;
+    }
+    spec =
+        (tni_spec){ .dtype = base->dtype, .strided = true, .shape = t->shape, .offset = t->offset };
+    memcpy(spec.stride, t->stride, sizeof spec.stride);
+    return tni_alias(base, &spec);
+}
+
+tn_status tni_stage_convert(tni_stage *stage)
+{
+    for (size_t i = 0; i < stage->result.capacity; i++) {
+        tni_map_cell *cell = &stage->result.cell[i];
+        tn_tensor *t = (tn_tensor *)cell->key;
+        if (!t || !needs(stage, t)) continue;
+        bool shared = (intptr_t)tni_map_get(&stage->sharers, t->storage) > 1;
+        cell->value = shared ? convert_shared(stage, t) : convert_one(stage, t);
+        if (!cell->value) return tni_pending();
+    }
+    return TN_OK;
+}
+
+void tni_stage_free(tni_stage *stage)
+{
+    tni_map_free(&stage->result);
+    tni_map_free(&stage->sharers);
+    tni_map_free(&stage->base);
+}
+
+/* ---- moving a model -------------------------------------------------------------------------- */
+
+/* A buffer with history would leave its graph's dtype and device behind. */
+static tn_status check_history(const tn_module *m, const char *path, const tni_slot *slot,
+                               const tni_stage *stage)
+{
+    if (!slot->tensor->node || !needs(stage, slot->tensor)) return TN_OK;
+    return tni_error(TN_E_STATE,
+                     "tn_module_to: buffer %s%s%s of %s was made by tn_%s: want it detached "
+                     "(tn_detach, then tn_assign)",
+                     path, path[0] ? "." : "", slot->name, m->type->name,
+                     slot->tensor->node->op->name);
+}
+
+static tn_status stage_members(tn_module *m, const char *path, void *user)
+{
+    tni_stage *stage = user;
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind == TNI_CHILD || tni_none(slot->tensor)) continue;
+        tn_tensor *t = slot->tensor;
+        tn_status status = check_history(m, path, slot, stage);
+        if (status == TN_OK) status = tni_stage_add(stage, t);
+        if (status == TN_OK && t->gm && t->gm->grad) status = tni_stage_add(stage, t->gm->grad);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+/* Nothing here can fail. Buffer marks go along with the handle that set them. */
+static void swap_all(const tni_stage *stage)
+{
+    for (size_t i = 0; i < stage->result.capacity; i++) {
+        tn_tensor *t = (tn_tensor *)stage->result.cell[i].key;
+        tn_tensor *converted = stage->result.cell[i].value;
+        if (!t || converted == t) continue;
+        atomic_fetch_sub_explicit(&t->storage->buffer_marks, t->is_buffer, memory_order_relaxed);
+        tni_swap_storage(t, converted);
+        atomic_fetch_add_explicit(&t->storage->buffer_marks, t->is_buffer, memory_order_relaxed);
+    }
+}
+
+static tn_status move(const char *function, tn_module *m, tni_stage *stage)
+{
+    tn_status status = tni_module_check(function, m);
+    if (status != TN_OK) return status;
+    tn_scope scope = tn_scope_begin();
+    if (scope.depth < 0) return tni_pending();
+    TN_NO_GRAD {
+        status = tni_walk(m, TNI_ONCE, stage_members, NULL, stage);
+        if (status == TN_OK) status = tni_stage_convert(stage);
+    }
+    if (status == TN_OK) swap_all(stage);
+    tni_stage_free(stage);
+    tn_scope_end(scope);
+    return status;
+}
+
+tn_status tn_module_to(tn_module *m, tn_device device)
+{
+    tni_stage stage = { .move = true, .device = device };
+    if (m && !tni_backend_for(device)) return tni_pending();
+    return move("tn_module_to", m, &stage);
+}
+
+tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype)
+{
+    tni_stage stage = { .cast = true, .dtype = dtype };
+    if (m && !tn_dtype_is_float(dtype))
+        return tni_error(TN_E_DTYPE, "tn_module_to_dtype: dtype %s: want a floating one",
+                         tn_dtype_name(dtype));
+    return move("tn_module_to_dtype", m, &stage);
+}

@@ -1,0 +1,281 @@
+/*
+ * walk.c - the one walk over a tree of modules, and what is only a walk: train and eval, freezing,
+ * clearing gradients, counting, visiting.
+ */
+#include "nn/module.h"
+
+/* A module on the way down, its next slot, and where its path ends. */
+typedef struct level {
+    tn_module *module;
+    int next;
+    size_t path;
+} level;
+
+typedef struct walk {
+    tni_repeats repeats;
+    tni_map seen;
+    level *stack;
+    size_t depth, capacity;
+    char *path;
+    size_t path_capacity;
+} walk;
+
+static bool reserve(void **block, size_t *capacity, size_t wanted, size_t size)
+{
+    if (wanted <= *capacity) return true;
+    size_t larger = TNI_MAX(wanted, *capacity * 2);
+    size_t nbytes;
+    if (!tni_mul_size(larger, size, &nbytes)) return false;
+    void *copy = tni_alloc(nbytes);
+    if (!copy) return false;
+    if (*block) {
+        memcpy(copy, *block, *capacity * size);
+        tni_free(*block, *capacity * size);
+    }
+    *block = copy;
+    *capacity = larger;
+    return true;
+}
+
+/* Enters m under name. 1: entered, 0: was seen before, -1: out of memory. */
+static int enter(walk *w, tn_module *m, const char *name)
+{
+    size_t start = w->depth ? w->stack[w->depth - 1].path : 0;
+    size_t dot = start ? 1 : 0, n = strlen(name);
+    void *stack = w->stack, *path = w->path;
+    bool fits = reserve(&stack, &w->capacity, w->depth + 1, sizeof(level));
+    w->stack = stack;
+    fits = fits && reserve(&path, &w->path_capacity, start + dot + n + 1, 1);
+    w->path = path;
+    if (!fits) return -1;
+    int is_new = w->repeats == TNI_ONCE ? tni_map_put(&w->seen, m, m) : 1;
+    if (is_new != 1) return is_new;
+    if (dot) w->path[start] = '.';
+    memcpy(w->path + start + dot, name, n + 1);
+    w->stack[w->depth++] = (level){ tn_module_keep(m), 0, start + dot + n };
+    return 1;
+}
+
+static void leave(walk *w)
+{
+    tn_module_drop(w->stack[--w->depth].module);
+    if (w->depth) w->path[w->stack[w->depth - 1].path] = '\0';
+}
+
+/* The next child slot of the innermost level; NULL when it has no more. */
+static const tni_slot *next_child(walk *w)
+{
+    level *l = &w->stack[w->depth - 1];
+    const tn_module_state *s = l->module->state;
+    while (l->next < s->n) {
+        const tni_slot *slot = &s->slot[l->next++];
+        bool repeated = false;
+        if (slot->kind != TNI_CHILD || tni_no_module(slot->child)) continue;
+        for (int i = 0; w->repeats == TNI_SIBLINGS && i < l->next - 1; i++)
+            repeated |= s->slot[i].child == slot->child;
+        if (!repeated) return slot;
+    }
+    return NULL;
+}
+
+tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after,
+                   void *user)
+{
+    walk w = { .repeats = repeats };
+    tn_status status = enter(&w, root, "") < 0 ? TN_E_NOMEM : TN_OK;
+    if (status == TN_OK && before) status = before(root, "", user);
+    while (status == TN_OK && w.depth) {
+        const tni_slot *slot = next_child(&w);
+        if (slot) {
+            int entered = enter(&w, slot->child, slot->name);
+            if (entered < 0)
+                status = TN_E_NOMEM;
+            else if (entered && before)
+                status = before(w.stack[w.depth - 1].module, w.path, user);
+        } else {
+            if (after) status = after(w.stack[w.depth - 1].module, w.path, user);
+            leave(&w);
+        }
+    }
+    while (w.depth) leave(&w);
+    if (w.stack) tni_free(w.stack, w.capacity * sizeof(level));
+    if (w.path) tni_free(w.path, w.path_capacity);
+    tni_map_free(&w.seen);
+    return status;
+}
+
+/* ---- visiting by the user -------------------------------------------------------------------- */
+
+typedef struct visitor {
+    tn_status (*named)(const char *path, tn_module *m, void *user);
+    tn_status (*plain)(tn_module *m, void *user);
+    void *user;
+} visitor;
+
+static tn_status visit_named(tn_module *m, const char *path, void *user)
+{
+    const visitor *v = user;
+    return v->named(path, m, v->user);
+}
+
+static tn_status visit_plain(tn_module *m, const char *path, void *user)
+{
+    const visitor *v = user;
+    (void)path;
+    return v->plain(m, v->user);
+}
+
+tn_status tn_named_modules(tn_module *m,
+                           tn_status (*visit)(const char *path, tn_module *m, void *user),
+                           void *user)
+{
+    tn_status status = tni_module_check("tn_named_modules", m);
+    if (status != TN_OK) return status;
+    if (!visit) return tni_error(TN_E_INVALID, "tn_named_modules: visit is NULL: want a function");
+    return tni_walk(m, TNI_ONCE, visit_named, NULL, &(visitor){ .named = visit, .user = user });
+}
+
+tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user), void *user)
+{
+    tn_status status = tni_module_check("tn_module_apply", m);
+    if (status != TN_OK) return status;
+    if (!f) return tni_error(TN_E_INVALID, "tn_module_apply: f is NULL: want a function");
+    return tni_walk(m, TNI_SIBLINGS, NULL, visit_plain, &(visitor){ .plain = f, .user = user });
+}
+
+/* The i-th child slot; NULL when there are fewer. i < 0 only counts. */
+static const tni_slot *child_slot(const tn_module *m, int i, int *count)
+{
+    *count = 0;
+    for (int k = 0; k < m->state->n; k++) {
+        if (m->state->slot[k].kind != TNI_CHILD) continue;
+        if ((*count)++ == i) return &m->state->slot[k];
+    }
+    return NULL;
+}
+
+int tn_module_children(const tn_module *m)
+{
+    int count;
+    if (tni_module_check("tn_module_children", m) != TN_OK) return -1;
+    child_slot(m, -1, &count);
+    return count;
+}
+
+static const tni_slot *get_child(const char *function, const tn_module *m, int i)
+{
+    int count;
+    if (tni_module_check(function, m) != TN_OK) return NULL;
+    const tni_slot *slot = child_slot(m, i, &count);
+    if (!slot)
+        tni_error(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name, count);
+    return slot;
+}
+
+tn_module *tn_module_child(const tn_module *m, int i)
+{
+    const tni_slot *slot = get_child("tn_module_child", m, i);
+    return slot ? slot->child : NULL;
+}
+
+const char *tn_module_child_name(const tn_module *m, int i)
+{
+    const tni_slot *slot = get_child("tn_module_child_name", m, i);
+    return slot ? slot->name : NULL;
+}
+
+/* ---- train and eval, gradients --------------------------------------------------------------- */
+
+static tn_status set_training(tn_module *m, const char *path, void *user)
+{
+    (void)path;
+    m->state->training = *(const bool *)user;
+    return TN_OK;
+}
+
+tn_status tn_train(tn_module *m, bool training)
+{
+    tn_status status = tni_module_check("tn_train", m);
+    return status == TN_OK ? tni_walk(m, TNI_ONCE, set_training, NULL, &training) : status;
+}
+
+tn_status tn_eval(tn_module *m)
+{
+    tn_status status = tni_module_check("tn_eval", m);
+    return status == TN_OK ? tn_train(m, false) : status;
+}
+
+bool tn_training(const tn_module *m)
+{
+    return m && m->state && m->state->training;
+}
+
+static tn_status set_requires_grad(tn_module *m, const char *path, void *user)
+{
+    (void)path;
+    for (int i = 0; i < m->state->n; i++) {
+        tni_slot *slot = &m->state->slot[i];
+        bool on = *(const bool *)user;
+        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
+        on = on && tn_dtype_is_float(slot->tensor->dtype);
+        tn_status status = tn_set_requires_grad(slot->tensor, on);
+        if (status != TN_OK) return status;
+        slot->frozen = !on;
+    }
+    return TN_OK;
+}
+
+tn_status tn_module_requires_grad(tn_module *m, bool on)
+{
+    tn_status status = tni_module_check("tn_module_requires_grad", m);
+    return status == TN_OK ? tni_walk(m, TNI_ONCE, set_requires_grad, NULL, &on) : status;
+}
+
+static tn_status clear_gradients(tn_module *m, const char *path, void *user)
+{
+    (void)path;
+    (void)user;
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
+        tn_status status = tn_set_grad_of(slot->tensor, TN_NONE);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+tn_status tn_module_zero_grad(tn_module *m)
+{
+    tn_status status = tni_module_check("tn_module_zero_grad", m);
+    return status == TN_OK ? tni_walk(m, TNI_ONCE, clear_gradients, NULL, NULL) : status;
+}
+
+typedef struct counter {
+    tni_map seen;
+    bool trainable_only;
+    int64_t n;
+} counter;
+
+static tn_status count(tn_module *m, const char *path, void *user)
+{
+    counter *c = user;
+    (void)path;
+    for (int i = 0; i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
+        if (c->trainable_only && !slot->tensor->requires_grad) continue;
+        int is_new = tni_map_put(&c->seen, slot->tensor, slot->tensor);
+        if (is_new < 0) return TN_E_NOMEM;
+        if (is_new) c->n += tn_numel(slot->tensor);
+    }
+    return TN_OK;
+}
+
+int64_t tn_count_parameters(tn_module *m, bool trainable_only)
+{
+    counter c = { .trainable_only = trainable_only };
+    if (tni_module_check("tn_count_parameters", m) != TN_OK) return -1;
+    tn_status status = tni_walk(m, TNI_ONCE, count, NULL, &c);
+    tni_map_free(&c.seen);
+    return status == TN_OK ? c.n : -1;
+}

@@ -1,0 +1,99 @@
+/*
+ * convert.c - elements of any dtype into a dense buffer of float, double or int64_t, and back.
+ *
+ * Reals become integers toward zero (tn_int_of), integers below i64 wrap around, and anything but 0 (NaN
+ * too) is true.
+ */
+#include "tensor/cpu/pointwise.h"
+
+#define LOAD(T, S, expression)                                                                     \
+    {                                                                                              \
+        T *y = to;                                                                                 \
+        const S *x = from;                                                                         \
+        if (stride == 1) {                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                S v = x[i];                                                                        \
+                y[i] = (T)(expression);                                                            \
+            }                                                                                      \
+        } else {                                                                                   \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                S v = x[i * stride];                                                               \
+                y[i] = (T)(expression);                                                            \
+            }                                                                                      \
+        }                                                                                          \
+        break;                                                                                     \
+    }
+
+#define STORE(T, S, expression)                                                                    \
+    {                                                                                              \
+        S *y = to;                                                                                 \
+        const T *x = from;                                                                         \
+        if (stride == 1) {                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                T v = x[i];                                                                        \
+                y[i] = (S)(expression);                                                            \
+            }                                                                                      \
+        } else {                                                                                   \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                T v = x[i];                                                                        \
+                y[i * stride] = (S)(expression);                                                   \
+            }                                                                                      \
+        }                                                                                          \
+        break;                                                                                     \
+    }
+
+#define LOAD_ANY(name, T, OF_REAL)                                                                 \
+    static void name(int64_t n, void *restrict to, const void *restrict from, tn_dtype dtype,      \
+                     int64_t stride)                                                               \
+    {                                                                                              \
+        switch (dtype) {                                                                           \
+        case TN_F32: LOAD(T, float, OF_REAL(v))                                                    \
+        case TN_F64: LOAD(T, double, OF_REAL(v))                                                   \
+        case TN_BF16: LOAD(T, uint16_t, OF_REAL(tn_from_bf16(v)))                                  \
+        case TN_F16: LOAD(T, uint16_t, OF_REAL(tn_from_f16(v)))                                    \
+        case TN_I64: LOAD(T, int64_t, v)                                                           \
+        case TN_I32: LOAD(T, int32_t, v)                                                           \
+        case TN_U8: LOAD(T, uint8_t, v)                                                            \
+        case TN_BOOL: LOAD(T, uint8_t, v != 0)                                                     \
+        }                                                                                          \
+    }
+
+#define STORE_ANY(name, T, TO_INT)                                                                 \
+    static void name(int64_t n, void *restrict to, tn_dtype dtype, int64_t stride,                 \
+                     const void *restrict from)                                                    \
+    {                                                                                              \
+        switch (dtype) {                                                                           \
+        case TN_F32: STORE(T, float, v)                                                            \
+        case TN_F64: STORE(T, double, v)                                                           \
+        case TN_BF16: STORE(T, uint16_t, tn_to_bf16((float)v))                                     \
+        case TN_F16: STORE(T, uint16_t, tn_to_f16((float)v))                                       \
+        case TN_I64: STORE(T, int64_t, TO_INT(v))                                                  \
+        case TN_I32: STORE(T, int32_t, TO_INT(v))                                                  \
+        case TN_U8: STORE(T, uint8_t, TO_INT(v))                                                   \
+        case TN_BOOL: STORE(T, uint8_t, v != 0)                                                    \
+        }                                                                                          \
+    }
+
+#define SAME(v) (v)
+#define TO_INTEGER(v) tn_int_of((double)(v))
+
+LOAD_ANY(load_f32, float, SAME)
+LOAD_ANY(load_f64, double, SAME)
+LOAD_ANY(load_i64, int64_t, TO_INTEGER)
+STORE_ANY(store_f32, float, TO_INTEGER)
+STORE_ANY(store_f64, double, TO_INTEGER)
+STORE_ANY(store_i64, int64_t, SAME)
+
+void K(tni_load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype, int64_t stride)
+{
+    if (type == TN_F32) load_f32(n, to, from, dtype, stride);
+    else if (type == TN_F64) load_f64(n, to, from, dtype, stride);
+    else load_i64(n, to, from, dtype, stride);
+}
+
+void K(tni_store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride, const void *from)
+{
+    if (type == TN_F32) store_f32(n, to, dtype, stride, from);
+    else if (type == TN_F64) store_f64(n, to, dtype, stride, from);
+    else store_i64(n, to, dtype, stride, from);
+}

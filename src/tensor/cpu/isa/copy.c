@@ -1,0 +1,220 @@
+/*
+ * copy.c - copies between any dtypes and strides, and fills.
+ *
+ * Equal dtypes move as bytes: dense stretches by memcpy; where y runs along one axis and x along another
+ * (a transposition) in square tiles that fit the first-level cache; else element by element.
+ */
+#include <string.h>
+
+#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/cpu/walk.h"
+
+enum { GRAIN = 32768, TILE = 32 };
+
+typedef struct job {
+    tni_walk walk; /* array 0: y, array 1: x */
+    char *y;
+    const char *x;
+    int64_t y_item, x_item;
+    tn_dtype y_dtype, x_dtype;
+    tn_dtype type; /* conversions go through it */
+    int across;    /* transposition: the axis along which x is dense */
+    int64_t across_tiles, last_tiles;
+    uint64_t value; /* fill */
+} job;
+
+#define MOVE_ROW(T)                                                                                \
+    {                                                                                              \
+        T *to = (T *)(void *)y;                                                                    \
+        const T *from = (const T *)(const void *)x;                                                \
+        if (ys == 1 && xs == 0) {                                                                  \
+            T v = n > 0 ? from[0] : (T)0;                                                          \
+            for (int64_t i = 0; i < n; i++) to[i] = v;                                             \
+        } else {                                                                                   \
+            for (int64_t i = 0; i < n; i++) to[i * ys] = from[i * xs];                             \
+        }                                                                                          \
+        break;                                                                                     \
+    }
+
+static void move_row(int64_t n, char *y, int64_t ys, const char *x, int64_t xs, int64_t item)
+{
+    if (ys == 1 && xs == 1) {
+        memcpy(y, x, (size_t)(n * item));
+        return;
+    }
+    switch (item) {
+    case 1: MOVE_ROW(uint8_t)
+    case 2: MOVE_ROW(uint16_t)
+    case 4: MOVE_ROW(uint32_t)
+    default: MOVE_ROW(uint64_t)
+    }
+}
+
+static void convert_row(const job *j, int64_t n, char *y, int64_t ys, const char *x, int64_t xs)
+{
+    _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
+
+    if (j->x_dtype == j->type && xs == 1) {
+        K(tni_store)(j->type, n, y, j->y_dtype, ys, x);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += TNI_BLOCK) {
+        int64_t m = n - i < TNI_BLOCK ? n - i : TNI_BLOCK;
+        K(tni_load)(j->type, m, buffer, x + i * xs * j->x_item, j->x_dtype, xs);
+        K(tni_store)(j->type, m, y + i * ys * j->y_item, j->y_dtype, ys, buffer);
+    }
+}
+
+static void copy_chunk(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    int last = w->rank - 1;
+    tni_cursor c;
+
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t n = w->size[last] - c.index[last];
+        char *y = j->y + c.at[0] * j->y_item;
+        const char *x = j->x + c.at[1] * j->x_item;
+
+        if (n > end - begin) n = end - begin;
+        if (j->x_dtype == j->y_dtype) {
+            move_row(n, y, w->stride[last][0], x, w->stride[last][1], j->y_item);
+        } else {
+            convert_row(j, n, y, w->stride[last][0], x, w->stride[last][1]);
+        }
+        begin += n;
+        if (begin < end) tni_cursor_step(&c, w, n);
+    }
+}
+
+/* y[b][a] = x[a][b] for a tile of a x b: the reads of a tile stay in the first-level cache. */
+#define MOVE_TILE(T)                                                                               \
+    {                                                                                              \
+        const T *from = (const T *)(const void *)x;                                                \
+        for (int64_t b = 0; b < nb; b++) {                                                         \
+            T *to = (T *)(void *)y + b * y_b;                                                      \
+            for (int64_t a = 0; a < na; a++) to[a] = from[a * x_a + b];                            \
+        }                                                                                          \
+        break;                                                                                     \
+    }
+
+static void move_tile(int64_t na, int64_t nb, char *y, int64_t y_b, const char *x, int64_t x_a, int64_t item)
+{
+    switch (item) {
+    case 1: MOVE_TILE(uint8_t)
+    case 2: MOVE_TILE(uint16_t)
+    case 4: MOVE_TILE(uint32_t)
+    default: MOVE_TILE(uint64_t)
+    }
+}
+
+static void transpose_chunk(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    int last = w->rank - 1;
+
+    for (int64_t t = begin; t < end; t++) {
+        int64_t a = t % j->last_tiles * TILE;
+        int64_t b = t / j->last_tiles % j->across_tiles * TILE;
+        int64_t outer = t / j->last_tiles / j->across_tiles;
+        int64_t na = w->size[last] - a < TILE ? w->size[last] - a : TILE;
+        int64_t nb = w->size[j->across] - b < TILE ? w->size[j->across] - b : TILE;
+        int64_t y = a + b * w->stride[j->across][0];
+        int64_t x = a * w->stride[last][1] + b;
+
+        for (int d = last - 1; d >= 0; d--) {
+            if (d == j->across) continue;
+            y += outer % w->size[d] * w->stride[d][0];
+            x += outer % w->size[d] * w->stride[d][1];
+            outer /= w->size[d];
+        }
+        move_tile(na, nb, j->y + y * j->y_item, w->stride[j->across][0], j->x + x * j->x_item,
+                  w->stride[last][1], j->y_item);
+    }
+}
+
+/* The axis along which x is dense while y is dense along the last one; -1 if it is not that case. */
+static int transposed_axis(const tni_walk *w)
+{
+    int last = w->rank - 1;
+
+    if (w->stride[last][0] != 1 || w->stride[last][1] <= 1 || w->size[last] < 4) return -1;
+    for (int d = 0; d < last; d++) {
+        if (w->stride[d][1] == 1 && w->size[d] >= 4) return d;
+    }
+    return -1;
+}
+
+tn_status K(tni_cpu_copy)(const tni_array *y, const tni_array *x)
+{
+    const tni_array *arrays[] = { y, x };
+    job j;
+
+    tni_walk_init(&j.walk, 2, arrays);
+    if (j.walk.numel == 0) return TN_OK;
+    j.y = y->data;
+    j.x = x->data;
+    j.y_dtype = y->dtype;
+    j.x_dtype = x->dtype;
+    j.y_item = (int64_t)tn_dtype_size(y->dtype);
+    j.x_item = (int64_t)tn_dtype_size(x->dtype);
+    j.type = TN_F32;
+    if (y->dtype == TN_F64 || x->dtype == TN_F64) j.type = TN_F64;
+    else if (!tn_dtype_is_float(y->dtype) && !tn_dtype_is_float(x->dtype)) j.type = TN_I64;
+    j.across = j.y_dtype == j.x_dtype ? transposed_axis(&j.walk) : -1;
+    if (j.across >= 0) {
+        int64_t across = j.walk.size[j.across];
+        int64_t last = j.walk.size[j.walk.rank - 1];
+
+        j.across_tiles = (across - 1) / TILE + 1;
+        j.last_tiles = (last - 1) / TILE + 1;
+        tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles, GRAIN / (TILE * TILE),
+                     transpose_chunk, &j);
+    } else {
+        tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
+    }
+    return TN_OK;
+}
+
+static void fill_chunk(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    int last = w->rank - 1;
+    tni_cursor c;
+
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t n = w->size[last] - c.index[last];
+        char *y = j->y + c.at[0] * j->y_item;
+
+        if (n > end - begin) n = end - begin;
+        if (j->value == 0 && w->stride[last][0] == 1) memset(y, 0, (size_t)(n * j->y_item));
+        else move_row(n, y, w->stride[last][0], (const char *)&j->value, 0, j->y_item);
+        begin += n;
+        if (begin < end) tni_cursor_step(&c, w, n);
+    }
+}
+
+tn_status K(tni_cpu_fill)(const tni_array *y, tni_number value)
+{
+    const tni_array *arrays[] = { y };
+    double f = value.f;
+    bool truth = value.f != 0.0 || value.i != 0;
+    int64_t i = y->dtype == TN_BOOL ? truth : value.i;
+    job j;
+
+    tni_walk_init(&j.walk, 1, arrays);
+    if (j.walk.numel == 0) return TN_OK;
+    j.y = y->data;
+    j.y_item = (int64_t)tn_dtype_size(y->dtype);
+    j.value = 0;
+    if (tn_dtype_is_float(y->dtype)) K(tni_store)(TN_F64, 1, &j.value, y->dtype, 1, &f);
+    else K(tni_store)(TN_I64, 1, &j.value, y->dtype, 1, &i);
+    tni_parallel(j.walk.numel, GRAIN, fill_chunk, &j);
+    return TN_OK;
+}

@@ -1,0 +1,171 @@
+/*
+ * pointwise.c - unary, binary and ternary functions over arrays of any strides and dtypes.
+ *
+ * The computing type follows the result (for predicates: the operands): float, double or int64_t. Operands
+ * of that type are read where they are; others pass through buffers, TNI_BLOCK elements at a time.
+ */
+#include <string.h>
+
+#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/cpu/walk.h"
+
+enum { GRAIN_LIGHT = 32768, GRAIN_HEAVY = 8192 }; /* elements per chunk; chosen: 5 to 10 us of work */
+
+#define COST_U(name, parameters, cost, formula) [TNI_U_##name] = TNI_##cost,
+#define COST_B(name, parameters, cost, formula) [TNI_B_##name] = TNI_##cost,
+#define COST_T(name, parameters, cost, formula) [TNI_T_##name] = TNI_##cost,
+static const unsigned char unary_cost[] = { TNI_UNARY_LIST(COST_U) TNI_UNARY_PREDICATE_LIST(COST_U) };
+static const unsigned char binary_cost[] = { TNI_BINARY_LIST(COST_B)
+                                                 TNI_BINARY_PREDICATE_LIST(COST_B) };
+static const unsigned char ternary_cost[] = { TNI_TERNARY_LIST(COST_T) };
+
+#define NAME_U(name, parameters, cost, formula) [TNI_U_##name] = #name,
+#define NAME_B(name, parameters, cost, formula) [TNI_B_##name] = #name,
+#define NAME_T(name, parameters, cost, formula) [TNI_T_##name] = #name,
+static const char *const unary_name[] = { TNI_UNARY_LIST(NAME_U) TNI_UNARY_PREDICATE_LIST(NAME_U) };
+static const char *const binary_name[] = { TNI_BINARY_LIST(NAME_B) TNI_BINARY_PREDICATE_LIST(NAME_B) };
+static const char *const ternary_name[] = { TNI_TERNARY_LIST(NAME_T) };
+
+typedef struct job {
+    tni_walk walk;
+    tni_row row;
+    const double *p;
+    tn_dtype type;     /* computing type */
+    tn_dtype row_type; /* what the row writes: type, or TN_BOOL for predicates */
+    bool convert;
+    char *data[TNI_WALK_ARRAYS];
+    size_t item[TNI_WALK_ARRAYS]; /* bytes of an element */
+    tn_dtype dtype[TNI_WALK_ARRAYS];
+} job;
+
+/* n elements along the last axis, from `at`; some operand is not of the computing type. */
+static void run_converting(const job *j, int64_t n, char *const *at, const int64_t *stride)
+{
+    _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double)];
+
+    for (int64_t begin = 0; begin < n; begin += TNI_BLOCK) {
+        int64_t m = n - begin < TNI_BLOCK ? n - begin : TNI_BLOCK;
+        char *x[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
+        int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
+        bool store = j->dtype[0] != j->row_type;
+
+        for (int k = 0; k < j->walk.n; k++) {
+            x[k] = at[k] + begin * stride[k] * (int64_t)j->item[k];
+            s[k] = stride[k];
+            if (k > 0 && j->dtype[k] != j->type) {
+                K(tni_load)(j->type, stride[k] ? m : 1, buffer[k], x[k], j->dtype[k], stride[k]);
+                x[k] = buffer[k];
+                s[k] = stride[k] ? 1 : 0;
+            }
+        }
+        if (store) {
+            j->row(m, buffer[0], 1, x[1], s[1], x[2], s[2], x[3], s[3], j->p);
+            K(tni_store)(j->row_type, m, x[0], j->dtype[0], s[0], buffer[0]);
+        } else {
+            j->row(m, x[0], s[0], x[1], s[1], x[2], s[2], x[3], s[3], j->p);
+        }
+    }
+}
+
+static void chunk(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    int last = w->rank - 1;
+    int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
+    char *at[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
+    tni_cursor c;
+
+    for (int k = 0; k < w->n; k++) s[k] = w->stride[last][k];
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t n = w->size[last] - c.index[last];
+
+        if (n > end - begin) n = end - begin;
+        for (int k = 0; k < w->n; k++) at[k] = j->data[k] + c.at[k] * (int64_t)j->item[k];
+        if (j->convert) run_converting(j, n, at, s);
+        else j->row(n, at[0], s[0], at[1], s[1], at[2], s[2], at[3], s[3], j->p);
+        begin += n;
+        if (begin < end) tni_cursor_step(&c, w, n);
+    }
+}
+
+static tn_dtype type_of(tn_dtype dtype)
+{
+    return dtype == TN_F64 ? TN_F64 : tn_dtype_is_float(dtype) ? TN_F32 : TN_I64;
+}
+
+static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
+{
+    tn_dtype type = TN_I64;
+
+    for (int k = 1; k < n; k++) {
+        tn_dtype t = type_of(arrays[k]->dtype);
+        if (t == TN_F64 || type == TN_I64) type = t;
+    }
+    return type;
+}
+
+/* One of the three tables' rows for a function and a computing type. */
+#define PICK(table, function, type)                                                                \
+    ((type) == TN_F32   ? K32(table)[function]                                                     \
+     : (type) == TN_F64 ? K64(table)[function]                                                     \
+                        : K(table)[function])
+
+static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost, int n,
+                     const tni_array *const *arrays, const double *p)
+{
+    job j;
+
+    if (!row) {
+        return tni_error(TN_E_DTYPE, "%s: no such function on %s: wanted a floating dtype", name,
+                         tn_dtype_name(arrays[n - 1]->dtype));
+    }
+    tni_walk_init(&j.walk, n, arrays);
+    if (j.walk.numel == 0) return TN_OK;
+    j.row = row;
+    j.p = p;
+    j.type = type;
+    j.row_type = predicate ? TN_BOOL : type;
+    j.convert = arrays[0]->dtype != j.row_type;
+    for (int k = 0; k < n; k++) {
+        j.data[k] = arrays[k]->data;
+        j.dtype[k] = arrays[k]->dtype;
+        j.item[k] = tn_dtype_size(arrays[k]->dtype);
+        if (k > 0 && arrays[k]->dtype != type) j.convert = true;
+    }
+    tni_parallel(j.walk.numel, cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
+    return TN_OK;
+}
+
+tn_status K(tni_cpu_unary)(int function, const tni_array *y, const tni_array *x, const double *p)
+{
+    const tni_array *arrays[] = { y, x };
+    bool predicate = function >= TNI_U_PREDICATES;
+    tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(y->dtype);
+
+    return run(unary_name[function], PICK(tni_unary_rows, function, type), type, predicate,
+               unary_cost[function], 2, arrays, p);
+}
+
+tn_status K(tni_cpu_binary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                            const double *p)
+{
+    const tni_array *arrays[] = { y, a, b };
+    bool predicate = function >= TNI_B_PREDICATES;
+    tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(y->dtype);
+
+    return run(binary_name[function], PICK(tni_binary_rows, function, type), type, predicate,
+               binary_cost[function], 3, arrays, p);
+}
+
+tn_status K(tni_cpu_ternary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                             const tni_array *c, const double *p)
+{
+    const tni_array *arrays[] = { y, a, b, c };
+    tn_dtype type = type_of(y->dtype);
+
+    return run(ternary_name[function], PICK(tni_ternary_rows, function, type), type, false,
+               ternary_cost[function], 4, arrays, p);
+}

@@ -1,0 +1,316 @@
+/*
+ * reduce.c - reductions over any axes of arrays of any strides.
+ *
+ * Axes are split into kept and reduced ones, each kind sorted by x's strides and merged. Where the reduced
+ * axes hold the smallest stride, results are taken one by one, along rows; otherwise whole stretches of
+ * neighbouring results are accumulated together, row after row (a bias gradient: [N,C] to [C]).
+ * Work is cut by fixed borders: a result whose slice is long gets several partial results, which are
+ * combined in order. So the bits depend on shape and strides alone.
+ */
+#include <string.h>
+
+#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/internal.h"
+
+enum { SLICE = 32768 }; /* elements in one task, about; also of one partial result */
+
+typedef struct axes {
+    int rank; /* 0: one element */
+    int64_t numel;
+    int64_t size[TN_MAX_RANK];
+    int64_t x[TN_MAX_RANK], y[TN_MAX_RANK]; /* strides */
+} axes;
+
+typedef struct job {
+    const tni_reducer *reducer;
+    tn_dtype type; /* TN_F32, TN_F64, TN_I64 */
+    tn_dtype dtype;
+    bool convert;
+    const char *x;
+    int64_t item;
+    axes kept, reduced;
+    bool by_cols;
+    int64_t cols;  /* size of the last kept axis, by_cols */
+    int64_t tiles; /* of TNI_BLOCK columns in them */
+    int64_t slice; /* reduced elements per partial result */
+    int64_t slices;
+    double p;
+    tni_acc *partial; /* [slices][kept.numel] */
+    /* of the pass that runs */
+    tni_pass pass;
+    const tni_acc *center; /* [kept.numel] or NULL */
+    tni_acc *acc;          /* [kept.numel] */
+} job;
+
+static void add_axis(axes *a, int64_t size, int64_t x, int64_t y)
+{
+    int j = a->rank++;
+
+    for (; j > 0 && a->x[j - 1] < x; j--) {
+        a->size[j] = a->size[j - 1];
+        a->x[j] = a->x[j - 1];
+        a->y[j] = a->y[j - 1];
+    }
+    a->size[j] = size;
+    a->x[j] = x;
+    a->y[j] = y;
+    a->numel *= size;
+}
+
+static void merge_axes(axes *a)
+{
+    int last = 0;
+
+    for (int d = 1; d < a->rank; d++) {
+        if (a->x[last] == a->x[d] * a->size[d] && a->y[last] == a->y[d] * a->size[d]) {
+            a->size[last] *= a->size[d];
+        } else {
+            last++;
+            a->size[last] = a->size[d];
+        }
+        a->x[last] = a->x[d];
+        a->y[last] = a->y[d];
+    }
+    if (a->rank > 0) a->rank = last + 1;
+}
+
+/* Offset in x of element i of the axes; *left: how many more follow at the last axis's stride. */
+static int64_t place(const axes *a, int64_t i, int64_t *left)
+{
+    int64_t at = 0;
+
+    *left = 1;
+    for (int d = a->rank - 1; d >= 0; d--) {
+        int64_t index = i % a->size[d];
+        if (d == a->rank - 1) *left = a->size[d] - index;
+        at += index * a->x[d];
+        i /= a->size[d];
+    }
+    return at;
+}
+
+static void one_row(const job *j, int64_t n, const char *x, int64_t stride, tni_acc *acc,
+                    const tni_acc *center)
+{
+    _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
+
+    if (!j->convert) {
+        j->reducer->row(j->pass, n, x, stride, acc, center, j->p);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += TNI_BLOCK) {
+        int64_t m = TNI_MIN(n - i, (int64_t)TNI_BLOCK);
+        K(tni_load)(j->type, m, buffer, x + i * stride * j->item, j->dtype, stride);
+        j->reducer->row(j->pass, m, buffer, 1, acc, center, j->p);
+    }
+}
+
+/* Result o, reduced elements [begin, end). */
+static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_acc *acc)
+{
+    const axes *r = &j->reduced;
+    int64_t left;
+    const char *x = j->x + place(&j->kept, o, &left) * j->item;
+    int64_t stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
+
+    *acc = j->reducer->identity(j->pass);
+    while (begin < end) {
+        int64_t at = place(r, begin, &left);
+        int64_t n = TNI_MIN(left, end - begin);
+        one_row(j, n, x + at * j->item, stride, acc, j->center ? j->center + o : NULL);
+        begin += n;
+    }
+}
+
+/* Results o ... o + cols, reduced elements [begin, end): each of them is a row of cols elements. */
+static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int64_t end, tni_acc *acc)
+{
+    const axes *r = &j->reduced;
+    _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
+    int64_t left;
+    const char *x = j->x + place(&j->kept, o, &left) * j->item;
+    int64_t row_stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
+    int64_t col_stride = j->kept.x[j->kept.rank - 1];
+    const tni_acc *center = j->center ? j->center + o : NULL;
+
+    for (int64_t i = 0; i < cols; i++) acc[i] = j->reducer->identity(j->pass);
+    while (begin < end) {
+        const char *at = x + place(r, begin, &left) * j->item;
+        int64_t n = TNI_MIN(left, end - begin);
+        if (!j->convert) {
+            j->reducer->cols(j->pass, n, cols, at, row_stride, col_stride, acc, center, j->p);
+        }
+        for (int64_t i = 0; j->convert && i < n; i++) {
+            K(tni_load)(j->type, cols, buffer, at + i * row_stride * j->item, j->dtype, col_stride);
+            j->reducer->cols(j->pass, 1, cols, buffer, cols, 1, acc, center, j->p);
+        }
+        begin += n;
+    }
+}
+
+/* Tasks are numbered slice by slice, within one by result or by tile of results. */
+static void tasks(void *context, int64_t first, int64_t last)
+{
+    const job *j = context;
+    int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
+
+    for (int64_t t = first; t < last; t++) {
+        int64_t slice = t / per_slice;
+        int64_t unit = t % per_slice;
+        int64_t begin = slice * j->slice;
+        int64_t end = TNI_MIN(begin + j->slice, j->reduced.numel);
+        tni_acc *to = j->slices > 1 ? j->partial + slice * j->kept.numel : j->acc;
+        if (j->by_cols) {
+            int64_t tile = unit % j->tiles * TNI_BLOCK;
+            int64_t o = unit / j->tiles * j->cols + tile;
+            cols_task(j, o, TNI_MIN(j->cols - tile, (int64_t)TNI_BLOCK), begin, end, to + o);
+        } else {
+            row_task(j, unit, begin, end, to + unit);
+        }
+    }
+}
+
+static void combine(void *context, int64_t first, int64_t last)
+{
+    const job *j = context;
+
+    memcpy(j->acc + first, j->partial + first, (size_t)(last - first) * sizeof(tni_acc));
+    for (int64_t s = 1; s < j->slices; s++) {
+        j->reducer->combine(j->pass, last - first, j->acc + first, j->partial + s * j->kept.numel + first);
+    }
+}
+
+static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
+{
+    int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
+    int64_t width = j->by_cols ? TNI_MIN(j->cols, (int64_t)TNI_BLOCK) : 1;
+    int64_t work = TNI_MIN(j->slice, j->reduced.numel) * width; /* elements of a task */
+
+    j->pass = pass;
+    j->acc = acc;
+    j->center = center;
+    tni_parallel(per_slice * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1), tasks, j);
+    if (j->slices > 1) {
+        tni_parallel(j->kept.numel, TNI_MAX(SLICE / j->slices, (int64_t)64), combine, j);
+    }
+}
+
+/* acc -> y, row by row of the kept axes. */
+static void write_results(const job *j, const tni_array *y, const tni_acc *acc)
+{
+    const axes *k = &j->kept;
+    int64_t cols = k->rank > 0 ? k->size[k->rank - 1] : 1;
+    int64_t stride = k->rank > 0 ? k->y[k->rank - 1] : 1;
+    int64_t item = (int64_t)tn_dtype_size(y->dtype);
+    tn_dtype type = j->type == TN_I64 ? TN_I64 : TN_F64;
+
+    for (int64_t o = 0; o < k->numel; o += cols) {
+        int64_t at = 0;
+        int64_t i = o / cols;
+        for (int d = k->rank - 2; d >= 0; d--) {
+            at += i % k->size[d] * k->y[d];
+            i /= k->size[d];
+        }
+        K(tni_store)(type, cols, (char *)y->data + at * item, y->dtype, stride, acc + o);
+    }
+}
+
+static tn_status plan(job *j, const tni_array *y, const tni_array *x)
+{
+    axes *k = &j->kept;
+    axes *r = &j->reduced;
+
+    k->rank = r->rank = 0;
+    k->numel = r->numel = 1;
+    for (int d = 0; d < x->rank; d++) {
+        if (x->size[d] == 1) continue;
+        if (y->size[d] == x->size[d]) add_axis(k, x->size[d], x->stride[d], y->stride[d]);
+        else add_axis(r, x->size[d], x->stride[d], 0);
+    }
+    merge_axes(k);
+    merge_axes(r);
+    j->x = x->data;
+    j->dtype = x->dtype;
+    j->item = (int64_t)tn_dtype_size(x->dtype);
+    j->type = x->dtype == TN_F64 ? TN_F64 : tn_dtype_is_float(x->dtype) ? TN_F32 : TN_I64;
+    j->convert = x->dtype != j->type;
+    j->reducer = j->type == TN_F32   ? &K32(tni_reducer)
+                 : j->type == TN_F64 ? &K64(tni_reducer)
+                                     : &K(tni_reducer);
+    j->by_cols = k->rank > 0 && r->rank > 0 && k->x[k->rank - 1] < r->x[r->rank - 1];
+    j->cols = k->rank > 0 ? k->size[k->rank - 1] : 1;
+    j->tiles = (j->cols - 1) / TNI_BLOCK + 1;
+    j->slice = SLICE;
+    if (j->by_cols) {
+        j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);
+    }
+    j->slices = r->numel > 0 ? (r->numel - 1) / j->slice + 1 : 1;
+    return TN_OK;
+}
+
+static double finish(int function, double acc, double n, double p, double center)
+{
+    switch (function) {
+    case TNI_R_mean: return acc / n;
+    case TNI_R_var: return acc / (n > p ? n - p : 0.0);
+    case TNI_R_norm: return p == 2.0 ? sqrt(acc) : p == 1.0 || p == INFINITY ? acc : pow(acc, 1.0 / p);
+    case TNI_R_logsumexp: return log(acc) + (center - center == 0.0 ? center : 0.0);
+    default: return acc;
+    }
+}
+
+static tni_pass first_pass(int function, double p)
+{
+    switch (function) {
+    case TNI_R_prod: return TNI_PROD;
+    case TNI_R_max:
+    case TNI_R_logsumexp: return TNI_LARGEST;
+    case TNI_R_min: return TNI_SMALLEST;
+    case TNI_R_max_abs: return TNI_LARGEST_ABS;
+    case TNI_R_any: return TNI_ANY;
+    case TNI_R_all: return TNI_ALL;
+    case TNI_R_sum_abs_pow: return TNI_SUM_ABS_POW;
+    case TNI_R_norm: return p == INFINITY ? TNI_LARGEST_ABS : TNI_SUM_ABS_POW;
+    default: return TNI_SUM;
+    }
+}
+
+tn_status K(tni_cpu_reduce)(int function, const tni_array *y, const tni_array *x, const double *p)
+{
+    job j;
+    bool centered = function == TNI_R_var || function == TNI_R_logsumexp;
+    size_t acc_bytes;
+    size_t rows;
+    size_t bytes;
+
+    plan(&j, y, x);
+    if (j.kept.numel == 0) return TN_OK;
+    j.p = p ? p[0] : 0.0;
+    rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
+    if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
+        !tni_mul_size(acc_bytes, rows, &bytes)) {
+        return tni_error(TN_E_NOMEM, "reduce: partial results do not fit in memory");
+    }
+    tni_acc few[8]; /* small reductions need no memory */
+    tni_acc *acc = bytes <= sizeof few ? few : tni_alloc(bytes);
+    if (!acc) return TN_E_NOMEM;
+    tni_acc *center = acc + (centered ? j.kept.numel : 0);
+    double n = (double)j.reduced.numel;
+    j.partial = center + j.kept.numel;
+    if (centered) {
+        run_pass(&j, first_pass(function, j.p), center, NULL);
+        for (int64_t o = 0; function == TNI_R_var && o < j.kept.numel; o++) center[o].f /= n;
+        run_pass(&j, function == TNI_R_var ? TNI_SUM_SQUARE_DIFF : TNI_SUM_EXP_DIFF, acc, center);
+    } else {
+        run_pass(&j, first_pass(function, j.p), acc, NULL);
+    }
+    if (j.type != TN_I64) {
+        for (int64_t o = 0; o < j.kept.numel; o++) {
+            acc[o].f = finish(function, acc[o].f, n, j.p, center[o].f);
+        }
+    }
+    write_results(&j, y, acc);
+    if (acc != few) tni_free(acc, bytes);
+    return TN_OK;
+}

@@ -1,0 +1,244 @@
+/*
+ * scan.c - along one axis: the first extreme with its index, and running sums.
+ *
+ * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and running sums
+ * of f32 are rounded once per element. If the axis is x's densest, lines are taken one by one; otherwise
+ * stretches of neighbouring lines advance together.
+ */
+#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/cpu/walk.h"
+#include "tensor/internal.h"
+
+enum { WORK = 16384 }; /* elements in a chunk, about */
+
+/* Lines: the elements of the walk are the lines' starts. Arrays: x first, then results. */
+typedef struct job {
+    tni_walk walk;
+    char *data[3];
+    int64_t item[3];
+    tn_dtype dtype[3];
+    int64_t n;         /* elements of a line */
+    int64_t stride[2]; /* along a line: of x, of y (cumsum) */
+    bool together;     /* neighbouring lines at once */
+    bool real;         /* buffers are double, else int64_t */
+    bool largest, reverse;
+} job;
+
+/* Lines in [begin, end) that lie in a row, at most TNI_BLOCK: how many. */
+static int64_t stretch(const tni_walk *w, const tni_cursor *c, int64_t left)
+{
+    int64_t m = TNI_MIN(w->size[w->rank - 1] - c->index[w->rank - 1], left);
+    return TNI_MIN(m, (int64_t)TNI_BLOCK);
+}
+
+/* Whether v beats best. NaN beats everything but an earlier NaN; the first of equals stays. */
+static inline bool beats(const job *j, tni_acc v, tni_acc best)
+{
+    if (!j->real) return j->largest ? v.i > best.i : v.i < best.i;
+    if (best.f != best.f) return false;
+    return v.f != v.f || (j->largest ? v.f > best.f : v.f < best.f);
+}
+
+static void load(const job *j, int64_t n, tni_acc *to, const char *x, int64_t stride)
+{
+    K(tni_load)(j->real ? TN_F64 : TN_I64, n, to, x, j->dtype[0], stride);
+}
+
+static void store(const job *j, int k, int64_t n, char *to, int64_t stride, const tni_acc *from)
+{
+    K(tni_store)(j->real ? TN_F64 : TN_I64, n, to, j->dtype[k], stride, from);
+}
+
+/* One line at x: best value and index. */
+static void extreme_of_line(const job *j, const char *x, tni_acc *best, int64_t *index)
+{
+    tni_acc v[TNI_BLOCK];
+
+    load(j, 1, best, x, 1);
+    *index = 0;
+    for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
+        int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
+        load(j, m, v, x + i * j->stride[0] * j->item[0], j->stride[0]);
+        for (int64_t k = 0; k < m; k++) {
+            if (beats(j, v[k], *best)) {
+                *best = v[k];
+                *index = i + k;
+            }
+        }
+    }
+}
+
+static void extreme_of_lines(const job *j, int64_t m, const char *x, tni_acc *best, int64_t *index)
+{
+    int64_t across = j->walk.stride[j->walk.rank - 1][0];
+    tni_acc v[TNI_BLOCK];
+
+    load(j, m, best, x, across);
+    for (int64_t k = 0; k < m; k++) index[k] = 0;
+    for (int64_t i = 1; i < j->n; i++) {
+        load(j, m, v, x + i * j->stride[0] * j->item[0], across);
+        for (int64_t k = 0; k < m; k++) {
+            if (beats(j, v[k], best[k])) {
+                best[k] = v[k];
+                index[k] = i;
+            }
+        }
+    }
+}
+
+static void extremes(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    tni_acc best[TNI_BLOCK];
+    int64_t index[TNI_BLOCK];
+    tni_cursor c;
+
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t m = stretch(w, &c, end - begin);
+        const int64_t *s = w->stride[w->rank - 1];
+        const char *x = j->data[0] + c.at[0] * j->item[0];
+        int64_t *to = (int64_t *)(void *)j->data[1] + c.at[1];
+
+        if (j->together) {
+            extreme_of_lines(j, m, x, best, index);
+        } else {
+            for (int64_t k = 0; k < m; k++) {
+                extreme_of_line(j, x + k * s[0] * j->item[0], &best[k], &index[k]);
+            }
+        }
+        for (int64_t k = 0; k < m; k++) to[k * s[1]] = index[k];
+        if (j->data[2]) store(j, 2, m, j->data[2] + c.at[2] * j->item[2], s[2], best);
+        begin += m;
+        if (begin < end) tni_cursor_step(&c, w, m);
+    }
+}
+
+/* a without the axis: what is left numbers the lines. */
+static tni_array without_axis(const tni_array *a, int axis)
+{
+    tni_array b = *a;
+    b.size[axis] = 1;
+    return b;
+}
+
+static void lines_init(job *j, int axis, int n_arrays, const tni_array *const *arrays)
+{
+    tni_array line[3];
+    const tni_array *list[] = { &line[0], &line[1], &line[2] };
+
+    for (int k = 0; k < n_arrays; k++) {
+        line[k] = without_axis(arrays[k], axis);
+        j->data[k] = arrays[k]->data;
+        j->dtype[k] = arrays[k]->dtype;
+        j->item[k] = (int64_t)tn_dtype_size(arrays[k]->dtype);
+    }
+    tni_walk_init(&j->walk, n_arrays, list);
+    j->n = arrays[0]->size[axis];
+    j->stride[0] = arrays[0]->stride[axis];
+    j->stride[1] = arrays[1]->stride[axis];
+    j->together = j->walk.size[j->walk.rank - 1] > 1 &&
+                  j->walk.stride[j->walk.rank - 1][0] < arrays[0]->stride[axis];
+    j->real = tn_dtype_is_float(arrays[0]->dtype);
+}
+
+tn_status K(tni_cpu_arg_reduce)(bool largest, const tni_array *value, const tni_array *index,
+                                const tni_array *x, int axis)
+{
+    const tni_array *arrays[] = { x, index, value };
+    job j;
+
+    if (x->rank == 0) {
+        if (value->data) {
+            tn_status status = K(tni_cpu_copy)(value, x);
+            if (status) return status;
+        }
+        *(int64_t *)index->data = 0;
+        return TN_OK;
+    }
+    j.data[2] = NULL;
+    lines_init(&j, axis, value->data ? 3 : 2, arrays);
+    if (j.walk.numel == 0) return TN_OK;
+    j.largest = largest;
+    tni_parallel(j.walk.numel, TNI_MAX(WORK / TNI_MAX(j.n, (int64_t)1), (int64_t)1), extremes, &j);
+    return TN_OK;
+}
+
+static void add_up(const job *j, int64_t n, tni_acc *v, tni_acc *sum)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (j->real) sum->f = v[i].f += sum->f;
+        else sum->i = v[i].i = (int64_t)((uint64_t)v[i].i + (uint64_t)sum->i);
+    }
+}
+
+static void sum_line(const job *j, const char *x, char *y)
+{
+    int64_t sign = j->reverse ? -1 : 1;
+    int64_t first = j->reverse ? j->n - 1 : 0;
+    tni_acc v[TNI_BLOCK];
+    tni_acc sum = { .i = 0 };
+
+    for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
+        int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
+        int64_t at = first + sign * i;
+        load(j, m, v, x + at * j->stride[0] * j->item[0], sign * j->stride[0]);
+        add_up(j, m, v, &sum);
+        store(j, 1, m, y + at * j->stride[1] * j->item[1], sign * j->stride[1], v);
+    }
+}
+
+static void sum_lines(const job *j, int64_t m, const char *x, char *y)
+{
+    const int64_t *across = j->walk.stride[j->walk.rank - 1];
+    tni_acc v[TNI_BLOCK];
+    tni_acc sum[TNI_BLOCK];
+
+    for (int64_t k = 0; k < m; k++) sum[k].i = 0;
+    for (int64_t i = 0; i < j->n; i++) {
+        int64_t at = j->reverse ? j->n - 1 - i : i;
+        load(j, m, v, x + at * j->stride[0] * j->item[0], across[0]);
+        for (int64_t k = 0; k < m; k++) add_up(j, 1, &v[k], &sum[k]);
+        store(j, 1, m, y + at * j->stride[1] * j->item[1], across[1], sum);
+    }
+}
+
+static void sums(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const tni_walk *w = &j->walk;
+    tni_cursor c;
+
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t m = stretch(w, &c, end - begin);
+        const int64_t *s = w->stride[w->rank - 1];
+        const char *x = j->data[0] + c.at[0] * j->item[0];
+        char *y = j->data[1] + c.at[1] * j->item[1];
+
+        if (j->together) {
+            sum_lines(j, m, x, y);
+        } else {
+            for (int64_t k = 0; k < m; k++) {
+                sum_line(j, x + k * s[0] * j->item[0], y + k * s[1] * j->item[1]);
+            }
+        }
+        begin += m;
+        if (begin < end) tni_cursor_step(&c, w, m);
+    }
+}
+
+tn_status K(tni_cpu_cumsum)(const tni_array *y, const tni_array *x, int axis, bool reverse)
+{
+    const tni_array *arrays[] = { x, y };
+    job j;
+
+    if (x->rank == 0) return K(tni_cpu_copy)(y, x);
+    lines_init(&j, axis, 2, arrays);
+    if (j.walk.numel == 0 || j.n == 0) return TN_OK;
+    j.reverse = reverse;
+    tni_parallel(j.walk.numel, TNI_MAX(WORK / j.n, (int64_t)1), sums, &j);
+    return TN_OK;
+}

@@ -1,0 +1,217 @@
+/*
+ * reduce.c - the inner loops of reductions over REAL.
+ *
+ * Sums: lanes inside a piece of PIECE elements, pieces added in double. In f32 the error is that of adding
+ * PIECE / lanes numbers, however long the row is. Columns add GROUP rows in REAL, as a tree, then in double.
+ */
+#include "tensor/cpu/pointwise.h"
+
+enum { PIECE = 512, GROUP = 8 };
+
+#define MATH(f) TNI_CAT3(tn, f, TNI_REAL_NAME)
+
+static tni_acc identity(tni_pass pass)
+{
+    switch (pass) {
+    case TNI_PROD:
+    case TNI_ALL: return (tni_acc){ .f = 1.0 };
+    case TNI_LARGEST: return (tni_acc){ .f = -INFINITY };
+    case TNI_SMALLEST: return (tni_acc){ .f = INFINITY };
+    default: return (tni_acc){ .f = 0.0 };
+    }
+}
+
+static inline double join(tni_pass pass, double a, double b)
+{
+    switch (pass) {
+    case TNI_PROD: return a * b;
+    case TNI_LARGEST:
+    case TNI_LARGEST_ABS: return b > a || b != b ? b : a;
+    case TNI_SMALLEST: return b < a || b != b ? b : a;
+    case TNI_ANY: return a != 0.0 || b != 0.0;
+    case TNI_ALL: return a != 0.0 && b != 0.0;
+    default: return a + b;
+    }
+}
+
+/* An infinite center (a row of -inf, or one with +inf) would give inf - inf. */
+static inline REAL finite_center(double center)
+{
+    return (REAL)(center - center == 0.0 ? center : 0.0);
+}
+
+/* What sums add up. pass is a constant wherever this is inlined. */
+TN_FN REAL term(tni_pass pass, REAL x, REAL center, REAL p)
+{
+    switch (pass) {
+    case TNI_SUM_ABS_POW: return p == 2 ? x * x : p == 1 ? MATH(abs)(x) : MATH(pow)(MATH(abs)(x), p);
+    case TNI_SUM_SQUARE_DIFF: return (x - center) * (x - center);
+    case TNI_SUM_EXP_DIFF: return MATH(exp)(x - center);
+    default: return x;
+    }
+}
+
+TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, REAL center, REAL p)
+{
+    double sum = 0.0;
+
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t m = n - begin < PIECE ? n - begin : PIECE;
+        int64_t quarter = m / 64 * 16; /* four chains of additions at once */
+        const REAL *at = x + begin * stride;
+        REAL s0 = 0;
+        REAL s1 = 0;
+        REAL s2 = 0;
+        REAL s3 = 0;
+
+        if (stride == 1) {
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+            for (int64_t i = 0; i < quarter; i++) {
+                s0 += term(pass, at[i], center, p);
+                s1 += term(pass, at[i + quarter], center, p);
+                s2 += term(pass, at[i + 2 * quarter], center, p);
+                s3 += term(pass, at[i + 3 * quarter], center, p);
+            }
+#pragma omp simd reduction(+ : s0)
+            for (int64_t i = 4 * quarter; i < m; i++) s0 += term(pass, at[i], center, p);
+        } else {
+            for (int64_t i = 0; i < m; i++) {
+                REAL t = term(pass, at[i * stride], center, p);
+                if (i & 1) s1 += t;
+                else s0 += t;
+            }
+        }
+        sum += (double)((s0 + s1) + (s2 + s3));
+    }
+    return sum;
+}
+
+/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. */
+TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bool absolute)
+{
+    REAL best = absolute ? (REAL)0 : (REAL)-INFINITY;
+    int nan = 0;
+
+    if (stride == 1) {
+#pragma omp simd reduction(max : best) reduction(| : nan)
+        for (int64_t i = 0; i < n; i++) {
+            REAL v = absolute ? MATH(abs)(x[i]) : sign * x[i];
+            best = v > best ? v : best;
+            nan |= v != v;
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            REAL v = absolute ? MATH(abs)(x[i * stride]) : sign * x[i * stride];
+            best = v > best ? v : best;
+            nan |= v != v;
+        }
+    }
+    return nan ? (double)NAN : (double)(sign * best);
+}
+
+static double count_row(int64_t n, const REAL *x, int64_t stride)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < n; i++) count += x[i * stride] != (REAL)0;
+    return (double)count;
+}
+
+static double prod_row(int64_t n, const REAL *x, int64_t stride)
+{
+    double product = 1.0;
+
+    for (int64_t i = 0; i < n; i++) product *= (double)x[i * stride];
+    return product;
+}
+
+static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_acc *acc,
+                const tni_acc *center, double p)
+{
+    const REAL *x = xx;
+    REAL c = center ? finite_center(center->f) : (REAL)0;
+    double v = 0.0;
+
+    switch (pass) {
+    case TNI_SUM: v = sum_row(TNI_SUM, n, x, stride, c, (REAL)p); break;
+    case TNI_SUM_SQUARE_DIFF: v = sum_row(TNI_SUM_SQUARE_DIFF, n, x, stride, c, (REAL)p); break;
+    case TNI_SUM_EXP_DIFF: v = sum_row(TNI_SUM_EXP_DIFF, n, x, stride, c, (REAL)p); break;
+    case TNI_SUM_ABS_POW:
+        v = p == 2 ? sum_row(TNI_SUM_ABS_POW, n, x, stride, c, 2)
+                   : sum_row(TNI_SUM_ABS_POW, n, x, stride, c, (REAL)p);
+        break;
+    case TNI_PROD: v = prod_row(n, x, stride); break;
+    case TNI_LARGEST: v = extreme_row(n, x, stride, 1, false); break;
+    case TNI_SMALLEST: v = extreme_row(n, x, stride, -1, false); break;
+    case TNI_LARGEST_ABS: v = extreme_row(n, x, stride, 1, true); break;
+    case TNI_ANY: v = count_row(n, x, stride) != 0.0; break;
+    case TNI_ALL: v = count_row(n, x, stride) == (double)n; break;
+    }
+    acc->f = join(pass, acc->f, v);
+}
+
+TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs, int64_t cs,
+                    tni_acc *acc, const REAL *c, REAL p)
+{
+    int64_t r = 0;
+
+    if (cs == 1) {
+        for (; r + GROUP <= rows; r += GROUP) {
+            const REAL *at = x + r * rs;
+#pragma omp simd
+            for (int64_t j = 0; j < cols; j++) {
+                REAL s01 = term(pass, at[j], c[j], p) + term(pass, at[j + rs], c[j], p);
+                REAL s23 = term(pass, at[j + 2 * rs], c[j], p) + term(pass, at[j + 3 * rs], c[j], p);
+                REAL s45 = term(pass, at[j + 4 * rs], c[j], p) + term(pass, at[j + 5 * rs], c[j], p);
+                REAL s67 = term(pass, at[j + 6 * rs], c[j], p) + term(pass, at[j + 7 * rs], c[j], p);
+                acc[j].f += (double)((s01 + s23) + (s45 + s67));
+            }
+        }
+    }
+    for (; r < rows; r++) {
+        const REAL *at = x + r * rs;
+        for (int64_t j = 0; j < cols; j++) acc[j].f += (double)term(pass, at[j * cs], c[j], p);
+    }
+}
+
+TN_FN void join_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs, int64_t cs,
+                     tni_acc *acc)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *at = x + r * rs;
+        for (int64_t j = 0; j < cols; j++) {
+            REAL v = pass == TNI_LARGEST_ABS ? MATH(abs)(at[j * cs]) : at[j * cs];
+            acc[j].f = join(pass, acc[j].f, (double)v);
+        }
+    }
+}
+
+static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t rs, int64_t cs,
+                 tni_acc *acc, const tni_acc *center, double p)
+{
+    const REAL *x = xx;
+    REAL c[TNI_BLOCK];
+
+    for (int64_t j = 0; j < n; j++) c[j] = center ? finite_center(center[j].f) : (REAL)0;
+    switch (pass) {
+    case TNI_SUM: sum_cols(TNI_SUM, rows, n, x, rs, cs, acc, c, (REAL)p); break;
+    case TNI_SUM_SQUARE_DIFF:
+        sum_cols(TNI_SUM_SQUARE_DIFF, rows, n, x, rs, cs, acc, c, (REAL)p);
+        break;
+    case TNI_SUM_EXP_DIFF: sum_cols(TNI_SUM_EXP_DIFF, rows, n, x, rs, cs, acc, c, (REAL)p); break;
+    case TNI_SUM_ABS_POW: sum_cols(TNI_SUM_ABS_POW, rows, n, x, rs, cs, acc, c, (REAL)p); break;
+    case TNI_PROD: join_cols(TNI_PROD, rows, n, x, rs, cs, acc); break;
+    case TNI_LARGEST: join_cols(TNI_LARGEST, rows, n, x, rs, cs, acc); break;
+    case TNI_SMALLEST: join_cols(TNI_SMALLEST, rows, n, x, rs, cs, acc); break;
+    case TNI_LARGEST_ABS: join_cols(TNI_LARGEST_ABS, rows, n, x, rs, cs, acc); break;
+    case TNI_ANY: join_cols(TNI_ANY, rows, n, x, rs, cs, acc); break;
+    case TNI_ALL: join_cols(TNI_ALL, rows, n, x, rs, cs, acc); break;
+    }
+}
+
+static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other)
+{
+    for (int64_t j = 0; j < n; j++) acc[j].f = join(pass, acc[j].f, other[j].f);
+}
+
+const tni_reducer K(tni_reducer) = { identity, row, cols, combine };

@@ -1,0 +1,146 @@
+/* op_table.c - the rows of op_rows_*.def and op_refusals.def as tables, and their golden cases. */
+#include "op_table.h"
+
+#define AXES(...) (const int[]){ __VA_ARGS__ }, (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int))
+#define ALL NULL, 0
+
+/* Pieces have different shapes: they are told apart by a factor and joined again. */
+static tn_tensor *joined(tn_tensor **part, int n, int axis)
+{
+    tn_tensor *scaled[8];
+    for (int i = 0; i < n; i++) scaled[i] = tn_mul_scalar(part[i], i + 1);
+    return n < 1 ? NULL : tn_cat(scaled, n, axis);
+}
+
+static tn_tensor *split_scaled(tn_tensor *x, int64_t size, int axis)
+{
+    tn_tensor *part[8] = { NULL };
+    return joined(part, tn_split(x, size, axis, part, 8), axis);
+}
+
+static tn_tensor *chunk_scaled(tn_tensor *x, int n, int axis)
+{
+    tn_tensor *part[8] = { NULL };
+    return joined(part, tn_chunk(x, n, axis, part), axis);
+}
+
+/* Gradients reach one output of several: the others are absent. */
+static tn_tensor *split_second(tn_tensor *x)
+{
+    tn_tensor *part[8] = { NULL };
+    return tn_split(x, 2, 0, part, 8) < 2 ? NULL : tn_mul_scalar(part[1], 3);
+}
+
+static tn_tensor *extreme_index(tn_tensor *x, bool largest)
+{
+    tn_tensor *index = NULL;
+    return (largest ? tn_max(x, 1, false, &index) : tn_min(x, 1, false, &index)) ? index : NULL;
+}
+
+static tn_tensor *extreme_both(tn_tensor *x, bool largest)
+{
+    tn_tensor *index = NULL;
+    tn_tensor *value = largest ? tn_max(x, 1, false, &index) : tn_min(x, 1, false, &index);
+    return value ? tn_mul(value, index) : NULL;
+}
+
+/* The same mask at every call. */
+static tn_tensor *dropout_seeded(tn_tensor *x)
+{
+    tn_manual_seed(7);
+    return tn_dropout(x, 0.4, true);
+}
+
+/* y and the running statistics after it, which are changed in place. */
+static tn_tensor *batch_norm_running(tn_tensor **x)
+{
+    tn_tensor *mean = tn_clone(x[3]);
+    tn_tensor *var = tn_clone(x[4]);
+    tn_tensor *y = tn_batch_norm(x[0], x[1], x[2], mean, var, true, 0.3, 1e-5);
+    return tn_cat((tn_tensor *[]){ tn_flatten(y, 0, -1), mean, var }, 3, 0);
+}
+
+#define ROW(name, op, flags, ...)                                                                  \
+    static tn_tensor *row_##name(tn_tensor **x) { return __VA_ARGS__; }
+#include "op_rows_movement.def"
+#include "op_rows_elementwise.def"
+#include "op_rows_reductions.def"
+#include "op_rows_products.def"
+#include "op_rows_losses.def"
+#include "op_rows_layers.def"
+#undef ROW
+
+const op_row op_rows[] = {
+#define ROW(name, op, flags, ...) { #name, #op, flags, row_##name },
+#include "op_rows_movement.def"
+#include "op_rows_elementwise.def"
+#include "op_rows_reductions.def"
+#include "op_rows_products.def"
+#include "op_rows_losses.def"
+#include "op_rows_layers.def"
+#undef ROW
+};
+const int n_op_rows = sizeof op_rows / sizeof *op_rows;
+
+#define zeros(...) tn_zeros(TN_SHAPE(__VA_ARGS__))
+#define bools(...) tn_full_as(TN_SHAPE(__VA_ARGS__), 0, TN_BOOL, tn_cpu())
+#define indices(...) tn_full_as(TN_SHAPE(__VA_ARGS__), 0, TN_I64, tn_cpu())
+#define PASTE(a, b) a##b
+#define LINE_NAME(line) PASTE(refused_, line)
+
+#define REFUSED(op, status, text, ...)                                                             \
+    static tn_tensor *LINE_NAME(__LINE__)(void) { return __VA_ARGS__; }
+#include "op_refusals.def"
+#undef REFUSED
+
+const op_refusal op_refusals[] = {
+#define REFUSED(op, status, text, ...) { #op, status, text, LINE_NAME(__LINE__), #__VA_ARGS__ },
+#include "op_refusals.def"
+#undef REFUSED
+};
+const int n_op_refusals = sizeof op_refusals / sizeof *op_refusals;
+
+tn_list *op_golden(void)
+{
+    return tn_load_tensors(golden_path("ops.safetensors"), NULL);
+}
+
+static tn_tensor *find(const tn_list *list, const char *row, const char *part, tn_dtype dtype)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s/%s", row, part);
+    for (int i = 0; i < list->n; i++) {
+        if (strcmp(list->entry[i].name, name) != 0) continue;
+        tn_tensor *t = list->entry[i].tensor;
+        return tn_dtype_of(t) == TN_F64 ? tn_to_dtype(t, dtype) : t;
+    }
+    return NULL;
+}
+
+op_case op_load(const op_row *row, tn_dtype dtype)
+{
+    op_case c = { 0 };
+    tn_list *list = op_golden();
+    assert_made(list);
+    for (; c.n < OP_MAX_IN; c.n++) {
+        char part[16];
+        snprintf(part, sizeof part, "in%d", c.n);
+        c.in[c.n] = find(list, row->name, part, dtype);
+        if (!c.in[c.n]) break;
+        snprintf(part, sizeof part, "grad%d", c.n);
+        c.grad[c.n] = find(list, row->name, part, dtype);
+        c.differentiable[c.n] = c.grad[c.n] || (row->flags & ROW_NO_GOLDEN);
+    }
+    c.out = find(list, row->name, "out", TN_F64);
+    c.seed = find(list, row->name, "seed", dtype);
+    ck_assert_msg(c.n > 0, "%s: not in ops.safetensors: run tests/golden/make_ops.py", row->name);
+    return c;
+}
+
+tn_tensor *op_leaf(tn_tensor *t, bool requires_grad)
+{
+    tn_tensor *leaf = tn_detach(t);
+    assert_made(leaf);
+    if (requires_grad) assert_ok(tn_set_requires_grad(leaf, true));
+    return leaf;
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Compiles the README's program exactly as shown, with the README's own command, and runs it.
+# usage: tests/readme_check.sh BUILD-FOLDER
+#
+# Seen to fail: tn_item renamed to tn_value in the README's program.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The Nth fenced block of a language.
+block() {
+    awk -v fence="\`\`\`$1" -v wanted="$2" '
+        $0 == fence && !inside { inside = 1; n++; next }
+        $0 == "```" && inside { inside = 0; next }
+        inside && n == wanted' "$root/README.md"
+}
+
+cd "$work"
+ln -s "$build" build
+block c 1 >mine.c
+block sh 1 >compile.sh
+[ -s mine.c ] && [ -s compile.sh ]
+grep -q '^cc mine.c' compile.sh
+export CFLAGS=
+bash -eu compile.sh
+./mine >log
+cat log
+# The loss falls: the last line's is below a quarter of the first one's.
+awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first / 4) }' log
+[ -s net.safetensors ]
+
+# The lines of "Reading values" compile too, warnings being errors.
+{
+    echo '#include <tenon/tenon.h>'
+    echo 'double reading(tn_tensor *x, tn_tensor *loss)'
+    echo '{'
+    block c 2
+    echo '    return loss_now + corner + data[0] + copy[0];'
+    echo '}'
+} >reading.c
+cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o \
+    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags tenon)

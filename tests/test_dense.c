@@ -1,0 +1,782 @@
+/*
+ * test_dense.c - products, convolution, pooling, attention: against the plainest loops in double, over
+ * awkward sizes and layouts, and bit for bit over thread counts.
+ *
+ * Seen to fail: in gemm.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm); in
+ * attention.c, soften returning 1 for the shrink factor (attention_many_keys).
+ */
+#include "common.h"
+
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "tensor/cpu/cpu.h"
+
+static const int64_t awkward[] = { 0, 1, 7, 33, 257 };
+enum { N_AWKWARD = 5 };
+
+/* ---- gemm: the slot itself ---------------------------------------------------------------------------- */
+
+/* Memory with a value for every element, rounded to dtype; get reads it as a double. */
+typedef struct block {
+    void *p;
+    tn_dtype dtype;
+} block;
+
+static block block_new(tn_dtype dtype, int64_t n, uint64_t seed)
+{
+    block b = { malloc((size_t)(n + 1) * 8), dtype };
+    uint64_t s = seed * 7919 + 1;
+    for (int64_t i = 0; i < n; i++) {
+        s = s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        double v = (double)(s >> 40) / 16777216.0 - 0.5;
+        if (dtype == TN_F32)
+            ((float *)b.p)[i] = (float)v;
+        else
+            ((double *)b.p)[i] = v;
+    }
+    return b;
+}
+
+static double get(const void *p, tn_dtype dtype, int64_t i)
+{
+    return dtype == TN_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+}
+
+/* Runs g and compares C with the triple loop. C starts as NaN, or as numbers when it accumulates. */
+static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
+{
+    int64_t c_size = g.batch * g.c_batch + g.m * g.c_row + g.n + 8;
+    block a = block_new(g.dtype, a_size, 1);
+    block b = block_new(g.dtype, b_size, 2);
+    block bias = block_new(g.dtype, g.n, 3);
+    block c = block_new(g.dtype, c_size, 4);
+    block before = block_new(g.dtype, c_size, 4);
+    size_t item = g.dtype == TN_F32 ? 4 : 8;
+    if (!g.accumulate) {
+        memset(c.p, 0xff, (size_t)c_size * item);
+        memset(before.p, 0xff, (size_t)c_size * item);
+    }
+    g.a = a.p;
+    g.b = b.p;
+    g.c = c.p;
+    g.bias = g.bias ? bias.p : NULL;
+    assert_ok(tni_cpu_backend()->gemm(&g));
+    double tolerance = (g.dtype == TN_F32 ? 1e-6 : 1e-15) * (double)(g.k + 8);
+    char *touched = calloc((size_t)c_size, 1);
+    for (int64_t z = 0; z < g.batch; z++)
+        for (int64_t i = 0; i < g.m; i++)
+            for (int64_t j = 0; j < g.n; j++) {
+                int64_t at = z * g.c_batch + i * g.c_row + j;
+                double sum = g.accumulate ? get(before.p, g.dtype, at) : 0;
+                if (g.bias) sum += get(bias.p, g.dtype, j);
+                for (int64_t k = 0; k < g.k; k++)
+                    sum += get(a.p, g.dtype, z * g.a_batch + i * g.a_row + k * g.a_col) *
+                           get(b.p, g.dtype, z * g.b_batch + k * g.b_row + j * g.b_col);
+                double got = get(c.p, g.dtype, at);
+                touched[at] = 1;
+                ck_assert_msg(fabs(got - sum) <= tolerance, "%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g",
+                              tn_dtype_name(g.dtype), (int)g.m, (int)g.n, (int)g.k, (int)g.batch, (int)z, (int)i,
+                              (int)j, got, sum);
+            }
+    for (int64_t i = 0; i < c_size; i++)
+        ck_assert_msg(touched[i] || !memcmp((char *)c.p + (size_t)i * item, (char *)before.p + (size_t)i * item, item),
+                      "element %d beside C was written", (int)i);
+    free(touched);
+    free(a.p);
+    free(b.p);
+    free(c.p);
+    free(bias.p);
+    free(before.p);
+}
+
+/* One product with dense or transposed operands; rows of C `gap` further apart than they need be. */
+static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool bias, bool accumulate,
+                        int64_t gap)
+{
+    tni_gemm g = { .dtype = dtype, .m = m, .n = n, .k = k, .batch = 1, .accumulate = accumulate };
+    g.bias = bias ? "" : NULL;
+    g.a_row = ta ? 1 : k;
+    g.a_col = ta ? m : 1;
+    g.b_row = tb ? 1 : n;
+    g.b_col = tb ? k : 1;
+    g.c_row = n + gap;
+    check_gemm(g, m * k, k * n);
+}
+
+START_TEST(gemm_awkward_sizes)
+{
+    tn_dtype dtype = _i % 2 ? TN_F64 : TN_F32;
+    int64_t m = awkward[_i / 2];
+    for (int j = 0; j < N_AWKWARD; j++)
+        for (int l = 0; l < N_AWKWARD; l++)
+            for (int t = 0; t < 4; t++)
+                check_plain(dtype, m, awkward[j], awkward[l], t & 1, t & 2, (j + l + t) & 1, (l + t) & 2, l);
+}
+END_TEST
+
+/* Above the sizes where C is cut into tiles, k into parts, and vectors into pieces. */
+static const int64_t large[][3] = {
+    { 300, 90, 130 }, { 90, 300, 130 }, { 128, 128, 130 }, { 64, 48, 2050 }, { 100, 30, 4100 },
+    { 1, 700, 600 },  { 700, 1, 600 },  { 1, 1, 70000 },   { 2049, 20, 17 }, { 17, 2049, 20 },
+};
+
+START_TEST(gemm_large_sizes)
+{
+    const int64_t *s = large[_i / 2];
+    for (int t = 0; t < 8; t++)
+        check_plain(_i % 2 ? TN_F64 : TN_F32, s[0], s[1], s[2], t & 1, t & 2, t & 4, t == 3 || t == 5, t == 6 ? 5 : 0);
+}
+END_TEST
+
+START_TEST(gemm_strides)
+{
+    for (int d = 0; d < 2; d++) {
+        tn_dtype dtype = d ? TN_F64 : TN_F32;
+        for (int64_t size = 1; size <= 40; size += 13) {
+            int64_t m = size + 2;
+            int64_t n = size;
+            int64_t k = 2 * size - 1;
+            tni_gemm g = { .dtype = dtype, .m = m, .n = n, .k = k, .batch = 3, .c_row = n, .c_batch = m * n };
+            /* no unit stride: every second column of every third row */
+            g.a_row = 6 * k;
+            g.a_col = 2;
+            g.a_batch = 6 * k * m;
+            g.b_row = 3;
+            g.b_col = 3 * k;
+            g.b_batch = 3 * k * n;
+            check_gemm(g, 6 * k * m * 3, 3 * k * n * 3);
+            /* expanded: all rows of A are one row, all columns of B one column */
+            g.a_row = 0;
+            g.a_col = 1;
+            g.a_batch = k;
+            g.b_row = 1;
+            g.b_col = 0;
+            g.b_batch = 0;
+            check_gemm(g, 3 * k, k);
+            /* overlapping rows: a leading dimension below the row's length */
+            g.a_row = 1;
+            g.a_col = 1;
+            check_gemm(g, 3 * k + m, k);
+        }
+    }
+}
+END_TEST
+
+START_TEST(gemm_batches)
+{
+    tni_gemm g = { .dtype = _i ? TN_F64 : TN_F32, .m = 37, .n = 18, .k = 21, .batch = 40, .c_row = 18 };
+    g.a_row = 21;
+    g.a_col = 1;
+    g.a_batch = 37 * 21;
+    g.b_row = 1;
+    g.b_col = 21;
+    g.b_batch = 18 * 21;
+    g.c_batch = 37 * 18;
+    check_gemm(g, 40 * 37 * 21, 40 * 18 * 21);
+    g.b_batch = 0;
+    check_gemm(g, 40 * 37 * 21, 18 * 21);
+    g.batch = 5; /* a batch of products that are themselves cut */
+    g.m = 150;
+    g.k = 120;
+    g.a_row = 120;
+    g.a_batch = 150 * 120;
+    g.b_col = 120;
+    g.b_batch = 18 * 120;
+    g.c_batch = 150 * 18 + 7;
+    check_gemm(g, 5 * 150 * 120, 5 * 18 * 120);
+}
+END_TEST
+
+START_TEST(gemm_keeps_the_callers_threads)
+{
+#ifdef _OPENMP
+    for (int n = 1; n <= 4; n++) {
+        omp_set_num_threads(n);
+        check_plain(TN_F32, 300, 90, 130, false, true, true, false, 0);
+        check_plain(TN_F32, 7, 7, 7, false, true, true, false, 0);
+        ck_assert_int_eq(omp_get_max_threads(), n);
+    }
+    omp_set_num_threads(2);
+    /* inside somebody else's region, and in a team of one */
+#pragma omp parallel num_threads(2)
+    {
+#pragma omp critical
+        check_plain(TN_F32, 300, 90, 130, false, true, true, false, 0);
+    }
+#pragma omp parallel num_threads(1)
+    check_plain(TN_F32, 300, 90, 130, false, true, true, false, 0);
+    ck_assert_int_eq(omp_get_max_threads(), 2);
+#endif
+}
+END_TEST
+
+START_TEST(gemm_refuses_integers)
+{
+    int64_t v = 1;
+    tni_gemm g = { .dtype = TN_I64, .m = 1, .n = 1, .k = 1, .batch = 1, .a = &v, .b = &v, .c = &v };
+    assert_fails(tni_cpu_backend()->gemm(&g), TN_E_UNSUPPORTED, "i64");
+}
+END_TEST
+
+/* ---- the same bits for any number of threads ------------------------------------------------------------- */
+
+typedef tn_tensor *(*compute)(int which);
+
+static void same_bits(compute f, int which)
+{
+    uint64_t first = 0;
+    for (int threads = 1; threads <= 4; threads++) {
+        tn_scope s = tn_scope_begin();
+        assert_ok(tn_set_num_threads(threads));
+        tn_tensor *y = f(which);
+        assert_made(y);
+        uint64_t hash = tn_hash(y);
+        if (threads == 1) first = hash;
+        ck_assert_msg(hash == first, "case %d: other bits with %d threads", which, threads);
+        tn_scope_end(s);
+    }
+}
+
+static tn_tensor *some_gemm(int which)
+{
+    static const int64_t sizes[][4] = {
+        { 333, 77, 1000, 0 }, { 128, 512, 784, 1 }, { 128, 128, 2048, 2 }, { 64, 300, 100, 3 }, { 1, 3000, 500, 1 },
+        { 3000, 1, 500, 0 },  { 1024, 640, 256, 1 }, { 97, 97, 97, 2 },     { 40, 30, 9000, 2 },
+    };
+    const int64_t *s = sizes[which % 9];
+    tn_dtype dtype = which < 9 ? TN_F32 : TN_F64;
+    bool ta = s[3] & 2;
+    bool tb = s[3] & 1;
+    tn_tensor *a = random_as(ta ? TN_SHAPE(s[2], s[0]) : TN_SHAPE(s[0], s[2]), -1, 1, 1, dtype);
+    tn_tensor *b = random_as(tb ? TN_SHAPE(s[1], s[2]) : TN_SHAPE(s[2], s[1]), -1, 1, 2, dtype);
+    return tn_matmul(ta ? tn_transpose(a, 0, 1) : a, tb ? tn_transpose(b, 0, 1) : b);
+}
+
+START_TEST(same_bits_gemm) { same_bits(some_gemm, _i); }
+END_TEST
+
+/* Forward and all gradients of f in one vector. */
+static tn_tensor *with_gradients(tn_tensor *y, tn_tensor **x, int n)
+{
+    tn_tensor *all[6] = { NULL };
+    tn_tensor *grads[5];
+    tn_tensor *seed = random_as(tn_shape_get(y), -1, 1, 9, tn_dtype_of(y));
+    assert_made(y);
+    assert_ok(tn_gradients(1, &y, &seed, n, x, grads, 0));
+    all[0] = tn_reshape(tn_detach(y), TN_SHAPE(tn_numel(y)));
+    for (int i = 0; i < n; i++) all[i + 1] = tn_reshape(grads[i], TN_SHAPE(tn_numel(grads[i])));
+    return tn_cat(all, n + 1, 0);
+}
+
+static tn_tensor *leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
+{
+    tn_tensor *t = random_as(shape, -1, 1, seed, dtype);
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
+static tn_tensor *some_convolution(int which)
+{
+    tn_tensor *x[3];
+    tn_conv2d_spec spec = { .padding = { 1, 1 }, .groups = which % 3 == 2 ? 4 : 1 };
+    int64_t n = which % 3 == 1 ? 1 : 37;
+    x[0] = leaf(TN_SHAPE(n, 16, 13, 11), 1, TN_F32);
+    x[1] = leaf(TN_SHAPE(24, 16 / spec.groups, 3, 3), 2, TN_F32);
+    x[2] = leaf(TN_SHAPE(24), 3, TN_F32);
+    return with_gradients(tn_conv2d(x[0], x[1], x[2], spec), x, 3);
+}
+
+START_TEST(same_bits_conv2d) { same_bits(some_convolution, _i); }
+END_TEST
+
+static tn_tensor *some_attention(int which)
+{
+    tn_tensor *x[3];
+    int64_t heads = which < 2 ? 1 : 20;
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(heads, 3, 150, 16), (uint64_t)i + 1, TN_F32);
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, which % 2, 0);
+    return with_gradients(y, x, 3);
+}
+
+START_TEST(same_bits_attention) { same_bits(some_attention, _i); }
+END_TEST
+
+static tn_tensor *some_linear(int which)
+{
+    tn_tensor *x[3];
+    (void)which;
+    x[0] = leaf(TN_SHAPE(32, 64, 48), 1, TN_F32);
+    x[1] = leaf(TN_SHAPE(96, 48), 2, TN_F32);
+    x[2] = leaf(TN_SHAPE(96), 3, TN_F32);
+    return with_gradients(tn_linear(x[0], x[1], x[2]), x, 3);
+}
+
+START_TEST(same_bits_linear) { same_bits(some_linear, 0); }
+END_TEST
+
+/* ---- matmul ------------------------------------------------------------------------------------------------ */
+
+/* All elements, row-major, as doubles; the caller frees. */
+static double *values(const tn_tensor *t)
+{
+    size_t n = (size_t)tn_numel(t);
+    double *v = malloc((n + 1) * sizeof *v);
+    assert_ok(tn_copy_out(t, v, n * sizeof *v, TN_F64));
+    return v;
+}
+
+/* [P, m, k] times [P, k, n] by loops, from dense doubles. */
+static tn_tensor *plain_product(tn_tensor *a, tn_tensor *b, tn_shape out)
+{
+    int64_t m = out.size[out.rank - 2];
+    int64_t n = out.size[out.rank - 1];
+    int64_t k = tn_size(a, -1);
+    int64_t products = m > 0 && n > 0 ? tn_numel(tn_expand(tn_scalar(0), out)) / (m * n) : 0;
+    double *x = values(a);
+    double *w = values(b);
+    double *y = calloc((size_t)(products * m * n) + 1, sizeof *y);
+    for (int64_t p = 0; p < products; p++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t l = 0; l < k; l++)
+                    y[(p * m + i) * n + j] += x[(p * m + i) * k + l] * w[(p * k + l) * n + j];
+    tn_tensor *t = from_f64(y, out);
+    free(x);
+    free(w);
+    free(y);
+    return t;
+}
+
+START_TEST(matmul_layouts)
+{
+    /* every layout of either side, over broadcast batches */
+    tn_tensor *a = random_f64(TN_SHAPE(3, 1, 5, 7), -1, 1, 1);
+    tn_tensor *b = random_f64(TN_SHAPE(4, 7, 6), -1, 1, 2);
+    tn_shape out = TN_SHAPE(3, 4, 5, 6);
+    tn_tensor *expected = plain_product(tn_contiguous(tn_expand(a, TN_SHAPE(3, 4, 5, 7))),
+                                        tn_contiguous(tn_expand(b, TN_SHAPE(3, 4, 7, 6))), out);
+    tn_tensor *as[] = { a, as_transposed(a), as_strided(a), tn_expand(a, TN_SHAPE(3, 4, 5, 7)) };
+    tn_tensor *bs[] = { b, as_transposed(b), as_strided(b), tn_expand(b, TN_SHAPE(3, 4, 7, 6)) };
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) assert_close(tn_matmul(as[i], bs[j]), expected, 1e-13, 1e-14);
+}
+END_TEST
+
+START_TEST(matmul_views_copy_nothing)
+{
+    tn_tensor *a = random_f64(TN_SHAPE(4, 5, 7), -1, 1, 1);
+    tn_tensor *b = random_f64(TN_SHAPE(6, 7), -1, 1, 2);
+    tn_tensor *heads = tn_transpose(random_f64(TN_SHAPE(2, 9, 3, 4), -1, 1, 3), 1, 2);
+    int64_t before = tn_memory().data_allocations;
+    assert_made(tn_matmul(a, tn_transpose(b, 0, 1)));
+    assert_made(tn_matmul(tn_transpose(a, 1, 2), a));
+    assert_made(tn_matmul(heads, tn_transpose(heads, -1, -2)));
+    assert_made(tn_linear(a, b, TN_NONE));
+    ck_assert_int_eq(tn_memory().data_allocations - before, 4);
+}
+END_TEST
+
+/* ---- convolution ---------------------------------------------------------------------------------------------- */
+
+typedef struct conv_case {
+    int64_t n, c, h, w, o, kh, kw;
+    tn_conv2d_spec spec;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    { 3, 4, 9, 8, 6, 3, 3, { .padding = { 1, 1 } } },
+    { 2, 3, 28, 28, 8, 3, 3, { .padding = { 1, 1 } } },
+    { 2, 4, 9, 8, 6, 1, 1, { .groups = 2 } },
+    { 2, 4, 9, 8, 6, 1, 1, { .stride = { 2, 3 } } },
+    { 1, 6, 17, 12, 9, 3, 2, { .stride = { 2, 1 }, .padding = { 2, 1 }, .dilation = { 1, 3 }, .groups = 3 } },
+    { 2, 2, 7, 7, 4, 5, 5, { .padding = { 4, 4 }, .dilation = { 2, 2 } } },
+    { 1, 1, 1, 1, 1, 1, 1, { .padding = { 3, 0 } } },
+    { 1, 3, 5, 4, 2, 2, 3, { .stride = { 3, 4 }, .padding = { 5, 7 } } },
+    { 20, 3, 6, 6, 5, 3, 3, { .padding = { 0, 1 } } },
+    { 1, 40, 130, 40, 16, 3, 3, { .padding = { 1, 1 } } }, /* more than one block */
+    { 1, 32, 12, 12, 32, 3, 3, { .stride = { 2, 2 }, .padding = { 1, 1 } } },
+};
+enum { N_CONV = sizeof conv_cases / sizeof *conv_cases };
+
+static tn_tensor *plain_conv2d(const conv_case *s, tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_shape out)
+{
+    int64_t groups = s->spec.groups ? s->spec.groups : 1;
+    int64_t cg = s->c / groups;
+    int64_t og = s->o / groups;
+    double *xv = values(x);
+    double *wv = values(w);
+    double *bv = values(b);
+    double *y = calloc((size_t)tn_numel(tn_expand(tn_scalar(0), out)) + 1, sizeof *y);
+    int64_t at = 0;
+    for (int64_t n = 0; n < s->n; n++)
+        for (int64_t o = 0; o < s->o; o++)
+            for (int64_t i = 0; i < out.size[2]; i++)
+                for (int64_t j = 0; j < out.size[3]; j++, at++) {
+                    double sum = bv[o];
+                    for (int64_t c = 0; c < cg; c++)
+                        for (int64_t r = 0; r < s->kh; r++)
+                            for (int64_t q = 0; q < s->kw; q++) {
+                                const int64_t *d = s->spec.dilation;
+                                const int64_t *t = s->spec.stride;
+                                int64_t row = i * (t[0] ? t[0] : 1) + r * (d[0] ? d[0] : 1) - s->spec.padding[0];
+                                int64_t col = j * (t[1] ? t[1] : 1) + q * (d[1] ? d[1] : 1) - s->spec.padding[1];
+                                if (row < 0 || row >= s->h || col < 0 || col >= s->w) continue;
+                                sum += wv[((o * cg + c) * s->kh + r) * s->kw + q] *
+                                       xv[((n * s->c + o / og * cg + c) * s->h + row) * s->w + col];
+                            }
+                    y[at] = sum;
+                }
+    tn_tensor *t = from_f64(y, out);
+    free(xv);
+    free(wv);
+    free(bv);
+    free(y);
+    return t;
+}
+
+START_TEST(conv2d_against_loops)
+{
+    const conv_case *s = &conv_cases[_i];
+    int64_t groups = s->spec.groups ? s->spec.groups : 1;
+    tn_tensor *x = random_f64(TN_SHAPE(s->n, s->c, s->h, s->w), -1, 1, 1);
+    tn_tensor *w = random_f64(TN_SHAPE(s->o, s->c / groups, s->kh, s->kw), -1, 1, 2);
+    tn_tensor *b = random_f64(TN_SHAPE(s->o), -1, 1, 3);
+    tn_tensor *y = tn_conv2d(x, w, b, s->spec);
+    assert_made(y);
+    assert_close(y, plain_conv2d(s, x, w, b, tn_shape_get(y)), 1e-12, 1e-12);
+    assert_close(tn_conv2d(as_strided(x), as_transposed(w), b, s->spec), y, 1e-12, 1e-12);
+    assert_close(tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec), y, 1e-4,
+                 2e-5);
+    /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy, x), w> */
+    tn_tensor *in[2] = { tn_clone(x), tn_clone(w) };
+    tn_tensor *grads[2];
+    for (int i = 0; i < 2; i++) assert_ok(tn_set_requires_grad(in[i], true));
+    tn_tensor *out = tn_conv2d(in[0], in[1], TN_NONE, s->spec);
+    tn_tensor *dy = random_f64(tn_shape_get(out), -1, 1, 4);
+    assert_ok(tn_gradients(1, &out, &dy, 2, in, grads, 0));
+    double left = tn_item(tn_sum(tn_mul(dy, tn_detach(out)), NULL, 0, false));
+    double by_x = tn_item(tn_sum(tn_mul(grads[0], x), NULL, 0, false));
+    double by_w = tn_item(tn_sum(tn_mul(grads[1], w), NULL, 0, false));
+    ck_assert_double_eq_tol(left, by_x, 1e-10 * (1 + fabs(left)));
+    ck_assert_double_eq_tol(left, by_w, 1e-10 * (1 + fabs(left)));
+}
+END_TEST
+
+static tn_tensor *conv_function(tn_tensor **in, void *user)
+{
+    const conv_case *s = user;
+    return tn_conv2d(in[0], in[1], in[2], s->spec);
+}
+
+START_TEST(conv2d_second_derivatives)
+{
+    static const conv_case cases[] = {
+        { 2, 2, 4, 5, 4, 2, 3, { .stride = { 1, 2 }, .padding = { 1, 1 }, .groups = 2 } },
+        { 1, 2, 5, 4, 2, 2, 2, { .dilation = { 2, 1 } } },
+        { 2, 2, 3, 3, 3, 1, 1, { .groups = 1 } },
+    };
+    for (int i = 0; i < 3; i++) {
+        const conv_case *s = &cases[i];
+        int64_t groups = s->spec.groups ? s->spec.groups : 1;
+        tn_tensor *in[3] = {
+            leaf(TN_SHAPE(s->n, s->c, s->h, s->w), 1, TN_F64),
+            leaf(TN_SHAPE(s->o, s->c / groups, s->kh, s->kw), 2, TN_F64),
+            leaf(TN_SHAPE(s->o), 3, TN_F64),
+        };
+        assert_ok(tn_gradcheck(conv_function, in, 3, (void *)s, (tn_gradcheck_options){ .second = true }));
+    }
+}
+END_TEST
+
+/* ---- pooling ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(pool_halves_as_windows)
+{
+    /* the short cut for 2x2 windows gives what the general loops give for the same windows */
+    for (int64_t size = 2; size < 40; size += 3) {
+        tn_tensor *x = leaf(TN_SHAPE(3, 2, size, size + 1), (uint64_t)size, TN_F32);
+        tn_pool2d_spec two = { .kernel = { 2, 2 } };
+        tn_tensor *fast = tn_max_pool2d(x, two);
+        tn_tensor *parts[4];
+        for (int i = 0; i < 4; i++) {
+            tn_tensor *rows = tn_slice(x, 2, i / 2, size / 2 * 2, 2);
+            parts[i] = tn_slice(rows, 3, i % 2, (size + 1) / 2 * 2, 2);
+        }
+        tn_tensor *slow = tn_maximum(tn_maximum(parts[0], parts[1]), tn_maximum(parts[2], parts[3]));
+        tn_tensor *mean = tn_add(tn_add(parts[0], parts[1]), tn_add(parts[2], parts[3]));
+        tn_tensor *grads[2];
+        assert_close(fast, slow, 0, 0);
+        assert_close(tn_avg_pool2d(x, two), tn_mul_scalar(mean, 0.25), 1e-6, 1e-7);
+        tn_tensor *seed = random_as(tn_shape_get(fast), -1, 1, 5, TN_F32);
+        assert_ok(tn_gradients(1, &fast, &seed, 1, &x, &grads[0], 0));
+        assert_ok(tn_gradients(1, &slow, &seed, 1, &x, &grads[1], 0));
+        assert_close(grads[0], grads[1], 0, 0);
+    }
+}
+END_TEST
+
+START_TEST(pool_nan_wins)
+{
+    for (int i = 0; i < 4; i++) {
+        float v[4] = { 1, 2, 3, 4 };
+        v[i] = NAN;
+        tn_tensor *x = tn_from_floats(v, TN_SHAPE(1, 1, 2, 2));
+        ck_assert(isnan(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 } }))));
+        ck_assert(isnan(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
+    }
+    float low[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    tn_tensor *x = tn_from_floats(low, TN_SHAPE(1, 1, 2, 2));
+    ck_assert(isinf(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
+}
+END_TEST
+
+START_TEST(pool_refuses_wide_padding)
+{
+    tn_tensor *x = random_f64(TN_SHAPE(1, 1, 6, 6), -1, 1, 1);
+    tn_pool2d_spec spec = { .kernel = { 3, 3 }, .padding = { 2, 2 } };
+    assert_null(tn_max_pool2d(x, spec), TN_E_INVALID, "half the kernel");
+    assert_null(tn_avg_pool2d(x, spec), TN_E_INVALID, "half the kernel");
+}
+END_TEST
+
+/* ---- attention ---------------------------------------------------------------------------------------------------- */
+
+/* softmax(scale q k^T + mask) v in ops, with a bool mask that blocks the future when causal. */
+static tn_tensor *plain_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal, double scale)
+{
+    tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), scale);
+    if (!tn_is_none(mask)) s = tn_dtype_of(mask) == TN_BOOL ? tn_masked_fill(s, mask, -INFINITY) : tn_add(s, mask);
+    if (causal) {
+        tn_tensor *ones = tn_full_as(TN_SHAPE(tn_size(s, -2), tn_size(s, -1)), 1, tn_dtype_of(s), tn_cpu());
+        s = tn_masked_fill(s, tn_gt_scalar(tn_triu(ones, 1), 0), -INFINITY);
+    }
+    return tn_matmul(tn_softmax(s, -1), v);
+}
+
+/* Values and gradients against the composition, for q, k, v as they are. */
+static void check_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal, double scale)
+{
+    tn_tensor *in[3] = { q, k, v };
+    tn_tensor *got[3];
+    tn_tensor *expected[3];
+    double used = scale == 0 ? 1 / sqrt((double)tn_size(q, -1)) : scale;
+    tn_tensor *y = tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
+    tn_tensor *e = plain_attention(q, k, v, mask, causal, used);
+    assert_made(y);
+    assert_close(y, e, 1e-11, 1e-12);
+    tn_tensor *dy = random_f64(tn_shape_get(y), -1, 1, 8);
+    assert_ok(tn_gradients(1, &y, &dy, 3, in, got, 0));
+    assert_ok(tn_gradients(1, &e, &dy, 3, in, expected, 0));
+    for (int i = 0; i < 3; i++) assert_close(got[i], expected[i], 1e-10, 1e-11);
+}
+
+static tn_tensor *random_mask(tn_shape shape, uint64_t seed)
+{
+    return tn_gt_scalar(random_f64(shape, 0, 1, seed), 0.7);
+}
+
+START_TEST(attention_sizes)
+{
+    static const int64_t sizes[][4] = { /* T, S, D, Dv */
+        { 1, 1, 1, 1 }, { 7, 7, 5, 5 }, { 33, 7, 4, 9 }, { 7, 33, 8, 3 }, { 64, 64, 16, 16 }, { 65, 130, 8, 8 },
+    };
+    for (int i = 0; i < 6; i++) {
+        const int64_t *s = sizes[i];
+        tn_tensor *q = leaf(TN_SHAPE(2, 3, s[0], s[2]), 1, TN_F64);
+        tn_tensor *k = leaf(TN_SHAPE(2, 3, s[1], s[2]), 2, TN_F64);
+        tn_tensor *v = leaf(TN_SHAPE(2, 3, s[1], s[3]), 3, TN_F64);
+        tn_tensor *masks[] = {
+            TN_NONE,
+            random_f64(TN_SHAPE(s[0], s[1]), -2, 2, 4),
+            random_f64(TN_SHAPE(2, 1, 1, s[1]), -2, 2, 5),
+            random_f64(TN_SHAPE(3, s[0], 1), -2, 2, 6),
+            tn_scalar(0),
+        };
+        masks[4] = tn_to_dtype(masks[4], TN_F64);
+        for (int m = 0; m < 5; m++)
+            for (int causal = 0; causal < 2; causal++) check_attention(q, k, v, masks[m], causal, m == 1 ? 0.3 : 0);
+        /* key 0 stays open: no row is blocked altogether */
+        tn_tensor *open = tn_to_dtype(tn_zeros(TN_SHAPE(s[0], 1)), TN_BOOL);
+        tn_tensor *parts[2] = { open, random_mask(TN_SHAPE(s[0], s[1] - 1), 7) };
+        if (s[1] > 1)
+            for (int causal = 0; causal < 2; causal++) check_attention(q, k, v, tn_cat(parts, 2, 1), causal, 0);
+    }
+}
+END_TEST
+
+START_TEST(attention_many_keys)
+{
+    /* more keys than a block holds: the running maximum moves, and some blocks are blocked altogether */
+    tn_tensor *q = leaf(TN_SHAPE(1, 2, 70, 4), 1, TN_F64);
+    tn_tensor *k = leaf(TN_SHAPE(1, 2, 1300, 4), 2, TN_F64);
+    tn_tensor *v = leaf(TN_SHAPE(1, 2, 1300, 6), 3, TN_F64);
+    tn_tensor *rise = tn_reshape(tn_arange(0, 1300, 1, TN_F64), TN_SHAPE(1, 1300));
+    check_attention(q, k, v, TN_NONE, false, 0);
+    check_attention(q, k, v, tn_mul_scalar(rise, 0.05), false, 0);
+    check_attention(q, k, v, tn_mul_scalar(rise, -0.05), false, 2);
+    check_attention(q, k, v, tn_lt_scalar(rise, 700), false, 0);
+    check_attention(q, k, v, tn_gt_scalar(rise, 300), true, 0);
+    tn_tensor *q2 = leaf(TN_SHAPE(1, 1, 1100, 4), 4, TN_F64);
+    tn_tensor *k2 = leaf(TN_SHAPE(1, 1, 1100, 4), 5, TN_F64);
+    check_attention(q2, k2, k2, TN_NONE, true, 0);
+}
+END_TEST
+
+START_TEST(attention_ranks_and_layouts)
+{
+    static const int64_t lead[] = { 2, 3, 2 };
+    for (int rank = 2; rank <= 5; rank++) {
+        tn_shape shape = { rank, { 0 } };
+        for (int i = 0; i < rank - 2; i++) shape.size[i] = lead[i];
+        shape.size[rank - 2] = 6;
+        shape.size[rank - 1] = 4;
+        tn_tensor *q = leaf(shape, 1, TN_F64);
+        check_attention(q, q, q, TN_NONE, true, 0);
+        tn_tensor *s = as_strided(random_f64(shape, -1, 1, 2));
+        tn_tensor *t = as_transposed(random_f64(shape, -1, 1, 3));
+        assert_ok(tn_set_requires_grad(s, true));
+        assert_ok(tn_set_requires_grad(t, true));
+        check_attention(q, s, t, random_f64(shape.rank == 5 ? TN_SHAPE(2, 1, 2, 6, 6) : TN_SHAPE(6, 6), -1, 1, 4), false,
+                        0);
+        check_attention(t, q, s, TN_NONE, false, 0);
+    }
+}
+END_TEST
+
+START_TEST(attention_heads_are_views)
+{
+    /* heads cut out of a packed [B, T, 3 * H * D] product: no copies in, and the result merges as a view */
+    tn_tensor *packed = leaf(TN_SHAPE(2, 5, 3 * 3 * 4), 1, TN_F64);
+    tn_tensor *x[3];
+    for (int i = 0; i < 3; i++)
+        x[i] = tn_transpose(tn_reshape(tn_narrow(packed, 2, i * 12, 12), TN_SHAPE(2, 5, 3, 4)), 1, 2);
+    int64_t before = tn_memory().data_allocations;
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+    ck_assert_int_eq(tn_memory().data_allocations - before, 2); /* y, and a number a row */
+    tn_tensor *merged = tn_transpose(y, 1, 2);
+    ck_assert(tn_is_contiguous(merged));
+    ck_assert(tn_same_storage(tn_reshape(merged, TN_SHAPE(2, 5, 12)), y));
+    check_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+}
+END_TEST
+
+START_TEST(attention_repeated_heads)
+{
+    tn_tensor *q = leaf(TN_SHAPE(2, 4, 5, 3), 1, TN_F64);
+    tn_tensor *k = leaf(TN_SHAPE(2, 1, 5, 3), 2, TN_F64);
+    tn_tensor *v = leaf(TN_SHAPE(2, 1, 5, 3), 3, TN_F64);
+    check_attention(q, tn_expand(k, TN_SHAPE(2, 4, 5, 3)), tn_expand(v, TN_SHAPE(2, 4, 5, 3)), TN_NONE, false, 0);
+}
+END_TEST
+
+START_TEST(attention_blocked_row_is_nan)
+{
+    tn_tensor *q = leaf(TN_SHAPE(1, 1, 3, 2), 1, TN_F64);
+    const double open[9] = { 0, 0, 0, 1, 1, 1, 0, 1, 0 };
+    tn_tensor *mask = tn_to_dtype(from_f64(open, TN_SHAPE(3, 3)), TN_BOOL);
+    tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, mask, false, 0);
+    ck_assert(isfinite(tn_at(y, (int64_t[]){ 0, 0, 0, 0 })));
+    ck_assert(isnan(tn_at(y, (int64_t[]){ 0, 0, 1, 0 })));
+    ck_assert(isnan(tn_at(y, (int64_t[]){ 0, 0, 1, 1 })));
+    ck_assert(isfinite(tn_at(y, (int64_t[]){ 0, 0, 2, 1 })));
+}
+END_TEST
+
+START_TEST(attention_empty)
+{
+    tn_tensor *q = leaf(TN_SHAPE(2, 0, 3), 1, TN_F64);
+    tn_tensor *k = leaf(TN_SHAPE(2, 4, 3), 2, TN_F64);
+    tn_tensor *none = leaf(TN_SHAPE(2, 0, 3), 3, TN_F64);
+    check_attention(q, k, k, TN_NONE, false, 0);
+    tn_tensor *y = tn_scaled_dot_product_attention(k, none, none, TN_NONE, false, 0);
+    assert_close(y, tn_zeros_like(k), 0, 0);
+}
+END_TEST
+
+START_TEST(attention_learned_mask)
+{
+    tn_tensor *q = leaf(TN_SHAPE(2, 4, 3), 1, TN_F64);
+    tn_tensor *mask = leaf(TN_SHAPE(4, 4), 2, TN_F64);
+    tn_tensor *in[2] = { q, mask };
+    tn_tensor *got[2];
+    tn_tensor *expected[2];
+    tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, mask, true, 0);
+    tn_tensor *e = plain_attention(q, q, q, mask, true, 1 / sqrt(3));
+    tn_tensor *seed = random_f64(tn_shape_get(y), -1, 1, 3);
+    assert_ok(tn_gradients(1, &y, &seed, 2, in, got, 0));
+    assert_ok(tn_gradients(1, &e, &seed, 2, in, expected, 0));
+    for (int i = 0; i < 2; i++) assert_close(got[i], expected[i], 1e-11, 1e-12);
+}
+END_TEST
+
+START_TEST(attention_memory)
+{
+    /* T = 4096: beyond its inputs less than 4 * B * T * d floats, results and gradients included but one */
+    enum { T = 4096, H = 4, D = 32 };
+    tn_tensor *x[3];
+    tn_tensor *grads[3];
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, H, T, D), (uint64_t)i + 1, TN_F32);
+    tn_tensor *seed = random_as(TN_SHAPE(1, H, T, D), -1, 1, 4, TN_F32);
+    int64_t size = (int64_t)H * T * D * 4;
+    assert_ok(tn_set_num_threads(2));
+    tn_memory_reset_peak();
+    int64_t before = tn_memory().in_use;
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+    assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
+    int64_t extra = tn_memory().peak_in_use - before - 4 * size; /* y and three gradients are results */
+    ck_assert_msg(extra < size / 2, "%lld bytes of scratch beside 4 x %lld of results", (long long)extra,
+                  (long long)size);
+}
+END_TEST
+
+START_TEST(attention_has_no_second_derivative)
+{
+    tn_tensor *q = leaf(TN_SHAPE(2, 4, 3), 1, TN_F64);
+    tn_tensor *grad;
+    tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, TN_NONE, false, 0);
+    ck_assert(tn_gradients(1, &y, (tn_tensor *[]){ tn_ones_like(y) }, 1, &q, &grad, TN_CREATE_GRAPH) != TN_OK);
+    assert_error(TN_E_UNSUPPORTED, "tn_scaled_dot_product_attention: no second derivative");
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("dense");
+    TCase *t = test_case(suite, "gemm");
+    tcase_add_loop_test(t, gemm_awkward_sizes, 0, 2 * N_AWKWARD);
+    tcase_add_loop_test(t, gemm_large_sizes, 0, 2 * (int)(sizeof large / sizeof *large));
+    tcase_add_test(t, gemm_strides);
+    tcase_add_loop_test(t, gemm_batches, 0, 2);
+    tcase_add_test(t, gemm_keeps_the_callers_threads);
+    tcase_add_test(t, gemm_refuses_integers);
+    t = test_case(suite, "same bits");
+    tcase_add_loop_test(t, same_bits_gemm, 0, 18);
+    tcase_add_loop_test(t, same_bits_conv2d, 0, 3);
+    tcase_add_loop_test(t, same_bits_attention, 0, 4);
+    tcase_add_test(t, same_bits_linear);
+    t = test_case(suite, "matmul");
+    tcase_add_test(t, matmul_layouts);
+    tcase_add_test(t, matmul_views_copy_nothing);
+    t = test_case(suite, "conv2d");
+    tcase_add_loop_test(t, conv2d_against_loops, 0, N_CONV);
+    tcase_add_test(t, conv2d_second_derivatives);
+    t = test_case(suite, "pool2d");
+    tcase_add_test(t, pool_halves_as_windows);
+    tcase_add_test(t, pool_nan_wins);
+    tcase_add_test(t, pool_refuses_wide_padding);
+    t = test_case(suite, "attention");
+    tcase_add_test(t, attention_sizes);
+    tcase_add_test(t, attention_many_keys);
+    tcase_add_test(t, attention_ranks_and_layouts);
+    tcase_add_test(t, attention_heads_are_views);
+    tcase_add_test(t, attention_repeated_heads);
+    tcase_add_test(t, attention_blocked_row_is_nan);
+    tcase_add_test(t, attention_empty);
+    tcase_add_test(t, attention_learned_mask);
+    tcase_add_test(t, attention_memory);
+    tcase_add_test(t, attention_has_no_second_derivative);
+    return suite;
+}

@@ -1,0 +1,385 @@
+/*
+ * test_ops.c - what every row of the op table must do: PyTorch's numbers in f64 and f32, gradients against
+ * finite differences, any memory layout, no hidden copy, poison, fused against composed gradients; and
+ * every refusal of op_refusals.def.
+ *
+ * Seen to fail: SEEN_TO_FAIL
+ */
+#include "op_table.h"
+
+#include <autograd/op_list.h>
+
+/* Why a comparison failed, with the row's name in front. */
+#define row_assert(row, condition, ...)                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            char row_text[1024];                                                                   \
+            snprintf(row_text, sizeof row_text, __VA_ARGS__);                                      \
+            ck_abort_msg("%s: %s", (row)->name, row_text);                                         \
+        }                                                                                          \
+    } while (0)
+#define row_close(row, what, actual, expected, rtol, atol)                                         \
+    do {                                                                                           \
+        const char *row_difference = difference((actual), (expected), (rtol), (atol));             \
+        row_assert(row, !row_difference, "%s: %s", (what), row_difference);                        \
+    } while (0)
+
+enum { ALL_INPUTS = (1 << OP_MAX_IN) - 1 };
+
+/* One application: leaves (those of subset that can, require grad), the result, and gradients. */
+typedef struct applied {
+    tn_tensor *x[OP_MAX_IN];
+    tn_tensor *y;
+    tn_tensor *grad[OP_MAX_IN]; /* NULL where none was asked for */
+} applied;
+
+static applied apply(const op_row *row, const op_case *c, unsigned subset)
+{
+    applied a = { 0 };
+    for (int i = 0; i < c->n; i++) {
+        a.x[i] = op_leaf(c->in[i], c->differentiable[i] && (subset >> i & 1));
+    }
+    a.y = row->build(a.x);
+    row_assert(row, a.y != NULL, "failed: %s", tn_error());
+    return a;
+}
+
+/* A cotangent for y: the case's own, or ones. */
+static tn_tensor *seed_of(const op_case *c, const applied *a)
+{
+    return c->seed ? c->seed : tn_ones_like(a->y);
+}
+
+static void differentiate(const op_row *row, const op_case *c, applied *a, tn_tensor *seed, int flags)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (!tn_requires_grad(a->x[i])) continue;
+        tn_status status = tn_gradients(1, &a->y, &seed, 1, &a->x[i], &a->grad[i], flags | TN_RETAIN_GRAPH);
+        row_assert(row, status == TN_OK, "gradient of input %d: %s", i, tn_error());
+        if (tn_is_none(a->grad[i])) a->grad[i] = tn_zeros_like(a->x[i]);
+    }
+}
+
+static bool any_differentiable(const op_case *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->differentiable[i]) return true;
+    return false;
+}
+
+static void check_golden(const op_row *row, tn_dtype dtype, double rtol, double atol)
+{
+    op_case c = op_load(row, dtype);
+    applied a = apply(row, &c, ALL_INPUTS);
+    if (row->flags & ROW_LOOSE) {
+        rtol *= 100;
+        atol *= 100;
+    }
+    row_assert(row, c.out != NULL, "no result in ops.safetensors");
+    row_close(row, "result", a.y, c.out, rtol, atol);
+    if (dtype == TN_F64)
+        row_assert(row, tn_dtype_of(a.y) == tn_dtype_of(c.out), "result is %s, not %s",
+                   tn_dtype_name(tn_dtype_of(a.y)), tn_dtype_name(tn_dtype_of(c.out)));
+    if (!any_differentiable(&c)) {
+        row_assert(row, !tn_requires_grad(a.y), "the result has history");
+        return;
+    }
+    tn_status status = tn_backward_from(a.y, c.seed, 0);
+    row_assert(row, status == TN_OK, "backward: %s", tn_error());
+    for (int i = 0; i < c.n; i++) {
+        if (!c.grad[i]) continue;
+        char what[32];
+        snprintf(what, sizeof what, "gradient %d", i);
+        row_close(row, what, tn_grad(a.x[i]), c.grad[i], rtol, atol);
+        row_assert(row, tn_dtype_of(tn_grad(a.x[i])) == dtype, "%s is not %s", what, tn_dtype_name(dtype));
+    }
+}
+
+START_TEST(golden_f64)
+{
+    const op_row *row = &op_rows[_i];
+    if (row->flags & ROW_NO_GOLDEN) return;
+    check_golden(row, TN_F64, 1e-10, 1e-12);
+}
+END_TEST
+
+/* PyTorch's own bounds for f32 are 1.3e-6 relative, 1e-5 absolute; sums here are up to 4 times as long
+ * as one rounding. */
+START_TEST(golden_f32)
+{
+    const op_row *row = &op_rows[_i];
+    if (row->flags & (ROW_NO_GOLDEN | ROW_FIXED)) return;
+    check_golden(row, TN_F32, 4 * 1.3e-6, 1e-5);
+}
+END_TEST
+
+static tn_tensor *build_for_check(tn_tensor **inputs, void *user)
+{
+    return ((const op_row *)user)->build(inputs);
+}
+
+START_TEST(gradcheck_every_subset)
+{
+    const op_row *row = &op_rows[_i];
+    if (row->flags & ROW_KINK) return;
+    op_case c = op_load(row, TN_F64);
+    unsigned can = 0;
+    for (int i = 0; i < c.n; i++) can |= (unsigned)c.differentiable[i] << i;
+    for (unsigned subset = can; subset; subset = (subset - 1) & can) {
+        tn_tensor *x[OP_MAX_IN];
+        for (int i = 0; i < c.n; i++) x[i] = op_leaf(c.in[i], subset >> i & 1);
+        tn_gradcheck_options o = { .second = !(row->flags & ROW_NO_SECOND) };
+        tn_status status = tn_gradcheck(build_for_check, x, c.n, (void *)row, o);
+        row_assert(row, status == TN_OK, "inputs %#x: %s", subset, tn_error());
+    }
+}
+END_TEST
+
+/* t with its first axis of more than one element made of copies of the first: of stride 0. */
+static tn_tensor *as_expanded(tn_tensor *t)
+{
+    tn_shape shape = tn_shape_get(t);
+    for (int axis = 0; axis < shape.rank; axis++)
+        if (shape.size[axis] > 1) return tn_expand(tn_narrow(t, axis, 0, 1), shape);
+    return t;
+}
+
+static void check_layout(const op_row *row, const op_case *c, int input, tn_tensor *other, const char *how)
+{
+    op_case plain = *c;
+    op_case strange = *c;
+    assert_made(other);
+    plain.in[input] = tn_clone(other);
+    strange.in[input] = other;
+    applied a = apply(row, &plain, ALL_INPUTS);
+    applied b = apply(row, &strange, ALL_INPUTS);
+    char what[64];
+    snprintf(what, sizeof what, "input %d %s", input, how);
+    row_close(row, what, b.y, a.y, 1e-9, 1e-11);
+    if (!any_differentiable(c)) return;
+    differentiate(row, c, &a, seed_of(c, &a), 0);
+    differentiate(row, c, &b, seed_of(c, &b), 0);
+    for (int i = 0; i < c->n; i++) {
+        if (!a.grad[i]) continue;
+        snprintf(what, sizeof what, "gradient %d with input %d %s", i, input, how);
+        row_close(row, what, b.grad[i], a.grad[i], 1e-9, 1e-11);
+    }
+}
+
+START_TEST(any_layout)
+{
+    const op_row *row = &op_rows[_i];
+    op_case c = op_load(row, TN_F64);
+    for (int i = 0; i < c.n; i++) {
+        check_layout(row, &c, i, as_transposed(c.in[i]), "transposed");
+        check_layout(row, &c, i, as_strided(c.in[i]), "strided");
+        check_layout(row, &c, i, as_expanded(c.in[i]), "expanded");
+    }
+    /* all at once, and a seed of another layout too */
+    op_case strange = c;
+    for (int i = 0; i < c.n; i++) strange.in[i] = as_transposed(c.in[i]);
+    if (c.seed) strange.seed = as_strided(c.seed);
+    applied a = apply(row, &c, ALL_INPUTS);
+    applied b = apply(row, &strange, ALL_INPUTS);
+    row_close(row, "all transposed", b.y, a.y, 1e-9, 1e-11);
+    if (!any_differentiable(&c)) return;
+    differentiate(row, &c, &a, seed_of(&c, &a), 0);
+    differentiate(row, &strange, &b, seed_of(&strange, &b), 0);
+    for (int i = 0; i < c.n; i++)
+        if (a.grad[i]) row_close(row, "gradient, all transposed", b.grad[i], a.grad[i], 1e-9, 1e-11);
+}
+END_TEST
+
+START_TEST(no_hidden_copy)
+{
+    const op_row *row = &op_rows[_i];
+    if (!(row->flags & (ROW_POINTWISE | ROW_REDUCES | ROW_VIEW))) return;
+    op_case c = op_load(row, TN_F32);
+    tn_tensor *x[OP_MAX_IN];
+    for (int i = 0; i < c.n; i++) x[i] = row->flags & ROW_VIEW ? op_leaf(c.in[i], false) : as_transposed(c.in[i]);
+    tn_memory_stats before = tn_memory();
+    tn_tensor *y = row->build(x);
+    tn_memory_stats after = tn_memory();
+    row_assert(row, y != NULL, "failed: %s", tn_error());
+    int64_t made = after.data_allocations - before.data_allocations;
+    int64_t bytes = after.data_bytes - before.data_bytes;
+    int64_t in_bytes = tn_numel(x[0]) * (int64_t)tn_dtype_size(tn_dtype_of(x[0]));
+    int64_t out_bytes = tn_numel(y) * (int64_t)tn_dtype_size(tn_dtype_of(y));
+    if (row->flags & ROW_VIEW) {
+        row_assert(row, made == 0, "%d storages made by a view", (int)made);
+        row_assert(row, tn_same_storage(x[0], y), "not a view");
+    } else if (row->flags & ROW_POINTWISE) {
+        row_assert(row, made <= 1, "%d storages made, not 1", (int)made);
+        row_assert(row, bytes <= (out_bytes ? out_bytes : 64), "%d bytes made for a result of %d", (int)bytes,
+                   (int)out_bytes);
+    } else {
+        row_assert(row, bytes < in_bytes || made == 1, "%d bytes made from an input of %d", (int)bytes,
+                   (int)in_bytes);
+    }
+}
+END_TEST
+
+START_TEST(fused_equals_composed)
+{
+    const op_row *row = &op_rows[_i];
+    if (row->flags & ROW_NO_SECOND) return;
+    op_case c = op_load(row, TN_F64);
+    if (!any_differentiable(&c)) return;
+    applied a = apply(row, &c, ALL_INPUTS);
+    applied b = a;
+    differentiate(row, &c, &a, seed_of(&c, &a), 0);
+    differentiate(row, &c, &b, seed_of(&c, &b), TN_CREATE_GRAPH);
+    for (int i = 0; i < c.n; i++)
+        if (a.grad[i]) row_close(row, "composed gradient", b.grad[i], a.grad[i], 1e-10, 1e-12);
+}
+END_TEST
+
+/* NULL goes through without a word: the message stays the one of where it began. */
+START_TEST(poison)
+{
+    const op_row *row = &op_rows[_i];
+    op_case c = op_load(row, TN_F64);
+    for (int i = 0; i < c.n; i++) {
+        tn_tensor *x[OP_MAX_IN] = { NULL };
+        for (int k = 0; k < c.n; k++) x[k] = k == i ? NULL : c.in[k];
+        tn_fail(TN_E_STATE, "planted: got poison: wanted none");
+        row_assert(row, row->build(x) == NULL, "input %d NULL gives a result", i);
+        row_assert(row, strcmp(tn_error(), "planted: got poison: wanted none") == 0,
+                   "input %d NULL sets \"%s\"", i, tn_error());
+        tn_error_clear();
+    }
+}
+END_TEST
+
+/* With recording off, or no input that requires grad, nothing is recorded. */
+START_TEST(no_grad)
+{
+    const op_row *row = &op_rows[_i];
+    op_case c = op_load(row, TN_F64);
+    TN_NO_GRAD {
+        applied a = apply(row, &c, ALL_INPUTS);
+        row_assert(row, !tn_requires_grad(a.y) || a.y == a.x[0], "recorded in TN_NO_GRAD");
+    }
+    applied a = apply(row, &c, 0);
+    row_assert(row, !tn_requires_grad(a.y), "recorded though no input requires grad");
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    const op_refusal *r = &op_refusals[_i];
+    char begin[64];
+    snprintf(begin, sizeof begin, "tn_%s", r->op);
+    int64_t live = tn_live_tensors();
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = r->build();
+    ck_assert_msg(y == NULL, "%s was not refused", r->source);
+    ck_assert_msg(tn_error_status() == r->status, "%s: %s (%s), not %s", r->source,
+                  tn_status_name(tn_error_status()), tn_error(), tn_status_name(r->status));
+    ck_assert_msg(strncmp(tn_error(), begin, strlen(begin)) == 0, "%s: \"%s\" does not begin with %s",
+                  r->source, tn_error(), begin);
+    ck_assert_msg(strstr(tn_error(), r->text) != NULL, "%s: \"%s\" lacks \"%s\"", r->source, tn_error(),
+                  r->text);
+    tn_scope_end(scope);
+    ck_assert_msg(tn_live_tensors() == live, "%s: leaks", r->source);
+}
+END_TEST
+
+static bool has_row(const char *op)
+{
+    for (int i = 0; i < n_op_rows; i++)
+        if (strcmp(op_rows[i].op, op) == 0) return true;
+    return false;
+}
+
+START_TEST(every_op_has_a_row)
+{
+    char missing[1024] = "";
+#define OP(name)                                                                                   \
+    if (!has_row(#name)) strncat(missing, " " #name, sizeof missing - strlen(missing) - 1);
+    TNI_OP_LIST(OP)
+#undef OP
+    ck_assert_msg(!missing[0], "ops without a row in the table:%s", missing);
+}
+END_TEST
+
+START_TEST(every_golden_row_is_tested)
+{
+    tn_list *golden = op_golden();
+    assert_made(golden);
+    for (int i = 0; i < golden->n; i++) {
+        const char *name = golden->entry[i].name;
+        size_t length = strcspn(name, "/");
+        bool found = false;
+        for (int k = 0; k < n_op_rows && !found; k++)
+            found = strlen(op_rows[k].name) == length && strncmp(op_rows[k].name, name, length) == 0;
+        ck_assert_msg(found, "%s is in ops.safetensors only", name);
+    }
+}
+END_TEST
+
+/* Only scaled_dot_product_attention may refuse a second derivative, and it does so by name. */
+START_TEST(who_refuses_a_second_derivative)
+{
+    for (int r = 0; r < n_op_rows; r++) {
+        const op_row *row = &op_rows[r];
+        tn_scope scope = tn_scope_begin();
+        op_case c = op_load(row, TN_F64);
+        if (any_differentiable(&c)) {
+            applied a = apply(row, &c, ALL_INPUTS);
+            tn_tensor *seed = op_leaf(seed_of(&c, &a), true);
+            tn_tensor *x = NULL;
+            for (int i = 0; i < c.n && !x; i++)
+                if (tn_requires_grad(a.x[i])) x = a.x[i];
+            tn_tensor *g = TN_NONE;
+            tn_tensor *second = TN_NONE;
+            tn_status status = tn_gradients(1, &a.y, &seed, 1, &x, &g, TN_CREATE_GRAPH);
+            if (status == TN_OK && !tn_is_none(g) && tn_requires_grad(g)) {
+                tn_tensor *ones = tn_ones_like(g);
+                status = tn_gradients(1, &g, &ones, 1, &x, &second, 0);
+            }
+            bool allowed = strcmp(row->op, "scaled_dot_product_attention") == 0;
+            if (allowed) {
+                row_assert(row, status == TN_E_UNSUPPORTED, "did not refuse: %s", tn_status_name(status));
+                row_assert(row, strstr(tn_error(), "tn_scaled_dot_product_attention"), "\"%s\" lacks the name",
+                           tn_error());
+            } else {
+                row_assert(row, status == TN_OK, "second derivative: %s", tn_error());
+            }
+            ck_assert_int_eq(allowed, (row->flags & ROW_NO_SECOND) != 0);
+            tn_error_clear();
+        }
+        tn_scope_end(scope);
+    }
+}
+END_TEST
+
+/* PyTorch's slope at the bounds was 1 and is 0 in newer versions; ours is 1, as the header says. */
+START_TEST(clamp_slope_at_its_bounds)
+{
+    tn_tensor *x = from_f64((double[]){ -1, 1, 0, -2, 2 }, TN_SHAPE(5));
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_backward(tn_sum(tn_clamp(x, -1, 1), NULL, 0, false)));
+    assert_values(tn_grad(x), 0, 1, 1, 1, 0, 0);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("ops");
+    TCase *t = test_case(suite, "table");
+    tcase_add_test(t, every_op_has_a_row);
+    tcase_add_test(t, every_golden_row_is_tested);
+    tcase_add_test(t, clamp_slope_at_its_bounds);
+    tcase_add_test(t, who_refuses_a_second_derivative);
+    tcase_add_loop_test(test_case(suite, "golden f64"), golden_f64, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "golden f32"), golden_f32, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "gradcheck"), gradcheck_every_subset, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "layout"), any_layout, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "no copy"), no_hidden_copy, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "fused"), fused_equals_composed, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "poison"), poison, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "no grad"), no_grad, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "refusals"), refusals, 0, n_op_refusals);
+    return suite;
+}

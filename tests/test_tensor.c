@@ -1,0 +1,573 @@
+/*
+ * test_tensor.c - tensors as values: making them, looking at them through views, reading, writing,
+ * comparing; what the library says of itself.
+ *
+ * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in src/autograd/ops/view.c,
+ * slice_spec's offset without the axis' stride; in src/tensor/tensor.c, TN_F16 and TN_BF16 promoted to f16.
+ */
+#include "common.h"
+
+#include <stdlib.h>
+
+/* ---- creation -------------------------------------------------------------------------------------- */
+
+START_TEST(filled_tensors)
+{
+    assert_values(tn_zeros(TN_SHAPE(2, 2)), 0, 0, 0, 0, 0);
+    assert_values(tn_ones(TN_SHAPE(3)), 0, 1, 1, 1);
+    assert_values(tn_full(TN_SHAPE(1, 2), -2.5), 0, -2.5, -2.5);
+    tn_tensor *t = tn_scalar(4);
+    ck_assert_int_eq(tn_rank(t), 0);
+    ck_assert_int_eq(tn_numel(t), 1);
+    ck_assert_double_eq(tn_item(t), 4);
+    ck_assert_int_eq(tn_numel(tn_empty(TN_SHAPE(5, 0, 2))), 0);
+    ck_assert(isnan(tn_item(tn_scalar(NAN))) && isinf(tn_item(tn_scalar(-INFINITY))));
+}
+END_TEST
+
+START_TEST(filled_in_every_dtype)
+{
+    tn_dtype dtype = (tn_dtype)_i;
+    tn_tensor *t = tn_full_as(TN_SHAPE(2, 3), 1, dtype, tn_cpu());
+    assert_made(t);
+    ck_assert_int_eq(tn_dtype_of(t), dtype);
+    assert_values(t, 0, 1, 1, 1, 1, 1, 1);
+    assert_values(tn_zeros_like(t), 0, 0, 0, 0, 0, 0, 0);
+    assert_values(tn_ones_like(t), 0, 1, 1, 1, 1, 1, 1);
+    ck_assert_int_eq(tn_dtype_of(tn_empty_like(t)), dtype);
+}
+END_TEST
+
+START_TEST(filled_with_what_a_dtype_holds)
+{
+    assert_values(tn_full_as(TN_SHAPE(2), -2.9, TN_I64, tn_cpu()), 0, -2, -2);
+    assert_values(tn_full_as(TN_SHAPE(1), 255.5, TN_U8, tn_cpu()), 0, 255);
+    assert_values(tn_full_as(TN_SHAPE(1), 0.25, TN_BOOL, tn_cpu()), 0, 1);
+    assert_values(tn_full_as(TN_SHAPE(1), -2147483648.0, TN_I32, tn_cpu()), 0, -2147483648.0);
+    assert_null(tn_full_as(TN_SHAPE(1), 256, TN_U8, tn_cpu()), TN_E_INVALID, "tn_full_as: value 256");
+    assert_null(tn_full_as(TN_SHAPE(1), -1, TN_U8, tn_cpu()), TN_E_INVALID, "u8");
+    assert_null(tn_full_as(TN_SHAPE(1), 2147483648.0, TN_I32, tn_cpu()), TN_E_INVALID, "i32");
+    assert_null(tn_full_as(TN_SHAPE(1), 0x1p63, TN_I64, tn_cpu()), TN_E_INVALID, "i64");
+    assert_null(tn_full_as(TN_SHAPE(1), NAN, TN_I64, tn_cpu()), TN_E_INVALID, "nan");
+}
+END_TEST
+
+START_TEST(like_forms_are_row_major)
+{
+    tn_tensor *t = tn_transpose(tn_full_as(TN_SHAPE(2, 3), 7, TN_F64, tn_cpu()), 0, 1);
+    tn_tensor *y = tn_full_like(t, 2);
+    ck_assert(tn_is_contiguous(y) && !tn_is_contiguous(t));
+    ck_assert_int_eq(tn_size(y, 0), 3);
+    ck_assert_int_eq(tn_dtype_of(y), TN_F64);
+    assert_values(y, 0, 2, 2, 2, 2, 2, 2);
+    assert_null(tn_zeros_like(TN_NONE), TN_E_INVALID, "tn_zeros_like: t is TN_NONE");
+    assert_null(tn_zeros_like(NULL), TN_E_INVALID, "tn_zeros_like: t is NULL");
+}
+END_TEST
+
+START_TEST(arange)
+{
+    assert_values(tn_arange(0, 5, 1, TN_I64), 0, 0, 1, 2, 3, 4);
+    assert_values(tn_arange(1, 2, 0.25, TN_F32), 0, 1, 1.25, 1.5, 1.75);
+    assert_values(tn_arange(5, 0, -2, TN_I32), 0, 5, 3, 1);
+    assert_values(tn_arange(0, 1, 0.3, TN_F64), 1e-15, 0, 0.3, 0.6, 0.9);
+    assert_values(tn_arange(0, 2.5, 1, TN_I64), 0, 0, 1, 2);
+    assert_values(tn_arange(0, 4, 1, TN_BF16), 0, 0, 1, 2, 3);
+    ck_assert_int_eq(tn_numel(tn_arange(3, 3, 1, TN_F32)), 0);
+    /* longer than the block it is made in, and exact beyond 2^24 and 2^53 */
+    tn_tensor *t = tn_arange(0, 1000, 1, TN_F32);
+    for (int64_t i = 0; i < 1000; i++)
+        ck_assert_double_eq(tn_at(t, &i), (double)i);
+    t = tn_arange(0x1p60, 0x1p60 + 1024, 256, TN_I64);
+    ck_assert_int_eq(((const int64_t *)tn_data(t))[3], (INT64_C(1) << 60) + 768);
+}
+END_TEST
+
+START_TEST(arange_errors)
+{
+    assert_null(tn_arange(0, 5, 0, TN_F32), TN_E_INVALID, "tn_arange: from 0 to 5 by 0");
+    assert_null(tn_arange(0, 5, -1, TN_F32), TN_E_INVALID, "other sign");
+    assert_null(tn_arange(5, 0, 1, TN_F32), TN_E_INVALID, "other sign");
+    assert_null(tn_arange(0, INFINITY, 1, TN_F32), TN_E_INVALID, "finite");
+    assert_null(tn_arange(NAN, 1, 1, TN_F32), TN_E_INVALID, "finite");
+    assert_null(tn_arange(0, 1e300, 1, TN_F32), TN_E_SHAPE, "tn_arange: 1e+300 values");
+    assert_null(tn_arange(0, 0x1p52, 1, TN_F32), TN_E_NOMEM, "out of memory");
+    assert_null(tn_arange(0.5, 4, 1, TN_I64), TN_E_DTYPE, "whole numbers");
+    assert_null(tn_arange(0, 300, 1, TN_U8), TN_E_INVALID, "u8 can hold");
+    assert_null(tn_arange(0, 2, 1, TN_BOOL), TN_E_DTYPE, "bool");
+    assert_null(tn_arange(0, 2, 1, (tn_dtype)99), TN_E_DTYPE, "number type");
+}
+END_TEST
+
+START_TEST(linspace)
+{
+    assert_values(tn_linspace(0, 1, 5), 0, 0, 0.25, 0.5, 0.75, 1);
+    assert_values(tn_linspace(3, -3, 3), 0, 3, 0, -3);
+    assert_values(tn_linspace(2, 9, 1), 0, 2);
+    ck_assert_int_eq(tn_numel(tn_linspace(0, 1, 0)), 0);
+    /* both ends exact, and the series mirrors itself */
+    assert_ok(tn_set_default_dtype(TN_F64));
+    tn_tensor *t = tn_linspace(-0.1, 0.1, 1001);
+    const double *x = tn_data(t);
+    for (int i = 0; i <= 1000; i++)
+        ck_assert_double_eq(x[i], i == 500 ? x[i] : -x[1000 - i]);
+    ck_assert(x[0] == -0.1 && x[1000] == 0.1);
+    assert_ok(tn_set_default_dtype(TN_F32));
+    assert_null(tn_linspace(0, 1, -1), TN_E_INVALID, "tn_linspace: -1 values");
+}
+END_TEST
+
+START_TEST(eye)
+{
+    assert_values(tn_eye(3), 0, 1, 0, 0, 0, 1, 0, 0, 0, 1);
+    ck_assert_int_eq(tn_numel(tn_eye(0)), 0);
+    assert_null(tn_eye(-1), TN_E_INVALID, "tn_eye: size -1");
+    assert_null(tn_eye(INT64_C(1) << 40), TN_E_SHAPE, "bytes");
+}
+END_TEST
+
+START_TEST(from_the_callers_arrays)
+{
+    float values[] = {1, 2, 3, 4};
+    tn_tensor *t = tn_from_floats(values, TN_SHAPE(2, 2));
+    values[0] = 9; /* it was copied */
+    assert_values(t, 0, 1, 2, 3, 4);
+    t = tn_from_ints((int64_t[]){INT64_MAX, -1}, TN_SHAPE(2));
+    ck_assert(((const int64_t *)tn_data(t))[0] == INT64_MAX);
+    t = tn_from_data((unsigned char[]){0, 1, 2, 255}, TN_SHAPE(4), TN_BOOL);
+    assert_values(t, 0, 0, 1, 1, 1);
+    ck_assert_int_eq(((const unsigned char *)tn_data(t))[3], 1);
+    ck_assert_int_eq(tn_numel(tn_from_floats(NULL, TN_SHAPE(0, 2))), 0);
+    assert_null(tn_from_floats(NULL, TN_SHAPE(2)), TN_E_INVALID, "tn_from_floats: data is NULL");
+    assert_null(tn_from_data(values, TN_SHAPE(2), (tn_dtype)77), TN_E_DTYPE, "dtype 77");
+}
+END_TEST
+
+START_TEST(impossible_shapes)
+{
+    int64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    assert_null(tn_zeros(TN_SHAPE(2, -1)), TN_E_SHAPE, "[2,-1]");
+    assert_null(tn_zeros(tn_shape_of(9, nine)), TN_E_SHAPE, "8 axes");
+    assert_null(tn_empty(TN_SHAPE(INT64_MAX, 2)), TN_E_SHAPE, "2^63");
+    assert_null(tn_empty(TN_SHAPE(INT64_MAX)), TN_E_SHAPE, "2^63");
+    assert_null(tn_empty(TN_SHAPE(INT64_C(1) << 31, INT64_C(1) << 31)), TN_E_SHAPE, "2^63");
+    assert_null(tn_rand(TN_SHAPE(-3)), TN_E_SHAPE, "[-3]");
+    ck_assert_int_eq(tn_shape_of(8, nine).rank, 8);
+}
+END_TEST
+
+START_TEST(default_dtype)
+{
+    ck_assert_int_eq(tn_default_dtype(), TN_F32);
+    assert_ok(tn_set_default_dtype(TN_F64));
+    ck_assert_int_eq(tn_dtype_of(tn_zeros(TN_SHAPE(1))), TN_F64);
+    ck_assert_int_eq(tn_dtype_of(tn_eye(2)), TN_F64);
+    ck_assert_int_eq(tn_dtype_of(tn_randn(TN_SHAPE(1))), TN_F64);
+    ck_assert_int_eq(tn_dtype_of(tn_from_floats((float[]){1}, TN_SHAPE(1))), TN_F32);
+    assert_fails(tn_set_default_dtype(TN_I64), TN_E_DTYPE, "tn_set_default_dtype: got i64");
+    ck_assert_int_eq(tn_default_dtype(), TN_F64);
+    assert_ok(tn_set_default_dtype(TN_F32));
+}
+END_TEST
+
+/* ---- views ----------------------------------------------------------------------------------------- */
+
+static tn_tensor *count(tn_shape shape) /* 0, 1, 2, ... */
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++)
+        n *= shape.size[i];
+    return tn_reshape(tn_arange(0, (double)n, 1, TN_F32), shape);
+}
+
+START_TEST(reshape)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3, 4));
+    tn_tensor *y = tn_reshape(x, TN_SHAPE(4, -1));
+    ck_assert(tn_same_storage(x, y));
+    ck_assert_int_eq(tn_size(y, 1), 6);
+    ck_assert_double_eq(tn_at(y, (int64_t[]){3, 5}), 23);
+    ck_assert_int_eq(tn_rank(tn_reshape(tn_ones(TN_SHAPE(1, 1)), TN_SCALAR)), 0);
+    ck_assert_int_eq(tn_size(tn_reshape(tn_ones(TN_SHAPE(0, 3)), TN_SHAPE(7, 0)), 0), 7);
+    /* strides allow it: the outer axes of a narrowed tensor join, its inner ones do not */
+    tn_tensor *part = tn_narrow(x, 2, 1, 2);
+    ck_assert(tn_same_storage(tn_reshape(part, TN_SHAPE(6, 2)), x));
+    ck_assert(!tn_same_storage(tn_reshape(part, TN_SHAPE(12)), x));
+    assert_values(tn_reshape(part, TN_SHAPE(12)), 0, 1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 21, 22);
+    assert_values(tn_reshape(tn_transpose(count(TN_SHAPE(2, 3)), 0, 1), TN_SHAPE(-1)), 0, 0, 3, 1, 4, 2, 5);
+    assert_null(tn_reshape(x, TN_SHAPE(5, -1)), TN_E_SHAPE, "tn_reshape: [2,3,4] to [5,-1]");
+    assert_null(tn_reshape(x, TN_SHAPE(-1, -1)), TN_E_SHAPE, "tn_reshape");
+    assert_null(tn_reshape(x, TN_SHAPE(2, 3)), TN_E_SHAPE, "tn_reshape");
+    assert_null(tn_reshape(tn_ones(TN_SHAPE(0)), TN_SHAPE(0, -1)), TN_E_SHAPE, "tn_reshape");
+    assert_null(tn_reshape(NULL, TN_SHAPE(1)), TN_E_INVALID, "tn_reshape");
+}
+END_TEST
+
+START_TEST(flatten_squeeze_unsqueeze)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 1, 3, 1));
+    tn_shape s = tn_shape_get(tn_flatten(x, 1, -1));
+    ck_assert(s.rank == 2 && s.size[0] == 2 && s.size[1] == 3);
+    ck_assert_int_eq(tn_rank(tn_squeeze(x, 1)), 3);
+    ck_assert_int_eq(tn_rank(tn_squeeze(x, 0)), 4);
+    ck_assert_int_eq(tn_rank(tn_squeeze_all(x)), 2);
+    s = tn_shape_get(tn_unsqueeze(tn_squeeze_all(x), -1));
+    ck_assert(s.rank == 3 && s.size[2] == 1);
+    ck_assert_int_eq(tn_rank(tn_flatten(tn_scalar(1), 0, -1)), 1);
+    assert_null(tn_flatten(x, 2, 1), TN_E_INDEX, "tn_flatten: axes 2 to 1");
+    assert_null(tn_squeeze(x, 4), TN_E_INDEX, "tn_squeeze: axis 4");
+    assert_null(tn_unsqueeze(x, 5), TN_E_INDEX, "axis");
+    assert_null(tn_unsqueeze(tn_ones(TN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1)), 0), TN_E_SHAPE, "8");
+}
+END_TEST
+
+START_TEST(transpose_and_permute)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3, 4));
+    tn_tensor *y = tn_permute(x, (int[]){2, 0, -2});
+    ck_assert(tn_same_storage(x, y));
+    ck_assert(tn_size(y, 0) == 4 && tn_size(y, 1) == 2 && tn_size(y, 2) == 3);
+    ck_assert(tn_stride(y, 0) == 1 && tn_stride(y, 1) == 12 && tn_stride(y, 2) == 4);
+    ck_assert_double_eq(tn_at(y, (int64_t[]){3, 1, 2}), 23);
+    assert_values(tn_transpose(count(TN_SHAPE(2, 3)), 0, -1), 0, 0, 3, 1, 4, 2, 5);
+    ck_assert(tn_is_contiguous(tn_transpose(count(TN_SHAPE(1, 5)), 0, 1)));
+    assert_null(tn_permute(x, (int[]){0, 1, 1}), TN_E_INDEX, "tn_permute: axis 1 twice");
+    assert_null(tn_permute(x, (int[]){0, 1, 3}), TN_E_INDEX, "tn_permute: axis 3");
+    assert_null(tn_transpose(x, 0, -4), TN_E_INDEX, "tn_transpose: axis -4");
+}
+END_TEST
+
+START_TEST(expand)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 1));
+    tn_tensor *y = tn_expand(x, TN_SHAPE(3, -1, 2));
+    ck_assert(tn_same_storage(x, y));
+    assert_values(y, 0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1);
+    ck_assert(tn_stride(y, 0) == 0 && tn_stride(y, 2) == 0);
+    ck_assert_int_eq(tn_numel(tn_expand(x, TN_SHAPE(2, 0))), 0);
+    assert_values(tn_expand(tn_scalar(3), TN_SHAPE(2, 2)), 0, 3, 3, 3, 3);
+    assert_null(tn_expand(x, TN_SHAPE(3, 1)), TN_E_SHAPE, "tn_expand: [2,1] to [3,1]");
+    assert_null(tn_expand(x, TN_SHAPE(2)), TN_E_SHAPE, "tn_expand");
+    assert_null(tn_expand(x, TN_SHAPE(-1, 2, 1)), TN_E_SHAPE, "tn_expand");
+}
+END_TEST
+
+START_TEST(slice_select_narrow)
+{
+    tn_tensor *x = count(TN_SHAPE(3, 5));
+    assert_values(tn_slice(x, 1, 1, 5, 2), 0, 1, 3, 6, 8, 11, 13);
+    assert_values(tn_slice(x, 0, -2, 100, 1), 0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14);
+    ck_assert_int_eq(tn_size(tn_slice(x, 1, 4, 2, 1), 1), 0);
+    ck_assert_int_eq(tn_size(tn_slice(x, 1, -100, -100, 1), 1), 0);
+    ck_assert_int_eq(tn_size(tn_slice(x, 0, 0, 3, INT64_MAX), 0), 1);
+    assert_values(tn_select(x, 0, -1), 0, 10, 11, 12, 13, 14);
+    assert_values(tn_select(tn_select(x, 1, 2), 0, 1), 0, 7);
+    ck_assert_int_eq(tn_rank(tn_select(tn_select(x, 1, 2), 0, 1)), 0);
+    assert_values(tn_narrow(x, 1, 3, 2), 0, 3, 4, 8, 9, 13, 14);
+    ck_assert_int_eq(tn_numel(tn_narrow(x, 1, 5, 0)), 0);
+    /* views of views, and writing through them */
+    tn_tensor *y = tn_select(tn_slice(tn_transpose(x, 0, 1), 0, 1, 5, 3), 1, 2);
+    assert_values(y, 0, 11, 14);
+    uint64_t version = tn_version(x);
+    assert_ok(tn_copy_in(y, (float[]){-1, -2}, 8, TN_F32));
+    ck_assert_double_eq(tn_at(x, (int64_t[]){2, 4}), -2);
+    ck_assert(tn_version(x) == version + 1);
+    assert_null(tn_slice(x, 0, 0, 3, 0), TN_E_INVALID, "tn_slice: step 0");
+    assert_null(tn_slice(x, 0, 0, 3, -1), TN_E_INVALID, "tn_flip");
+    assert_null(tn_select(x, 0, 3), TN_E_INDEX, "tn_select: index 3 on axis 0 of [3,5]");
+    assert_null(tn_select(tn_scalar(1), 0, 0), TN_E_INDEX, "tn_select");
+    assert_null(tn_narrow(x, 1, 4, 2), TN_E_INDEX, "tn_narrow: 2 elements from 4");
+    assert_null(tn_narrow(x, 1, 1, INT64_MAX), TN_E_INDEX, "tn_narrow");
+    assert_null(tn_slice(tn_scalar(1), 0, 0, 1, 1), TN_E_SHAPE, "tn_slice");
+}
+END_TEST
+
+START_TEST(split_and_chunk)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 5)), *out[5];
+    ck_assert_int_eq(tn_split(x, 2, 1, out, 5), 3);
+    assert_values(out[0], 0, 0, 1, 5, 6);
+    assert_values(out[2], 0, 4, 9);
+    ck_assert(tn_same_storage(out[1], x));
+    ck_assert_int_eq(tn_chunk(x, 4, -1, out), 3); /* ceil(5 / 4) = 2 each */
+    ck_assert_int_eq(tn_chunk(x, 5, -1, out), 5);
+    ck_assert_int_eq(tn_split(tn_zeros(TN_SHAPE(0, 2)), 3, 0, out, 5), 1);
+    ck_assert_int_eq(tn_numel(out[0]), 0);
+    ck_assert_int_eq(tn_split(x, 2, 1, out, 2), -1);
+    assert_error(TN_E_SHAPE, "tn_split: [2,5] in pieces of 2");
+    ck_assert_int_eq(tn_split(x, 0, 1, out, 5), -1);
+    assert_error(TN_E_SHAPE, "tn_split");
+    ck_assert_int_eq(tn_chunk(x, 0, 1, out), -1);
+    assert_error(TN_E_INVALID, "tn_chunk: 0 chunks");
+    ck_assert_int_eq(tn_split(NULL, 1, 0, out, 5), -1);
+    assert_error(TN_E_INVALID, "tn_split");
+}
+END_TEST
+
+START_TEST(cat_and_stack)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 2)), *y = tn_full(TN_SHAPE(2, 1), 9);
+    assert_values(tn_cat((tn_tensor *[]){x, y}, 2, 1), 0, 0, 1, 9, 2, 3, 9);
+    assert_values(tn_stack((tn_tensor *[]){x, x}, 2, -1), 0, 0, 0, 1, 1, 2, 2, 3, 3);
+    tn_tensor *wide = tn_cat((tn_tensor *[]){tn_arange(0, 2, 1, TN_I64), tn_ones(TN_SHAPE(1))}, 2, 0);
+    ck_assert_int_eq(tn_dtype_of(wide), TN_F32);
+    assert_values(wide, 0, 0, 1, 1);
+    assert_null(tn_cat((tn_tensor *[]){x, y}, 2, 0), TN_E_SHAPE, "tn_cat");
+    assert_null(tn_stack((tn_tensor *[]){x, y}, 2, 0), TN_E_SHAPE, "");
+    assert_null(tn_cat(NULL, 0, 0), TN_E_INVALID, "tn_cat");
+}
+END_TEST
+
+START_TEST(flip_and_repeat)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3));
+    assert_values(tn_flip(x, (int[]){1}, 1), 0, 2, 1, 0, 5, 4, 3);
+    assert_values(tn_flip(x, (int[]){0, -1}, 2), 0, 5, 4, 3, 2, 1, 0);
+    assert_values(tn_flip(x, NULL, 0), 0, 5, 4, 3, 2, 1, 0);
+    assert_values(tn_flip(tn_scalar(3), NULL, 0), 0, 3);
+    assert_null(tn_flip(x, (int[]){1, -1}, 2), TN_E_INVALID, "tn_flip: axis 1 of [2,3] twice");
+    assert_null(tn_flip(x, (int[]){2}, 1), TN_E_INDEX, "tn_flip: axis 2");
+
+    assert_values(tn_repeat(x, TN_SHAPE(1, 2)), 0, 0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5);
+    tn_tensor *y = tn_repeat(x, TN_SHAPE(2, 3, 1));
+    ck_assert(tn_size(y, 0) == 2 && tn_size(y, 1) == 6 && tn_size(y, 2) == 3);
+    for (int64_t i = 0; i < 36; i++)
+        ck_assert_double_eq(tn_at(tn_reshape(y, TN_SHAPE(36)), &i), (double)(i % 6));
+    ck_assert(!tn_same_storage(tn_repeat(x, TN_SHAPE(1, 1)), x));
+    tn_tensor *one = tn_ones(TN_SHAPE(1));
+    ck_assert(!tn_same_storage(tn_repeat(one, TN_SHAPE(4)), one));
+    ck_assert_int_eq(tn_numel(tn_repeat(x, TN_SHAPE(2, 0))), 0);
+    ck_assert_int_eq(tn_size(tn_repeat(x, TN_SHAPE(2, 0)), 0), 4);
+    assert_values(tn_repeat(tn_ones(TN_SHAPE(1, 1, 1, 1, 1)), TN_SHAPE(2, 1, 1, 1, 2)), 0, 1, 1, 1, 1);
+    assert_null(tn_repeat(x, TN_SHAPE(2)), TN_E_SHAPE, "tn_repeat: x [2,3], counts [2]");
+    assert_null(tn_repeat(x, TN_SHAPE(1, -1)), TN_E_SHAPE, "tn_repeat");
+    assert_null(tn_repeat(x, TN_SHAPE(1, INT64_MAX)), TN_E_SHAPE, "tn_repeat");
+    assert_null(tn_repeat(x, TN_SHAPE(INT64_C(1) << 61, 4)), TN_E_SHAPE, "tn_repeat");
+}
+END_TEST
+
+START_TEST(triangles)
+{
+    tn_tensor *x = tn_add_scalar(count(TN_SHAPE(3, 3)), 1);
+    assert_values(tn_tril(x, 0), 0, 1, 0, 0, 4, 5, 0, 7, 8, 9);
+    assert_values(tn_tril(x, -1), 0, 0, 0, 0, 4, 0, 0, 7, 8, 0);
+    assert_values(tn_triu(x, 1), 0, 0, 2, 3, 0, 0, 6, 0, 0, 0);
+    assert_values(tn_triu(x, INT64_MIN), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+    assert_values(tn_triu(x, INT64_MAX), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    assert_values(tn_tril(x, INT64_MAX), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+    assert_values(tn_tril(tn_add_scalar(count(TN_SHAPE(2, 1, 3)), 1), 1), 0, 1, 2, 0, 4, 5, 0);
+    /* what lies outside is not multiplied away: NaN disappears */
+    assert_values(tn_triu(tn_full(TN_SHAPE(2, 2), NAN), 5), 0, 0, 0, 0, 0);
+    ck_assert_int_eq(tn_dtype_of(tn_tril(tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu()), 0)), TN_I64);
+    assert_null(tn_tril(tn_ones(TN_SHAPE(3)), 0), TN_E_SHAPE, "tn_tril: x [3]");
+    assert_null(tn_triu(NULL, 0), TN_E_INVALID, "tn_triu");
+}
+END_TEST
+
+/* ---- what a tensor is, and its values ---------------------------------------------------------------- */
+
+START_TEST(sizes_and_strides)
+{
+    tn_tensor *x = tn_zeros(TN_SHAPE(2, 3));
+    ck_assert(tn_size(x, -1) == 3 && tn_stride(x, 0) == 3 && tn_stride(x, -1) == 1);
+    ck_assert(tn_rank(NULL) == -1 && tn_shape_get(NULL).rank == -1 && tn_numel(NULL) == -1);
+    ck_assert_int_eq(tn_size(x, 2), -1);
+    assert_error(TN_E_INDEX, "tn_size: axis 2");
+    ck_assert_int_eq(tn_size(NULL, 0), -1);
+    assert_error(TN_E_INVALID, "tn_size");
+    ck_assert(tn_is_none(TN_NONE) && !tn_is_none(x) && !tn_is_none(NULL));
+    assert_ok(tn_set_name(x, "weights"));
+    ck_assert_str_eq(tn_name(x), "weights");
+    assert_null(tn_reshape(x, TN_SHAPE(5)), TN_E_SHAPE, "weights [2,3]");
+}
+END_TEST
+
+START_TEST(dtypes)
+{
+    static const size_t size[] = {4, 8, 2, 2, 8, 4, 1, 1};
+    for (int i = 0; i < 8; i++)
+        ck_assert_uint_eq(tn_dtype_size((tn_dtype)i), size[i]);
+    ck_assert_uint_eq(tn_dtype_size((tn_dtype)8), 0);
+    ck_assert_uint_eq(tn_dtype_size((tn_dtype)-1), 0);
+    ck_assert_str_eq(tn_dtype_name(TN_BF16), "bf16");
+    ck_assert(tn_dtype_is_float(TN_F16) && !tn_dtype_is_float(TN_BOOL));
+}
+END_TEST
+
+START_TEST(promotion)
+{
+    /* bool < u8 < i32 < i64 < floats; bf16 with f16 gives f32 */
+    static const struct {
+        tn_dtype a, b, sum;
+    } rule[] = {
+        {TN_BOOL, TN_U8, TN_U8},    {TN_U8, TN_I32, TN_I32},    {TN_I32, TN_I64, TN_I64},
+        {TN_I64, TN_F16, TN_F16},   {TN_I64, TN_BF16, TN_BF16}, {TN_F16, TN_BF16, TN_F32},
+        {TN_F16, TN_F32, TN_F32},   {TN_F32, TN_F64, TN_F64},   {TN_BOOL, TN_F32, TN_F32},
+        {TN_I64, TN_F32, TN_F32},   {TN_U8, TN_U8, TN_U8},      {TN_BF16, TN_BF16, TN_BF16},
+    };
+    tn_tensor *a = tn_full_as(TN_SHAPE(2), 1, rule[_i].a, tn_cpu());
+    tn_tensor *b = tn_full_as(TN_SHAPE(2), 1, rule[_i].b, tn_cpu());
+    tn_tensor *sum = tn_add(a, b), *other = tn_add(b, a);
+    assert_made(sum);
+    ck_assert_int_eq(tn_dtype_of(sum), rule[_i].sum);
+    ck_assert_int_eq(tn_dtype_of(other), rule[_i].sum);
+    assert_values(sum, 0, 2, 2);
+    /* a C number never widens a tensor of its own kind */
+    if (rule[_i].a != TN_BOOL)
+        ck_assert_int_eq(tn_dtype_of(tn_mul_scalar(a, 2)), rule[_i].a);
+}
+END_TEST
+
+START_TEST(items)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 2));
+    ck_assert(isnan(tn_item(x)));
+    assert_error(TN_E_SHAPE, "tn_item: [2,2] has 4 elements");
+    ck_assert(isnan(tn_item(NULL)));
+    assert_error(TN_E_INVALID, "tn_item: t is NULL");
+    ck_assert_double_eq(tn_item(tn_ones(TN_SHAPE(1, 1, 1))), 1);
+    ck_assert(isnan(tn_at(x, (int64_t[]){0, 2})));
+    assert_error(TN_E_INDEX, "tn_at: index 2 of axis 1");
+    ck_assert(isnan(tn_at(x, (int64_t[]){-1, 0})));
+    assert_error(TN_E_INDEX, "tn_at");
+    ck_assert_double_eq(tn_at(tn_transpose(x, 0, 1), (int64_t[]){1, 0}), 1);
+}
+END_TEST
+
+START_TEST(data_in_and_out)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3)), *xt = tn_transpose(x, 0, 1);
+    double out[6];
+    int32_t whole[6];
+    assert_ok(tn_copy_out(xt, out, sizeof out, TN_F64));
+    ck_assert(out[1] == 3 && out[4] == 2);
+    assert_ok(tn_copy_out(xt, whole, sizeof whole, TN_I32));
+    ck_assert(whole[1] == 3 && whole[4] == 2);
+    assert_fails(tn_copy_out(x, out, 47, TN_F64), TN_E_SHAPE, "tn_copy_out: 47 bytes for [2,3] as f64: want 48");
+    assert_fails(tn_copy_out(NULL, out, 48, TN_F64), TN_E_INVALID, "tn_copy_out");
+    ck_assert_ptr_null(tn_data(xt));
+    assert_error(TN_E_SHAPE, "tn_data");
+    uint64_t version = tn_version(x);
+    ck_assert_ptr_nonnull(tn_data(x));
+    ck_assert(tn_version(x) == version);
+    ((float *)tn_data_mut(x))[5] = 50;
+    ck_assert(tn_version(x) == version + 1);
+    ck_assert_double_eq(tn_at(xt, (int64_t[]){2, 1}), 50);
+    assert_fails(tn_copy_in(tn_zeros_like(tn_arange(0, 2, 1, TN_I64)), out, 16, TN_F64), TN_E_DTYPE, "tn_copy_in");
+    assert_ok(tn_copy_out(tn_zeros(TN_SHAPE(0)), NULL, 0, TN_F32));
+}
+END_TEST
+
+START_TEST(hashes)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3));
+    uint64_t hash = tn_hash(x);
+    ck_assert(hash == tn_hash(count(TN_SHAPE(2, 3))));
+    ck_assert(hash != tn_hash(tn_reshape(x, TN_SHAPE(3, 2))));
+    ck_assert(hash != tn_hash(tn_reshape(x, TN_SHAPE(6))));
+    ck_assert(tn_hash(tn_zeros(TN_SHAPE(2))) != tn_hash(tn_zeros_like(tn_full_as(TN_SHAPE(2), 0, TN_I32, tn_cpu()))));
+    /* the order of elements counts, not how they lie in memory */
+    tn_tensor *xt = tn_transpose(x, 0, 1);
+    ck_assert(tn_hash(xt) == tn_hash(tn_from_floats((float[]){0, 3, 1, 4, 2, 5}, TN_SHAPE(3, 2))));
+    ((float *)tn_data_mut(x))[5] = -0.0f;
+    uint64_t minus = tn_hash(x);
+    ((float *)tn_data_mut(x))[5] = 0.0f;
+    ck_assert(minus != tn_hash(x)); /* bits, not values */
+    /* rank 1, size 1, f32, the float 0: FNV-1a over 4 + 8 + 4 + 4 bytes, by hand */
+    unsigned char bytes[20] = {1, 0, 0, 0, 1};
+    uint64_t fnv = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < 20; i++)
+        fnv = (fnv ^ bytes[i]) * UINT64_C(1099511628211);
+    ck_assert(tn_hash(tn_zeros(TN_SHAPE(1))) == fnv);
+    ck_assert(tn_hash(NULL) == 0);
+    assert_error(TN_E_INVALID, "tn_hash");
+}
+END_TEST
+
+START_TEST(largest_difference)
+{
+    tn_tensor *x = count(TN_SHAPE(2, 3));
+    ck_assert_double_eq(tn_max_abs_diff(x, x), 0);
+    ck_assert_double_eq(tn_max_abs_diff(x, tn_zeros(TN_SHAPE(2, 3))), 5);
+    ck_assert_double_eq(tn_max_abs_diff(tn_transpose(x, 0, 1), tn_zeros(TN_SHAPE(3, 2))), 5);
+    ck_assert(isnan(tn_max_abs_diff(x, tn_zeros(TN_SHAPE(3, 2)))));
+    tn_tensor *odd = tn_from_floats((float[]){NAN, INFINITY, 1}, TN_SHAPE(3));
+    ck_assert_double_eq(tn_max_abs_diff(odd, odd), 0);
+    ck_assert(isnan(tn_max_abs_diff(odd, tn_zeros(TN_SHAPE(3)))));
+    ck_assert(isinf(tn_max_abs_diff(tn_slice(odd, 0, 1, 3, 1), tn_zeros(TN_SHAPE(2)))));
+    /* integers above 2^53 are compared as integers */
+    tn_tensor *a = tn_from_ints((int64_t[]){INT64_C(1) << 60}, TN_SHAPE(1));
+    tn_tensor *b = tn_from_ints((int64_t[]){(INT64_C(1) << 60) + 1}, TN_SHAPE(1));
+    ck_assert_double_eq(tn_max_abs_diff(a, b), 1);
+    ck_assert_double_eq(tn_max_abs_diff(tn_zeros(TN_SHAPE(0)), tn_zeros(TN_SHAPE(0))), 0);
+    ck_assert(isnan(tn_max_abs_diff(x, NULL)));
+    assert_error(TN_E_INVALID, "tn_max_abs_diff: b is NULL");
+}
+END_TEST
+
+/* ---- the library ------------------------------------------------------------------------------------- */
+
+START_TEST(info)
+{
+    ck_assert_str_eq(tn_version_string(), TN_VERSION);
+    const char *keys[] = {"version: " TN_VERSION "\n", "compiler: ", "build: ", "BLAS: OpenBLAS ", "SIMD: ",
+                          "threads: ", "CUDA: "};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        ck_assert_msg(strstr(tn_info(), keys[i]) != NULL, "no \"%s\" in\n%s", keys[i], tn_info());
+    ck_assert_ptr_eq(tn_info(), tn_info());
+    ck_assert(tn_cuda_available() || strlen(tn_cuda_why()) > 0);
+    if (!tn_cuda_available())
+        assert_null(tn_empty_as(TN_SHAPE(1), TN_F32, tn_cuda(0)), TN_E_DEVICE, "cuda:0");
+}
+END_TEST
+
+START_TEST(threads)
+{
+    int before = tn_num_threads();
+    ck_assert_int_ge(before, 1);
+    assert_ok(tn_set_num_threads(3));
+    ck_assert_int_eq(tn_num_threads(), 3);
+    assert_fails(tn_set_num_threads(0), TN_E_INVALID, "tn_set_num_threads");
+    ck_assert_int_eq(tn_num_threads(), 3);
+    assert_ok(tn_set_num_threads(before));
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("tensor");
+    TCase *t = test_case(suite, "creation");
+    tcase_add_test(t, filled_tensors);
+    tcase_add_loop_test(t, filled_in_every_dtype, TN_F32, TN_BOOL + 1);
+    tcase_add_test(t, filled_with_what_a_dtype_holds);
+    tcase_add_test(t, like_forms_are_row_major);
+    tcase_add_test(t, arange);
+    tcase_add_test(t, arange_errors);
+    tcase_add_test(t, linspace);
+    tcase_add_test(t, eye);
+    tcase_add_test(t, from_the_callers_arrays);
+    tcase_add_test(t, impossible_shapes);
+    tcase_add_test(t, default_dtype);
+    t = test_case(suite, "views");
+    tcase_add_test(t, reshape);
+    tcase_add_test(t, flatten_squeeze_unsqueeze);
+    tcase_add_test(t, transpose_and_permute);
+    tcase_add_test(t, expand);
+    tcase_add_test(t, slice_select_narrow);
+    tcase_add_test(t, split_and_chunk);
+    tcase_add_test(t, cat_and_stack);
+    tcase_add_test(t, flip_and_repeat);
+    tcase_add_test(t, triangles);
+    t = test_case(suite, "values");
+    tcase_add_test(t, sizes_and_strides);
+    tcase_add_test(t, dtypes);
+    tcase_add_loop_test(t, promotion, 0, 12);
+    tcase_add_test(t, items);
+    tcase_add_test(t, data_in_and_out);
+    tcase_add_test(t, hashes);
+    tcase_add_test(t, largest_difference);
+    t = test_case(suite, "library");
+    tcase_add_test(t, info);
+    tcase_add_test(t, threads);
+    return suite;
+}
