@@ -3,8 +3,8 @@
  * them, by their ids; numbers are PyTorch's (SEMANTICS 2.22) or closed forms. The op table (test_ops.c)
  * has golden values and derivatives of every variant; here are the promises that are no single value.
  *
- * Seen to fail: in autograd/ops/batch_norm.c backward read running_mean instead of the saved mean
- * (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was always -1 (LY_07).
+ * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward kept the
+ * buffer (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was always -1 (LY_07).
  */
 #include "rows.h"
 

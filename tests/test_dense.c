@@ -496,14 +496,17 @@ END_TEST
 START_TEST(pool_halves_as_windows)
 {
     /* the short cut for 2x2 windows gives what the general loops give for the same windows */
-    for (int64_t size = 2; size < 40; size += 3) {
-        tn_tensor *x = leaf(TN_SHAPE(3, 2, size, size + 1), (uint64_t)size, TN_F32);
+    static const int64_t sizes[][2] = { { 2, 3 }, { 5, 6 }, { 14, 14 }, { 28, 28 }, { 33, 34 }, { 9, 257 }, { 4, 3001 } };
+    for (int i = 0; i < 7; i++) {
+        int64_t h = sizes[i][0];
+        int64_t w = sizes[i][1];
+        tn_tensor *x = leaf(TN_SHAPE(3, 2, h, w), (uint64_t)i, TN_F32);
         tn_pool2d_spec two = { .kernel = { 2, 2 } };
         tn_tensor *fast = tn_max_pool2d(x, two);
         tn_tensor *parts[4];
-        for (int i = 0; i < 4; i++) {
-            tn_tensor *rows = tn_slice(x, 2, i / 2, size / 2 * 2, 2);
-            parts[i] = tn_slice(rows, 3, i % 2, (size + 1) / 2 * 2, 2);
+        for (int k = 0; k < 4; k++) {
+            tn_tensor *rows = tn_slice(x, 2, k / 2, h / 2 * 2, 2);
+            parts[k] = tn_slice(rows, 3, k % 2, w / 2 * 2, 2);
         }
         tn_tensor *slow = tn_maximum(tn_maximum(parts[0], parts[1]), tn_maximum(parts[2], parts[3]));
         tn_tensor *mean = tn_add(tn_add(parts[0], parts[1]), tn_add(parts[2], parts[3]));
@@ -515,6 +518,31 @@ START_TEST(pool_halves_as_windows)
         assert_ok(tn_gradients(1, &slow, &seed, 1, &x, &grads[1], 0));
         assert_close(grads[0], grads[1], 0, 0);
     }
+}
+END_TEST
+
+START_TEST(pool_first_of_equals)
+{
+    /* all 3^4 windows of three values: the gradient goes to the first of the largest, in row-major order */
+    float v[81 * 4];
+    float expected[81 * 4] = { 0 };
+    for (int i = 0; i < 81; i++) {
+        int first = 0;
+        float window[4] = { (float)(i % 3), (float)(i / 3 % 3), (float)(i / 9 % 3), (float)(i / 27) };
+        for (int k = 1; k < 4; k++)
+            if (window[k] > window[first]) first = k;
+        for (int k = 0; k < 4; k++) {
+            v[(k / 2) * 162 + 2 * i + k % 2] = window[k];
+            expected[(k / 2) * 162 + 2 * i + k % 2] = k == first;
+        }
+    }
+    tn_tensor *x = tn_from_floats(v, TN_SHAPE(1, 2, 162));
+    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *y = tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 } });
+    tn_tensor *seed = tn_ones_like(y);
+    tn_tensor *grad;
+    assert_ok(tn_gradients(1, &y, &seed, 1, &x, &grad, 0));
+    assert_close(grad, tn_from_floats(expected, TN_SHAPE(1, 2, 162)), 0, 0);
 }
 END_TEST
 
@@ -765,6 +793,7 @@ Suite *test_suite(void)
     tcase_add_test(t, conv2d_second_derivatives);
     t = test_case(suite, "pool2d");
     tcase_add_test(t, pool_halves_as_windows);
+    tcase_add_test(t, pool_first_of_equals);
     tcase_add_test(t, pool_nan_wins);
     tcase_add_test(t, pool_refuses_wide_padding);
     t = test_case(suite, "attention");

@@ -115,8 +115,9 @@ check 'transformer, another rate on resume' refused '--lr 0.5 conflicts with par
 tr a-y b-z <text >other
 check 'transformer, another text on resume' refused '--text other' \
     "$transformer" --resume part --text other
-check 'transformer, SIGINT' interrupted INT 130 int.ckpt t --steps 1000000 --checkpoint int.ckpt
-check 'transformer, SIGTERM' interrupted TERM 143 transformer.ckpt t --steps 1000000
+check 'transformer, SIGINT' interrupted INT 130 int.ckpt "$transformer" "${small[@]}" --steps 1000000 --checkpoint int.ckpt
+check 'transformer, SIGTERM' interrupted TERM 143 transformer.ckpt \
+    "$transformer" "${small[@]}" --steps 1000000
 
 # ---- batchnorm --------------------------------------------------------------------------------------------
 if [ -e $data/train-images-idx3-ubyte.gz ]; then
@@ -145,7 +146,8 @@ if [ -e $data/train-images-idx3-ubyte.gz ]; then
     done
     check 'batchnorm, another batch on resume' refused '--batch 3 conflicts with bpart' \
         "$batchnorm" --resume bpart --batch 3
-    check 'batchnorm, SIGINT' interrupted INT 130 batchnorm.ckpt b --steps 100000 --epochs 100
+    check 'batchnorm, SIGINT' interrupted INT 130 batchnorm.ckpt \
+        "$batchnorm" --batch 16 --data $data --steps 100000 --epochs 100
 else
     echo "batchnorm was not tested: no $data"
 fi

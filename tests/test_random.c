@@ -6,7 +6,7 @@
  * involved; normals within 2.4e-7 of |x| + 1, where logarithm and sine differ between libraries.
  *
  * Seen to fail: in src/tensor/random.c, the tail of a normal fill not drawn anew; fmaf split into a product
- * and a sum; in mt19937.c, the tempering mask 0x9d2c5680 written as 0x9d2c5600.
+ * and a sum; in random.h, the tempering mask 0x9d2c5680 written as 0x9d2c5600.
  */
 #include "common.h"
 

@@ -91,7 +91,8 @@ START_TEST(arange_errors)
     assert_null(tn_arange(0, INFINITY, 1, TN_F32), TN_E_INVALID, "finite");
     assert_null(tn_arange(NAN, 1, 1, TN_F32), TN_E_INVALID, "finite");
     assert_null(tn_arange(0, 1e300, 1, TN_F32), TN_E_SHAPE, "tn_arange: 1e+300 values");
-    assert_null(tn_arange(0, 0x1p52, 1, TN_F32), TN_E_NOMEM, "out of memory");
+    if (!TEST_ASAN) /* whose allocator ends the program */
+        assert_null(tn_arange(0, 0x1p52, 1, TN_F32), TN_E_NOMEM, "out of memory");
     assert_null(tn_arange(0.5, 4, 1, TN_I64), TN_E_DTYPE, "whole numbers");
     assert_null(tn_arange(0, 300, 1, TN_U8), TN_E_INVALID, "u8 can hold");
     assert_null(tn_arange(0, 2, 1, TN_BOOL), TN_E_DTYPE, "bool");

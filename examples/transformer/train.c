@@ -21,6 +21,7 @@ void run_build(run *r)
                             (tn_adamw_options){ .lr = s->lr, .beta2 = 0.99,
                                                 .weight_decay = s->weight_decay });
     ex_check_ptr(r->optimizer);
+    if (s->steps == 0) return;
     r->schedule = tn_warmup_cosine_lr(r->optimizer, s->warmup, s->steps, s->lr / 10);
     ex_check_ptr(r->schedule);
 }
@@ -30,7 +31,7 @@ void run_free(run *r)
     if (r->log) fclose(r->log);
     ex_curve_free(&r->train_curve);
     ex_curve_free(&r->valid_curve);
-    tn_scheduler_free(r->schedule);
+    if (r->schedule) tn_scheduler_free(r->schedule);
     tn_optim_free(r->optimizer);
     tn_module_drop(r->model);
     if (r->text) tn_text_free(r->text);

@@ -90,6 +90,11 @@ static void check_flags(void)
 {
     if (set.resume && set.load) ex_refuse("--resume and --load: wanted one of them");
     if (set.load && !ex_given(&options, "steps")) set.steps = 0;
+    if (!ex_given(&options, "warmup") && set.warmup > set.steps / 10) set.warmup = set.steps / 10;
+    if (set.warmup > set.steps) {
+        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": wanted at most the steps", set.warmup,
+                  set.steps);
+    }
     if (!set.text && !set.resume && (!set.load || set.steps > 0)) {
         ex_refuse("--text FILE is needed (see --help)");
     }

@@ -18,14 +18,26 @@ typedef struct tn_metadata {
     const char **key, **value;
 } tn_metadata;
 
-/** Saves tn_state_dict(m). The file appears whole or not at all (temporary, fsync, rename, fsync folder). */
+/**
+ * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools.
+ *
+ * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary stays
+ * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the folder.
+ * A symbolic link is followed; only regular files are replaced.
+ * Source   the safetensors format; Pillai et al. (2014) on replacing files
+ */
 TN_API tn_status tn_save(tn_module *m, const char *path);
 /** Loads into m: strict, all or nothing (tn_load_state_dict). */
 TN_API tn_status tn_load(tn_module *m, const char *path);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path);
-/** All tensors of a file, on the CPU. List and metadata (may be NULL; *metadata is filled) belong to the
- *  current scope. Limits: header 16 MiB, 65,536 tensors. */
+/**
+ * All tensors of a file, on the CPU, in the order of its header. metadata may be NULL.
+ *
+ * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed unchecked
+ * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at once
+ * Limits   header 16 MiB, 65,536 tensors, names of 1 to 1,024 bytes, 8 axes
+ */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
 /** The value for a key, NULL (no message) when it is not there. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
@@ -44,16 +56,23 @@ typedef struct tn_checkpoint {
     tn_metadata metadata;     /* the caller's own settings, written; on load: filled, current scope */
 } tn_checkpoint;
 
+/** One file, replaced as tn_save replaces. Metadata keys in "tenon." are the library's own. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
-/** All or nothing: nothing of c changes when any part does not fit. */
+/** All or nothing: nothing of c, nor the generator, changes when any part does not fit. */
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. */
 TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
 
 /* ---- data -------------------------------------------------------------------------------------- */
 
-/** An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64. Current scope.
- *  Source   LeCun's description of the format; sizes are big-endian */
+/**
+ * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
+ *
+ * Shapes   1 to 4 axes, as the file says
+ * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked)
+ * Owner    current scope
+ * Source   LeCun's description of the format; RFC 1952
+ */
 TN_API tn_tensor *tn_load_idx(const char *path);
 
 /** A text as character ids, split in two. */
@@ -64,10 +83,12 @@ typedef struct tn_text {
     unsigned char byte_of[256]; /* id -> byte, ascending bytes */
     int id_of[256];             /* byte -> id, -1 for bytes not in the text */
 } tn_text;
-/** Reads a file; the last valid_fraction (0 to 0.5) of it is for validation. tn_text_free frees. */
+/** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for validation.
+ *  Owner: yours, tn_text_free. */
 TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
 TN_API void tn_text_free(tn_text *text);
-/** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64. Draws from g. */
+/** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws from g as
+ *  PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
 TN_API tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch, int64_t context,
                                tn_tensor **x, tn_tensor **y);
 
@@ -77,9 +98,10 @@ typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
     uint64_t seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
-    bool prefetch; /* a thread fills the next batch meanwhile */
+    bool prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
 } tn_loader_options;
-/** Keeps its own references to the n <= 4 tensors (CPU). */
+/** Keeps its own references to the n <= 4 tensors (CPU, rank >= 1, equal first sizes). Owner: yours.
+ *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last). */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the next
@@ -99,7 +121,8 @@ typedef struct tn_curve {
     int64_t n;
     const double *x, *y;
 } tn_curve;
-/** Writes the curves as an SVG with axes and a legend. */
+/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line; texts may be
+ *  NULL. The file is replaced as tn_save replaces. */
 TN_API tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
                              const tn_curve *curves, int n);
 

@@ -5,7 +5,31 @@
  * and no optimizer ever touches it. Saving, loading, moving, counting and freeing are walks over the
  * names a module registered; no layer writes its own.
  *
- * A module of your own embeds tn_module first and is made with the same calls as ours (README).
+ * A module of your own embeds tn_module first and is made with the same calls as ours:
+ *
+ *     typedef struct { tn_module base; tn_module *fc; tn_tensor *mean; } net;
+ *     static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
+ *     {
+ *         net *m = (net *)self;
+ *         return tn_forward(m->fc, tn_sub(x, m->mean));
+ *     }
+ *     static const tn_module_type net_type = { .name = "Net", .size = sizeof(net), .forward = net_forward };
+ *     tn_module *net_new(tn_tensor *mean)
+ *     {
+ *         net *m = tn_module_new(&net_type);
+ *         if (!m) return NULL;
+ *         tn_register_module(&m->base, "fc", &m->fc, tn_linear_new(784, 10, (tn_linear_options){ 0 }));
+ *         tn_register_buffer(&m->base, "mean", &m->mean, mean, TN_PERSISTENT);
+ *         return tn_module_done(&m->base);
+ *     }
+ *
+ * What holds for every function here, so that each comment can be short:
+ *   Owner    a module belongs to its maker (tn_module_drop) until it is registered as a child; tensors it
+ *            returns from look-ups are borrowed, results of calls and lists belong to the current scope
+ *   Errors   NULL or a status, and a message naming the module; in a forward it ends with where in the
+ *            model that was: " (in encoder.layers.0.linear1: Linear)"
+ *   Names    parameters, buffers and children of a module share one name space; a full name joins them
+ *            with dots. "forward" and "training" are taken.
  */
 #ifndef TENON_NN_H
 #define TENON_NN_H
@@ -36,7 +60,8 @@ struct tn_module_type {
     tn_status (*forward_n)(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
     tn_status (*reset)(tn_module *self);                             /* initial values again */
-    void (*free)(tn_module *self); /* what is not a slot; slots and children are freed for you */
+    void (*free)(tn_module *self); /* what is not a slot (also after a failed construction); slots and
+                                      children are freed for you. A type with free cannot be cloned. */
     int state_version;             /* written to files; 0 means 1 */
 };
 
@@ -56,7 +81,7 @@ TN_API void *tn_module_new(const tn_module_type *type);
  * returns NULL with the first message kept. Every constructor ends with `return tn_module_done(&m->base);`.
  */
 TN_API tn_module *tn_module_done(tn_module *m);
-/** One more owner (a child shared by two parents). Returns m. */
+/** One more owner (a child shared by two parents, a module that a run holds on to). Returns m. */
 TN_API tn_module *tn_module_keep(tn_module *m);
 /** One owner less; the last frees the module, its tensors and children. NULL is ignored. */
 TN_API void tn_module_drop(tn_module *m);
@@ -66,49 +91,65 @@ TN_API void tn_module_drop(tn_module *m);
 typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_persistence;
 
 /**
- * Registers a parameter: t becomes trainable (requires_grad on, unless it is an integer tensor or
- * tn_register_frozen is used) and *field follows the slot ever after.
+ * Registers a parameter: t becomes trainable (requires_grad on) and *field follows the slot ever after.
  *
- * field    NULL, or the address of a tn_tensor * inside the module's struct
+ * field    NULL, or the address of a tn_tensor * inside the module's struct, of no other slot
  * t        a leaf, or TN_NONE for an empty slot; the module takes a reference
  * Errors   in this order, first one wins: module not made by tn_module_new; name NULL; contains a dot;
- *          empty; taken by a buffer, child or type function; (t: not a leaf). Re-registering a parameter
- *          replaces it in place.
+ *          empty; taken by a buffer, child, "forward" or "training"; field not in the struct; t NULL, not
+ *          a leaf, not floating. Re-registering a parameter replaces it in place; field NULL then keeps
+ *          the field it has. Inside a constructor nothing more is registered after the first failure.
  */
 TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t);
-/** The same for a parameter that starts frozen (requires_grad off). */
+/** The same for a parameter that starts frozen (requires_grad off): any dtype. */
 TN_API tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t);
 /**
- * Registers a buffer. Stored by reference, any dtype, requires_grad untouched. Non-persistent: moved and
- * listed, but not in state_dict. Errors as for parameters. Re-registering replaces, keeping its place.
+ * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched. Non-persistent:
+ * moved and listed, but not in state_dict. Errors as for parameters, but any tensor is taken.
+ * Re-registering replaces, keeping its place; the persistence is the new one.
  */
 TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
                                     tn_persistence persistence);
 /**
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
- * Errors   child NULL (its message stays); name NULL; taken by a tensor; dotted; empty; child is m or
- *          an ancestor of m
+ * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL; taken by
+ *          a tensor; dotted; empty; field not in the struct; child is m or an ancestor of m
  */
 TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child);
 
-/** Puts another tensor (or TN_NONE) into the registered slot whose field this is. Buffers take any
- *  tensor; parameters take leaves. Use it for buffers computed in forward. */
+/**
+ * Puts another tensor (or TN_NONE) into the registered slot whose field this is: `tn_assign(&m->h, h)`. Use
+ * it for buffers computed in forward: a plain `m->h = h` would not keep h, and is an error after the call.
+ *
+ * t        a buffer takes any tensor, with its history; a parameter takes a leaf and stays trainable or
+ *          frozen as it was
+ * Owner    the module keeps t. What it replaces is given back: at once, or, inside a forward, when the call
+ *          of that forward ends
+ */
 TN_API tn_status tn_assign(tn_tensor **field, tn_tensor *t);
 /** The same by dotted path from m: "bn1.running_mean". */
 TN_API tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t);
 /** Removes a parameter, buffer or child by its name in m. */
 TN_API tn_status tn_module_delete(tn_module *m, const char *name);
 
-/** By dotted path. Errors distinguish "no such name" from "is a buffer, not a parameter". Borrowed. */
+/** By dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the module or the slot.
+ *  Errors distinguish "no such name" from "is a buffer, not a parameter". */
 TN_API tn_tensor *tn_get_parameter(tn_module *m, const char *path);
 TN_API tn_tensor *tn_get_buffer(tn_module *m, const char *path);
 TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m */
 
 /* ---- calling ---------------------------------------------------------------------------------- */
 
-/** y = m(x). The call runs in a scope of its own: only y comes back to the current one. */
+/**
+ * y = m(x). The call runs in a scope of its own: only y comes back to the current one. y may be x itself, a
+ * parameter or a view.
+ *
+ * Errors   x does not fit; m has no forward (ModuleList); forward left a field of the struct that is not
+ *          its slot's tensor (use tn_assign); no scope is open
+ */
 TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
-/** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). */
+/** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out is
+ *  filled, or all NULL on failure; with more than one output it must not overlap in. */
 TN_API tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
 
 /** Train or eval for m and everything below. */
@@ -132,7 +173,8 @@ typedef struct tn_entry {
     tn_module *owner; /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 
-/** A list of named tensors. Belongs to the current scope, as tensors do; it keeps its tensors. */
+/** A list of named tensors, made by the functions below only. Belongs to the current scope, as tensors do;
+ *  it keeps its tensors and names, and borrows the owners. */
 typedef struct tn_list {
     int n;
     tn_entry *entry;
@@ -172,10 +214,14 @@ TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elemen
 
 /* ---- moving, casting, loading ----------------------------------------------------------------- */
 
-/** Moves parameters, their gradients and all buffers; the tensors stay the same objects, ties survive,
- *  optimizers stay valid. All or nothing. */
+/**
+ * Moves parameters, their gradients and all buffers. The tensors stay the same objects with new storage,
+ * ties survive (of tensors, and of views over one storage), optimizers stay valid. All or nothing.
+ *
+ * Errors   a device that is not there; a buffer with history (detach it first)
+ */
 TN_API tn_status tn_module_to(tn_module *m, tn_device device);
-/** Casts floating members; integer buffers keep their dtype. dtype must be floating. */
+/** Casts floating members; integer buffers keep their dtype. dtype must be floating. Otherwise the same. */
 TN_API tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
 typedef struct tn_load_options {
@@ -189,12 +235,23 @@ typedef struct tn_load_report {
     char text[2048]; /* the names, one line a category, cut with "..." */
 } tn_load_report;
 
-/** Copies values by name, in place. All or nothing: everything is compared before the first byte moves.
- *  report may be NULL. The message lists missing, unexpected and mismatched names together. */
+/**
+ * Copies values by name, in place: tensors, optimizers and gradients stay. All or nothing: everything is
+ * compared and converted before the first byte moves. The message lists missing, unexpected and mismatched
+ * names together.
+ *
+ * report   NULL, or filled also on failure
+ * Shapes   equal exactly; only a single value is also taken from a tensor of shape [1]
+ * Dtypes   equal; with `cast` floats convert to floats
+ * Ties     every name of a shared tensor is wanted; the last one in the order of tn_state_dict wins
+ * Versions BatchNorm's num_batches_tracked, new in its state version 2, is set to 0 where a list lacks it
+ *          that is older or does not say: lists of tn_state_dict say, and files of tn_save
+ */
 TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
                                     tn_load_report *report);
 
-/** A table of modules: parameters and buffers side by side, shapes, trainable or not, bytes. */
+/** A table with a row per module: its parameters (name, shape, elements; dtype unless f32; "frozen",
+ *  "tied") and its buffers ("not saved") side by side; then totals of elements and bytes, ties once. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */
@@ -210,6 +267,8 @@ typedef struct tn_conv2d_options {
 /** weight [out, in/groups, k, k], bias [out]: U(+-1/sqrt(fan_in)) */
 TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel, tn_conv2d_options o);
 
+/* In `momentum` of BatchNorm a zero field means the default, so statistics cannot be frozen by it: use
+ * tn_eval on the layer. */
 typedef struct tn_batchnorm_options {
     double eps;      /* 0: 1e-5 */
     double momentum; /* 0: 0.1 */
@@ -217,10 +276,20 @@ typedef struct tn_batchnorm_options {
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
 } tn_batchnorm_options;
-/** [N, C, H, W]. weight 1, bias 0; buffers running_mean 0, running_var 1, num_batches_tracked 0 (i64) */
+/**
+ * y = weight (x - mean) / sqrt(var + eps) + bias per channel; training: of the batch (variance biased), and
+ * the running buffers move by momentum towards them (variance unbiased); evaluation: the running buffers.
+ *
+ * Shapes   x [N, C, H, W], C = features
+ * State    parameters weight [C] 1, bias [C] 0; buffers running_mean [C] 0, running_var [C] 1,
+ *          num_batches_tracked [] 0 (i64)
+ * Errors   shapes; one value per channel in training. A failed forward changes no buffer.
+ * Source   Ioffe and Szegedy (2015), algorithms 1 and 2
+ */
 TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
-/** [N, C] or [N, C, L] */
+/** The same for x [N, C] or [N, C, L]. */
 TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
+/** Running buffers of one BatchNorm layer as when it was new. */
 TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
 
 typedef struct tn_layernorm_options { double eps; bool no_affine, no_bias; } tn_layernorm_options; /* 1e-5 */
@@ -232,9 +301,17 @@ typedef struct tn_embedding_options { bool use_padding_index; int64_t padding_in
 TN_API tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o);
 
 typedef struct tn_positional_encoding_options { double dropout; bool non_persistent; } tn_positional_encoding_options;
-/** x [B, T, d] + pe[:, :T]; buffer pe [1, max_len, d]: sin and cos, Vaswani et al. (2017) sec. 3.5 */
+/**
+ * y = dropout(x + pe[:, :T]).
+ *
+ * Shapes   x [B, T, d_model], T <= max_len
+ * State    buffer pe [1, max_len, d_model]: pe[t, 2i] = sin(t f_i), pe[t, 2i+1] = cos(t f_i),
+ *          f_i = 10000^(-2i/d); an odd d_model has one cosine less
+ * Source   Vaswani et al. (2017), sec. 3.5
+ */
 TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len, tn_positional_encoding_options o);
 
+/** Training: zero with probability p in [0, 1], scale the rest by 1/(1-p); evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
 
 typedef struct tn_multihead_attention_options {
@@ -243,14 +320,24 @@ typedef struct tn_multihead_attention_options {
     bool sequence_first; /* [T, B, E] as PyTorch's default; ours is [B, T, E] */
     int64_t kdim, vdim;  /* 0: embed_dim */
 } tn_multihead_attention_options;
-/** Keys in_proj_weight [3E, E] (or q/k/v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias */
+/**
+ * softmax(q k^T / sqrt(D)) v in every head, between projections in and out; E = heads D.
+ *
+ * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and v_proj_weight),
+ *          in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
+ * Call     tn_forward(m, x) attends x to itself. Dropout acts on the weights in training, which then stand
+ *          in memory as [B, heads, T, S]
+ * Source   Vaswani et al. (2017), sec. 3.2.2
+ */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads, tn_multihead_attention_options o);
 typedef struct tn_attention_masks {
     tn_tensor *mask;        /* [T, S] or [B*H, T, S]; bool true = blocked, float added; NULL: none */
     tn_tensor *key_padding; /* [B, S] bool, true = ignored; NULL: none */
     bool causal;
 } tn_attention_masks;
-/** weights: NULL, or receives the attention weights [B, T, S] averaged over heads (slower path) */
+/** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
+ *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout (slower
+ *  path). A row with everything blocked gives NaN. */
 TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                                  tn_attention_masks masks, tn_tensor **weights);
 
@@ -262,14 +349,20 @@ typedef struct tn_encoder_layer_options {
     bool sequence_first;
     double eps; /* 0: 1e-5 */
 } tn_encoder_layer_options;
+/** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x = norm2(x +
+ *  ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff = linear2(drop(act(linear1))). Children
+ *  self_attn, linear1, linear2, norm1, norm2. tn_forward calls it without masks. */
 TN_API tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o);
 TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
-/** n deep copies of layer (which is consumed) under layers.0 ...; norm may be TN_NO_MODULE, consumed */
+/** n deep copies of layer (which is consumed) under layers.0 ..., so with equal initial weights; norm may be
+ *  TN_NO_MODULE, consumed. Any module of one input may be a layer, but then masks are an error. */
 TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
 TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
-/** An independent copy: same types, own tensors, ties kept. */
+/** An independent copy: same types, own tensors without gradients, ties and shared children kept, train or
+ *  eval as they are. Errors: a type with a free of its own. */
 TN_API tn_module *tn_module_clone(tn_module *m);
 
+/* Layers without state: the op of the same name as a module. */
 TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec);
 TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec);
 TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
@@ -287,6 +380,7 @@ TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (
     tn_sequential_of((tn_module *[]){__VA_ARGS__},                                                 \
                      (int)(sizeof((tn_module *[]){__VA_ARGS__}) / sizeof(tn_module *)))
 TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
+/** Children without a forward of their own: call them one by one. */
 TN_API tn_module *tn_module_list_new(void);
 /** Appends to a ModuleList or Sequential under the next number; consumes child. */
 TN_API tn_status tn_module_append(tn_module *list, tn_module *child);

@@ -16,7 +16,17 @@ extern "C" {
 
 typedef struct tn_optim tn_optim;
 
-/** lr is per step. zero fields: lr 1e-3, everything else 0. */
+/*
+ * What holds for all five, so that each comment can be short:
+ *   Units    lr per step; decay is added to the gradient (L2), only AdamW's is decoupled
+ *   State    made at a parameter's first step, in its dtype, where it lives; follows a moved module
+ *   Errors   NULL: a negative or non-finite number, a beta or alpha outside [0, 1), an empty list, a
+ *            buffer, memory shared with one, a non-leaf, a tensor or a name twice: named in the message
+ *   Owner    yours: tn_optim_free. It keeps its tensors, and the modules that registered them
+ *   Dtypes   f32 and f64; others may be in the list as long as they have no gradient
+ */
+
+/** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no dampening. */
 typedef struct tn_sgd_options {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
@@ -53,28 +63,42 @@ typedef struct tn_adagrad_options {
 /** Duchi et al. (2011) */
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 
-/** Another group of parameters, with its own lr and weight decay (the rest as the first group's). */
+/** Another group of parameters, with its own lr (0: the first group's) and weight decay (0: none); the
+ *  rest as the first group's. Errors as for a new optimizer; then no group is added. */
 typedef struct tn_group_options {
     double lr, weight_decay;
 } tn_group_options;
 TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o);
 TN_API int tn_optim_groups(const tn_optim *opt);
 
-/** One update of every parameter, in one fused pass. All checks and state allocation come before the
- *  first write: a failed step changes nothing. */
+/**
+ * One update of every parameter, in one fused pass.
+ *
+ * Errors   a parameter that its module no longer holds, or that has become a buffer; parameters on
+ *          several devices; dtype other than f32, f64; out of memory
+ * All checks and state allocation come before the first write: a failed step changes nothing. An in-place
+ * change of the parameters: backward through a graph that read them before is then refused.
+ */
 TN_API tn_status tn_optim_step(tn_optim *opt);
 /** Gradients to TN_NONE (their memory is kept for reuse by the allocator). */
 TN_API tn_status tn_optim_zero_grad(tn_optim *opt);
 TN_API void tn_optim_free(tn_optim *opt);
 
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
-TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr); /* group -1: all */
+/** group -1: all. Also the base that schedules multiply from now on. */
+TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
 TN_API int64_t tn_optim_steps(const tn_optim *opt);                    /* taken so far */
 /** The parameters it trains, in order, with their full names. Current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
-/** State tensors (moments, step counts) under "NAME.exp_avg" and so on, and hyper-parameters of the
- *  groups under "group.0.lr" ...; live tensors, current scope. Loading compares names, shapes and dtypes
- *  first and changes nothing when one does not fit. */
+/**
+ * The state as named tensors, live ones, in the current scope: NAME.exp_avg and so on with NAME.step for
+ * every parameter that has been updated; group.0.lr, .base_lr, .weight_decay; adamw.steps, .beta1 and so on.
+ *
+ * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop: square_avg,
+ *          grad_avg, momentum_buffer; Adagrad: sum
+ * Loading copies; it compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize ...) first,
+ * lists all that differ in one message, and then changes nothing. Rates and decay come from the file.
+ */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
 TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 
@@ -83,7 +107,10 @@ TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 /**
  * Scales all gradients so that their joint p-norm (INFINITY: largest magnitude) is at most max_norm:
  * factor max_norm / (norm + 1e-6), at most 1. Returns the norm before; 0 without gradients; NaN on error.
- * error_if_nonfinite: a NaN or infinite norm is an error and changes nothing.
+ *
+ * Errors   max_norm < 0, p <= 0; with error_if_nonfinite a NaN or infinite norm: nothing is changed.
+ *          Without it such a norm makes every gradient NaN (or 0), as in PyTorch
+ * Source   Pascanu et al. (2013), algorithm 1
  */
 TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite);
 /** Clamps every gradient to [-limit, limit]. */
@@ -91,16 +118,30 @@ TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
 
 /* ---- schedulers: call tn_scheduler_step after tn_optim_step --------------------------------------- */
 
+/**
+ * A rate as a function of the step t = 0, 1, ... and of each group's base rate (the one it had when it was
+ * made or that tn_optim_set_lr gave it). Making one sets the rates of t = 0; tn_scheduler_step those of the
+ * next t. All but plateau are in closed form: any t can be reached at once.
+ *
+ * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
+ */
 typedef struct tn_scheduler tn_scheduler;
 
+/** base gamma^floor(t / step_size) */
 TN_API tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma);
+/** base gamma^(number of the n ascending milestones <= t) */
 TN_API tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma);
+/** base gamma^t */
 TN_API tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma);
-/** Loshchilov and Hutter, SGDR (2017), eq. 5 */
+/** eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2, on past t_max too. Loshchilov and Hutter, SGDR
+ *  (2017), eq. 5; with restarts: cycles of t0, t0 mult, t0 mult^2 ... steps */
 TN_API tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min);
 TN_API tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min);
+/** base (start + (end - start) min(t, n) / n) */
 TN_API tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n);
+/** base factor for t < n, then base */
 TN_API tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n);
+/** base (1 - min(t, n) / n)^power */
 TN_API tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power);
 /** factor(step, user) times the base rate */
 TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user);
@@ -113,9 +154,11 @@ typedef struct tn_one_cycle_options {
     double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
 } tn_one_cycle_options;
-/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing */
+/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing. The base rate does not count;
+ *  stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) unless fixed_momentum. */
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
-/** Runs schedulers one after another; consumes them. milestones: n - 1 of them. */
+/** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes them, on
+ *  failure too. milestones: n - 1 of them, ascending, where the next one begins. */
 TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n, const int64_t *milestones);
 typedef struct tn_plateau_options {
     double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
@@ -129,7 +172,8 @@ TN_API tn_status tn_plateau_step(tn_scheduler *s, double metric);
 TN_API tn_status tn_scheduler_step(tn_scheduler *s);
 TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s);
 TN_API void tn_scheduler_free(tn_scheduler *s);
-/** State as tensors (step, base rates, ...), for checkpoints. Loading sets the optimizer's rates too. */
+/** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name: another kind's
+ *  is refused. Loading sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
 TN_API tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 

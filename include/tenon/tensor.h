@@ -130,6 +130,11 @@ TN_API tn_status tn_set_num_threads(int n);
 TN_API int tn_num_threads(void);
 
 /* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose --------- */
+/* What holds for all of them:
+ *   Owner    current scope; TN_E_STATE without one
+ *   Errors   NULL: more than 8 axes, a negative size, 2^63 bytes and more (TN_E_SHAPE), out of memory; a
+ *            value that an integer dtype cannot hold (TN_E_INVALID; fractions are cut off)
+ * The results are leaves that require no gradient. */
 
 /** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or TN_F64. */
 TN_API tn_status tn_set_default_dtype(tn_dtype dtype);
@@ -146,16 +151,23 @@ TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row
 TN_API tn_tensor *tn_zeros_like(tn_tensor *t);
 TN_API tn_tensor *tn_ones_like(tn_tensor *t);
 TN_API tn_tensor *tn_full_like(tn_tensor *t, double value);
-/** start, start + step, ... below end (above, for a negative step): ceil((end-start)/step) values. */
+/**
+ * start, start + step, ... below end (above, for a negative step).
+ *
+ * Shapes   [ceil((end - start) / step)]
+ * Range    start + i * step, in f64 and rounded once to dtype; whole numbers exactly
+ * Errors   step 0 or of the wrong sign; a bound that is not finite; dtype bool; a fractional start or step
+ *          for an integer dtype
+ */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
-/** n values from start to end, both included; n = 1 gives start. Each value from its nearer end. */
+/** n >= 0 values from start to end, both included; n = 1 gives start. Each is computed in f64 from its
+ *  nearer end and rounded once, so both ends are exact. */
 TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
 /** [n, n] identity */
 TN_API tn_tensor *tn_eye(int64_t n);
-/** Copies shape's worth of elements of dtype from data. */
+/** Copies shape's worth of elements of dtype, row-major, from data. bool: any byte but 0 is true. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
-/** TN_FROM(type's dtype, shape, values...): a small tensor from literals of type float. */
-TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape);
+TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape); /* f32, whatever the default */
 TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
 /**
  * Uses the caller's memory without a copy.
@@ -170,22 +182,33 @@ TN_API tn_tensor *tn_clone(tn_tensor *t);
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /**
- * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order),
- * Philox 4x32-10 for dropout masks (the same on every device).
+ * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order, low 32
+ * bits of the seed), Philox 4x32-10 for dropout masks (the same on every device). A program that never
+ * seeds gets the same numbers in every run.
+ *
+ * Uniform numbers, whole numbers and permutations equal PyTorch's bit for bit, normal ones within 2.4e-7 of
+ * 1 + |x|. Values are drawn in row-major order.
  * Source   Matsumoto and Nishimura (1998); Salmon et al., Parallel Random Numbers (2011)
  */
 TN_API void tn_manual_seed(uint64_t seed);
 
-TN_API tn_tensor *tn_rand(tn_shape shape);                     /* uniform in [0, 1) */
-TN_API tn_tensor *tn_randn(tn_shape shape);                    /* normal, mean 0, deviation 1 */
+/* From the default generator; owner and errors as for creation. */
+TN_API tn_tensor *tn_rand(tn_shape shape);  /* uniform in [0, 1): multiples of 2^-24 (f64: 2^-53) */
+TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box and Muller (1958) */
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
-TN_API tn_tensor *tn_randperm(int64_t n);                      /* i64 [n], each of 0..n-1 once */
-TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);      /* 1 with probability p, else 0 */
-/** In place, recording nothing. t must be floating. */
+TN_API tn_tensor *tn_randperm(int64_t n);                                /* i64 [n], each of 0..n-1 once */
+TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);                /* 1 with probability p, else 0 */
+/**
+ * Overwrite t in place with uniform numbers from low to high, or normal ones; they record nothing.
+ *
+ * Errors   t not floating; bounds not finite or out of order; deviation negative; and as for every
+ *          in-place op: t requires grad or has history, with grad mode on
+ */
 TN_API tn_status tn_uniform_(tn_tensor *t, double low, double high);
 TN_API tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
 
-/** A generator of one's own (a loader's shuffle, say), independent of the default one. */
+/** A generator of one's own (a loader's shuffle, say), independent of the default one. Each has a lock:
+ *  threads may share it, but then the order of their draws is theirs. Owner: tn_generator_free. */
 typedef struct tn_generator tn_generator;
 TN_API tn_generator *tn_generator_new(uint64_t seed);
 TN_API void tn_generator_free(tn_generator *g);
@@ -194,7 +217,8 @@ TN_API tn_generator *tn_default_generator(void); /* owned by the library */
 TN_API uint32_t tn_generator_u32(tn_generator *g); /* the next MT19937 word */
 /** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
 TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
-/** The whole state as bytes, for checkpoints: TN_GENERATOR_STATE_SIZE of them. */
+/** The whole state as bytes (words, a kept normal, the seed and counter of the masks), little-endian, for
+ *  checkpoints. Setting refuses what getting did not write (TN_E_FORMAT) and then changes nothing. */
 #define TN_GENERATOR_STATE_SIZE 2560
 TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
 TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
@@ -234,10 +258,20 @@ TN_API uint64_t tn_hash(const tn_tensor *t);
 /** Largest absolute difference; NaN when shapes differ or any value is NaN on one side only. */
 TN_API double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b);
 
-/** Prints as NumPy does: aligned, abbreviated above 1,000 elements, then dtype and shape. */
+/**
+ * Prints as PyTorch does, then dtype, shape and (on a GPU) device, and a line end:
+ *
+ *     [[ 0.3367,  0.1288],
+ *      [ 0.2345,  0.2303]]  f32 [2, 2]
+ *
+ * Columns are aligned, four decimals, "1." for whole floats, scientific notation where values span more
+ * than 1000 to 1, lines of 80 columns, three entries at each edge above 1,000 elements. TN_NONE is "none".
+ * Errors   t NULL; TN_E_IO when the file takes no text
+ */
 TN_API tn_status tn_fprint(FILE *file, const tn_tensor *t);
 TN_API tn_status tn_print(const tn_tensor *t);
-/** The same text, into a buffer (cut to size, always terminated). Returns the full length, -1 on error. */
+/** The same text without its line end, into a buffer: cut to size bytes, always terminated; buffer may be
+ *  NULL with size 0. Returns the length of the whole text, -1 on error. */
 TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 
 /* ---- the library ----------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /*
  * atomic_file.c - a file that is there whole or not at all, whatever happens while it is written.
  *
- * Temporary in the same folder (a rename does not cross file systems), created exclusively; every write
- * checked; fsync, so that the data is on the disk before the name is; rename, which replaces the old file
- * in one step; fsync of the folder, so that the name is on the disk too.
+ * Temporary in the same folder (a rename does not cross file systems), created exclusively; every
+ * write checked; fsync, so that the data is on the disk before the name is; rename, which replaces
+ * the old file in one step; fsync of the folder, so that the name is on the disk too.
  *
  * Source: Pillai et al., All file systems are not created equal (OSDI 2014), section 2.
  */
@@ -26,32 +26,40 @@ static tn_status fail(const tni_atomic_file *file, const char *what, int error)
                      file->function, file->name, what, strerror(error), (long long)file->written);
 }
 
-/* The folder of a path, in memory of its own: "a/b" -> "a/", "b" -> "./". base receives the last part. */
+/* The folder of a path, in memory of its own: "a/b" -> "a/", "b" -> "./". base receives the last
+ * part. */
 static char *folder_of(const char *path, const char **base)
 {
     const char *slash = strrchr(path, '/');
     *base = slash ? slash + 1 : path;
     if (!slash) return tni_strdup("./");
-    char *folder = tni_strdup(path);
-    if (folder) folder[slash + 1 - path] = 0;
+    size_t n = (size_t)(slash + 1 - path);
+    char *folder = tni_alloc(n + 1); /* exactly: tni_strfree takes the size from the length */
+    if (!folder) return NULL;
+    memcpy(folder, path, n);
+    folder[n] = 0;
     return folder;
 }
 
-/* Removes what earlier writers of the same file left when they were killed: temporaries whose process is
- * gone. Best effort, without messages. */
-static void sweep(const char *target)
+/* Opens the target's folder, and removes what earlier writers of the same file left there when they
+ * were killed: temporaries whose process is gone. The sweep is a best effort, without messages. */
+static tn_status open_folder(tni_atomic_file *file)
 {
     const char *base;
-    char *folder = folder_of(target, &base);
-    DIR *dir = folder ? opendir(folder) : NULL;
+    char *folder = folder_of(file->target, &base);
+    if (!folder) return tni_pending();
+    file->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = opendir(folder);
     size_t n = strlen(base);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         if (strncmp(e->d_name, base, n) || strncmp(e->d_name + n, MARK, sizeof MARK - 1)) continue;
         long pid = strtol(e->d_name + n + sizeof MARK - 1, NULL, 10);
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), e->d_name, 0);
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+            unlinkat(dirfd(dir), e->d_name, 0);
     }
     if (dir) closedir(dir);
     tni_strfree(folder);
+    return TN_OK; /* a folder that is not there shows when the file is created */
 }
 
 /* Where path leads (through a symbolic link), which must be nothing yet or a regular file. */
@@ -77,7 +85,8 @@ static tn_status open_temp(tni_atomic_file *file)
     size_t size = strlen(file->target) + 48;
     char *temp = tni_alloc(size);
     if (!temp) return tni_pending();
-    snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(), atomic_fetch_add(&serial, 1));
+    snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
+             atomic_fetch_add(&serial, 1));
     file->temp = tni_strdup(temp);
     tni_free(temp, size);
     if (!file->temp) return tni_pending();
@@ -91,17 +100,17 @@ static tn_status open_temp(tni_atomic_file *file)
     return fail(file, "cannot create", error);
 }
 
-tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path, int64_t size)
+tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
+                          int64_t size)
 {
-    *file = (tni_atomic_file){ .function = function, .name = path, .fd = -1 };
+    *file = (tni_atomic_file){ .function = function, .name = path, .fd = -1, .folder = -1 };
     if (!path) return tni_poison(function, "path");
-    if (!*path) return tni_error(TN_E_INVALID, "%s: the path is empty: a file name is wanted", function);
+    if (!*path)
+        return tni_error(TN_E_INVALID, "%s: the path is empty: a file name is wanted", function);
     mode_t mode = 0;
     tn_status status = find_target(file, &mode);
-    if (status == TN_OK) {
-        sweep(file->target);
-        status = open_temp(file);
-    }
+    if (status == TN_OK) status = open_folder(file);
+    if (status == TN_OK) status = open_temp(file);
     /* The mode of the file it replaces; a folder that forbids it keeps the default. */
     if (status == TN_OK && mode && fchmod(file->fd, mode) != 0) errno = 0;
     if (status == TN_OK && size > 0) {
@@ -111,8 +120,10 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
         } while (error == EINTR);
         /* a file system that cannot reserve says so, and writes tell the rest */
         if (error && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
-            status = tni_error(TN_E_IO, "%s: %s: cannot reserve %lld bytes: %s: the old file, if any, is "
-                               "unchanged", function, path, (long long)size, strerror(error));
+            status = tni_error(TN_E_IO,
+                               "%s: %s: cannot reserve %lld bytes: %s: the old file, if any, is "
+                               "unchanged",
+                               function, path, (long long)size, strerror(error));
     }
     if (status != TN_OK) tni_file_abandon(file);
     return status;
@@ -133,21 +144,14 @@ tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes)
     return TN_OK;
 }
 
-/* The folder's entry reaches the disk. Some file systems cannot sync folders: that is no failure. */
-static tn_status sync_folder(tni_atomic_file *file)
+/* The new name reaches the disk. Some file systems cannot sync folders: that is no failure. */
+static tn_status sync_folder(const tni_atomic_file *file)
 {
-    const char *base;
-    char *folder = folder_of(file->target, &base);
-    if (!folder) return tni_pending();
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int error = fd < 0 ? errno : 0;
-    if (fd >= 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS) error = errno;
-    if (fd >= 0) close(fd);
-    tni_strfree(folder);
-    /* A folder may be written but not read (mode 0300): the rename stands. */
-    if (!error || error == EACCES) return TN_OK;
-    return tni_error(TN_E_IO, "%s: %s: the file is in place, but its folder could not be synced: %s",
-                     file->function, file->name, strerror(error));
+    if (file->folder < 0 || fsync(file->folder) == 0 || errno == EINVAL || errno == EROFS)
+        return TN_OK;
+    return tni_error(TN_E_IO,
+                     "%s: %s: the file is in place, but its folder could not be synced: %s",
+                     file->function, file->name, strerror(errno));
 }
 
 tn_status tni_file_finish(tni_atomic_file *file)
@@ -175,9 +179,10 @@ tn_status tni_file_finish(tni_atomic_file *file)
 void tni_file_abandon(tni_atomic_file *file)
 {
     if (file->fd >= 0) close(file->fd);
+    if (file->folder >= 0) close(file->folder);
     if (file->temp) unlink(file->temp);
     tni_strfree(file->temp);
     tni_strfree(file->target);
-    file->fd = -1;
+    file->fd = file->folder = -1;
     file->temp = file->target = NULL;
 }

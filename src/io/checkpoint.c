@@ -1,12 +1,12 @@
 /*
  * checkpoint.c - everything that training needs to go on bit for bit, in one file.
  *
- * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.", "rng.default"
- * (u8: the generator's state), "rng.philox" (i64 [2]: seed, offset), "step" (i64). Its metadata holds the
- * caller's pairs, and tenon.checkpoint = 1.
+ * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.",
+ * "rng.default" (u8: the default generator's whole state, the counters behind dropout included),
+ * "step" (i64). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
  *
- * Loading is in two halves: read, compare and stage every part; then put all in place by steps that cannot
- * fail. The model's own loading, all or nothing itself, stands between them.
+ * Loading is in two halves: read, compare and stage every part; then put all in place by steps that
+ * cannot fail. The model's own loading, all or nothing itself, stands between them.
  */
 #include <stdio.h>
 
@@ -17,7 +17,7 @@
 static const char *const keys[] = { "tenon.checkpoint", "tenon.version" };
 static const char *const values[] = { "1", TN_VERSION };
 
-/* ---- saving -------------------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static tn_status add_part(tn_list *list, const char *prefix, const tn_list *part)
 {
@@ -32,14 +32,9 @@ static tn_status add_part(tn_list *list, const char *prefix, const tn_list *part
 static tn_status add_random(tn_list *list)
 {
     unsigned char bytes[TN_GENERATOR_STATE_SIZE];
-    uint64_t philox[2];
     tn_generator_get_state(tn_default_generator(), bytes);
-    tni_philox_get(&philox[0], &philox[1]);
     tn_tensor *state = tn_from_data(bytes, TN_SHAPE(TN_GENERATOR_STATE_SIZE), TN_U8);
-    tn_tensor *counter = tn_from_data(philox, TN_SHAPE(2), TN_I64);
-    if (!state || !counter) return tni_pending();
-    tn_status status = tn_list_add(list, "rng.default", state);
-    return status == TN_OK ? tn_list_add(list, "rng.philox", counter) : status;
+    return state ? tn_list_add(list, "rng.default", state) : tni_pending();
 }
 
 static tn_status add_loader(tn_list *list, const tn_loader *loader)
@@ -63,7 +58,8 @@ static tn_status save(const tn_checkpoint *c, const char *path)
     static const char f[] = "tn_checkpoint_save";
     for (int i = 0; i < c->metadata.n; i++)
         if (c->metadata.key[i] && !strncmp(c->metadata.key[i], "tenon.", 6))
-            return tni_error(TN_E_NAME, "%s: metadata key %s: names in tenon. are the library's own", f,
+            return tni_error(TN_E_NAME,
+                             "%s: metadata key %s: names in tenon. are the library's own", f,
                              c->metadata.key[i]);
     tn_list *list = tn_list_new();
     tn_status status = list ? tni_list_i64(list, "step", c->step) : tni_pending();
@@ -88,7 +84,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
     return status;
 }
 
-/* ---- loading --------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static tn_status open_checkpoint(tni_safetensors *file, const char *f, const char *path)
 {
@@ -96,21 +92,25 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
     if (status != TN_OK) return status;
     const char *version = tni_safetensors_string(file, keys[0]);
     if (version && !strcmp(version, values[0])) return TN_OK;
-    status = version ? tni_error(TN_E_FORMAT, "%s: %s: a checkpoint of version %.16s: version %s is wanted",
-                                 f, path, version, values[0])
-                     : tni_error(TN_E_FORMAT, "%s: %s: not a checkpoint (for a file of weights: tn_load)",
-                                 f, path);
+    status =
+        version
+            ? tni_error(TN_E_FORMAT, "%s: %s: a checkpoint of version %.16s: version %s is wanted",
+                        f, path, version, values[0])
+            : tni_error(TN_E_FORMAT, "%s: %s: not a checkpoint (for a file of weights: tn_load)", f,
+                        path);
     tni_safetensors_close(file);
     return status;
 }
 
 /* Values of an entry that must have exactly this dtype and shape [n] (n = 0: a single value). */
-static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype dtype, int64_t n, void *out)
+static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype dtype, int64_t n,
+                             void *out)
 {
     const tni_safetensor *e = tni_safetensors_find(file, name);
     tn_shape shape = n ? TN_SHAPE(n) : TN_SCALAR;
     if (!e)
-        return tni_error(TN_E_NAME, "%s: %s: %s is missing", file->in.function, file->in.path, name);
+        return tni_error(TN_E_NAME, "%s: %s: %s is missing", file->in.function, file->in.path,
+                         name);
     if (e->dtype != dtype || !tni_shape_equal(&e->shape, &shape))
         return tni_error(TN_E_FORMAT, "%s: %s: %s is %s %s: %s %s is wanted", file->in.function,
                          file->in.path, name, tn_dtype_name(e->dtype), tni_shape_text(&e->shape),
@@ -122,7 +122,6 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
 typedef struct staged {
     int64_t step;
     unsigned char random[TN_GENERATOR_STATE_SIZE];
-    uint64_t philox[2];
     tni_loader_state loader;
     tni_optim_staged *optimizer;
     tni_scheduler_staged *scheduler;
@@ -133,7 +132,6 @@ typedef struct staged {
 static tn_status stage_random(tni_safetensors *file, staged *s)
 {
     tn_status status = read_values(file, "rng.default", TN_U8, TN_GENERATOR_STATE_SIZE, s->random);
-    if (status == TN_OK) status = read_values(file, "rng.philox", TN_I64, 2, s->philox);
     if (status != TN_OK) return status;
     /* The same check that setting it will make, on a generator that nobody needs. */
     tn_generator *trial = tn_generator_new(0);
@@ -166,8 +164,8 @@ static tn_list *part_of(tni_safetensors *file, const char *prefix, bool may_be_e
 {
     tn_list *list = tni_safetensors_list(file, prefix);
     if (!list || list->n || may_be_empty) return list;
-    tni_error(TN_E_NAME, "%s: %s: nothing of %s* is in it, but the part is given here", file->in.function,
-              file->in.path, prefix);
+    tni_error(TN_E_NAME, "%s: %s: nothing of %s* is in it, but the part is given here",
+              file->in.function, file->in.path, prefix);
     return NULL;
 }
 
@@ -179,12 +177,14 @@ static tn_status stage(tni_safetensors *file, const tn_checkpoint *c, staged *s)
     if (status == TN_OK && c->optimizer) {
         tn_list *part = part_of(file, "optim.", false);
         s->optimizer = part ? tni_optim_stage(c->optimizer, part) : NULL;
-        if (!s->optimizer) return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
+        if (!s->optimizer)
+            return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
     }
     if (status == TN_OK && c->scheduler) {
         tn_list *part = part_of(file, "sched.", false);
         s->scheduler = part ? tni_scheduler_stage(c->scheduler, part) : NULL;
-        if (!s->scheduler) return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
+        if (!s->scheduler)
+            return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
     }
     if (status == TN_OK && c->model) {
         tn_list *own = tn_state_dict(c->model, "");
@@ -200,7 +200,6 @@ static void commit(tn_checkpoint *c, staged *s)
     if (c->scheduler) tni_scheduler_commit(c->scheduler, s->scheduler);
     if (c->loader) tni_loader_set(c->loader, &s->loader);
     tn_generator_set_state(tn_default_generator(), s->random);
-    tni_philox_set(s->philox[0], s->philox[1]);
     c->step = s->step;
     c->metadata = s->metadata;
 }
@@ -213,7 +212,8 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
     tn_status status = open_checkpoint(&file, f, path);
     if (status != TN_OK) return status;
     staged s = { 0 };
-    status = tni_safetensors_metadata(&file, "tenon.", &s.metadata); /* before the scope: it stays */
+    status =
+        tni_safetensors_metadata(&file, "tenon.", &s.metadata); /* before the scope: it stays */
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = stage(&file, c, &s);
     if (status == TN_OK && c->model &&

@@ -8,26 +8,27 @@
 
 #include "tensor/internal.h"
 
-/* ---- writing: the file appears whole or not at all (atomic_file.c) -------------------------------- */
+/* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
 /* A file being written under a temporary name beside its place. Only this file knows the fields. */
 typedef struct tni_atomic_file {
     const char *function; /* for messages */
     const char *name;     /* as the caller gave it, for messages; the caller's */
     char *target, *temp;  /* ours */
-    int fd;
+    int fd, folder;       /* folder: to sync when the name has changed; -1: it may not be read */
     int64_t written;
 } tni_atomic_file;
 
-/* size: bytes that will be written, reserved at once so that a full disk is known before the first; 0:
- * unknown. After TN_OK call finish or abandon; after a failed write only abandon is of use. */
-tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path, int64_t size);
+/* size: bytes that will be written, reserved at once so that a full disk is known before the first;
+ * 0: unknown. After TN_OK call finish or abandon; after a failed write only abandon is of use. */
+tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
+                          int64_t size);
 tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
 /* fsync, close, rename, fsync of the folder. On failure everything is undone. */
 tn_status tni_file_finish(tni_atomic_file *file);
 void tni_file_abandon(tni_atomic_file *file);
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct tni_input {
     const char *function, *path;
@@ -37,11 +38,12 @@ typedef struct tni_input {
 
 /* Opens a regular file. */
 tn_status tni_input_open(tni_input *in, const char *function, const char *path);
-/* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error. */
+/* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error.
+ * */
 tn_status tni_input_read(tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
 
-/* ---- text in memory ----------------------------------------------------------------------------------- */
+/* ---- text in memory -------------------------------------------------------------------------- */
 
 /* Bytes that grow; failed: out of memory once, further additions are ignored. */
 typedef struct tni_bytes {

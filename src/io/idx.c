@@ -1,12 +1,12 @@
 /*
  * idx.c - IDX files (the MNIST family), plain or compressed.
  *
- * Bytes 0, 0, type, rank; then rank big-endian sizes of 32 bits; then the values, big-endian, and nothing
- * after them. Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64.
+ * Bytes 0, 0, type, rank; then rank big-endian sizes of 32 bits; then the values, big-endian, and
+ * nothing after them. Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64.
  *
- * The stream below is either the file itself or its inflated contents; whoever reads it sees no difference.
- * inflate is called directly, not through gzread: that one returns the data of a damaged file before it says
- * so, and never mentions junk behind the compressed data.
+ * The stream below is either the file itself or its inflated contents; whoever reads it sees no
+ * difference. inflate is called directly, not through gzread: that one returns the data of a
+ * damaged file before it says so, and never mentions junk behind the compressed data.
  *
  * Source: LeCun, the MNIST database, file formats; RFC 1952 (gzip).
  */
@@ -35,7 +35,8 @@ static tn_status bad(const stream *s, const char *what)
     return tni_error(TN_E_FORMAT, "%s: %s: %s", s->in.function, s->in.path, what);
 }
 
-/* zlib's memory comes from our allocator, which wants sizes back: they are kept in front of the blocks. */
+/* zlib's memory comes from our allocator, which wants sizes back: they are kept in front of the
+ * blocks. */
 static voidpf z_alloc(voidpf opaque, uInt items, uInt size)
 {
     size_t nbytes;
@@ -142,7 +143,7 @@ static void close_stream(stream *s)
     tni_input_close(&s->in);
 }
 
-/* ---- the format ---------------------------------------------------------------------------------- */
+/* ---- the format ------------------------------------------------------------------------------ */
 
 typedef struct header {
     int type;
@@ -156,20 +157,39 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
 {
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
-    return tni_error(TN_E_FORMAT, "%s: %s: begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
-                     "1 to 4 axes are wanted", s->in.function, s->in.path, magic[0], magic[1], magic[2],
-                     magic[3]);
+    return tni_error(TN_E_FORMAT,
+                     "%s: %s: begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
+                     "1 to 4 axes are wanted",
+                     s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
 }
 
 static bool type_of(header *h)
 {
     switch (h->type) {
-    case 0x08: h->size = 1; h->dtype = TN_U8; return true;
-    case 0x09: h->size = 1; h->dtype = TN_I32; return true;
-    case 0x0b: h->size = 2; h->dtype = TN_I32; return true;
-    case 0x0c: h->size = 4; h->dtype = TN_I32; return true;
-    case 0x0d: h->size = 4; h->dtype = TN_F32; return true;
-    case 0x0e: h->size = 8; h->dtype = TN_F64; return true;
+    case 0x08:
+        h->size = 1;
+        h->dtype = TN_U8;
+        return true;
+    case 0x09:
+        h->size = 1;
+        h->dtype = TN_I32;
+        return true;
+    case 0x0b:
+        h->size = 2;
+        h->dtype = TN_I32;
+        return true;
+    case 0x0c:
+        h->size = 4;
+        h->dtype = TN_I32;
+        return true;
+    case 0x0d:
+        h->size = 4;
+        h->dtype = TN_F32;
+        return true;
+    case 0x0e:
+        h->size = 8;
+        h->dtype = TN_F64;
+        return true;
     default: return false;
     }
 }
@@ -189,15 +209,18 @@ static tn_status read_header(stream *s, header *h)
     if (status != TN_OK) return status;
     if (got < n) return bad(s, "shorter than an IDX header");
     for (int i = 0; i < h->shape.rank; i++)
-        h->shape.size[i] = (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
+        h->shape.size[i] =
+            (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
     int64_t count = tni_shape_numel(&h->shape);
     if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
         return bad(s, "the sizes overflow");
     /* What the file cannot hold is not asked for. */
     int64_t holds = s->in.size - 4 - (int64_t)n;
-    if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds)) holds = INT64_MAX;
+    if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds))
+        holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
-        return tni_error(TN_E_FORMAT, "%s: %s: %s values of %zu bytes: the file is too short for them",
+        return tni_error(TN_E_FORMAT,
+                         "%s: %s: %s values of %zu bytes: the file is too short for them",
                          s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
     return TN_OK;
 }
@@ -232,8 +255,8 @@ static tn_status read_values(stream *s, const header *h, char *to)
         size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
         if (status == TN_OK && got < n)
-            status = tni_error(TN_E_FORMAT, "%s: %s: truncated: %zu of %zu bytes of values", s->in.function,
-                               s->in.path, h->nbytes - left + got, h->nbytes);
+            status = tni_error(TN_E_FORMAT, "%s: %s: truncated: %zu of %zu bytes of values",
+                               s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
         if (status == TN_OK && chunk) {
             convert(h, chunk, to, n / h->size);
             to += n / h->size * tn_dtype_size(h->dtype);

@@ -14,7 +14,8 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     *in = (tni_input){ function, path, -1, 0 };
     if (!path) return tni_poison(function, "path");
     do {
-        /* not blocking: a pipe without a writer would wait for ever; for regular files it means nothing */
+        /* not blocking: a pipe without a writer would wait for ever; for regular files it means
+         * nothing */
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (in->fd < 0 && errno == EINTR);
     if (in->fd < 0) return tni_error(TN_E_IO, "%s: %s: %s", function, path, strerror(errno));
@@ -39,7 +40,8 @@ tn_status tni_input_read(tni_input *in, int64_t offset, void *data, size_t nbyte
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return tni_error(TN_E_IO, "%s: %s: %s", in->function, in->path, strerror(errno));
         if (n == 0)
-            return tni_error(TN_E_IO, "%s: %s: became shorter while it was read: %zu bytes missing at %lld",
+            return tni_error(TN_E_IO,
+                             "%s: %s: became shorter while it was read: %zu bytes missing at %lld",
                              in->function, in->path, nbytes, (long long)offset);
         at += n;
         nbytes -= (size_t)n;

@@ -1,13 +1,15 @@
 /*
  * loader.c - batches of rows from tensors in memory, in an order that seed and epoch alone decide.
  *
- * The order of an epoch is a permutation drawn from a generator seeded by (seed, epoch): any batch of any
- * epoch can be made without those before it, so seeking costs nothing and a checkpoint needs a few numbers.
+ * The order of an epoch is a permutation drawn from a generator seeded by (seed, epoch): any batch
+ * of any epoch can be made without those before it, so seeking costs nothing and a checkpoint needs
+ * a few numbers.
  *
- * With prefetch a thread copies the rows of the batch that comes next into host memory while the caller
- * trains. It runs no tensor op and no OpenMP region (a second team would take the cores of ours), touches no
- * count, and what it fills was allocated before it started: nothing it does can fail. The lock hands one
- * slot back and forth: the thread writes it only while WANTED, the caller reads it only while READY.
+ * With prefetch a thread copies the rows of the batch that comes next into host memory while the
+ * caller trains. It runs no tensor op and no OpenMP region (a second team would take the cores of
+ * ours), touches no count, and what it fills was allocated before it started: nothing it does can
+ * fail. The lock hands one slot back and forth: the thread writes it only while WANTED, the caller
+ * reads it only while READY.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -42,7 +44,8 @@ struct tn_loader {
     char *slot[MAX_TENSORS]; /* batch_size rows each */
 };
 
-/* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become strangers. */
+/* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
+ * strangers. */
 static uint64_t mix(uint64_t seed, uint64_t epoch)
 {
     uint64_t z = seed + (epoch + 1) * 0x9e3779b97f4a7c15u;
@@ -79,7 +82,7 @@ static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *t
     }
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static void *fill(void *argument)
 {
@@ -110,7 +113,8 @@ static tn_status start_thread(tn_loader *l)
     int error = pthread_create(&l->thread, NULL, fill, l);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     if (error)
-        return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s", strerror(error));
+        return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
+                         strerror(error));
     l->threaded = true;
     return TN_OK;
 }
@@ -140,11 +144,12 @@ static void take(tn_loader *l, char *const *to)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* ---- making and freeing ---------------------------------------------------------------------------- */
+/* ---- making and freeing ---------------------------------------------------------------------- */
 
 static size_t slot_bytes(const tn_loader *l, int k)
 {
-    return (size_t)TNI_MIN(l->o.batch_size, l->rows) * l->row_bytes[k]; /* part of a tensor: no overflow */
+    return (size_t)TNI_MIN(l->o.batch_size, l->rows) *
+           l->row_bytes[k]; /* part of a tensor: no overflow */
 }
 
 void tn_loader_free(tn_loader *l)
@@ -174,17 +179,21 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
     if (n < 1 || n > MAX_TENSORS)
         return tni_error(TN_E_INVALID, "%s: %d tensors: 1 to %d are wanted", f, n, MAX_TENSORS);
     if (o->batch_size < 1)
-        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f, (long long)o->batch_size);
+        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f,
+                         (long long)o->batch_size);
     for (int k = 0; k < n; k++) {
         const tn_tensor *t = tensors[k];
         if (!t) return tni_poison(f, "tensors");
         if (tni_none(t) || t->shape.rank < 1)
             return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: rank >= 1 is wanted", f, k);
         if (t->storage->device.type != TN_CPU)
-            return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there", f, k);
+            return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there",
+                             f, k);
         if (t->shape.size[0] != tensors[0]->shape.size[0])
-            return tni_error(TN_E_SHAPE, "%s: tensor 0 has %lld rows, tensor %d %lld: equal numbers are "
-                             "wanted", f, (long long)tensors[0]->shape.size[0], k,
+            return tni_error(TN_E_SHAPE,
+                             "%s: tensor 0 has %lld rows, tensor %d %lld: equal numbers are "
+                             "wanted",
+                             f, (long long)tensors[0]->shape.size[0], k,
                              (long long)t->shape.size[0]);
     }
     int64_t rows = tensors[0]->shape.size[0];
@@ -240,7 +249,7 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
     return NULL;
 }
 
-/* ---- using it ------------------------------------------------------------------------------------------ */
+/* ---- using it -------------------------------------------------------------------------------- */
 
 int tn_loader_next(tn_loader *l, tn_tensor **out)
 {
@@ -291,14 +300,15 @@ tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)
 {
     if (!l) return tni_poison("tn_loader_seek", "loader");
     if (epoch < 0 || position < 0 || position > l->batches)
-        return tni_error(TN_E_INDEX, "tn_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
+        return tni_error(TN_E_INDEX,
+                         "tn_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
                          (long long)epoch, (long long)position, (long long)l->batches);
     l->epoch = epoch;
     l->position = position;
     return TN_OK;
 }
 
-/* ---- checkpoints --------------------------------------------------------------------------------------- */
+/* ---- checkpoints ----------------------------------------------------------------------------- */
 
 const char *const tni_loader_names[TNI_LOADER_NUMBERS] = {
     "epoch", "position", "seed", "rows", "batch_size", "shuffle", "drop_last",
@@ -315,15 +325,17 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
     static const char f[] = "loader";
     if (state->rows != l->rows || state->batch_size != l->o.batch_size ||
         (state->shuffle != 0) != l->o.shuffle || (state->drop_last != 0) != l->o.drop_last)
-        return tni_error(TN_E_INVALID,
-                         "%s: %lld rows in batches of %lld (shuffle %d, drop_last %d) there, %lld in "
-                         "batches of %lld (%d, %d) here: equal ones are wanted",
-                         f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
-                         state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size,
-                         l->o.shuffle, l->o.drop_last);
+        return tni_error(
+            TN_E_INVALID,
+            "%s: %lld rows in batches of %lld (shuffle %d, drop_last %d) there, %lld in "
+            "batches of %lld (%d, %d) here: equal ones are wanted",
+            f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
+            state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size, l->o.shuffle,
+            l->o.drop_last);
     if (state->epoch < 0 || state->position < 0 || state->position > l->batches)
         return tni_error(TN_E_FORMAT, "%s: epoch %lld, batch %lld: an epoch has %lld batches", f,
-                         (long long)state->epoch, (long long)state->position, (long long)l->batches);
+                         (long long)state->epoch, (long long)state->position,
+                         (long long)l->batches);
     return TN_OK;
 }
 

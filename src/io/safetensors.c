@@ -1,13 +1,14 @@
 /*
  * safetensors.c - reading: nothing in the file is believed before it is checked.
  *
- * Order of the checks: regular file; header size against the file's and our limit; no NUL in the header;
- * JSON without duplicate keys (jansson); metadata strings only; every tensor exactly dtype, shape,
- * data_offsets, all integers, sizes multiplied with overflow checks; ranges sorted: from 0, no hole, no
- * overlap, to the end of the file. Only then memory for data is asked for, and only as much as is there.
+ * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
+ * header; JSON without duplicate keys (jansson); metadata strings only; every tensor exactly dtype,
+ * shape, data_offsets, all integers, sizes multiplied with overflow checks; ranges sorted: from 0,
+ * no hole, no overlap, to the end of the file. Only then memory for data is asked for, and only as
+ * much as is there.
  *
- * Limits: 16 MiB of header and 65,536 tensors (a legal 100 MB header costs a JSON reader gigabytes);
- * names of 1 to 1,024 bytes; at most 8 axes.
+ * Limits: 16 MiB of header and 65,536 tensors (a legal 100 MB header costs a JSON reader
+ * gigabytes); names of 1 to 1,024 bytes; at most 8 axes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static tn_status bad(const tni_safetensors *file, const char *format, ...)
     return tni_error(TN_E_FORMAT, "%s: %s: %s", file->in.function, file->in.path, text);
 }
 
-/* ---- one tensor's entry ----------------------------------------------------------------------- */
+/* ---- one tensor's entry ---------------------------------------------------------------------- */
 
 static tn_status read_shape(const tni_safetensors *file, const json_t *shape, tni_safetensor *e)
 {
@@ -76,8 +77,8 @@ static tn_status read_range(const tni_safetensors *file, const json_t *offsets, 
     e->end = json_integer_value(end);
     int64_t available = file->in.size - file->data;
     if (e->begin < 0 || e->begin > e->end || e->end > available)
-        return bad(file, "%.64s: data_offsets [%lld,%lld]: 0 <= begin <= end <= %lld is wanted", e->name,
-                   (long long)e->begin, (long long)e->end, (long long)available);
+        return bad(file, "%.64s: data_offsets [%lld,%lld]: 0 <= begin <= end <= %lld is wanted",
+                   e->name, (long long)e->begin, (long long)e->end, (long long)available);
     int64_t n = tni_shape_numel(&e->shape);
     size_t nbytes;
     if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(e->dtype), &nbytes) || nbytes > INT64_MAX)
@@ -95,14 +96,18 @@ static tn_status read_entry(const tni_safetensors *file, const char *name, json_
     size_t length = strlen(name);
     e->name = name;
     if (length == 0 || length > TNI_NAME_LIMIT)
-        return bad(file, "a tensor's name has %zu bytes: 1 to %d are possible", length, TNI_NAME_LIMIT);
+        return bad(file, "a tensor's name has %zu bytes: 1 to %d are possible", length,
+                   TNI_NAME_LIMIT);
     if (!json_is_object(value)) return bad(file, "%.64s: is not an object", name);
     const char *key;
     json_t *ignored;
-    json_object_foreach(value, key, ignored)
-        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
-            return bad(file, "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted", name,
-                       key);
+    json_object_foreach(
+        value, key,
+        ignored) if (strcmp(key, "dtype") && strcmp(key, "shape") &&
+                     strcmp(key, "data_offsets")) return bad(file,
+                                                             "%.64s: unknown key %.64s: dtype, "
+                                                             "shape and data_offsets are wanted",
+                                                             name, key);
     if (json_object_size(value) != 3)
         return bad(file, "%.64s: dtype, shape and data_offsets are wanted, one is missing", name);
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
@@ -110,23 +115,23 @@ static tn_status read_entry(const tni_safetensors *file, const char *name, json_
     int d = 0;
     while (d < N_DTYPES && strcmp(dtypes[d].name, dtype)) d++;
     if (d == N_DTYPES)
-        return bad(file, "%.64s: dtype %.16s: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted", name,
-                   dtype);
+        return bad(file, "%.64s: dtype %.16s: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted",
+                   name, dtype);
     e->dtype = dtypes[d].dtype;
     tn_status status = read_shape(file, json_object_get(value, "shape"), e);
     if (status == TN_OK) status = read_range(file, json_object_get(value, "data_offsets"), e);
     return status;
 }
 
-/* ---- the header as a whole ---------------------------------------------------------------------- */
+/* ---- the header as a whole ------------------------------------------------------------------- */
 
 static tn_status read_metadata(const tni_safetensors *file, json_t *metadata)
 {
     if (!json_is_object(metadata)) return bad(file, "__metadata__ is not an object");
     const char *key;
     json_t *value;
-    json_object_foreach(metadata, key, value)
-        if (!json_is_string(value)) return bad(file, "__metadata__: %.64s is not a string", key);
+    json_object_foreach(metadata, key, value) if (!json_is_string(value)) return bad(
+        file, "__metadata__: %.64s is not a string", key);
     return TN_OK;
 }
 
@@ -178,7 +183,8 @@ static tn_status read_entries(tni_safetensors *file)
     if (!file->entry) return tni_pending();
     const char *name;
     json_t *value;
-    json_object_foreach(file->root, name, value) {
+    json_object_foreach(file->root, name, value)
+    {
         if (value == file->metadata) continue;
         tn_status status = read_entry(file, name, value, &file->entry[file->n]);
         file->n++; /* counted also when bad: close frees by n */
@@ -195,7 +201,8 @@ static tn_status parse_header(tni_safetensors *file, const char *header, size_t 
     if (memchr(header, 0, n)) return bad(file, "a zero byte in the header");
     json_error_t error;
     file->root = json_loadb(header, n, JSON_REJECT_DUPLICATES, &error);
-    if (!file->root) return bad(file, "the header is not JSON: %s at byte %d", error.text, error.position);
+    if (!file->root)
+        return bad(file, "the header is not JSON: %s at byte %d", error.text, error.position);
     if (!json_is_object(file->root)) return bad(file, "the header is not an object");
     return read_entries(file);
 }
@@ -208,7 +215,8 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     unsigned char size[8];
     uint64_t n = 0;
     if (file->in.size < 8)
-        status = bad(file, "%lld bytes: a safetensors file has at least 8", (long long)file->in.size);
+        status =
+            bad(file, "%lld bytes: a safetensors file has at least 8", (long long)file->in.size);
     else
         status = tni_input_read(&file->in, 0, size, 8);
     for (int i = 0; status == TN_OK && i < 8; i++) n |= (uint64_t)size[i] << (8 * i);
@@ -237,7 +245,7 @@ void tni_safetensors_close(tni_safetensors *file)
     *file = (tni_safetensors){ .in.fd = -1 };
 }
 
-/* ---- data ------------------------------------------------------------------------------------------ */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e)
 {
@@ -245,7 +253,8 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
     if (!t) return NULL;
     size_t nbytes = (size_t)(e->end - e->begin);
     unsigned char *data = tni_data(t);
-    if (nbytes && tni_input_read(&file->in, file->data + e->begin, data, nbytes) != TN_OK) return NULL;
+    if (nbytes && tni_input_read(&file->in, file->data + e->begin, data, nbytes) != TN_OK)
+        return NULL;
     if (e->dtype != TN_BOOL) return t;
     for (size_t i = 0; i < nbytes; i++)
         if (data[i] > 1) {
@@ -267,7 +276,7 @@ const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
     return json_string_value(json_object_get(file->metadata, key));
 }
 
-/* ---- metadata: one block with the arrays in front and the texts behind ---------------------------- */
+/* ---- metadata: one block with the arrays in front and the texts behind ----------------------- */
 
 typedef struct block {
     size_t nbytes;
@@ -286,7 +295,8 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     size_t prefix = strlen(skip);
     const char *key;
     json_t *value;
-    json_object_foreach(file->metadata, key, value) {
+    json_object_foreach(file->metadata, key, value)
+    {
         if (prefix && !strncmp(key, skip, prefix)) continue;
         n++;
         text += strlen(key) + json_string_length(value) + 2; /* parts of a header: no overflow */
@@ -298,7 +308,8 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     b->nbytes = nbytes;
     char *at = (char *)(b->string + 2 * n);
     size_t i = 0;
-    json_object_foreach(file->metadata, key, value) {
+    json_object_foreach(file->metadata, key, value)
+    {
         if (prefix && !strncmp(key, skip, prefix)) continue;
         b->string[i] = strcpy(at, key);
         at += strlen(key) + 1;

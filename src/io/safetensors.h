@@ -1,9 +1,10 @@
 /*
  * safetensors.h - one file of named tensors, opened and checked before anything is made of it.
  *
- * Layout: u64 little-endian n; n bytes of JSON { NAME: { dtype, shape, data_offsets: [begin, end] }, ...,
- * "__metadata__": { string: string } }; then the data, row-major little-endian, without holes.
- * Source: the format's description, huggingface/safetensors README; limits of our own: see safetensors.c.
+ * Layout: u64 little-endian n; n bytes of JSON { NAME: { dtype, shape, data_offsets: [begin, end]
+ * }, ..., "__metadata__": { string: string } }; then the data, row-major little-endian, without
+ * holes. Source: the format's description, huggingface/safetensors README; limits of our own: see
+ * safetensors.c.
  */
 #ifndef TNI_SAFETENSORS_H
 #define TNI_SAFETENSORS_H

@@ -1,9 +1,9 @@
 /*
  * safetensors_write.c - writing: header and data in the reference writer's order.
  *
- * Tensors are sorted by dtype, widest alignment first, then by name, so every tensor lies aligned; the
- * header is padded with spaces to a multiple of 8. Tied tensors are written under each of their names.
- * Source: huggingface/safetensors, tensor.rs (prepare).
+ * Tensors are sorted by dtype, widest alignment first, then by name, so every tensor lies aligned;
+ * the header is padded with spaces to a multiple of 8. Tied tensors are written under each of their
+ * names. Source: huggingface/safetensors, tensor.rs (prepare).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,8 @@ typedef struct item {
 /* The reference's order of dtypes, descending. */
 static int rank_of(tn_dtype dtype)
 {
-    static const tn_dtype order[] = { TN_I64, TN_F64, TN_F32, TN_I32, TN_BF16, TN_F16, TN_U8, TN_BOOL };
+    static const tn_dtype order[] = { TN_I64,  TN_F64, TN_F32, TN_I32,
+                                      TN_BF16, TN_F16, TN_U8,  TN_BOOL };
     int i = 0;
     while (order[i] != dtype) i++;
     return i;
@@ -44,8 +45,9 @@ static tn_status add_string(tni_bytes *b, const char *function, const char *text
     json_t *string = text ? json_string(text) : NULL;
     char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
     json_decref(string);
-    if (!quoted) return tni_error(TN_E_NAME, "%s: a name or value is %s: UTF-8 text is wanted", function,
-                                  text ? "not UTF-8" : "NULL");
+    if (!quoted)
+        return tni_error(TN_E_NAME, "%s: a name or value is %s: UTF-8 text is wanted", function,
+                         text ? "not UTF-8" : "NULL");
     tni_bytes_add(b, quoted, strlen(quoted));
     free(quoted);
     return TN_OK;
@@ -56,7 +58,8 @@ static tn_status add_metadata(tni_bytes *b, const char *function, const tn_metad
     for (int i = 0; m && i < m->n; i++) {
         for (int k = 0; k < i; k++)
             if (m->key[i] && m->key[k] && !strcmp(m->key[i], m->key[k]))
-                return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", function, m->key[i]);
+                return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", function,
+                                 m->key[i]);
         if ((*n)++) tni_bytes_add(b, ",", 1);
         tn_status status = add_string(b, function, m->key[i]);
         tni_bytes_add(b, ":", 1);
@@ -70,7 +73,8 @@ static tn_status check_metadata(const char *function, const tn_metadata *own, co
 {
     for (int i = 0; own && m && i < m->n; i++)
         if (tn_metadata_get(own, m->key[i]))
-            return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", function, m->key[i]);
+            return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", function,
+                             m->key[i]);
     return TN_OK;
 }
 
@@ -101,8 +105,9 @@ static tn_status add_header(tni_bytes *b, const char *function, const item *item
     while (b->n % 8 && !b->failed) tni_bytes_add(b, " ", 1);
     if (status == TN_OK && b->failed) status = tni_pending();
     if (status == TN_OK && (int64_t)b->n > TNI_HEADER_LIMIT)
-        status = tni_error(TN_E_INVALID, "%s: a header of %zu bytes: at most %lld could be read back",
-                           function, b->n, (long long)TNI_HEADER_LIMIT);
+        status =
+            tni_error(TN_E_INVALID, "%s: a header of %zu bytes: at most %lld could be read back",
+                      function, b->n, (long long)TNI_HEADER_LIMIT);
     return status;
 }
 
@@ -145,13 +150,16 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
         const tn_entry *e = &list->entry[i];
         items[i] = (item){ e->name, e->tensor, 0 };
         if (!e->tensor || tni_none(e->tensor))
-            return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", function, e->name);
+            return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", function,
+                             e->name);
         size_t length = strlen(e->name);
         if (length == 0 || length > TNI_NAME_LIMIT || !strcmp(e->name, "__metadata__"))
-            return tni_error(TN_E_NAME, "%s: a tensor is named \"%.64s\": 1 to %d bytes other than "
-                             "__metadata__ are wanted", function, e->name, TNI_NAME_LIMIT);
-        if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape), tn_dtype_size(e->tensor->dtype),
-                          &items[i].nbytes) ||
+            return tni_error(TN_E_NAME,
+                             "%s: a tensor is named \"%.64s\": 1 to %d bytes other than "
+                             "__metadata__ are wanted",
+                             function, e->name, TNI_NAME_LIMIT);
+        if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape),
+                          tn_dtype_size(e->tensor->dtype), &items[i].nbytes) ||
             !tni_add_size(*total, items[i].nbytes, total) || *total > INT64_MAX / 2)
             return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, e->name);
     }
@@ -168,8 +176,8 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 {
     if (!path) return tni_poison(function, "path");
     if (list->n > TNI_TENSOR_LIMIT)
-        return tni_error(TN_E_INVALID, "%s: %d tensors: at most %d could be read back", function, list->n,
-                         TNI_TENSOR_LIMIT);
+        return tni_error(TN_E_INVALID, "%s: %d tensors: at most %d could be read back", function,
+                         list->n, TNI_TENSOR_LIMIT);
     size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof(item);
     item *items = tni_alloc(nbytes);
     if (!items) return tni_pending();

@@ -1,8 +1,8 @@
 /*
  * text.c - a text as character ids.
  *
- * The vocabulary is the set of bytes that occur, ascending; an id is a byte's rank in it. Two texts with the
- * same bytes have the same ids.
+ * The vocabulary is the set of bytes that occur, ascending; an id is a byte's rank in it. Two texts
+ * with the same bytes have the same ids.
  */
 #include <math.h>
 
@@ -31,7 +31,8 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
 {
     static const char f[] = "tn_text_load";
     if (!(valid_fraction >= 0 && valid_fraction <= 0.5))
-        return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: wanted in [0, 0.5]", f, valid_fraction);
+        return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: wanted in [0, 0.5]", f,
+                        valid_fraction);
     tni_input in;
     if (tni_input_open(&in, f, path) != TN_OK) return NULL;
     block *b = NULL;
@@ -60,7 +61,8 @@ void tn_text_free(tn_text *text)
     if (text) tni_free(text, ((block *)(void *)text)->nbytes);
 }
 
-/* A number in [0, range), drawn as PyTorch's randint does: one word, or two for ranges of 2^32 and more. */
+/* A number in [0, range), drawn as PyTorch's randint does: one word, or two for ranges of 2^32 and
+ * more. */
 static int64_t draw(tn_generator *g, int64_t range)
 {
     uint64_t word = tn_generator_u32(g);
@@ -68,8 +70,8 @@ static int64_t draw(tn_generator *g, int64_t range)
     return (int64_t)(word % (uint64_t)range);
 }
 
-tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch, int64_t context,
-                        tn_tensor **x, tn_tensor **y)
+tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
+                        int64_t context, tn_tensor **x, tn_tensor **y)
 {
     static const char f[] = "tn_text_batch";
     if (!text) return tni_poison(f, "text");
@@ -81,8 +83,9 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
         return tni_error(TN_E_INVALID, "%s: batch %lld, context %lld: both wanted >= 1", f,
                          (long long)batch, (long long)context);
     if (n <= context)
-        return tni_error(TN_E_INVALID, "%s: a %s part of %lld characters: more than context %lld is wanted",
-                         f, valid ? "validation" : "training", (long long)n, (long long)context);
+        return tni_error(TN_E_INVALID,
+                         "%s: a %s part of %lld characters: more than context %lld is wanted", f,
+                         valid ? "validation" : "training", (long long)n, (long long)context);
     tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     if (!a || !b) return tni_pending();

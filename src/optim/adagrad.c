@@ -4,7 +4,8 @@
  *   g  = dL/dp + wd p,  s += g^2
  *   p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)
  *
- * Source: Duchi, Hazan and Singer, Adaptive subgradient methods (2011), section 1.1, the diagonal form.
+ * Source: Duchi, Hazan and Singer, Adaptive subgradient methods (2011), section 1.1, the diagonal
+ * form.
  */
 #include "optim/optim.h"
 
@@ -23,9 +24,11 @@ tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
     if (tni_optim_nonnegative(adagrad.name, "lr", o.lr) != TN_OK ||
         tni_optim_nonnegative(adagrad.name, "lr_decay", o.lr_decay) != TN_OK ||
         tni_optim_nonnegative(adagrad.name, "weight_decay", o.weight_decay) != TN_OK ||
-        tni_optim_nonnegative(adagrad.name, "initial_accumulator", o.initial_accumulator) != TN_OK ||
+        tni_optim_nonnegative(adagrad.name, "initial_accumulator", o.initial_accumulator) !=
+            TN_OK ||
         tni_optim_nonnegative(adagrad.name, "eps", o.eps) != TN_OK)
         return NULL;
     tni_optim_args args = { TNI_ADAGRAD, o.lr_decay, 0, o.eps, false, o.maximize };
-    return tni_optim_new(&adagrad, args, 1, o.initial_accumulator, parameters, o.lr, o.weight_decay);
+    return tni_optim_new(&adagrad, args, 1, o.initial_accumulator, parameters, o.lr,
+                         o.weight_decay);
 }

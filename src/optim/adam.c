@@ -4,16 +4,22 @@
  *   m  = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2         t counts this tensor's steps from 1
  *   p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
  *
- * Adam adds wd p to g; AdamW shrinks p by 1 - lr wd first and leaves g alone. With amsgrad the largest v so
- * far takes the place of v.
+ * Adam adds wd p to g; AdamW shrinks p by 1 - lr wd first and leaves g alone. With amsgrad the
+ * largest v so far takes the place of v.
  *
  * Source: Kingma and Ba, Adam (2015), algorithm 1; Loshchilov and Hutter, Decoupled weight decay
  * regularization (2019), algorithm 2; Reddi et al., On the convergence of Adam and beyond (2018).
  */
 #include "optim/optim.h"
 
-#define ADAM_STATE { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
-#define ADAM_NUMBERS { "beta1", "beta2", "eps" }
+#define ADAM_STATE                                                                                 \
+    {                                                                                              \
+        "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                  \
+    }
+#define ADAM_NUMBERS                                                                               \
+    {                                                                                              \
+        "beta1", "beta2", "eps"                                                                    \
+    }
 
 static const tni_optim_type adam = {
     .name = "adam",

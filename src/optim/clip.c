@@ -2,11 +2,11 @@
  * clip.c - limits on gradients, before a step.
  *
  * By norm: total = (sum_i |g_i|_p^p)^(1/p), every gradient times min(1, max_norm / (total + 1e-6)).
- * The norm of each tensor is taken by the kernel, the total in double in the order of the list, so the
- * bits do not depend on threads.
+ * The norm of each tensor is taken by the kernel, the total in double in the order of the list, so
+ * the bits do not depend on threads.
  *
- * Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013), algorithm 1;
- * the 1e-6 is PyTorch's.
+ * Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013), algorithm
+ * 1; the 1e-6 is PyTorch's.
  */
 #include <math.h>
 
@@ -33,7 +33,8 @@ static double joint_norm(const tn_list *parameters, double p, tn_status *status)
         }
         double v = tn_item(norm);
         if (isinf(p))
-            total = isnan(v) || v > total ? v : total; /* a NaN stays: no comparison with it holds */
+            total =
+                isnan(v) || v > total ? v : total; /* a NaN stays: no comparison with it holds */
         else
             total += p == 2 ? v * v : pow(v, p);
     }
@@ -41,7 +42,8 @@ static double joint_norm(const tn_list *parameters, double p, tn_status *status)
     return p == 2 ? sqrt(total) : pow(total, 1 / p);
 }
 
-double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite)
+double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
+                         bool error_if_nonfinite)
 {
     static const char f[] = "tn_clip_grad_norm";
     if (!parameters) {
@@ -49,8 +51,8 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, b
         return NAN;
     }
     if (!(max_norm >= 0) || !(p > 0)) {
-        tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted", f, max_norm,
-                  p);
+        tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted", f,
+                  max_norm, p);
         return NAN;
     }
     tn_scope scope = tn_scope_begin();
@@ -58,8 +60,8 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, b
     tn_status status = TN_OK;
     double total = joint_norm(parameters, p, &status);
     if (status == TN_OK && error_if_nonfinite && !isfinite(total))
-        status = tni_error(TN_E_INVALID, "%s: the norm of the gradients is %g: nothing was scaled", f,
-                           total);
+        status = tni_error(TN_E_INVALID, "%s: the norm of the gradients is %g: nothing was scaled",
+                           f, total);
     double factor = max_norm / (total + 1e-6);
     if (status == TN_OK && !(factor >= 1)) /* NaN scales too, as it does in PyTorch */
         for (int i = 0; status == TN_OK && i < parameters->n; i++) {

@@ -1,11 +1,12 @@
 /*
- * one_cycle.c - one rise of the rate to its peak and one fall below its start; momentum the other way.
+ * one_cycle.c - one rise of the rate to its peak and one fall below its start; momentum the other
+ * way.
  *
- *   rate      max/div -> max over steps 0 .. pct total - 1, then -> max/(div final_div) at total - 1
+ *   rate      max/div -> max over steps 0 .. pct total - 1, then to max/(div final_div) at the last
  *   momentum  max -> base, then base -> max, over the same stretches; all along half a cosine
  *
- * Source: Smith and Topin, Super-convergence (2018), section 2, as PyTorch's OneCycleLR (cosine, two
- * phases) does it.
+ * Source: Smith and Topin, Super-convergence (2018), section 2, as PyTorch's OneCycleLR (cosine,
+ * two phases) does it.
  */
 #include <math.h>
 
@@ -16,8 +17,8 @@ static double anneal(double from, double to, double part)
     return to + (from - to) * (1 + cos(3.14159265358979323846 * part)) / 2;
 }
 
-/* Whether t stands in the rise, and how far through its stretch, in [0, 1]. s->d is the (fractional) step
- * of the peak. A step past the last one stays there. */
+/* Whether t stands in the rise, and how far through its stretch, in [0, 1]. s->d is the
+ * (fractional) step of the peak. A step past the last one stays there. */
 static bool rising(const tn_scheduler *s, int64_t t, double *part)
 {
     bool up = (double)t <= s->d;
@@ -84,8 +85,8 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     bool moves = !o.fixed_momentum;
     if (moves && (!opt->type->momentum_is_beta1 || opt->args.beta1 == 0))
         return tni_fail(TN_E_INVALID,
-                        "tn_%s: the optimizer (%s) runs without momentum: fixed_momentum is wanted", f,
-                        opt->type->name);
+                        "tn_%s: the optimizer (%s) runs without momentum: fixed_momentum is wanted",
+                        f, opt->type->name);
     tn_scheduler *s = tni_scheduler_new(moves ? &one_cycle : &one_cycle_fixed_momentum, opt);
     if (!s) return NULL;
     s->n = o.total_steps;

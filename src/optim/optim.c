@@ -11,7 +11,8 @@
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {
     if (isfinite(value) && value >= 0) return TN_OK;
-    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: a finite number >= 0 is wanted", type, what, value);
+    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: a finite number >= 0 is wanted", type, what,
+                     value);
 }
 
 tn_status tni_optim_fraction(const char *type, const char *what, double value)
@@ -20,7 +21,8 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value)
     return tni_error(TN_E_INVALID, "tn_%s: %s is %g: wanted in [0, 1)", type, what, value);
 }
 
-/* Room for extra more entries; entries that exist stay valid. Array sizes are paired with capacities. */
+/* Room for extra more entries; entries that exist stay valid. Array sizes are paired with
+ * capacities. */
 static tn_status grow(void **block, int *capacity, int n, int extra, size_t size)
 {
     if (n + extra <= *capacity) return TN_OK;
@@ -46,16 +48,18 @@ static tn_status check_entry(const char *f, const tn_entry *e)
     if (!t || tni_none(t))
         return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", f, e->name);
     if (e->kind == TN_BUFFER)
-        return tni_error(TN_E_NAME, "%s: %s is a buffer: optimizers update parameters only", f, e->name);
+        return tni_error(TN_E_NAME, "%s: %s is a buffer: optimizers update parameters only", f,
+                         e->name);
     if (atomic_load(&t->storage->buffer_marks) > 0)
         return tni_error(TN_E_NAME,
                          "%s: %s shares memory with a buffer: optimizers update parameters only", f,
                          e->name);
     if (t->node)
-        return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only", f,
-                         e->name, t->node->op->name);
+        return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only",
+                         f, e->name, t->node->op->name);
     if (e->owner && !tni_module_holds_parameter(e->owner, e->name, t))
-        return tni_error(TN_E_STATE, "%s: %s is no longer a parameter of its module: list them again", f,
+        return tni_error(TN_E_STATE,
+                         "%s: %s is no longer a parameter of its module: list them again", f,
                          e->name);
     return TN_OK;
 }
@@ -69,14 +73,15 @@ static tn_status check_list(const tn_optim *opt, const char *f, const tn_list *l
         tn_status status = check_entry(f, e);
         if (status != TN_OK) return status;
         for (int k = 0; k < opt->n + i; k++) {
-            const tn_tensor *other = k < opt->n ? opt->param[k].tensor : list->entry[k - opt->n].tensor;
+            const tn_tensor *other =
+                k < opt->n ? opt->param[k].tensor : list->entry[k - opt->n].tensor;
             const char *name = k < opt->n ? opt->param[k].name : list->entry[k - opt->n].name;
             if (other == e->tensor)
                 return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f,
                                  e->name, name);
             if (!strcmp(name, e->name))
-                return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
-                                 name);
+                return tni_error(TN_E_NAME,
+                                 "%s: two parameters are named %s: state is kept by name", f, name);
         }
     }
     return TN_OK;
@@ -100,7 +105,8 @@ static tn_status take_entry(const tn_entry *e, int group, tni_optim_param *p)
 }
 
 /* Appends the group whole or not at all. */
-static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, double lr, double decay)
+static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, double lr,
+                           double decay)
 {
     tn_status status = check_list(opt, f, list);
     if (status != TN_OK) return status;
@@ -125,8 +131,8 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, do
     return TN_OK;
 }
 
-tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots, double initial,
-                        const tn_list *parameters, double lr, double weight_decay)
+tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
+                        double initial, const tn_list *parameters, double lr, double weight_decay)
 {
     char f[32];
     snprintf(f, sizeof f, "tn_%s", type->name);

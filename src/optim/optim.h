@@ -1,39 +1,40 @@
 /*
  * optim.h - the inside of an optimizer, for the files of this folder and for checkpoints.
  *
- * An optimizer is a type (constant: which kernel, what its state is called), the numbers the kernel takes,
- * groups (rate and decay) and parameters (name, tensor, state). Nothing here knows a particular optimizer.
+ * An optimizer is a type (constant: which kernel, what its state is called), the numbers the kernel
+ * takes, groups (rate and decay) and parameters (name, tensor, state). Nothing here knows a
+ * particular optimizer.
  */
 #ifndef TNI_OPTIM_H
 #define TNI_OPTIM_H
 
-#include <tenon/optim.h>
 #include "tensor/internal.h"
+#include <tenon/optim.h>
 
 #define TNI_OPTIM_SLOTS 3
 
 /* What one kind of optimizer is. */
 typedef struct tni_optim_type {
-    const char *name;                   /* "sgd": messages say tn_sgd */
+    const char *name; /* "sgd": messages say tn_sgd */
     tni_optim_kind kernel;
-    const char *slot[TNI_OPTIM_SLOTS];  /* state tensors s0, s1, s2 as files name them */
-    const char *number[3];              /* beta1, beta2, eps as files name them; NULL: not used */
-    const char *flag;                   /* the same for flag; NULL: not used */
-    bool momentum_is_beta1;             /* one-cycle schedules may move args.beta1 */
+    const char *slot[TNI_OPTIM_SLOTS]; /* state tensors s0, s1, s2 as files name them */
+    const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
+    const char *flag;                  /* the same for flag; NULL: not used */
+    bool momentum_is_beta1;            /* one-cycle schedules may move args.beta1 */
 } tni_optim_type;
 
 typedef struct tni_optim_group {
-    double lr;           /* used by the next step */
-    double base_lr;      /* what schedules multiply: the rate last set by the user */
+    double lr;      /* used by the next step */
+    double base_lr; /* what schedules multiply: the rate last set by the user */
     double weight_decay;
 } tni_optim_group;
 
 typedef struct tni_optim_param {
-    char *name;         /* full name, ours */
-    tn_tensor *tensor;  /* one reference */
-    tn_module *owner;   /* the module whose slot it is, one reference; NULL for a raw leaf */
+    char *name;        /* full name, ours */
+    tn_tensor *tensor; /* one reference */
+    tn_module *owner;  /* the module whose slot it is, one reference; NULL for a raw leaf */
     int group;
-    int64_t step;       /* updates so far: 0 means no state */
+    int64_t step;                      /* updates so far: 0 means no state */
     tn_tensor *state[TNI_OPTIM_SLOTS]; /* one reference each; NULL until first needed */
 } tni_optim_param;
 
@@ -41,8 +42,8 @@ struct tn_optim {
     int refs; /* the user's, and one per scheduler */
     const tni_optim_type *type;
     tni_optim_args args;
-    unsigned slots;  /* bit i: slot i is used with these args */
-    double initial;  /* value that state starts with */
+    unsigned slots; /* bit i: slot i is used with these args */
+    double initial; /* value that state starts with */
     int n_groups, group_capacity;
     tni_optim_group *group;
     int n, capacity;
@@ -51,9 +52,10 @@ struct tn_optim {
     int64_t steps;
 };
 
-/* Makes an optimizer with one group; NULL and a message when the list holds what it must not touch. */
-tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots, double initial,
-                        const tn_list *parameters, double lr, double weight_decay);
+/* Makes an optimizer with one group; NULL and a message when the list holds what it must not touch.
+ * */
+tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
+                        double initial, const tn_list *parameters, double lr, double weight_decay);
 tn_optim *tni_optim_keep(tn_optim *opt);
 /* Sets a group's rate without moving the base that schedules multiply. */
 void tni_optim_rate(tn_optim *opt, int group, double lr);
@@ -65,8 +67,8 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value);
 /* Loading in two steps, so that a checkpoint can check all its parts before any of them changes. */
 typedef struct tni_optim_staged tni_optim_staged;
 tni_optim_staged *tni_optim_stage(tn_optim *opt, const tn_list *state); /* NULL and a message */
-void tni_optim_commit(tn_optim *opt, tni_optim_staged *staged);         /* consumes staged; cannot fail */
-void tni_optim_discard(tni_optim_staged *staged);                       /* NULL is ignored */
+void tni_optim_commit(tn_optim *opt, tni_optim_staged *staged); /* consumes staged; cannot fail */
+void tni_optim_discard(tni_optim_staged *staged);               /* NULL is ignored */
 
 typedef struct tni_scheduler_staged tni_scheduler_staged;
 tni_scheduler_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
@@ -80,14 +82,17 @@ typedef struct tni_report {
 } tni_report;
 enum { TNI_MISSING, TNI_UNEXPECTED, TNI_MISMATCHED };
 void tni_report_add(tni_report *r, int category, const char *format, ...) TN_PRINTF(3, 4);
-/* TN_OK when nothing was added, else the message: "FUNCTION: missing a, b; unexpected c; mismatched d". */
+/* TN_OK when nothing was added, else the message: "FUNCTION: missing a, b; unexpected c; mismatched
+ * d". */
 tn_status tni_report_end(const tni_report *r, const char *function);
 
 /* The entry of that name, or NULL without a message; *used (one bool per entry) notes it. */
 tn_tensor *tni_report_find(const tn_list *list, bool *used, const char *name);
 /* A 0-dim number of the list into *value; adds to the report what does not fit. */
-void tni_report_f64(tni_report *r, const tn_list *list, bool *used, const char *name, double *value);
-void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value);
+void tni_report_f64(tni_report *r, const tn_list *list, bool *used, const char *name,
+                    double *value);
+void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name,
+                    int64_t *value);
 /* Adds every entry that nobody asked for. */
 void tni_report_unused(tni_report *r, const tn_list *list, const bool *used);
 

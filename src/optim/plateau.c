@@ -1,9 +1,9 @@
 /*
  * plateau.c - lowers the rate when a metric has stopped improving: the one schedule that listens.
  *
- * A call improves when metric < best (1 - threshold), or > best (1 + threshold) when maximizing. After more
- * than patience calls that do not, every rate becomes max(rate factor, min_lr); then cooldown calls do not
- * count. A NaN never improves.
+ * A call improves when metric < best (1 - threshold), or > best (1 + threshold) when maximizing.
+ * After more than patience calls that do not, every rate becomes max(rate factor, min_lr); then
+ * cooldown calls do not count. A NaN never improves.
  *
  * Source: PyTorch's ReduceLROnPlateau, relative threshold.
  */
@@ -26,7 +26,8 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
         tni_optim_nonnegative("plateau_lr", "min_lr", o.min_lr) != TN_OK)
         return NULL;
     if (o.patience < 0 || o.cooldown < 0)
-        return tni_fail(TN_E_INVALID, "tn_plateau_lr: patience %lld, cooldown %lld: both wanted >= 0",
+        return tni_fail(TN_E_INVALID,
+                        "tn_plateau_lr: patience %lld, cooldown %lld: both wanted >= 0",
                         (long long)o.patience, (long long)o.cooldown);
     tn_scheduler *s = tni_scheduler_new(&tni_schedule_plateau, opt);
     if (!s) return NULL;
@@ -50,7 +51,8 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
 {
     if (!s) return tni_poison("tn_plateau_step", "s");
     if (s->schedule != &tni_schedule_plateau)
-        return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step", s->schedule->name);
+        return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step",
+                         s->schedule->name);
     s->step++;
     if (improves(s, metric)) {
         s->best = metric;

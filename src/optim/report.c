@@ -1,5 +1,6 @@
 /*
- * report.c - comparing a list of named tensors with what is wanted, one message for all that differs.
+ * report.c - comparing a list of named tensors with what is wanted, one message for all that
+ * differs.
  */
 #include <stdio.h>
 
@@ -72,7 +73,8 @@ void tni_report_f64(tni_report *r, const tn_list *list, bool *used, const char *
         tni_report_add(r, TNI_MISMATCHED, "%s (unreadable)", name);
 }
 
-void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value)
+void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name,
+                    int64_t *value)
 {
     tn_tensor *t = find_number(r, list, used, name, TN_I64);
     if (t && tn_copy_out(t, value, sizeof *value, TN_I64) != TN_OK)

@@ -6,8 +6,8 @@
  *   d  = sqrt(v) + eps                       centered: e = a e + (1 - a) g, d = sqrt(v - e^2) + eps
  *   p -= lr g / d                            with momentum: b = mom b + g / d, p -= lr b
  *
- * Source: Hinton, Neural networks for machine learning, lecture 6e (2012); the centered form: Graves,
- * Generating sequences with recurrent neural networks (2013), eq. 38-45.
+ * Source: Hinton, Neural networks for machine learning, lecture 6e (2012); the centered form:
+ * Graves, Generating sequences with recurrent neural networks (2013), eq. 38-45.
  */
 #include "optim/optim.h"
 

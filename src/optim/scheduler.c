@@ -21,13 +21,13 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
 {
     tn_optim *opt = s->opt;
     if (s->schedule->last && step > s->schedule->last(s))
-        return tni_error(TN_E_STATE, "tn_%s: step %lld: the schedule ends at %lld", s->schedule->name,
-                         (long long)step, (long long)s->schedule->last(s));
+        return tni_error(TN_E_STATE, "tn_%s: step %lld: the schedule ends at %lld",
+                         s->schedule->name, (long long)step, (long long)s->schedule->last(s));
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
         if (!(lr >= 0)) /* a user's factor may give anything */
-            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0", s->schedule->name,
-                             lr, (long long)step);
+            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0",
+                             s->schedule->name, lr, (long long)step);
     }
     for (int i = 0; i < opt->n_groups; i++)
         tni_optim_rate(opt, i, s->schedule->rate(s, step, opt->group[i].base_lr));
@@ -51,7 +51,8 @@ tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, i
                          s->schedule->name, n);
     for (int i = 0; i < n; i++)
         if (milestones[i] < (i ? milestones[i - 1] : 0))
-            return tni_error(TN_E_INVALID, "tn_%s: milestone %d is %lld: ascending ones >= 0 are wanted",
+            return tni_error(TN_E_INVALID,
+                             "tn_%s: milestone %d is %lld: ascending ones >= 0 are wanted",
                              s->schedule->name, i, (long long)milestones[i]);
     if (n == 0) return TN_OK;
     s->milestone = tni_alloc((size_t)n * sizeof *s->milestone);
@@ -75,7 +76,8 @@ tn_status tn_scheduler_step(tn_scheduler *s)
 {
     if (!s) return tni_poison("tn_scheduler_step", "s");
     if (s->schedule == &tni_schedule_plateau)
-        return tni_error(TN_E_STATE, "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
+        return tni_error(TN_E_STATE,
+                         "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
     return tni_scheduler_apply(s, s->step + 1);
 }
 
@@ -84,7 +86,7 @@ int64_t tn_scheduler_last_step(const tn_scheduler *s)
     return s ? s->step : -1;
 }
 
-/* ---- sequential: child k from milestone k - 1 on, its own steps counted from there ------------------- */
+/* ---- sequential: child k from milestone k - 1 on, its own steps counted from there ----------- */
 
 static const tn_scheduler *child_at(const tn_scheduler *s, int64_t step, int64_t *inner)
 {
@@ -119,7 +121,8 @@ static tn_status check_children(const tn_optim *opt, tn_scheduler *const *schedu
     for (int i = 0; i < n; i++) {
         if (!schedulers[i]) return tni_poison("tn_sequential_lr", "schedulers");
         if (schedulers[i]->opt != opt)
-            return tni_error(TN_E_INVALID, "tn_sequential_lr: scheduler %d is another optimizer's", i);
+            return tni_error(TN_E_INVALID, "tn_sequential_lr: scheduler %d is another optimizer's",
+                             i);
         if (schedulers[i]->schedule == &tni_schedule_plateau)
             return tni_error(TN_E_INVALID,
                              "tn_sequential_lr: scheduler %d is a plateau_lr: it has no steps", i);
@@ -150,7 +153,7 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
     return tni_scheduler_start(s);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 struct tni_scheduler_staged {
     int64_t step, bad, cooling;
@@ -158,7 +161,7 @@ struct tni_scheduler_staged {
     int n_groups;
     struct staged_rate {
         double lr, base_lr;
-    } *rate;
+    } * rate;
 };
 
 tn_list *tn_scheduler_state_dict(tn_scheduler *s)
@@ -184,7 +187,8 @@ tn_list *tn_scheduler_state_dict(tn_scheduler *s)
     return status == TN_OK ? list : NULL;
 }
 
-static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used, tni_scheduler_staged *staged)
+static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used,
+                           tni_scheduler_staged *staged)
 {
     tni_report r = { 0 };
     char name[96];
@@ -207,7 +211,8 @@ static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used, tni
     if (status != TN_OK) return status;
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
     if (staged->step < 0 || staged->step > last)
-        return tni_error(TN_E_INVALID, "tn_scheduler_load_state_dict: step %lld: outside the schedule",
+        return tni_error(TN_E_INVALID,
+                         "tn_scheduler_load_state_dict: step %lld: outside the schedule",
                          (long long)staged->step);
     return TN_OK;
 }

@@ -1,8 +1,9 @@
 /*
- * scheduler.h - what a schedule is: a function of the step and the base rate (scheduler.c, schedules.c).
+ * scheduler.h - what a schedule is: a function of the step and the base rate (scheduler.c,
+ * schedules.c).
  *
- * Every schedule but plateau is in closed form, so the rate at a step does not depend on how one got there:
- * resuming is setting the step.
+ * Every schedule but plateau is in closed form, so the rate at a step does not depend on how one
+ * got there: resuming is setting the step.
  */
 #ifndef TNI_SCHEDULER_H
 #define TNI_SCHEDULER_H
@@ -20,21 +21,22 @@ struct tn_scheduler {
     const tni_schedule *schedule;
     tn_optim *opt; /* one reference */
     int64_t step;
-    double a, b, c, d;       /* what the schedule's constructor says they are */
+    double a, b, c, d; /* what the schedule's constructor says they are */
     int64_t n, m;
-    double momentum[2];      /* one cycle: base and max */
-    bool maximize;           /* plateau */
+    double momentum[2]; /* one cycle: base and max */
+    bool maximize;      /* plateau */
     int n_milestones;
-    int64_t *milestone;      /* ascending */
+    int64_t *milestone; /* ascending */
     int n_children;
-    tn_scheduler **child;    /* sequential: one per stretch, owned */
+    tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);
     void *user;
-    double best;             /* plateau */
+    double best; /* plateau */
     int64_t bad, cooling;
 };
 
-/* An empty scheduler on opt; NULL and a message without opt. The constructor fills it and starts it. */
+/* An empty scheduler on opt; NULL and a message without opt. The constructor fills it and starts
+ * it. */
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt);
 /* Sets the rates of its present step; a failure frees s and returns NULL. */
 tn_scheduler *tni_scheduler_start(tn_scheduler *s);

@@ -1,7 +1,8 @@
 /*
  * schedules.c - the schedules: formula, constructor, one after another.
  *
- * t is the step, counted from 0; base the rate the group had when it was made (or was last set by hand).
+ * t is the step, counted from 0; base the rate the group had when it was made (or was last set by
+ * hand).
  */
 #include <math.h>
 
@@ -9,7 +10,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* ---- step: base gamma^floor(t / n) --------------------------------------------------------------- */
+/* ---- step: base gamma^floor(t / n) ----------------------------------------------------------- */
 
 static double step_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -22,7 +23,8 @@ tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
 {
     if (!opt) return NULL;
     if (step_size < 1)
-        return tni_fail(TN_E_INVALID, "tn_step_lr: step_size %lld: wanted >= 1", (long long)step_size);
+        return tni_fail(TN_E_INVALID, "tn_step_lr: step_size %lld: wanted >= 1",
+                        (long long)step_size);
     if (tni_optim_nonnegative("step_lr", "gamma", gamma) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&step_schedule, opt);
     if (!s) return NULL;
@@ -31,7 +33,7 @@ tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
     return tni_scheduler_start(s);
 }
 
-/* ---- multistep: base gamma^(milestones passed) ----------------------------------------------------- */
+/* ---- multistep: base gamma^(milestones passed) ----------------------------------------------- */
 
 static int passed(const tn_scheduler *s, int64_t t)
 {
@@ -61,14 +63,15 @@ tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, d
     return tni_scheduler_start(s);
 }
 
-/* ---- exponential: base gamma^t --------------------------------------------------------------------- */
+/* ---- exponential: base gamma^t --------------------------------------------------------------- */
 
 static double exponential_rate(const tn_scheduler *s, int64_t t, double base)
 {
     return base * pow(s->a, (double)t);
 }
 
-static const tni_schedule exponential_schedule = { .name = "exponential_lr", .rate = exponential_rate };
+static const tni_schedule exponential_schedule = { .name = "exponential_lr",
+                                                   .rate = exponential_rate };
 
 tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
 {
@@ -79,7 +82,7 @@ tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
     return tni_scheduler_start(s);
 }
 
-/* ---- cosine: min + (base - min) (1 + cos(pi t / n)) / 2 ---------------------------------------------- */
+/* ---- cosine: min + (base - min) (1 + cos(pi t / n)) / 2 -------------------------------------- */
 
 static double cosine(double from, double to, double part)
 {
@@ -106,7 +109,7 @@ tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
     return tni_scheduler_start(s);
 }
 
-/* ---- warm restarts: the cosine over cycles of n, n m, n m^2 ... steps --------------------------------- */
+/* ---- warm restarts: the cosine over cycles of n, n m, n m^2 ... steps ------------------------ */
 
 static double restarts_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -121,7 +124,8 @@ static double restarts_rate(const tn_scheduler *s, int64_t t, double base)
     return cosine(base, s->a, (double)t / (double)cycle);
 }
 
-static const tni_schedule restarts_schedule = { .name = "cosine_restarts_lr", .rate = restarts_rate };
+static const tni_schedule restarts_schedule = { .name = "cosine_restarts_lr",
+                                                .rate = restarts_rate };
 
 tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
 {
@@ -138,7 +142,7 @@ tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, dou
     return tni_scheduler_start(s);
 }
 
-/* ---- linear: base (start + (end - start) min(t, n) / n) ------------------------------------------------ */
+/* ---- linear: base (start + (end - start) min(t, n) / n) -------------------------------------- */
 
 static double linear_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -162,7 +166,7 @@ tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
     return tni_scheduler_start(s);
 }
 
-/* ---- constant: base factor before step n, base from there ------------------------------------------------ */
+/* ---- constant: base factor before step n, base from there ------------------------------------ */
 
 static double constant_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -183,14 +187,15 @@ tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
     return tni_scheduler_start(s);
 }
 
-/* ---- polynomial: base (1 - min(t, n) / n)^power ------------------------------------------------------------ */
+/* ---- polynomial: base (1 - min(t, n) / n)^power ---------------------------------------------- */
 
 static double polynomial_rate(const tn_scheduler *s, int64_t t, double base)
 {
     return base * pow(1 - (double)TNI_MIN(t, s->n) / (double)s->n, s->a);
 }
 
-static const tni_schedule polynomial_schedule = { .name = "polynomial_lr", .rate = polynomial_rate };
+static const tni_schedule polynomial_schedule = { .name = "polynomial_lr",
+                                                  .rate = polynomial_rate };
 
 tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 {
@@ -204,7 +209,7 @@ tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
     return tni_scheduler_start(s);
 }
 
-/* ---- lambda: base factor(t) ----------------------------------------------------------------------------------- */
+/* ---- lambda: base factor(t) ------------------------------------------------------------------ */
 
 static double lambda_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -216,7 +221,8 @@ static const tni_schedule lambda_schedule = { .name = "lambda_lr", .rate = lambd
 tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
 {
     if (!opt) return NULL;
-    if (!factor) return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
+    if (!factor)
+        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
     tn_scheduler *s = tni_scheduler_new(&lambda_schedule, opt);
     if (!s) return NULL;
     s->factor = factor;
@@ -224,7 +230,7 @@ tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *u
     return tni_scheduler_start(s);
 }
 
-/* ---- warm-up and cosine: base (t + 1) / n below step n, then the cosine from n to m, then min --------------- */
+/* ---- warm-up and cosine: base (t + 1) / n below n, then the cosine from n to m, then min ------- */
 
 static double warmup_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -239,9 +245,10 @@ tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, 
 {
     if (!opt) return NULL;
     if (warmup < 0 || total < 1 || warmup > total)
-        return tni_fail(TN_E_INVALID,
-                        "tn_warmup_cosine_lr: warmup %lld, total %lld: 0 <= warmup <= total is wanted",
-                        (long long)warmup, (long long)total);
+        return tni_fail(
+            TN_E_INVALID,
+            "tn_warmup_cosine_lr: warmup %lld, total %lld: 0 <= warmup <= total is wanted",
+            (long long)warmup, (long long)total);
     if (tni_optim_nonnegative("warmup_cosine_lr", "eta_min", eta_min) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&warmup_schedule, opt);
     if (!s) return NULL;

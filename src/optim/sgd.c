@@ -5,8 +5,8 @@
  *   b  = g at the first step, mom b + (1 - damp) g after it
  *   p -= lr (nesterov ? g + mom b : b)              without momentum: p -= lr g
  *
- * Source: Sutskever et al., On the importance of initialization and momentum in deep learning (2013),
- * eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
+ * Source: Sutskever et al., On the importance of initialization and momentum in deep learning
+ * (2013), eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
  */
 #include "optim/optim.h"
 

@@ -22,7 +22,7 @@ struct tni_optim_staged {
     struct staged_param {
         int64_t step;
         tn_tensor *state[TNI_OPTIM_SLOTS]; /* one reference each */
-    } *param;
+    } * param;
 };
 
 /* The numbers of args that files carry, by their place in tni_optim_type.number. */
@@ -114,7 +114,8 @@ static void stage_hyper(tn_optim *opt, const tn_list *list, bool *used, tni_opti
         snprintf(name, sizeof name, "%s.%s", opt->type->name, opt->type->flag);
         tni_report_i64(r, list, used, name, &flag);
         if (flag != opt->args.flag)
-            tni_report_add(r, TNI_MISMATCHED, "%s (%d there, %d here)", name, flag != 0, opt->args.flag);
+            tni_report_add(r, TNI_MISMATCHED, "%s (%d there, %d here)", name, flag != 0,
+                           opt->args.flag);
     }
     snprintf(name, sizeof name, "%s.maximize", opt->type->name);
     tni_report_i64(r, list, used, name, &maximize);
@@ -131,8 +132,10 @@ static void stage_hyper(tn_optim *opt, const tn_list *list, bool *used, tni_opti
     }
 }
 
-/* An own copy of a state tensor where the parameter lives; NULL when it does not fit or on failure. */
-static tn_tensor *stage_tensor(const tn_tensor *p, tn_tensor *source, const char *name, tni_report *r)
+/* An own copy of a state tensor where the parameter lives; NULL when it does not fit or on failure.
+ * */
+static tn_tensor *stage_tensor(const tn_tensor *p, tn_tensor *source, const char *name,
+                               tni_report *r)
 {
     if (!tni_shape_equal(&source->shape, &p->shape) || source->dtype != p->dtype) {
         tni_report_add(r, TNI_MISMATCHED, "%s (%s %s there, %s %s here)", name,

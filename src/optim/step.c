@@ -1,8 +1,9 @@
 /*
  * step.c - one update of every parameter.
  *
- * Three phases, and only the last one writes: check every parameter, make what is missing (state, dense
- * gradients), one kernel call over all. So a step that fails has changed nothing that can be seen.
+ * Three phases, and only the last one writes: check every parameter, make what is missing (state,
+ * dense gradients), one kernel call over all. So a step that fails has changed nothing that can be
+ * seen.
  */
 #include <stdio.h>
 
@@ -23,7 +24,8 @@ static bool skipped(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
-/* The list was checked when the optimizer was made; what may have changed since is checked again. */
+/* The list was checked when the optimizer was made; what may have changed since is checked again.
+ * */
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
@@ -33,7 +35,8 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
                          p->name);
     if (atomic_load(&t->storage->buffer_marks) > 0)
         return tni_error(TN_E_STATE,
-                         "%s: %s has become a buffer: optimizers update parameters only", f, p->name);
+                         "%s: %s has become a buffer: optimizers update parameters only", f,
+                         p->name);
     if (skipped(p)) return TN_OK;
     const tn_tensor *g = gradient_of(t);
     if (t->dtype != TN_F32 && t->dtype != TN_F64)
@@ -43,8 +46,8 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
         return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: equal shapes are wanted", f,
                          p->name, tni_shape_text(&t->shape), tni_shape_text(&g->shape));
     if (g->dtype != t->dtype)
-        return tni_error(TN_E_DTYPE, "%s: %s is %s, its gradient %s: one dtype is wanted", f, p->name,
-                         tn_dtype_name(t->dtype), tn_dtype_name(g->dtype));
+        return tni_error(TN_E_DTYPE, "%s: %s is %s, its gradient %s: one dtype is wanted", f,
+                         p->name, tn_dtype_name(t->dtype), tn_dtype_name(g->dtype));
     if (g->storage->backend != t->storage->backend ||
         (first && first->storage->backend != t->storage->backend))
         return tni_error(TN_E_DEVICE, "%s: %s is not on the device of %s: one device is wanted", f,
@@ -52,7 +55,8 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
     return TN_OK;
 }
 
-/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved. */
+/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved.
+ * */
 static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 {
     const tn_tensor *t = p->tensor;

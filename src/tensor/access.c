@@ -110,28 +110,36 @@ static char *next_text(void)
     return texts[turn++ % TEXTS];
 }
 
+static void write_shape(char *text, size_t size, const tn_shape *shape)
+{
+    size_t n = (size_t)snprintf(text, size, "[");
+
+    for (int i = 0; i < shape->rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
+    if (n < size)
+        snprintf(text + n, size - n, "]");
+}
+
 const char *tni_shape_text(const tn_shape *shape)
 {
     char *text = next_text();
-    size_t n = 1;
 
-    text[0] = '[';
-    for (int i = 0; i < shape->rank; i++)
-        n += (size_t)snprintf(text + n, TEXT_SIZE - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
-    snprintf(text + n, TEXT_SIZE - n, "]");
+    write_shape(text, TEXT_SIZE, shape);
     return text;
 }
 
 const char *tni_text(const tn_tensor *t)
 {
     char *text;
+    int n;
 
     if (!t)
         return "NULL";
     if (tni_none(t))
         return "TN_NONE";
     text = next_text();
-    snprintf(text, TEXT_SIZE, "%s%s%s", tn_name(t), t->name ? " " : "", tni_shape_text(&t->shape));
+    n = snprintf(text, TEXT_SIZE, "%s%s", tn_name(t), t->name ? " " : "");
+    write_shape(text + n, TEXT_SIZE - (size_t)n, &t->shape);
     return text;
 }
 

@@ -6,7 +6,7 @@
  *
  *            exp   expm1  log   log1p  tanh  erf
  *     f32    1.5   2      1.5   2.5    2.5   2
- *     f64    1.5   2      1.5   2.5    2.5   2.5
+ *     f64    1.5   2.5    1.5   2.5    2.5   2.5
  *
  * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0. The sign of a zero
  * result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of large arguments

@@ -25,7 +25,7 @@ static uint32_t twisted(uint32_t high, uint32_t low, uint32_t far)
     return far ^ (y >> 1) ^ (0x9908b0dfu & (0u - (y & 1u)));
 }
 
-static void twist(tni_mt19937 *mt)
+void tni_mt_twist(tni_mt19937 *mt)
 {
     uint32_t *w = mt->word;
     for (int i = 0; i < N - M; i++)
@@ -34,15 +34,4 @@ static void twist(tni_mt19937 *mt)
         w[i] = twisted(w[i], w[i + 1], w[i + M - N]);
     w[N - 1] = twisted(w[N - 1], w[0], w[M - 1]);
     mt->used = 0;
-}
-
-uint32_t tni_mt_next(tni_mt19937 *mt)
-{
-    if (TNI_UNLIKELY(mt->used >= N))
-        twist(mt);
-    uint32_t y = mt->word[mt->used++];
-    y ^= y >> 11;
-    y ^= (y << 7) & 0x9d2c5680u;
-    y ^= (y << 15) & 0xefc60000u;
-    return y ^ (y >> 18);
 }

@@ -17,7 +17,18 @@ typedef struct tni_mt19937 {
 } tni_mt19937;
 
 void tni_mt_seed(tni_mt19937 *mt, uint32_t seed);
-uint32_t tni_mt_next(tni_mt19937 *mt);
+void tni_mt_twist(tni_mt19937 *mt); /* the next 624 words */
+
+static inline uint32_t tni_mt_next(tni_mt19937 *mt)
+{
+    if (TNI_UNLIKELY(mt->used >= TNI_MT_WORDS))
+        tni_mt_twist(mt);
+    uint32_t y = mt->word[mt->used++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
 
 struct tn_generator {
     pthread_mutex_t lock;

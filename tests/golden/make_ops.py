@@ -295,7 +295,7 @@ def elementwise():
     scalar("mul_scalar", lambda x: x * -2.5)
     scalar("div_scalar", lambda x: x / 4.5)
     scalar("pow_scalar", lambda x: x ** 3)
-    scalar("pow_scalar_half", lambda x: x ** 0.5, positive)
+    row("pow_scalar_half", lambda x: x ** 0.5, positive(3, 4))
     scalar("pow_scalar_two", lambda x: x ** 2)
     scalar("pow_scalar_negative", lambda x: x ** -2, away)
     scalar("pow_scalar_fraction", lambda x: x ** 1.7, positive)
@@ -415,7 +415,7 @@ def reductions():
     for name in ["max", "min"]:
         f = getattr(torch, name)
         row(name, lambda x: f(x, 1)[0], distinct(3, 4))
-        row(name + "_first", lambda x: f(x, 0)[0], distinct(3, 4))
+        row(name + "_first", lambda x: f(x, 0)[0], distinct(8, 3))
         row(name + "_keepdim", lambda x: f(x, -1, True)[0], distinct(2, 3, 4))
         row(name + "_index", lambda x: f(x, 1)[1], distinct(3, 4))
         row(name + "_both", lambda x: f(x, 1)[0] * f(x, 1)[1], distinct(3, 4))

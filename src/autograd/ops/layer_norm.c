@@ -33,7 +33,7 @@ static tn_status ln_shape(tni_call *c)
     const ln_args *args = c->args;
     const tn_shape *x = &c->in[0]->shape;
     if (args->n_axes < 1 || args->n_axes > x->rank) {
-        return tni_op_error(c, TN_E_SHAPE, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]), args->n_axes,
+        return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]), args->n_axes,
                             x->rank);
     }
     tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);

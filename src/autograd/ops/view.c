@@ -463,6 +463,7 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
         return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
                         (long long)step);
     args.whole = x->shape.size[args.axis];
+    args.step = TNI_MIN(step, TNI_MAX(args.whole, 1)); /* the same elements, and no stride overflows */
     start = TNI_MIN(TNI_MAX(start < 0 ? start + args.whole : start, 0), args.whole);
     end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
     args.start = start;

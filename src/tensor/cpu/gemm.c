@@ -273,7 +273,7 @@ static void plan_cut(plan *p)
     int64_t longer = MAX(g->m, g->n);
     p->tiles_m = p->tiles_n = p->parts = 1;
     if (g->batch < 16 && work >= (vector ? 65536 : 262144)) {
-        int64_t tiles = work < 0x1p31 ? 4 : work < 0x1p33 ? 8 : work < 0x1p35 ? 16 : 32;
+        int64_t tiles = work < 0x1p33 ? 4 : work < 0x1p36 ? 8 : work < 0x1p39 ? 16 : 32;
         if (vector) {
             p->tiles_m = g->m > 1 ? 4 : 1;
             p->tiles_n = g->n > 1 ? 4 : 1;

@@ -216,7 +216,8 @@ static void write_results(const job *j, const tni_array *y, const tni_acc *acc)
     }
 }
 
-static tn_status plan(job *j, const tni_array *y, const tni_array *x)
+/* false: no results, nothing to do. */
+static bool plan(job *j, const tni_array *y, const tni_array *x)
 {
     axes *k = &j->kept;
     axes *r = &j->reduced;
@@ -228,8 +229,10 @@ static tn_status plan(job *j, const tni_array *y, const tni_array *x)
         if (y->size[d] == x->size[d]) add_axis(k, x->size[d], x->stride[d], y->stride[d]);
         else add_axis(r, x->size[d], x->stride[d], 0);
     }
+    if (k->numel == 0) return false;
     merge_axes(k);
     merge_axes(r);
+    if (k->numel == 0) return TN_OK; /* nothing to fill: the divisions below need a size */
     j->x = x->data;
     j->dtype = x->dtype;
     j->item = (int64_t)tn_dtype_size(x->dtype);
@@ -246,7 +249,7 @@ static tn_status plan(job *j, const tni_array *y, const tni_array *x)
         j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);
     }
     j->slices = r->numel > 0 ? (r->numel - 1) / j->slice + 1 : 1;
-    return TN_OK;
+    return true;
 }
 
 static double finish(int function, double acc, double n, double p, double center)
@@ -284,8 +287,7 @@ tn_status K(tni_cpu_reduce)(int function, const tni_array *y, const tni_array *x
     size_t rows;
     size_t bytes;
 
-    plan(&j, y, x);
-    if (j.kept.numel == 0) return TN_OK;
+    if (!plan(&j, y, x)) return TN_OK;
     j.p = p ? p[0] : 0.0;
     rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
     if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||

@@ -31,42 +31,56 @@ static bool is_halving(const tni_pool2d *p)
 
 /* ---- maximum -------------------------------------------------------------------------------------- */
 
-/* One output row of 2x2 windows; base: index of its first input. NaN beats everything. */
-static void halve_row(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base, int32_t w,
-                      REAL *restrict y, int32_t *restrict index)
+/*
+ * 2x2 windows in two steps, so that both loops are long and contiguous: first the larger of two rows, then
+ * the larger of neighbours, over as many rows as the buffer holds. Columns: 2 * ow, an odd last one is left
+ * out. NaN beats everything; of equals the first in row-major order wins, as in max_plane.
+ */
+enum { BUFFER = 1024 };
+
+static void taller(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base, int32_t w,
+                   REAL *restrict y, int32_t *restrict index)
 {
     for (int64_t j = 0; j < n; j++) {
-        int32_t i = base + 2 * (int32_t)j;
-        REAL top = x0[2 * j];
-        int32_t at = i;
-        REAL v = x0[2 * j + 1];
-        bool take = (v > top) | (v != v);
-        top = take ? v : top;
-        at = take ? i + 1 : at;
-        v = x1[2 * j];
-        take = (v > top) | (v != v);
-        top = take ? v : top;
-        at = take ? i + w : at;
-        v = x1[2 * j + 1];
-        take = (v > top) | (v != v);
-        top = take ? v : top;
-        at = take ? i + w + 1 : at;
-        y[j] = top;
-        index[j] = at;
+        bool take = (x1[j] > x0[j]) | (x1[j] != x1[j]);
+        y[j] = take ? x1[j] : x0[j];
+        index[j] = base + (int32_t)j + (take ? w : 0);
     }
 }
 
-static void halve_row_only(const REAL *restrict x0, const REAL *restrict x1, int64_t n, REAL *restrict y)
+static void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n, REAL *restrict y,
+                  int32_t *restrict index)
 {
     for (int64_t j = 0; j < n; j++) {
-        REAL top = x0[2 * j];
-        REAL v = x0[2 * j + 1];
-        top = ((v > top) | (v != v)) ? v : top;
-        v = x1[2 * j];
-        top = ((v > top) | (v != v)) ? v : top;
-        v = x1[2 * j + 1];
-        top = ((v > top) | (v != v)) ? v : top;
-        y[j] = top;
+        REAL a = x[2 * j];
+        REAL b = x[2 * j + 1];
+        int32_t i = at[2 * j];
+        int32_t k = at[2 * j + 1];
+        bool take = (b > a) | (b != b) | ((b == a) & (k < i));
+        y[j] = take ? b : a;
+        index[j] = take ? k : i;
+    }
+}
+
+static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *index)
+{
+    REAL top[BUFFER];
+    int32_t at[BUFFER];
+    int32_t winners[BUFFER / 2]; /* where nobody wants them */
+    int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
+    int64_t rows = p->w <= BUFFER ? BUFFER / step : 1;
+    for (int64_t i = 0; i < p->oh; i += rows) {
+        int64_t n = TNI_MIN(rows, p->oh - i);
+        for (int64_t s = 0; s < 2 * p->ow; s += step) {
+            int64_t columns = TNI_MIN(step, 2 * p->ow - s);
+            for (int64_t r = 0; r < n; r++) {
+                int64_t from = 2 * (i + r) * p->w + s;
+                taller(x + from, x + from + p->w, columns, (int32_t)from, (int32_t)p->w, top + r * columns,
+                       at + r * columns);
+            }
+            int64_t to = i * p->ow + s / 2;
+            wider(top, at, n * columns / 2, y + to, index ? index + to : winners);
+        }
     }
 }
 
@@ -116,15 +130,7 @@ static void max_planes(void *context, int64_t begin, int64_t end)
             max_plane(p, x, y, index);
             continue;
         }
-        for (int64_t i = 0; i < p->oh; i++) {
-            const REAL *row = x + 2 * i * p->w;
-            if (index) {
-                halve_row(row, row + p->w, p->ow, (int32_t)(2 * i * p->w), (int32_t)p->w, y + i * p->ow,
-                          index + i * p->ow);
-            } else {
-                halve_row_only(row, row + p->w, p->ow, y + i * p->ow);
-            }
-        }
+        halve_plane(p, x, y, index);
     }
 }
 
@@ -139,17 +145,23 @@ tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_po
     return TN_OK;
 }
 
-/* Two input rows below one output row: dy where the index points, zero elsewhere. */
+/* Two input rows below n / 2 windows: dy where the index points, zero elsewhere. The first loop lays dy and
+ * index out once for each column, the second is contiguous. */
 static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n, int32_t base, int32_t w,
                        REAL *restrict dx0, REAL *restrict dx1)
 {
+    REAL d[BUFFER];
+    int32_t at[BUFFER];
+    for (int64_t j = 0; j < n / 2; j++) {
+        d[2 * j] = dy[j];
+        d[2 * j + 1] = dy[j];
+        at[2 * j] = index[j];
+        at[2 * j + 1] = index[j];
+    }
     for (int64_t j = 0; j < n; j++) {
-        int32_t at = index[j] - base - 2 * (int32_t)j;
-        REAL d = dy[j];
-        dx0[2 * j] = at == 0 ? d : 0;
-        dx0[2 * j + 1] = at == 1 ? d : 0;
-        dx1[2 * j] = at == w ? d : 0;
-        dx1[2 * j + 1] = at == w + 1 ? d : 0;
+        int32_t i = at[j] - base - (int32_t)j;
+        dx0[j] = i == 0 ? d[j] : 0;
+        dx1[j] = i == w ? d[j] : 0;
     }
 }
 
@@ -171,8 +183,11 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
         }
         for (int64_t i = 0; i < p->oh; i++) {
             REAL *row = dx + 2 * i * p->w;
-            spread_row(dy + i * p->ow, index + i * p->ow, p->ow, (int32_t)(2 * i * p->w), (int32_t)p->w, row,
-                       row + p->w);
+            for (int64_t j = 0; j < 2 * p->ow; j += BUFFER) {
+                int64_t at = i * p->ow + j / 2;
+                spread_row(dy + at, index + at, TNI_MIN((int64_t)BUFFER, 2 * p->ow - j),
+                           (int32_t)(2 * i * p->w + j), (int32_t)p->w, row + j, row + p->w + j);
+            }
             if (p->w % 2) {
                 row[p->w - 1] = 0;
                 row[2 * p->w - 1] = 0;
