@@ -1,6 +1,8 @@
 /* op_table.c - the rows of op_rows_*.def and op_refusals.def as tables, and their golden cases. */
 #include "op_table.h"
 
+#include <stdlib.h>
+
 #define AXES(...) (const int[]){ __VA_ARGS__ }, (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int))
 #define ALL NULL, 0
 
@@ -100,39 +102,79 @@ const op_refusal op_refusals[] = {
 };
 const int n_op_refusals = sizeof op_refusals / sizeof *op_refusals;
 
-tn_list *op_golden(void)
+/* ---- the golden file ------------------------------------------------------------------------------- */
+
+/* Its tensors, sorted by name, in plain memory: read once, before Check forks, and no tensor stays alive. */
+typedef struct golden {
+    char name[80];
+    tn_shape shape;
+    tn_dtype dtype;
+    void *data;
+} golden;
+
+static golden *all_golden;
+static int n_golden;
+
+static int by_name(const void *a, const void *b)
 {
-    return tn_load_tensors(golden_path("ops.safetensors"), NULL);
+    return strcmp(((const golden *)a)->name, ((const golden *)b)->name);
 }
 
-static tn_tensor *find(const tn_list *list, const char *row, const char *part, tn_dtype dtype)
+void op_read_golden(void)
 {
-    char name[128];
-    snprintf(name, sizeof name, "%s/%s", row, part);
-    for (int i = 0; i < list->n; i++) {
-        if (strcmp(list->entry[i].name, name) != 0) continue;
-        tn_tensor *t = list->entry[i].tensor;
-        return tn_dtype_of(t) == TN_F64 ? tn_to_dtype(t, dtype) : t;
+    tn_scope scope = tn_scope_begin();
+    tn_list *list = tn_load_tensors(golden_path("ops.safetensors"), NULL);
+    TN_CHECK_PTR(list);
+    all_golden = calloc((size_t)list->n, sizeof *all_golden);
+    for (n_golden = 0; n_golden < list->n; n_golden++) {
+        golden *g = &all_golden[n_golden];
+        tn_tensor *t = list->entry[n_golden].tensor;
+        snprintf(g->name, sizeof g->name, "%s", list->entry[n_golden].name);
+        g->shape = tn_shape_get(t);
+        g->dtype = tn_dtype_of(t);
+        size_t nbytes = (size_t)tn_numel(t) * tn_dtype_size(g->dtype);
+        g->data = malloc(nbytes ? nbytes : 1);
+        TN_CHECK(tn_copy_out(t, g->data, nbytes, g->dtype));
     }
-    return NULL;
+    tn_scope_end(scope);
+    qsort(all_golden, (size_t)n_golden, sizeof *all_golden, by_name);
+}
+
+int op_golden_count(void)
+{
+    return n_golden;
+}
+
+const char *op_golden_name(int i)
+{
+    return all_golden[i].name;
+}
+
+static tn_tensor *find(const char *row, const char *part, tn_dtype dtype)
+{
+    golden key;
+    snprintf(key.name, sizeof key.name, "%s/%s", row, part);
+    const golden *g = bsearch(&key, all_golden, (size_t)n_golden, sizeof key, by_name);
+    if (!g) return NULL;
+    tn_tensor *t = tn_from_data(g->data, g->shape, g->dtype);
+    assert_made(t);
+    return g->dtype == TN_F64 ? tn_to_dtype(t, dtype) : t;
 }
 
 op_case op_load(const op_row *row, tn_dtype dtype)
 {
     op_case c = { 0 };
-    tn_list *list = op_golden();
-    assert_made(list);
     for (; c.n < OP_MAX_IN; c.n++) {
         char part[16];
         snprintf(part, sizeof part, "in%d", c.n);
-        c.in[c.n] = find(list, row->name, part, dtype);
+        c.in[c.n] = find(row->name, part, dtype);
         if (!c.in[c.n]) break;
         snprintf(part, sizeof part, "grad%d", c.n);
-        c.grad[c.n] = find(list, row->name, part, dtype);
+        c.grad[c.n] = find(row->name, part, dtype);
         c.differentiable[c.n] = c.grad[c.n] || (row->flags & ROW_NO_GOLDEN);
     }
-    c.out = find(list, row->name, "out", TN_F64);
-    c.seed = find(list, row->name, "seed", dtype);
+    c.out = find(row->name, "out", TN_F64);
+    c.seed = find(row->name, "seed", dtype);
     ck_assert_msg(c.n > 0, "%s: not in ops.safetensors: run tests/golden/make_ops.py", row->name);
     return c;
 }

@@ -53,11 +53,12 @@ typedef struct op_case {
     tn_tensor *out, *seed, *grad[OP_MAX_IN];
 } op_case;
 
-/* Loads a row's case; real tensors as dtype. Fails the test when the file has no such row. */
+/* Reads the golden file; to be called once, from test_suite(): it runs no kernel. */
+void op_read_golden(void);
+int op_golden_count(void);
+const char *op_golden_name(int i);
+/* A row's case; real tensors as dtype. Fails the test when the file has no such row. */
 op_case op_load(const op_row *row, tn_dtype dtype);
 /* A fresh leaf with t's values that requires grad if asked. */
 tn_tensor *op_leaf(tn_tensor *t, bool requires_grad);
-/* The names of all rows in the golden file. */
-tn_list *op_golden(void);
-
 #endif

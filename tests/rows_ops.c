@@ -1,10 +1,12 @@
 /*
- * rows_ops.c - softmax, losses, norms, embedding and dropout as ops: the rows of SEMANTICS that concern
- * them, by their ids; numbers are PyTorch's (SEMANTICS 2.22) or closed forms. The op table (test_ops.c)
- * has golden values and derivatives of every variant; here are the promises that are no single value.
+ * rows_ops.c - softmax, losses, norms, embedding and dropout as ops: the rows of SEMANTICS that
+ * concern them, by their ids; numbers are PyTorch's (SEMANTICS 2.22) or closed forms. The op table
+ * (test_ops.c) has golden values and derivatives of every variant; here are the promises that are
+ * no single value.
  *
- * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward kept the
- * buffer (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was always -1 (LY_07).
+ * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward
+ * kept the buffer (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was
+ * always -1 (LY_07).
  */
 #include "rows.h"
 
@@ -24,8 +26,8 @@ static tn_tensor *ids(int64_t n, const int64_t *values)
     return tn_from_ints(values, TN_SHAPE(n));
 }
 #define IDS(...)                                                                                   \
-    ids((int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
-#define F64(shape, ...) from_f64((double[]){__VA_ARGS__}, shape)
+    ids((int64_t)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (int64_t[]){ __VA_ARGS__ })
+#define F64(shape, ...) from_f64((double[]){ __VA_ARGS__ }, shape)
 
 /* First and second derivatives of a function of leaves. */
 static void check_derivatives(tn_function f, tn_tensor **in, int n, void *user)
@@ -33,10 +35,10 @@ static void check_derivatives(tn_function f, tn_tensor **in, int n, void *user)
     for (int i = 0; i < n; i++) {
         leaf(in[i]);
     }
-    assert_ok(tn_gradcheck(f, in, n, user, (tn_gradcheck_options){.second = true}));
+    assert_ok(tn_gradcheck(f, in, n, user, (tn_gradcheck_options){ .second = true }));
 }
 
-/* ---- softmax ----------------------------------------------------------------------------------------- */
+/* ---- softmax --------------------------------------------------------------------------------- */
 
 START_TEST(AG_06_row_of_minus_infinity)
 {
@@ -70,12 +72,12 @@ static tn_tensor *softmax_middle(tn_tensor **in, void *user)
 START_TEST(softmax_derivatives_along_a_middle_axis)
 {
     bool log = _i;
-    tn_tensor *in[1] = {random_f64(TN_SHAPE(2, 3, 2), -2, 2, 3)};
+    tn_tensor *in[1] = { random_f64(TN_SHAPE(2, 3, 2), -2, 2, 3) };
     check_derivatives(softmax_middle, in, 1, &log);
 }
 END_TEST
 
-/* ---- cross entropy ------------------------------------------------------------------------------------- */
+/* ---- cross entropy --------------------------------------------------------------------------- */
 
 static tn_tensor *golden_logits(void)
 {
@@ -86,28 +88,32 @@ START_TEST(LS_01_golden)
 {
     tn_tensor *x = golden_logits(), *t = IDS(2, -100, 0), *w = F64(TN_SHAPE(3), 1, 2, 3);
     assert_values(tn_cross_entropy(x, t), 1e-12, 2.770225599086);
-    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.label_smoothing = .1}), 1e-12,
-                  2.686892265753);
-    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = TN_SUM}), 1e-12,
-                  5.540451198172);
-    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.weight = w}), 1e-12, 1.588915781765);
-    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.weight = w, .label_smoothing = .1}),
+    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){ .label_smoothing = .1 }),
+                  1e-12, 2.686892265753);
+    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){ .reduction = TN_SUM }),
+                  1e-12, 5.540451198172);
+    assert_values(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){ .weight = w }), 1e-12,
+                  1.588915781765);
+    assert_values(tn_cross_entropy_with(
+                      x, t, (tn_cross_entropy_options){ .weight = w, .label_smoothing = .1 }),
                   1e-12, 1.582046763497);
-    tn_tensor *rows = tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = TN_NO_REDUCTION});
+    tn_tensor *rows =
+        tn_cross_entropy_with(x, t, (tn_cross_entropy_options){ .reduction = TN_NO_REDUCTION });
     assert_made(rows);
     assert_values(tn_narrow(rows, 0, 1, 1), 0, 0); /* ignored */
     assert_values(sum(rows), 1e-12, 5.540451198172);
-    assert_values(tn_nll_loss(tn_log_softmax(x, 1), t, (tn_cross_entropy_options){.weight = w}), 1e-12,
-                  1.588915781765);
+    assert_values(tn_nll_loss(tn_log_softmax(x, 1), t, (tn_cross_entropy_options){ .weight = w }),
+                  1e-12, 1.588915781765);
 }
 END_TEST
 
 START_TEST(LS_01_other_ignore_index)
 {
-    tn_cross_entropy_options o = {.use_ignore_index = true, .ignore_index = 2};
+    tn_cross_entropy_options o = { .use_ignore_index = true, .ignore_index = 2 };
     tn_tensor *x = golden_logits();
     tn_tensor *want = tn_cross_entropy(tn_narrow(x, 0, 2, 1), IDS(0));
-    assert_close(tn_cross_entropy_with(x, IDS(2, -100, 0), o), want, 1e-14, 0); /* both are ignored */
+    /* both are ignored */
+    assert_close(tn_cross_entropy_with(x, IDS(2, -100, 0), o), want, 1e-14, 0);
     assert_close(tn_nll_loss(tn_log_softmax(x, 1), IDS(2, -100, 0), o), want, 1e-14, 0);
 }
 END_TEST
@@ -116,7 +122,8 @@ START_TEST(LS_02_nothing_left)
 {
     tn_tensor *x = leaf(golden_logits()), *t = IDS(-100, -100, -100);
     ck_assert(isnan(tn_item(tn_cross_entropy(x, t))));
-    ck_assert(tn_item(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = TN_SUM})) == 0);
+    ck_assert(tn_item(tn_cross_entropy_with(
+                  x, t, (tn_cross_entropy_options){ .reduction = TN_SUM })) == 0);
     tn_tensor *none = tn_empty_as(TN_SHAPE(0, 3), TN_F64, tn_cpu());
     ck_assert(isnan(tn_item(tn_cross_entropy(none, tn_empty_as(TN_SHAPE(0), TN_I64, tn_cpu())))));
 }
@@ -128,16 +135,20 @@ START_TEST(LS_02_refusals)
     assert_null(tn_cross_entropy(x, IDS(0, 3, 0)), TN_E_INDEX,
                 "tn_cross_entropy: target value 3 at row 1: want 0..2 (or -100 to ignore)");
     assert_null(tn_cross_entropy(x, IDS(0, 1, -1)), TN_E_INDEX, "target value -1 at row 2");
-    assert_null(tn_nll_loss(x, IDS(0, 3, 0), (tn_cross_entropy_options){0}), TN_E_INDEX,
+    assert_null(tn_nll_loss(x, IDS(0, 3, 0), (tn_cross_entropy_options){ 0 }), TN_E_INDEX,
                 "tn_nll_loss: target value 3 at row 1: want 0..2");
     assert_null(tn_cross_entropy(x, tn_to_dtype(IDS(0, 1, 1), TN_U8)), TN_E_DTYPE, "u8");
-    assert_null(tn_cross_entropy(x, IDS(0, 1)), TN_E_SHAPE, "logits [3,3], target [2]: want target [3]");
-    assert_null(tn_cross_entropy_with(x, IDS(0, 1, 2), (tn_cross_entropy_options){.label_smoothing = -.1}),
+    assert_null(tn_cross_entropy(x, IDS(0, 1)), TN_E_SHAPE,
+                "logits [3,3], target [2]: want target [3]");
+    assert_null(tn_cross_entropy_with(x, IDS(0, 1, 2),
+                                      (tn_cross_entropy_options){ .label_smoothing = -.1 }),
                 TN_E_INVALID, "label_smoothing -0.1");
     assert_null(tn_cross_entropy(tn_to_dtype(x, TN_I64), IDS(0, 1, 2)), TN_E_DTYPE, "i64");
     tn_tensor *w = leaf(tn_ones_like(tn_narrow(x, 0, 0, 1)));
-    assert_null(tn_cross_entropy_with(x, IDS(0, 1, 2), (tn_cross_entropy_options){.weight = tn_reshape(w, TN_SHAPE(3))}),
-                TN_E_INVALID, "tn_detach(weight)");
+    assert_null(
+        tn_cross_entropy_with(x, IDS(0, 1, 2),
+                              (tn_cross_entropy_options){ .weight = tn_reshape(w, TN_SHAPE(3)) }),
+        TN_E_INVALID, "tn_detach(weight)");
     assert_made(tn_cross_entropy(x, tn_to_dtype(IDS(0, 1, 2), TN_I32))); /* i32 is cast */
 }
 END_TEST
@@ -146,11 +157,13 @@ START_TEST(LS_03_probabilities)
 {
     tn_tensor *x = golden_logits(), *t = IDS(2, 1, 0);
     tn_tensor *hot = tn_to_dtype(tn_one_hot(t, 3), TN_F64);
-    tn_cross_entropy_options smooth = {.label_smoothing = .1};
+    tn_cross_entropy_options smooth = { .label_smoothing = .1 };
     assert_close(tn_cross_entropy(x, hot), tn_cross_entropy(x, t), 1e-14, 0);
-    assert_close(tn_cross_entropy_with(x, hot, smooth), tn_cross_entropy_with(x, t, smooth), 1e-14, 0);
-    assert_null(tn_cross_entropy_with(x, hot, (tn_cross_entropy_options){.use_ignore_index = true}), TN_E_INVALID,
-                "ignore_index");
+    assert_close(tn_cross_entropy_with(x, hot, smooth), tn_cross_entropy_with(x, t, smooth), 1e-14,
+                 0);
+    assert_null(
+        tn_cross_entropy_with(x, hot, (tn_cross_entropy_options){ .use_ignore_index = true }),
+        TN_E_INVALID, "ignore_index");
     assert_null(tn_cross_entropy(x, tn_narrow(hot, 0, 0, 2)), TN_E_SHAPE, "[2,3]");
 }
 END_TEST
@@ -159,7 +172,8 @@ START_TEST(LS_04_gradient)
 {
     tn_tensor *x = leaf(golden_logits()), *t = IDS(2, -100, 0);
     assert_ok(tn_backward(tn_cross_entropy(x, t)));
-    tn_tensor *want = tn_sub(tn_softmax(tn_detach(x), 1), F64(TN_SHAPE(3, 3), 0, 0, 1, 0, 0, 0, 1, 0, 0));
+    tn_tensor *want =
+        tn_sub(tn_softmax(tn_detach(x), 1), F64(TN_SHAPE(3, 3), 0, 0, 1, 0, 0, 0, 1, 0, 0));
     want = tn_mul(want, F64(TN_SHAPE(3, 1), .5, 0, .5));
     assert_close(tn_grad(x), want, 1e-14, 1e-16);
 }
@@ -172,24 +186,25 @@ START_TEST(LS_04_ignored_rows_may_hold_anything)
     assert_values(loss, 1e-12, 1 + log(1 + exp(-1)));
     assert_ok(tn_backward(loss));
     assert_values(tn_narrow(tn_grad(x), 0, 1, 1), 0, 0, 0);
-    tn_tensor *image = leaf(F64(TN_SHAPE(1, 2, 2), 1, NAN, 2, INFINITY)); /* the same, classes on axis 1 */
-    int64_t target[] = {0, -100};
+    /* the same with classes on axis 1 */
+    tn_tensor *image = leaf(F64(TN_SHAPE(1, 2, 2), 1, NAN, 2, INFINITY));
+    int64_t target[] = { 0, -100 };
     loss = tn_cross_entropy(image, tn_from_ints(target, TN_SHAPE(1, 2)));
     assert_values(loss, 1e-12, 1 + log(1 + exp(-1)));
     assert_ok(tn_backward(loss));
-    ck_assert(tn_at(tn_grad(image), (int64_t[]){0, 1, 1}) == 0);
+    ck_assert(tn_at(tn_grad(image), (int64_t[]){ 0, 1, 1 }) == 0);
 }
 END_TEST
 
 START_TEST(cross_entropy_layouts_agree)
 {
     tn_tensor *x = random_f64(TN_SHAPE(2, 5, 4), -3, 3, 5); /* [B,T,V] */
-    int64_t raw[] = {0, 3, -100, 1, 2, 2, 3, 0, 1, -100};
+    int64_t raw[] = { 0, 3, -100, 1, 2, 2, 3, 0, 1, -100 };
     tn_tensor *t = tn_from_ints(raw, TN_SHAPE(2, 5));
     tn_tensor *flat = tn_cross_entropy(tn_reshape(x, TN_SHAPE(10, 4)), tn_reshape(t, TN_SHAPE(10)));
-    assert_close(tn_cross_entropy(x, t), flat, 1e-14, 0);                       /* last axis */
-    assert_close(tn_cross_entropy(tn_transpose(x, 1, 2), t), flat, 1e-14, 0);   /* [N,C,d], strided */
-    tn_tensor *one = tn_select(tn_select(x, 0, 0), 0, 1);                       /* [C] with a scalar */
+    assert_close(tn_cross_entropy(x, t), flat, 1e-14, 0);                     /* last axis */
+    assert_close(tn_cross_entropy(tn_transpose(x, 1, 2), t), flat, 1e-14, 0); /* [N,C,d], strided */
+    tn_tensor *one = tn_select(tn_select(x, 0, 0), 0, 1); /* [C] with a scalar */
     tn_tensor *three = tn_select(tn_select(t, 0, 0), 0, 1);
     tn_tensor *row = tn_cross_entropy(tn_unsqueeze(one, 0), tn_unsqueeze(three, 0));
     assert_close(tn_cross_entropy(one, three), row, 1e-14, 0);
@@ -209,8 +224,8 @@ static tn_tensor *cross_entropy_function(tn_tensor **in, void *user)
 
 START_TEST(cross_entropy_derivatives)
 {
-    ce_case c = {.o = {.reduction = (tn_reduction)(_i % 3)}};
-    int64_t raw[] = {0, 3, -100, 1, 2, 1};
+    ce_case c = { .o = { .reduction = (tn_reduction)(_i % 3) } };
+    int64_t raw[] = { 0, 3, -100, 1, 2, 1 };
     tn_tensor *in[1];
     if (_i / 3 % 2) {
         c.o.label_smoothing = .2;
@@ -236,26 +251,29 @@ START_TEST(LS_05_other_losses)
     assert_values(bce, 1e-12, 0, log(1 + exp(.5)), log(2), 0); /* stable where sigmoid saturates */
     assert_ok(tn_backward(sum(bce)));
     assert_values(tn_grad(x), 1e-12, 0, 1 / (1 + exp(.5)) - 1, 0, 0);
-    assert_values(tn_bce_with_logits(F64(TN_SHAPE(2), 800, -800), F64(TN_SHAPE(2), 0, 1), TN_NONE, TN_SUM), 0, 1600);
+    assert_values(
+        tn_bce_with_logits(F64(TN_SHAPE(2), 800, -800), F64(TN_SHAPE(2), 0, 1), TN_NONE, TN_SUM), 0,
+        1600);
     tn_tensor *d = F64(TN_SHAPE(3), -3, .25, 1), *zero = tn_zeros_like(d);
     assert_values(tn_smooth_l1_loss(d, zero, .5, TN_NO_REDUCTION), 1e-15, 2.75, .0625, .75);
     assert_values(tn_smooth_l1_loss(d, zero, 0, TN_NO_REDUCTION), 0, 3, .25, 1);
     assert_values(tn_huber_loss(d, zero, .5, TN_NO_REDUCTION), 1e-15, 1.375, .03125, .375);
     assert_values(tn_mse_loss(d, zero, TN_MEAN), 1e-15, (9 + .0625 + 1) / 3);
-    assert_null(tn_mse_loss(d, tn_full_as(TN_SHAPE(3, 1), 0, TN_F64, tn_cpu()), TN_MEAN), TN_E_SHAPE, "x [3], target [3,1]: want equal shapes");
+    assert_null(tn_mse_loss(d, tn_full_as(TN_SHAPE(3, 1), 0, TN_F64, tn_cpu()), TN_MEAN),
+                TN_E_SHAPE, "x [3], target [3,1]: want equal shapes");
     tn_tensor *p = F64(TN_SHAPE(2, 2), .25, .75, 1, 0), *q = F64(TN_SHAPE(2, 2), .5, .5, .5, .5);
     assert_values(tn_kl_div(tn_log(q), p, false, true, TN_MEAN), 1e-12,
                   (.25 * log(.5) + .75 * log(1.5) + log(2)) / 2); /* batchmean: over 2 rows */
 }
 END_TEST
 
-/* ---- layer norm ------------------------------------------------------------------------------------------ */
+/* ---- layer norm ------------------------------------------------------------------------------ */
 
 START_TEST(LY_03_golden)
 {
     tn_tensor *x = F64(TN_SHAPE(1, 4), 1, 2, 4, 8);
-    assert_values(tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5), 1e-12, -1.025754575496, -.652752911679,
-                  .093250415954, 1.585257071221);
+    assert_values(tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5), 1e-12, -1.025754575496,
+                  -.652752911679, .093250415954, 1.585257071221);
     assert_null(tn_layer_norm(x, 1, tn_ones_like(tn_narrow(x, 1, 0, 3)), TN_NONE, 1e-5), TN_E_SHAPE,
                 "x [1,4], weight [1,3]: want weight [4]");
 }
@@ -269,13 +287,14 @@ static tn_tensor *layer_norm_function(tn_tensor **in, void *user)
 
 START_TEST(LY_03_derivatives)
 {
-    tn_tensor *in[3] = {random_f64(TN_SHAPE(2, 3, 2), -2, 2, 1), random_f64(TN_SHAPE(3, 2), -2, 2, 2),
-                        random_f64(TN_SHAPE(3, 2), -2, 2, 3)};
+    tn_tensor *in[3] = { random_f64(TN_SHAPE(2, 3, 2), -2, 2, 1),
+                         random_f64(TN_SHAPE(3, 2), -2, 2, 2),
+                         random_f64(TN_SHAPE(3, 2), -2, 2, 3) };
     check_derivatives(layer_norm_function, in, 3, NULL);
 }
 END_TEST
 
-/* ---- batch norm ------------------------------------------------------------------------------------------- */
+/* ---- batch norm ------------------------------------------------------------------------------ */
 
 typedef struct bn {
     tn_tensor *weight, *bias, *mean, *var;
@@ -283,10 +302,10 @@ typedef struct bn {
 
 static bn bn_new(int64_t channels)
 {
-    return (bn){leaf(tn_full_as(TN_SHAPE(channels), 1, TN_F64, tn_cpu())),
-                leaf(tn_full_as(TN_SHAPE(channels), 0, TN_F64, tn_cpu())),
-                tn_full_as(TN_SHAPE(channels), 0, TN_F64, tn_cpu()),
-                tn_full_as(TN_SHAPE(channels), 1, TN_F64, tn_cpu())};
+    return (bn){ leaf(tn_full_as(TN_SHAPE(channels), 1, TN_F64, tn_cpu())),
+                 leaf(tn_full_as(TN_SHAPE(channels), 0, TN_F64, tn_cpu())),
+                 tn_full_as(TN_SHAPE(channels), 0, TN_F64, tn_cpu()),
+                 tn_full_as(TN_SHAPE(channels), 1, TN_F64, tn_cpu()) };
 }
 
 static tn_tensor *bn_run(bn b, tn_tensor *x, bool training)
@@ -306,9 +325,9 @@ static tn_tensor *golden_images(void)
 START_TEST(BN_02_BN_03_golden)
 {
     bn b = bn_new(2);
-    assert_values(bn_run(b, golden_images(), true), 1e-9, -1.1456378822, -1.0471699239, -1.2351925712, -1.0452361310,
-                  -.3578942159, -.0447326405, -.2830127870, .0237222868, 1.0824376710, 1.5129969916, 1.0749031691,
-                  1.4648160334);
+    assert_values(bn_run(b, golden_images(), true), 1e-9, -1.1456378822, -1.0471699239,
+                  -1.2351925712, -1.0452361310, -.3578942159, -.0447326405, -.2830127870,
+                  .0237222868, 1.0824376710, 1.5129969916, 1.0749031691, 1.4648160334);
     assert_values(b.mean, 1e-11, .166208944965, .260351015422);
     assert_values(b.var, 1e-11, 1.15257667201, 1.28048573625); /* unbiased */
     ck_assert_int_eq((int)tn_version(b.mean), 1);
@@ -320,11 +339,13 @@ START_TEST(BN_05_cumulative) /* momentum 1, then 1/2: the plain average */
     bn b = bn_new(2);
     tn_tensor *x = golden_images();
     assert_made(tn_batch_norm(x, b.weight, b.bias, b.mean, b.var, true, 1, 1e-5));
-    assert_made(tn_batch_norm(tn_mul_scalar(x, 2), b.weight, b.bias, b.mean, b.var, true, .5, 1e-5));
+    assert_made(
+        tn_batch_norm(tn_mul_scalar(x, 2), b.weight, b.bias, b.mean, b.var, true, .5, 1e-5));
     assert_values(b.mean, 1e-10, 2.49313417448, 3.90526523133);
     assert_values(b.var, 1e-10, 6.31441680037, 9.51214340615);
     uint64_t before = tn_hash(b.mean);
-    assert_made(tn_batch_norm(x, b.weight, b.bias, b.mean, b.var, true, 0, 1e-5)); /* momentum 0: frozen */
+    /* momentum 0: frozen */
+    assert_made(tn_batch_norm(x, b.weight, b.bias, b.mean, b.var, true, 0, 1e-5));
     ck_assert_uint_eq(tn_hash(b.mean), before);
 }
 END_TEST
@@ -346,11 +367,14 @@ START_TEST(BN_07_BN_08_absent_statistics)
 {
     tn_tensor *x = golden_images(), *m = tn_full_as(TN_SHAPE(2), 0, TN_F64, tn_cpu());
     bn b = bn_new(2);
-    assert_close(tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, TN_NONE, true, .1, 1e-5), bn_run(b, x, true), 1e-14, 0);
+    assert_close(tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, TN_NONE, true, .1, 1e-5),
+                 bn_run(b, x, true), 1e-14, 0);
     assert_null(tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, TN_NONE, false, .1, 1e-5), TN_E_INVALID,
                 "without running statistics");
-    assert_null(tn_batch_norm(x, TN_NONE, TN_NONE, m, TN_NONE, false, .1, 1e-5), TN_E_INVALID, "only one");
-    assert_null(tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, m, true, .1, 1e-5), TN_E_INVALID, "only one");
+    assert_null(tn_batch_norm(x, TN_NONE, TN_NONE, m, TN_NONE, false, .1, 1e-5), TN_E_INVALID,
+                "only one");
+    assert_null(tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, m, true, .1, 1e-5), TN_E_INVALID,
+                "only one");
 }
 END_TEST
 
@@ -380,7 +404,8 @@ START_TEST(BN_10_edges)
     ck_assert_uint_eq(tn_hash(b.var), var);
     assert_null(bn_run(bn_new(5), random_f64(TN_SHAPE(4, 3, 2, 2), -1, 1, 1), true), TN_E_SHAPE,
                 "x [4,3,2,2] has 3 channels, running_var [5]: want [3]");
-    assert_null(bn_run(b, tn_full_as(TN_SHAPE(4, 3), 0, TN_I64, tn_cpu()), true), TN_E_DTYPE, "i64");
+    assert_null(bn_run(b, tn_full_as(TN_SHAPE(4, 3), 0, TN_I64, tn_cpu()), true), TN_E_DTYPE,
+                "i64");
     assert_null(bn_run(b, random_f64(TN_SHAPE(3), -1, 1, 1), true), TN_E_SHAPE, "want [N,C,...]");
 }
 END_TEST
@@ -398,14 +423,15 @@ START_TEST(BN_12_BN_13_gradients)
 {
     bn b = bn_new(2);
     tn_tensor *x = leaf(golden_images()), *g = random_f64(TN_SHAPE(3, 2, 1, 2), -1, 1, 4);
-    int axes[] = {0, 2, 3};
+    int axes[] = { 0, 2, 3 };
     tn_tensor *y = bn_run(b, x, true); /* weight 1, bias 0: y is xh */
     tn_tensor *xh = tn_detach(y);
     assert_ok(tn_backward_from(y, g, 0));
     assert_close(tn_grad(b.bias), tn_sum(g, axes, 3, false), 1e-12, 1e-13);
     assert_close(tn_grad(b.weight), tn_sum(tn_mul(g, xh), axes, 3, false), 1e-12, 1e-13);
     tn_tensor *r = tn_rsqrt(tn_add_scalar(tn_var(tn_detach(x), axes, 3, 0, true), 1e-5));
-    tn_tensor *want = tn_sub(tn_sub(g, tn_mean(g, axes, 3, true)), tn_mul(xh, tn_mean(tn_mul(g, xh), axes, 3, true)));
+    tn_tensor *want = tn_sub(tn_sub(g, tn_mean(g, axes, 3, true)),
+                             tn_mul(xh, tn_mean(tn_mul(g, xh), axes, 3, true)));
     assert_close(tn_grad(x), tn_mul(r, want), 1e-11, 1e-12);
     tn_tensor *z = leaf(golden_images());
     assert_ok(tn_backward_from(bn_run(b, z, false), g, 0));
@@ -417,14 +443,15 @@ END_TEST
 static tn_tensor *batch_norm_function(tn_tensor **in, void *user)
 {
     tn_tensor **running = user;
-    return tn_batch_norm(in[0], in[1], in[2], running[0], running[1], tn_is_none(running[0]), .1, 1e-3);
+    return tn_batch_norm(in[0], in[1], in[2], running[0], running[1], tn_is_none(running[0]), .1,
+                         1e-3);
 }
 
 START_TEST(BN_14_derivatives)
 {
-    tn_tensor *in[3] = {random_f64(TN_SHAPE(3, 2, 2), -2, 2, 1), random_f64(TN_SHAPE(2), -2, 2, 2),
-                        random_f64(TN_SHAPE(2), -2, 2, 3)};
-    tn_tensor *running[2] = {TN_NONE, TN_NONE};
+    tn_tensor *in[3] = { random_f64(TN_SHAPE(3, 2, 2), -2, 2, 1), random_f64(TN_SHAPE(2), -2, 2, 2),
+                         random_f64(TN_SHAPE(2), -2, 2, 3) };
+    tn_tensor *running[2] = { TN_NONE, TN_NONE };
     if (_i) {
         running[0] = random_f64(TN_SHAPE(2), -1, 1, 5);
         running[1] = random_f64(TN_SHAPE(2), .5, 2, 6);
@@ -448,7 +475,8 @@ START_TEST(BN_two_forwards_before_one_backward)
     tn_tensor *x = leaf(golden_images()), *z = leaf(golden_images());
     for (int training = 1; training >= 0; training--) {
         tn_tensor *first = tn_square(bn_run(b, x, training));
-        tn_tensor *second = tn_square(bn_run(b, tn_mul_scalar(x, 2), true)); /* moves what first had read */
+        /* moves what the first had read */
+        tn_tensor *second = tn_square(bn_run(b, tn_mul_scalar(x, 2), true));
         assert_ok(tn_backward(sum(tn_add(first, second))));
     }
     /* the same, each backward at once */
@@ -461,7 +489,7 @@ START_TEST(BN_two_forwards_before_one_backward)
 }
 END_TEST
 
-/* ---- dropout ---------------------------------------------------------------------------------------------- */
+/* ---- dropout --------------------------------------------------------------------------------- */
 
 START_TEST(LY_06_dropout)
 {
@@ -488,7 +516,7 @@ START_TEST(LY_06_dropout)
 }
 END_TEST
 
-/* ---- embedding and indexing --------------------------------------------------------------------------------- */
+/* ---- embedding and indexing ------------------------------------------------------------------ */
 
 START_TEST(LY_07_embedding)
 {
@@ -497,7 +525,8 @@ START_TEST(LY_07_embedding)
     assert_values(y, 0, 10, 11, 30, 31, 10, 11, 20, 21); /* forward reads the padding row */
     assert_ok(tn_backward(sum(tn_mul(y, F64(TN_SHAPE(4, 1), 1, 2, 3, 4)))));
     assert_values(tn_grad(w), 0, 0, 0, 4, 4, 4, 4, 0, 0); /* repeats add up, padding stays 0 */
-    assert_null(tn_embedding(w, IDS(1, 4), -1), TN_E_INDEX, "tn_embedding: index 4 at position 1: want 0..3");
+    assert_null(tn_embedding(w, IDS(1, 4), -1), TN_E_INDEX,
+                "tn_embedding: index 4 at position 1: want 0..3");
     assert_null(tn_embedding(w, IDS(-1), -1), TN_E_INDEX, "index -1");
     assert_null(tn_embedding(w, tn_ones(TN_SHAPE(2)), -1), TN_E_DTYPE, "f32");
     assert_null(tn_embedding(w, IDS(0), 4), TN_E_INDEX, "padding_index 4");
@@ -507,23 +536,21 @@ END_TEST
 
 static tn_tensor *indexing_function(tn_tensor **in, void *user)
 {
-    int64_t raw[] = {1, 0, 1, 1, 2, 0};
+    int64_t raw[] = { 1, 0, 1, 1, 2, 0 };
     tn_tensor *index = tn_from_ints(raw, TN_SHAPE(2, 3));
     switch (*(int *)user) {
-    case 0:
-        return tn_square(tn_embedding(in[0], index, 1));
-    case 1:
-        return tn_square(tn_index_select(in[0], 1, IDS(1, 1, 0)));
-    case 2:
-        return tn_square(tn_gather(in[0], 1, tn_clamp(index, 0, 1)));
+    case 0: return tn_square(tn_embedding(in[0], index, 1));
+    case 1: return tn_square(tn_index_select(in[0], 1, IDS(1, 1, 0)));
+    case 2: return tn_square(tn_gather(in[0], 1, tn_clamp(index, 0, 1)));
     default:
-        return tn_square(tn_scatter_add(in[0], 0, tn_narrow(index, 1, 0, 2), tn_narrow(in[0], 0, 0, 2)));
+        return tn_square(
+            tn_scatter_add(in[0], 0, tn_narrow(index, 1, 0, 2), tn_narrow(in[0], 0, 0, 2)));
     }
 }
 
 START_TEST(indexing_derivatives)
 {
-    tn_tensor *in[1] = {random_f64(TN_SHAPE(3, 2), -2, 2, 8)};
+    tn_tensor *in[1] = { random_f64(TN_SHAPE(3, 2), -2, 2, 8) };
     int which = _i;
     if (which == 0) { /* the padding row has no gradient: finite differences would see one */
         leaf(in[0]);
@@ -547,7 +574,8 @@ START_TEST(one_hot_edges)
     ck_assert_int_eq(tn_dtype_of(tn_one_hot(IDS(1), 3)), TN_I64);
     assert_null(tn_one_hot(IDS(1, 3), 3), TN_E_INDEX, "tn_one_hot: index value 3: want 0..2");
     assert_null(tn_one_hot(IDS(-1), 3), TN_E_INDEX, "index value -1");
-    assert_null(tn_one_hot(tn_empty_as(TN_SHAPE(0), TN_I64, tn_cpu()), -1), TN_E_INVALID, "at least one index");
+    assert_null(tn_one_hot(tn_empty_as(TN_SHAPE(0), TN_I64, tn_cpu()), -1), TN_E_INVALID,
+                "at least one index");
 }
 END_TEST
 

@@ -133,7 +133,7 @@ if [ -e $data/train-images-idx3-ubyte.gz ]; then
             steps++; if (before == after || $4 != after) exit 1 } END { exit steps != 3 }' said
     check 'batchnorm, a line a step in the log' same "$(wc -l <net.csv)" 11
     check 'batchnorm, a plot' grep -q '</svg>' net.svg
-    check 'batchnorm, load' says 'test images in eval mode: loss' b --load net.safetensors
+    check 'batchnorm, load' says '^test loss [0-9.]+, test accuracy' b --load net.safetensors
     check 'batchnorm, no such data' fails 'no-such-folder' "$batchnorm" --data no-such-folder
     whole=$(bhash_of)
     for threads in 1 3; do

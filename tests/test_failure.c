@@ -132,6 +132,7 @@ END_TEST
 Suite *test_suite(void)
 {
     setenv("TN_CACHE", "0", 1); /* read at the first allocation, which is later */
+    op_read_golden();
     Suite *suite = suite_create("failure");
     TCase *t = test_case(suite, "failure");
     tcase_add_loop_test(t, op_rows_survive_allocation_failure, 0, n_op_rows);

@@ -1,6 +1,9 @@
 /*
- * test_nn.c - modules: registration, names, walks, calls, ownership. The ids are rows of the project's
- * table of PyTorch semantics.
+ * test_nn.c - modules: registration, names, walks, construction. The ids are rows of the project's table
+ * of PyTorch semantics.
+ *
+ * Seen to fail: without tni_slot_sync in tni_slot_put (src/nn/module.c) four tests fail, the first
+ * RB_08_RB_13_RB_14_persistence: a field no longer follows its slot.
  */
 #include "common.h"
 
@@ -18,7 +21,9 @@ static tn_tensor *box_forward(tn_module *self, tn_tensor *x)
     return m->run ? m->run(m, x) : x;
 }
 
-static const tn_module_type box_type = {.name = "Box", .size = sizeof(box), .forward = box_forward};
+static const tn_module_type box_type = { .name = "Box",
+                                         .size = sizeof(box),
+                                         .forward = box_forward };
 
 static box *box_new(void)
 {
@@ -27,12 +32,12 @@ static box *box_new(void)
 
 static tn_module *linear(int64_t in, int64_t out)
 {
-    return tn_linear_new(in, out, (tn_linear_options){0});
+    return tn_linear_new(in, out, (tn_linear_options){ 0 });
 }
 
 static tn_module *norm2d(int64_t n)
 {
-    return tn_batchnorm2d_new(n, (tn_batchnorm_options){0});
+    return tn_batchnorm2d_new(n, (tn_batchnorm_options){ 0 });
 }
 
 /* The names of a list, joined by a space. */
@@ -53,9 +58,9 @@ static const char *names(const tn_list *list)
 
 START_TEST(RB_01_RP_01_before_the_module_is_made)
 {
-    box m = {.base = {&box_type, NULL}};
-    assert_fails(tn_register_buffer(&m.base, "a", &m.a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT), TN_E_STATE,
-                 "tn_module_new");
+    box m = { .base = { &box_type, NULL } };
+    assert_fails(tn_register_buffer(&m.base, "a", &m.a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT),
+                 TN_E_STATE, "tn_module_new");
     assert_fails(tn_register_parameter(&m.base, "a", &m.a, tn_ones(TN_SHAPE(2))), TN_E_STATE,
                  "tn_module_new");
 }
@@ -84,9 +89,11 @@ START_TEST(RB_05_name_taken)
     assert_ok(tn_register_parameter(&m->base, "p", &m->a, tn_ones(TN_SHAPE(3))));
     assert_ok(tn_register_module(&m->base, "m", &m->child, tn_identity_new()));
     assert_ok(tn_register_buffer(&m->base, "b", &m->b, t, TN_PERSISTENT));
-    assert_fails(tn_register_buffer(&m->base, "p", NULL, t, TN_PERSISTENT), TN_E_NAME, "a parameter");
+    assert_fails(tn_register_buffer(&m->base, "p", NULL, t, TN_PERSISTENT), TN_E_NAME,
+                 "a parameter");
     assert_fails(tn_register_buffer(&m->base, "m", NULL, t, TN_PERSISTENT), TN_E_NAME, "a child");
-    assert_fails(tn_register_buffer(&m->base, "forward", NULL, t, TN_PERSISTENT), TN_E_NAME, "already exists");
+    assert_fails(tn_register_buffer(&m->base, "forward", NULL, t, TN_PERSISTENT), TN_E_NAME,
+                 "already exists");
     assert_fails(tn_register_buffer(&m->base, "training", NULL, t, TN_PERSISTENT), TN_E_NAME,
                  "already exists");
     assert_fails(tn_register_parameter(&m->base, "b", NULL, t), TN_E_NAME, "a buffer");
@@ -99,7 +106,8 @@ START_TEST(RB_06_value_is_checked_last)
 {
     box *m = box_new();
     assert_fails(tn_register_buffer(&m->base, "x.y", NULL, NULL, TN_PERSISTENT), TN_E_NAME, "dot");
-    assert_fails(tn_register_buffer(&m->base, "mean", NULL, NULL, TN_PERSISTENT), TN_E_INVALID, "\"mean\"");
+    assert_fails(tn_register_buffer(&m->base, "mean", NULL, NULL, TN_PERSISTENT), TN_E_INVALID,
+                 "\"mean\"");
     /* poison passes on silently: the message is the origin's */
     tn_tensor *poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
     ck_assert_int_eq(tn_register_buffer(&m->base, "mean", NULL, poison, TN_PERSISTENT), TN_E_SHAPE);
@@ -137,12 +145,13 @@ START_TEST(RB_08_RB_13_RB_14_persistence)
     assert_ok(tn_register_buffer(base, "mask", &m->a, t, TN_NON_PERSISTENT));
     assert_names(tn_buffers(base), "mask");
     assert_names(tn_state_dict(base, ""), "");
-    assert_names(tn_list_buffers(base, (tn_walk_options){.persistent_only = true}), "");
+    assert_names(tn_list_buffers(base, (tn_walk_options){ .persistent_only = true }), "");
     ck_assert(!tn_buffers(base)->entry[0].persistent);
     tn_list *file = tn_list_new();
     assert_ok(tn_list_add(file, "mask", tn_zeros(TN_SHAPE(2))));
-    assert_fails(tn_load_state_dict(base, file, (tn_load_options){0}, NULL), TN_E_NAME, "\"mask\"");
-    assert_ok(tn_load_state_dict(base, file, (tn_load_options){.non_strict = true}, NULL));
+    assert_fails(tn_load_state_dict(base, file, (tn_load_options){ 0 }, NULL), TN_E_NAME,
+                 "\"mask\"");
+    assert_ok(tn_load_state_dict(base, file, (tn_load_options){ .non_strict = true }, NULL));
     assert_values(m->a, 0, 1, 1);
     /* assigning keeps it, moving keeps it, a clone keeps it */
     assert_ok(tn_assign(&m->a, tn_zeros(TN_SHAPE(3))));
@@ -175,7 +184,8 @@ START_TEST(RB_09_absent)
     tn_list *file = tn_list_new();
     assert_ok(tn_list_add(file, "mean", tn_ones(TN_SHAPE(1))));
     assert_ok(tn_list_add(file, "var", tn_ones(TN_SHAPE(1))));
-    assert_fails(tn_load_state_dict(base, file, (tn_load_options){0}, NULL), TN_E_NAME, "unexpected: \"mean\"");
+    assert_fails(tn_load_state_dict(base, file, (tn_load_options){ 0 }, NULL), TN_E_NAME,
+                 "unexpected: \"mean\"");
     assert_ok(tn_assign(&m->a, tn_zeros(TN_SHAPE(1))));
     assert_names(tn_buffers(base), "mean var");
     tn_module_drop(base);
@@ -205,7 +215,8 @@ START_TEST(RB_10_RB_11_RB_15_stored_by_reference)
     /* a parameter may be a buffer elsewhere: then it is only among the buffers there */
     tn_module *fc = linear(2, 2);
     box *n = box_new();
-    assert_ok(tn_register_buffer(&n->base, "w", &n->a, tn_get_parameter(fc, "weight"), TN_PERSISTENT));
+    assert_ok(
+        tn_register_buffer(&n->base, "w", &n->a, tn_get_parameter(fc, "weight"), TN_PERSISTENT));
     assert_names(tn_parameters(&n->base), "");
     assert_names(tn_buffers(&n->base), "w");
     tn_module_drop(&n->base);
@@ -216,10 +227,11 @@ END_TEST
 
 START_TEST(RB_12_legal_names)
 {
-    static const char *const legal[] = {"a b", "\xc3\xa9t\xc3\xa9", "0", "a/b", "_", "mean:0"};
+    static const char *const legal[] = { "a b", "\xc3\xa9t\xc3\xa9", "0", "a/b", "_", "mean:0" };
     box *m = box_new();
     for (size_t i = 0; i < sizeof legal / sizeof *legal; i++)
-        assert_ok(tn_register_buffer(&m->base, legal[i], NULL, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
+        assert_ok(
+            tn_register_buffer(&m->base, legal[i], NULL, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
     ck_assert_int_eq(tn_buffers(&m->base)->n, 6);
     tn_module_drop(&m->base);
 }
@@ -250,7 +262,8 @@ START_TEST(RP_07_RP_08_RP_09_wrong_values)
     assert_fails(tn_register_parameter(&m->base, "w", NULL, NULL), TN_E_INVALID, "\"w\"");
     assert_ok(tn_set_requires_grad(t, true));
     tn_tensor *made = tn_mul_scalar(t, 2);
-    assert_fails(tn_register_parameter(&m->base, "w", &m->a, made), TN_E_STATE, "compute it in forward");
+    assert_fails(tn_register_parameter(&m->base, "w", &m->a, made), TN_E_STATE,
+                 "compute it in forward");
     assert_ok(tn_register_parameter(&m->base, "w", &m->a, tn_detach(made)));
     ck_assert(tn_requires_grad(m->a) && tn_is_leaf(m->a));
     assert_fails(tn_assign(&m->a, made), TN_E_STATE, "leaf");
@@ -284,7 +297,8 @@ START_TEST(RP_12_over_a_buffer)
 {
     box *m = box_new();
     assert_ok(tn_register_buffer(&m->base, "x", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT));
-    assert_fails(tn_register_parameter(&m->base, "x", &m->b, tn_ones(TN_SHAPE(2))), TN_E_NAME, "a buffer");
+    assert_fails(tn_register_parameter(&m->base, "x", &m->b, tn_ones(TN_SHAPE(2))), TN_E_NAME,
+                 "a buffer");
     ck_assert_ptr_null(m->b);
     tn_module_drop(&m->base);
 }
@@ -297,15 +311,15 @@ START_TEST(fields_lie_in_the_struct_and_belong_to_one_slot)
     assert_fails(tn_register_buffer(&m->base, "a", &elsewhere, tn_ones(TN_SHAPE(2)), TN_PERSISTENT),
                  TN_E_INVALID, "outside the struct");
     assert_ok(tn_register_buffer(&m->base, "a", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT));
-    assert_fails(tn_register_buffer(&m->base, "b", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT), TN_E_INVALID,
-                 "already follows \"a\"");
+    assert_fails(tn_register_buffer(&m->base, "b", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT),
+                 TN_E_INVALID, "already follows \"a\"");
     assert_fails(tn_assign(&elsewhere, tn_ones(TN_SHAPE(2))), TN_E_NAME, "no registered slot");
     assert_fails(tn_assign(&m->b, tn_ones(TN_SHAPE(2))), TN_E_NAME, "no registered slot of Box");
     tn_module_drop(&m->base);
 }
 END_TEST
 
-/* ---- children --------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 START_TEST(RM_02_order_of_checks)
 {
@@ -315,13 +329,15 @@ START_TEST(RM_02_order_of_checks)
     assert_fails(tn_register_module(base, "x.y", NULL, NULL), TN_E_INVALID, "is NULL");
     assert_fails(tn_register_module(base, NULL, NULL, tn_identity_new()), TN_E_INVALID, "name");
     assert_fails(tn_register_module(base, "b", NULL, tn_identity_new()), TN_E_NAME, "a buffer");
-    assert_fails(tn_register_module(base, "forward", NULL, tn_identity_new()), TN_E_NAME, "already exists");
+    assert_fails(tn_register_module(base, "forward", NULL, tn_identity_new()), TN_E_NAME,
+                 "already exists");
     assert_fails(tn_register_module(base, "x.y", NULL, tn_identity_new()), TN_E_NAME, "dot");
     assert_fails(tn_register_module(base, "", NULL, tn_identity_new()), TN_E_NAME, "empty");
     /* poison: its message stays */
-    assert_null(tn_linear_new(0, 3, (tn_linear_options){0}), TN_E_INVALID, "in_features");
-    ck_assert_int_eq(tn_register_module(base, "fc", &m->child, tn_linear_new(0, 3, (tn_linear_options){0})),
-                     TN_E_INVALID);
+    assert_null(tn_linear_new(0, 3, (tn_linear_options){ 0 }), TN_E_INVALID, "in_features");
+    ck_assert_int_eq(
+        tn_register_module(base, "fc", &m->child, tn_linear_new(0, 3, (tn_linear_options){ 0 })),
+        TN_E_INVALID);
     assert_error(TN_E_INVALID, "in_features");
     ck_assert_int_eq(tn_module_children(base), 0);
     tn_module_drop(base);
@@ -352,9 +368,11 @@ END_TEST
 START_TEST(RM_05_cycles_are_refused)
 {
     box *m = box_new(), *n = box_new();
-    assert_fails(tn_register_module(&m->base, "self", NULL, tn_module_keep(&m->base)), TN_E_STATE, "ancestor");
+    assert_fails(tn_register_module(&m->base, "self", NULL, tn_module_keep(&m->base)), TN_E_STATE,
+                 "ancestor");
     assert_ok(tn_register_module(&m->base, "n", NULL, tn_module_keep(&n->base)));
-    assert_fails(tn_register_module(&n->base, "m", NULL, tn_module_keep(&m->base)), TN_E_STATE, "ancestor");
+    assert_fails(tn_register_module(&n->base, "m", NULL, tn_module_keep(&m->base)), TN_E_STATE,
+                 "ancestor");
     tn_module_drop(&n->base);
     tn_module_drop(&m->base);
 }
@@ -380,7 +398,7 @@ START_TEST(RM_06_containers_number_their_children)
 }
 END_TEST
 
-/* ---- access ----------------------------------------------------------------------------------- */
+/* ---- access ---------------------------------------------------------------------------------- */
 
 START_TEST(AT_02_AT_03_assigning)
 {
@@ -406,7 +424,8 @@ START_TEST(AT_06_paths)
     assert_made(tn_get_submodule(s, "1"));
     assert_made(tn_get_parameter(s, "0.weight"));
     assert_made(tn_get_buffer(s, "1.running_mean"));
-    assert_null(tn_get_parameter(s, "1.running_mean"), TN_E_NAME, "is a buffer of BatchNorm2d: want a parameter");
+    assert_null(tn_get_parameter(s, "1.running_mean"), TN_E_NAME,
+                "is a buffer of BatchNorm2d: want a parameter");
     assert_null(tn_get_buffer(s, "1.weight"), TN_E_NAME, "is a parameter");
     assert_null(tn_get_buffer(s, "1.mean"), TN_E_NAME, "BatchNorm2d has no \"mean\"");
     assert_null(tn_get_parameter(s, "7.weight"), TN_E_NAME, "Sequential has no child \"7\"");
@@ -419,13 +438,14 @@ START_TEST(AT_06_paths)
 }
 END_TEST
 
-/* ---- enumeration ------------------------------------------------------------------------------ */
+/* ---- enumeration ----------------------------------------------------------------------------- */
 
 /* outer: buffer b0, child in (child deep: linear), parameter p0 registered last */
 static box *nested(void)
 {
     box *outer = box_new(), *inner = box_new();
-    assert_ok(tn_register_buffer(&outer->base, "b0", &outer->a, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
+    assert_ok(
+        tn_register_buffer(&outer->base, "b0", &outer->a, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
     assert_ok(tn_register_parameter(&inner->base, "pi", &inner->a, tn_ones(TN_SHAPE(1))));
     assert_ok(tn_register_module(&inner->base, "deep", &inner->child, linear(1, 1)));
     assert_ok(tn_register_module(&outer->base, "in", &outer->child, &inner->base));
@@ -437,8 +457,9 @@ START_TEST(EN_01_EN_02_EN_06_order_and_prefix)
 {
     box *m = nested();
     assert_names(tn_parameters(&m->base), "p0 in.pi in.deep.weight in.deep.bias");
-    assert_names(tn_named_parameters(&m->base, "gen."), "gen.p0 gen.in.pi gen.in.deep.weight gen.in.deep.bias");
-    assert_names(tn_list_parameters(&m->base, (tn_walk_options){.no_recurse = true}), "p0");
+    assert_names(tn_named_parameters(&m->base, "gen."),
+                 "gen.p0 gen.in.pi gen.in.deep.weight gen.in.deep.bias");
+    assert_names(tn_list_parameters(&m->base, (tn_walk_options){ .no_recurse = true }), "p0");
     assert_names(tn_buffers(&m->base), "b0");
     tn_list *list = tn_parameters(&m->base);
     ck_assert_int_eq(list->entry[1].kind, TN_PARAMETER);
@@ -458,7 +479,7 @@ START_TEST(EN_03_EN_04_EN_05_duplicates)
     assert_ok(tn_register_module(base, "x", &m->child, tn_module_keep(shared)));
     assert_ok(tn_register_module(base, "y", &m->other, shared));
     assert_names(tn_parameters(base), "x.weight x.bias");
-    assert_names(tn_list_parameters(base, (tn_walk_options){.keep_duplicates = true}),
+    assert_names(tn_list_parameters(base, (tn_walk_options){ .keep_duplicates = true }),
                  "x.weight x.bias y.weight y.bias");
     tn_tensor *t = tn_ones(TN_SHAPE(4));
     assert_ok(tn_register_parameter(base, "tied", &m->a, tn_get_parameter(base, "x.weight")));
@@ -538,7 +559,7 @@ START_TEST(lists_of_several_models)
 }
 END_TEST
 
-/* ---- train, eval, gradients -------------------------------------------------------------------- */
+/* ---- train, eval, gradients ------------------------------------------------------------------ */
 
 START_TEST(MD_01_MD_02_MD_03_training)
 {
@@ -587,7 +608,7 @@ START_TEST(MD_05_zero_grad)
 }
 END_TEST
 
-/* ---- the constructor --------------------------------------------------------------------------- */
+/* ---- the constructor ------------------------------------------------------------------------- */
 
 typedef struct net {
     tn_module base;
@@ -602,14 +623,18 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
     return tn_forward(m->fc2, tn_relu(tn_forward(m->fc1, x)));
 }
 
-static const tn_module_type net_type = {.name = "Net", .size = sizeof(net), .forward = net_forward};
+static const tn_module_type net_type = { .name = "Net",
+                                         .size = sizeof(net),
+                                         .forward = net_forward };
 
 static tn_module *net_new(tn_tensor *mean, int64_t in, int64_t hidden)
 {
     net *m = tn_module_new(&net_type);
     if (!m) return NULL;
-    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(in, hidden, (tn_linear_options){0}));
-    tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(hidden, 2, (tn_linear_options){0}));
+    tn_register_module(&m->base, "fc1", &m->fc1,
+                       tn_linear_new(in, hidden, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "fc2", &m->fc2,
+                       tn_linear_new(hidden, 2, (tn_linear_options){ 0 }));
     tn_register_buffer(&m->base, "mean", &m->mean, mean, TN_PERSISTENT);
     return tn_module_done(&m->base);
 }
@@ -646,7 +671,8 @@ START_TEST(a_failed_constructor_frees_all_and_keeps_the_first_message)
     ck_assert_int_eq(tn_live_tensors(), live);
     /* an initialiser that fails, its status ignored */
     m = tn_module_new(&box_type);
-    tn_register_buffer(&m->base, "ids", &m->a, tn_full_as(TN_SHAPE(2), 0, TN_I64, tn_cpu()), TN_PERSISTENT);
+    tn_register_buffer(&m->base, "ids", &m->a, tn_full_as(TN_SHAPE(2), 0, TN_I64, tn_cpu()),
+                       TN_PERSISTENT);
     tn_init_normal(m->a, 0, 1);
     assert_null(tn_module_done(&m->base), TN_E_DTYPE, "tn_init_normal");
     /* an error that was dealt with is none */
@@ -685,7 +711,6 @@ START_TEST(any_depth_of_nesting)
         assert_ok(tn_module_append(outer, tn_module_list_new()));
         assert_ok(tn_module_append(outer, m));
         m = outer;
-
     }
     assert_ok(tn_eval(m));
     tn_module_drop(m);

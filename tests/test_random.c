@@ -300,7 +300,9 @@ START_TEST(state_is_checked)
         int at;
         unsigned char byte;
         const char *message;
-    } wrong[] = {{0, 'x', "do not begin with"}, {8, 2, "version 2"}, {12, 0xff, "words used"}, {16, 2, "normals"}};
+    } wrong[] = {
+        {0, 'x', "do not begin with"}, {8, 2, "version 2"}, {12, 0xff, "words used"}, {16, 2, "normals"},
+    };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memcpy(state, before, sizeof state);
         state[wrong[i].at] = wrong[i].byte;

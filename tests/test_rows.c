@@ -1,22 +1,23 @@
 /*
- * test_rows.c - the row kernels against loops that follow the formulas word by word, for every instruction
- * set, f32 and f64, sizes that divide by nothing, and 1 to 4 threads. What the ops make of them is in
- * rows_ops.c.
+ * test_rows.c - the row kernels against loops that follow the formulas word by word, for every
+ * instruction set, f32 and f64, sizes that divide by nothing, and 1 to 4 threads. What the ops make
+ * of them is in rows_ops.c.
  *
- * Seen to fail: in real/layer_norm.c the mean of gw was left out of dx; in real/batch_norm.c running_var
- * moved by the biased variance; in optim_formulas.h the first SGD step was damped.
+ * Seen to fail: in real/layer_norm.c the mean of gw was left out of dx; in real/batch_norm.c
+ * running_var moved by the biased variance; in optim_formulas.h the first SGD step was damped.
  */
 #include "rows.h"
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/philox.h"
 
-/* ---- arrays of either type ----------------------------------------------------------------------- */
+/* ---- arrays of either type ------------------------------------------------------------------- */
 
-static const char *const isas[] = {"baseline", "avx2", "avx512"};
+static const char *const isas[] = { "baseline", "avx2", "avx512" };
 enum { ISAS = 3, VARIANTS = 2 * ISAS };
 
-/* What a loop test runs: an instruction set's kernels, and a dtype. NULL where this machine lacks it. */
+/* What a loop test runs: an instruction set's kernels, and a dtype. NULL where this machine lacks
+ * it. */
 static const tni_backend *kernels;
 static const char *isa;
 static tn_dtype dtype;
@@ -67,10 +68,11 @@ static void set(const tni_array *a, int64_t i, double value)
     }
 }
 
-/* Exactly as large as it must be, so that a sanitizer sees every step beyond. Filled with random numbers. */
+/* Exactly as large as it must be, so that a sanitizer sees every step beyond. Filled with random
+ * numbers. */
 static tni_array make(int rank, int64_t a, int64_t b, int64_t c)
 {
-    tni_array array = {.dtype = dtype, .rank = rank, .size = {a, b, c}};
+    tni_array array = { .dtype = dtype, .rank = rank, .size = { a, b, c } };
     int64_t stride = 1;
     for (int d = rank - 1; d >= 0; d--) {
         array.stride[d] = stride;
@@ -85,7 +87,9 @@ static tni_array make(int rank, int64_t a, int64_t b, int64_t c)
 
 static tni_array make_ids(int rank, int64_t a, int64_t b, int64_t below)
 {
-    tni_array array = {.dtype = TN_I64, .rank = rank, .size = {a, b}, .stride = {rank == 2 ? b : 1, 1}};
+    tni_array array = {
+        .dtype = TN_I64, .rank = rank, .size = { a, b }, .stride = { rank == 2 ? b : 1, 1 }
+    };
     int64_t n = count(&array);
     array.data = malloc(n > 0 ? (size_t)n * sizeof(int64_t) : 1);
     for (int64_t i = 0; i < n; i++) {
@@ -94,23 +98,25 @@ static tni_array make_ids(int rank, int64_t a, int64_t b, int64_t below)
     return array;
 }
 
-static const tni_array absent = {.data = NULL};
+static const tni_array absent = { .data = NULL };
 
 static void check_near(const tni_array *a, int64_t i, double want, double scale, const char *what)
 {
     double got = get(a, i);
-    ck_assert_msg(fabs(got - want) <= tolerance() * (fabs(want) + scale), "%s[%lld] is %.17g, not %.17g (%s, %s)",
-                  what, (long long)i, got, want, isa, tn_dtype_name(dtype));
+    ck_assert_msg(fabs(got - want) <= tolerance() * (fabs(want) + scale),
+                  "%s[%lld] is %.17g, not %.17g (%s, %s)", what, (long long)i, got, want, isa,
+                  tn_dtype_name(dtype));
 }
 
-static const int64_t sizes[] = {0, 1, 7, 33, 257, 1025};
+static const int64_t sizes[] = { 0, 1, 7, 33, 257, 1025 };
 enum { SIZES = 6 };
 
-/* ---- softmax --------------------------------------------------------------------------------------- */
+/* ---- softmax --------------------------------------------------------------------------------- */
 
 static void softmax_case(int64_t n, int64_t c, bool log)
 {
-    tni_array x = make(2, n, c, 0), y = make(2, n, c, 0), dy = make(2, n, c, 0), dx = make(2, n, c, 0);
+    tni_array x = make(2, n, c, 0), y = make(2, n, c, 0), dy = make(2, n, c, 0),
+              dx = make(2, n, c, 0);
     ck_assert_int_eq(kernels->softmax(&y, &x, log), TN_OK);
     ck_assert_int_eq(kernels->softmax_grad(&dx, &dy, &y, log), TN_OK);
     for (int64_t i = 0; i < n; i++) {
@@ -125,7 +131,8 @@ static void softmax_case(int64_t n, int64_t c, bool log)
         for (int64_t j = 0; j < c; j++) {
             double p = exp(get(&x, i * c + j)) / sum;
             double g = get(&dy, i * c + j);
-            check_near(&y, i * c + j, log ? get(&x, i * c + j) - __builtin_log(sum) : p, 1e-3, "softmax");
+            check_near(&y, i * c + j, log ? get(&x, i * c + j) - __builtin_log(sum) : p, 1e-3,
+                       "softmax");
             check_near(&dx, i * c + j, log ? g - p * dot : p * (g - dot), 0.1, "softmax_grad");
         }
     }
@@ -150,11 +157,12 @@ START_TEST(softmax_rows)
 }
 END_TEST
 
-/* ---- cross entropy ---------------------------------------------------------------------------------- */
+/* ---- cross entropy --------------------------------------------------------------------------- */
 
 static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, double smoothing)
 {
-    tni_array x = make(3, n, c, d), dx = make(3, n, c, d), w = make(1, c, 0, 0), target = make_ids(2, n, d, c);
+    tni_array x = make(3, n, c, d), dx = make(3, n, c, d), w = make(1, c, 0, 0),
+              target = make_ids(2, n, d, c);
     tni_array loss = make(2, n, d, 0), row_weight = make(2, n, d, 0), lse = make(2, n, d, 0);
     tni_array drow = make(2, n, d, 0);
     int64_t *ids = target.data;
@@ -165,8 +173,11 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
         ids[r] = r % 2 ? -100 : -7;
     }
     const tni_array *weight = weighted ? &w : &absent;
-    ck_assert_int_eq(kernels->cross_entropy(&loss, &row_weight, &lse, &x, &target, weight, smoothing, -7), TN_OK);
-    ck_assert_int_eq(kernels->cross_entropy_grad(&dx, &drow, &lse, &x, &target, weight, smoothing, -7), TN_OK);
+    ck_assert_int_eq(
+        kernels->cross_entropy(&loss, &row_weight, &lse, &x, &target, weight, smoothing, -7),
+        TN_OK);
+    ck_assert_int_eq(
+        kernels->cross_entropy_grad(&dx, &drow, &lse, &x, &target, weight, smoothing, -7), TN_OK);
     for (int64_t r = 0; r < n * d; r++) {
         int64_t at = r / d * c * d + r % d, t = ids[r];
         double sum = 0, spread = 0, total = 0;
@@ -188,11 +199,12 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
         for (int64_t j = 0; j < c; j++) {
             double p = exp(get(&x, at + j * d)) / sum;
             double wj = weighted ? get(&w, j) : 1;
-            double g = (1 - smoothing) * wt * (p - (j == t)) + smoothing / (double)c * (p * total - wj);
+            double g =
+                (1 - smoothing) * wt * (p - (j == t)) + smoothing / (double)c * (p * total - wj);
             check_near(&dx, at + j * d, t < 0 ? 0 : g * get(&drow, r), 0.1, "cross_entropy_grad");
         }
     }
-    tni_array all[] = {x, dx, w, target, loss, row_weight, lse, drow};
+    tni_array all[] = { x, dx, w, target, loss, row_weight, lse, drow };
     for (int k = 0; k < 8; k++) {
         free(all[k].data);
     }
@@ -219,12 +231,15 @@ END_TEST
 START_TEST(cross_entropy_checks_before_writing)
 {
     choose(1);
-    tni_array x = make(3, 5, 10, 1), loss = make(2, 5, 1, 0), w = make(2, 5, 1, 0), lse = make(2, 5, 1, 0);
+    tni_array x = make(3, 5, 10, 1), loss = make(2, 5, 1, 0), w = make(2, 5, 1, 0),
+              lse = make(2, 5, 1, 0);
     tni_array target = make_ids(2, 5, 1, 10);
     double before = get(&loss, 0);
     ((int64_t *)target.data)[3] = 12;
-    ck_assert_int_eq(kernels->cross_entropy(&loss, &w, &lse, &x, &target, &absent, 0, -100), TN_E_INDEX);
-    ck_assert_str_eq(tn_error(), "tn_cross_entropy: target value 12 at row 3: want 0..9 (or -100 to ignore)");
+    ck_assert_int_eq(kernels->cross_entropy(&loss, &w, &lse, &x, &target, &absent, 0, -100),
+                     TN_E_INDEX);
+    ck_assert_str_eq(tn_error(),
+                     "tn_cross_entropy: target value 12 at row 3: want 0..9 (or -100 to ignore)");
     ck_assert(get(&loss, 0) == before);
     free(x.data);
     free(loss.data);
@@ -234,16 +249,20 @@ START_TEST(cross_entropy_checks_before_writing)
 }
 END_TEST
 
-/* ---- layer norm -------------------------------------------------------------------------------------- */
+/* ---- layer norm ------------------------------------------------------------------------------ */
 
 static void layer_norm_case(int64_t n, int64_t f, bool affine)
 {
-    tni_array x = make(2, n, f, 0), y = make(2, n, f, 0), dy = make(2, n, f, 0), dx = make(2, n, f, 0);
-    tni_array mean = make(1, n, 0, 0), rstd = make(1, n, 0, 0), w = make(1, f, 0, 0), b = make(1, f, 0, 0);
+    tni_array x = make(2, n, f, 0), y = make(2, n, f, 0), dy = make(2, n, f, 0),
+              dx = make(2, n, f, 0);
+    tni_array mean = make(1, n, 0, 0), rstd = make(1, n, 0, 0), w = make(1, f, 0, 0),
+              b = make(1, f, 0, 0);
     tni_array dw = make(1, f, 0, 0), db = make(1, f, 0, 0);
-    double *want_dw = calloc((size_t)f + 1, sizeof(double)), *want_db = calloc((size_t)f + 1, sizeof(double));
+    double *want_dw = calloc((size_t)f + 1, sizeof(double)),
+           *want_db = calloc((size_t)f + 1, sizeof(double));
     const tni_array *weight = affine ? &w : &absent;
-    ck_assert_int_eq(kernels->layer_norm(&y, &mean, &rstd, &x, weight, affine ? &b : &absent, 1e-5), TN_OK);
+    ck_assert_int_eq(kernels->layer_norm(&y, &mean, &rstd, &x, weight, affine ? &b : &absent, 1e-5),
+                     TN_OK);
     ck_assert_int_eq(kernels->layer_norm_grad(&dx, &dw, &db, &dy, &x, &mean, &rstd, weight), TN_OK);
     for (int64_t i = 0; i < n; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
@@ -275,7 +294,7 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     }
     free(want_dw);
     free(want_db);
-    tni_array all[] = {x, y, dy, dx, mean, rstd, w, b, dw, db};
+    tni_array all[] = { x, y, dy, dx, mean, rstd, w, b, dw, db };
     for (int k = 0; k < 10; k++) {
         free(all[k].data);
     }
@@ -297,13 +316,16 @@ START_TEST(layer_norm_rows)
 }
 END_TEST
 
-/* ---- batch norm --------------------------------------------------------------------------------------- */
+/* ---- batch norm ------------------------------------------------------------------------------ */
 
 static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
 {
-    tni_array x = make(3, n, c, s), y = make(3, n, c, s), dy = make(3, n, c, s), dx = make(3, n, c, s);
-    tni_array mean = make(1, c, 0, 0), rstd = make(1, c, 0, 0), w = make(1, c, 0, 0), b = make(1, c, 0, 0);
-    tni_array rm = make(1, c, 0, 0), rv = make(1, c, 0, 0), dw = make(1, c, 0, 0), db = make(1, c, 0, 0);
+    tni_array x = make(3, n, c, s), y = make(3, n, c, s), dy = make(3, n, c, s),
+              dx = make(3, n, c, s);
+    tni_array mean = make(1, c, 0, 0), rstd = make(1, c, 0, 0), w = make(1, c, 0, 0),
+              b = make(1, c, 0, 0);
+    tni_array rm = make(1, c, 0, 0), rv = make(1, c, 0, 0), dw = make(1, c, 0, 0),
+              db = make(1, c, 0, 0);
     double m = 0.3, count_ = (double)(n * s);
     double *old = malloc((size_t)c * 2 * sizeof(double)); /* running statistics before */
     for (int64_t ch = 0; ch < c; ch++) {
@@ -311,10 +333,13 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
         old[2 * ch] = get(&rm, ch);
         old[2 * ch + 1] = get(&rv, ch);
     }
-    ck_assert_int_eq(kernels->batch_norm(&y, &mean, &rstd, &x, &w, &b, &rm, &rv, training, m, 1e-5), TN_OK);
-    ck_assert_int_eq(kernels->batch_norm_grad(&dx, &dw, &db, &dy, &x, &mean, &rstd, &w, training), TN_OK);
+    ck_assert_int_eq(kernels->batch_norm(&y, &mean, &rstd, &x, &w, &b, &rm, &rv, training, m, 1e-5),
+                     TN_OK);
+    ck_assert_int_eq(kernels->batch_norm_grad(&dx, &dw, &db, &dy, &x, &mean, &rstd, &w, training),
+                     TN_OK);
     for (int64_t ch = 0; ch < c; ch++) {
-        double mu = 0, var = 0, sum_g = 0, sum_gx = 0, old_mean = old[2 * ch], old_var = old[2 * ch + 1];
+        double mu = 0, var = 0, sum_g = 0, sum_gx = 0, old_mean = old[2 * ch],
+               old_var = old[2 * ch + 1];
         for (int64_t i = 0; i < n * s; i++) {
             mu += get(&x, (i / s * c + ch) * s + i % s) / count_;
         }
@@ -324,7 +349,8 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
         }
         if (training) {
             check_near(&rm, ch, (1 - m) * old_mean + m * mu, 1, "running_mean");
-            check_near(&rv, ch, (1 - m) * old_var + m * var * count_ / (count_ - 1), 0, "running_var");
+            check_near(&rv, ch, (1 - m) * old_var + m * var * count_ / (count_ - 1), 0,
+                       "running_var");
         } else {
             ck_assert(get(&rm, ch) == old_mean && get(&rv, ch) == old_var);
             mu = old_mean;
@@ -348,7 +374,7 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
         check_near(&db, ch, sum_g, 10, "dbias");
     }
     free(old);
-    tni_array all[] = {x, y, dy, dx, mean, rstd, w, b, rm, rv, dw, db};
+    tni_array all[] = { x, y, dy, dx, mean, rstd, w, b, rm, rv, dw, db };
     for (int k = 0; k < 12; k++) {
         free(all[k].data);
     }
@@ -356,14 +382,14 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
 
 START_TEST(batch_norm_planes_and_columns)
 {
-    static const int64_t s[] = {1, 2, 7, 8, 33, 257};
+    static const int64_t s[] = { 1, 2, 7, 8, 33, 257 };
     if (!choose(_i)) {
         return;
     }
     for (int k = 0; k < 6; k++) {
         for (int training = 0; training < 2; training++) {
-            batch_norm_case(7, 5, s[k], training);   /* few channels: blocks of samples */
-            batch_norm_case(9, 67, s[k], training);  /* many */
+            batch_norm_case(7, 5, s[k], training);  /* few channels: blocks of samples */
+            batch_norm_case(9, 67, s[k], training); /* many */
             batch_norm_case(257, 1, s[k], training);
         }
     }
@@ -376,7 +402,8 @@ START_TEST(batch_norm_offset) /* two passes: the mean may be far above the devia
     if (!choose(_i)) {
         return;
     }
-    tni_array x = make(3, 64, 2, 100), y = make(3, 64, 2, 100), mean = make(1, 2, 0, 0), rstd = make(1, 2, 0, 0);
+    tni_array x = make(3, 64, 2, 100), y = make(3, 64, 2, 100), mean = make(1, 2, 0, 0),
+              rstd = make(1, 2, 0, 0);
     tni_array rm = make(1, 2, 0, 0), rv = make(1, 2, 0, 0);
     double mu = 0, var = 0;
     for (int64_t i = 0; i < count(&x); i++) {
@@ -388,17 +415,19 @@ START_TEST(batch_norm_offset) /* two passes: the mean may be far above the devia
     for (int64_t i = 0; i < 6400; i++) {
         var += pow(get(&x, i / 100 * 200 + i % 100) - mu, 2) / 6399;
     }
-    ck_assert_int_eq(kernels->batch_norm(&y, &mean, &rstd, &x, &absent, &absent, &rm, &rv, true, 1, 1e-5), TN_OK);
+    ck_assert_int_eq(
+        kernels->batch_norm(&y, &mean, &rstd, &x, &absent, &absent, &rm, &rv, true, 1, 1e-5),
+        TN_OK);
     ck_assert_double_le(fabs(get(&rv, 0) / var - 1), dtype == TN_F64 ? 1e-12 : 1e-6);
     ck_assert_double_le(fabs(get(&rm, 0) / mu - 1), dtype == TN_F64 ? 1e-14 : 1e-7);
-    tni_array all[] = {x, y, mean, rstd, rm, rv};
+    tni_array all[] = { x, y, mean, rstd, rm, rv };
     for (int k = 0; k < 6; k++) {
         free(all[k].data);
     }
 }
 END_TEST
 
-/* ---- indexing ------------------------------------------------------------------------------------------ */
+/* ---- indexing -------------------------------------------------------------------------------- */
 
 START_TEST(take_and_take_add)
 {
@@ -410,7 +439,8 @@ START_TEST(take_and_take_add)
         if (n * inner > 100000) {
             continue;
         }
-        tni_array x = make(3, outer, v, inner), y = make(3, outer, n, inner), index = make_ids(1, n, 0, v);
+        tni_array x = make(3, outer, v, inner), y = make(3, outer, n, inner),
+                  index = make_ids(1, n, 0, v);
         tni_array sum = make(3, outer, v, inner);
         ck_assert_int_eq(kernels->take(&y, &x, &index), TN_OK);
         const int64_t *id = index.data;
@@ -480,18 +510,18 @@ START_TEST(gather_and_scatter_add)
 }
 END_TEST
 
-/* ---- dropout -------------------------------------------------------------------------------------------- */
+/* ---- dropout --------------------------------------------------------------------------------- */
 
 START_TEST(philox_known_answers) /* Random123's kat_vectors, philox4x32 10 */
 {
     static const uint32_t kat[3][10] = {
-        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
-         0x5001e420, 0x24126ea1},
+        { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+        { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
+          0x94fdcceb, 0x5001e420, 0x24126ea1 },
     };
     for (int k = 0; k < 3; k++) {
-        uint32_t c[4] = {kat[k][0], kat[k][1], kat[k][2], kat[k][3]};
+        uint32_t c[4] = { kat[k][0], kat[k][1], kat[k][2], kat[k][3] };
         tni_philox4x32(&c[0], &c[1], &c[2], &c[3], kat[k][4], kat[k][5]);
         for (int w = 0; w < 4; w++) {
             ck_assert_uint_eq(c[w], kat[k][6 + w]);
@@ -506,7 +536,7 @@ END_TEST
 
 START_TEST(dropout_mask)
 {
-    static const double ps[] = {0.1, 0.5, 1};
+    static const double ps[] = { 0.1, 0.5, 1 };
     if (!choose(_i)) {
         return;
     }
@@ -528,10 +558,11 @@ START_TEST(dropout_mask)
 }
 END_TEST
 
-/* ---- optimizers ------------------------------------------------------------------------------------------ */
+/* ---- optimizers ------------------------------------------------------------------------------ */
 
 /* One element of a step, from SEMANTICS' table of updates; s: the state slots */
-static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t, double p, double g, double *s)
+static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t, double p, double g,
+                             double *s)
 {
     double step = (double)t->step, lr = t->lr;
     g = o->maximize ? -g : g;
@@ -553,7 +584,8 @@ static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t,
         s[1] = o->beta2 * s[1] + (1 - o->beta2) * g * g;
         s[2] = fmax(s[2], s[1]);
         double v = o->flag ? s[2] : s[1];
-        return p - lr / (1 - pow(o->beta1, step)) * s[0] / (sqrt(v) / sqrt(1 - pow(o->beta2, step)) + o->eps);
+        return p - lr / (1 - pow(o->beta1, step)) * s[0] /
+                       (sqrt(v) / sqrt(1 - pow(o->beta2, step)) + o->eps);
     }
     case TNI_RMSPROP: {
         s[0] = o->beta1 * s[0] + (1 - o->beta1) * g * g;
@@ -570,11 +602,11 @@ static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t,
 }
 
 static const tni_optim_args optimizers[] = {
-    {TNI_SGD, 0, 0, 0, false, false},         {TNI_SGD, 0.9, 0.1, 0, false, false},
-    {TNI_SGD, 0.9, 0, 0, true, true},         {TNI_ADAM, 0.9, 0.999, 1e-8, false, false},
-    {TNI_ADAM, 0.9, 0.99, 1e-8, true, true},  {TNI_ADAMW, 0.8, 0.999, 1e-6, false, false},
-    {TNI_ADAMW, 0.9, 0.99, 1e-8, true, false}, {TNI_RMSPROP, 0.99, 0, 1e-8, false, false},
-    {TNI_RMSPROP, 0.9, 0.7, 1e-8, true, false}, {TNI_ADAGRAD, 0.1, 0, 1e-10, false, false},
+    { TNI_SGD, 0, 0, 0, false, false },           { TNI_SGD, 0.9, 0.1, 0, false, false },
+    { TNI_SGD, 0.9, 0, 0, true, true },           { TNI_ADAM, 0.9, 0.999, 1e-8, false, false },
+    { TNI_ADAM, 0.9, 0.99, 1e-8, true, true },    { TNI_ADAMW, 0.8, 0.999, 1e-6, false, false },
+    { TNI_ADAMW, 0.9, 0.99, 1e-8, true, false },  { TNI_RMSPROP, 0.99, 0, 1e-8, false, false },
+    { TNI_RMSPROP, 0.9, 0.7, 1e-8, true, false }, { TNI_ADAGRAD, 0.1, 0, 1e-10, false, false },
 };
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
@@ -582,23 +614,20 @@ enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 static bool uses(const tni_optim_args *o, int slot)
 {
     switch (o->kind) {
-    case TNI_SGD:
-        return slot == 0 && o->beta1 != 0;
+    case TNI_SGD: return slot == 0 && o->beta1 != 0;
     case TNI_ADAM:
-    case TNI_ADAMW:
-        return slot < 2 || o->flag;
-    case TNI_RMSPROP:
-        return slot == 0 || (slot == 1 ? o->flag : o->beta2 != 0);
-    case TNI_ADAGRAD:
-        return slot == 0;
+    case TNI_ADAMW: return slot < 2 || o->flag;
+    case TNI_RMSPROP: return slot == 0 || (slot == 1 ? o->flag : o->beta2 != 0);
+    case TNI_ADAGRAD: return slot == 0;
     }
     return false;
 }
 
-START_TEST(optimizer_steps) /* several tensors of both dtypes, three steps, with and without decay */
+START_TEST(
+    optimizer_steps) /* several tensors of both dtypes, three steps, with and without decay */
 {
     enum { TENSORS = 5 };
-    static const int64_t n[TENSORS] = {33, 0, 40001, 1, 1025};
+    static const int64_t n[TENSORS] = { 33, 0, 40001, 1, 1025 };
     isa = isas[_i / OPTIMIZERS];
     kernels = tni_cpu_table(isa);
     if (!kernels) {
@@ -612,9 +641,11 @@ START_TEST(optimizer_steps) /* several tensors of both dtypes, three steps, with
         dtype = k % 2 ? TN_F64 : TN_F32;
         p[k] = make(1, n[k], 0, 0);
         g[k] = make(1, n[k], 0, 0);
-        t[k] = (tni_optim_tensor){dtype, n[k], p[k].data, g[k].data, NULL, NULL, NULL, 0.01 * (k + 1),
-                                  k == 3 ? 0 : 0.1 * k, 0};
-        void **slot[3] = {&t[k].s0, &t[k].s1, &t[k].s2};
+        t[k] = (tni_optim_tensor){ dtype,     n[k],           p[k].data,
+                                   g[k].data, NULL,           NULL,
+                                   NULL,      0.01 * (k + 1), k == 3 ? 0 : 0.1 * k,
+                                   0 };
+        void **slot[3] = { &t[k].s0, &t[k].s1, &t[k].s2 };
         for (int j = 0; j < 3; j++) {
             state[k][j] = make(1, n[k], 0, 0);
             memset(state[k][j].data, 0, (size_t)n[k] * tn_dtype_size(dtype));
@@ -656,13 +687,18 @@ static const struct golden {
     tni_optim_args args;
     double decay, want[6];
 } golden[] = {
-    {{TNI_SGD, 0.9, 0.1, 0, false, false}, 0.01,
-     {.949, -1.898, .8122459, -1.6244918, .55343618869, -1.10687237738}},
-    {{TNI_SGD, 0.9, 0, 0, true, false}, 0, {.905, -1.81, .6745, -1.349, .27205, -.5441}},
-    {{TNI_ADAM, 0.9, 0.999, 1e-8, false, false}, 0.1,
-     {.900000001667, -1.900000000833, .80250297032, -1.802547237358, .705695287965, -1.70578677043}},
-    {{TNI_ADAMW, 0.9, 0.999, 1e-8, false, false}, 0.1,
-     {.890000002, -1.880000001, .784581800619, -1.764681799018, .680935861089, -1.651234859061}},
+    { { TNI_SGD, 0.9, 0.1, 0, false, false },
+      0.01,
+      { .949, -1.898, .8122459, -1.6244918, .55343618869, -1.10687237738 } },
+    { { TNI_SGD, 0.9, 0, 0, true, false }, 0, { .905, -1.81, .6745, -1.349, .27205, -.5441 } },
+    { { TNI_ADAM, 0.9, 0.999, 1e-8, false, false },
+      0.1,
+      { .900000001667, -1.900000000833, .80250297032, -1.802547237358, .705695287965,
+        -1.70578677043 } },
+    { { TNI_ADAMW, 0.9, 0.999, 1e-8, false, false },
+      0.1,
+      { .890000002, -1.880000001, .784581800619, -1.764681799018, .680935861089,
+        -1.651234859061 } },
 };
 
 START_TEST(optimizers_golden)
@@ -671,24 +707,26 @@ START_TEST(optimizers_golden)
     if (!kernels) {
         return;
     }
-    double p[2] = {1, -2}, g[2], s[3][2] = {{0}};
+    double p[2] = { 1, -2 }, g[2], s[3][2] = { { 0 } };
     const struct golden *want = &golden[_i % 4];
     for (int k = 1; k <= 3; k++) {
         g[0] = 0.5 * k;
         g[1] = -1.0 * k;
         bool adam = want->args.kind != TNI_SGD;
-        tni_optim_tensor t = {TN_F64, 2, p, g, s[0], adam ? s[1] : NULL, NULL, 0.1, want->decay, k};
+        tni_optim_tensor t = {
+            TN_F64, 2, p, g, s[0], adam ? s[1] : NULL, NULL, 0.1, want->decay, k
+        };
         ck_assert_int_eq(kernels->optim_step(&want->args, &t, 1), TN_OK);
         for (int i = 0; i < 2; i++) {
             double expected = want->want[(k - 1) * 2 + i];
-            ck_assert_msg(fabs(p[i] - expected) <= 6e-13, "case %d, step %d: %.15g is not %.15g", _i % 4, k, p[i],
-                          expected);
+            ck_assert_msg(fabs(p[i] - expected) <= 6e-13, "case %d, step %d: %.15g is not %.15g",
+                          _i % 4, k, p[i], expected);
         }
     }
 }
 END_TEST
 
-/* ---- determinism ------------------------------------------------------------------------------------------ */
+/* ---- determinism ----------------------------------------------------------------------------- */
 
 /* Runs every kernel on sizes that make many chunks; a digest of all it wrote. */
 static uint64_t digest_of_everything(void)
@@ -699,7 +737,7 @@ static uint64_t digest_of_everything(void)
     tni_array c = make(1, 67 * 33, 0, 0), d = make(1, 67 * 33, 0, 0), e = make(2, 129, 33, 0);
     tni_array f = make(2, 129, 33, 0), g = make(2, 129, 33, 0), target = make_ids(2, 129, 33, 67);
     tni_array index = make_ids(1, 129, 0, 5), one = x, rows = x, few = x;
-    tni_array *outputs[] = {&y, &dx, &a, &b, &c, &d, &e, &f, &g};
+    tni_array *outputs[] = { &y, &dx, &a, &b, &c, &d, &e, &f, &g };
     tni_array rows_y = y, rows_dy = dy, rows_dx = dx, few_y = y, few_dy = dy, few_dx = dx;
     uint64_t h = 14695981039346656037u;
 
@@ -742,12 +780,12 @@ static uint64_t digest_of_everything(void)
     SHAPED(rows_dy, 1, 129 * 67 * 33, 0, 0);
     SHAPED(rows_y, 1, 129 * 67 * 33, 0, 0);
     RUN(kernels->dropout(&rows_y, &rows_dy, 0.3, 5, 6));
-    tni_optim_args adam = {TNI_ADAM, 0.9, 0.999, 1e-8, false, false};
-    tni_optim_tensor t = {dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL, 0.1, 0.1, 3};
+    tni_optim_args adam = { TNI_ADAM, 0.9, 0.999, 1e-8, false, false };
+    tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL, 0.1, 0.1, 3 };
     RUN(kernels->optim_step(&adam, &t, 1));
 #undef RUN
 #undef SHAPED
-    tni_array all[] = {x, y, dy, dx, a, b, c, d, e, f, g, target, index, mean, rstd};
+    tni_array all[] = { x, y, dy, dx, a, b, c, d, e, f, g, target, index, mean, rstd };
     for (int k = 0; k < 15; k++) {
         free(all[k].data);
     }

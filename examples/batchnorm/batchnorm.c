@@ -89,9 +89,12 @@ static void end_of_epoch(run *r, ex_progress *p, ex_watch *watch)
 {
     int64_t per_epoch = tn_loader_batches(r->loader);
     ex_progress_pause(p);
-    ex_check(tn_eval(r->model));
-    score test = run_score(r, &r->test);
-    ex_check(tn_train(r->model, true));
+    score test = { 0 };
+    if (!set.quiet || set.plot) { /* else nobody would see it */
+        ex_check(tn_eval(r->model));
+        test = run_score(r, &r->test, 0);
+        ex_check(tn_train(r->model, true));
+    }
     double mean = r->epoch_steps ? r->epoch_loss / (double)r->epoch_steps : 0;
     ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
     ex_say(p, "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
@@ -157,22 +160,30 @@ static double train(run *r)
     return rate;
 }
 
-/* The same images through the same weights, with the statistics of 100 images or of all training. */
+/* The same images through the same weights, with the statistics of all training or of 100 images. */
 static void print_train_versus_eval(run *r)
 {
+    enum { SOME = 1000 };
     tn_module *trained = r->model, *copy = tn_module_clone(trained);
     ex_check_ptr(copy);
     r->model = copy; /* forward in training mode would move the statistics of the model itself */
     ex_check(tn_eval(copy));
-    score eval = run_score(r, &r->test);
+    score eval = run_score(r, &r->test, SOME);
     ex_check(tn_train(copy, true));
-    score training = run_score(r, &r->test);
-    printf("test images in eval mode: loss %.4f, accuracy %.2f %% (running statistics)\n", eval.loss,
-           100 * eval.accuracy);
+    score training = run_score(r, &r->test, SOME);
+    printf("%d test images in eval mode: loss %.4f, accuracy %.2f %% (running statistics)\n", SOME,
+           eval.loss, 100 * eval.accuracy);
     printf("the same in training mode: loss %.4f, accuracy %.2f %% (each batch's own statistics)\n",
            training.loss, 100 * training.accuracy);
     r->model = trained;
     tn_module_drop(copy);
+}
+
+static void print_accuracy(run *r)
+{
+    ex_check(tn_eval(r->model));
+    score test = run_score(r, &r->test, 0);
+    printf("test loss %.4f, test accuracy %.2f %%\n", test.loss, 100 * test.accuracy);
 }
 
 int main(int argc, char **argv)
@@ -200,6 +211,7 @@ int main(int argc, char **argv)
     double rate = trains ? train(&r) : 0;
     bool whole = r.step >= r.total;
     if (trains && !set.quiet) printf("%" PRId64 " steps, %.0f images/s\n", r.step, rate);
+    if (!trains && !set.quiet) print_accuracy(&r);
     if (whole && !set.quiet) print_train_versus_eval(&r);
     if (whole && set.save) {
         run_save_weights(&r);

@@ -116,10 +116,11 @@ double run_step(run *r, tn_tensor *const *batch, bool watched)
 /* Images at a time: their activations stay within a few MiB. */
 enum { AT_ONCE = 100 };
 
-score run_score(run *r, const images *set)
+score run_score(run *r, const images *set, int64_t limit)
 {
     score s = { 0 };
     int64_t n = tn_size(set->x, 0);
+    if (limit > 0 && n > limit) n = limit;
     TN_NO_GRAD {
         for (int64_t i = 0; i < n; i += AT_ONCE) {
             int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;

@@ -48,8 +48,8 @@ double run_step(run *r, tn_tensor *const *batch, bool watched);
 typedef struct score {
     double loss, accuracy;
 } score;
-/* Over all images of a set, in the mode the model is in, recording nothing. */
-score run_score(run *r, const images *set);
+/* Over the first images of a set (limit of them; 0: all), in the mode the model is in, recording nothing. */
+score run_score(run *r, const images *set, int64_t limit);
 
 void run_adopt(run *r); /* settings noted in the checkpoint */
 void run_resume(run *r);

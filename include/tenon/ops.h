@@ -204,21 +204,44 @@ TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
 /* ---- indexing -------------------------------------------------------------------------------- */
 
-/** y[i][j] = x[index[i][j]][j] for axis 0: index (i64) has x's rank; sizes elsewhere at most x's. */
+/* An index is i64; i32 is cast. Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming value
+ * and position. Gradients of elements read several times add up in the order of the index. */
+
+/**
+ * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.
+ *
+ * Shapes   index has x's rank; sizes on the other axes at most x's; y as index
+ * Grad     tn_scatter_add of dy into zeros
+ */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
-/** Slices of x along an axis, by a 1-D i64 index. */
+/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype. */
 TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
-/** x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0. */
+/**
+ * x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0.
+ *
+ * Shapes   index as in tn_gather; source as index; y as x
+ * Errors   source and x differ in dtype or are not floating
+ */
 TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-/** Rows of weight [V, D] by id: index [...] i64 -> [..., D]. padding_index >= 0: its gradient stays 0;
- *  -1: none. */
+/**
+ * Rows of weight [V, D] by id: index [...] -> [..., D].
+ *
+ * padding_index  in 0..V-1: this row's gradient stays 0 (forward reads it like any other); -1: none
+ * Source   Mikolov et al. (2013), section 2.1 (projection layer)
+ */
 TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
 /** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1 */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
 /* ---- softmax and losses ---------------------------------------------------------------------- */
 
-/** exp(x - max) / sum, along an axis. Grad y * (dy - sum(dy * y)). */
+/**
+ * Softmax along an axis: exp(x - max) / sum, and its logarithm (log_softmax).
+ *
+ * Range    y in [0, 1] with sum 1; a slice of -inf gives NaN
+ * Grad     y * (dy - sum(dy * y)); dy - exp(y) * sum(dy)            keeps y
+ * Source   Goodfellow et al., Deep Learning (2016), section 4.1 (overflow)
+ */
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int axis);
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
 
@@ -235,20 +258,39 @@ typedef struct tn_cross_entropy_options {
 /**
  * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...].
  * Also logits [..., C] with target [...] when target's shape equals logits' without its LAST axis and
- * not without axis 1 (language models): [B, T, V] with [B, T].
+ * not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a scalar target.
+ *
+ * Grad     (softmax - onehot) / rows, 0 on ignored rows                     keeps logits, logsumexp
+ * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is written
+ * NaN      when no row is left to average (all ignored, or an empty batch)
+ * Source   Goodfellow et al., Deep Learning (2016), section 6.2.2.3
  */
 TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
-/** The same with options; target may also be class probabilities of logits' shape. */
+/**
+ * The same with options: per row (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), e the smoothing; the
+ * mean divides by the sum of w[t]. target may also be class probabilities of logits' shape (classes on
+ * axis 1; differentiable; the mean divides by the number of rows; ignore_index is then an error).
+ *
+ * Errors   a weight that requires grad: class weights get none
+ * Source   Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing)
+ */
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o);
 /** log_p [N, C, ...] log-probabilities; options as above (label_smoothing must be 0). */
 TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
+
+/* x and target of one shape and one floating dtype (no broadcasting); both are differentiable. TN_MEAN is
+ * over all elements. */
+
+/** (x - target)^2 */
 TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
+/** |x - target|, slope 0 at 0 */
 TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
-/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above. */
+/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq. 3 */
 TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction);
 /** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
 TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction);
-/** max(x,0) - x t + log(1 + exp(-|x|)); pos_weight [C...] or TN_NONE weighs positives. */
+/** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x. pos_weight w
+ *  (TN_NONE: 1) broadcasts to x and weighs positives. */
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                                      tn_reduction reduction);
 /** target (log target - log_p), 0 where target is 0; log_target: target is given as a log.
@@ -258,13 +300,33 @@ TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target
 
 /* ---- layers as functions ---------------------------------------------------------------------- */
 
-/** training: zero with probability p, scale the rest by 1/(1-p); else x itself. Srivastava (2014) */
+/**
+ * training: zero with probability p, scale the rest by 1/(1-p); else (or with p = 0) x itself.
+ *
+ * The mask comes from counters of the Philox stream that tn_manual_seed sets: the same for f32 and f64, on
+ * every device; drawn again in backward, not kept.
+ * Errors   p outside [0, 1]
+ * Source   Srivastava et al. (2014), section 10
+ */
 TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
-/** Over the last n_axes axes (weight and bias have their shape, or TN_NONE). Ba et al. (2016) */
+/**
+ * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance; weight
+ * and bias have the shape of those axes, or are TN_NONE.
+ *
+ * Grad     with xh the normalised x, r = 1 / sqrt(var + eps), gw = dy weight:
+ *          dx = r (gw - mean(gw) - xh mean(gw xh))                          keeps x, mean, r
+ * Source   Ba, Kiros, Hinton, Layer Normalization (2016), section 3
+ */
 TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps);
 /**
  * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var (or
- * TN_NONE) move by momentum (variance unbiased); else running statistics. Ioffe and Szegedy (2015), alg. 1
+ * TN_NONE) move by momentum (variance unbiased); else running statistics.
+ *
+ * Errors   training with one value per channel; only one running buffer; not training without them; sizes
+ *          that differ from x's channels. Then nothing has changed, the running buffers included.
+ * Grad     training: dx = w r (dy - mean(dy) - xh mean(dy xh)); else w r dy. Running buffers get none and
+ *          are not kept: further forwards before backward are fine.
+ * Source   Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2
  */
 TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *running_mean,
                                 tn_tensor *running_var, bool training, double momentum, double eps);

@@ -4,8 +4,8 @@
  * Names      PARAMETER.exp_avg ...   state tensors, live, of parameters that have been updated
  *            PARAMETER.step          i64, updates of that parameter
  *            group.N.lr              f64; also base_lr and weight_decay
- *            TYPE.steps, TYPE.beta1  i64; f64, what the kernel takes: the type in the name makes another
- *                                    optimizer's file an error instead of a quiet mix
+ *            TYPE.steps, TYPE.beta1  i64; f64, what the kernel takes: the type in the name makes
+ *                                    another optimizer's file an error instead of a quiet mix
  * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
  */
 #include <stdio.h>

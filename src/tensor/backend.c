@@ -1,8 +1,19 @@
 /*
- * backend.c - which backend serves a device. The CPU's is always there; the CUDA module is opened the
- * first time a CUDA device is asked for.
+ * backend.c - which backend serves a device. The CPU's is always there. The CUDA module is opened the first
+ * time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this library (or the
+ * program, when tenon is linked statically), in its src/cuda folder (a build tree), or where the loader
+ * looks.
  */
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+
+#include "cuda/module.h"
 #include "tensor/internal.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const tni_backend *cuda;
+static char why[512];
 
 tn_device tn_cpu(void)
 {
@@ -14,20 +25,71 @@ tn_device tn_cuda(int index)
     return (tn_device){TN_CUDA, index};
 }
 
+/* The file NAME in the folder of this library, or below it in FOLDER. */
+static void *open_beside(const char *folder)
+{
+    Dl_info here;
+    const char *slash;
+    char path[PATH_MAX];
+    int n;
+
+    if (!dladdr((const void *)(uintptr_t)open_beside, &here) || !here.dli_fname)
+        return NULL;
+    slash = strrchr(here.dli_fname, '/');
+    if (!slash)
+        return NULL;
+    n = snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - here.dli_fname), here.dli_fname, folder,
+                 TNI_CUDA_FILE);
+    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static void open_cuda(void)
+{
+    static const tni_host host = {.fail = tni_error};
+    const char *wish = getenv("TN_CUDA_MODULE");
+    void *module, *symbol;
+    tni_cuda_open open;
+
+    if (wish) {
+        module = dlopen(wish, RTLD_NOW | RTLD_LOCAL);
+    } else {
+        module = open_beside("");
+        module = module ? module : open_beside("cuda/");
+        module = module ? module : dlopen(TNI_CUDA_FILE, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!module) {
+        const char *reason = dlerror();
+
+        snprintf(why, sizeof why, "the CUDA module could not be opened: %.400s", reason ? reason : "no reason");
+        return;
+    }
+    symbol = dlsym(module, TNI_CUDA_SYMBOL);
+    if (!symbol) {
+        snprintf(why, sizeof why, "the CUDA module has no function " TNI_CUDA_SYMBOL);
+        return;
+    }
+    memcpy(&open, &symbol, sizeof open);
+    cuda = open(&host, TNI_BUILD_ID, why, sizeof why);
+}
+
 const char *tn_cuda_why(void)
 {
-    return "this version of tenon has no CUDA backend yet";
+    pthread_once(&once, open_cuda);
+    return why;
 }
 
 bool tn_cuda_available(void)
 {
-    return false;
+    pthread_once(&once, open_cuda);
+    return cuda != NULL;
 }
 
 const tni_backend *tni_backend_for(tn_device device)
 {
     if (device.type == TN_CPU)
         return tni_cpu_backend();
+    if (tn_cuda_available())
+        return cuda;
     return tni_fail(TN_E_DEVICE, "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                     device.index, tn_cuda_why());
 }

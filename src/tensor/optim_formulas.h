@@ -1,10 +1,11 @@
 /*
  * optim_formulas.h - what an optimizer does to one element, one text for C and CUDA.
  *
- * A template: define TNI_OPTIM_REAL (float or double), TNI_OPTIM(name) (the function's name for that type)
- * and TNI_OPTIM_SQRT, then include; may be included again for the other type. p is the parameter, g its
- * gradient, already negated when maximizing; wd is weight decay. Scalars that do not change over a tensor
- * (bias corrections, the decayed rate) are made in double by tni_optim_scalars_of and then rounded.
+ * A template: define TNI_OPTIM_REAL (float or double), TNI_OPTIM(name) (the function's name for
+ * that type) and TNI_OPTIM_SQRT, then include; may be included again for the other type. p is the
+ * parameter, g its gradient, already negated when maximizing; wd is weight decay. Scalars that do
+ * not change over a tensor (bias corrections, the decayed rate) are made in double by
+ * tni_optim_scalars_of and then rounded.
  */
 #include "tensor/kernels.h"
 #include "tensor/math.h" /* TN_FN */
@@ -20,15 +21,16 @@ typedef struct tni_optim_scalars {
     double a, one_minus_a; /* Adam: beta1; RMSprop: alpha; SGD: momentum, 1 - dampening */
     double b, one_minus_b; /* Adam: beta2; RMSprop: momentum, - */
     double eps;
-    double rate;           /* what the step is multiplied by: lr, bias-corrected or decayed */
-    double root_scale;     /* Adam: 1 / sqrt(1 - beta2^t) */
-    double shrink;         /* AdamW: 1 - lr wd */
-    bool first;            /* SGD: buf = g, undamped */
+    double rate;       /* what the step is multiplied by: lr, bias-corrected or decayed */
+    double root_scale; /* Adam: 1 / sqrt(1 - beta2^t) */
+    double shrink;     /* AdamW: 1 - lr wd */
+    bool first;        /* SGD: buf = g, undamped */
 } tni_optim_scalars;
 
-static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o, const tni_optim_tensor *t)
+static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o,
+                                                     const tni_optim_tensor *t)
 {
-    tni_optim_scalars s = {0};
+    tni_optim_scalars s = { 0 };
     s.wd = t->weight_decay;
     s.a = o->beta1;
     s.one_minus_a = 1.0 - (o->kind == TNI_SGD ? o->beta2 : o->beta1);
@@ -55,10 +57,11 @@ static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o, co
 
 #endif
 
-/* buf = momentum buf + (1 - dampening) g, the first time g; the step is buf, with Nesterov g + momentum buf.
- * Sutskever et al. (2013), section 2. buf NULL: no momentum. */
-TN_FN void TNI_OPTIM(tni_sgd)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *buf, TNI_OPTIM_REAL momentum,
-                              TNI_OPTIM_REAL one_minus_dampening, TNI_OPTIM_REAL lr, bool first, bool nesterov)
+/* buf = momentum buf + (1 - dampening) g, the first time g; the step is buf, with Nesterov g +
+ * momentum buf. Sutskever et al. (2013), section 2. buf NULL: no momentum. */
+TN_FN void TNI_OPTIM(tni_sgd)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *buf,
+                              TNI_OPTIM_REAL momentum, TNI_OPTIM_REAL one_minus_dampening,
+                              TNI_OPTIM_REAL lr, bool first, bool nesterov)
 {
     if (buf) {
         TNI_OPTIM_REAL moved = first ? g : momentum * *buf + one_minus_dampening * g;
@@ -68,13 +71,14 @@ TN_FN void TNI_OPTIM(tni_sgd)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REA
     *p -= lr * g;
 }
 
-/* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= rate m / (sqrt(v) root_scale + eps), where
- * rate = lr / (1 - b1^t) and root_scale = 1 / sqrt(1 - b2^t); with vmax (AMSGrad) its running maximum stands
- * for v. Kingma and Ba (2015), algorithm 1; Reddi et al. (2018), algorithm 2. */
-TN_FN void TNI_OPTIM(tni_adam)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *m, TNI_OPTIM_REAL *v,
-                               TNI_OPTIM_REAL *vmax, TNI_OPTIM_REAL b1, TNI_OPTIM_REAL one_minus_b1,
-                               TNI_OPTIM_REAL b2, TNI_OPTIM_REAL one_minus_b2, TNI_OPTIM_REAL eps,
-                               TNI_OPTIM_REAL rate, TNI_OPTIM_REAL root_scale)
+/* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= rate m / (sqrt(v) root_scale + eps), where rate
+ * = lr / (1 - b1^t) and root_scale = 1 / sqrt(1 - b2^t); with vmax (AMSGrad) its running maximum
+ * stands for v. Kingma and Ba (2015), algorithm 1; Reddi et al. (2018), algorithm 2. */
+TN_FN void TNI_OPTIM(tni_adam)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *m,
+                               TNI_OPTIM_REAL *v, TNI_OPTIM_REAL *vmax, TNI_OPTIM_REAL b1,
+                               TNI_OPTIM_REAL one_minus_b1, TNI_OPTIM_REAL b2,
+                               TNI_OPTIM_REAL one_minus_b2, TNI_OPTIM_REAL eps, TNI_OPTIM_REAL rate,
+                               TNI_OPTIM_REAL root_scale)
 {
     TNI_OPTIM_REAL mean = b1 * *m + one_minus_b1 * g;
     TNI_OPTIM_REAL square = b2 * *v + one_minus_b2 * g * g;
@@ -87,11 +91,13 @@ TN_FN void TNI_OPTIM(tni_adam)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_RE
     *p -= rate * mean / (TNI_OPTIM_SQRT(square) * root_scale + eps);
 }
 
-/* v = a v + (1-a) g^2; centered (average not NULL): its variance, v - average^2; then by d = sqrt(.) + eps,
- * through a momentum buffer unless buf is NULL. Hinton, Coursera lecture 6e (2012); Graves (2013), eq. 38-45 */
-TN_FN void TNI_OPTIM(tni_rmsprop)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *v, TNI_OPTIM_REAL *average,
-                                  TNI_OPTIM_REAL *buf, TNI_OPTIM_REAL a, TNI_OPTIM_REAL one_minus_a,
-                                  TNI_OPTIM_REAL momentum, TNI_OPTIM_REAL eps, TNI_OPTIM_REAL lr)
+/* v = a v + (1-a) g^2; centered (average not NULL): its variance, v - average^2; then by d =
+ * sqrt(.) + eps, through a momentum buffer unless buf is NULL. Hinton, Coursera lecture 6e (2012);
+ * Graves (2013), eq. 38-45 */
+TN_FN void TNI_OPTIM(tni_rmsprop)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *v,
+                                  TNI_OPTIM_REAL *average, TNI_OPTIM_REAL *buf, TNI_OPTIM_REAL a,
+                                  TNI_OPTIM_REAL one_minus_a, TNI_OPTIM_REAL momentum,
+                                  TNI_OPTIM_REAL eps, TNI_OPTIM_REAL lr)
 {
     TNI_OPTIM_REAL square = a * *v + one_minus_a * g * g;
     *v = square;
@@ -108,9 +114,10 @@ TN_FN void TNI_OPTIM(tni_rmsprop)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM
     *p -= lr * step;
 }
 
-/* s += g^2, p -= rate g / (sqrt(s) + eps), rate = lr / (1 + (t-1) lr_decay). Duchi et al. (2011), figure 1 */
-TN_FN void TNI_OPTIM(tni_adagrad)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *sum, TNI_OPTIM_REAL eps,
-                                  TNI_OPTIM_REAL rate)
+/* s += g^2, p -= rate g / (sqrt(s) + eps), rate = lr / (1 + (t-1) lr_decay). Duchi et al. (2011),
+ * figure 1 */
+TN_FN void TNI_OPTIM(tni_adagrad)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *sum,
+                                  TNI_OPTIM_REAL eps, TNI_OPTIM_REAL rate)
 {
     TNI_OPTIM_REAL total = *sum + g * g;
     *sum = total;

@@ -1,10 +1,11 @@
 /*
- * philox.h - Philox 4x32-10, the counter-based generator behind dropout masks, one text for C and CUDA.
+ * philox.h - Philox 4x32-10, the counter-based generator behind dropout masks, one text for C and
+ * CUDA.
  *
- * A counter of 128 bits and a key of 64 give four words, each by ten rounds of two 32 x 32 -> 64 bit
- * products; no state, so element i of a tensor can be drawn anywhere, in any order, on any device.
- * Source: Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011), section 4.3;
- * constants and known answers of its reference code (Random123).
+ * A counter of 128 bits and a key of 64 give four words, each by ten rounds of two 32 x 32 -> 64
+ * bit products; no state, so element i of a tensor can be drawn anywhere, in any order, on any
+ * device. Source: Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC
+ * 2011), section 4.3; constants and known answers of its reference code (Random123).
  */
 #ifndef TNI_PHILOX_H
 #define TNI_PHILOX_H
@@ -20,7 +21,8 @@
 #define TNI_PHILOX_W1 0xBB67AE85u
 
 /* Counter (c0, c1, c2, c3), key (k0, k1): the four words are left in *c0 .. *c3. */
-TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0, uint32_t k1)
+TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
+                          uint32_t k1)
 {
     uint32_t a = *c0, b = *c1, c = *c2, d = *c3;
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
@@ -43,7 +45,8 @@ TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3
 }
 
 /* The four words of one 64-bit counter under a 64-bit seed. */
-TN_FN void tni_philox(uint64_t seed, uint64_t counter, uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
+TN_FN void tni_philox(uint64_t seed, uint64_t counter, uint32_t *w0, uint32_t *w1, uint32_t *w2,
+                      uint32_t *w3)
 {
     *w0 = (uint32_t)counter;
     *w1 = (uint32_t)(counter >> 32);
@@ -58,8 +61,8 @@ TN_FN float tni_philox_uniform(uint32_t word)
     return (float)(word >> 8) * (1.0f / 16777216.0f);
 }
 
-/* uniform(word) >= p if and only if (word >> 8) >= tni_philox_threshold(p), for p in [0, 1]: dropout keeps
- * an element in integers, so that f32, f64 and every device drop the same ones. */
+/* uniform(word) >= p if and only if (word >> 8) >= tni_philox_threshold(p), for p in [0, 1]:
+ * dropout keeps an element in integers, so that f32, f64 and every device drop the same ones. */
 TN_FN uint32_t tni_philox_threshold(double p)
 {
     double scaled = p * 16777216.0;

@@ -1,14 +1,14 @@
 /*
  * batch_norm.c - y = w (x - mean) / sqrt(var + eps) + b per channel (axis 1), over all other axes.
  *
- * Training: mean and biased variance of the batch. With xh = (x - mean) r, r = 1 / sqrt(var + eps) and sums
- * over the N values of a channel: db = sum dy, dw = sum dy xh, dx = w r (dy - db / N - xh dw / N), as in
- * layer_norm.c. Otherwise mean and var are constants (the running ones): dx = w r dy.
- * Source: Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2.
+ * Training: mean and biased variance of the batch. With xh = (x - mean) r, r = 1 / sqrt(var + eps)
+ * and sums over the N values of a channel: db = sum dy, dw = sum dy xh, dx = w r (dy - db / N - xh
+ * dw / N), as in layer_norm.c. Otherwise mean and var are constants (the running ones): dx = w r
+ * dy. Source: Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2.
  *
- * The op keeps its own mean and r, never the running buffers: these may move again before backward. It
- * writes where they move to into outputs of its own; tn_batch_norm copies those into the buffers once
- * nothing can fail any more.
+ * The op keeps its own mean and r, never the running buffers: these may move again before backward.
+ * It writes where they move to into outputs of its own; tn_batch_norm copies those into the buffers
+ * once nothing can fail any more.
  */
 #include "autograd/ops/rows.h"
 
@@ -19,22 +19,24 @@ typedef struct bn_args {
     double momentum, eps;
 } bn_args;
 
-/* ---- forward ----------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static tn_status check_vectors(const tni_call *c)
 {
-    static const char *const name[INPUTS] = {"x", "weight", "bias", "running_mean", "running_var"};
+    static const char *const name[INPUTS] = { "x", "weight", "bias", "running_mean",
+                                              "running_var" };
     const tn_tensor *x = c->in[X];
     int64_t channels = x->shape.size[1];
     for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* running sizes first: what PyTorch reports */
         const tn_tensor *t = c->in[i];
         if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels)) {
-            return tni_op_error(c, TN_E_SHAPE, "x %s has %lld channels, %s %s: want [%lld]", tni_text(x),
-                                (long long)channels, name[i], tni_shape_text(&t->shape), (long long)channels);
+            return tni_op_error(c, TN_E_SHAPE, "x %s has %lld channels, %s %s: want [%lld]",
+                                tni_text(x), (long long)channels, name[i],
+                                tni_shape_text(&t->shape), (long long)channels);
         }
         if (!tni_none(t) && !tn_dtype_is_float(t->dtype)) {
-            return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i], tn_dtype_name(t->dtype),
-                                tn_dtype_name(x->dtype));
+            return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i],
+                                tn_dtype_name(t->dtype), tn_dtype_name(x->dtype));
         }
     }
     return TN_OK;
@@ -52,20 +54,22 @@ static tn_status bn_shape(tni_call *c)
         return status;
     }
     if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR])) {
-        return tni_op_error(c, TN_E_INVALID, "only one of running_mean and running_var is given: want both or "
-                                             "neither");
+        return tni_op_error(c, TN_E_INVALID,
+                            "only one of running_mean and running_var is given: want both or "
+                            "neither");
     }
     if (!args->training && tni_none(c->in[RUNNING_MEAN])) {
-        return tni_op_error(c, TN_E_INVALID, "not training and without running statistics: want running_mean and "
-                                             "running_var, or training");
+        return tni_op_error(c, TN_E_INVALID,
+                            "not training and without running statistics: want running_mean and "
+                            "running_var, or training");
     }
     tn_shape others = x->shape;
     others.size[1] = 1;
     if (args->training && tni_shape_numel(&others) == 1) {
-        return tni_op_error(c, TN_E_SHAPE, "x %s has one value per channel: want more when training",
-                            tni_text(x));
+        return tni_op_error(c, TN_E_SHAPE,
+                            "x %s has one value per channel: want more when training", tni_text(x));
     }
-    tni_spec channel = {.dtype = x->dtype, .shape = tn_shape_of(1, &x->shape.size[1])};
+    tni_spec channel = { .dtype = x->dtype, .shape = tn_shape_of(1, &x->shape.size[1]) };
     c->n_saved = 2; /* mean and r */
     c->saved_spec[0] = channel;
     c->saved_spec[1] = channel;
@@ -108,19 +112,20 @@ static tn_status bn_forward(tni_call *c)
     tni_array to = rows_array(c->out[0], 3, n, channels, s);
     tni_array mean = rows_array(c->saved[0], 1, channels, 0, 0);
     tni_array rstd = rows_array(c->saved[1], 1, channels, 0, 0);
-    return ROWS_KERNEL(c->op, x, batch_norm, &to, &mean, &rstd, &from, &channel[WEIGHT], &channel[BIAS],
-                       &channel[RUNNING_MEAN], &channel[RUNNING_VAR], args->training, args->momentum, args->eps);
+    return ROWS_KERNEL(c->op, x, batch_norm, &to, &mean, &rstd, &from, &channel[WEIGHT],
+                       &channel[BIAS], &channel[RUNNING_MEAN], &channel[RUNNING_VAR],
+                       args->training, args->momentum, args->eps);
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 static void bn_backward_composed(tni_grad *g)
 {
     const bn_args *args = g->args;
     int rank = g->in[X].shape.rank;
-    int axes[TN_MAX_RANK] = {0};
+    int axes[TN_MAX_RANK] = { 0 };
     int n = 1;
-    tn_shape over = {.rank = rank - 1}; /* a vector over the channels, to broadcast against x */
+    tn_shape over = { .rank = rank - 1 }; /* a vector over the channels, to broadcast against x */
     for (int d = 2; d < rank; d++) {
         axes[n++] = d;
         over.size[d - 1] = 1;
@@ -181,15 +186,16 @@ static tn_status bn_backward(tni_grad *g)
                 return tni_pending();
             }
         }
-        grad[i] = i == X ? rows_array(g->dx[X], 3, n, channels, s) : rows_array(g->dx[i], 1, channels, 0, 0);
+        grad[i] = i == X ? rows_array(g->dx[X], 3, n, channels, s)
+                         : rows_array(g->dx[i], 1, channels, 0, 0);
     }
     tni_array from = rows_array(x, 3, n, channels, s);
     tni_array out = rows_array(dy, 3, n, channels, s);
     tni_array mean = rows_array(g->saved[0], 1, channels, 0, 0);
     tni_array rstd = rows_array(g->saved[1], 1, channels, 0, 0);
     tni_array w = rows_array(weight, 1, channels, 0, 0);
-    return ROWS_KERNEL(g->op, x, batch_norm_grad, &grad[X], &grad[WEIGHT], &grad[BIAS], &out, &from, &mean, &rstd,
-                       &w, args->training);
+    return ROWS_KERNEL(g->op, x, batch_norm_grad, &grad[X], &grad[WEIGHT], &grad[BIAS], &out, &from,
+                       &mean, &rstd, &w, args->training);
 }
 
 static const tn_op batch_norm_op = {
@@ -197,13 +203,13 @@ static const tn_op batch_norm_op = {
     .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
     .arity = INPUTS,
     .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
-    .reads = {TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0},
+    .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
     .shape = bn_shape,
     .forward = bn_forward,
     .backward = bn_backward,
 };
 
-/* ---- the function ------------------------------------------------------------------------------------ */
+/* ---- the function ---------------------------------------------------------------------------- */
 
 /* Overwrites a running buffer with what it has become. */
 static tn_status commit(tn_tensor *running, const tn_tensor *next)
@@ -223,12 +229,14 @@ static tn_tensor *without_history(tn_tensor *t)
 tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *running_mean,
                          tn_tensor *running_var, bool training, double momentum, double eps)
 {
-    bn_args args = {training, momentum, eps};
+    bn_args args = { training, momentum, eps };
     bool moves = training && running_mean && !tni_none(running_mean);
     tn_scope scope = tn_scope_begin();
-    tn_tensor *in[INPUTS] = {x, weight, bias, without_history(running_mean), without_history(running_var)};
-    tn_tensor *out[3] = {NULL};
-    tn_status status = tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
+    tn_tensor *in[INPUTS] = { x, weight, bias, without_history(running_mean),
+                              without_history(running_var) };
+    tn_tensor *out[3] = { NULL };
+    tn_status status =
+        tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
     if (status == TN_OK && moves) {
         status = commit(running_mean, out[1]);
     }

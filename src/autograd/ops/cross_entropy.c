@@ -1,15 +1,17 @@
 /*
  * cross_entropy.c - minus the logarithm of the probability that softmax gives to the right class.
  *
- * Per row, with class weights w (1 without), label smoothing e, C classes, log p = x - logsumexp(x):
+ * Per row, with class weights w (1 without), label smoothing e, C classes, log p = x -
+ * logsumexp(x):
  *   loss = (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c])
  * and, as d(-log p[j])/dx = p - onehot(j),
  *   dx = (1 - e) w[t] (p - onehot(t)) + e / C (p sum(w) - w).
  * The mean divides by the sum of w[t] over the rows that are not ignored; NaN when there are none.
- * Source: Goodfellow et al., Deep Learning (2016), section 6.2.2.3; Szegedy et al. (2016), section 7.
+ * Source: Goodfellow et al., Deep Learning (2016), section 6.2.2.3; Szegedy et al. (2016), section
+ * 7.
  *
- * The op yields the loss of each row, and its weight, without materialising p; logsumexp is kept. The
- * reduction is composed. Probabilities as targets are composed of log_softmax.
+ * The op yields the loss of each row, and its weight, without materialising p; logsumexp is kept.
+ * The reduction is composed. Probabilities as targets are composed of log_softmax.
  */
 #include "autograd/ops/rows.h"
 
@@ -25,8 +27,8 @@ typedef struct ce_sizes {
 
 static ce_sizes sizes_of(const tn_shape *logits, int axis)
 {
-    return (ce_sizes){rows_count(logits, 0, axis), logits->size[axis],
-                      rows_count(logits, axis + 1, logits->rank)};
+    return (ce_sizes){ rows_count(logits, 0, axis), logits->size[axis],
+                       rows_count(logits, axis + 1, logits->rank) };
 }
 
 static tn_status ce_shape(tni_call *c)
@@ -55,14 +57,14 @@ static tn_status ce_forward(tni_call *c)
     tni_array loss = rows_array(c->out[0], 2, s.n, s.d, 0);
     tni_array row_weight = rows_array(c->out[1], 2, s.n, s.d, 0);
     tni_array lse = rows_array(c->saved[0], 2, s.n, s.d, 0);
-    return ROWS_KERNEL(c->op, x, cross_entropy, &loss, &row_weight, &lse, &from, &ids, &w, args->smoothing,
-                       args->ignore);
+    return ROWS_KERNEL(c->op, x, cross_entropy, &loss, &row_weight, &lse, &from, &ids, &w,
+                       args->smoothing, args->ignore);
 }
 
 /* A vector over the classes, shaped to broadcast against logits. */
 static tn_tensor *over_classes(tn_tensor *vector, int rank, int axis)
 {
-    tn_shape shape = {.rank = rank - axis};
+    tn_shape shape = { .rank = rank - axis };
     if (!vector) {
         return NULL;
     }
@@ -86,7 +88,8 @@ static tn_tensor *ce_grad_composed(const tni_grad *g)
 
     tn_tensor *ignored = tni_ignored_rows(target, args->ignore);
     tn_tensor *safe = tn_masked_fill(target, ignored, 0);
-    tn_tensor *ids = over_classes(tn_to(tn_arange(0, (double)classes, 1, TN_I64), tn_device_of(x)), rank, args->axis);
+    tn_tensor *ids = tn_to(tn_arange(0, (double)classes, 1, TN_I64), tn_device_of(x));
+    ids = over_classes(ids, rank, args->axis);
     tn_tensor *onehot = tn_to_dtype(tn_eq(tn_unsqueeze(safe, args->axis), ids), dtype);
     tn_tensor *drow = tn_unsqueeze(tn_masked_fill(tni_dy(g, 0), ignored, 0), args->axis);
     tn_tensor *p = tn_softmax(x, args->axis);
@@ -162,8 +165,8 @@ static tn_status ce_backward(tni_grad *g)
     tni_array w = rows_array(weight, 1, s.c, 0, 0);
     tni_array lse = rows_array(g->saved[0], 2, s.n, s.d, 0);
     g->dx[0] = dx;
-    return ROWS_KERNEL(g->op, dx, cross_entropy_grad, &to, &drow, &lse, &from, &ids, &w, args->smoothing,
-                       args->ignore);
+    return ROWS_KERNEL(g->op, dx, cross_entropy_grad, &to, &drow, &lse, &from, &ids, &w,
+                       args->smoothing, args->ignore);
 }
 
 static const tn_op cross_entropy_op = {
@@ -171,13 +174,13 @@ static const tn_op cross_entropy_op = {
     .formula = "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
     .arity = 3,
     .optional = TNI_X(2),
-    .reads = {TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED},
+    .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
     .shape = ce_shape,
     .forward = ce_forward,
     .backward = ce_backward,
 };
 
-/* ---- class ids ------------------------------------------------------------------------------------- */
+/* ---- class ids ------------------------------------------------------------------------------- */
 
 /* target's shape is logits' shape without an axis */
 static bool lacks_axis(const tn_tensor *logits, const tn_tensor *target, int axis)
@@ -204,43 +207,47 @@ int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tenso
         return rank - 1;
     }
     if (rank == 0) {
-        tni_error(TN_E_SHAPE, "%s: logits [], target %s: want logits [N,C] or [C]", function, tni_text(target));
+        tni_error(TN_E_SHAPE, "%s: logits [], target %s: want logits [N,C] or [C]", function,
+                  tni_text(target));
         return -1;
     }
-    tn_shape want = {.rank = rank - 1};
+    tn_shape want = { .rank = rank - 1 };
     for (int d = 0; d < rank - 1; d++) {
         want.size[d] = logits->shape.size[d < axis ? d : d + 1];
     }
-    tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits), tni_text(target),
-              tni_shape_text(&want));
+    tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits),
+              tni_text(target), tni_shape_text(&want));
     return -1;
 }
 
-tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o, int64_t classes,
-                                  const tn_tensor *logits)
+tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
+                                  int64_t classes, const tn_tensor *logits)
 {
     const tn_tensor *weight = rows_weight(o);
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1)) {
-        return tni_error(TN_E_INVALID, "%s: label_smoothing %g: want 0 to 1", function, o->label_smoothing);
+        return tni_error(TN_E_INVALID, "%s: label_smoothing %g: want 0 to 1", function,
+                         o->label_smoothing);
     }
     if ((int)o->reduction < TN_MEAN || (int)o->reduction > TN_NO_REDUCTION) {
-        return tni_error(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION", function,
-                         (int)o->reduction);
+        return tni_error(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
+                         function, (int)o->reduction);
     }
     if (tni_none(weight)) {
         return TN_OK;
     }
     if (weight->shape.rank != 1 || weight->shape.size[0] != classes) {
-        return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%lld]", function, tni_text(logits),
-                         tni_text(weight), (long long)classes);
+        return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%lld]", function,
+                         tni_text(logits), tni_text(weight), (long long)classes);
     }
     if (weight->dtype != logits->dtype) {
         return tni_error(TN_E_DTYPE, "%s: logits %s, weight %s: want one dtype", function,
                          tn_dtype_name(logits->dtype), tn_dtype_name(weight->dtype));
     }
     if (weight->requires_grad && tn_grad_enabled()) {
-        return tni_error(TN_E_INVALID, "%s: weight %s requires grad: want tn_detach(weight), class weights get "
-                                       "no gradient", function, tni_text(weight));
+        return tni_error(
+            TN_E_INVALID,
+            "%s: weight %s requires grad: want tn_detach(weight), weights get no gradient",
+            function, tni_text(weight));
     }
     return TN_OK;
 }
@@ -252,11 +259,12 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
         return NULL;
     }
     int axis = tni_class_axis("tn_cross_entropy", logits, target);
-    if (axis < 0 || tni_check_class_options("tn_cross_entropy", o, logits->shape.size[axis], logits) != TN_OK) {
+    if (axis < 0 ||
+        tni_check_class_options("tn_cross_entropy", o, logits->shape.size[axis], logits) != TN_OK) {
         return NULL;
     }
-    ce_args args = {axis, o->label_smoothing, rows_ignore(o)};
-    tn_tensor *in[3] = {logits, target, rows_weight(o)};
+    ce_args args = { axis, o->label_smoothing, rows_ignore(o) };
+    tn_tensor *in[3] = { logits, target, rows_weight(o) };
     tn_tensor *out[2]; /* loss and weight per row */
     if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
         return NULL;
@@ -271,21 +279,26 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
     return tn_div(sum, tn_sum(tn_detach(out[1]), NULL, 0, false));
 }
 
-/* ---- probabilities ------------------------------------------------------------------------------------ */
+/* ---- probabilities --------------------------------------------------------------------------- */
 
 /* loss = -sum_c w[c] q[c] log p[c], q = (1 - e) target + e / C; the mean is over rows */
-static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target, const tn_cross_entropy_options *o)
+static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
+                                const tn_cross_entropy_options *o)
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
     if (o->use_ignore_index) {
-        return tni_fail(TN_E_INVALID, "tn_cross_entropy: ignore_index %lld with probabilities as target: want "
-                                      "class ids, or no ignore_index", (long long)o->ignore_index);
+        return tni_fail(TN_E_INVALID,
+                        "tn_cross_entropy: ignore_index %lld with probabilities as target: want "
+                        "class ids, or no ignore_index",
+                        (long long)o->ignore_index);
     }
     if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape)) {
-        return tni_fail(TN_E_SHAPE, "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
-                                    "shape, or i64 class ids", tni_text(logits), tni_text(target),
-                        tn_dtype_name(target->dtype));
+        return tni_fail(
+            TN_E_SHAPE,
+            "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
+            "shape, or i64 class ids",
+            tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
     }
     if (logits->dtype != target->dtype) {
         return tni_fail(TN_E_DTYPE, "tn_cross_entropy: logits %s, target %s: want one dtype",
@@ -312,7 +325,8 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
         return NULL;
     }
     if (tni_none(logits) || tni_none(target)) {
-        return tni_fail(TN_E_INVALID, "tn_cross_entropy: logits or target is TN_NONE: want tensors");
+        return tni_fail(TN_E_INVALID,
+                        "tn_cross_entropy: logits or target is TN_NONE: want tensors");
     }
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = tn_dtype_is_float(target->dtype) ? probabilities(logits, target, &o)
@@ -322,5 +336,5 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
 {
-    return tn_cross_entropy_with(logits, target, (tn_cross_entropy_options){0});
+    return tn_cross_entropy_with(logits, target, (tn_cross_entropy_options){ 0 });
 }

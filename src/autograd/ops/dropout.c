@@ -1,8 +1,9 @@
 /*
  * dropout.c - y = x m, each m independently 0 with probability p, else 1 / (1 - p): E[y] = x.
  *
- * Linear in x, so dx = dy m: the same op with the same mask, which is not kept but drawn again from the
- * counters (seed, offset) that forward reserved. Source: Srivastava et al. (2014), section 10 (scaling).
+ * Linear in x, so dx = dy m: the same op with the same mask, which is not kept but drawn again from
+ * the counters (seed, offset) that forward reserved. Source: Srivastava et al. (2014), section 10
+ * (scaling).
  */
 #include "autograd/ops/rows.h"
 
@@ -50,8 +51,9 @@ tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
     if (!training || p == 0) {
         return x;
     }
-    dropout_args args = {.p = p};
-    if (tn_dtype_is_float(x->dtype) && !tni_none(x)) { /* else apply refuses it: the counter stays */
+    dropout_args args = { .p = p };
+    /* what apply refuses moves no counter */
+    if (tn_dtype_is_float(x->dtype) && !tni_none(x)) {
         tni_philox_take(((uint64_t)tni_shape_numel(&x->shape) + 3) / 4, &args.seed, &args.offset);
     }
     return tni_apply(&dropout_op, &args, sizeof args, 1, &x);

@@ -1,9 +1,10 @@
 /*
  * embedding.c - y[...] = weight[index[...]]: rows of weight [V, D] by id.
  *
- * A product with one-hot rows, without the product: dweight[v] = sum of dy over the places where index is v;
- * ids that occur several times add up, in the order of the index. The padding row receives none (forward
- * reads it like any other). Source: Mikolov et al. (2013), section 2.1 (projection layer).
+ * A product with one-hot rows, without the product: dweight[v] = sum of dy over the places where
+ * index is v; ids that occur several times add up, in the order of the index. The padding row
+ * receives none (forward reads it like any other). Source: Mikolov et al. (2013), section 2.1
+ * (projection layer).
  */
 #include "autograd/ops/rows.h"
 
@@ -11,7 +12,7 @@ static const tn_op embedding_op = {
     .name = "embedding",
     .formula = "y[r] = weight[index[r]]",
     .arity = 2,
-    .reads = {TNI_X(1)},
+    .reads = { TNI_X(1) },
     .shape = tni_take_shape,
     .forward = tni_take_forward,
     .backward = tni_take_backward,
@@ -27,10 +28,11 @@ tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_ind
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));
     }
     if (padding_index < -1 || padding_index >= weight->shape.size[0]) {
-        return tni_fail(TN_E_INDEX, "tn_embedding: padding_index %lld, weight %s: want 0..%lld, or -1 for none",
-                        (long long)padding_index, tni_text(weight), (long long)weight->shape.size[0] - 1);
+        return tni_fail(
+            TN_E_INDEX, "tn_embedding: padding_index %lld, weight %s: want 0..%lld, or -1 for none",
+            (long long)padding_index, tni_text(weight), (long long)weight->shape.size[0] - 1);
     }
-    tni_take_args args = {0, padding_index, weight->shape};
-    tn_tensor *in[2] = {weight, index};
+    tni_take_args args = { 0, padding_index, weight->shape };
+    tn_tensor *in[2] = { weight, index };
     return tni_apply(&embedding_op, &args, sizeof args, 2, in);
 }

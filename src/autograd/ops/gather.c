@@ -5,12 +5,12 @@
  *   scatter_add  y = x, y[index[i][j]][j] += s[i][j]    (axis 0)   dx = dy, ds = gather(dy, index)
  *   take         y[r] = x[index[r]] (whole slices)                 dx = take_add(dy, index)
  *   take_add     y = 0, y[index[r]] += x[r]                        dx = take(dy, index)
- * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so second
- * derivatives need no text of their own. take serves index_select and embedding.
+ * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so
+ * second derivatives need no text of their own. take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
 
-/* ---- indices ----------------------------------------------------------------------------------------- */
+/* ---- indices --------------------------------------------------------------------------------- */
 
 tn_status tni_name_index_error(const tn_op *op, tn_status status)
 {
@@ -40,7 +40,7 @@ tn_tensor *tni_index_arg(const char *function, tn_tensor *index)
     return index;
 }
 
-/* ---- gather and scatter_add ---------------------------------------------------------------------------- */
+/* ---- gather and scatter_add ------------------------------------------------------------------ */
 
 typedef struct axis_args {
     int axis;
@@ -58,8 +58,10 @@ static tn_status check_index_shape(const tni_call *c, int axis)
         fits = d == axis || index->shape.size[d] <= x->shape.size[d];
     }
     if (!fits) {
-        return tni_op_error(c, TN_E_SHAPE, "x %s, index %s, axis %d: want an index of x's rank, at most x's sizes "
-                                           "on the other axes", tni_text(x), tni_text(index), axis);
+        return tni_op_error(c, TN_E_SHAPE,
+                            "x %s, index %s, axis %d: want an index of x's rank, at most x's sizes "
+                            "on the other axes",
+                            tni_text(x), tni_text(index), axis);
     }
     return TN_OK;
 }
@@ -78,7 +80,8 @@ static tn_status gather_forward(tni_call *c)
     tni_array y = tni_array_of(c->out[0]);
     tni_array x = tni_array_of(c->in[0]);
     tni_array index = tni_array_of(c->in[1]);
-    return tni_name_index_error(c->op, ROWS_KERNEL(c->op, c->in[0], gather, &y, &x, &index, args->axis));
+    return tni_name_index_error(c->op,
+                                ROWS_KERNEL(c->op, c->in[0], gather, &y, &x, &index, args->axis));
 }
 
 static tn_status gather_backward(tni_grad *g)
@@ -94,7 +97,7 @@ static const tn_op gather_op = {
     .formula = "y[i][j] = x[index[i][j]][j] for axis 0",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
-    .reads = {TNI_X(1)},
+    .reads = { TNI_X(1) },
     .shape = gather_shape,
     .forward = gather_forward,
     .backward = gather_backward,
@@ -106,8 +109,8 @@ static tn_status scatter_add_shape(tni_call *c)
     const tn_tensor *index = c->in[1];
     const tn_tensor *source = c->in[2];
     if (!tni_shape_equal(&index->shape, &source->shape)) {
-        return tni_op_error(c, TN_E_SHAPE, "index %s, source %s: want equal shapes", tni_text(index),
-                            tni_text(source));
+        return tni_op_error(c, TN_E_SHAPE, "index %s, source %s: want equal shapes",
+                            tni_text(index), tni_text(source));
     }
     if (!tn_dtype_is_float(source->dtype)) {
         return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
@@ -146,7 +149,7 @@ static const tn_op scatter_add_op = {
     .name = "scatter_add",
     .formula = "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
     .arity = 3,
-    .reads = {0, 0, TNI_X(1)},
+    .reads = { 0, 0, TNI_X(1) },
     .shape = scatter_add_shape,
     .forward = scatter_add_forward,
     .backward = scatter_add_backward,
@@ -154,8 +157,8 @@ static const tn_op scatter_add_op = {
 
 static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    axis_args args = {axis};
-    tn_tensor *in[3] = {x, index, source};
+    axis_args args = { axis };
+    tn_tensor *in[3] = { x, index, source };
     return tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
 }
 
@@ -165,8 +168,8 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
     if (!index) {
         return NULL;
     }
-    axis_args args = {tni_axis("tn_gather", axis, x->shape.rank)};
-    tn_tensor *in[2] = {x, index};
+    axis_args args = { tni_axis("tn_gather", axis, x->shape.rank) };
+    tn_tensor *in[2] = { x, index };
     return args.axis < 0 ? NULL : tni_apply(&gather_op, &args, sizeof args, 2, in);
 }
 
@@ -180,7 +183,7 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
     return axis < 0 ? NULL : scatter(x, axis, index, source);
 }
 
-/* ---- take and take_add ----------------------------------------------------------------------------------- */
+/* ---- take and take_add ----------------------------------------------------------------------- */
 
 /* [outer, V, inner] of the shape taken from; n is the number of indices */
 typedef struct take_sizes {
@@ -190,8 +193,8 @@ typedef struct take_sizes {
 static take_sizes take_sizes_of(const tni_take_args *args, const tn_tensor *index)
 {
     const tn_shape *s = &args->shape;
-    return (take_sizes){rows_count(s, 0, args->axis), s->size[args->axis], tni_shape_numel(&index->shape),
-                        rows_count(s, args->axis + 1, s->rank)};
+    return (take_sizes){ rows_count(s, 0, args->axis), s->size[args->axis],
+                         tni_shape_numel(&index->shape), rows_count(s, args->axis + 1, s->rank) };
 }
 
 tn_status tni_take_shape(tni_call *c)
@@ -235,7 +238,7 @@ tn_status tni_take_forward(tni_call *c)
 
 tn_status tni_take_backward(tni_grad *g)
 {
-    tn_tensor *in[2] = {g->dy, g->x[1]};
+    tn_tensor *in[2] = { g->dy, g->x[1] };
     g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
     return TN_OK;
 }
@@ -245,7 +248,7 @@ static const tn_op index_select_op = {
     .formula = "y[r] = x[index[r]] for axis 0",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
-    .reads = {TNI_X(1)},
+    .reads = { TNI_X(1) },
     .shape = tni_take_shape,
     .forward = tni_take_forward,
     .backward = tni_take_backward,
@@ -271,7 +274,7 @@ static tn_status take_add_forward(tni_call *c)
     tni_array to = rows_array(c->out[0], 3, s.outer, s.v, s.inner);
     tni_array from = rows_array(y, 3, s.outer, s.n, s.inner);
     tni_array ids = rows_array(index, 1, s.n, 0, 0);
-    tn_status status = ROWS_KERNEL(c->op, y, fill, &to, (tni_number){0});
+    tn_status status = ROWS_KERNEL(c->op, y, fill, &to, (tni_number){ 0 });
     if (status == TN_OK) {
         status = ROWS_KERNEL(c->op, y, take_add, &to, &from, &ids, args->skip);
     }
@@ -283,7 +286,7 @@ static tn_status take_add_backward(tni_grad *g)
 {
     const tni_take_args *args = g->args;
     tn_tensor *index = g->x[1];
-    tn_tensor *in[2] = {g->dy, index};
+    tn_tensor *in[2] = { g->dy, index };
     tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
     if (args->skip >= 0) {
         tn_shape shape = index->shape; /* ones behind it, for the axes behind args->axis */
@@ -300,7 +303,7 @@ const tn_op tni_op_take_add = {
     .name = "take_add",
     .formula = "y = 0; y[index[r]] += x[r] for axis 0",
     .arity = 2,
-    .reads = {TNI_X(1)},
+    .reads = { TNI_X(1) },
     .shape = take_add_shape,
     .forward = take_add_forward,
     .backward = take_add_backward,
@@ -315,7 +318,7 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     if (index->shape.rank != 1) {
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
     }
-    tni_take_args args = {tni_axis("tn_index_select", axis, x->shape.rank), -1, x->shape};
-    tn_tensor *in[2] = {x, index};
+    tni_take_args args = { tni_axis("tn_index_select", axis, x->shape.rank), -1, x->shape };
+    tn_tensor *in[2] = { x, index };
     return args.axis < 0 ? NULL : tni_apply(&index_select_op, &args, sizeof args, 2, in);
 }

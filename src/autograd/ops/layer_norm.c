@@ -1,10 +1,10 @@
 /*
  * layer_norm.c - y = (x - mean) / sqrt(var + eps) * w + b over the last axes, variance biased.
  *
- * With xh = (x - mean) r, r = 1 / sqrt(var + eps), gw = dy w and means over the F normalised elements:
- * dvar/dx = 2 (x - mean) / F and dr/dvar = -r^3 / 2 give dx = r (gw - mean(gw) - xh mean(gw xh));
- * dw = dy xh and db = dy, summed over the rows. mean and r are kept.
- * Source: Ba, Kiros, Hinton, Layer Normalization (2016), section 3.
+ * With xh = (x - mean) r, r = 1 / sqrt(var + eps), gw = dy w and means over the F normalised
+ * elements: dvar/dx = 2 (x - mean) / F and dr/dvar = -r^3 / 2 give dx = r (gw - mean(gw) - xh
+ * mean(gw xh)); dw = dy xh and db = dy, summed over the rows. mean and r are kept. Source: Ba,
+ * Kiros, Hinton, Layer Normalization (2016), section 3.
  */
 #include "autograd/ops/rows.h"
 
@@ -22,8 +22,8 @@ static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char 
     }
     tn_shape want = tn_shape_of(n_axes, x->size + x->rank - n_axes);
     if (!tni_shape_equal(&t->shape, &want)) {
-        return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name, tni_text(t), name,
-                            tni_shape_text(&want));
+        return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name,
+                            tni_text(t), name, tni_shape_text(&want));
     }
     return TN_OK;
 }
@@ -33,8 +33,8 @@ static tn_status ln_shape(tni_call *c)
     const ln_args *args = c->args;
     const tn_shape *x = &c->in[0]->shape;
     if (args->n_axes < 1 || args->n_axes > x->rank) {
-        return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]), args->n_axes,
-                            x->rank);
+        return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]),
+                            args->n_axes, x->rank);
     }
     tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);
     if (status == TN_OK) {
@@ -129,7 +129,8 @@ static tn_status ln_backward(tni_grad *g)
     tni_array mean = rows_array(g->saved[0], 1, n, 0, 0);
     tni_array rstd = rows_array(g->saved[1], 1, n, 0, 0);
     tni_array w = rows_array(weight, 1, f, 0, 0);
-    return ROWS_KERNEL(g->op, x, layer_norm_grad, &grad[0], &grad[1], &grad[2], &out, &from, &mean, &rstd, &w);
+    return ROWS_KERNEL(g->op, x, layer_norm_grad, &grad[0], &grad[1], &grad[2], &out, &from, &mean,
+                       &rstd, &w);
 }
 
 static const tn_op layer_norm_op = {
@@ -137,7 +138,7 @@ static const tn_op layer_norm_op = {
     .formula = "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
     .arity = 3,
     .optional = TNI_X(1) | TNI_X(2),
-    .reads = {TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0},
+    .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },
     .shape = ln_shape,
     .forward = ln_forward,
     .backward = ln_backward,
@@ -145,7 +146,7 @@ static const tn_op layer_norm_op = {
 
 tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps)
 {
-    ln_args args = {n_axes, eps};
-    tn_tensor *in[3] = {x, weight, bias};
+    ln_args args = { n_axes, eps };
+    tn_tensor *in[3] = { x, weight, bias };
     return tni_apply(&layer_norm_op, &args, sizeof args, 3, in);
 }

@@ -1,12 +1,15 @@
 /*
  * losses.c - losses composed of other ops: their gradients, first and second, come from those.
  *
- * Each formula is written so that no branch has a kink where the function has none, and nothing cancels:
- *   nll           -w[t] log_p[t] per row, 0 on ignored rows; the mean divides by the sum of the w[t]
- *   huber(k)      m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2) outside;
- *                 Huber (1964), section 4. smooth_l1(b) is huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
- *   bce           -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) = t w softplus(-x) + (1 - t) softplus(x)
- *   kl_div        t (log t - log_p), 0 where t is 0; Kullback and Leibler (1951)
+ * Each formula is written so that no branch has a kink where the function has none, and nothing
+ * cancels:
+ *   nll        -w[t] log_p[t] per row, 0 on ignored rows; the mean divides by the sum of the w[t]
+ *   huber(k)   m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2)
+ *              outside; Huber (1964), section 4
+ *   smooth_l1  huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
+ *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is
+ *              t w softplus(-x) + (1 - t) softplus(x)
+ *   kl_div     t (log t - log_p), 0 where t is 0; Kullback and Leibler (1951)
  */
 #include <math.h>
 
@@ -18,15 +21,12 @@ static const double SOFTPLUS_LINEAR = 40.0;
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction)
 {
     switch (reduction) {
-    case TN_MEAN:
-        return tn_mean(rows, NULL, 0, false);
-    case TN_SUM:
-        return tn_sum(rows, NULL, 0, false);
-    case TN_NO_REDUCTION:
-        return rows;
+    case TN_MEAN: return tn_mean(rows, NULL, 0, false);
+    case TN_SUM: return tn_sum(rows, NULL, 0, false);
+    case TN_NO_REDUCTION: return rows;
     }
-    return tni_fail(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION", function,
-                    (int)reduction);
+    return tni_fail(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
+                    function, (int)reduction);
 }
 
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
@@ -49,7 +49,8 @@ static bool is_pair(const char *function, const tn_tensor *x, const tn_tensor *t
         return false;
     }
     if (!tni_shape_equal(&x->shape, &target->shape)) {
-        tni_fail(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function, tni_text(x), tni_text(target));
+        tni_fail(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function, tni_text(x),
+                 tni_text(target));
         return false;
     }
     if (x->dtype != target->dtype || !tn_dtype_is_float(x->dtype)) {
@@ -81,8 +82,8 @@ tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 }
 
 /* scale m (d - m / 2), m = clamp(d, -k, k) */
-static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, double k, double scale,
-                        tn_reduction reduction)
+static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, double k,
+                        double scale, tn_reduction reduction)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *d = tn_sub(x, target);
@@ -100,7 +101,8 @@ tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_re
         return NULL;
     }
     if (!(beta >= 0) || isinf(beta)) {
-        return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0", beta);
+        return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0",
+                        beta);
     }
     if (beta == 0) {
         return tn_l1_loss(x, target, reduction);
@@ -119,19 +121,25 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
     return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
 }
 
-tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight, tn_reduction reduction)
+tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
+                              tn_reduction reduction)
 {
     if (!pos_weight || !is_pair("tn_bce_with_logits", x, target)) {
         return NULL;
     }
     if (!tni_none(pos_weight)) {
         tn_shape both;
-        if (!tni_broadcast(&x->shape, &pos_weight->shape, &both) || !tni_shape_equal(&both, &x->shape)) {
-            return tni_fail(TN_E_SHAPE, "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to "
-                                        "x", tni_text(x), tni_text(pos_weight));
+        if (!tni_broadcast(&x->shape, &pos_weight->shape, &both) ||
+            !tni_shape_equal(&both, &x->shape)) {
+            return tni_fail(
+                TN_E_SHAPE,
+                "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to "
+                "x",
+                tni_text(x), tni_text(pos_weight));
         }
         if (pos_weight->dtype != x->dtype) {
-            return tni_fail(TN_E_DTYPE, "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
+            return tni_fail(TN_E_DTYPE,
+                            "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
                             tn_dtype_name(x->dtype), tn_dtype_name(pos_weight->dtype));
         }
     }
@@ -145,7 +153,8 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction));
 }
 
-tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean, tn_reduction reduction)
+tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
+                     tn_reduction reduction)
 {
     if (!is_pair("tn_kl_div", log_p, target)) {
         return NULL;
@@ -163,14 +172,17 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
         tn_tensor *t = tn_masked_fill(target, none, 1);
         rows = tn_mul(t, tn_sub(tn_log(t), tn_masked_fill(log_p, none, 0)));
     }
-    tn_tensor *loss = batch_mean ? tn_div_scalar(tn_sum(rows, NULL, 0, false), (double)log_p->shape.size[0])
-                                 : tni_reduce_loss("tn_kl_div", rows, reduction);
-    return tn_scope_return(scope, loss);
+    if (batch_mean) {
+        tn_tensor *sum = tn_sum(rows, NULL, 0, false);
+        return tn_scope_return(scope, tn_div_scalar(sum, (double)log_p->shape.size[0]));
+    }
+    return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction));
 }
 
-/* ---- negative log likelihood ------------------------------------------------------------------------- */
+/* ---- negative log likelihood ----------------------------------------------------------------- */
 
-/* Every target is a class or ignored. On a GPU this waits: tn_cross_entropy checks in its kernel. */
+/* Every target is a class or ignored. On a GPU this waits: tn_cross_entropy checks in its
+ * kernel. */
 static tn_status check_classes(const tn_tensor *target, int64_t classes, int64_t ignore)
 {
     int64_t n = tni_shape_numel(&target->shape);
@@ -185,9 +197,10 @@ static tn_status check_classes(const tn_tensor *target, int64_t classes, int64_t
     tn_status status = n > 0 ? tn_copy_out(target, ids, nbytes, TN_I64) : TN_OK;
     for (int64_t i = 0; i < n && status == TN_OK; i++) {
         if ((ids[i] < 0 || ids[i] >= classes) && ids[i] != -100 && ids[i] != ignore) {
-            status = tni_error(TN_E_INDEX,
-                               "tn_nll_loss: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
-                               (long long)ids[i], (long long)i, (long long)classes - 1, (long long)ignore);
+            status = tni_error(
+                TN_E_INDEX,
+                "tn_nll_loss: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+                (long long)ids[i], (long long)i, (long long)classes - 1, (long long)ignore);
         }
     }
     tni_free(ids, n > 0 ? nbytes : 0);
@@ -197,7 +210,8 @@ static tn_status check_classes(const tn_tensor *target, int64_t classes, int64_t
 static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entropy_options *o)
 {
     if (o->label_smoothing != 0) {
-        return tni_fail(TN_E_INVALID, "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
+        return tni_fail(TN_E_INVALID,
+                        "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
                         o->label_smoothing);
     }
     if (!tn_dtype_is_float(log_p->dtype)) {

@@ -41,13 +41,14 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
         return NULL;
     }
     if (n < -1 || (n == -1 && high < 0 && low >= 0)) {
-        return tni_fail(TN_E_INVALID, "tn_one_hot: n %lld, index %s: want n >= 0, or -1 and at least one index",
+        return tni_fail(TN_E_INVALID,
+                        "tn_one_hot: n %lld, index %s: want n >= 0, or -1 and at least one index",
                         (long long)n, tni_text(index));
     }
     n = n == -1 ? high + 1 : n;
     if (low < 0 || high >= n) {
-        return tni_fail(TN_E_INDEX, "tn_one_hot: index value %lld: want 0..%lld", (long long)(low < 0 ? low : high),
-                        (long long)n - 1);
+        return tni_fail(TN_E_INDEX, "tn_one_hot: index value %lld: want 0..%lld",
+                        (long long)(low < 0 ? low : high), (long long)n - 1);
     }
     tn_scope scope = tn_scope_begin();
     tn_tensor *ids = tn_to(tn_arange(0, (double)n, 1, TN_I64), tn_device_of(index));

@@ -1,6 +1,6 @@
 /*
- * rows.h - what the ops on rows share: arrays as kernels want them, missing kernels, reductions of losses,
- * checks of indices.
+ * rows.h - what the ops on rows share: arrays as kernels want them, missing kernels, reductions of
+ * losses, checks of indices.
  */
 #ifndef TNI_OPS_ROWS_H
 #define TNI_OPS_ROWS_H
@@ -29,7 +29,7 @@ static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int6
     if (!t || tni_none(t)) {
         return tni_array_none();
     }
-    tni_array array = {.data = tni_data(t), .dtype = t->dtype, .rank = rank, .size = {a, b, c}};
+    tni_array array = { .data = tni_data(t), .dtype = t->dtype, .rank = rank, .size = { a, b, c } };
     int64_t stride = 1;
     for (int d = rank - 1; d >= 0; d--) {
         array.stride[d] = stride;
@@ -53,7 +53,8 @@ static inline bool rows_absent(const tn_tensor *t)
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */
 tn_tensor *tni_index_arg(const char *function, tn_tensor *index);
-/* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of args->shape. */
+/* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of
+ * args->shape. */
 typedef struct tni_take_args {
     int axis;
     int64_t skip;   /* rows of this index get no gradient; -1: none */
@@ -77,10 +78,11 @@ static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 {
     return o->use_ignore_index ? o->ignore_index : -100;
 }
-/* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not fit. */
+/* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not
+ * fit. */
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
 /* Checks what an options struct says about weights and smoothing; C classes. */
-tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o, int64_t classes,
-                                  const tn_tensor *logits);
+tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
+                                  int64_t classes, const tn_tensor *logits);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * softmax.c - y_i = exp(x_i - max x) / sum_j exp(x_j - max x), and its logarithm, along one axis.
  *
- * dy_i/dx_j = y_i ([i = j] - y_j), so dx = y (dy - sum(dy y)). For l = log y: dl_i/dx_j = [i = j] - y_j, so
- * dx = dl - y sum(dl), with y = exp(l). Only the result is kept.
- * A row of -inf gives NaN. Source: Goodfellow et al., Deep Learning (2016), section 4.1 (overflow).
+ * dy_i/dx_j = y_i ([i = j] - y_j), so dx = y (dy - sum(dy y)). For l = log y: dl_i/dx_j = [i = j] -
+ * y_j, so dx = dl - y sum(dl), with y = exp(l). Only the result is kept. A row of -inf gives NaN.
+ * Source: Goodfellow et al., Deep Learning (2016), section 4.1 (overflow).
  *
  * The op works on the last axis; another axis is moved there by a view.
  */
@@ -66,7 +66,7 @@ static const tn_op softmax_op = {
     .name = "softmax",
     .formula = "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
     .arity = 1,
-    .reads = {TNI_Y},
+    .reads = { TNI_Y },
     .shape = tni_shape_like_first,
     .forward = softmax_forward,
     .backward = softmax_backward,
@@ -76,20 +76,22 @@ static const tn_op log_softmax_op = {
     .name = "log_softmax",
     .formula = "y_i = x_i - max x - log sum_j exp(x_j - max x)",
     .arity = 1,
-    .reads = {TNI_Y},
+    .reads = { TNI_Y },
     .shape = tni_shape_like_first,
     .forward = softmax_forward,
     .backward = softmax_backward,
 };
 
-static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis, bool log)
+static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis,
+                             bool log)
 {
-    softmax_args args = {log};
+    softmax_args args = { log };
     if (!x) {
         return NULL;
     }
     int rank = x->shape.rank;
-    if (rank == 0 && !tni_none(x) && (axis == 0 || axis == -1)) { /* a single value: one row of one */
+    /* a single value: one row of one */
+    if (rank == 0 && !tni_none(x) && (axis == 0 || axis == -1)) {
         tn_tensor *row = tn_reshape(x, TN_SHAPE(1));
         return tn_reshape(tni_apply(op, &args, sizeof args, 1, &row), TN_SCALAR);
     }

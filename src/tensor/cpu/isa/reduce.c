@@ -81,6 +81,10 @@ static int64_t place(const axes *a, int64_t i, int64_t *left)
     int64_t at = 0;
 
     *left = 1;
+    if (a->rank == 1) { /* no division */
+        *left = a->size[0] - i;
+        return i * a->x[0];
+    }
     for (int d = a->rank - 1; d >= 0; d--) {
         int64_t index = i % a->size[d];
         if (d == a->rank - 1) *left = a->size[d] - index;

@@ -1,6 +1,6 @@
 /*
- * rows.c - the slots of softmax, losses, norms, dropout and optimizers: which variant serves a dtype; and
- * gather and take, which only move bytes.
+ * rows.c - the slots of softmax, losses, norms, dropout and optimizers: which variant serves a
+ * dtype; and gather and take, which only move bytes.
  */
 #include <string.h>
 
@@ -14,33 +14,40 @@ tn_status K(tni_cpu_softmax)(const tni_array *y, const tni_array *x, bool log)
     return TNI_BY_REAL(y->dtype, softmax, (y, x, log));
 }
 
-tn_status K(tni_cpu_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y, bool log)
+tn_status K(tni_cpu_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y,
+                                  bool log)
 {
     return TNI_BY_REAL(y->dtype, softmax_grad, (dx, dy, y, log));
 }
 
-tn_status K(tni_cpu_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *lse,
-                                   const tni_array *x, const tni_array *target, const tni_array *weight,
+tn_status K(tni_cpu_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight,
+                                   const tni_array *lse, const tni_array *x,
+                                   const tni_array *target, const tni_array *weight,
                                    double smoothing, int64_t ignore)
 {
-    return TNI_BY_REAL(x->dtype, cross_entropy, (row_loss, row_weight, lse, x, target, weight, smoothing, ignore));
+    return TNI_BY_REAL(x->dtype, cross_entropy,
+                       (row_loss, row_weight, lse, x, target, weight, smoothing, ignore));
 }
 
-tn_status K(tni_cpu_cross_entropy_grad)(const tni_array *dx, const tni_array *drow, const tni_array *lse,
-                                        const tni_array *x, const tni_array *target, const tni_array *weight,
+tn_status K(tni_cpu_cross_entropy_grad)(const tni_array *dx, const tni_array *drow,
+                                        const tni_array *lse, const tni_array *x,
+                                        const tni_array *target, const tni_array *weight,
                                         double smoothing, int64_t ignore)
 {
-    return TNI_BY_REAL(x->dtype, cross_entropy_grad, (dx, drow, lse, x, target, weight, smoothing, ignore));
+    return TNI_BY_REAL(x->dtype, cross_entropy_grad,
+                       (dx, drow, lse, x, target, weight, smoothing, ignore));
 }
 
 tn_status K(tni_cpu_layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                                const tni_array *x, const tni_array *weight, const tni_array *bias, double eps)
+                                const tni_array *x, const tni_array *weight, const tni_array *bias,
+                                double eps)
 {
     return TNI_BY_REAL(x->dtype, layer_norm, (y, mean, rstd, x, weight, bias, eps));
 }
 
-tn_status K(tni_cpu_layer_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                     const tni_array *dy, const tni_array *x, const tni_array *mean,
+tn_status K(tni_cpu_layer_norm_grad)(const tni_array *dx, const tni_array *dweight,
+                                     const tni_array *dbias, const tni_array *dy,
+                                     const tni_array *x, const tni_array *mean,
                                      const tni_array *rstd, const tni_array *weight)
 {
     return TNI_BY_REAL(x->dtype, layer_norm_grad, (dx, dweight, dbias, dy, x, mean, rstd, weight));
@@ -48,21 +55,25 @@ tn_status K(tni_cpu_layer_norm_grad)(const tni_array *dx, const tni_array *dweig
 
 tn_status K(tni_cpu_batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
                                 const tni_array *x, const tni_array *weight, const tni_array *bias,
-                                const tni_array *running_mean, const tni_array *running_var, bool training,
-                                double momentum, double eps)
+                                const tni_array *running_mean, const tni_array *running_var,
+                                bool training, double momentum, double eps)
 {
-    return TNI_BY_REAL(x->dtype, batch_norm, (y, mean, rstd, x, weight, bias, running_mean, running_var, training,
-                                              momentum, eps));
+    return TNI_BY_REAL(
+        x->dtype, batch_norm,
+        (y, mean, rstd, x, weight, bias, running_mean, running_var, training, momentum, eps));
 }
 
-tn_status K(tni_cpu_batch_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                     const tni_array *dy, const tni_array *x, const tni_array *mean,
+tn_status K(tni_cpu_batch_norm_grad)(const tni_array *dx, const tni_array *dweight,
+                                     const tni_array *dbias, const tni_array *dy,
+                                     const tni_array *x, const tni_array *mean,
                                      const tni_array *rstd, const tni_array *weight, bool training)
 {
-    return TNI_BY_REAL(x->dtype, batch_norm_grad, (dx, dweight, dbias, dy, x, mean, rstd, weight, training));
+    return TNI_BY_REAL(x->dtype, batch_norm_grad,
+                       (dx, dweight, dbias, dy, x, mean, rstd, weight, training));
 }
 
-tn_status K(tni_cpu_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed, uint64_t offset)
+tn_status K(tni_cpu_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                             uint64_t offset)
 {
     return TNI_BY_REAL(x->dtype, dropout, (y, x, p, seed, offset));
 }
@@ -71,7 +82,8 @@ tn_status K(tni_cpu_optim_step)(const tni_optim_args *args, const tni_optim_tens
 {
     for (int k = 0; k < n; k++) {
         if (tensors[k].dtype != TN_F32 && tensors[k].dtype != TN_F64) {
-            return tni_error(TN_E_DTYPE, "tn_optim_step: a %s parameter on the CPU: want f32 or f64",
+            return tni_error(TN_E_DTYPE,
+                             "tn_optim_step: a %s parameter on the CPU: want f32 or f64",
                              tn_dtype_name(tensors[k].dtype));
         }
     }
@@ -87,17 +99,17 @@ tn_status K(tni_cpu_optim_step)(const tni_optim_args *args, const tni_optim_tens
     return TN_OK;
 }
 
-/* ---- indexing ------------------------------------------------------------------------------------ */
+/* ---- indexing -------------------------------------------------------------------------------- */
 
 /* The message starts with "index": the op puts its name in front. */
 static tn_status bad_index(int64_t value, int64_t position, int64_t size)
 {
     if (size == 0) {
-        return tni_error(TN_E_INDEX, "index %lld at position %lld: the axis is empty", (long long)value,
-                         (long long)position);
+        return tni_error(TN_E_INDEX, "index %lld at position %lld: the axis is empty",
+                         (long long)value, (long long)position);
     }
-    return tni_error(TN_E_INDEX, "index %lld at position %lld: want 0..%lld", (long long)value, (long long)position,
-                     (long long)size - 1);
+    return tni_error(TN_E_INDEX, "index %lld at position %lld: want 0..%lld", (long long)value,
+                     (long long)position, (long long)size - 1);
 }
 
 static int64_t count_of(const tni_array *a)
@@ -133,7 +145,7 @@ static tn_status check_index(const tni_array *index, int64_t size)
     const int64_t *id = index->data;
     int64_t inner = index->rank > 0 ? index->size[index->rank - 1] : 1;
     int64_t step = index->rank > 0 ? index->stride[index->rank - 1] : 1;
-    int64_t position[TN_MAX_RANK] = {0};
+    int64_t position[TN_MAX_RANK] = { 0 };
     for (int64_t i = 0; i < n; i += inner) {
         locate(index, i, position);
         int64_t at = offset_of(index, position, -1);
@@ -155,14 +167,9 @@ typedef struct gather_job {
 static inline void move(char *to, const char *from, size_t size)
 {
     switch (size) { /* constant sizes: a load and a store */
-    case 4:
-        memcpy(to, from, 4);
-        break;
-    case 8:
-        memcpy(to, from, 8);
-        break;
-    default:
-        memcpy(to, from, size);
+    case 4: memcpy(to, from, 4); break;
+    case 8: memcpy(to, from, 8); break;
+    default: memcpy(to, from, size);
     }
 }
 
@@ -173,7 +180,7 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
     const tni_array *y = job->y, *x = job->x, *index = job->index;
     int last = index->rank - 1;
     int64_t inner = index->size[last];
-    int64_t position[TN_MAX_RANK] = {0};
+    int64_t position[TN_MAX_RANK] = { 0 };
     for (int64_t row = begin; row < end; row++) {
         locate(index, row * inner, position);
         const int64_t *id = (const int64_t *)index->data + offset_of(index, position, -1);
@@ -188,7 +195,8 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cpu_gather)(const tni_array *y, const tni_array *x, const tni_array *index, int axis)
+tn_status K(tni_cpu_gather)(const tni_array *y, const tni_array *x, const tni_array *index,
+                            int axis)
 {
     tn_status status = check_index(index, x->size[axis]);
     int64_t n = count_of(index);
@@ -196,12 +204,13 @@ tn_status K(tni_cpu_gather)(const tni_array *y, const tni_array *x, const tni_ar
         return status;
     }
     int64_t inner = index->size[index->rank - 1];
-    gather_job job = {y, x, index, axis, tn_dtype_size(x->dtype)};
+    gather_job job = { y, x, index, axis, tn_dtype_size(x->dtype) };
     tni_parallel(n / inner, TNI_MAX(1, 8192 / inner), gather_rows, &job);
     return TN_OK;
 }
 
-tn_status K(tni_cpu_scatter_add)(const tni_array *y, const tni_array *index, const tni_array *source, int axis)
+tn_status K(tni_cpu_scatter_add)(const tni_array *y, const tni_array *index,
+                                 const tni_array *source, int axis)
 {
     tn_status status = check_index(index, y->size[axis]);
     if (status != TN_OK || count_of(index) == 0) {
@@ -234,13 +243,14 @@ tn_status K(tni_cpu_take)(const tni_array *y, const tni_array *x, const tni_arra
     if (status != TN_OK || count_of(y) == 0) {
         return status;
     }
-    take_job job = {y->data, x->data, index->data, x->size[1], y->size[1],
-                    (size_t)x->size[2] * tn_dtype_size(x->dtype)};
+    take_job job = { y->data,    x->data,    index->data,
+                     x->size[1], y->size[1], (size_t)x->size[2] * tn_dtype_size(x->dtype) };
     tni_parallel(y->size[0] * y->size[1], TNI_MAX(1, (int64_t)(65536 / job.row)), take_rows, &job);
     return TN_OK;
 }
 
-tn_status K(tni_cpu_take_add)(const tni_array *x, const tni_array *y, const tni_array *index, int64_t skip)
+tn_status K(tni_cpu_take_add)(const tni_array *x, const tni_array *y, const tni_array *index,
+                              int64_t skip)
 {
     tn_status status = check_index(index, x->size[1]);
     if (status != TN_OK || count_of(y) == 0) {

@@ -197,7 +197,8 @@ tn_status K(tni_attention)(const tni_attention *a)
     attention p;
     plan(&p, a, 1);
     int64_t matrices = a->q.size[0] * p.heads;
-    return run(&p, matrices * p.blocks, matrices >= 16 ? p.blocks : 1, forward);
+    double work = (double)TNI_MIN(QUERIES, p.t) * (double)p.s * (double)(p.d + p.dv_size);
+    return run(&p, matrices * p.blocks, TNI_MAX(grain_of(work), matrices >= 16 ? p.blocks : 1), forward);
 }
 
 static void zero_rows(matrix m, int64_t rows, int64_t columns)
@@ -292,5 +293,6 @@ tn_status K(tni_attention_grad)(const tni_attention *a, const tni_array *dy, con
     p.dq = dq;
     p.dk = dk;
     p.dv = dv;
-    return run(&p, a->q.size[0] * p.heads, 1, backward);
+    double work = (double)p.t * (double)p.s * (double)(3 * p.d + 2 * p.dv_size);
+    return run(&p, a->q.size[0] * p.heads, grain_of(work), backward);
 }

@@ -1,16 +1,18 @@
 /*
  * batch_norm.c - batch normalisation of a dense [n, c, s] array per channel, and its gradient.
  *
- * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps), y = w xh + b, over the N = n s values of a channel,
- * with the biased variance; running_var moves towards the unbiased one (N - 1).
+ * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps), y = w xh + b, over the N = n s values of a
+ * channel, with the biased variance; running_var moves towards the unbiased one (N - 1).
  * Gradient (Ioffe and Szegedy, Batch Normalization (2015), section 3), with sums over the channel:
- *   db = sum dy, dw = sum dy xh, dx = w rstd (dy - db / N - xh dw / N); with running statistics the last
- *   two terms vanish.
+ *   db = sum dy, dw = sum dy xh, dx = w rstd (dy - db / N - xh dw / N)
+ * With running statistics the last two terms of dx vanish.
  *
- * The variance takes two passes over the data: sum, then squares about the mean. Sums are added in double.
- * Two layouts: s >= COLUMNS_BELOW works along the s values of a plane, one item per (channel, block of
- * samples); below it (BatchNorm1d has s = 1) along the columns of the [n, c s] matrix, one item per group
- * of channels. Items and blocks depend on the sizes alone; partial sums of blocks are added in order.
+ * The variance takes two passes over the data: sum, then squares about the mean. Sums are added in
+ * double.
+ * Two layouts: s >= COLUMNS_BELOW works along the s values of a plane, one item per
+ * (channel, block of samples); below it (BatchNorm1d has s = 1) along the columns of the [n, c s]
+ * matrix, one item per group of channels. Items and blocks depend on the sizes alone; partial sums
+ * of blocks are added in order.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -28,7 +30,7 @@ typedef struct bn_job {
     double *partial, *partial2; /* [c, blocks] */
 } bn_job;
 
-/* ---- what both layouts share ---------------------------------------------------------------------- */
+/* ---- what both layouts share ----------------------------------------------------------------- */
 
 /* mu: the mean; m2: sum of squares about the mean as stored in REAL */
 static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2)
@@ -67,7 +69,7 @@ static bool in_columns(const bn_job *job)
     return job->s < COLUMNS_BELOW;
 }
 
-/* ---- planes: s values in a row --------------------------------------------------------------------- */
+/* ---- planes: s values in a row --------------------------------------------------------------- */
 
 /* Samples are cut into blocks only where channels alone would not keep 16 threads busy. */
 static void cut_planes(bn_job *job)
@@ -87,7 +89,7 @@ typedef struct plane_range {
 static plane_range planes_of(const bn_job *job, int64_t item)
 {
     int64_t first = item % job->blocks * job->block_n;
-    return (plane_range){item / job->blocks, first, TNI_MIN(first + job->block_n, job->n)};
+    return (plane_range){ item / job->blocks, first, TNI_MIN(first + job->block_n, job->n) };
 }
 
 static void sum_planes(void *context, int64_t begin, int64_t end)
@@ -224,7 +226,8 @@ static void dx_planes(void *context, int64_t begin, int64_t end)
         REAL mean_g = 0, slope = 0;
         if (job->training) {
             mean_g = (REAL)(add_blocks(job, job->partial, r.ch) / count);
-            slope = (REAL)(add_blocks(job, job->partial2, r.ch) / count * (double)rstd * (double)rstd);
+            slope =
+                (REAL)(add_blocks(job, job->partial2, r.ch) / count * (double)rstd * (double)rstd);
         }
         for (int64_t i = r.first; i < r.last; i++) {
             const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
@@ -272,7 +275,7 @@ static void backward_planes(bn_job *job, bool sums)
     }
 }
 
-/* ---- columns of the [n, c s] matrix, a group of channels at a time ------------------------------------ */
+/* ---- columns of the [n, c s] matrix, a group of channels at a time --------------------------- */
 
 /* Adds the s columns of each channel of a group: out[channel]. */
 static void fold(const bn_job *job, const double *column, int64_t m, double *out)
@@ -287,7 +290,8 @@ static void fold(const bn_job *job, const double *column, int64_t m, double *out
 }
 
 /* Repeats a value per channel over its columns; a NULL array gives otherwise. */
-static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m, REAL *column)
+static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m,
+                   REAL *column)
 {
     for (int64_t k = 0; k < m; k++) {
         column[k] = value ? value[ch + k / job->s] : otherwise;
@@ -306,7 +310,7 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
         const REAL *x = job->x + ch * job->s;
         REAL mean[COLUMNS], scale[COLUMNS], shift[COLUMNS];
         if (job->training) {
-            double sum[COLUMNS] = {0}, mu[COLUMNS], m2[COLUMNS];
+            double sum[COLUMNS] = { 0 }, mu[COLUMNS], m2[COLUMNS];
             for (int64_t i = 0; i < job->n; i++) {
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++) {
@@ -360,7 +364,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         const REAL *x = job->x + ch * job->s;
         const REAL *dy = job->dy + ch * job->s;
         REAL mean[COLUMNS], scale[COLUMNS], mean_g[COLUMNS], slope[COLUMNS];
-        double g[COLUMNS] = {0}, gx[COLUMNS] = {0}, sum_g[COLUMNS], sum_gx[COLUMNS];
+        double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 }, sum_g[COLUMNS], sum_gx[COLUMNS];
         spread(job, job->mean, 0, ch, m, mean);
         for (int64_t i = 0; i < job->n; i++) {
 #pragma omp simd
@@ -404,7 +408,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* ---- the two slots ----------------------------------------------------------------------------------- */
+/* ---- the two slots --------------------------------------------------------------------------- */
 
 static tn_status open_partials(bn_job *job, size_t *nbytes)
 {
@@ -412,7 +416,8 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
     size_t count;
     if (!tni_mul_size((size_t)job->c, (size_t)job->blocks, &count) ||
         !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), nbytes)) {
-        return tni_error(TN_E_NOMEM, "tn_batch_norm: %lld channels are too many", (long long)job->c);
+        return tni_error(TN_E_NOMEM, "tn_batch_norm: %lld channels are too many",
+                         (long long)job->c);
     }
     job->partial = tni_alloc(*nbytes);
     if (!job->partial) {
@@ -422,14 +427,25 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
     return TN_OK;
 }
 
-tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
-                            const tni_array *weight, const tni_array *bias, const tni_array *running_mean,
-                            const tni_array *running_var, bool training, double momentum, double eps)
+tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                            const tni_array *x, const tni_array *weight, const tni_array *bias,
+                            const tni_array *running_mean, const tni_array *running_var,
+                            bool training, double momentum, double eps)
 {
-    bn_job job = {.y = y->data, .x = x->data, .w = weight->data, .b = bias->data, .mean = mean->data,
-                  .rstd = rstd->data, .running_mean = running_mean->data, .running_var = running_var->data,
-                  .n = x->size[0], .c = x->size[1], .s = x->size[2], .momentum = momentum, .eps = eps,
-                  .training = training};
+    bn_job job = { .y = y->data,
+                   .x = x->data,
+                   .w = weight->data,
+                   .b = bias->data,
+                   .mean = mean->data,
+                   .rstd = rstd->data,
+                   .running_mean = running_mean->data,
+                   .running_var = running_var->data,
+                   .n = x->size[0],
+                   .c = x->size[1],
+                   .s = x->size[2],
+                   .momentum = momentum,
+                   .eps = eps,
+                   .training = training };
     if (!training) {
         for (int64_t ch = 0; ch < job.c; ch++) {
             job.mean[ch] = job.running_mean[ch];
@@ -445,7 +461,8 @@ tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni
     }
     if (in_columns(&job)) {
         int64_t group = group_channels(&job);
-        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), forward_columns, &job);
+        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), forward_columns,
+                     &job);
         return TN_OK;
     }
     size_t nbytes;
@@ -457,13 +474,23 @@ tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni
     return status;
 }
 
-tn_status K(tni_batch_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                 const tni_array *dy, const tni_array *x, const tni_array *mean,
-                                 const tni_array *rstd, const tni_array *weight, bool training)
+tn_status K(tni_batch_norm_grad)(const tni_array *dx, const tni_array *dweight,
+                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                 const tni_array *mean, const tni_array *rstd,
+                                 const tni_array *weight, bool training)
 {
-    bn_job job = {.dx = dx->data, .dw = dweight->data, .db = dbias->data, .dy = dy->data, .x = x->data,
-                  .w = weight->data, .mean = mean->data, .rstd = rstd->data, .n = x->size[0],
-                  .c = x->size[1], .s = x->size[2], .training = training};
+    bn_job job = { .dx = dx->data,
+                   .dw = dweight->data,
+                   .db = dbias->data,
+                   .dy = dy->data,
+                   .x = x->data,
+                   .w = weight->data,
+                   .mean = mean->data,
+                   .rstd = rstd->data,
+                   .n = x->size[0],
+                   .c = x->size[1],
+                   .s = x->size[2],
+                   .training = training };
     if (job.n == 0 || job.s == 0) {
         for (int64_t ch = 0; ch < job.c; ch++) {
             finish_grad(&job, ch, 0, 0);
@@ -472,7 +499,8 @@ tn_status K(tni_batch_norm_grad)(const tni_array *dx, const tni_array *dweight, 
     }
     if (in_columns(&job)) {
         int64_t group = group_channels(&job);
-        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), backward_columns, &job);
+        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), backward_columns,
+                     &job);
         return TN_OK;
     }
     size_t nbytes;

@@ -259,14 +259,15 @@ tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias,
     p.bias = bias;
     p.y = y;
     int64_t items = c->n * c->groups * p.blocks;
-    int lanes = tni_lanes(items, 1);
+    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
+    int lanes = tni_lanes(items, grain);
     if (items == 0 || p.og == 0 || p.plane == 0) {
         return TN_OK;
     }
     if (!take_scratch(&p, lanes)) {
         return TN_E_NOMEM;
     }
-    tni_parallel_lanes(lanes, items, 1, forward, &p);
+    tni_parallel_lanes(lanes, items, grain, forward, &p);
     drop_scratch(&p, lanes);
     return TN_OK;
 }
@@ -318,11 +319,12 @@ tn_status K(tni_conv2d_grad_input)(void *dx, const void *dy, const void *w, cons
     if (items == 0 || p.cg == 0) {
         return TN_OK;
     }
-    int lanes = tni_lanes(items, 1);
+    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
+    int lanes = tni_lanes(items, grain);
     if (!take_scratch(&p, lanes)) {
         return TN_E_NOMEM;
     }
-    tni_parallel_lanes(lanes, items, 1, grad_input, &p);
+    tni_parallel_lanes(lanes, items, grain, grad_input, &p);
     drop_scratch(&p, lanes);
     return TN_OK;
 }
@@ -390,12 +392,14 @@ tn_status K(tni_conv2d_grad_weight)(void *dw, const void *dy, const void *x, con
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
     cut_channels(&p, p.parts * c->groups, p.og);
     int64_t items = p.parts * c->groups * p.pieces;
-    int lanes = tni_lanes(items, 1);
+    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
+                             (double)(p.parts * p.pieces));
+    int lanes = tni_lanes(items, grain);
     size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
     p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;
     tn_status status = TN_E_NOMEM;
     if ((p.parts == 1 || p.partial) && take_scratch(&p, lanes)) {
-        tni_parallel_lanes(lanes, items, 1, grad_weight, &p);
+        tni_parallel_lanes(lanes, items, grain, grad_weight, &p);
         tni_parallel(size, 4096, sum_parts, &p);
         drop_scratch(&p, lanes);
         status = TN_OK;

@@ -1,13 +1,16 @@
 /*
- * cross_entropy.c - cross entropy with class indices over a dense [n, c, d] array of logits, row by row.
+ * cross_entropy.c - cross entropy with class indices over a dense [n, c, d] array of logits, row by
+ * row.
  *
- * A row is the c logits of one (i, k); its lse = log sum exp. With class weights w (1 without), smoothing e:
+ * A row is the c logits of one (i, k); its lse = log sum exp. With class weights w (1 without),
+ * smoothing e:
  *   row_loss = (1 - e) w[t] (lse - x[t]) + e / c sum_j w[j] (lse - x[j])
  *   d row_loss / d x[j] = a (p[j] - [j = t]) + e / c (W p[j] - w[j])
  *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
- * d = 1 (rows without gaps) runs along the classes; d > 1 (images) runs along k, LANES columns at a time.
+ * d = 1 (rows without gaps) runs along the classes; d > 1 (images) runs along k, LANES columns at a
+ * time.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -36,16 +39,17 @@ static tn_status check_targets(const int64_t *target, int64_t n, int64_t c, int6
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
         if ((t < 0 || t >= c) && t != -100 && t != ignore) {
-            return tni_error(TN_E_INDEX,
-                             "tn_cross_entropy: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
-                             (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
+            return tni_error(
+                TN_E_INDEX,
+                "tn_cross_entropy: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+                (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
         }
     }
     return TN_OK;
 }
 
-static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_array *weight, double smoothing,
-                        int64_t ignore)
+static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_array *weight,
+                        double smoothing, int64_t ignore)
 {
     ce_job job = {
         .x = x->data,
@@ -63,7 +67,7 @@ static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_a
     return job;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static void rows_forward(void *context, int64_t begin, int64_t end)
 {
@@ -73,7 +77,7 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
         const REAL *restrict x = job->x + i * c;
         const REAL *restrict w = job->w;
         REAL top = row_max(x, c);
-        REAL lse = top + REAL_LOG(row_sum_exp(x, top, c));
+        REAL lse = top + REAL_LOG(row_exp(NULL, x, top, c));
         job->lse[i] = lse;
         int64_t t = job->target[i];
         if (ignored(job, t)) {
@@ -152,15 +156,16 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
             if (!ignored(job, t)) {
                 REAL wt = job->w ? job->w[t] : 1;
                 job->row_weight[row + k] = wt;
-                job->row_loss[row + k] = job->keep * wt * (lse[k] - x[t * d + k]) + job->spread * sum[k];
+                job->row_loss[row + k] =
+                    job->keep * wt * (lse[k] - x[t * d + k]) + job->spread * sum[k];
             }
         }
     }
 }
 
-tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *lse,
-                               const tni_array *x, const tni_array *target, const tni_array *weight,
-                               double smoothing, int64_t ignore)
+tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight,
+                               const tni_array *lse, const tni_array *x, const tni_array *target,
+                               const tni_array *weight, double smoothing, int64_t ignore)
 {
     int64_t n = x->size[0];
     tn_status status = check_targets(target->data, n * x->size[2], x->size[1], ignore);
@@ -174,12 +179,13 @@ tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_w
     if (job.d == 1) {
         tni_parallel(n, row_grain(job.c, 8), rows_forward, &job);
     } else {
-        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward, &job);
+        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
+                     &job);
     }
     return TN_OK;
 }
 
-/* ---- gradient ---------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------- */
 
 static void rows_backward(void *context, int64_t begin, int64_t end)
 {
@@ -199,15 +205,16 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
         REAL a = g * job->keep * (w ? w[t] : 1);
         REAL b = g * job->spread;
         REAL scale = a + b * job->weight_sum;
+        row_exp(dx, x, lse, c);
         if (b != 0 && w) {
 #pragma omp simd
             for (int64_t j = 0; j < c; j++) {
-                dx[j] = scale * REAL_EXP(x[j] - lse) - b * w[j];
+                dx[j] = scale * dx[j] - b * w[j];
             }
         } else {
 #pragma omp simd
             for (int64_t j = 0; j < c; j++) {
-                dx[j] = scale * REAL_EXP(x[j] - lse) - b;
+                dx[j] = scale * dx[j] - b;
             }
         }
         dx[t] -= a;
@@ -255,8 +262,9 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow, const tni_array *lse,
-                                    const tni_array *x, const tni_array *target, const tni_array *weight,
+tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow,
+                                    const tni_array *lse, const tni_array *x,
+                                    const tni_array *target, const tni_array *weight,
                                     double smoothing, int64_t ignore)
 {
     int64_t n = x->size[0];
@@ -273,7 +281,8 @@ tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow, 
     if (job.d == 1) {
         tni_parallel(n, row_grain(job.c, 6), rows_backward, &job);
     } else {
-        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward, &job);
+        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
+                     &job);
     }
     return TN_OK;
 }

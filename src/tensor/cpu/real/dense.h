@@ -23,4 +23,10 @@ TNI_REAL_KERNEL(tni_attention_grad, (const tni_attention *a, const tni_array *dy
 #define GEMM1 TNI_CAT2(tni_gemm1, TNI_REAL_NAME)
 #endif
 
+/* Items of `work` multiplications each that make a chunk worth a thread's while. */
+static inline int64_t grain_of(double work)
+{
+    return work >= 65536 ? 1 : (int64_t)(65536 / (work + 1)) + 1;
+}
+
 #endif

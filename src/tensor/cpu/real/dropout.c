@@ -1,8 +1,9 @@
 /*
  * dropout.c - y = x m, m = 1 / (1 - p) where the element's uniform number is at least p, else 0.
  *
- * Element i uses word i % 4 of Philox counter offset + i / 4: the mask depends on seed and offset alone,
- * so backward draws it again instead of keeping it. The product keeps inf * 0 = NaN, as in PyTorch.
+ * Element i uses word i % 4 of Philox counter offset + i / 4: the mask depends on seed and offset
+ * alone, so backward draws it again instead of keeping it. The product keeps inf * 0 = NaN, as in
+ * PyTorch.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -49,14 +50,19 @@ static void dropout_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed, uint64_t offset)
+tn_status K(tni_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                         uint64_t offset)
 {
     int64_t n = 1;
     for (int d = 0; d < x->rank; d++) {
         n *= x->size[d];
     }
-    dropout_job job = {.y = y->data, .x = x->data, .seed = seed, .offset = offset,
-                       .threshold = tni_philox_threshold(p), .scale = (REAL)(1.0 / (1.0 - p))};
+    dropout_job job = { .y = y->data,
+                        .x = x->data,
+                        .seed = seed,
+                        .offset = offset,
+                        .threshold = tni_philox_threshold(p),
+                        .scale = (REAL)(1.0 / (1.0 - p)) };
     tni_parallel(n, CHUNK, dropout_chunk, &job);
     return TN_OK;
 }

@@ -1,21 +1,23 @@
 /*
- * indexing.c - sums at indices: scatter_add and take_add. (gather and take only move bytes: isa/rows.c.)
+ * indexing.c - sums at indices: scatter_add and take_add. (gather and take only move bytes:
+ * isa/rows.c.)
  *
- * Both are parallel over what lies beside the indexed axis, and every target element receives its addends
- * in the order of the index, whatever the cut: the bits do not depend on threads.
- * The callers in isa/rows.c have checked every index.
+ * Both are parallel over what lies beside the indexed axis, and every target element receives its
+ * addends in the order of the index, whatever the cut: the bits do not depend on threads. The
+ * callers in isa/rows.c have checked every index.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 
-/* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] ------------------------------------ */
+/* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
 
 typedef struct scatter_job {
     const tni_array *y, *index, *source;
     int axis;
 } scatter_job;
 
-/* A line: all positions along the axis with the other coordinates fixed; lines number the others. */
+/* A line: all positions along the axis with the other coordinates fixed; lines number the
+ * others. */
 static void scatter_lines(void *context, int64_t begin, int64_t end)
 {
     const scatter_job *job = context;
@@ -36,14 +38,16 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
         const REAL *add = (const REAL *)source->data + at_source;
         REAL *to = (REAL *)y->data + at_y;
         for (int64_t a = 0; a < index->size[job->axis]; a++) {
-            to[id[a * index->stride[job->axis]] * y->stride[job->axis]] += add[a * source->stride[job->axis]];
+            to[id[a * index->stride[job->axis]] * y->stride[job->axis]] +=
+                add[a * source->stride[job->axis]];
         }
     }
 }
 
-tn_status K(tni_scatter_add)(const tni_array *y, const tni_array *index, const tni_array *source, int axis)
+tn_status K(tni_scatter_add)(const tni_array *y, const tni_array *index, const tni_array *source,
+                             int axis)
 {
-    scatter_job job = {y, index, source, axis};
+    scatter_job job = { y, index, source, axis };
     int64_t lines = 1;
     for (int d = 0; d < index->rank; d++) {
         lines *= d == axis ? 1 : index->size[d];
@@ -52,7 +56,7 @@ tn_status K(tni_scatter_add)(const tni_array *y, const tni_array *index, const t
     return TN_OK;
 }
 
-/* ---- take_add: x[o, index[r], :] += y[o, r, :] --------------------------------------------------------- */
+/* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */
 
 enum { COLUMNS = 32 }; /* of inner, per item: two cache lines of f32 */
 
@@ -87,12 +91,18 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_take_add)(const tni_array *x, const tni_array *y, const tni_array *index, int64_t skip)
+tn_status K(tni_take_add)(const tni_array *x, const tni_array *y, const tni_array *index,
+                          int64_t skip)
 {
-    take_job job = {.x = x->data, .y = y->data, .index = index->data, .v = x->size[1], .n = y->size[1],
-                    .inner = x->size[2], .skip = skip};
+    take_job job = { .x = x->data,
+                     .y = y->data,
+                     .index = index->data,
+                     .v = x->size[1],
+                     .n = y->size[1],
+                     .inner = x->size[2],
+                     .skip = skip };
     job.blocks = (job.inner + COLUMNS - 1) / COLUMNS;
-    tni_parallel(x->size[0] * job.blocks, row_grain(job.n * TNI_MIN(job.inner, COLUMNS), 2), take_add_columns,
-                 &job);
+    tni_parallel(x->size[0] * job.blocks, row_grain(job.n * TNI_MIN(job.inner, COLUMNS), 2),
+                 take_add_columns, &job);
     return TN_OK;
 }

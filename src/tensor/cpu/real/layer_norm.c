@@ -2,11 +2,12 @@
  * layer_norm.c - layer normalisation of the rows of a dense [n, f] array, and its gradient.
  *
  * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps) with the biased variance; y = xh w + b.
- * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh));
- * over the rows: dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016), section 3.
+ * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh)), multiplied out;
+ * over the rows: dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016),
+ * section 3.
  *
- * dw and db: blocks of rows, whose number depends on n alone, each sum into a line of their own; the lines
- * are added in order, in double. So the bits are the same for any number of threads.
+ * dw and db: blocks of rows, whose number depends on n alone, each sum into a line of their own;
+ * the lines are added in order, in double. So the bits are the same for any number of threads.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -52,16 +53,23 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
-                            const tni_array *weight, const tni_array *bias, double eps)
+tn_status K(tni_layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                            const tni_array *x, const tni_array *weight, const tni_array *bias,
+                            double eps)
 {
-    ln_job job = {.y = y->data, .mean = mean->data, .rstd = rstd->data, .x = x->data, .w = weight->data,
-                  .b = bias->data, .f = x->size[1], .eps = eps};
+    ln_job job = { .y = y->data,
+                   .mean = mean->data,
+                   .rstd = rstd->data,
+                   .x = x->data,
+                   .w = weight->data,
+                   .b = bias->data,
+                   .f = x->size[1],
+                   .eps = eps };
     tni_parallel(x->size[0], row_grain(job.f, 3), layer_norm_chunk, &job);
     return TN_OK;
 }
 
-/* ---- gradient ---------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------- */
 
 typedef struct lng_job {
     REAL *dx, *dw, *db;
@@ -70,36 +78,33 @@ typedef struct lng_job {
     int64_t n, f, block_rows, blocks;
 } lng_job;
 
-/* dx of one row; gw = dy w is made twice rather than stored */
-static void dx_row(REAL *restrict dx, const REAL *restrict dy, const REAL *restrict x, const REAL *restrict w,
-                   REAL mean, REAL rstd, int64_t f)
+/* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is made twice
+ * rather than stored. Inlined with what is NULL known, so that the loops are straight-line code. */
+static inline __attribute__((always_inline)) void
+grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *restrict dy,
+         const REAL *restrict x, const REAL *restrict w, REAL mean, REAL rstd, int64_t f)
 {
     REAL sum_g = 0, sum_gx = 0;
-    if (w) {
+    if (dx) {
 #pragma omp simd reduction(+ : sum_g, sum_gx)
         for (int64_t j = 0; j < f; j++) {
-            REAL g = dy[j] * w[j];
+            REAL g = w ? dy[j] * w[j] : dy[j];
             sum_g += g;
-            sum_gx += g * ((x[j] - mean) * rstd);
-        }
-    } else {
-#pragma omp simd reduction(+ : sum_g, sum_gx)
-        for (int64_t j = 0; j < f; j++) {
-            sum_g += dy[j];
-            sum_gx += dy[j] * ((x[j] - mean) * rstd);
+            sum_gx += g * (x[j] - mean);
         }
     }
-    REAL mean_g = sum_g / (REAL)f;
-    REAL mean_gx = sum_gx / (REAL)f;
-    if (w) {
+    REAL level = rstd * (sum_g / (REAL)f);
+    REAL slope = rstd * (sum_gx * rstd / (REAL)f);
 #pragma omp simd
-        for (int64_t j = 0; j < f; j++) {
-            dx[j] = rstd * (dy[j] * w[j] - mean_g - (x[j] - mean) * rstd * mean_gx);
+    for (int64_t j = 0; j < f; j++) {
+        REAL xh = (x[j] - mean) * rstd;
+        if (dw) {
+            dw[j] += dy[j] * xh;
+            db[j] += dy[j];
         }
-    } else {
-#pragma omp simd
-        for (int64_t j = 0; j < f; j++) {
-            dx[j] = rstd * (dy[j] - mean_g - (x[j] - mean) * rstd * mean_gx);
+        if (dx) {
+            REAL g = w ? dy[j] * w[j] : dy[j];
+            dx[j] = rstd * g - level - xh * slope;
         }
     }
 }
@@ -109,66 +114,80 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
     const lng_job *job = context;
     int64_t f = job->f;
     for (int64_t block = begin; block < end; block++) {
-        REAL *restrict dw = job->partial ? job->partial + block * 2 * f : NULL;
-        REAL *restrict db = job->partial ? dw + f : NULL;
+        REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
+        REAL *db = job->partial ? dw + f : NULL;
         if (dw) {
             memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
         }
         int64_t last = TNI_MIN((block + 1) * job->block_rows, job->n);
         for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *restrict x = job->x + i * f;
-            const REAL *restrict dy = job->dy + i * f;
-            REAL mean = job->mean[i];
-            REAL rstd = job->rstd[i];
-            if (job->dx) {
-                dx_row(job->dx + i * f, dy, x, job->w, mean, rstd, f);
-            }
-            if (dw) {
-#pragma omp simd
-                for (int64_t j = 0; j < f; j++) {
-                    dw[j] += dy[j] * ((x[j] - mean) * rstd);
-                    db[j] += dy[j];
-                }
+            const REAL *x = job->x + i * f, *dy = job->dy + i * f, *w = job->w;
+            REAL *dx = job->dx ? job->dx + i * f : NULL;
+            REAL mean = job->mean[i], rstd = job->rstd[i];
+            if (!dx) {
+                grad_row(NULL, dw, db, dy, x, NULL, mean, rstd, f);
+            } else if (dw) {
+                w ? grad_row(dx, dw, db, dy, x, w, mean, rstd, f)
+                  : grad_row(dx, dw, db, dy, x, NULL, mean, rstd, f);
+            } else {
+                w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f)
+                  : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f);
             }
         }
     }
 }
 
-/* adds the lines of all blocks, in order */
+enum { COLUMNS = 64 };
+
+/* Adds the lines of all blocks, in order; begin..end is at most COLUMNS wide. */
 static void combine_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
-    for (int64_t j = begin; j < end; j++) {
-        double dw = 0, db = 0;
-        for (int64_t block = 0; block < job->blocks; block++) {
-            dw += (double)job->partial[block * 2 * job->f + j];
-            db += (double)job->partial[(block * 2 + 1) * job->f + j];
+    double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
+    int64_t m = end - begin;
+    for (int64_t block = 0; block < job->blocks; block++) {
+        const REAL *line = job->partial + block * 2 * job->f + begin;
+#pragma omp simd
+        for (int64_t j = 0; j < m; j++) {
+            dw[j] += (double)line[j];
+            db[j] += (double)line[job->f + j];
         }
+    }
+    for (int64_t j = 0; j < m; j++) {
         if (job->dw) {
-            job->dw[j] = (REAL)dw;
+            job->dw[begin + j] = (REAL)dw[j];
         }
         if (job->db) {
-            job->db[j] = (REAL)db;
+            job->db[begin + j] = (REAL)db[j];
         }
     }
 }
 
-tn_status K(tni_layer_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                 const tni_array *dy, const tni_array *x, const tni_array *mean,
-                                 const tni_array *rstd, const tni_array *weight)
+tn_status K(tni_layer_norm_grad)(const tni_array *dx, const tni_array *dweight,
+                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                 const tni_array *mean, const tni_array *rstd,
+                                 const tni_array *weight)
 {
-    lng_job job = {.dx = dx->data, .dw = dweight->data, .db = dbias->data, .dy = dy->data, .x = x->data,
-                   .mean = mean->data, .rstd = rstd->data, .w = weight->data, .n = x->size[0],
-                   .f = x->size[1]};
-    /* at most 128 blocks, of at least 16 rows */
-    job.block_rows = TNI_MAX(16, (job.n + 127) / 128);
+    lng_job job = { .dx = dx->data,
+                    .dw = dweight->data,
+                    .db = dbias->data,
+                    .dy = dy->data,
+                    .x = x->data,
+                    .mean = mean->data,
+                    .rstd = rstd->data,
+                    .w = weight->data,
+                    .n = x->size[0],
+                    .f = x->size[1] };
+    /* at most 64 blocks, of at least 16 rows */
+    job.block_rows = TNI_MAX(16, (job.n + 63) / 64);
     job.blocks = (job.n + job.block_rows - 1) / job.block_rows;
     size_t nbytes = 0;
     if (job.dw || job.db) {
         size_t count;
         if (!tni_mul_size((size_t)job.blocks * 2, (size_t)job.f, &count) ||
             !tni_mul_size(count, sizeof(REAL), &nbytes)) {
-            return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %lld elements are too large", (long long)job.f);
+            return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %lld elements are too large",
+                             (long long)job.f);
         }
         nbytes = TNI_MAX(nbytes, 64);
         job.partial = tni_alloc(nbytes);
@@ -178,7 +197,13 @@ tn_status K(tni_layer_norm_grad)(const tni_array *dx, const tni_array *dweight, 
     }
     tni_parallel(job.blocks, row_grain(job.f * job.block_rows, 4), layer_norm_grad_chunk, &job);
     if (job.partial) {
-        tni_parallel(job.f, row_grain(job.blocks, 4), combine_chunk, &job);
+        if (job.f * job.blocks >= 65536) {
+            tni_parallel(job.f, COLUMNS, combine_chunk, &job);
+        } else {
+            for (int64_t at = 0; at < job.f; at += COLUMNS) {
+                combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
+            }
+        }
         tni_free(job.partial, nbytes);
     }
     return TN_OK;

@@ -1,10 +1,10 @@
 /*
  * optim.c - one step of an optimizer over all its tensors, in one parallel pass.
  *
- * The tensors' elements are numbered through, one after another, and cut into chunks of CHUNK: many small
- * tensors share a chunk, a large one spans several. Elements do not depend on each other.
- * The formulas are those of optim_formulas.h. Choices that hold for a whole tensor are constant arguments
- * of inlined functions, so that each loop is straight-line code and vectorises.
+ * The tensors' elements are numbered through, one after another, and cut into chunks of CHUNK: many
+ * small tensors share a chunk, a large one spans several. Elements do not depend on each other. The
+ * formulas are those of optim_formulas.h. Choices that hold for a whole tensor are constant
+ * arguments of inlined functions, so that each loop is straight-line code and vectorises.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -21,8 +21,9 @@ enum { CHUNK = 16384 };
 typedef struct optim_job {
     const tni_optim_args *args;
     const tni_optim_tensor *tensors;
-    const int64_t *first; /* n + 1: number of a tensor's first element; equal for tensors of another dtype */
     int n;
+    /* [n + 1]: number of a tensor's first element; another dtype's tensors have none of their own */
+    const int64_t *first;
 } optim_job;
 
 /* Elements [b, e) of one tensor. */
@@ -43,12 +44,13 @@ ALWAYS_INLINE void sgd_loop(const span *r, bool decay, bool momentum, bool first
 {
     REAL *restrict p = r->t->p, *restrict buf = r->t->s0;
     const REAL *restrict g = r->t->g;
-    const REAL wd = (REAL)r->s.wd, a = (REAL)r->s.a, keep = (REAL)r->s.one_minus_a, lr = (REAL)r->s.rate;
+    const REAL wd = (REAL)r->s.wd, a = (REAL)r->s.a, keep = (REAL)r->s.one_minus_a,
+               lr = (REAL)r->s.rate;
     const REAL sign = r->sign;
 #pragma omp simd
     for (int64_t i = r->b; i < r->e; i++) {
-        tni_sgd(&p[i], gradient(g[i], p[i], sign, wd, decay), momentum ? &buf[i] : NULL, a, keep, lr, first,
-                nesterov);
+        tni_sgd(&p[i], gradient(g[i], p[i], sign, wd, decay), momentum ? &buf[i] : NULL, a, keep,
+                lr, first, nesterov);
     }
 }
 
@@ -75,16 +77,20 @@ static void sgd_span(const span *r, bool nesterov)
 
 ALWAYS_INLINE void adam_loop(const span *r, bool decay, bool amsgrad)
 {
-    REAL *restrict p = r->t->p, *restrict m = r->t->s0, *restrict v = r->t->s1, *restrict vmax = r->t->s2;
+    REAL *restrict p = r->t->p, *restrict m = r->t->s0, *restrict v = r->t->s1,
+                   *restrict vmax = r->t->s2;
     const REAL *restrict g = r->t->g;
-    const REAL wd = (REAL)r->s.wd, b1 = (REAL)r->s.a, c1 = (REAL)r->s.one_minus_a, b2 = (REAL)r->s.b;
+    const REAL wd = (REAL)r->s.wd, b1 = (REAL)r->s.a, c1 = (REAL)r->s.one_minus_a,
+               b2 = (REAL)r->s.b;
     const REAL c2 = (REAL)r->s.one_minus_b, eps = (REAL)r->s.eps, rate = (REAL)r->s.rate;
     const REAL root_scale = (REAL)r->s.root_scale, shrink = (REAL)r->s.shrink, sign = r->sign;
 #pragma omp simd
     for (int64_t i = r->b; i < r->e; i++) {
         REAL grad = gradient(g[i], p[i], sign, wd, decay);
-        p[i] *= shrink; /* AdamW's decoupled decay; 1 for Adam. Loshchilov and Hutter (2019), algorithm 2 */
-        tni_adam(&p[i], grad, &m[i], &v[i], amsgrad ? &vmax[i] : NULL, b1, c1, b2, c2, eps, rate, root_scale);
+        /* AdamW's decoupled decay; 1 for Adam. Loshchilov and Hutter (2019), algorithm 2 */
+        p[i] *= shrink;
+        tni_adam(&p[i], grad, &m[i], &v[i], amsgrad ? &vmax[i] : NULL, b1, c1, b2, c2, eps, rate,
+                 root_scale);
     }
 }
 
@@ -100,14 +106,15 @@ static void adam_span(const span *r)
 
 ALWAYS_INLINE void rmsprop_loop(const span *r, bool decay, bool centered, bool momentum)
 {
-    REAL *restrict p = r->t->p, *restrict v = r->t->s0, *restrict average = r->t->s1, *restrict buf = r->t->s2;
+    REAL *restrict p = r->t->p, *restrict v = r->t->s0, *restrict average = r->t->s1,
+                   *restrict buf = r->t->s2;
     const REAL *restrict g = r->t->g;
     const REAL wd = (REAL)r->s.wd, a = (REAL)r->s.a, c = (REAL)r->s.one_minus_a, b = (REAL)r->s.b;
     const REAL eps = (REAL)r->s.eps, lr = (REAL)r->s.rate, sign = r->sign;
 #pragma omp simd
     for (int64_t i = r->b; i < r->e; i++) {
-        tni_rmsprop(&p[i], gradient(g[i], p[i], sign, wd, decay), &v[i], centered ? &average[i] : NULL,
-                    momentum ? &buf[i] : NULL, a, c, b, eps, lr);
+        tni_rmsprop(&p[i], gradient(g[i], p[i], sign, wd, decay), &v[i],
+                    centered ? &average[i] : NULL, momentum ? &buf[i] : NULL, a, c, b, eps, lr);
     }
 }
 
@@ -151,22 +158,13 @@ static void adagrad_span(const span *r)
 
 static void step_span(const optim_job *job, const tni_optim_tensor *t, int64_t b, int64_t e)
 {
-    span r = {.t = t, .s = tni_optim_scalars_of(job->args, t), .sign = job->args->maximize ? -1 : 1,
-              .b = b, .e = e};
+    span r = { t, tni_optim_scalars_of(job->args, t), job->args->maximize ? -1 : 1, b, e };
     switch (job->args->kind) {
-    case TNI_SGD:
-        sgd_span(&r, job->args->flag);
-        break;
+    case TNI_SGD: sgd_span(&r, job->args->flag); break;
     case TNI_ADAM:
-    case TNI_ADAMW:
-        adam_span(&r);
-        break;
-    case TNI_RMSPROP:
-        rmsprop_span(&r);
-        break;
-    case TNI_ADAGRAD:
-        adagrad_span(&r);
-        break;
+    case TNI_ADAMW: adam_span(&r); break;
+    case TNI_RMSPROP: rmsprop_span(&r); break;
+    case TNI_ADAGRAD: adagrad_span(&r); break;
     }
 }
 
@@ -192,14 +190,15 @@ static void optim_chunk(void *context, int64_t begin, int64_t end)
 }
 
 /* Steps the tensors of this dtype; first is scratch of n + 1. */
-tn_status K(tni_optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n, int64_t *first)
+tn_status K(tni_optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n,
+                            int64_t *first)
 {
     const tn_dtype mine = sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64;
     first[0] = 0;
     for (int k = 0; k < n; k++) {
         first[k + 1] = first[k] + (tensors[k].dtype == mine ? tensors[k].n : 0);
     }
-    optim_job job = {.args = args, .tensors = tensors, .first = first, .n = n};
+    optim_job job = { .args = args, .tensors = tensors, .first = first, .n = n };
     tni_parallel(first[n], CHUNK, optim_chunk, &job);
     return TN_OK;
 }

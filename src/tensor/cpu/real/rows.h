@@ -1,8 +1,8 @@
 /*
  * rows.h - what the row kernels share: sums over a row of REAL, and how many rows make a chunk.
  *
- * Sums: vector lanes inside a block of BLOCK elements, blocks added in double. In f32 the error is that of
- * adding at most BLOCK / lanes numbers, whatever the length of the row.
+ * Sums: vector lanes inside a block of BLOCK elements, blocks added in double. In f32 the error is
+ * that of adding at most BLOCK / lanes numbers, whatever the length of the row.
  */
 #ifndef TNI_CPU_ROWS_H
 #define TNI_CPU_ROWS_H
@@ -26,15 +26,17 @@
 
 #define BLOCK 2048
 
-/* Rows per chunk: about 16k elements' worth of cheap work; weight: cost of one element against a copy. */
+/* Rows per chunk: about 16k elements' worth of cheap work; weight: cost of one element against a
+ * copy. */
 static inline int64_t row_grain(int64_t row, int64_t weight)
 {
     int64_t work = (row > 0 ? row : 1) * weight;
     return work >= 32768 ? 1 : 32768 / work;
 }
 
-/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty row.
- * By hand in lanes: clang vectorises no maximum that must respect NaN. The last lanes may overlap. */
+/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty
+ * row. By hand in lanes: clang vectorises no maximum that must respect NaN. The last lanes may
+ * overlap. */
 static inline REAL row_max(const REAL *x, int64_t n)
 {
     enum { L = 64 / sizeof(REAL) };
@@ -56,20 +58,61 @@ static inline REAL row_max(const REAL *x, int64_t n)
             lane[l] = from[l] > lane[l] ? from[l] : lane[l];
         }
     }
-    for (int l = 0; l < L; l++) {
-        top = lane[l] > top ? lane[l] : top;
+    /* a tree: a chain of L steps would cost as much as the row */
+    for (int half = L / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) {
+            lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
+        }
     }
-    return top;
+    return lane[0];
 }
 
-static inline REAL row_sum_exp(const REAL *x, REAL top, int64_t n)
+/* y = exp(x - shift), unless y is NULL, and the sum. In lanes, the last ones filled up with
+ * -inf, whose exp is 0: a tail of a few elements costs one vector, not as many scalar exps. y
+ * may be x. */
+static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x, REAL shift,
+                                                          int64_t n)
 {
-    REAL sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) {
-        sum += REAL_EXP(x[j] - top);
+    enum { L = 64 / sizeof(REAL) };
+    REAL lane[L];
+    for (int l = 0; l < L; l++) {
+        lane[l] = 0;
     }
-    return sum;
+    int64_t at = 0;
+    for (; at + L <= n; at += L) {
+#pragma omp simd
+        for (int l = 0; l < L; l++) {
+            REAL e = REAL_EXP(x[at + l] - shift);
+            if (y) {
+                y[at + l] = e;
+            }
+            lane[l] += e;
+        }
+    }
+    if (at < n) {
+        REAL tail[L];
+        for (int l = 0; l < L; l++) {
+            tail[l] = at + l < n ? x[at + l] : -REAL_INFINITY;
+        }
+#pragma omp simd
+        for (int l = 0; l < L; l++) {
+            tail[l] = REAL_EXP(tail[l] - shift);
+        }
+        for (int l = 0; l < L; l++) {
+            if (at + l < n) {
+                lane[l] += tail[l];
+                if (y) {
+                    y[at + l] = tail[l];
+                }
+            }
+        }
+    }
+    for (int half = L / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) {
+            lane[l] += lane[l + half];
+        }
+    }
+    return lane[0];
 }
 
 static inline double row_sum(const REAL *x, int64_t n)

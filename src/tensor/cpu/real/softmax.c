@@ -1,8 +1,8 @@
 /*
  * softmax.c - softmax and log-softmax of the rows of a dense [n, c] array, and their gradients.
  *
- * The row's maximum is subtracted first, so that exp never overflows (Goodfellow et al., Deep Learning
- * (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch.
+ * The row's maximum is subtracted first, so that exp never overflows (Goodfellow et al., Deep
+ * Learning (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -17,14 +17,7 @@ typedef struct softmax_job {
 static void softmax_row(REAL *y, const REAL *x, int64_t c)
 {
     REAL top = row_max(x, c);
-    REAL sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < c; j++) {
-        REAL e = REAL_EXP(x[j] - top);
-        y[j] = e;
-        sum += e;
-    }
-    REAL scale = (REAL)1 / sum;
+    REAL scale = (REAL)1 / row_exp(y, x, top, c);
 #pragma omp simd
     for (int64_t j = 0; j < c; j++) {
         y[j] *= scale;
@@ -34,7 +27,7 @@ static void softmax_row(REAL *y, const REAL *x, int64_t c)
 static void log_softmax_row(REAL *y, const REAL *x, int64_t c)
 {
     REAL top = row_max(x, c);
-    REAL log_sum = REAL_LOG(row_sum_exp(x, top, c));
+    REAL log_sum = REAL_LOG(row_exp(NULL, x, top, c));
 #pragma omp simd
     for (int64_t j = 0; j < c; j++) {
         /* two subtractions: top may be much larger than either difference */
@@ -56,7 +49,7 @@ static void softmax_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_softmax)(const tni_array *y, const tni_array *x, bool log)
 {
-    softmax_job job = {.y = y->data, .x = x->data, .c = x->size[1], .log = log};
+    softmax_job job = { .y = y->data, .x = x->data, .c = x->size[1], .log = log };
     tni_parallel(x->size[0], row_grain(job.c, 8), softmax_chunk, &job);
     return TN_OK;
 }
@@ -76,9 +69,10 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < c; j++) {
                 sum += dy[j];
             }
+            row_exp(dx, y, 0, c);
 #pragma omp simd
             for (int64_t j = 0; j < c; j++) {
-                dx[j] = dy[j] - REAL_EXP(y[j]) * sum;
+                dx[j] = dy[j] - dx[j] * sum;
             }
         } else {
 #pragma omp simd reduction(+ : sum)
@@ -93,9 +87,10 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y, bool log)
+tn_status K(tni_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y,
+                              bool log)
 {
-    softmax_job job = {.y = dx->data, .x = y->data, .dy = dy->data, .c = y->size[1], .log = log};
+    softmax_job job = { .y = dx->data, .x = y->data, .dy = dy->data, .c = y->size[1], .log = log };
     tni_parallel(y->size[0], row_grain(job.c, log ? 6 : 2), softmax_grad_chunk, &job);
     return TN_OK;
 }
