@@ -2,7 +2,8 @@
  * test_memory.c - memory over time: nothing grows, nothing is asked of the system once warm, and
  * attention stays small.
  *
- * Seen to fail: SEEN_TO_FAIL
+ * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
+ * stays_flat tests failed.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,8 @@
  * running_var within 1e-4 relative and running_mean within 1e-4 sqrt(running_var): the noise of f32 sums
  * in another order, amplified by 100 steps of momentum, stays about 30 times below these.
  *
- * Seen to fail: SEEN_TO_FAIL
+ * Seen to fail: batch_norm moved running_var to the biased variance (real/batch_norm.c): both cnn tests
+ * failed.
  */
 #include "models.h"
 

@@ -22,6 +22,7 @@ typedef struct stack {
     size_t n, capacity;
     frame *frames;
     size_t depth, frame_capacity;
+    bool lost; /* a scope could not be opened: nothing may be entered into its parent instead */
 } stack;
 
 static _Thread_local stack scopes;
@@ -65,10 +66,14 @@ tn_scope tn_scope_begin(void)
     if (scopes.depth == scopes.frame_capacity) {
         void *frames = scopes.frames;
 
-        if (!grow(&frames, &scopes.frame_capacity, sizeof(frame)))
+        if (!grow(&frames, &scopes.frame_capacity, sizeof(frame))) {
+            scopes.lost = true;
             return (tn_scope){-1, 0};
+        }
         scopes.frames = frames;
     }
+    if (scopes.depth == 0)
+        scopes.lost = false;
     f.first = scopes.n;
     f.serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
     scopes.frames[scopes.depth++] = f;
@@ -88,6 +93,7 @@ void tn_scope_end(tn_scope s)
         return;
     first = scopes.frames[s.depth].first;
     scopes.depth = (size_t)s.depth;
+    scopes.lost = false;
     while (scopes.n > first) {
         entry e = scopes.entries[--scopes.n];
 
@@ -98,7 +104,7 @@ void tn_scope_end(tn_scope s)
 
 bool tni_scope_open(void)
 {
-    return scopes.depth > 0;
+    return scopes.depth > 0 || scopes.lost;
 }
 
 static bool reserve(void)
@@ -115,6 +121,10 @@ static bool reserve(void)
 
 tn_status tni_scope_add(void *object, void (*drop)(void *object))
 {
+    if (scopes.lost) {
+        drop(object);
+        return tni_error(TN_E_NOMEM, "out of memory: the current scope could not be opened");
+    }
     if (scopes.depth == 0) {
         drop(object);
         return tni_error(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, "
