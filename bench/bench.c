@@ -8,7 +8,7 @@
 
 #include <sys/resource.h>
 
-/* ---- flags ------------------------------------------------------------------------------------ */
+/* ---- flags --------------------------------------------------------------------------------- */
 
 static int64_t number(const char *text)
 {
@@ -45,7 +45,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     return f;
 }
 
-/* ---- clock and lines ------------------------------------------------------------------------------ */
+/* ---- clock and lines ----------------------------------------------------------------------- */
 
 double bench_now(void)
 {
@@ -95,7 +95,7 @@ void bench_banner(const char *name)
             tn_num_threads(), info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd));
 }
 
-/* ---- data --------------------------------------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------------------------- */
 
 uint32_t bench_mix(uint32_t x)
 {
@@ -112,7 +112,8 @@ void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, i
         uint32_t row = (uint32_t)(step * batch + b);
         uint32_t start = bench_mix(row), stride = 1 + bench_mix(row + 0x40000000u) % 5;
         for (int64_t t = 0; t <= context; t++) {
-            uint32_t noise = bench_mix((uint32_t)(row * (uint32_t)(context + 1) + (uint32_t)t) ^ 0x5bd1e995u);
+            uint32_t place = row * (uint32_t)(context + 1) + (uint32_t)t;
+            uint32_t noise = bench_mix(place ^ 0x5bd1e995u);
             uint32_t id = (start % 65536 + (uint32_t)t * stride) % (uint32_t)vocab;
             if (noise % 8 == 0) id = noise / 8 % (uint32_t)vocab;
             ids[b * (context + 1) + t] = id;
@@ -132,7 +133,7 @@ void bench_image(int64_t n, float *pixels, int64_t *label)
     }
 }
 
-/* ---- training steps ---------------------------------------------------------------------------------------- */
+/* ---- training steps ------------------------------------------------------------------------ */
 
 bench_times bench_times_new(int64_t steps)
 {
@@ -193,6 +194,7 @@ void bench_run(const bench_task *k, const bench_flags *f)
     if (total >= 10) bench_one(k->name, "loss_10", losses[1]);
     bench_one(k->name, "loss_last", losses[2]);
     bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
-    bench_one(k->name, "system_allocations", (double)(tn_memory().system_allocations - allocations));
+    allocations = tn_memory().system_allocations - allocations;
+    bench_one(k->name, "system_allocations", (double)allocations);
     bench_one(k->name, "peak_rss_MiB", bench_peak_rss());
 }

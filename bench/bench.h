@@ -1,8 +1,8 @@
 /*
  * bench.h - what the benchmark programs share: clock, the output line, deterministic data, flags.
  *
- * The data are formulas over a 32-bit mixing function, so that the PyTorch twins (torch_*.py, common.py)
- * make the very same tokens and images.
+ * The data are formulas over a 32-bit mixing function, so that the PyTorch twins (torch_*.py,
+ * common.py) make the very same tokens and images.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -32,8 +32,8 @@ uint32_t bench_mix(uint32_t x);
 /* [batch, context + 1] tokens below vocab: steps of a constant stride, one in eight replaced. */
 void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, int64_t *ids);
 enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10 };
-/* Noise in [0, 1) with the label drawn in: every tenth pixel, from the label on, is half brighter. One
- * image in four shows a label drawn by lot, so that the loss stays above zero. */
+/* Noise in [0, 1) with the label drawn in: every tenth pixel, from the label on, is half brighter.
+ * One image in four shows another label, by lot, so that the loss stays above zero. */
 void bench_image(int64_t n, float *pixels, int64_t *label);
 
 /* Timed training steps: total and parts, one entry a step. */

@@ -1,5 +1,5 @@
 /*
- * bench_cnn - a training step of the BatchNorm network of examples/batchnorm: batch 128, SGD with momentum.
+ * bench_cnn - a training step of the network of examples/batchnorm: batch 128, SGD with momentum.
  *
  * Conv(1,32,3)-BN-ReLU-MaxPool, Conv(32,64,3)-BN-ReLU-MaxPool, Linear(3136,128)-ReLU-Linear(128,10)
  * Twin: torch_cnn.py
@@ -37,14 +37,15 @@ int main(int argc, char **argv)
     images = tn_from_memory(pixels, TN_SHAPE(BENCH_IMAGES, 1, 28, 28), TN_F32, NULL, NULL);
     labels = tn_from_memory(label, TN_SHAPE(BENCH_IMAGES), TN_I64, NULL, NULL);
     tn_module *model = tn_sequential(
-        tn_conv2d_new(1, 32, 3, pad), tn_batchnorm2d_new(32, norm), tn_relu_new(), tn_max_pool2d_new(half),
-        tn_conv2d_new(32, 64, 3, pad), tn_batchnorm2d_new(64, norm), tn_relu_new(), tn_max_pool2d_new(half),
-        tn_flatten_new(1, -1), tn_linear_new(3136, 128, linear), tn_relu_new(), tn_linear_new(128, 10, linear));
+        tn_conv2d_new(1, 32, 3, pad), tn_batchnorm2d_new(32, norm), tn_relu_new(),
+        tn_max_pool2d_new(half), tn_conv2d_new(32, 64, 3, pad), tn_batchnorm2d_new(64, norm),
+        tn_relu_new(), tn_max_pool2d_new(half), tn_flatten_new(1, -1),
+        tn_linear_new(3136, 128, linear), tn_relu_new(), tn_linear_new(128, 10, linear));
     TN_CHECK_PTR(model);
     tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
     TN_CHECK_PTR(opt);
-    bench_run(&(bench_task){ .name = "tenon_cnn", .unit = "images", .per_step = BATCH, .model = model,
-                             .optimizer = opt, .loss = loss, .batch = batch }, &f);
+    bench_run(&(bench_task){ .name = "tenon_cnn", .unit = "images", .per_step = BATCH,
+                             .model = model, .optimizer = opt, .loss = loss, .batch = batch }, &f);
     tn_optim_free(opt);
     tn_module_drop(model);
     tn_scope_end(program);

@@ -3,7 +3,8 @@
  *
  *   small    4 layers, d 128, 4 heads, T  64, batch 32
  *   medium   6 layers, d 384, 6 heads, T 256, batch  8
- * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table, vocabulary 96.
+ * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table,
+ * 96 tokens.
  * Twin: torch_gpt.py
  */
 #include "bench.h"
@@ -66,7 +67,8 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
     return tn_linear(x, m->wte, TN_NONE);
 }
 
-static const tn_module_type gpt_type = { .name = "GPT", .size = sizeof(gpt), .forward = gpt_forward };
+static const tn_module_type gpt_type = { .name = "GPT", .size = sizeof(gpt),
+                                         .forward = gpt_forward };
 
 static tn_module *gpt_new(void)
 {

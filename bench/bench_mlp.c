@@ -1,4 +1,5 @@
-/* bench_mlp - a training step of an MLP 784-512-256-10 with ReLU: batch 128, Adam. Twin: torch_mlp.py */
+/* bench_mlp - a training step of an MLP 784-512-256-10 with ReLU: batch 128, Adam.
+ * Twin: torch_mlp.py */
 #include "bench.h"
 
 enum { BATCH = 128 };
@@ -34,8 +35,8 @@ int main(int argc, char **argv)
     TN_CHECK_PTR(model);
     tn_optim *opt = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 1e-3 });
     TN_CHECK_PTR(opt);
-    bench_run(&(bench_task){ .name = "tenon_mlp", .unit = "images", .per_step = BATCH, .model = model,
-                             .optimizer = opt, .loss = loss, .batch = batch }, &f);
+    bench_run(&(bench_task){ .name = "tenon_mlp", .unit = "images", .per_step = BATCH,
+                             .model = model, .optimizer = opt, .loss = loss, .batch = batch }, &f);
     tn_optim_free(opt);
     tn_module_drop(model);
     tn_scope_end(program);

@@ -1,9 +1,9 @@
 /*
- * bench_ops - single ops: the cost of a tiny one, and the usual ones at the sizes of the models here.
+ * bench_ops - single ops: the cost of a tiny one, and the usual ones at sizes of the models here.
  *
- * tiny_*   8 floats, a chain of 1,000 ops: nanoseconds each; what remains when the arithmetic is free
- * others   microseconds a call: forward alone, recording nothing; and forward with backward from a seed
- *          of ones to every float input
+ * tiny_*   8 floats, a chain of 1,000 ops: nanoseconds each; what remains when arithmetic is free
+ * others   microseconds a call: forward alone, recording nothing; and forward with backward from a
+ *          seed of ones to every float input
  * Twin: torch_ops.py
  */
 #include "bench.h"
@@ -13,7 +13,7 @@
 enum { CHAIN = 1000, TINY = 8, MOST = 400 };
 static int64_t samples = 15;
 
-/* ---- tiny ops -------------------------------------------------------------------------------------- */
+/* ---- tiny ops ------------------------------------------------------------------------------ */
 
 typedef tn_tensor *(*binary)(tn_tensor *a, tn_tensor *b);
 
@@ -73,7 +73,7 @@ static void tiny_all(void)
     tn_scope_end(scope);
 }
 
-/* ---- ops at the size of a model ------------------------------------------------------------------------ */
+/* ---- ops at the size of a model ------------------------------------------------------------ */
 
 static tn_tensor *relu(tn_tensor **x) { return tn_relu(x[0]); }
 static tn_tensor *gelu(tn_tensor **x) { return tn_gelu(x[0]); }
@@ -118,7 +118,9 @@ typedef struct row {
     int64_t classes; /* the last input holds class ids below this */
 } row;
 
-#define S(...) { .rank = (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), .size = { __VA_ARGS__ } }
+#define S(...)                                                                                     \
+    { .rank = (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), .size = { __VA_ARGS__ } }
+#define THREE(...) { S(__VA_ARGS__), S(__VA_ARGS__), S(__VA_ARGS__) }
 
 static const row rows[] = {
     { "add_1M", add, { S(1024, 1024), S(1024, 1024) }, 0 },
@@ -141,8 +143,8 @@ static const row rows[] = {
     { "linear_2048x128x512", linear, { S(2048, 128), S(512, 128), S(512) }, 0 },
     { "linear_2048x384x1536", linear, { S(2048, 384), S(1536, 384), S(1536) }, 0 },
     { "linear_128x784x512", linear, { S(128, 784), S(512, 784), S(512) }, 0 },
-    { "attention_32x4x64x32", attention, { S(32, 4, 64, 32), S(32, 4, 64, 32), S(32, 4, 64, 32) }, 0 },
-    { "attention_8x6x256x64", attention, { S(8, 6, 256, 64), S(8, 6, 256, 64), S(8, 6, 256, 64) }, 0 },
+    { "attention_32x4x64x32", attention, THREE(32, 4, 64, 32), 0 },
+    { "attention_8x6x256x64", attention, THREE(8, 6, 256, 64), 0 },
     { "conv_128x1x28_32", conv2d, { S(128, 1, 28, 28), S(32, 1, 3, 3), S(32) }, 0 },
     { "conv_128x32x14_64", conv2d, { S(128, 32, 14, 14), S(64, 32, 3, 3), S(64) }, 0 },
     { "batch_norm_128x32x28", batch_norm, { S(128, 32, 28, 28), S(32), S(32) }, 0 },

@@ -1,4 +1,4 @@
-"""What the PyTorch twins share: the peer's versions, the same data, the same weights, the same lines."""
+"""What the PyTorch twins share: the peer's versions, the same data, weights and lines."""
 import argparse
 import json
 import os
@@ -26,7 +26,7 @@ def blas():
     found = sorted(set(re.findall(r"/\S*(?:openblas|libblas|mkl|blis)\S*\.so\S*", maps)))
     real = [os.path.realpath(f) for f in found]
     if any("openblas-pthread" in f or "openblas-serial" in f for f in real):
-        sys.exit(f"torch uses {real}: wanted the OpenMP OpenBLAS (libopenblas0-openmp), as tenon has")
+        sys.exit(f"torch uses {real}: wanted the OpenMP OpenBLAS (libopenblas0-openmp)")
     return real
 
 
@@ -53,7 +53,7 @@ def peak_rss():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-# ---- the same data as bench.c ---------------------------------------------------------------------
+# ---- the same data as bench.c ------------------------------------------------------------------
 
 def mix(x):
     import numpy as np
@@ -88,7 +88,7 @@ def images(torch, count=2048, pixels=784, classes=10):
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels)
 
 
-# ---- the same weights ---------------------------------------------------------------------------------
+# ---- the same weights --------------------------------------------------------------------------
 
 def load(torch, net, path, rename=()):
     """Copies a safetensors file into net: every name must be there, on both sides."""
@@ -109,7 +109,7 @@ def load(torch, net, path, rename=()):
     net.load_state_dict(state, strict=True)
 
 
-# ---- timed steps ----------------------------------------------------------------------------------------
+# ---- timed steps -------------------------------------------------------------------------------
 
 def run(name, unit, per_step, net, optimizer, loss_of, batch, args):
     parts, losses = [], []

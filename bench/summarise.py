@@ -33,12 +33,11 @@ for name, metric in order:
     cells = ["" if v is None else f"{v:.6g}" for v in (ours, theirs)]
     ratio = ""
     if ours and theirs:
+        speed = ours / theirs if metric.endswith("/s") else theirs / ours
         if metric.startswith("loss") or metric == "parameters":
-            ratio = f"differ by {abs(ours - theirs) / abs(theirs):.1e}" if ours != theirs else "equal"
-        elif metric.endswith("/s"):
-            ratio = f"{ours / theirs:.2f}x faster" if ours >= theirs else f"{theirs / ours:.2f}x slower"
+            ratio = "equal" if ours == theirs else f"differ by {abs(ours / theirs - 1):.1e}"
         elif metric.endswith("MiB"):
             ratio = f"{ours / theirs:.2f} of it"
         else:
-            ratio = f"{theirs / ours:.2f}x faster" if theirs >= ours else f"{ours / theirs:.2f}x slower"
+            ratio = f"{speed:.2f}x faster" if speed >= 1 else f"{1 / speed:.2f}x slower"
     print(f"| {name} | {metric} | {cells[0]} | {cells[1]} | {ratio} |")

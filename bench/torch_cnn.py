@@ -25,4 +25,5 @@ def batch(i):
     return X[k:k + BATCH], Y[k:k + BATCH]
 
 
-common.run("torch_cnn", "images", BATCH, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch, args)
+common.run("torch_cnn", "images", BATCH, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch,
+           args)

@@ -10,7 +10,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 X, Y = common.images(torch)
-net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+                    nn.Linear(256, 10))
 if args.weights:
     common.load(torch, net, args.weights)
 opt = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -21,4 +22,5 @@ def batch(i):
     return X[k:k + BATCH], Y[k:k + BATCH]
 
 
-common.run("torch_mlp", "images", BATCH, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch, args)
+common.run("torch_mlp", "images", BATCH, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch,
+           args)

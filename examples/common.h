@@ -9,7 +9,7 @@
 
 #include <tenon/tenon.h>
 
-/* ---- flags ------------------------------------------------------------------------------------ */
+/* ---- flags --------------------------------------------------------------------------------- */
 
 typedef enum ex_kind {
     EX_WHOLE, /* int64_t */
@@ -35,14 +35,23 @@ typedef struct ex_option {
     bool given;       /* set by parsing: it was on the command line */
 } ex_option;
 
+/* Rows of a table of options: FIELD is where the value goes. */
+#define EX_WHOLE_ROW(name, field, low, high, belongs, help)                                        \
+    { name, EX_WHOLE, &(field), "N", help, low, high, belongs, false }
+#define EX_REAL_ROW(name, field, low, high, belongs, help)                                         \
+    { name, EX_REAL, &(field), "X", help, low, high, belongs, false }
+#define EX_TEXT_ROW(name, field, argument, help)                                                   \
+    { name, EX_TEXT, &(field), argument, help, 0, 0, 0, false }
+#define EX_FLAG_ROW(name, field, help) { name, EX_FLAG, &(field), NULL, help, 0, 0, 0, false }
+
 typedef struct ex_options {
     const char *what; /* one line for --help */
     ex_option *option;
     int n;
 } ex_options;
 
-/* Reads the command line. --help prints all flags with their defaults and ends the program with 0; a flag
- * that is unknown, lacks its argument or is out of range ends it with 2 and a message. */
+/* Reads the command line. --help prints all flags with their defaults and ends the program with 0;
+ * a flag that is unknown, lacks its argument or is out of range ends it with 2 and a message. */
 void ex_parse(ex_options *options, int argc, char **argv);
 bool ex_given(const ex_options *options, const char *name);
 /* "name value" pairs of all numbers and flags that make the run, on as few lines as fit. */
@@ -56,7 +65,7 @@ void ex_check(tn_status status);
 void ex_check_ptr(const void *pointer);
 const char *ex_program(void);
 
-/* ---- notes: strings in the metadata of a file ------------------------------------------------------ */
+/* ---- notes: strings in the metadata of a file ---------------------------------------------- */
 
 enum { EX_MAX_NOTES = 48 };
 
@@ -71,17 +80,17 @@ void ex_note(ex_notes *notes, const char *key, const char *format, ...) TN_PRINT
 /* The values of all options that belong to any of the kinds in which. */
 void ex_note_options(ex_notes *notes, const ex_options *options, unsigned which);
 tn_metadata ex_metadata(ex_notes *notes);
-/* Takes such values from a file. A flag that was given and says something else is refused by name. */
+/* Takes such values from a file. A given flag that says something else is refused by name. */
 void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file);
 
-/* ---- leaving early ---------------------------------------------------------------------------------- */
+/* ---- leaving early ------------------------------------------------------------------------- */
 
 /* From now on the first SIGINT or SIGTERM is only noted; a second one ends the program at once. */
 void ex_catch_signals(void);
 /* The signal that came, 0 when none did. The exit status is then 128 plus it. */
 int ex_signal(void);
 
-/* ---- progress ----------------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------------------ */
 
 typedef struct ex_progress {
     const char *unit;         /* of the rate: "tokens" */
@@ -94,7 +103,8 @@ typedef struct ex_progress {
     bool quiet, tty, color, on_line;
 } ex_progress;
 
-/* On a terminal one line is redrawn at most ten times a second; otherwise about 25 plain lines in all. */
+/* On a terminal one line is redrawn, at most ten times a second; otherwise there are about 25 plain
+ * lines in all. */
 void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per_step,
                        const char *unit, bool quiet);
 void ex_progress_step(ex_progress *p, int64_t step, double loss, double lr);
@@ -107,7 +117,7 @@ void ex_progress_resume(ex_progress *p);
 double ex_progress_end(ex_progress *p, int64_t step);
 double ex_seconds(void); /* monotonic clock */
 
-/* ---- curves and reports ---------------------------------------------------------------------------------- */
+/* ---- curves and reports -------------------------------------------------------------------- */
 
 typedef struct ex_curve {
     int64_t n, room;

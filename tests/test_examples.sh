@@ -2,8 +2,8 @@
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
 # usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR     (paths of the programs)
 #
-# Seen to fail: with tn_manual_seed left out of transformer.c's main (another batch order after --resume
-# of a fresh process would not show, the hash of two runs with different --seed did: it was equal).
+# Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
+# began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's).
 set -uo pipefail
 transformer=$1 batchnorm=$2 buffers=$3 xor=$4
 data=/usr/share/datasets/fashion-mnist
@@ -45,7 +45,7 @@ says() { # PATTERN COMMAND...: ends with 0 and a line matches
     cat "$dir/said"
     [ $status -eq 0 ] && grep -qE -- "$1" "$dir/said"
 }
-interrupted() { # SIGNAL STATUS CHECKPOINT COMMAND...: a signal after the first steps leaves a checkpoint
+interrupted() { # SIGNAL STATUS CHECKPOINT PROGRAM...: a signal leaves a checkpoint
     "${@:4}" >"$dir/live" 2>&1 &
     local pid=$! status=0
     for _ in $(seq 600); do
@@ -59,12 +59,12 @@ interrupted() { # SIGNAL STATUS CHECKPOINT COMMAND...: a signal after the first 
     [ $status -eq "$2" ] && [ -s "$3" ]
 }
 
-# ---- a text of our own -------------------------------------------------------------------------------
+# ---- a text of our own -------------------------------------------------------------------------
 for i in $(seq 400); do
-    echo "And the $i sons of the house went up, and the river was as wide as the sky over $((i * 7)) hills."
+    echo "And the $i sons of the house went up, and the river was as wide as $((i * 7)) hills."
 done >text
 
-# ---- transformer ----------------------------------------------------------------------------------------
+# ---- transformer -------------------------------------------------------------------------------
 small=(--text text --steps 24 --batch 4 --context 16 --layers 2 --heads 2 --d-model 32 --warmup 4
        --dropout 0.1 --eval-every 8 --generate 0)
 t() { "$transformer" "${small[@]}" "$@"; }
@@ -72,8 +72,10 @@ hash_of() { t --quiet --print-hash "$@"; }
 
 check 'transformer --help' says '--top-k N' "$transformer" --help
 check 'transformer, unknown flag' refused 'unknown flag --stpes' "$transformer" --stpes 3
-check 'transformer, no number' refused '--steps many: wanted a whole number' "$transformer" --steps many
-check 'transformer, out of range' refused '--dropout 1.5: wanted a number from 0 to 0.99' "$transformer" --dropout 1.5
+check 'transformer, no number' refused '--steps many: wanted a whole number' \
+    "$transformer" --steps many
+check 'transformer, out of range' refused '--dropout 1.5: wanted a number from 0 to 0.99' \
+    "$transformer" --dropout 1.5
 check 'transformer, no argument' refused '--steps needs an argument' "$transformer" --steps
 check 'transformer, no text' refused '--text FILE is needed' "$transformer"
 check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-such-file
@@ -91,9 +93,9 @@ check 'transformer, a plot' grep -q '</svg>' loss.svg
 check 'transformer, weights' test -s model.safetensors
 check 'transformer, --load needs no other flag' same \
     "$("$transformer" --load model.safetensors --generate 50 --quiet | wc -c)" 51
+sample=("$transformer" --load model.safetensors --generate 50 --quiet --seed 3 --prompt And)
 check 'transformer, a sample has a key' same \
-    "$("$transformer" --load model.safetensors --generate 50 --quiet --seed 3 --top-k 5 --prompt And)" \
-    "$("$transformer" --load model.safetensors --generate 50 --quiet --seed 3 --top-k 5 --prompt And)"
+    "$("${sample[@]}" --top-k 5)" "$("${sample[@]}" --top-k 5)"
 check 'transformer, --load and another size' refused '--layers 3 conflicts with model.safetensors' \
     "$transformer" --load model.safetensors --layers 3
 check 'transformer, a character it does not know' refused "--prompt: '~'" \
@@ -115,17 +117,18 @@ check 'transformer, another rate on resume' refused '--lr 0.5 conflicts with par
 tr a-y b-z <text >other
 check 'transformer, another text on resume' refused '--text other' \
     "$transformer" --resume part --text other
-check 'transformer, SIGINT' interrupted INT 130 int.ckpt "$transformer" "${small[@]}" --steps 1000000 --checkpoint int.ckpt
+check 'transformer, SIGINT' interrupted INT 130 int.ckpt \
+    "$transformer" "${small[@]}" --steps 1000000 --checkpoint int.ckpt
 check 'transformer, SIGTERM' interrupted TERM 143 transformer.ckpt \
     "$transformer" "${small[@]}" --steps 1000000
 
-# ---- batchnorm --------------------------------------------------------------------------------------------
+# ---- batchnorm ---------------------------------------------------------------------------------
 if [ -e $data/train-images-idx3-ubyte.gz ]; then
     b() { "$batchnorm" --batch 16 --steps 10 --data $data "$@"; }
     bhash_of() { b --quiet --print-hash "$@"; }
     check 'batchnorm, whole run' says 'test accuracy [0-9.]+ %' \
         b --save net.safetensors --log net.csv --plot net.svg
-    check 'batchnorm, parameters' grep -qE "optimizer's list \(12\): conv1.weight conv1.bias bn1.weight" said
+    check 'batchnorm, parameters' grep -qE "list \(12\): conv1.weight conv1.bias bn1.weight" said
     check 'batchnorm, buffers' grep -qE 'never sees \(8\): mean deviation bn1.running_mean' said
     # shellcheck disable=SC2016
     check 'batchnorm, forward moves them' awk '
@@ -153,7 +156,7 @@ else
 fi
 check 'batchnorm, unknown flag' refused 'unknown flag --epoch' "$batchnorm" --epoch_ 3
 
-# ---- the small ones ------------------------------------------------------------------------------------------
+# ---- the small ones ----------------------------------------------------------------------------
 check 'buffers' says 'all claims hold' "$buffers"
 check 'xor' says '1 xor 1 = 0.0' "$xor"
 

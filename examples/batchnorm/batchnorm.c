@@ -1,11 +1,11 @@
 /*
- * batchnorm - trains a convolutional network on Fashion-MNIST and shows what BatchNorm's buffers do.
+ * batchnorm - trains a convolutional network on Fashion-MNIST; shows what BatchNorm's buffers do.
  *
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
  *     batchnorm --load FILE.safetensors
  *
- * running_mean and running_var move in forward, in training mode, and nowhere else: the optimizer's list
- * does not contain them, and its step leaves them as they are. In eval mode they are what is read.
+ * running_mean and running_var move in forward, in training mode, and nowhere else: the optimizer's
+ * list does not contain them, and its step leaves them as they are. In eval mode they are read.
  */
 #include "run.h"
 
@@ -26,25 +26,27 @@ static settings set = {
 
 #define BIG 1e9
 static ex_option flags[] = {
-    { "data", EX_TEXT, &set.data, "DIR", "folder of the four *-ubyte.gz files", 0, 0, 0, 0 },
-    { "epochs", EX_WHOLE, &set.epochs, "N", "passes over the training images", 0, 100000, EX_RUN, 0 },
-    { "steps", EX_WHOLE, &set.steps, "N", "at most so many steps, 0: no limit", 0, BIG, EX_RUN, 0 },
-    { "batch", EX_WHOLE, &set.batch, "N", "images a step", 2, 60000, EX_RUN, 0 },
-    { "lr", EX_REAL, &set.lr, "X", "highest learning rate of the one-cycle schedule", 1e-12, 100, EX_RUN, 0 },
-    { "momentum", EX_REAL, &set.momentum, "X", "of SGD", 1e-6, 0.9999, EX_RUN, 0 },
-    { "weight-decay", EX_REAL, &set.weight_decay, "X", "of SGD", 0, 10, EX_RUN, 0 },
-    { "seed", EX_WHOLE, &set.seed, "N", "of weights and order of images", 0, BIG, EX_RUN, 0 },
-    { "threads", EX_WHOLE, &set.threads, "N", "0: all cores; same bits for any", 0, 1024, 0, 0 },
-    { "device", EX_TEXT, &set.device, "NAME", "cpu or cuda", 0, 0, 0, 0 },
-    { "save", EX_TEXT, &set.save, "FILE", "weights and buffers at the end (safetensors)", 0, 0, 0, 0 },
-    { "load", EX_TEXT, &set.load, "FILE", "such a file; trains only if --epochs is given", 0, 0, 0, 0 },
-    { "checkpoint", EX_TEXT, &set.checkpoint, "FILE", "whole state after each epoch and at the end", 0, 0, 0, 0 },
-    { "resume", EX_TEXT, &set.resume, "FILE", "goes on from a checkpoint, bit for bit", 0, 0, 0, 0 },
-    { "stop-after", EX_WHOLE, &set.stop_after, "N", "stops early, with a checkpoint; 0: no", 0, BIG, 0, 0 },
-    { "log", EX_TEXT, &set.log, "FILE", "every step as CSV", 0, 0, 0, 0 },
-    { "plot", EX_TEXT, &set.plot, "FILE", "loss and test accuracy as SVG", 0, 0, 0, 0 },
-    { "print-hash", EX_FLAG, &set.print_hash, NULL, "one number over all parameters and buffers", 0, 0, 0, 0 },
-    { "quiet", EX_FLAG, &set.quiet, NULL, "prints only what other flags ask for", 0, 0, 0, 0 },
+    EX_TEXT_ROW("data", set.data, "DIR", "folder of the four *-ubyte.gz files"),
+    EX_WHOLE_ROW("epochs", set.epochs, 0, 100000, EX_RUN, "passes over the training images"),
+    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN, "at most so many steps, 0: no limit"),
+    EX_WHOLE_ROW("batch", set.batch, 2, 60000, EX_RUN, "images a step"),
+    EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN,
+                "highest learning rate of the one-cycle schedule"),
+    EX_REAL_ROW("momentum", set.momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
+    EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of SGD"),
+    EX_WHOLE_ROW("seed", set.seed, 0, BIG, EX_RUN, "of weights and order of images"),
+    EX_WHOLE_ROW("threads", set.threads, 0, 1024, 0, "0: all cores; same bits for any"),
+    EX_TEXT_ROW("device", set.device, "NAME", "cpu or cuda"),
+    EX_TEXT_ROW("save", set.save, "FILE", "weights and buffers at the end (safetensors)"),
+    EX_TEXT_ROW("load", set.load, "FILE", "such a file; trains only if --epochs is given"),
+    EX_TEXT_ROW("checkpoint", set.checkpoint, "FILE",
+                "whole state after each epoch and at the end"),
+    EX_TEXT_ROW("resume", set.resume, "FILE", "goes on from a checkpoint, bit for bit"),
+    EX_WHOLE_ROW("stop-after", set.stop_after, 0, BIG, 0, "stops early, with a checkpoint; 0: no"),
+    EX_TEXT_ROW("log", set.log, "FILE", "every step as CSV"),
+    EX_TEXT_ROW("plot", set.plot, "FILE", "loss and test accuracy as SVG"),
+    EX_FLAG_ROW("print-hash", set.print_hash, "one number over all parameters and buffers"),
+    EX_FLAG_ROW("quiet", set.quiet, "prints only what other flags ask for"),
 };
 
 static ex_options options = {
@@ -160,7 +162,7 @@ static double train(run *r)
     return rate;
 }
 
-/* The same images through the same weights, with the statistics of all training or of 100 images. */
+/* The same images through the same weights, with statistics of all training or of 100 images. */
 static void print_train_versus_eval(run *r)
 {
     enum { SOME = 1000 };

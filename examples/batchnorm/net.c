@@ -22,21 +22,27 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
     return tn_forward(m->fc2, x);
 }
 
-static const tn_module_type net_type = { .name = "Net", .size = sizeof(net), .forward = net_forward };
+static const tn_module_type net_type = {
+    .name = "Net",
+    .size = sizeof(net),
+    .forward = net_forward,
+};
 
 tn_module *net_new(double mean, double deviation)
 {
     const tn_conv2d_options pad = { .padding = 1 };
+    const tn_batchnorm_options norm = { 0 };
+    const tn_linear_options linear = { 0 };
     net *m = tn_module_new(&net_type);
     if (!m) return NULL;
     tn_register_buffer(&m->base, "mean", &m->mean, tn_full(TN_SHAPE(1), mean), TN_PERSISTENT);
     tn_register_buffer(&m->base, "deviation", &m->deviation, tn_full(TN_SHAPE(1), deviation),
                        TN_PERSISTENT);
     tn_register_module(&m->base, "conv1", &m->conv1, tn_conv2d_new(1, 32, 3, pad));
-    tn_register_module(&m->base, "bn1", &m->bn1, tn_batchnorm2d_new(32, (tn_batchnorm_options){ 0 }));
+    tn_register_module(&m->base, "bn1", &m->bn1, tn_batchnorm2d_new(32, norm));
     tn_register_module(&m->base, "conv2", &m->conv2, tn_conv2d_new(32, 64, 3, pad));
-    tn_register_module(&m->base, "bn2", &m->bn2, tn_batchnorm2d_new(64, (tn_batchnorm_options){ 0 }));
-    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3136, 128, (tn_linear_options){ 0 }));
-    tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(128, 10, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "bn2", &m->bn2, tn_batchnorm2d_new(64, norm));
+    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3136, 128, linear));
+    tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(128, 10, linear));
     return tn_module_done(&m->base);
 }

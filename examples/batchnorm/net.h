@@ -9,8 +9,8 @@
  * (x - mean) / deviation, Conv(1,32,3)-BN-ReLU-MaxPool, Conv(32,64,3)-BN-ReLU-MaxPool,
  * Linear(3136,128)-ReLU-Linear(128,10); the convolutions pad by 1.
  *
- * Buffers  mean, deviation: of the training images, so that the file of weights carries what the weights
- *          were made for; bn1, bn2: running_mean, running_var, num_batches_tracked
+ * Buffers  mean, deviation: of the training images, so that the file of weights carries what the
+ *          weights were made for; bn1, bn2: running_mean, running_var, num_batches_tracked
  */
 tn_module *net_new(double mean, double deviation);
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- data ------------------------------------------------------------------------------------------ */
+/* ---- data ---------------------------------------------------------------------------------- */
 
 static images read_half(const char *folder, const char *half)
 {
@@ -44,7 +44,7 @@ void run_read_data(run *r)
     r->deviation = sqrt((double)squares / (double)n - r->mean * r->mean);
 }
 
-/* ---- building ---------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------ */
 
 void run_build(run *r)
 {
@@ -68,8 +68,9 @@ void run_build(run *r)
     ex_check_ptr(r->optimizer);
     if (r->total == 0) return;
     r->schedule = tn_one_cycle_lr(r->optimizer,
-                                  (tn_one_cycle_options){ .max_lr = s->lr, .total_steps = r->total,
-                                                          .pct_start = 0.2, .fixed_momentum = true });
+                                  (tn_one_cycle_options){ .max_lr = s->lr, .pct_start = 0.2,
+                                                          .total_steps = r->total,
+                                                          .fixed_momentum = true });
     ex_check_ptr(r->schedule);
 }
 
@@ -84,7 +85,7 @@ void run_free(run *r)
     tn_module_drop(r->model);
 }
 
-/* ---- one step, one evaluation ---------------------------------------------------------------------------- */
+/* ---- one step, one evaluation -------------------------------------------------------------- */
 
 static double first(run *r, const char *buffer)
 {
@@ -140,7 +141,7 @@ score run_score(run *r, const images *set, int64_t limit)
     return (score){ .loss = s.loss / (double)n, .accuracy = s.accuracy / (double)n };
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------------------------- */
 
 const char *run_checkpoint_path(const run *r)
 {

@@ -41,14 +41,15 @@ void run_read_data(run *r);
 void run_build(run *r);
 void run_free(run *r);
 
-/* One training step on a batch that the loader gave; its loss. When watched, prints bn1's statistics
- * before and after forward and after the optimizer's step. */
+/* One training step on a batch that the loader gave; its loss. When watched, prints bn1's
+ * statistics before and after forward and after the optimizer's step. */
 double run_step(run *r, tn_tensor *const *batch, bool watched);
 
 typedef struct score {
     double loss, accuracy;
 } score;
-/* Over the first images of a set (limit of them; 0: all), in the mode the model is in, recording nothing. */
+/* Over the first images of a set (limit of them; 0: all), in the mode the model is in, recording
+ * nothing. */
 score run_score(run *r, const images *set, int64_t limit);
 
 void run_adopt(run *r); /* settings noted in the checkpoint */

@@ -1,8 +1,8 @@
 /*
  * buffers - what a buffer is, in five notes; each runs a few lines and prints what came of them.
  *
- * A parameter is trained. A buffer is carried: saved, loaded, moved and cast with the model, changed by
- * forward where a layer says so, and never seen by an optimizer. A plain field of the struct is neither.
+ * A parameter is trained. A buffer is carried: saved, loaded, moved and cast with the model,
+ * changed by forward where a layer says so, never seen by an optimizer. A plain field is neither.
  * The program ends with 1 if a claim does not hold.
  */
 #include <tenon/tenon.h>
@@ -50,7 +50,7 @@ static bool has(const tn_list *list, const char *name)
     return false;
 }
 
-/* ---- 1: a table ---------------------------------------------------------------------------------- */
+/* ---- 1: a table ---------------------------------------------------------------------------- */
 
 typedef struct lookup {
     tn_module base;
@@ -81,7 +81,8 @@ static tn_module *lookup_new(void)
 {
     lookup *m = tn_module_new(&lookup_type);
     if (!m) return NULL;
-    tn_register_module(&m->base, "linear", &m->linear, tn_linear_new(3, 2, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "linear", &m->linear,
+                       tn_linear_new(3, 2, (tn_linear_options){ 0 }));
     tn_register_buffer(&m->base, "table", &m->table, tn_ones(TN_SHAPE(3)), TN_PERSISTENT);
     m->plain = tn_keep(tn_ones(TN_SHAPE(3)));
     return tn_module_done(&m->base);
@@ -110,14 +111,14 @@ static void note_table(void)
     tn_module_drop(model);
 }
 
-/* ---- 2: frozen statistics, anchors ------------------------------------------------------------------ */
+/* ---- 2: frozen statistics, anchors --------------------------------------------------------- */
 
 typedef struct frozen_norm {
     tn_module base;
     tn_tensor *weight, *bias, *running_mean, *running_var, *anchors;
 } frozen_norm;
 
-/* y = x scale + shift, with scale = weight / sqrt(running_var + eps): the same in training and eval. */
+/* y = x scale + shift, scale = weight / sqrt(running_var + eps): the same in training and eval. */
 static tn_tensor *frozen_norm_forward(tn_module *self, tn_tensor *x)
 {
     frozen_norm *m = (frozen_norm *)self;
@@ -170,7 +171,7 @@ static void note_frozen(void)
     tn_module_drop(model);
 }
 
-/* ---- 3: registering ------------------------------------------------------------------------------------ */
+/* ---- 3: registering ------------------------------------------------------------------------ */
 
 static void note_registering(void)
 {
@@ -193,14 +194,15 @@ static void note_registering(void)
     TN_CHECK(tn_register_buffer(model, "table", &((lookup *)model)->table, tn_zeros(TN_SHAPE(1)),
                                 TN_PERSISTENT));
     print_list("buffers", tn_buffers(model));
-    claim(tn_numel(((lookup *)model)->table) == 1, "registering again replaces, and the field follows");
+    claim(tn_numel(((lookup *)model)->table) == 1,
+          "registering again replaces, and the field follows");
     claim(!strcmp(tn_buffers(model)->entry[0].name, "table"), "it keeps its place");
     TN_CHECK(tn_register_buffer(model, "none", NULL, TN_NONE, TN_PERSISTENT));
     claim(!has(tn_state_dict(model, ""), "none"), "an empty slot is not listed");
     tn_module_drop(model);
 }
 
-/* ---- 4: BatchNorm ------------------------------------------------------------------------------------------ */
+/* ---- 4: BatchNorm -------------------------------------------------------------------------- */
 
 static void note_batchnorm(void)
 {
@@ -245,7 +247,7 @@ static void note_batchnorm(void)
     tn_module_drop(norm);
 }
 
-/* ---- 5: PositionalEncoding ----------------------------------------------------------------------------------- */
+/* ---- 5: PositionalEncoding ----------------------------------------------------------------- */
 
 static void note_positions(void)
 {

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- a block ------------------------------------------------------------------------------------ */
+/* ---- a block ------------------------------------------------------------------------------- */
 
 typedef struct block {
     tn_module base;
@@ -43,22 +43,24 @@ static const tn_module_type block_type = {
 
 static tn_module *block_new(gpt_sizes s)
 {
+    const tn_linear_options linear = { 0 };
     int64_t d = s.d_model;
     block *m = tn_module_new(&block_type);
     if (!m) return NULL;
     tn_register_module(&m->base, "norm1", &m->norm1,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
     tn_register_module(&m->base, "attention", &m->attention,
-                       tn_multihead_attention_new(d, s.heads, (tn_multihead_attention_options){ 0 }));
+                       tn_multihead_attention_new(d, s.heads,
+                                                  (tn_multihead_attention_options){ 0 }));
     tn_register_module(&m->base, "norm2", &m->norm2,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
-    tn_register_module(&m->base, "up", &m->up, tn_linear_new(d, 4 * d, (tn_linear_options){ 0 }));
-    tn_register_module(&m->base, "down", &m->down, tn_linear_new(4 * d, d, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "up", &m->up, tn_linear_new(d, 4 * d, linear));
+    tn_register_module(&m->base, "down", &m->down, tn_linear_new(4 * d, d, linear));
     tn_register_module(&m->base, "dropout", &m->dropout, tn_dropout_new(s.dropout));
     return tn_module_done(&m->base);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------ */
+/* ---- the whole ----------------------------------------------------------------------------- */
 
 typedef struct gpt {
     tn_module base;
@@ -97,10 +99,10 @@ static const tn_module_type gpt_type = {
 };
 
 /*
- * Initial values after GPT-2 (Radford et al., 2019, sec. 2.3): matrices N(0, 0.02), biases 0, and the two
- * products that write into x of every block smaller by sqrt(2 layers), so that the sum of their
- * contributions does not grow with depth. The token table keeps N(0, 1): its rows must stand out beside
- * the positions, whose size is sqrt(1/2).
+ * Initial values after GPT-2 (Radford et al., 2019, sec. 2.3): matrices N(0, 0.02), biases 0, and
+ * the two products that write into x of every block smaller by sqrt(2 layers), so that the sum of
+ * their contributions does not grow with depth. The token table keeps N(0, 1): its rows must stand
+ * out beside the positions, whose size is sqrt(1/2).
  */
 static void gpt_init(gpt *m)
 {
@@ -117,14 +119,14 @@ static void gpt_init(gpt *m)
 
 tn_module *gpt_new(gpt_sizes s)
 {
+    const tn_positional_encoding_options position = { .dropout = s.dropout };
     gpt *m = tn_module_new(&gpt_type);
     if (!m) return NULL;
     m->sizes = s;
     tn_register_module(&m->base, "token", &m->token,
                        tn_embedding_new(s.vocab, s.d_model, (tn_embedding_options){ 0 }));
     tn_register_module(&m->base, "position", &m->position,
-                       tn_positional_encoding_new(s.d_model, s.context,
-                                                  (tn_positional_encoding_options){ .dropout = s.dropout }));
+                       tn_positional_encoding_new(s.d_model, s.context, position));
     tn_register_module(&m->base, "blocks", &m->blocks, tn_module_list_new());
     for (int64_t i = 0; i < s.layers; i++) tn_module_append(m->blocks, block_new(s));
     tn_register_module(&m->base, "norm", &m->norm,
@@ -132,7 +134,7 @@ tn_module *gpt_new(gpt_sizes s)
     tn_register_module(&m->base, "head", &m->head,
                        tn_linear_new(s.d_model, s.vocab, (tn_linear_options){ 0 }));
 
-    /* mask[t][s] is true where s > t: what lies ahead. A buffer, so it follows the model to a device. */
+    /* mask[t][s] is true where s > t: what lies ahead. A buffer: it goes where the model goes. */
     tn_tensor *ahead = tn_triu(tn_ones(TN_SHAPE(s.context, s.context)), 1);
     tn_register_buffer(&m->base, "mask", &m->mask, tn_to_dtype(ahead, TN_BOOL), TN_NON_PERSISTENT);
     gpt_init(m);

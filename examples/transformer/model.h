@@ -1,8 +1,8 @@
 /*
  * model.h - a decoder-only transformer as modules of this program's own.
  *
- * Written with the library's public calls only, so it is also the pattern for a model of yours: a struct
- * that begins with tn_module, a constructor that registers every part by name, a forward.
+ * Written with the library's public calls only, so it is also the pattern for a model of yours: a
+ * struct that begins with tn_module, a constructor that registers every part by name, a forward.
  */
 #ifndef TRANSFORMER_MODEL_H
 #define TRANSFORMER_MODEL_H
@@ -18,8 +18,8 @@ typedef struct gpt_sizes {
  * Logits [B, T, vocab] for ids [B, T] (i64), T at most context: at each place, what comes next.
  *
  * Parameters  token.weight, blocks.N.{norm1,attention,norm2,up,down}..., norm.*, head.*
- * Buffers     position.pe [1, context, d_model], saved with the weights; mask [context, context] bool,
- *             not saved: it can be made again
+ * Buffers     position.pe [1, context, d_model], saved with the weights; mask [context, context]
+ *             bool, not saved: it can be made again
  */
 tn_module *gpt_new(gpt_sizes sizes);
 

@@ -28,8 +28,8 @@ typedef struct sample_options {
 } sample_options;
 
 /**
- * Writes ids: prompt_length of them are there, length more are added. In eval mode, recording nothing;
- * the model's mode afterwards is as before.
+ * Writes ids: prompt_length of them are there, length more are added. In eval mode, recording
+ * nothing; the model's mode afterwards is as before.
  *
  * ids   room for prompt_length + length, prompt_length at least 1
  */
@@ -41,6 +41,7 @@ typedef struct word_count {
 } word_count;
 
 /* The sample's last word does not count where it is cut short by the sample's end. */
-word_count count_words(const unsigned char *ids, int64_t n, const vocabulary *v, const tn_text *text);
+word_count count_words(const unsigned char *ids, int64_t n, const vocabulary *v,
+                       const tn_text *text);
 
 #endif

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- building -------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------ */
 
 void run_build(run *r)
 {
@@ -37,7 +37,7 @@ void run_free(run *r)
     if (r->text) tn_text_free(r->text);
 }
 
-/* ---- one step, one evaluation -------------------------------------------------------------------------- */
+/* ---- one step, one evaluation -------------------------------------------------------------- */
 
 /* Mean over all places of -log p(what comes next): x, y [B, T] -> one number. */
 static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
@@ -103,7 +103,7 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     return (evaluation){ .loss = sum / (double)windows, .characters = windows * context };
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------ */
+/* ---- files --------------------------------------------------------------------------------- */
 
 /* FNV-1a over the ids: a run goes on only with the text it began with. */
 static uint64_t text_hash(const tn_text *text)
@@ -189,7 +189,8 @@ void run_read_text(run *r)
         ex_refuse("--text %s has other characters than the text the model learned", r->set->text);
     }
     if (r->has_text_hash && r->text_hash != text_hash(r->text)) {
-        ex_refuse("--text %s is not the text that %s was training on", r->set->text, r->set->resume);
+        ex_refuse("--text %s is not the text that %s was training on", r->set->text,
+                  r->set->resume);
     }
     r->vocab = v;
 }
@@ -218,7 +219,7 @@ void run_plot(run *r)
     ex_check(tn_plot_svg(r->set->plot, "transformer", "step", "nats per character", curves, 2));
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------------------ */
+/* ---- the loop ------------------------------------------------------------------------------ */
 
 /* Step, loss, learning rate, and the validation loss where there is one: a line of --log. */
 static void log_line(run *r, double loss, double lr, const double *valid)
@@ -237,7 +238,7 @@ static void open_log(run *r)
     if (ftell(r->log) == 0) fprintf(r->log, "step,loss,lr,validation_loss\n");
 }
 
-/* Windows of the evaluations on the way: enough that their mean moves by about 0.01 between runs. */
+/* Windows of the evaluations on the way: a sixth of the held-out King James text. */
 enum { ON_THE_WAY = 1024 };
 
 double run_train(run *r)

@@ -1,4 +1,4 @@
-/* train.h - a training run of the transformer: what belongs to it, one step, the loss, its files. */
+/* train.h - a training run of the transformer: what belongs to it, a step, the loss, its files. */
 #ifndef TRANSFORMER_TRAIN_H
 #define TRANSFORMER_TRAIN_H
 
@@ -39,21 +39,22 @@ void run_free(run *r);
 /* One step on a random batch of the training text; its loss in nats per character. */
 double run_step(run *r);
 
-/* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always the
- * same ones. At most limit of them (0: as many as fit side by side), in whole batches. */
+/* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
+ * the same ones. At most limit of them (0: as many as fit side by side), in whole batches. */
 typedef struct evaluation {
     double loss;
     int64_t characters;
 } evaluation;
 evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t limit);
 
-/* All training steps, with progress, log, evaluations and checkpoints. Returns the tokens per second.
- * Ends early after a signal, or after --stop-after steps, with a checkpoint written. */
+/* All training steps, with progress, log, evaluations and checkpoints. Returns the tokens per
+ * second. Ends early after a signal, or after --stop-after steps, with a checkpoint written. */
 double run_train(run *r);
-/* Takes the settings and the vocabulary noted in the file that --resume or --load names; flags that say
- * something else are refused. */
+/* Takes the settings and the vocabulary noted in the file that --resume or --load names; flags that
+ * say something else are refused. */
 void run_adopt(run *r);
-/* Reads --text. It must have the characters of an adopted file, and be the very text of a checkpoint. */
+/* Reads --text. It must have the characters of an adopted file, and be the very text of a
+ * checkpoint. */
 void run_read_text(run *r);
 /* Reads the state of the checkpoint, or the weights. */
 void run_resume(run *r);

@@ -1,10 +1,11 @@
 /*
- * transformer - trains a small decoder-only transformer on the characters of a text, then writes some.
+ * transformer - trains a small decoder-only transformer on characters of a text, then writes some.
  *
  *     transformer --text FILE [--save FILE.safetensors]
  *     transformer --load FILE.safetensors --generate 200 --prompt "And God said"
  *
- * Here are the flags and the order of things; train.c has the loop, model.c the model, sample.c the writing.
+ * Here are the flags and the order of things; train.c has the loop, model.c the model, sample.c the
+ * writing.
  */
 #include "train.h"
 
@@ -32,39 +33,39 @@ static settings set = {
 
 #define BIG 1e9
 static ex_option flags[] = {
-    { "text", EX_TEXT, &set.text, "FILE", "text to learn; its last tenth is held out", 0, 0, 0, 0 },
-    { "steps", EX_WHOLE, &set.steps, "N", "training steps", 0, BIG, EX_RUN, 0 },
-    { "batch", EX_WHOLE, &set.batch, "N", "sequences a step", 1, 65536, EX_RUN, 0 },
-    { "context", EX_WHOLE, &set.context, "N", "characters a sequence", 1, 4096, EX_MODEL, 0 },
-    { "layers", EX_WHOLE, &set.layers, "N", "blocks", 0, 1000, EX_MODEL, 0 },
-    { "heads", EX_WHOLE, &set.heads, "N", "attention heads a block", 1, 1024, EX_MODEL, 0 },
-    { "d-model", EX_WHOLE, &set.d_model, "N", "width, a multiple of --heads", 1, 65536, EX_MODEL, 0 },
-    { "dropout", EX_REAL, &set.dropout, "P", "probability of a zero", 0, 0.99, EX_RUN, 0 },
-    { "lr", EX_REAL, &set.lr, "X", "learning rate after the warm-up", 1e-12, 100, EX_RUN, 0 },
-    { "warmup", EX_WHOLE, &set.warmup, "N", "steps of rising rate; then a cosine", 0, BIG, EX_RUN, 0 },
-    { "weight-decay", EX_REAL, &set.weight_decay, "X", "of AdamW", 0, 10, EX_RUN, 0 },
-    { "clip", EX_REAL, &set.clip, "X", "largest gradient norm, 0: any", 0, BIG, EX_RUN, 0 },
-    { "seed", EX_WHOLE, &set.seed, "N", "of weights, batches, dropout, sample", 0, BIG, EX_RUN, 0 },
-    { "threads", EX_WHOLE, &set.threads, "N", "0: all cores; same bits for any", 0, 1024, 0, 0 },
-    { "device", EX_TEXT, &set.device, "NAME", "cpu or cuda", 0, 0, 0, 0 },
-    { "eval-every", EX_WHOLE, &set.eval_every, "N", "steps between evaluations, 0: none", 0, BIG, 0, 0 },
-    { "save", EX_TEXT, &set.save, "FILE", "weights at the end (safetensors)", 0, 0, 0, 0 },
-    { "load", EX_TEXT, &set.load, "FILE", "such weights; trains only if --steps is given", 0, 0, 0, 0 },
-    { "checkpoint", EX_TEXT, &set.checkpoint, "FILE", "whole state at each evaluation and the end", 0, 0, 0, 0 },
-    { "resume", EX_TEXT, &set.resume, "FILE", "goes on from a checkpoint, bit for bit", 0, 0, 0, 0 },
-    { "stop-after", EX_WHOLE, &set.stop_after, "N", "stops early, with a checkpoint; 0: no", 0, BIG, 0, 0 },
-    { "generate", EX_WHOLE, &set.generate, "N", "characters to write at the end", 0, 1000000, 0, 0 },
-    { "prompt", EX_TEXT, &set.prompt, "STR", "what they go on from", 0, 0, 0, 0 },
-    { "temperature", EX_REAL, &set.temperature, "X", "0: always the likeliest character", 0, 100, 0, 0 },
-    { "top-k", EX_WHOLE, &set.top_k, "N", "only the N likeliest compete, 0: all", 0, 256, 0, 0 },
-    { "log", EX_TEXT, &set.log, "FILE", "every step as CSV", 0, 0, 0, 0 },
-    { "plot", EX_TEXT, &set.plot, "FILE", "the loss curve as SVG", 0, 0, 0, 0 },
-    { "print-hash", EX_FLAG, &set.print_hash, NULL, "one number over all parameters and buffers", 0, 0, 0, 0 },
-    { "quiet", EX_FLAG, &set.quiet, NULL, "prints only what other flags ask for", 0, 0, 0, 0 },
+    EX_TEXT_ROW("text", set.text, "FILE", "text to learn; its last tenth is held out"),
+    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN, "training steps"),
+    EX_WHOLE_ROW("batch", set.batch, 1, 65536, EX_RUN, "sequences a step"),
+    EX_WHOLE_ROW("context", set.context, 1, 4096, EX_MODEL, "characters a sequence"),
+    EX_WHOLE_ROW("layers", set.layers, 0, 1000, EX_MODEL, "blocks"),
+    EX_WHOLE_ROW("heads", set.heads, 1, 1024, EX_MODEL, "attention heads a block"),
+    EX_WHOLE_ROW("d-model", set.d_model, 1, 65536, EX_MODEL, "width, a multiple of --heads"),
+    EX_REAL_ROW("dropout", set.dropout, 0, 0.99, EX_RUN, "probability of a zero"),
+    EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN, "learning rate after the warm-up"),
+    EX_WHOLE_ROW("warmup", set.warmup, 0, BIG, EX_RUN, "steps of rising rate; then a cosine"),
+    EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of AdamW"),
+    EX_REAL_ROW("clip", set.clip, 0, BIG, EX_RUN, "largest gradient norm, 0: any"),
+    EX_WHOLE_ROW("seed", set.seed, 0, BIG, EX_RUN, "of weights, batches, dropout, sample"),
+    EX_WHOLE_ROW("threads", set.threads, 0, 1024, 0, "0: all cores; same bits for any"),
+    EX_TEXT_ROW("device", set.device, "NAME", "cpu or cuda"),
+    EX_WHOLE_ROW("eval-every", set.eval_every, 0, BIG, 0, "steps between evaluations, 0: none"),
+    EX_TEXT_ROW("save", set.save, "FILE", "weights at the end (safetensors)"),
+    EX_TEXT_ROW("load", set.load, "FILE", "such weights; trains only if --steps is given"),
+    EX_TEXT_ROW("checkpoint", set.checkpoint, "FILE", "whole state at each evaluation and the end"),
+    EX_TEXT_ROW("resume", set.resume, "FILE", "goes on from a checkpoint, bit for bit"),
+    EX_WHOLE_ROW("stop-after", set.stop_after, 0, BIG, 0, "stops early, with a checkpoint; 0: no"),
+    EX_WHOLE_ROW("generate", set.generate, 0, 1000000, 0, "characters to write at the end"),
+    EX_TEXT_ROW("prompt", set.prompt, "STR", "what they go on from"),
+    EX_REAL_ROW("temperature", set.temperature, 0, 100, 0, "0: always the likeliest character"),
+    EX_WHOLE_ROW("top-k", set.top_k, 0, 256, 0, "only the N likeliest compete, 0: all"),
+    EX_TEXT_ROW("log", set.log, "FILE", "every step as CSV"),
+    EX_TEXT_ROW("plot", set.plot, "FILE", "the loss curve as SVG"),
+    EX_FLAG_ROW("print-hash", set.print_hash, "one number over all parameters and buffers"),
+    EX_FLAG_ROW("quiet", set.quiet, "prints only what other flags ask for"),
 };
 
 static ex_options options = {
-    .what = "Trains a small decoder-only transformer on the characters of a text, then writes some.",
+    .what = "Trains a small decoder-only transformer on characters of a text, then writes some.",
     .option = flags,
     .n = sizeof flags / sizeof *flags,
 };
@@ -146,8 +147,9 @@ static void write_sample(run *r)
     if (!set.quiet) printf("---- end ----\n");
     if (r->text && !set.quiet) {
         word_count c = count_words(ids, total, &r->vocab, r->text);
-        printf("%" PRId64 " of the sample's %" PRId64 " words occur in the training text (%.1f %%)\n",
-               c.known, c.words, c.words ? 100.0 * (double)c.known / (double)c.words : 0.0);
+        double share = c.words ? 100.0 * (double)c.known / (double)c.words : 0;
+        printf("%" PRId64 " of the sample's %" PRId64
+               " words occur in the training text (%.1f %%)\n", c.known, c.words, share);
     }
     free(ids);
 }

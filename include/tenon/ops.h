@@ -68,6 +68,12 @@ TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
 TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k);
 
 /* ---- elementwise, two tensors ---------------------------------------------------------------- */
+/*
+ * Shapes   a, b broadcast; the result has the broadcast shape
+ * Grad     summed over what was broadcast, in each input's dtype (src/autograd/ops/binary.c, where.c)
+ * Errors   TN_E_SHAPE naming the axis that does not broadcast; TN_E_DTYPE for a condition or mask that
+ *          is not bool
+ */
 
 TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);
@@ -98,6 +104,10 @@ TN_API tn_tensor *tn_isnan(tn_tensor *x);
 TN_API tn_tensor *tn_isfinite(tn_tensor *x);
 
 /* ---- elementwise, tensor and C scalar -------------------------------------------------------- */
+/*
+ * Integers stay integers for an integral s and give f32 otherwise (div_scalar: always f32; bool gives
+ * i64). Floating tensors keep their dtype: s is rounded to it. Comparisons give bool.
+ */
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);
 TN_API tn_tensor *tn_sub_scalar(tn_tensor *x, double s);
@@ -110,6 +120,12 @@ TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double s);
 TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double s);
 
 /* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ---------- */
+/*
+ * Shapes   y has x's shape
+ * Grad     by the list in src/autograd/ops/unary.c; sources of the activations are named there. exp, expm1,
+ *          log, log1p, tanh, erf are within the bounds stated in src/tensor/math.h (1 to 2.5 ulp)
+ * Errors   TN_E_INVALID for clamp with low > high, softplus with beta <= 0
+ */
 
 TN_API tn_tensor *tn_neg(tn_tensor *x);
 TN_API tn_tensor *tn_abs(tn_tensor *x); /* slope 0 at 0 */
@@ -155,6 +171,13 @@ TN_API tn_status tn_fill_(tn_tensor *x, double value);
 TN_API tn_status tn_zero_(tn_tensor *x);
 
 /* ---- reductions ------------------------------------------------------------------------------ */
+/*
+ * Shapes   reduced axes disappear, or keep size 1 with keepdim
+ * Range    f32 sums are added in double by blocks; the same bits for any number of threads
+ * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for integers
+ *          where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the extreme of no
+ *          elements. Of no elements sum is 0, prod 1, mean NaN, any false, all true, logsumexp -inf
+ */
 
 TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* ints give i64 */
 TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* floats only */

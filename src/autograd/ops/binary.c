@@ -1,5 +1,5 @@
 /*
- * binary.c - the family of functions of two tensors that broadcast and promote: z = f(a, b), elementwise.
+ * binary.c - the family of functions of two tensors that broadcast and promote: z = f(a, b).
  *
  *   add, sub   da = dy; db = dy, -dy
  *   mul        da = dy b; db = dy a
@@ -20,10 +20,12 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
         int64_t n = b->shape.size[b->shape.rank - d];
         if (m == n || m == 1 || n == 1) continue;
         if (d == 1) {
-            return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
+            return tni_op_error(c, TN_E_SHAPE,
+                                "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
                                 tni_text(a), tni_text(b), (long long)m, (long long)n);
         }
-        return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
+        return tni_op_error(c, TN_E_SHAPE,
+                            "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
                             tni_text(a), tni_text(b), (long long)m, (long long)n, d);
     }
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
@@ -145,8 +147,9 @@ static tn_status pow_backward(tni_grad *g)
     tn_tensor *b = g->x[1];
 
     if (g->need[0]) {
-        g->dx[0] = tni_composed() ? pow_base_composed(g, a, b)
-                                  : tni_fused3(g, TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
+        g->dx[0] = tni_composed()
+                       ? pow_base_composed(g, a, b)
+                       : tni_fused3(g, TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
     }
     if (g->need[1]) {
         g->dx[1] = tni_composed()
@@ -235,6 +238,6 @@ PLAIN(maximum)
 
 tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight)
 {
-    return tni_apply(&op_lerp.op, &(tni_formula_args){ { weight, 0.0 } }, sizeof(tni_formula_args), 2,
-                     (tn_tensor *[]){ a, b });
+    return tni_apply(&op_lerp.op, &(tni_formula_args){ { weight, 0.0 } }, sizeof(tni_formula_args),
+                     2, (tn_tensor *[]){ a, b });
 }

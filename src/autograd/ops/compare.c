@@ -1,8 +1,8 @@
 /*
  * compare.c - comparisons and logic: bool results, no gradient.
  *
- * Operands are compared in the dtype they promote to; a C scalar in the tensor's own. Anything but 0 is
- * true. NaN equals nothing and is neither less nor greater.
+ * Operands are compared in the dtype they promote to; a C scalar in the tensor's own. Anything but
+ * 0 is true. NaN equals nothing and is neither less nor greater.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -37,7 +37,7 @@ COMPARE(logical_and, "y = a and b")
 COMPARE(logical_or, "y = a or b")
 COMPARE(logical_xor, "y = a xor b")
 
-/* ---- one tensor ---------------------------------------------------------------------------------- */
+/* ---- one tensor ------------------------------------------------------------------------------ */
 
 typedef struct test_op {
     tn_op op;

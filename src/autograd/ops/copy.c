@@ -50,7 +50,7 @@ tn_tensor *tn_contiguous(tn_tensor *x)
     return tni_apply(&op_contiguous, NULL, 0, 1, &x);
 }
 
-/* ---- casts --------------------------------------------------------------------------------------- */
+/* ---- casts ----------------------------------------------------------------------------------- */
 
 typedef struct cast_args {
     tn_dtype dtype;
@@ -61,7 +61,8 @@ static tn_status cast_shape(tni_call *c)
     const cast_args *args = c->args;
 
     if (tn_dtype_size(args->dtype) == 0) {
-        return tni_op_error(c, TN_E_DTYPE, "dtype %d: wanted one of enum tn_dtype", (int)args->dtype);
+        return tni_op_error(c, TN_E_DTYPE, "dtype %d: wanted one of enum tn_dtype",
+                            (int)args->dtype);
     }
     c->out_spec[0].dtype = args->dtype;
     c->out_spec[0].shape = c->in[0]->shape;
@@ -84,7 +85,7 @@ tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype)
     return tni_apply(&op_cast, &(cast_args){ dtype }, sizeof(cast_args), 1, &x);
 }
 
-/* ---- devices --------------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 typedef struct to_args {
     tn_device from, to;
@@ -106,8 +107,10 @@ static tn_status to_forward(tni_call *c)
 
     if (!x) return tni_pending();
     size_t nbytes = (size_t)tn_numel(x) * tn_dtype_size(x->dtype);
-    if (x->storage->device.type == TN_CPU) return TNI_KERNEL("to", y, upload, tni_data(y), tni_data(x), nbytes);
-    if (y->storage->device.type == TN_CPU) return TNI_KERNEL("to", x, download, tni_data(y), tni_data(x), nbytes);
+    if (x->storage->device.type == TN_CPU)
+        return TNI_KERNEL("to", y, upload, tni_data(y), tni_data(x), nbytes);
+    if (y->storage->device.type == TN_CPU)
+        return TNI_KERNEL("to", x, download, tni_data(y), tni_data(x), nbytes);
     tn_tensor *host = tni_new_dense(x->shape, x->dtype, tn_cpu());
     if (!host) return tni_pending();
     tn_status status = TNI_KERNEL("to", x, download, tni_data(host), tni_data(x), nbytes);

@@ -1,8 +1,8 @@
 /*
  * cumsum.c - y_i = x_0 + ... + x_i along an axis.
  *
- * x_j is in y_i for all i >= j, so dx_j = dy_j + ... + dy_n: the running sum from the other end, whose own
- * gradient is the running sum from this one.
+ * x_j is in y_i for all i >= j, so dx_j = dy_j + ... + dy_n: the running sum from the other end,
+ * whose own gradient is the running sum from this one.
  */
 #include "autograd/ops/elementwise.h"
 

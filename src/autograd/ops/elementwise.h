@@ -27,7 +27,7 @@ typedef struct tni_binary_op {
     int function;
 } tni_binary_op;
 
-/* Shape rules: broadcast of inputs first and second, an error naming the axis where they do not fit. */
+/* The shape that two inputs broadcast to; an error naming the axis where they do not fit. */
 tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape);
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b);
 /* out[0] = function of inputs 0 and 1, broadcast. */

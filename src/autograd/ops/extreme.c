@@ -1,6 +1,6 @@
 /*
- * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max, min,
- * argmax, argmin).
+ * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max,
+ * min, argmax, argmin).
  *
  *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere
  *   max, min    dx = dy at the index, the first extreme, 0 elsewhere: dy scattered into zeros
@@ -8,7 +8,7 @@
  */
 #include "autograd/ops/reduce.h"
 
-/* ---- amax, amin ------------------------------------------------------------------------------------ */
+/* ---- amax, amin ------------------------------------------------------------------------------ */
 
 static tn_status extreme_backward(tni_grad *g)
 {
@@ -40,7 +40,7 @@ static tn_status extreme_backward(tni_grad *g)
 EXTREME(amax, TNI_R_max, "y = max x")
 EXTREME(amin, TNI_R_min, "y = min x")
 
-/* ---- max, min, argmax, argmin ------------------------------------------------------------------------ */
+/* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 
 typedef struct arg_op {
     tn_op op;
@@ -100,8 +100,8 @@ static tn_status arg_forward(tni_call *c)
     tni_array x = tni_array_of(c->in[0]);
     tni_array value = op->index_only ? tni_array_none() : in_place(c, c->out[0]);
     tni_array index = in_place(c, c->out[op->index_only ? 0 : 1]);
-    tn_status status = TNI_KERNEL(c->op->name, c->in[0], arg_reduce, op->largest, &value, &index, &x,
-                                  args->axis);
+    tn_status status =
+        TNI_KERNEL(c->op->name, c->in[0], arg_reduce, op->largest, &value, &index, &x, args->axis);
 
     if (!status && c->n_saved > 0) {
         tni_array saved = tni_array_of(c->saved[0]);
@@ -172,8 +172,8 @@ static const arg_op op_argmin = {
     .index_only = true,
 };
 
-static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis, bool keepdim,
-                        tn_tensor **index)
+static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
+                        bool keepdim, tn_tensor **index)
 {
     tn_tensor *out[2] = { NULL, NULL };
     arg_args args = { .axis = 0, .keepdim = keepdim };

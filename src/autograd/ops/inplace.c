@@ -1,15 +1,17 @@
 /*
- * inplace.c - changes of a tensor's own memory. They record nothing; tni_may_write refuses where history
- * would be falsified; the version goes up, so that a backward that reads the old values notices.
+ * inplace.c - changes of a tensor's own memory. They record nothing; tni_may_write refuses where
+ * history would be falsified; the version goes up, so that a backward that reads the old values
+ * notices.
  *
- * All checks come before the first write. A source that shares the target's storage under another geometry
- * is copied first: kernels read and write element by element.
+ * All checks come before the first write. A source that shares the target's storage under another
+ * geometry is copied first: kernels read and write element by element.
  */
 #include "autograd/ops/elementwise.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {
-    if (a->offset != b->offset || a->dtype != b->dtype || a->shape.rank != b->shape.rank) return false;
+    if (a->offset != b->offset || a->dtype != b->dtype || a->shape.rank != b->shape.rank)
+        return false;
     for (int d = 0; d < a->shape.rank; d++) {
         if (a->shape.size[d] != b->shape.size[d] || a->stride[d] != b->stride[d]) return false;
     }
@@ -24,8 +26,10 @@ static tn_status may_write(const char *function, tn_tensor *x, tn_tensor *source
     if (status) return status;
     for (int d = 0; d < x->shape.rank; d++) {
         if (x->shape.size[d] > 1 && x->stride[d] == 0) {
-            return tni_error(TN_E_INVALID, "%s: target %s is an expanded view, axis %d is one element: "
-                             "wanted memory of its own (tn_clone)", function, tni_text(x), d);
+            return tni_error(TN_E_INVALID,
+                             "%s: target %s is an expanded view, axis %d is one element: "
+                             "wanted memory of its own (tn_clone)",
+                             function, tni_text(x), d);
         }
     }
     return TN_OK;
@@ -35,27 +39,31 @@ static tn_status fits(const char *function, const tn_tensor *x, const tn_tensor 
 {
     tn_shape shape;
 
-    if (tni_broadcast(&x->shape, &source->shape, &shape) && tni_shape_equal(&shape, &x->shape)) return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: target %s, source %s: the source must broadcast to the target", function,
+    if (tni_broadcast(&x->shape, &source->shape, &shape) && tni_shape_equal(&shape, &x->shape))
+        return TN_OK;
+    return tni_error(TN_E_SHAPE,
+                     "%s: target %s, source %s: the source must broadcast to the target", function,
                      tni_text(x), tni_text(source));
 }
 
 static tn_status same_device(const char *function, const tn_tensor *x, const tn_tensor *source)
 {
     if (x->storage->backend == source->storage->backend) return TN_OK;
-    return tni_error(TN_E_DEVICE, "%s: target %s, source %s: on different devices", function, tni_text(x),
-                     tni_text(source));
+    return tni_error(TN_E_DEVICE, "%s: target %s, source %s: on different devices", function,
+                     tni_text(x), tni_text(source));
 }
 
 static tn_status fractions_fit(const char *function, const tn_tensor *x, const char *what)
 {
     if (tn_dtype_is_float(x->dtype)) return TN_OK;
-    return tni_error(TN_E_DTYPE, "%s: target %s is %s, %s is not integral: wanted a floating target", function,
+    return tni_error(TN_E_DTYPE,
+                     "%s: target %s is %s, %s is not integral: wanted a floating target", function,
                      tni_text(x), tn_dtype_name(x->dtype), what);
 }
 
 /* x = function(x, source) */
-static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tensor *source, const double *p)
+static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tensor *source,
+                        const double *p)
 {
     tn_status status = may_write(function, x, source);
     tn_scope scope;
@@ -120,10 +128,11 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
     tn_status status = tni_may_write("tn_masked_fill_", x, mask);
 
     if (!status && (tni_none(mask) || mask->dtype != TN_BOOL)) {
-        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: wanted bool", tni_text(mask),
-                           tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
+        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: wanted bool",
+                           tni_text(mask), tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
     }
-    if (!status && !tni_is_integral(value)) status = fractions_fit("tn_masked_fill_", x, "the value");
+    if (!status && !tni_is_integral(value))
+        status = fractions_fit("tn_masked_fill_", x, "the value");
     return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &value);
 }
 
@@ -191,12 +200,14 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
         status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: wanted a tensor");
     }
     if (!status) status = fits("tn_copy_", x, source);
-    if (!status && tn_dtype_is_float(source->dtype)) status = fractions_fit("tn_copy_", x, "the source");
+    if (!status && tn_dtype_is_float(source->dtype))
+        status = fractions_fit("tn_copy_", x, "the source");
     if (status) return status;
     if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
     scope = tn_scope_begin();
     TN_NO_GRAD {
-        if (x->storage->backend != source->storage->backend) source = tn_to(source, tn_device_of(x));
+        if (x->storage->backend != source->storage->backend)
+            source = tn_to(source, tn_device_of(x));
         else if (tn_same_storage(x, source)) source = tn_clone(source);
     }
     if (source) {

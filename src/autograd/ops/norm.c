@@ -22,8 +22,8 @@ static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
     return tn_mul(tn_mul(tn_div(dy, count), chosen), tni_sign(x));
 }
 
-/* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and meets
- * sign 0 otherwise: 1 in its place. */
+/* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
+ * meets sign 0 otherwise: 1 in its place. */
 static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, double p)
 {
     tn_tensor *x = g->x[0];
@@ -64,7 +64,8 @@ static const tni_reduce_op op_norm = {
 
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {
-    if (!(p > 0.0)) return tni_fail(TN_E_INVALID, "tn_norm: p %g: wanted p > 0 (INFINITY included)", p);
+    if (!(p > 0.0))
+        return tni_fail(TN_E_INVALID, "tn_norm: p %g: wanted p > 0 (INFINITY included)", p);
     return tni_reduce(&op_norm, x, axes, n_axes, keepdim, p);
 }
 

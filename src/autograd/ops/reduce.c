@@ -3,15 +3,16 @@
  *
  * With n elements per result, m the mean, N = n - correction:
  *   sum   dx = dy                        mean  dx = dy / n
- *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (what the mean moves cancels: sum (x - m) = 0)
+ *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (the mean's part cancels: sum (x - m) = 0)
  *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
- *   prod  dx_i = dy times the product of the others. Without zeros that is y / x_i. With one zero only its
- *         own gradient is not 0, with two none; written so that second derivatives are right there too.
+ *   prod  dx_i = dy times the product of the others. Without zeros that is y / x_i. With one zero
+ *         only its own gradient is not 0, with two none; written so that second derivatives are
+ *         right there too.
  * (dy stretched over the reduced axes.)
  */
 #include "autograd/ops/reduce.h"
 
-/* ---- shared -------------------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes)
 {
@@ -39,7 +40,8 @@ tn_status tni_reduce_shape(tni_call *c)
     for (int d = 0; d < x->shape.rank; d++) {
         bool reduced = args->axes >> d & 1u;
         if (reduced && op->kind == TNI_REDUCE_KEEPS && x->shape.size[d] == 0) {
-            return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element", tni_text(x), d);
+            return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element",
+                                tni_text(x), d);
         }
         if (!reduced) y->shape.size[rank++] = x->shape.size[d];
         else if (args->keepdim) y->shape.size[rank++] = 1;
@@ -65,8 +67,8 @@ tn_status tni_reduce_forward(tni_call *c)
     return TNI_KERNEL(c->op->name, c->in[0], reduce, op->function, &y, &x, &args->p);
 }
 
-tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes, bool keepdim,
-                      double p)
+tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes,
+                      bool keepdim, double p)
 {
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
     char function[32];
@@ -151,7 +153,7 @@ static tn_status done(const tni_grad *g)
         return tni_reduce(&op_##name, x, axes, n_axes, keepdim, 0.0);                              \
     }
 
-/* ---- sum, mean ------------------------------------------------------------------------------------- */
+/* ---- sum, mean ------------------------------------------------------------------------------- */
 
 static tn_status sum_backward(tni_grad *g)
 {
@@ -172,7 +174,7 @@ REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", 0, mean_backward)
 REDUCTION(sum)
 REDUCTION(mean)
 
-/* ---- var, std -------------------------------------------------------------------------------------- */
+/* ---- var, std -------------------------------------------------------------------------------- */
 
 /* dy (x - mean) times factor */
 static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
@@ -241,11 +243,12 @@ tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, 
     return tni_reduce(&op_std, x, axes, n_axes, keepdim, correction);
 }
 
-/* ---- prod ------------------------------------------------------------------------------------------ */
+/* ---- prod ------------------------------------------------------------------------------------ */
 
-/* P: the product of the elements that are not 0, k: how many are. S: the sum of the others, whose value is 0
- * and whose slopes are 1. The product without x_i is
- *   k = 0: P / x_i;  k = 1: P at the zero, S P / x_j elsewhere;  k = 2: (S - x_i) P at the zeros, else 0. */
+/* P: the product of the elements that are not 0, k: how many are. S: the sum of the others, whose
+ * value is 0 and whose slopes are 1. The product without x_i is
+ *   k = 0: P / x_i    k = 1: P at the zero, S P / x_j elsewhere
+ *   k = 2: (S - x_i) P at the zeros, 0 elsewhere    k > 2: 0 */
 static tn_status prod_backward(tni_grad *g)
 {
     tn_tensor *x = g->x[0];
@@ -270,7 +273,7 @@ static tn_status prod_backward(tni_grad *g)
 REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", TNI_X(0), prod_backward)
 REDUCTION(prod)
 
-/* ---- any, all -------------------------------------------------------------------------------------- */
+/* ---- any, all -------------------------------------------------------------------------------- */
 
 REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", 0, NULL)
 REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", 0, NULL)

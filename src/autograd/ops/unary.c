@@ -1,14 +1,15 @@
 /*
  * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
  *
- * A line of the list gives name, formula, what the gradient reads, the fused gradient kernel (formulas.h;
- * NONE where ops do as well) and the gradient composed of ops, which is used while recording and defines
- * second derivatives. The slope is written in y where y is as good as x: less is kept alive.
+ * A line of the list gives name, formula, what the gradient reads, the fused gradient kernel
+ * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
+ * recording and defines second derivatives. The slope is written in y where y is as good as x: less
+ * is kept alive.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
- * Sources: Maas et al. (2013) leaky ReLU; Clevert et al. (2016) ELU; Hendrycks and Gimpel (2016) GELU, SiLU;
- * Dugas et al. (2001) softplus.
+ * Sources: Maas et al. (2013) leaky ReLU; Clevert et al. (2016) ELU; Hendrycks and Gimpel (2016)
+ * GELU, SiLU; Dugas et al. (2001) softplus.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -65,7 +66,9 @@ static tn_status unary_backward(tni_grad *g)
         g->dx[0] = u->composed(g->dy, g->x[0], g->y, args->p);
     } else {
         tn_tensor *read = (u->op.reads[0] & TNI_Y) ? g->y : g->x[0];
-        g->dx[0] = tni_fused2(g, u->grad, g->dy, read, args->p, &g->in[0]);
+        bool square = u->function == TNI_U_pow_scalar && args->p[0] == 2.0;
+        g->dx[0] =
+            tni_fused2(g, square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, &g->in[0]);
     }
     return g->dx[0] ? TN_OK : tni_pending();
 }
@@ -95,8 +98,10 @@ static tn_tensor *silu_slope(tn_tensor *x)
 
 static tn_tensor *gelu_slope(tn_tensor *x)
 {
-    tn_tensor *cdf = tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, TNI_SQRT_HALF)), 1.0), 0.5);
-    tn_tensor *density = tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), TNI_NORMAL_DENSITY_0);
+    tn_tensor *cdf =
+        tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, TNI_SQRT_HALF)), 1.0), 0.5);
+    tn_tensor *density =
+        tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), TNI_NORMAL_DENSITY_0);
     return tn_add(cdf, tn_mul(x, density));
 }
 

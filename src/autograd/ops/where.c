@@ -3,8 +3,8 @@
  *
  *   where        y = c ? a : b        da = c ? dy : 0; db = c ? 0 : dy
  *   masked_fill  y = m ? value : x    dx = m ? 0 : dy
- * The side that was not chosen gets an exact 0 here; an infinite slope of what made it still gives NaN
- * further back (0 * inf), as everywhere: choose before the function, not after.
+ * The side that was not chosen gets an exact 0 here; an infinite slope of what made it still gives
+ * NaN further back (0 * inf), as everywhere: choose before the function, not after.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -24,8 +24,8 @@ static tn_status where_shape(tni_call *c)
     if (!status) status = tni_broadcast_inputs(c, 1, 2, &both);
     if (status) return status;
     if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape)) {
-        return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast", tni_text(c->in[0]),
-                            tni_shape_text(&both));
+        return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast",
+                            tni_text(c->in[0]), tni_shape_text(&both));
     }
     y->dtype = tni_promote(c->in[1]->dtype, c->in[2]->dtype);
     return TN_OK;
@@ -95,6 +95,6 @@ static const tni_binary_op op_masked_fill = {
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
-    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { value, 0.0 } }, sizeof(tni_formula_args), 2,
-                     (tn_tensor *[]){ x, mask });
+    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { value, 0.0 } },
+                     sizeof(tni_formula_args), 2, (tn_tensor *[]){ x, mask });
 }

@@ -1,9 +1,9 @@
 /*
  * parallel.c - the one place that opens parallel regions for kernels.
  *
- * A call is cut into chunks whose borders depend on n and grain alone; threads only decide who works on
- * which chunk. Every region has the full team: libgomp ends and starts threads when team sizes change.
- * The caller's OpenMP settings are never touched.
+ * A call is cut into chunks whose borders depend on n and grain alone; threads only decide who
+ * works on which chunk. Every region has the full team: libgomp ends and starts threads when team
+ * sizes change. The caller's OpenMP settings are never touched.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"

@@ -1,8 +1,9 @@
 /*
  * pointwise.h - the inner loops behind the pointwise and reduction slots.
  *
- * Everything computes in one of three types: float (for f32 and the short floats), double, int64_t (for
- * integers and bool); other dtypes pass through buffers of BLOCK elements. A row is one strided loop.
+ * Everything computes in one of three types: float (for f32 and the short floats), double, int64_t
+ * (for integers and bool); other dtypes pass through buffers of BLOCK elements. A row is one
+ * strided loop.
  */
 #ifndef TNI_CPU_POINTWISE_H
 #define TNI_CPU_POINTWISE_H
@@ -12,8 +13,8 @@
 
 enum { TNI_BLOCK = 512 }; /* elements of a conversion buffer */
 
-/* y[i ys] = f(a[i as], b[i bs], c[i cs]); operands that f does not have are ignored. p: as many parameters
- * as f has. y holds bytes for predicates. y may be an operand itself. */
+/* y[i ys] = f(a[i as], b[i bs], c[i cs]); operands that f does not have are ignored. p: as many
+ * parameters as f has. y holds bytes for predicates. y may be an operand itself. */
 typedef void (*tni_row)(int64_t n, void *y, int64_t ys, const void *a, int64_t as, const void *b,
                         int64_t bs, const void *c, int64_t cs, const double *p);
 
@@ -24,16 +25,19 @@ extern const tni_row K64(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
 #ifndef TNI_REAL_NAME
-extern const tni_row K(tni_unary_rows)[TNI_U_COUNT]; /* int64_t; NULL where there is no such formula */
+/* int64_t; NULL where there is no such formula */
+extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];
 extern const tni_row K(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K(tni_ternary_rows)[TNI_T_COUNT];
 
 /* n elements of dtype at stride -> a dense buffer of type (TN_F32, TN_F64, TN_I64), and back. */
-void K(tni_load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype, int64_t stride);
-void K(tni_store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride, const void *from);
+void K(tni_load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
+                 int64_t stride);
+void K(tni_store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
+                  const void *from);
 #endif
 
-/* ---- reductions ------------------------------------------------------------------------------------ */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 /* Sums and extremes of reals accumulate in double, of integers in int64_t (wrapping around). */
 typedef union tni_acc {
@@ -58,8 +62,8 @@ typedef enum tni_pass {
 typedef struct tni_reducer {
     tni_acc (*identity)(tni_pass pass);
     /* acc = acc o the n elements at stride */
-    void (*row)(tni_pass pass, int64_t n, const void *x, int64_t stride, tni_acc *acc, const tni_acc *center,
-                double p);
+    void (*row)(tni_pass pass, int64_t n, const void *x, int64_t stride, tni_acc *acc,
+                const tni_acc *center, double p);
     /* acc[j] = acc[j] o x[r][j] for all rows r; cols <= TNI_BLOCK */
     void (*cols)(tni_pass pass, int64_t rows, int64_t cols, const void *x, int64_t row_stride,
                  int64_t col_stride, tni_acc *acc, const tni_acc *center, double p);

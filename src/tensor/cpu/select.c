@@ -1,8 +1,8 @@
 /*
- * select.c - which instruction set the kernels use: the best that processor and operating system offer.
+ * select.c - which instruction set kernels use: the best that processor and system offer.
  *
- * TN_SIMD=baseline|avx2|avx512 in the environment asks for another one: what this processor lacks falls
- * back to the best it has below that, an unknown name is ignored. tn_info shows the choice.
+ * TN_SIMD=baseline|avx2|avx512 in the environment asks for another one: what this processor lacks
+ * falls back to the best it has below that, an unknown name is ignored. tn_info shows the choice.
  */
 #include <stdlib.h>
 

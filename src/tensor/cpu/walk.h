@@ -1,8 +1,8 @@
 /*
  * walk.h - one order of visiting the elements of several arrays of equal sizes.
  *
- * Axes of size 1 vanish, the others are sorted by array 0's strides, largest first, and neighbours that are
- * one run in every array are merged: dense arrays become one axis, [N,C] + [C] two.
+ * Axes of size 1 vanish, the others are sorted by array 0's strides, largest first, and neighbours
+ * that are one run in every array are merged: dense arrays become one axis, [N,C] + [C] two.
  */
 #ifndef TNI_CPU_WALK_H
 #define TNI_CPU_WALK_H

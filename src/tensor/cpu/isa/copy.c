@@ -1,8 +1,9 @@
 /*
  * copy.c - copies between any dtypes and strides, and fills.
  *
- * Equal dtypes move as bytes: dense stretches by memcpy; where y runs along one axis and x along another
- * (a transposition) in square tiles that fit the first-level cache; else element by element.
+ * Equal dtypes move as bytes: dense stretches by memcpy; where y runs along one axis and x along
+ * another (a transposition) in square tiles that fit the first-level cache; else element by
+ * element.
  */
 #include <string.h>
 
@@ -101,7 +102,8 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
         break;                                                                                     \
     }
 
-static void move_tile(int64_t na, int64_t nb, char *y, int64_t y_b, const char *x, int64_t x_a, int64_t item)
+static void move_tile(int64_t na, int64_t nb, char *y, int64_t y_b, const char *x, int64_t x_a,
+                      int64_t item)
 {
     switch (item) {
     case 1: MOVE_TILE(uint8_t)
@@ -137,7 +139,7 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The axis along which x is dense while y is dense along the last one; -1 if it is not that case. */
+/* The axis along which x is dense while y is so along the last one; -1: it is not that case. */
 static int transposed_axis(const tni_walk *w)
 {
     int last = w->rank - 1;
@@ -172,8 +174,8 @@ tn_status K(tni_cpu_copy)(const tni_array *y, const tni_array *x)
 
         j.across_tiles = (across - 1) / TILE + 1;
         j.last_tiles = (last - 1) / TILE + 1;
-        tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles, GRAIN / (TILE * TILE),
-                     transpose_chunk, &j);
+        tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles,
+                     GRAIN / (TILE * TILE), transpose_chunk, &j);
     } else {
         tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
     }

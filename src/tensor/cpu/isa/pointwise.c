@@ -1,8 +1,9 @@
 /*
  * pointwise.c - unary, binary and ternary functions over arrays of any strides and dtypes.
  *
- * The computing type follows the result (for predicates: the operands): float, double or int64_t. Operands
- * of that type are read where they are; others pass through buffers, TNI_BLOCK elements at a time.
+ * The computing type follows the result (for predicates: the operands): float, double or int64_t.
+ * Operands of that type are read where they are; others pass through buffers, TNI_BLOCK elements at
+ * a time.
  */
 #include <string.h>
 
@@ -10,12 +11,14 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/walk.h"
 
-enum { GRAIN_LIGHT = 32768, GRAIN_HEAVY = 8192 }; /* elements per chunk; chosen: 5 to 10 us of work */
+/* Elements per chunk; chosen: 5 to 10 us of work. */
+enum { GRAIN_LIGHT = 32768, GRAIN_HEAVY = 8192 };
 
 #define COST_U(name, parameters, cost, formula) [TNI_U_##name] = TNI_##cost,
 #define COST_B(name, parameters, cost, formula) [TNI_B_##name] = TNI_##cost,
 #define COST_T(name, parameters, cost, formula) [TNI_T_##name] = TNI_##cost,
-static const unsigned char unary_cost[] = { TNI_UNARY_LIST(COST_U) TNI_UNARY_PREDICATE_LIST(COST_U) };
+static const unsigned char unary_cost[] = { TNI_UNARY_LIST(COST_U)
+                                                TNI_UNARY_PREDICATE_LIST(COST_U) };
 static const unsigned char binary_cost[] = { TNI_BINARY_LIST(COST_B)
                                                  TNI_BINARY_PREDICATE_LIST(COST_B) };
 static const unsigned char ternary_cost[] = { TNI_TERNARY_LIST(COST_T) };
@@ -24,7 +27,8 @@ static const unsigned char ternary_cost[] = { TNI_TERNARY_LIST(COST_T) };
 #define NAME_B(name, parameters, cost, formula) [TNI_B_##name] = #name,
 #define NAME_T(name, parameters, cost, formula) [TNI_T_##name] = #name,
 static const char *const unary_name[] = { TNI_UNARY_LIST(NAME_U) TNI_UNARY_PREDICATE_LIST(NAME_U) };
-static const char *const binary_name[] = { TNI_BINARY_LIST(NAME_B) TNI_BINARY_PREDICATE_LIST(NAME_B) };
+static const char *const binary_name[] = { TNI_BINARY_LIST(NAME_B)
+                                               TNI_BINARY_PREDICATE_LIST(NAME_B) };
 static const char *const ternary_name[] = { TNI_TERNARY_LIST(NAME_T) };
 
 typedef struct job {
@@ -149,8 +153,8 @@ tn_status K(tni_cpu_unary)(int function, const tni_array *y, const tni_array *x,
                unary_cost[function], 2, arrays, p);
 }
 
-tn_status K(tni_cpu_binary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                            const double *p)
+tn_status K(tni_cpu_binary)(int function, const tni_array *y, const tni_array *a,
+                            const tni_array *b, const double *p)
 {
     const tni_array *arrays[] = { y, a, b };
     bool predicate = function >= TNI_B_PREDICATES;
@@ -160,8 +164,8 @@ tn_status K(tni_cpu_binary)(int function, const tni_array *y, const tni_array *a
                binary_cost[function], 3, arrays, p);
 }
 
-tn_status K(tni_cpu_ternary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                             const tni_array *c, const double *p)
+tn_status K(tni_cpu_ternary)(int function, const tni_array *y, const tni_array *a,
+                             const tni_array *b, const tni_array *c, const double *p)
 {
     const tni_array *arrays[] = { y, a, b, c };
     tn_dtype type = type_of(y->dtype);

@@ -1,11 +1,11 @@
 /*
  * reduce.c - reductions over any axes of arrays of any strides.
  *
- * Axes are split into kept and reduced ones, each kind sorted by x's strides and merged. Where the reduced
- * axes hold the smallest stride, results are taken one by one, along rows; otherwise whole stretches of
- * neighbouring results are accumulated together, row after row (a bias gradient: [N,C] to [C]).
- * Work is cut by fixed borders: a result whose slice is long gets several partial results, which are
- * combined in order. So the bits depend on shape and strides alone.
+ * Axes are split into kept and reduced ones, each kind sorted by x's strides and merged. Where the
+ * reduced axes hold the smallest stride, results are taken one by one, along rows; otherwise whole
+ * stretches of neighbouring results are accumulated together, row after row (a bias gradient: [N,C]
+ * to [C]). Work is cut by fixed borders: a result whose slice is long gets several partial results,
+ * which are combined in order. So the bits depend on shape and strides alone.
  */
 #include <string.h>
 
@@ -128,7 +128,8 @@ static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_ac
 }
 
 /* Results o ... o + cols, reduced elements [begin, end): each of them is a row of cols elements. */
-static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int64_t end, tni_acc *acc)
+static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int64_t end,
+                      tni_acc *acc)
 {
     const axes *r = &j->reduced;
     _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
@@ -181,7 +182,8 @@ static void combine(void *context, int64_t first, int64_t last)
 
     memcpy(j->acc + first, j->partial + first, (size_t)(last - first) * sizeof(tni_acc));
     for (int64_t s = 1; s < j->slices; s++) {
-        j->reducer->combine(j->pass, last - first, j->acc + first, j->partial + s * j->kept.numel + first);
+        j->reducer->combine(j->pass, last - first, j->acc + first,
+                            j->partial + s * j->kept.numel + first);
     }
 }
 
@@ -194,7 +196,8 @@ static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
     j->pass = pass;
     j->acc = acc;
     j->center = center;
-    tni_parallel(per_slice * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1), tasks, j);
+    tni_parallel(per_slice * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1),
+                 tasks, j);
     if (j->slices > 1) {
         tni_parallel(j->kept.numel, TNI_MAX(SLICE / j->slices, (int64_t)64), combine, j);
     }
@@ -261,7 +264,8 @@ static double finish(int function, double acc, double n, double p, double center
     switch (function) {
     case TNI_R_mean: return acc / n;
     case TNI_R_var: return acc / (n > p ? n - p : 0.0);
-    case TNI_R_norm: return p == 2.0 ? sqrt(acc) : p == 1.0 || p == INFINITY ? acc : pow(acc, 1.0 / p);
+    case TNI_R_norm:
+        return p == 2.0 ? sqrt(acc) : p == 1.0 || p == INFINITY ? acc : pow(acc, 1.0 / p);
     case TNI_R_logsumexp: return log(acc) + (center - center == 0.0 ? center : 0.0);
     default: return acc;
     }

@@ -1,9 +1,9 @@
 /*
  * scan.c - along one axis: the first extreme with its index, and running sums.
  *
- * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and running sums
- * of f32 are rounded once per element. If the axis is x's densest, lines are taken one by one; otherwise
- * stretches of neighbouring lines advance together.
+ * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and
+ * running sums of f32 are rounded once per element. If the axis is x's densest, lines are taken one
+ * by one; otherwise stretches of neighbouring lines advance together.
  */
 #include "tensor/cpu/isa/slots.h"
 #include "tensor/cpu/pointwise.h"

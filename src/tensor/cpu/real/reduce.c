@@ -1,8 +1,9 @@
 /*
  * reduce.c - the inner loops of reductions over REAL.
  *
- * Sums: lanes inside a piece of PIECE elements, pieces added in double. In f32 the error is that of adding
- * PIECE / lanes numbers, however long the row is. Columns add GROUP rows in REAL, as a tree, then in double.
+ * Sums: lanes inside a piece of PIECE elements, pieces added in double. In f32 the error is that of
+ * adding PIECE / lanes numbers, however long the row is. Columns add GROUP rows in REAL, as a tree,
+ * then in double.
  */
 #include "tensor/cpu/pointwise.h"
 
@@ -44,7 +45,8 @@ static inline REAL finite_center(double center)
 TN_FN REAL term(tni_pass pass, REAL x, REAL center, REAL p)
 {
     switch (pass) {
-    case TNI_SUM_ABS_POW: return p == 2 ? x * x : p == 1 ? MATH(abs)(x) : MATH(pow)(MATH(abs)(x), p);
+    case TNI_SUM_ABS_POW:
+        return p == 2 ? x * x : p == 1 ? MATH(abs)(x) : MATH(pow)(MATH(abs)(x), p);
     case TNI_SUM_SQUARE_DIFF: return (x - center) * (x - center);
     case TNI_SUM_EXP_DIFF: return MATH(exp)(x - center);
     default: return x;
@@ -150,8 +152,8 @@ static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_ac
     acc->f = join(pass, acc->f, v);
 }
 
-TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs, int64_t cs,
-                    tni_acc *acc, const REAL *c, REAL p)
+TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs,
+                    int64_t cs, tni_acc *acc, const REAL *c, REAL p)
 {
     int64_t r = 0;
 
@@ -161,9 +163,12 @@ TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, in
 #pragma omp simd
             for (int64_t j = 0; j < cols; j++) {
                 REAL s01 = term(pass, at[j], c[j], p) + term(pass, at[j + rs], c[j], p);
-                REAL s23 = term(pass, at[j + 2 * rs], c[j], p) + term(pass, at[j + 3 * rs], c[j], p);
-                REAL s45 = term(pass, at[j + 4 * rs], c[j], p) + term(pass, at[j + 5 * rs], c[j], p);
-                REAL s67 = term(pass, at[j + 6 * rs], c[j], p) + term(pass, at[j + 7 * rs], c[j], p);
+                REAL s23 =
+                    term(pass, at[j + 2 * rs], c[j], p) + term(pass, at[j + 3 * rs], c[j], p);
+                REAL s45 =
+                    term(pass, at[j + 4 * rs], c[j], p) + term(pass, at[j + 5 * rs], c[j], p);
+                REAL s67 =
+                    term(pass, at[j + 6 * rs], c[j], p) + term(pass, at[j + 7 * rs], c[j], p);
                 acc[j].f += (double)((s01 + s23) + (s45 + s67));
             }
         }
@@ -174,8 +179,8 @@ TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, in
     }
 }
 
-TN_FN void join_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs, int64_t cs,
-                     tni_acc *acc)
+TN_FN void join_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs,
+                     int64_t cs, tni_acc *acc)
 {
     for (int64_t r = 0; r < rows; r++) {
         const REAL *at = x + r * rs;
