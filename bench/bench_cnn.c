@@ -42,7 +42,7 @@ int main(int argc, char **argv)
         tn_relu_new(), tn_max_pool2d_new(half), tn_flatten_new(1, -1),
         tn_linear_new(3136, 128, linear), tn_relu_new(), tn_linear_new(128, 10, linear));
     TN_CHECK_PTR(model);
-    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 2e-3, .momentum = 0.9 });
     TN_CHECK_PTR(opt);
     bench_run(&(bench_task){ .name = "tenon_cnn", .unit = "images", .per_step = BATCH,
                              .model = model, .optimizer = opt, .loss = loss, .batch = batch }, &f);

@@ -33,7 +33,7 @@ int main(int argc, char **argv)
                                      tn_linear_new(512, 256, linear), tn_relu_new(),
                                      tn_linear_new(256, BENCH_CLASSES, linear));
     TN_CHECK_PTR(model);
-    tn_optim *opt = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 1e-3 });
+    tn_optim *opt = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 1e-4 });
     TN_CHECK_PTR(opt);
     bench_run(&(bench_task){ .name = "tenon_mlp", .unit = "images", .per_step = BATCH,
                              .model = model, .optimizer = opt, .loss = loss, .batch = batch }, &f);

@@ -17,7 +17,7 @@ net = nn.Sequential(
     nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10))
 if args.weights:
     common.load(torch, net, args.weights)
-opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+opt = torch.optim.SGD(net.parameters(), lr=2e-3, momentum=0.9)
 
 
 def batch(i):

@@ -14,7 +14,7 @@ net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU
                     nn.Linear(256, 10))
 if args.weights:
     common.load(torch, net, args.weights)
-opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+opt = torch.optim.Adam(net.parameters(), lr=1e-4)
 
 
 def batch(i):

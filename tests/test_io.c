@@ -407,8 +407,7 @@ START_TEST(what_is_no_regular_file)
 }
 END_TEST
 
-/* Every prefix of a good file, and every bit of its header flipped: refused or read, never worse.
- * */
+/* Every prefix of a good file, and every bit of its header flipped: refused or read, never worse. */
 START_TEST(truncated_and_flipped)
 {
     tn_list *list = tn_list_new();
@@ -778,8 +777,7 @@ static tn_status done(const void *made)
     return made ? TN_OK : tn_error_status();
 }
 
-/* Everything that reads, writes or makes something here; each leaves nothing behind when it fails.
- * */
+/* Everything that reads, writes or makes something here; each leaves nothing behind when it fails. */
 static tn_status scenario(int which, run *r)
 {
     tn_checkpoint c = checkpoint_of(r, 7);

@@ -52,8 +52,7 @@ struct tn_optim {
     int64_t steps;
 };
 
-/* Makes an optimizer with one group; NULL and a message when the list holds what it must not touch.
- * */
+/* Makes an optimizer with one group; NULL and a message when the list holds what it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, double lr, double weight_decay);
 tn_optim *tni_optim_keep(tn_optim *opt);

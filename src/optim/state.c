@@ -132,8 +132,7 @@ static void stage_hyper(tn_optim *opt, const tn_list *list, bool *used, tni_opti
     }
 }
 
-/* An own copy of a state tensor where the parameter lives; NULL when it does not fit or on failure.
- * */
+/* An own copy of a state tensor where the parameter lives; NULL when it does not fit or on failure. */
 static tn_tensor *stage_tensor(const tn_tensor *p, tn_tensor *source, const char *name,
                                tni_report *r)
 {

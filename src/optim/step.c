@@ -24,8 +24,7 @@ static bool skipped(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
-/* The list was checked when the optimizer was made; what may have changed since is checked again.
- * */
+/* The list was checked when the optimizer was made; what may have changed since is checked again. */
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
@@ -55,8 +54,7 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
     return TN_OK;
 }
 
-/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved.
- * */
+/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved. */
 static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 {
     const tn_tensor *t = p->tensor;
