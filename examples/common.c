@@ -104,11 +104,11 @@ static void help(const ex_options *options)
 
 void ex_parse(ex_options *options, int argc, char **argv)
 {
-    enum { HELP = 1000, FIRST };
-    struct option *table = calloc((size_t)options->n + 2, sizeof *table);
-    if (!table) ex_refuse("out of memory");
+    enum { EX_MAX_OPTIONS = 62, HELP = 1000, FIRST };
+    static struct option table[EX_MAX_OPTIONS + 2]; /* ends with an empty row */
     const char *slash = strrchr(argv[0], '/');
     program = slash ? slash + 1 : argv[0];
+    if (options->n > EX_MAX_OPTIONS) ex_refuse("more than %d options", EX_MAX_OPTIONS);
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
         table[i] = (struct option){ o->name, o->kind != EX_FLAG, NULL, FIRST + i };
@@ -122,7 +122,6 @@ void ex_parse(ex_options *options, int argc, char **argv)
         if (c == -1) break;
         if (c == HELP || c == 'h') {
             help(options);
-            free(table);
             exit(0);
         }
         if (c == ':') ex_refuse("%s needs an argument (see --help)", argv[at]);
@@ -138,7 +137,6 @@ void ex_parse(ex_options *options, int argc, char **argv)
                   o->kind == EX_WHOLE ? "whole " : "");
     }
     if (optind < argc) ex_refuse("unexpected argument %s (see --help)", argv[optind]);
-    free(table);
 }
 
 bool ex_given(const ex_options *options, const char *name)

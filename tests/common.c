@@ -46,7 +46,8 @@ static void shape_text(const tn_tensor *t, char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "[");
     for (int i = 0; i < tn_rank(t) && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i ? "," : "", tn_size(t, i));
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%" PRId64, i ? "," : "", tn_size(t, i));
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
@@ -58,7 +59,8 @@ static bool near(double a, double e, double rtol, double atol)
 }
 
 /* The first element that differs, with its index, and the largest difference. */
-static const char *compare(const tn_tensor *t, const double *a, const double *e, double rtol, double atol)
+static const char *compare(const tn_tensor *t, const double *a, const double *e, double rtol,
+                           double atol)
 {
     static char text[512];
     int64_t n = tn_numel(t);
@@ -90,7 +92,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
         return text;
     }
     bool same = tn_rank(actual) == tn_rank(expected);
-    for (int i = 0; same && i < tn_rank(actual); i++) same = tn_size(actual, i) == tn_size(expected, i);
+    for (int i = 0; same && i < tn_rank(actual); i++)
+        same = tn_size(actual, i) == tn_size(expected, i);
     if (!same) {
         char a[96];
         char e[96];
@@ -107,7 +110,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
     return result;
 }
 
-const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n, double tolerance)
+const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n,
+                              double tolerance)
 {
     static char text[512];
     if (!actual || tn_is_none(actual)) {
@@ -138,7 +142,8 @@ tn_tensor *random_f64(tn_shape shape, double low, double high, uint64_t seed)
     size_t n = 1;
     for (int i = 0; i < shape.rank; i++) n *= (size_t)shape.size[i];
     double *v = malloc((n ? n : 1) * sizeof *v);
-    for (size_t i = 0; i < n; i++) v[i] = low + (high - low) * (double)(next(&seed) >> 11) * 0x1p-53;
+    for (size_t i = 0; i < n; i++)
+        v[i] = low + (high - low) * (double)(next(&seed) >> 11) * 0x1p-53;
     tn_tensor *t = tn_from_data(v, shape, TN_F64);
     free(v);
     return t;

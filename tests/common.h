@@ -43,7 +43,8 @@ void test_teardown(void);
 
 /* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals NaN, an
  * infinity only itself) and the shapes are equal; else what differs, in a static buffer. */
-const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol, double atol);
+const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol,
+                       double atol);
 
 /* Fails the test with the library's message unless status is TN_OK / the pointer is there. */
 #define assert_ok(expr)                                                                            \
@@ -53,7 +54,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
                       tn_status_name(assert_status_), tn_error());                                 \
     } while (0)
 #define assert_made(expr)                                                                          \
-    ck_assert_msg((expr) != NULL, "%s: %s: %s", #expr, tn_status_name(tn_error_status()), tn_error())
+    ck_assert_msg((expr) != NULL, "%s: %s: %s", #expr, tn_status_name(tn_error_status()),          \
+                  tn_error())
 
 /* The error that is pending has this status and contains this text; then forgets it. */
 #define assert_error(status, text)                                                                 \
@@ -93,7 +95,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
             (tolerance));                                                                          \
         ck_assert_msg(!assert_difference_, "%s: %s", #actual, assert_difference_);                 \
     } while (0)
-const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n, double tolerance);
+const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n,
+                              double tolerance);
 
 /* A f64 tensor with values in [low, high), from a generator of the tests' own: the same for one seed. */
 tn_tensor *random_f64(tn_shape shape, double low, double high, uint64_t seed);

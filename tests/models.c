@@ -24,15 +24,20 @@ tn_module *transformer_new(void)
 {
     transformer *m = tn_module_new(&transformer_type);
     if (!m) return NULL;
-    tn_encoder_layer_options o = { .feedforward = 4 * MODEL_WIDTH, .gelu = true, .norm_first = true };
+    tn_encoder_layer_options o = { .feedforward = 4 * MODEL_WIDTH,
+                                   .gelu = true,
+                                   .norm_first = true };
     tn_register_module(&m->base, "embed", &m->embed,
                        tn_embedding_new(MODEL_VOCAB, MODEL_WIDTH, (tn_embedding_options){ 0 }));
     tn_register_module(&m->base, "position", &m->position,
-                       tn_positional_encoding_new(MODEL_WIDTH, MODEL_CONTEXT, (tn_positional_encoding_options){ 0 }));
-    tn_register_module(&m->base, "encoder", &m->encoder,
-                       tn_encoder_new(tn_encoder_layer_new(MODEL_WIDTH, MODEL_HEADS, o), MODEL_LAYERS,
-                                      tn_layernorm_new(TN_SHAPE(MODEL_WIDTH), (tn_layernorm_options){ 0 })));
-    tn_register_module(&m->base, "head", &m->head, tn_linear_new(MODEL_WIDTH, MODEL_VOCAB, (tn_linear_options){ 0 }));
+                       tn_positional_encoding_new(MODEL_WIDTH, MODEL_CONTEXT,
+                                                  (tn_positional_encoding_options){ 0 }));
+    tn_register_module(
+        &m->base, "encoder", &m->encoder,
+        tn_encoder_new(tn_encoder_layer_new(MODEL_WIDTH, MODEL_HEADS, o), MODEL_LAYERS,
+                       tn_layernorm_new(TN_SHAPE(MODEL_WIDTH), (tn_layernorm_options){ 0 })));
+    tn_register_module(&m->base, "head", &m->head,
+                       tn_linear_new(MODEL_WIDTH, MODEL_VOCAB, (tn_linear_options){ 0 }));
     return tn_module_done(&m->base);
 }
 
@@ -53,7 +58,9 @@ static tn_tensor *cnn_forward(tn_module *self, tn_tensor *x)
     return tn_forward(m->fc2, x);
 }
 
-static const tn_module_type cnn_type = { .name = "Cnn", .size = sizeof(cnn), .forward = cnn_forward };
+static const tn_module_type cnn_type = { .name = "Cnn",
+                                         .size = sizeof(cnn),
+                                         .forward = cnn_forward };
 
 tn_module *cnn_new(void)
 {
@@ -61,10 +68,13 @@ tn_module *cnn_new(void)
     if (!m) return NULL;
     tn_conv2d_options padded = { .padding = 1 };
     tn_register_module(&m->base, "conv1", &m->conv1, tn_conv2d_new(1, 32, 3, padded));
-    tn_register_module(&m->base, "bn1", &m->bn1, tn_batchnorm2d_new(32, (tn_batchnorm_options){ 0 }));
+    tn_register_module(&m->base, "bn1", &m->bn1,
+                       tn_batchnorm2d_new(32, (tn_batchnorm_options){ 0 }));
     tn_register_module(&m->base, "conv2", &m->conv2, tn_conv2d_new(32, 64, 3, padded));
-    tn_register_module(&m->base, "bn2", &m->bn2, tn_batchnorm2d_new(64, (tn_batchnorm_options){ 0 }));
-    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3136, 128, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "bn2", &m->bn2,
+                       tn_batchnorm2d_new(64, (tn_batchnorm_options){ 0 }));
+    tn_register_module(&m->base, "fc1", &m->fc1,
+                       tn_linear_new(3136, 128, (tn_linear_options){ 0 }));
     tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(128, 10, (tn_linear_options){ 0 }));
     return tn_module_done(&m->base);
 }

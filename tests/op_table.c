@@ -63,23 +63,26 @@ static tn_tensor *batch_norm_running(tn_tensor **x)
 }
 
 #define ROW(name, op, flags, ...)                                                                  \
-    static tn_tensor *row_##name(tn_tensor **x) { return __VA_ARGS__; }
-#include "op_rows_movement.def"
+    static tn_tensor *row_##name(tn_tensor **x)                                                    \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
 #include "op_rows_elementwise.def"
-#include "op_rows_reductions.def"
-#include "op_rows_products.def"
-#include "op_rows_losses.def"
 #include "op_rows_layers.def"
+#include "op_rows_losses.def"
+#include "op_rows_movement.def"
+#include "op_rows_products.def"
+#include "op_rows_reductions.def"
 #undef ROW
 
 const op_row op_rows[] = {
 #define ROW(name, op, flags, ...) { #name, #op, flags, row_##name },
-#include "op_rows_movement.def"
 #include "op_rows_elementwise.def"
-#include "op_rows_reductions.def"
-#include "op_rows_products.def"
-#include "op_rows_losses.def"
 #include "op_rows_layers.def"
+#include "op_rows_losses.def"
+#include "op_rows_movement.def"
+#include "op_rows_products.def"
+#include "op_rows_reductions.def"
 #undef ROW
 };
 const int n_op_rows = sizeof op_rows / sizeof *op_rows;
@@ -87,11 +90,20 @@ const int n_op_rows = sizeof op_rows / sizeof *op_rows;
 #define zeros(...) tn_zeros(TN_SHAPE(__VA_ARGS__))
 #define bools(...) tn_full_as(TN_SHAPE(__VA_ARGS__), 0, TN_BOOL, tn_cpu())
 #define indices(...) tn_full_as(TN_SHAPE(__VA_ARGS__), 0, TN_I64, tn_cpu())
+#define ids(value, ...) tn_full_as(TN_SHAPE(__VA_ARGS__), value, TN_I64, tn_cpu())
+#define one_group                                                                                  \
+    (tn_conv2d_spec)                                                                               \
+    {                                                                                              \
+        .groups = 1                                                                                \
+    }
 #define PASTE(a, b) a##b
 #define LINE_NAME(line) PASTE(refused_, line)
 
 #define REFUSED(op, status, text, ...)                                                             \
-    static tn_tensor *LINE_NAME(__LINE__)(void) { return __VA_ARGS__; }
+    static tn_tensor *LINE_NAME(__LINE__)(void)                                                    \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
 #include "op_refusals.def"
 #undef REFUSED
 
@@ -102,9 +114,9 @@ const op_refusal op_refusals[] = {
 };
 const int n_op_refusals = sizeof op_refusals / sizeof *op_refusals;
 
-/* ---- the golden file ------------------------------------------------------------------------------- */
+/* ---- the golden file ------------------------------------------------------------------------- */
 
-/* Its tensors, sorted by name, in plain memory: read once, before Check forks, and no tensor stays alive. */
+/* Its tensors, sorted by name, in plain memory: read once, before Check forks; none stays alive. */
 typedef struct golden {
     char name[80];
     tn_shape shape;

@@ -11,12 +11,14 @@
 #include "common.h"
 
 enum {
-    ROW_POINTWISE = 1,  /* allocates the result's storage and nothing else, whatever the input's strides */
+    ROW_POINTWISE =
+        1, /* allocates the result's storage and nothing else, whatever the input's strides */
     ROW_REDUCES = 2,    /* allocates less than the input has: no copy of it */
     ROW_VIEW = 4,       /* shares the input's storage and allocates nothing */
     ROW_KINK = 8,       /* not smooth here, or rounds: golden numbers only, no finite differences */
     ROW_NO_GOLDEN = 16, /* random: inputs only */
-    ROW_LOOSE = 32,     /* f32 loses digits by nature here (large offsets, long sums): 100 times the bound */
+    ROW_LOOSE =
+        32, /* f32 loses digits by nature here (large offsets, long sums): 100 times the bound */
     ROW_NO_SECOND = 64, /* refuses a second derivative by name */
     ROW_FIXED = 128,    /* fixed in f64: no f32 run (casts inside) */
 };

@@ -87,7 +87,9 @@ check 'transformer, its summary names buffers' grep -qF 'position.pe (saved with
 check 'transformer, the mask is a buffer' grep -qF 'mask (not saved' said
 check 'transformer, the words of the sample' grep -qE 'words occur in the training text' said
 check 'transformer, tensors stay flat' grep -qE 'tensors alive ([0-9]+) -> \1,' said
-check 'transformer, no system allocations' grep -qE 'first evaluation 0,' said
+if ! ldd "$transformer" | grep -q libasan; then # there the cache is bypassed
+    check 'transformer, no system allocations' grep -qE 'first evaluation 0,' said
+fi
 check 'transformer, a line a step in the log' same "$(wc -l <log.csv)" 25
 check 'transformer, a plot' grep -q '</svg>' loss.svg
 check 'transformer, weights' test -s model.safetensors

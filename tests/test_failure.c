@@ -10,7 +10,7 @@
 #include "models.h"
 #include "op_table.h"
 
-static int64_t calls; /* since it was set to 0 */
+static int64_t calls;   /* since it was set to 0 */
 static int64_t failing; /* this one returns NULL; 0: none */
 static bool sticky;     /* and all after it */
 
@@ -76,16 +76,16 @@ START_TEST(op_rows_survive_allocation_failure)
         failing = 0;
         bool failed = calls >= k;
         tn_scope_end(scope);
-        ck_assert_msg(tn_live_tensors() == live, "%s: allocation %d failed: %d tensors leak", row->name,
-                      (int)k, (int)(tn_live_tensors() - live));
-        ck_assert_msg(tn_memory().in_use == in_use, "%s: allocation %d failed: %d bytes leak", row->name,
-                      (int)k, (int)(tn_memory().in_use - in_use));
+        ck_assert_msg(tn_live_tensors() == live, "%s: allocation %d failed: %d tensors leak",
+                      row->name, (int)k, (int)(tn_live_tensors() - live));
+        ck_assert_msg(tn_memory().in_use == in_use, "%s: allocation %d failed: %d bytes leak",
+                      row->name, (int)k, (int)(tn_memory().in_use - in_use));
         if (!failed) {
             ck_assert_msg(status == TN_OK, "%s: without a failure: %s", row->name, tn_error());
             return;
         }
-        ck_assert_msg(status == TN_E_NOMEM, "%s: allocation %d failed: status is %s (%s)", row->name, (int)k,
-                      tn_status_name(status), tn_error());
+        ck_assert_msg(status == TN_E_NOMEM, "%s: allocation %d failed: status is %s (%s)",
+                      row->name, (int)k, tn_status_name(status), tn_error());
     }
 }
 END_TEST
@@ -125,9 +125,10 @@ START_TEST(a_failed_step_changes_nothing)
             ck_assert_msg(state_hash(model) != hash, "the step changed nothing");
             break;
         }
-        ck_assert_msg(status == TN_E_NOMEM && tn_error_status() == TN_E_NOMEM, "allocation %d failed: %s, %s",
-                      (int)k, tn_status_name(status), tn_error());
-        ck_assert_msg(state_hash(model) == hash, "allocation %d failed: the parameters changed", (int)k);
+        ck_assert_msg(status == TN_E_NOMEM && tn_error_status() == TN_E_NOMEM,
+                      "allocation %d failed: %s, %s", (int)k, tn_status_name(status), tn_error());
+        ck_assert_msg(state_hash(model) == hash, "allocation %d failed: the parameters changed",
+                      (int)k);
         ck_assert_msg(tn_live_tensors() == live, "allocation %d failed: %d tensors leak", (int)k,
                       (int)(tn_live_tensors() - live));
     }

@@ -49,7 +49,8 @@ START_TEST(catches_a_wrong_gradient)
 {
     tn_tensor *x[] = { leaf(TN_SHAPE(3), 1), leaf(TN_SHAPE(3), 2) };
     double factor = 1.01;
-    assert_fails(tn_gradcheck(wrong_gradient, x, 2, &factor, first), TN_E_INVALID, "input 0 element 0");
+    assert_fails(tn_gradcheck(wrong_gradient, x, 2, &factor, first), TN_E_INVALID,
+                 "input 0 element 0");
     factor = 1;
     assert_ok(tn_gradcheck(wrong_gradient, x, 2, &factor, first));
 }

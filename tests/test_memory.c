@@ -50,7 +50,8 @@ static void evaluate(tn_module *model, batch_maker *make)
     tn_tensor *y;
     make(0, &x, &y);
     assert_ok(tn_eval(model));
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_made(tn_cross_entropy(tn_forward(model, x), y));
     }
     assert_ok(tn_train(model, true));
@@ -76,9 +77,11 @@ static void stays_flat(tn_module *model, batch_maker *make)
                       (int)(tn_live_tensors() - live));
     }
     tn_memory_stats after = tn_memory();
-    ck_assert_msg(after.in_use == before.in_use, "%d bytes more in use", (int)(after.in_use - before.in_use));
+    ck_assert_msg(after.in_use == before.in_use, "%d bytes more in use",
+                  (int)(after.in_use - before.in_use));
     if (cache_is_on())
-        ck_assert_msg(after.system_allocations == before.system_allocations, "%d allocations from the system",
+        ck_assert_msg(after.system_allocations == before.system_allocations,
+                      "%d allocations from the system",
                       (int)(after.system_allocations - before.system_allocations));
     tn_optim_free(optimizer);
     tn_module_drop(model);
@@ -120,7 +123,8 @@ START_TEST(attention_takes_little)
         tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, causal, 0);
         assert_made(y);
         int64_t forward = tn_memory().peak_in_use - base - one;
-        ck_assert_msg(forward < 4 * one, "forward takes %.2f B T d floats", (double)forward / (double)one);
+        ck_assert_msg(forward < 4 * one, "forward takes %.2f B T d floats",
+                      (double)forward / (double)one);
         tn_tensor *seed = tn_ones_like(y);
         tn_tensor *grads[3];
         assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));

@@ -50,11 +50,13 @@ static tn_tensor *seed_of(const op_case *c, const applied *a)
     return c->seed ? c->seed : tn_ones_like(a->y);
 }
 
-static void differentiate(const op_row *row, const op_case *c, applied *a, tn_tensor *seed, int flags)
+static void differentiate(const op_row *row, const op_case *c, applied *a, tn_tensor *seed,
+                          int flags)
 {
     for (int i = 0; i < c->n; i++) {
         if (!tn_requires_grad(a->x[i])) continue;
-        tn_status status = tn_gradients(1, &a->y, &seed, 1, &a->x[i], &a->grad[i], flags | TN_RETAIN_GRAPH);
+        tn_status status =
+            tn_gradients(1, &a->y, &seed, 1, &a->x[i], &a->grad[i], flags | TN_RETAIN_GRAPH);
         row_assert(row, status == TN_OK, "gradient of input %d: %s", i, tn_error());
         if (tn_is_none(a->grad[i])) a->grad[i] = tn_zeros_like(a->x[i]);
     }
@@ -96,7 +98,8 @@ static void check_golden(const op_row *row, tn_dtype dtype)
         char what[32];
         snprintf(what, sizeof what, "gradient %d", i);
         row_close(row, what, tn_grad(a.x[i]), c.grad[i], rtol, atol);
-        row_assert(row, tn_dtype_of(tn_grad(a.x[i])) == dtype, "%s is not %s", what, tn_dtype_name(dtype));
+        row_assert(row, tn_dtype_of(tn_grad(a.x[i])) == dtype, "%s is not %s", what,
+                   tn_dtype_name(dtype));
     }
 }
 
@@ -147,7 +150,8 @@ static tn_tensor *as_expanded(tn_tensor *t)
     return t;
 }
 
-static void check_layout(const op_row *row, const op_case *c, int input, tn_tensor *other, const char *how)
+static void check_layout(const op_row *row, const op_case *c, int input, tn_tensor *other,
+                         const char *how)
 {
     op_case plain = *c;
     op_case strange = *c;
@@ -189,7 +193,8 @@ START_TEST(any_layout)
     differentiate(row, &c, &a, seed_of(&c, &a), 0);
     differentiate(row, &strange, &b, seed_of(&strange, &b), 0);
     for (int i = 0; i < c.n; i++)
-        if (a.grad[i]) row_close(row, "gradient, all transposed", b.grad[i], a.grad[i], 1e-9, 1e-11);
+        if (a.grad[i])
+            row_close(row, "gradient, all transposed", b.grad[i], a.grad[i], 1e-9, 1e-11);
 }
 END_TEST
 
@@ -199,7 +204,8 @@ START_TEST(no_hidden_copy)
     if (!(row->flags & (ROW_POINTWISE | ROW_REDUCES | ROW_VIEW))) return;
     op_case c = op_load(row, TN_F32);
     tn_tensor *x[OP_MAX_IN];
-    for (int i = 0; i < c.n; i++) x[i] = row->flags & ROW_VIEW ? op_leaf(c.in[i], false) : as_transposed(c.in[i]);
+    for (int i = 0; i < c.n; i++)
+        x[i] = row->flags & ROW_VIEW ? op_leaf(c.in[i], false) : as_transposed(c.in[i]);
     tn_memory_stats before = tn_memory();
     tn_tensor *y = row->build(x);
     tn_memory_stats after = tn_memory();
@@ -213,11 +219,11 @@ START_TEST(no_hidden_copy)
         row_assert(row, tn_same_storage(x[0], y), "not a view");
     } else if (row->flags & ROW_POINTWISE) {
         row_assert(row, made <= 1, "%d storages made, not 1", (int)made);
-        row_assert(row, bytes <= (out_bytes ? out_bytes : 64), "%d bytes made for a result of %d", (int)bytes,
-                   (int)out_bytes);
+        row_assert(row, bytes <= (out_bytes ? out_bytes : 64), "%d bytes made for a result of %d",
+                   (int)bytes, (int)out_bytes);
     } else {
-        row_assert(row, bytes < in_bytes || made == 1, "%d bytes made from an input of %d", (int)bytes,
-                   (int)in_bytes);
+        row_assert(row, bytes < in_bytes || made == 1, "%d bytes made from an input of %d",
+                   (int)bytes, (int)in_bytes);
     }
 }
 END_TEST
@@ -240,7 +246,8 @@ END_TEST
 /* An option's tensor: NULL there means none. */
 static bool may_be_null(const op_row *row, int input)
 {
-    return input == 2 && (strcmp(row->op, "cross_entropy_with") == 0 || strcmp(row->op, "nll_loss") == 0);
+    return input == 2 &&
+           (strcmp(row->op, "cross_entropy_with") == 0 || strcmp(row->op, "nll_loss") == 0);
 }
 
 /* NULL goes through without a word: the message stays the one of where it began. */
@@ -266,7 +273,8 @@ START_TEST(no_grad)
 {
     const op_row *row = &op_rows[_i];
     op_case c = op_load(row, TN_F64);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         applied a = apply(row, &c, ALL_INPUTS);
         row_assert(row, !tn_requires_grad(a.y) || a.y == a.x[0], "recorded in TN_NO_GRAD");
     }
@@ -286,10 +294,10 @@ START_TEST(refusals)
     ck_assert_msg(y == NULL, "%s was not refused", r->source);
     ck_assert_msg(tn_error_status() == r->status, "%s: %s (%s), not %s", r->source,
                   tn_status_name(tn_error_status()), tn_error(), tn_status_name(r->status));
-    ck_assert_msg(strncmp(tn_error(), begin, strlen(begin)) == 0, "%s: \"%s\" does not begin with %s",
-                  r->source, tn_error(), begin);
-    ck_assert_msg(strstr(tn_error(), r->text) != NULL, "%s: \"%s\" lacks \"%s\"", r->source, tn_error(),
-                  r->text);
+    ck_assert_msg(strncmp(tn_error(), begin, strlen(begin)) == 0,
+                  "%s: \"%s\" does not begin with %s", r->source, tn_error(), begin);
+    ck_assert_msg(strstr(tn_error(), r->text) != NULL, "%s: \"%s\" lacks \"%s\"", r->source,
+                  tn_error(), r->text);
     tn_scope_end(scope);
     ck_assert_msg(tn_live_tensors() == live, "%s: leaks", r->source);
 }
@@ -320,7 +328,8 @@ START_TEST(every_golden_row_is_tested)
         size_t length = strcspn(name, "/");
         bool found = false;
         for (int k = 0; k < n_op_rows && !found; k++)
-            found = strlen(op_rows[k].name) == length && strncmp(op_rows[k].name, name, length) == 0;
+            found =
+                strlen(op_rows[k].name) == length && strncmp(op_rows[k].name, name, length) == 0;
         ck_assert_msg(found, "%s is in ops.safetensors only", name);
     }
 }
@@ -348,9 +357,10 @@ START_TEST(who_refuses_a_second_derivative)
             }
             bool allowed = strcmp(row->op, "scaled_dot_product_attention") == 0;
             if (allowed) {
-                row_assert(row, status == TN_E_UNSUPPORTED, "did not refuse: %s", tn_status_name(status));
-                row_assert(row, strstr(tn_error(), "tn_scaled_dot_product_attention"), "\"%s\" lacks the name",
-                           tn_error());
+                row_assert(row, status == TN_E_UNSUPPORTED, "did not refuse: %s",
+                           tn_status_name(status));
+                row_assert(row, strstr(tn_error(), "tn_scaled_dot_product_attention"),
+                           "\"%s\" lacks the name", tn_error());
             } else {
                 row_assert(row, status == TN_OK, "second derivative: %s", tn_error());
             }

@@ -28,8 +28,8 @@ static tn_list *initial(const tn_list *golden)
 static void assert_loss(const char *what, int step, double loss, double expected, tn_dtype dtype)
 {
     double bound = dtype == TN_F64 ? 1e-9 : 1e-4 * fabs(expected);
-    ck_assert_msg(fabs(loss - expected) <= bound, "%s, step %d: loss %.12g, PyTorch has %.12g", what, step,
-                  loss, expected);
+    ck_assert_msg(fabs(loss - expected) <= bound, "%s, step %d: loss %.12g, PyTorch has %.12g",
+                  what, step, loss, expected);
 }
 
 static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
@@ -41,8 +41,9 @@ static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
     assert_ok(tn_load_state_dict(model, initial(golden), (tn_load_options){ 0 }, NULL));
     assert_ok(tn_module_to_dtype(model, dtype));
     tn_optim *optimizer =
-        adamw ? tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 2e-3, .weight_decay = 0.01 })
-              : tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+        adamw
+            ? tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 2e-3, .weight_decay = 0.01 })
+            : tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.1, .momentum = 0.9 });
     assert_made(optimizer);
     tn_tensor *batches = tn_to_dtype(tn_list_get(golden, "batches"), TN_I64);
     tn_tensor *losses = tn_list_get(golden, key);
@@ -58,13 +59,25 @@ static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
     tn_module_drop(model);
 }
 
-START_TEST(transformer_sgd_f64) { train_transformer("sgd/f64", TN_F64, false); }
+START_TEST(transformer_sgd_f64)
+{
+    train_transformer("sgd/f64", TN_F64, false);
+}
 END_TEST
-START_TEST(transformer_sgd_f32) { train_transformer("sgd/f32", TN_F32, false); }
+START_TEST(transformer_sgd_f32)
+{
+    train_transformer("sgd/f32", TN_F32, false);
+}
 END_TEST
-START_TEST(transformer_adamw_f64) { train_transformer("adamw/f64", TN_F64, true); }
+START_TEST(transformer_adamw_f64)
+{
+    train_transformer("adamw/f64", TN_F64, true);
+}
 END_TEST
-START_TEST(transformer_adamw_f32) { train_transformer("adamw/f32", TN_F32, true); }
+START_TEST(transformer_adamw_f32)
+{
+    train_transformer("adamw/f32", TN_F32, true);
+}
 END_TEST
 
 /* ---- the BatchNorm network -------------------------------------------------------------------------- */
@@ -87,7 +100,8 @@ static void assert_initial(tn_module *model, const tn_list *golden)
     }
 }
 
-static void assert_statistics(tn_module *model, const tn_list *golden, const char *label, tn_dtype dtype)
+static void assert_statistics(tn_module *model, const tn_list *golden, const char *label,
+                              tn_dtype dtype)
 {
     for (int i = 1; i <= 2; i++) {
         char name[64];
@@ -95,7 +109,8 @@ static void assert_statistics(tn_module *model, const tn_list *golden, const cha
         snprintf(name, sizeof name, "bn%d.running_var", i);
         snprintf(key, sizeof key, "%s/%s", label, name);
         tn_tensor *var = tn_list_get(golden, key);
-        assert_close(tn_get_buffer(model, name), var, dtype == TN_F64 ? 0 : 1e-4, dtype == TN_F64 ? 1e-9 : 0);
+        assert_close(tn_get_buffer(model, name), var, dtype == TN_F64 ? 0 : 1e-4,
+                     dtype == TN_F64 ? 1e-9 : 0);
         snprintf(name, sizeof name, "bn%d.running_mean", i);
         snprintf(key, sizeof key, "%s/%s", label, name);
         tn_tensor *mean = tn_to_dtype(tn_detach(tn_get_buffer(model, name)), TN_F64);
@@ -116,7 +131,8 @@ static void train_cnn(const char *label, tn_dtype dtype)
     assert_made(model);
     assert_initial(model, golden);
     assert_ok(tn_module_to_dtype(model, dtype));
-    tn_optim *optimizer = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
+    tn_optim *optimizer =
+        tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
     assert_made(optimizer);
     char key[32];
     snprintf(key, sizeof key, "loss/%s", label);
@@ -135,9 +151,15 @@ static void train_cnn(const char *label, tn_dtype dtype)
     tn_module_drop(model);
 }
 
-START_TEST(cnn_f64) { train_cnn("f64", TN_F64); }
+START_TEST(cnn_f64)
+{
+    train_cnn("f64", TN_F64);
+}
 END_TEST
-START_TEST(cnn_f32) { train_cnn("f32", TN_F32); }
+START_TEST(cnn_f32)
+{
+    train_cnn("f32", TN_F32);
+}
 END_TEST
 
 /* ---- threads ---------------------------------------------------------------------------------------- */
@@ -146,7 +168,8 @@ END_TEST
 static uint64_t hash_after(tn_module *model, bool with_images, int threads)
 {
     assert_ok(tn_set_num_threads(threads));
-    tn_optim *optimizer = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
+    tn_optim *optimizer =
+        tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
     assert_made(optimizer);
     for (int step = 0; step < 5; step++) {
         tn_scope scope = tn_scope_begin();

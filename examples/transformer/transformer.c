@@ -125,12 +125,14 @@ static void report_losses(run *r, double rate, bool trained)
 static void write_sample(run *r)
 {
     size_t given = strlen(set.prompt);
+    for (size_t i = 0; i < given; i++) {
+        if (r->vocab.id_of[(unsigned char)set.prompt[i]] >= 0) continue;
+        ex_refuse("--prompt: '%c' does not occur in the text", set.prompt[i]);
+    }
     unsigned char *ids = malloc(given + 1 + (size_t)set.generate);
     if (!ids) ex_refuse("out of memory");
     for (size_t i = 0; i < given; i++) {
-        int id = r->vocab.id_of[(unsigned char)set.prompt[i]];
-        if (id < 0) ex_refuse("--prompt: '%c' does not occur in the text", set.prompt[i]);
-        ids[i] = (unsigned char)id;
+        ids[i] = (unsigned char)r->vocab.id_of[(unsigned char)set.prompt[i]];
     }
     bool bare = given == 0; /* then the sample begins a line */
     int newline = r->vocab.id_of['\n'];

@@ -55,8 +55,9 @@ static tn_status read_values(const tn_tensor *t, double *values)
 
 static tn_tensor *checked_result(tn_tensor *y)
 {
-    if (!y) return tni_pending() == TN_OK ? (tni_poison("tn_gradcheck", "the function's result"), NULL)
-                                          : NULL;
+    if (!y)
+        return tni_pending() == TN_OK ? (tni_poison("tn_gradcheck", "the function's result"), NULL)
+                                      : NULL;
     if (tni_none(y) || y->dtype != TN_F64)
         return tni_fail(TN_E_DTYPE, "tn_gradcheck: the function returned %s: want an f64 tensor",
                         tni_none(y) ? "TN_NONE" : tn_dtype_name(y->dtype));
@@ -72,8 +73,10 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
     tn_status status = y ? TN_OK : tni_pending();
     tn_set_grad(was);
     if (y && numel(y) != m)
-        status = tni_error(TN_E_SHAPE, "tn_gradcheck: the function returned %lld values, then %lld: want "
-                                       "one shape", (long long)m, (long long)numel(y));
+        status = tni_error(TN_E_SHAPE,
+                           "tn_gradcheck: the function returned %lld values, then %lld: want "
+                           "one shape",
+                           (long long)m, (long long)numel(y));
     if (status == TN_OK) status = read_values(y, values);
     tn_scope_end(scope);
     return status;
@@ -97,8 +100,9 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
         status = tn_gradients(1, &y, &unit, 1, &c->inputs[i], &g, TN_RETAIN_GRAPH);
         if (status != TN_OK) break;
         if (!tni_none(g) && !tni_shape_equal(&g->shape, &c->inputs[i]->shape)) {
-            status = tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
-                               c->what, i, tni_text(g), tni_shape_text(&c->inputs[i]->shape));
+            status =
+                tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
+                          c->what, i, tni_text(g), tni_shape_text(&c->inputs[i]->shape));
         } else if (tni_none(g)) {
             for (int64_t j = 0; j < n; j++) row[j] = 0;
         } else {
@@ -141,8 +145,9 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
         if (status == TN_OK) status = evaluate(c, second, *m);
         for (int64_t k = 0; k < *m && status == TN_OK; k++)
             if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
-                status = tni_error(TN_E_INVALID, "tn_gradcheck: %soutput element %lld was %.10g, then "
-                                                 "%.10g: want the same values at every call",
+                status = tni_error(TN_E_INVALID,
+                                   "tn_gradcheck: %soutput element %lld was %.10g, then "
+                                   "%.10g: want the same values at every call",
                                    c->what, (long long)k, first[k], second[k]);
         if (second) free_doubles(second, *m);
         if (first) free_doubles(first, *m);
@@ -183,8 +188,9 @@ static tn_status compare_input(const check *c, int i, const double *jacobian, in
             double differences = (above[k] - below[k]) / (2 * c->o.eps);
             double backward = jacobian[k * n + j];
             if (fabs(backward - differences) <= c->o.atol + c->o.rtol * fabs(differences)) continue;
-            status = tni_error(TN_E_INVALID, "tn_gradcheck: %sinput %d element %lld, output element %lld: "
-                                             "backward gives %.10g: finite differences give %.10g",
+            status = tni_error(TN_E_INVALID,
+                               "tn_gradcheck: %sinput %d element %lld, output element %lld: "
+                               "backward gives %.10g: finite differences give %.10g",
                                c->what, i, (long long)j, (long long)k, backward, differences);
         }
     }
@@ -285,20 +291,24 @@ static tn_status usable(tn_tensor **inputs, int n)
         if (tni_none(x) || !x->requires_grad) continue;
         any = true;
         if (x->node || x->dtype != TN_F64)
-            return tni_error(TN_E_INVALID, "tn_gradcheck: input %d, %s, is %s %s: want an f64 leaf", i,
-                             tni_text(x), x->node ? "a result of dtype" : "a leaf of dtype",
+            return tni_error(TN_E_INVALID, "tn_gradcheck: input %d, %s, is %s %s: want an f64 leaf",
+                             i, tni_text(x), x->node ? "a result of dtype" : "a leaf of dtype",
                              tn_dtype_name(x->dtype));
         for (int axis = 0; axis < x->shape.rank; axis++)
             if (x->stride[axis] == 0 && x->shape.size[axis] > 1)
-                return tni_error(TN_E_INVALID, "tn_gradcheck: elements of input %d, %s, share memory: want "
-                                               "tn_clone of it", i, tni_text(x));
+                return tni_error(TN_E_INVALID,
+                                 "tn_gradcheck: elements of input %d, %s, share memory: want "
+                                 "tn_clone of it",
+                                 i, tni_text(x));
     }
     if (!any)
-        return tni_error(TN_E_INVALID, "tn_gradcheck: no input requires grad: want at least one of %d", n);
+        return tni_error(TN_E_INVALID,
+                         "tn_gradcheck: no input requires grad: want at least one of %d", n);
     return TN_OK;
 }
 
-tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user, tn_gradcheck_options options)
+tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
+                       tn_gradcheck_options options)
 {
     if (!f) return tni_poison("tn_gradcheck", "f");
     if (!inputs || n < 1) return tni_poison("tn_gradcheck", "inputs");
