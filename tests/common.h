@@ -1,12 +1,13 @@
 /*
  * common.h - what every Check suite of tenon shares.
  *
- * A test file defines test_suite() and gets its main from main.c. A test case made by test_case() has the
- * common fixture: a scope is open and the error is clear when a test begins; when it ends, the scope is
- * closed and no tensor may have outlived it.
+ * A test file defines test_suite() and gets its main from main.c. A test case made by test_case()
+ * has the common fixture: a scope is open and the error is clear when a test begins; when it ends,
+ * the scope is closed and no tensor may have outlived it.
  *
- * Nothing here may run an op before a test does: a process that has opened an OpenMP region and forks
- * hangs in its child. So fixtures are checked ones (they run after the fork), and main computes nothing.
+ * Nothing here may run an op before a test does: a process that has opened an OpenMP region and
+ * forks hangs in its child. So fixtures are checked ones (they run after the fork), and main
+ * computes nothing.
  */
 #ifndef TENON_TESTS_COMMON_H
 #define TENON_TESTS_COMMON_H
@@ -37,12 +38,13 @@ Suite *test_suite(void);
 
 /* A test case of suite with the common fixture and timeout (300 s). */
 TCase *test_case(Suite *suite, const char *name);
-/* The fixture itself, for test cases made by hand: tcase_add_checked_fixture(t, test_setup, test_teardown). */
+/* The fixture itself, for test cases made by hand: tcase_add_checked_fixture(t, test_setup,
+ * test_teardown). */
 void test_setup(void);
 void test_teardown(void);
 
-/* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals NaN, an
- * infinity only itself) and the shapes are equal; else what differs, in a static buffer. */
+/* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals
+ * NaN, an infinity only itself) and the shapes are equal; else what differs, in a static buffer. */
 const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol,
                        double atol);
 
@@ -98,7 +100,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
 const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n,
                               double tolerance);
 
-/* A f64 tensor with values in [low, high), from a generator of the tests' own: the same for one seed. */
+/* A f64 tensor with values in [low, high), from a generator of the tests' own: the same for one
+ * seed. */
 tn_tensor *random_f64(tn_shape shape, double low, double high, uint64_t seed);
 /* The same values in another floating dtype. */
 tn_tensor *random_as(tn_shape shape, double low, double high, uint64_t seed, tn_dtype dtype);

@@ -1,4 +1,5 @@
-/* main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one process. */
+/* main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one
+ * process. */
 #include <stdlib.h>
 
 #include "common.h"

@@ -1,7 +1,7 @@
 /* models.c - the models of models.h. */
 #include "models.h"
 
-/* ---- the decoder-only transformer ----------------------------------------------------------------- */
+/* ---- the decoder-only transformer ------------------------------------------------------------ */
 
 typedef struct transformer {
     tn_module base;
@@ -41,7 +41,7 @@ tn_module *transformer_new(void)
     return tn_module_done(&m->base);
 }
 
-/* ---- the BatchNorm network -------------------------------------------------------------------------- */
+/* ---- the BatchNorm network ------------------------------------------------------------------- */
 
 typedef struct cnn {
     tn_module base;
@@ -104,7 +104,7 @@ void synthetic_images(int step, tn_dtype dtype, tn_tensor **x, tn_tensor **y)
     *y = tn_from_ints(label, TN_SHAPE(4));
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 double train_step(tn_module *model, tn_optim *optimizer, tn_tensor *x, tn_tensor *y)
 {

@@ -1,9 +1,9 @@
 /*
  * op_table.h - one row per op variant: how to call it, and what holds for it.
  *
- * The rows are in op_rows_*.def; their inputs, and the outputs and gradients that PyTorch gives, are in
- * golden/ops.safetensors under the row's name (golden/make_ops.py). An input is differentiable exactly
- * when it has a gradient there.
+ * The rows are in op_rows_*.def; their inputs, and the outputs and gradients that PyTorch gives,
+ * are in golden/ops.safetensors under the row's name (golden/make_ops.py). An input is
+ * differentiable exactly when it has a gradient there.
  */
 #ifndef TENON_TESTS_OP_TABLE_H
 #define TENON_TESTS_OP_TABLE_H

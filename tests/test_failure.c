@@ -1,7 +1,8 @@
 /*
  * test_failure.c - every allocation may fail: TN_E_NOMEM, nothing leaks, nothing half changed.
  *
- * The allocator hook counts and refuses; the cache above it is off (TN_CACHE=0), so that it sees them all.
+ * The allocator hook counts and refuses; the cache above it is off (TN_CACHE=0), so that it sees
+ * them all.
  *
  * Seen to fail: record (apply.c) left its node alive on the way out of a failure: 423 tests failed.
  */
@@ -90,8 +91,8 @@ START_TEST(op_rows_survive_allocation_failure)
 }
 END_TEST
 
-/* A training step of the transformer: the k-th allocation fails, in every 13th place, once and for good.
- * Unless the whole step went through, parameters are bit for bit what they were. */
+/* A training step of the transformer: the k-th allocation fails, in every 13th place, once and
+ * for good. Unless the whole step went through, parameters are bit for bit what they were. */
 START_TEST(a_failed_step_changes_nothing)
 {
     install();

@@ -12,7 +12,7 @@
 
 #include "models.h"
 
-/* ---- 200 steps ------------------------------------------------------------------------------------- */
+/* ---- 200 steps ------------------------------------------------------------------------------- */
 
 static bool cache_is_on(void)
 {
@@ -58,8 +58,8 @@ static void evaluate(tn_module *model, batch_maker *make)
     tn_scope_end(scope);
 }
 
-/* After three steps and one evaluation, 200 more leave live tensors, memory in use and the number of
- * calls to the system as they were. */
+/* After three steps and one evaluation, 200 more leave live tensors, memory in use and the
+ * number of calls to the system as they were. */
 static void stays_flat(tn_module *model, batch_maker *make)
 {
     assert_made(model);
@@ -101,10 +101,11 @@ START_TEST(cnn_stays_flat)
 }
 END_TEST
 
-/* ---- attention --------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
-/* Beyond what the caller sees (the inputs, y, its gradient, and the gradients of q, k and v), forward and
- * backward take less than 4 B T d floats: a T x T matrix alone would be 64 times as much. */
+/* Beyond what the caller sees (the inputs, y, its gradient, and the gradients of q, k and v),
+ * forward and backward take less than 4 B T d floats: a T x T matrix alone would be 64 times as
+ * much. */
 START_TEST(attention_takes_little)
 {
     const int64_t heads = 2;
@@ -135,7 +136,7 @@ START_TEST(attention_takes_little)
 }
 END_TEST
 
-/* ---- AddressSanitizer sees through the cache ----------------------------------------------------------- */
+/* ---- AddressSanitizer sees through the cache ------------------------------------------------- */
 
 /* What a child that reads freed tensor memory prints to stderr. */
 static void run_use_after_free(char *report, size_t size)

@@ -1,7 +1,7 @@
 /*
- * test_ops.c - what every row of the op table must do: PyTorch's numbers in f64 and f32, gradients against
- * finite differences, any memory layout, no hidden copy, poison, fused against composed gradients; and
- * every refusal of op_refusals.def.
+ * test_ops.c - what every row of the op table must do: PyTorch's numbers in f64 and f32, gradients
+ * against finite differences, any memory layout, no hidden copy, poison, fused against composed
+ * gradients; and every refusal of op_refusals.def.
  *
  * Seen to fail: the gradient of sub without its minus (ops/binary.c, dx[1] = dy): 138 tests failed.
  */
@@ -69,8 +69,8 @@ static bool any_differentiable(const op_case *c)
     return false;
 }
 
-/* PyTorch's own bounds for f32 are 1.3e-6 relative, 1e-5 absolute; sums here are up to 4 times as long
- * as one rounding. */
+/* PyTorch's own bounds for f32 are 1.3e-6 relative, 1e-5 absolute; sums here are up to 4 times
+ * as long as one rounding. */
 static const double f32_rtol = 4 * 1.3e-6;
 static const double f32_atol = 1e-5;
 

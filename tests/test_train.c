@@ -1,19 +1,19 @@
 /*
- * test_train.c - 100 training steps of the examples' two architectures against PyTorch, from the same
- * initial weights and batches (golden/make_train.py).
+ * test_train.c - 100 training steps of the examples' two architectures against PyTorch, from the
+ * same initial weights and batches (golden/make_train.py).
  *
  * Bounds: in f64 losses and running statistics within 1e-9; in f32 losses within 1e-4 relative,
- * running_var within 1e-4 relative and running_mean within 1e-4 sqrt(running_var): the noise of f32 sums
- * in another order, amplified by 100 steps of momentum, stays about 30 times below these.
+ * running_var within 1e-4 relative and running_mean within 1e-4 sqrt(running_var): the noise of f32
+ * sums in another order, amplified by 100 steps of momentum, stays about 30 times below these.
  *
- * Seen to fail: batch_norm moved running_var to the biased variance (real/batch_norm.c): both cnn tests
- * failed.
+ * Seen to fail: batch_norm moved running_var to the biased variance (real/batch_norm.c): both cnn
+ * tests failed.
  */
 #include "models.h"
 
 enum { STEPS = 100 };
 
-/* ---- the decoder-only transformer ----------------------------------------------------------------- */
+/* ---- the decoder-only transformer ------------------------------------------------------------ */
 
 /* The entries of golden under "init/", by their names in the model. */
 static tn_list *initial(const tn_list *golden)
@@ -80,9 +80,10 @@ START_TEST(transformer_adamw_f32)
 }
 END_TEST
 
-/* ---- the BatchNorm network -------------------------------------------------------------------------- */
+/* ---- the BatchNorm network ------------------------------------------------------------------- */
 
-/* tn_manual_seed gives the weights that torch.manual_seed gives: the first four and the sum of each. */
+/* tn_manual_seed gives the weights that torch.manual_seed gives: the first four and the sum of
+ * each. */
 static void assert_initial(tn_module *model, const tn_list *golden)
 {
     tn_list *parameters = tn_parameters(model);
@@ -162,7 +163,7 @@ START_TEST(cnn_f32)
 }
 END_TEST
 
-/* ---- threads ---------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 /* A hash of every parameter and buffer after five steps. */
 static uint64_t hash_after(tn_module *model, bool with_images, int threads)

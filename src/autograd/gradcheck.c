@@ -1,15 +1,15 @@
 /*
  * gradcheck.c - backward against central differences.
  *
- * For y = f(x) the Jacobian J[k][j] = dy_k / dx_j is computed twice. By backward: row k is the gradient of
- * y under the seed e_k. By differences: column j is (f(x + eps e_j) - f(x - eps e_j)) / (2 eps), whose
- * error is O(eps^2) from Taylor and O(u |y| / eps) from rounding: about 1e-10 in f64 for eps = 1e-6.
- * The two agree where |backward - differences| <= atol + rtol |differences|.
+ * For y = f(x) the Jacobian J[k][j] = dy_k / dx_j is computed twice. By backward: row k is the
+ * gradient of y under the seed e_k. By differences: column j is (f(x + eps e_j) - f(x - eps e_j)) /
+ * (2 eps), whose error is O(eps^2) from Taylor and O(u |y| / eps) from rounding: about 1e-10 in f64
+ * for eps = 1e-6. The two agree where |backward - differences| <= atol + rtol |differences|.
  *
- * Second derivatives are the first derivatives of g_i(x, v) = d(sum of f(x) * v) / dx_i: the same check is
- * applied to g_i, with v, a fixed cotangent, as one more input. There backward runs through the recorded
- * gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one, so the two texts of an op's
- * gradient are compared as well.
+ * Second derivatives are the first derivatives of g_i(x, v) = d(sum of f(x) * v) / dx_i: the same
+ * check is applied to g_i, with v, a fixed cotangent, as one more input. There backward runs
+ * through the recorded gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one,
+ * so the two texts of an op's gradient are compared as well.
  *
  * Source  PyTorch's torch.autograd.gradcheck: defaults and the order of checks
  */
@@ -51,7 +51,7 @@ static tn_status read_values(const tn_tensor *t, double *values)
     return tn_copy_out(t, values, (size_t)numel(t) * sizeof *values, TN_F64);
 }
 
-/* ---- one evaluation ------------------------------------------------------------------------------ */
+/* ---- one evaluation -------------------------------------------------------------------------- */
 
 static tn_tensor *checked_result(tn_tensor *y)
 {
@@ -113,7 +113,8 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
     return status;
 }
 
-/* All Jacobians by backward; *m is set and the Jacobians are allocated. Also: f is deterministic. */
+/* All Jacobians by backward; *m is set and the Jacobians are allocated. Also: f is
+ * deterministic. */
 static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
     tn_scope scope = tn_scope_begin();
@@ -156,7 +157,7 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
     return status;
 }
 
-/* ---- differences ------------------------------------------------------------------------------------ */
+/* ---- differences ----------------------------------------------------------------------------- */
 
 /* y(x_j = value), then x as it was: x must hold values when the call returns. */
 static tn_status evaluate_at(const check *c, tn_tensor *x, double *values, int64_t j, double value,
@@ -217,7 +218,7 @@ static tn_status first_order(const check *c)
     return status;
 }
 
-/* ---- second derivatives -------------------------------------------------------------------------- */
+/* ---- second derivatives ---------------------------------------------------------------------- */
 
 typedef struct gradient_of {
     tn_function f;
@@ -280,7 +281,7 @@ static tn_status second_order(const check *c)
     return status;
 }
 
-/* ---- the call ------------------------------------------------------------------------------------- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
 static tn_status usable(tn_tensor **inputs, int n)
 {
