@@ -5,7 +5,7 @@
 # Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's).
 set -uo pipefail
-transformer=$1 batchnorm=$2 buffers=$3 xor=$4
+transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
 data=/usr/share/datasets/fashion-mnist
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
