@@ -231,7 +231,21 @@ static int64_t count(const tni_array *a)
 /* Layouts of an array of given sizes: row-major, axes reversed in memory, every other element. */
 enum { DENSE, REVERSED, GAPS, N_LAYOUTS };
 
-/* Memory is the test process's and ends with it. */
+/* Memory of arrays: kept until the process ends, where a sanitizer sees it. */
+static void **blocks;
+static size_t n_blocks;
+
+static void *new_block(size_t n)
+{
+    void **more = realloc(blocks, (n_blocks + 1) * sizeof *more);
+    void *block = calloc(n, 8);
+
+    ck_assert(more != NULL && block != NULL);
+    blocks = more;
+    blocks[n_blocks++] = block;
+    return block;
+}
+
 static tni_array array(tn_dtype dtype, int rank, const int64_t *size, int layout)
 {
     tni_array a = { .dtype = dtype, .rank = rank };
@@ -243,8 +257,7 @@ static tni_array array(tn_dtype dtype, int rank, const int64_t *size, int layout
         a.stride[d] = step;
         step *= size[d] > 0 ? size[d] : 1;
     }
-    a.data = calloc((size_t)step + 16, 8);
-    ck_assert(a.data != NULL);
+    a.data = new_block((size_t)step + 16);
     return a;
 }
 

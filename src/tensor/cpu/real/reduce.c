@@ -88,19 +88,22 @@ TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, RE
     return sum;
 }
 
-/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. */
+/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. So is anything
+ * above -inf: OpenMP starts the lanes of a max at the least number, which is finite to clang. */
 TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bool absolute)
 {
     REAL best = absolute ? (REAL)0 : (REAL)-INFINITY;
-    int nan = 0;
+    int nan = 0, some = 0;
 
     if (stride == 1) {
-#pragma omp simd reduction(max : best) reduction(| : nan)
+#pragma omp simd reduction(max : best) reduction(| : nan, some)
         for (int64_t i = 0; i < n; i++) {
             REAL v = absolute ? MATH(abs)(x[i]) : sign * x[i];
             best = v > best ? v : best;
             nan |= v != v;
+            some |= v > (REAL)-INFINITY;
         }
+        if (!some && !absolute) best = (REAL)-INFINITY;
     } else {
         for (int64_t i = 0; i < n; i++) {
             REAL v = absolute ? MATH(abs)(x[i * stride]) : sign * x[i * stride];
