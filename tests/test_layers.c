@@ -356,6 +356,40 @@ START_TEST(BN_05_cumulative)
 }
 END_TEST
 
+/* With xh = (x - mu) / sqrt(v + eps) and N = 6: dw = sum g xh, db = sum g,
+ * dx = w / (N sqrt(v + eps)) (N g - db - xh dw). */
+START_TEST(BN_12_backward_in_training)
+{
+    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_tensor *x = bn_input(1), *g = random_f64(TN_SHAPE(3, 2, 1, 2), -1, 1, 4);
+    assert_ok(tn_init_constant(tn_get_parameter(m, "weight"), 1.5));
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_backward_from(tn_forward(m, x), g, 0));
+    for (int c = 0; c < 2; c++) {
+        double mu = 0, v = 0, db = 0, dw = 0;
+        for (int i = 0; i < 6; i++) mu += tn_at(x, (int64_t[]){ i / 2, c, 0, i % 2 }) / 6;
+        for (int i = 0; i < 6; i++)
+            v += pow(tn_at(x, (int64_t[]){ i / 2, c, 0, i % 2 }) - mu, 2) / 6;
+        for (int i = 0; i < 6; i++) {
+            double gi = tn_at(g, (int64_t[]){ i / 2, c, 0, i % 2 });
+            db += gi;
+            dw += gi * (tn_at(x, (int64_t[]){ i / 2, c, 0, i % 2 }) - mu) / sqrt(v + 1e-5);
+        }
+        ck_assert_double_eq_tol(tn_at(tn_grad(tn_get_parameter(m, "bias")), (int64_t[]){ c }), db,
+                                1e-12);
+        ck_assert_double_eq_tol(tn_at(tn_grad(tn_get_parameter(m, "weight")), (int64_t[]){ c }), dw,
+                                1e-12);
+        for (int i = 0; i < 6; i++) {
+            int64_t at[] = { i / 2, c, 0, i % 2 };
+            double xh = (tn_at(x, at) - mu) / sqrt(v + 1e-5);
+            double dx = 1.5 / (6 * sqrt(v + 1e-5)) * (6 * tn_at(g, at) - db - xh * dw);
+            ck_assert_double_eq_tol(tn_at(tn_grad(x), at), dx, 1e-12);
+        }
+    }
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(BN_06_BN_13_evaluation)
 {
     tn_module *m = bn((tn_batchnorm_options){ 0 });
@@ -909,6 +943,7 @@ Suite *test_suite(void)
     t = layer_case(s, "batch norm");
     tcase_add_test(t, BN_01_BN_02_BN_03_BN_04_training);
     tcase_add_test(t, BN_05_cumulative);
+    tcase_add_test(t, BN_12_backward_in_training);
     tcase_add_test(t, BN_06_BN_13_evaluation);
     tcase_add_test(t, BN_07_BN_08_without_tracking);
     tcase_add_test(t, BN_09_BN_10_errors_change_nothing);

@@ -5,54 +5,7 @@
  * Seen to fail: without tni_slot_sync in tni_slot_put (src/nn/module.c) four tests fail, the first
  * RB_08_RB_13_RB_14_persistence: a field no longer follows its slot.
  */
-#include "common.h"
-
-/* A module with fields of every kind, whose forward is chosen by the test. */
-typedef struct box {
-    tn_module base;
-    tn_tensor *a, *b, *c;
-    tn_module *child, *other;
-    tn_tensor *(*run)(struct box *m, tn_tensor *x);
-} box;
-
-static tn_tensor *box_forward(tn_module *self, tn_tensor *x)
-{
-    box *m = (box *)self;
-    return m->run ? m->run(m, x) : x;
-}
-
-static const tn_module_type box_type = { .name = "Box",
-                                         .size = sizeof(box),
-                                         .forward = box_forward };
-
-static box *box_new(void)
-{
-    return (box *)tn_module_done(tn_module_new(&box_type));
-}
-
-static tn_module *linear(int64_t in, int64_t out)
-{
-    return tn_linear_new(in, out, (tn_linear_options){ 0 });
-}
-
-static tn_module *norm2d(int64_t n)
-{
-    return tn_batchnorm2d_new(n, (tn_batchnorm_options){ 0 });
-}
-
-/* The names of a list, joined by a space. */
-static const char *names(const tn_list *list)
-{
-    static char text[4096];
-    size_t n = 0;
-    assert_made(list);
-    text[0] = '\0';
-    for (int i = 0; i < list->n; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", list->entry[i].name);
-    return text;
-}
-
-#define assert_names(list, wanted) ck_assert_str_eq(names(list), (wanted))
+#include "boxes.h"
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
@@ -66,7 +19,7 @@ START_TEST(RB_01_RP_01_before_the_module_is_made)
 }
 END_TEST
 
-START_TEST(RB_02_RB_03_RB_04_bad_names)
+START_TEST(RB_02_RB_03_RB_04_RP_02_RP_03_RP_04_bad_names)
 {
     box *m = box_new();
     tn_tensor *t = tn_ones(TN_SHAPE(2));
@@ -82,7 +35,7 @@ START_TEST(RB_02_RB_03_RB_04_bad_names)
 }
 END_TEST
 
-START_TEST(RB_05_name_taken)
+START_TEST(RB_05_RP_05_name_taken)
 {
     box *m = box_new();
     tn_tensor *t = tn_ones(TN_SHAPE(2));
@@ -722,8 +675,8 @@ Suite *test_suite(void)
     Suite *s = suite_create("nn");
     TCase *t = test_case(s, "registration");
     tcase_add_test(t, RB_01_RP_01_before_the_module_is_made);
-    tcase_add_test(t, RB_02_RB_03_RB_04_bad_names);
-    tcase_add_test(t, RB_05_name_taken);
+    tcase_add_test(t, RB_02_RB_03_RB_04_RP_02_RP_03_RP_04_bad_names);
+    tcase_add_test(t, RB_05_RP_05_name_taken);
     tcase_add_test(t, RB_06_value_is_checked_last);
     tcase_add_test(t, RB_07_replaced_in_place);
     tcase_add_test(t, RB_08_RB_13_RB_14_persistence);

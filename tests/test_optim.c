@@ -1,12 +1,15 @@
 /*
  * test_optim.c - optimizers, their refusals and state; schedules; clipping.
  *
- * Truth: trajectories and rates of PyTorch 1.13 (optim_cases.h, made by optim_cases.py), the golden
- * vectors and closed forms of the papers, and hashes for everything that must not change.
+ * Truth: trajectories and rates of PyTorch 1.13 (optim_cases.h, made by optim_cases.py) and of 2.15
+ * (two groups), the golden vectors and closed forms of the papers, and hashes for everything that
+ * must not change.
  *
  * Seen to fail: in src/optim/step.c, skipped() without the test of requires_grad:
  * OPT_08_frozen_is_skipped fails; in src/optim/scheduler.c, child_at() without the inner count: the
- * row sequential of schedule_equals_pytorch fails.
+ * row sequential of schedule_equals_pytorch fails; in src/optim/state.c, state compared with the
+ * first parameter's shape: OPT_09_state_fits_any_order fails; in src/optim/groups.c, tn_no_decay
+ * without the owner: decay_is_for_matrices fails.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +142,7 @@ static void check_trajectory(int which, tn_dtype dtype, double tolerance)
     tn_optim_free(opt);
 }
 
+/* SGD, Adam, AdamW, RMSprop and Adagrad with their options, 100 steps each. */
 START_TEST(trajectory_equals_pytorch_f64)
 {
     check_trajectory(_i, TN_F64, 1e-12);
@@ -304,6 +308,34 @@ START_TEST(OPT_01_empty_list)
     assert_null(tn_sgd(tn_list_new(), (tn_sgd_options){ 0 }), TN_E_INVALID,
                 "tn_sgd: the list of parameters is empty");
     ck_assert_ptr_null(tn_sgd(NULL, (tn_sgd_options){ 0 })); /* poison passes on */
+}
+END_TEST
+
+START_TEST(OPT_02_what_is_no_list)
+{
+    /* C's types refuse a bare tensor; absent ones are refused here */
+    tn_list *list = tn_list_new();
+    assert_fails(tn_list_add(list, "w", TN_NONE), TN_E_INVALID, "want a name and a tensor");
+    assert_ok(tn_list_set(list, "w", TN_NONE));
+    assert_null(tn_sgd(list, (tn_sgd_options){ 0 }), TN_E_INVALID, "tn_sgd: w is absent");
+    assert_fails(tn_list_add(list, NULL, tn_ones(TN_SHAPE(1))), TN_E_INVALID, "the name is NULL");
+}
+END_TEST
+
+START_TEST(OPT_03_names_are_kept)
+{
+    tn_tensor *t[2] = { leaf(TN_SHAPE(3), 1, TN_F32), leaf(TN_SHAPE(3), 2, TN_F32) };
+    tn_optim *opt =
+        tn_sgd(list_of(1, (const char *[]){ "enc.w" }, t), (tn_sgd_options){ .momentum = .9 });
+    assert_ok(tn_optim_add_group(opt, list_of(1, (const char *[]){ "dec.w" }, t + 1),
+                                 (tn_group_options){ 0 }));
+    tn_list *list = tn_optim_parameters(opt);
+    ck_assert_str_eq(list->entry[0].name, "enc.w");
+    ck_assert_str_eq(list->entry[1].name, "dec.w");
+    set_grad(t[1], 3);
+    assert_ok(tn_optim_step(opt));
+    assert_made(tn_list_get(tn_optim_state_dict(opt), "dec.w.momentum_buffer"));
+    tn_optim_free(opt);
 }
 END_TEST
 
@@ -494,6 +526,33 @@ START_TEST(OPT_08_frozen_is_skipped)
 }
 END_TEST
 
+START_TEST(OPT_08_frozen_module_is_skipped)
+{
+    net *m = net_new();
+    tn_optim *opt = make_optimizer(_i, tn_parameters(&m->base));
+    net_backward(m, 1);
+    assert_ok(tn_optim_step(opt)); /* momentum has something to go on with */
+    assert_ok(tn_module_freeze(m->fc));
+    uint64_t hash = hash_of(tn_parameters(m->fc));
+    tn_tensor *scale = tn_get_parameter(&m->base, "scale");
+    for (uint64_t k = 2; k < 4; k++) {
+        uint64_t was = tn_hash(scale);
+        assert_ok(tn_optim_zero_grad(opt));
+        net_backward(m, k);
+        assert_ok(tn_optim_step(opt));
+        ck_assert_uint_ne(tn_hash(scale), was);
+        ck_assert_uint_eq(hash_of(tn_parameters(m->fc)), hash);
+    }
+    ck_assert_int_eq((int)tn_item(tn_list_get(tn_optim_state_dict(opt), "fc.weight.step")), 1);
+    assert_ok(tn_module_thaw(m->fc));
+    net_backward(m, 4);
+    assert_ok(tn_optim_step(opt));
+    ck_assert_uint_ne(hash_of(tn_parameters(m->fc)), hash);
+    tn_optim_free(opt);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
 START_TEST(integer_parameters_are_accepted_frozen)
 {
     net *m = net_new();
@@ -650,6 +709,105 @@ START_TEST(groups_have_their_own_rates)
 }
 END_TEST
 
+/* ---- groups by predicate --------------------------------------------------------------------- */
+
+static bool named(const tn_entry *entry, void *user)
+{
+    return strstr(entry->name, user) != NULL;
+}
+
+START_TEST(lists_are_filtered)
+{
+    net *m = net_new();
+    tn_list *all = tn_parameters(&m->base), *bn = tn_list_filter(all, named, "bn.");
+    ck_assert_int_eq(bn->n, 2);
+    ck_assert_str_eq(bn->entry[0].name, "bn.weight");
+    ck_assert_ptr_eq(bn->entry[1].tensor, tn_get_parameter(&m->base, "bn.bias"));
+    ck_assert_ptr_eq(bn->entry[1].owner, m->bn);
+    ck_assert_int_eq(tn_list_filter(all, named, "nowhere")->n, 0);
+    ck_assert_ptr_null(tn_list_filter(NULL, named, "bn."));
+    tn_error_clear();
+    assert_null(tn_list_filter(all, NULL, NULL), TN_E_INVALID, "keep is NULL");
+    tn_module_drop(&m->base);
+}
+END_TEST
+
+START_TEST(decay_is_for_matrices)
+{
+    static const char wanted[] = "0.weight 1.weight 4.self_attn.in_proj_weight "
+                                 "4.self_attn.out_proj.weight 4.linear1.weight 4.linear2.weight";
+    tn_module *m = tn_sequential(
+        tn_embedding_new(5, 4, (tn_embedding_options){ 0 }),
+        tn_conv2d_new(2, 3, 3, (tn_conv2d_options){ 0 }),
+        tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }),
+        tn_layernorm_new(TN_SHAPE(2, 4), (tn_layernorm_options){ 0 }), /* gains of two axes */
+        tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 8 }));
+    tn_list *all = tn_parameters(m), *decay = tn_list_filter(all, tn_decay, NULL);
+    tn_list *none = tn_list_filter(all, tn_no_decay, NULL);
+    char text[512] = "";
+    for (int i = 0; i < decay->n; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", decay->entry[i].name);
+    }
+    ck_assert_str_eq(text, wanted);
+    ck_assert_int_eq(decay->n + none->n, all->n);
+    ck_assert(tn_list_has(none, "3.weight"));
+    /* raw leaves: by their axes */
+    tn_list *raw = list_of(2, (const char *[]){ "w", "b" },
+                           (tn_tensor *[]){ tn_ones(TN_SHAPE(2, 2)), tn_ones(TN_SHAPE(2)) });
+    ck_assert_str_eq(tn_list_filter(raw, tn_decay, NULL)->entry[0].name, "w");
+    tn_module_drop(m);
+}
+END_TEST
+
+/* PyTorch 2.15: AdamW([{W, weight_decay 0.3}, {b, gain, weight_decay 0}], lr 0.05), five steps of
+ * mean(((x gain) W^T + b)^2), everything sin(0.7 i + phase) in f64. */
+START_TEST(groups_equal_pytorch)
+{
+    static const double loss_at[] = { 1.3544563767911479, 1.013705203837997, 0.5711054456824286,
+                                      0.39938892689823507, 0.32084129514081061 };
+    const int64_t size[3][2] = { { 2, 3 }, { 2, 0 }, { 3, 0 } };
+    tn_tensor *t[3];
+    for (int k = 0; k < 3; k++) {
+        double v[6];
+        for (int i = 0; i < 6; i++) v[i] = (k == 2) + sin(0.7 * i + k + 1);
+        t[k] = from_f64(v, tn_shape_of(k ? 1 : 2, size[k]));
+        assert_ok(tn_set_requires_grad(t[k], true));
+    }
+    tn_list *all = list_of(3, (const char *[]){ "W", "b", "gain" }, t);
+    tn_optim *opt = tn_adamw(tn_list_filter(all, tn_decay, NULL),
+                             (tn_adamw_options){ .lr = 0.05, .weight_decay = 0.3 });
+    assert_ok(
+        tn_optim_add_group(opt, tn_list_filter(all, tn_no_decay, NULL), (tn_group_options){ 0 }));
+    for (int k = 1; k <= 5; k++) {
+        double v[12];
+        for (int i = 0; i < 12; i++) v[i] = sin(0.7 * i + k);
+        tn_tensor *x = from_f64(v, TN_SHAPE(4, 3));
+        tn_tensor *y = tn_add(tn_matmul(tn_mul(x, t[2]), tn_transpose(t[0], 0, 1)), t[1]);
+        tn_tensor *loss = tn_mean(tn_square(y), NULL, 0, false);
+        ck_assert_double_eq_tol(tn_item(loss), loss_at[k - 1], 1e-14);
+        assert_ok(tn_optim_zero_grad(opt));
+        assert_ok(tn_backward(loss));
+        assert_ok(tn_optim_step(opt));
+    }
+    assert_values(t[0], 1e-13, 0.55937806975715931, 0.71602978989387056, 0.50230094559221217,
+                  0.11004721631533272, -0.34803817041862289, -0.88701326251580703);
+    assert_values(t[1], 1e-13, 0.66903086951276758, 0.17997721266697911);
+    assert_values(t[2], 1e-13, 0.91551715928159338, 0.2539773928160694, -0.14786482438804383);
+    /* the list's order decides nothing: groups in another order of parameters load this state */
+    tn_list *swapped =
+        list_of(3, (const char *[]){ "gain", "b", "W" }, (tn_tensor *[]){ t[2], t[1], t[0] });
+    tn_optim *other =
+        tn_adamw(tn_list_filter(swapped, tn_decay, NULL), (tn_adamw_options){ .lr = 1 });
+    assert_ok(tn_optim_add_group(other, tn_list_filter(swapped, tn_no_decay, NULL),
+                                 (tn_group_options){ 0 }));
+    assert_ok(tn_optim_load_state_dict(other, tn_optim_state_dict(opt)));
+    ck_assert_double_eq(tn_optim_lr(other, 1), 0.05);
+    tn_optim_free(other);
+    tn_optim_free(opt);
+}
+END_TEST
+
 /* Runs steps [from, to) of a problem on t. */
 static void train(tn_optim *opt, tn_tensor *const *t, int n, int from, int to)
 {
@@ -684,6 +842,51 @@ START_TEST(OPT_09_state_resumes_bit_for_bit)
     ck_assert_uint_eq(hash_of(tn_optim_state_dict(first)), hash_of(tn_optim_state_dict(second)));
     tn_optim_free(first);
     tn_optim_free(second);
+}
+END_TEST
+
+/* State is kept by name: the order in which the parameters are listed does not matter. */
+START_TEST(OPT_09_state_fits_any_order)
+{
+    const char *names[3] = { "a", "b.c", "d" }, *reversed[3] = { "d", "b.c", "a" };
+    tn_tensor *t[3] = { leaf(TN_SHAPE(3, 2), 1, TN_F32), leaf(TN_SHAPE(3, 2), 2, TN_F32),
+                        leaf(TN_SHAPE(4), 3, TN_F32) };
+    tn_tensor *u[3], *back[3];
+    tn_optim *first = make_optimizer(_i, list_of(3, names, t));
+    train(first, t, 2, 0, 4); /* d has no state yet */
+    for (int i = 0; i < 3; i++) {
+        u[i] = tn_clone(tn_detach(t[i]));
+        assert_ok(tn_set_requires_grad(u[i], true));
+        back[2 - i] = u[i];
+    }
+    tn_optim *second = make_optimizer(_i, list_of(3, reversed, back));
+    tn_list *state = tn_optim_state_dict(first), *shuffled = tn_list_new();
+    for (int i = state->n - 1; i >= 0; i--)
+        assert_ok(tn_list_add(shuffled, state->entry[i].name, state->entry[i].tensor));
+    assert_ok(tn_optim_load_state_dict(second, shuffled));
+    train(first, t, 3, 4, 8);
+    train(second, u, 3, 4, 8);
+    for (int i = 0; i < 3; i++) ck_assert_uint_eq(tn_hash(t[i]), tn_hash(u[i]));
+    tn_optim_free(first);
+    tn_optim_free(second);
+}
+END_TEST
+
+/* Those above are all: every kind of optimizer is among the rows that these tests walk. */
+START_TEST(OPT_09_every_kind_is_walked)
+{
+    static const char *const kinds[] = { "sgd", "adam", "adamw", "rmsprop", "adagrad" };
+    bool seen[COUNT(kinds)] = { false };
+    for (int i = 0; i < COUNT(trajectories); i++) {
+        tn_optim *opt = make_optimizer(i, one(leaf(TN_SHAPE(1), 1, TN_F32)));
+        for (int k = 0; k < COUNT(kinds); k++) {
+            char name[32];
+            snprintf(name, sizeof name, "%s.steps", kinds[k]);
+            seen[k] |= tn_list_has(tn_optim_state_dict(opt), name);
+        }
+        tn_optim_free(opt);
+    }
+    for (int k = 0; k < COUNT(kinds); k++) ck_assert_msg(seen[k], "%s has no row", kinds[k]);
 }
 END_TEST
 
@@ -752,6 +955,8 @@ static double momentum_of(tn_optim *opt)
     return tn_item(tn_list_get(tn_optim_state_dict(opt), "sgd.momentum"));
 }
 
+/* LR-01 to LR-09: LR-02 milestones, LR-03 exponential, LR-04 cosine, LR-05 linear, LR-06 constant,
+ * polynomial and a function, LR-07 restarts. */
 START_TEST(schedule_equals_pytorch)
 {
     tn_tensor *w = leaf(TN_SHAPE(1), 1, TN_F32);
@@ -794,6 +999,48 @@ START_TEST(schedule_resumes)
     tn_optim_free(b);
     tn_scheduler_free(s);
     tn_scheduler_free(r);
+}
+END_TEST
+
+/* Every kind of schedule, stopped after every step: all of them are closed forms of the step but
+ * plateau, which is fed a metric. */
+enum { WARMUP = COUNT(schedules), PLATEAU, KINDS };
+
+static tn_scheduler *any_schedule(int which, tn_optim *opt)
+{
+    if (which == WARMUP) return tn_warmup_cosine_lr(opt, 3, 9, 0.05);
+    if (which == PLATEAU)
+        return tn_plateau_lr(opt, (tn_plateau_options){ .patience = 1, .cooldown = 1 });
+    return make_schedule(which, opt);
+}
+
+static void next_rate(int which, tn_scheduler *s, int t)
+{
+    static const double metric[] = { 3, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 0.5, 2, 2, 2, 2, 2, 2 };
+    assert_ok(which == PLATEAU ? tn_plateau_step(s, metric[t % COUNT(metric)])
+                               : tn_scheduler_step(s));
+}
+
+START_TEST(LR_every_schedule_resumes_after_every_step)
+{
+    tn_tensor *w = leaf(TN_SHAPE(1), 1, TN_F32);
+    for (int stop = 0; stop < 12; stop++) {
+        tn_optim *a = for_schedule(w), *b = for_schedule(w);
+        tn_scheduler *s = any_schedule(_i, a), *r = any_schedule(_i, b);
+        for (int t = 0; t < stop; t++) next_rate(_i, s, t);
+        assert_ok(tn_scheduler_load_state_dict(r, tn_scheduler_state_dict(s)));
+        for (int t = stop; t < 15; t++) {
+            ck_assert_double_eq(tn_optim_lr(b, 0), tn_optim_lr(a, 0));
+            ck_assert_double_eq(momentum_of(b), momentum_of(a));
+            next_rate(_i, s, t);
+            next_rate(_i, r, t);
+        }
+        ck_assert_uint_eq(hash_of(tn_scheduler_state_dict(r)), hash_of(tn_scheduler_state_dict(s)));
+        tn_scheduler_free(s);
+        tn_scheduler_free(r);
+        tn_optim_free(a);
+        tn_optim_free(b);
+    }
 }
 END_TEST
 
@@ -1062,6 +1309,8 @@ Suite *test_suite(void)
     tcase_add_test(t, threads_do_not_change_bits);
     t = test_case(suite, "refusals");
     tcase_add_test(t, OPT_01_empty_list);
+    tcase_add_test(t, OPT_02_what_is_no_list);
+    tcase_add_test(t, OPT_03_names_are_kept);
     tcase_add_test(t, OPT_04_non_leaf);
     tcase_add_test(t, OPT_05_same_tensor_twice);
     tcase_add_test(t, OPT_06_bad_numbers);
@@ -1072,6 +1321,7 @@ Suite *test_suite(void)
     tcase_add_test(t, optimizer_outlives_its_module);
     tcase_add_test(t, OPT_08_no_gradient_is_skipped);
     tcase_add_test(t, OPT_08_frozen_is_skipped);
+    tcase_add_loop_test(t, OPT_08_frozen_module_is_skipped, 0, COUNT(trajectories));
     tcase_add_test(t, integer_parameters_are_accepted_frozen);
     tcase_add_test(t, half_precision_parameters_are_named);
     tcase_add_loop_test(t, buffers_are_untouched, 0, COUNT(trajectories));
@@ -1081,11 +1331,18 @@ Suite *test_suite(void)
     tcase_add_test(t, zero_grad_sets_none);
     tcase_add_test(t, groups_have_their_own_rates);
     tcase_add_loop_test(t, OPT_09_state_resumes_bit_for_bit, 0, COUNT(trajectories));
+    tcase_add_loop_test(t, OPT_09_state_fits_any_order, 0, COUNT(trajectories));
+    tcase_add_test(t, OPT_09_every_kind_is_walked);
     tcase_add_test(t, OPT_09_state_that_does_not_fit);
     tcase_add_test(t, state_follows_the_module);
+    t = test_case(suite, "groups");
+    tcase_add_test(t, lists_are_filtered);
+    tcase_add_test(t, decay_is_for_matrices);
+    tcase_add_test(t, groups_equal_pytorch);
     t = test_case(suite, "schedules");
     tcase_add_loop_test(t, schedule_equals_pytorch, 0, COUNT(schedules));
     tcase_add_loop_test(t, schedule_resumes, 0, COUNT(schedules));
+    tcase_add_loop_test(t, LR_every_schedule_resumes_after_every_step, 0, KINDS);
     tcase_add_test(t, LR_01_to_07_measured);
     tcase_add_test(t, warmup_cosine);
     tcase_add_test(t, LR_08_one_cycle_ends);

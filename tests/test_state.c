@@ -5,52 +5,7 @@
  * Seen to fail: without the two lines on buffer_marks in swap_all (src/nn/move.c)
  * optimizers_stay_valid_and_marks_follow fails: after a move an optimizer takes a buffer's memory.
  */
-#include "common.h"
-
-typedef struct box {
-    tn_module base;
-    tn_tensor *a, *b;
-    tn_module *child, *other;
-    tn_tensor *(*run)(struct box *m, tn_tensor *x);
-} box;
-
-static tn_tensor *box_forward(tn_module *self, tn_tensor *x)
-{
-    box *m = (box *)self;
-    return m->run ? m->run(m, x) : x;
-}
-
-static const tn_module_type box_type = { .name = "Box",
-                                         .size = sizeof(box),
-                                         .forward = box_forward };
-
-static box *box_new(void)
-{
-    return (box *)tn_module_done(tn_module_new(&box_type));
-}
-
-static tn_module *linear(int64_t in, int64_t out)
-{
-    return tn_linear_new(in, out, (tn_linear_options){ 0 });
-}
-
-static tn_module *norm2d(int64_t n)
-{
-    return tn_batchnorm2d_new(n, (tn_batchnorm_options){ 0 });
-}
-
-static const char *names(const tn_list *list)
-{
-    static char text[4096];
-    size_t n = 0;
-    assert_made(list);
-    text[0] = '\0';
-    for (int i = 0; i < list->n; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", list->entry[i].name);
-    return text;
-}
-
-#define assert_names(list, wanted) ck_assert_str_eq(names(list), (wanted))
+#include "boxes.h"
 
 /* A list with copies of a model's state, without one name. */
 static tn_list *copied_state(tn_module *m, const char *without)
@@ -118,7 +73,7 @@ END_TEST
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-START_TEST(LD_02_all_errors_in_one_message)
+START_TEST(LD_02_LD_03_LD_08_all_errors_in_one_message)
 {
     tn_module *m = tn_sequential(linear(2, 3), linear(3, 1));
     tn_list *file = tn_list_new();
@@ -217,8 +172,11 @@ START_TEST(LD_07_LD_10_in_place_and_ties)
     assert_ok(tn_list_add(file, "x.weight", tn_full(TN_SHAPE(1, 1), 1)));
     assert_ok(tn_list_add(file, "x.bias", tn_full(TN_SHAPE(1), 2)));
     assert_ok(tn_list_add(file, "y.weight", tn_full(TN_SHAPE(1, 1), 3)));
-    assert_fails(tn_load_state_dict(base, file, (tn_load_options){ 0 }, NULL), TN_E_NAME,
-                 "missing: \"y.bias\"");
+    tn_load_report report; /* one name of a tie is enough */
+    assert_ok(tn_load_state_dict(base, file, (tn_load_options){ 0 }, &report));
+    ck_assert_int_eq(report.tied, 1);
+    ck_assert_str_eq(report.text, "tied: \"y.bias\"\n");
+    assert_values(tn_get_parameter(base, "y.bias"), 0, 2);
     assert_ok(tn_list_add(file, "y.bias", tn_full(TN_SHAPE(1), 4)));
     uint64_t version = tn_version(weight);
     assert_ok(tn_load_state_dict(base, file, (tn_load_options){ 0 }, NULL));
@@ -277,6 +235,33 @@ START_TEST(LD_13_counter_of_older_files)
 }
 END_TEST
 
+START_TEST(LD_14_assign_takes_the_tensors)
+{
+    tn_module *m = tn_sequential(linear(2, 2), linear(2, 2), norm2d(2));
+    assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight"))); /* a tie */
+    assert_ok(tn_module_requires_grad(tn_module_child(m, 1), false));
+    assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.weight"), true));
+    tn_optim *old = tn_sgd(tn_parameters(m), (tn_sgd_options){ 0 });
+    tn_list *file = copied_state(m, "1.weight");
+    tn_tensor *given = tn_to_dtype(tn_list_get(file, "0.weight"), TN_F64);
+    assert_ok(tn_list_set(file, "0.weight", given));
+    tn_load_options assign = { .assign = true };
+    assert_ok(tn_load_state_dict(m, file, assign, NULL));
+    tn_tensor *weight = tn_get_parameter(m, "0.weight");
+    ck_assert_ptr_eq(tn_data(weight), tn_data(given)); /* no copy, the list's dtype */
+    ck_assert_ptr_eq(weight, tn_get_parameter(m, "1.weight"));
+    ck_assert(tn_requires_grad(weight) && !tn_requires_grad(tn_get_parameter(m, "1.bias")));
+    ck_assert(!tn_requires_grad(given));
+    assert_fails(tn_optim_step(old), TN_E_STATE, "0.weight");
+    /* what no parameter can be: nothing has changed */
+    assert_ok(tn_list_set(file, "0.weight", tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu())));
+    assert_fails(tn_load_state_dict(m, file, assign, NULL), TN_E_DTYPE, "want a floating dtype");
+    ck_assert_ptr_eq(tn_get_parameter(m, "0.weight"), weight);
+    tn_optim_free(old);
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(a_long_report_is_cut)
 {
     tn_module *m = tn_identity_new();
@@ -296,7 +281,7 @@ END_TEST
 
 /* ---- moving, cloning ------------------------------------------------------------------------- */
 
-START_TEST(TO_01_TO_03_TO_06_TO_07_dtype)
+START_TEST(TO_01_TO_02_TO_03_TO_05_TO_06_TO_07_dtype)
 {
     tn_module *m = tn_sequential(tn_conv2d_new(1, 2, 1, (tn_conv2d_options){ 0 }), norm2d(2));
     tn_tensor *weight = tn_get_parameter(m, "0.weight"), *mean = tn_get_buffer(m, "1.running_mean");
@@ -678,7 +663,9 @@ START_TEST(summary)
         "------------------------------------------------------------------------------------------"
         "---------"
         "--\n",
-        "parameters 12 (trainable 4), buffers 9, together 76 B\n",
+        "parameters 12 (trainable 4, frozen 8), 48 B\n",
+        "buffers 9 (saved 5, not saved 4), 28 B\n",
+        "together 76 B\n",
     };
     const char *at = text;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -697,15 +684,16 @@ Suite *test_suite(void)
     tcase_add_test(t, SD_01_SD_02_order_and_ties);
     tcase_add_test(t, SD_03_SD_04_SD_06_live_values_and_prefix);
     tcase_add_test(t, SD_08_batchnorm_keys);
-    tcase_add_test(t, LD_02_all_errors_in_one_message);
+    tcase_add_test(t, LD_02_LD_03_LD_08_all_errors_in_one_message);
     tcase_add_test(t, LD_04_LD_05_shapes);
     tcase_add_test(t, LD_06_dtypes);
     tcase_add_test(t, LD_07_LD_10_in_place_and_ties);
     tcase_add_test(t, LD_11_names_are_compared_whole);
     tcase_add_test(t, LD_13_counter_of_older_files);
+    tcase_add_test(t, LD_14_assign_takes_the_tensors);
     tcase_add_test(t, a_long_report_is_cut);
     t = test_case(s, "moving");
-    tcase_add_test(t, TO_01_TO_03_TO_06_TO_07_dtype);
+    tcase_add_test(t, TO_01_TO_02_TO_03_TO_05_TO_06_TO_07_dtype);
     tcase_add_test(t, TO_storage_ties_survive);
     tcase_add_test(t, TO_is_all_or_nothing);
     tcase_add_test(t, optimizers_stay_valid_and_marks_follow);

@@ -27,6 +27,34 @@ TN_API bool tn_grad_enabled(void);
 #define TN_NO_GRAD                                                                                 \
     for (int tn_was_ = tn_set_grad(false), tn_once_ = 1; tn_once_; tn_once_ = 0, tn_set_grad(tn_was_))
 
+/**
+ * Mixed precision in this thread: bf16 or f16 for what is fast in it, f32 for what needs the digits.
+ * Parameters stay f32; so do their gradients. Returns what it was; TN_F32, where threads start, is off.
+ *
+ *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
+ *     TN_CHECK(tn_backward(loss));
+ *
+ * In dtype  matmul, linear, conv2d, scaled_dot_product_attention
+ * In f32    exp expm1 log log1p pow square reciprocal rsqrt softplus, sum mean var std prod norm logsumexp
+ *           cumsum, max and min along an axis, softmax, all losses, layer_norm, batch_norm, pooling,
+ *           gather, index_select, scatter_add, embedding (flip, which is an index_select)
+ * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
+ * Untouched f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward runs with
+ *           it off, in the dtypes that forward used
+ * Kept      the cast of an f32 leaf that requires grad, until autocast goes off or the leaf changes; held
+ *           by the thread, not by a scope. A region inside another that switches it off drops them too
+ * f16       tops out at 65504: gradients want a tn_grad_scaler (optim.h)
+ * Errors    another dtype: nothing changes
+ * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA (docs/design.md
+ *           says what differs)
+ */
+TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
+TN_API tn_dtype tn_autocast_dtype(void);
+/** TN_AUTOCAST(TN_BF16) { ... }: the block runs so. Do not jump out of it (return, break, goto). */
+#define TN_AUTOCAST(dtype)                                                                         \
+    for (int tn_cast_ = (int)tn_set_autocast(dtype), tn_cast_once_ = 1; tn_cast_once_;             \
+         tn_cast_once_ = 0, tn_set_autocast((tn_dtype)tn_cast_))
+
 /** A new handle on the same storage without history. */
 TN_API tn_tensor *tn_detach(tn_tensor *t);
 
@@ -71,6 +99,22 @@ typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 TN_API int64_t tn_register_hook(tn_tensor *t, tn_grad_hook hook, void *user);
 /** Removing twice is harmless. */
 TN_API void tn_remove_hook(tn_tensor *t, int64_t id);
+
+typedef enum tn_anomaly {
+    TN_ANOMALY_OFF,
+    TN_ANOMALY_GRADIENTS, /* gradients only */
+    TN_ANOMALY_ALL        /* results of ops too */
+} tn_anomaly;
+/**
+ * Looks for NaN and infinities in this thread: the first one fails the op, or the backward, that made it,
+ * with an error that names the op, the module it was called in, the shape, the element, and whether it was
+ * there before in an input. Returns what the mode was. For finding a fault: every result is read again.
+ *
+ * Start    TN_ANOMALY=1 in the environment is TN_ANOMALY_ALL in every thread, TN_ANOMALY=gradients the other
+ * Masks    -inf may stand in a result where masked_fill put it, or where an input held it already
+ * Unseen   in-place changes, until an op reads them; ops that record nothing are checked too
+ */
+TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
 
 /** A function of n inputs for tn_gradcheck: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);

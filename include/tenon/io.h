@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* ---- safetensors: PyTorch and the Hugging Face tools read these files directly -------------------- */
+/* ---- weights: files that PyTorch and the Hugging Face tools read directly -------------------------- */
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
@@ -19,24 +19,52 @@ typedef struct tn_metadata {
 } tn_metadata;
 
 /**
- * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools.
+ * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of several names
+ * is stored once, under the first of them in alphabetical order, and { name: stored name } in the metadata
+ * says the others, as the reference's save_model does: load_model reads it. The metadata also holds the state
+ * versions of modules, where they are not 1.
+ *
+ * A path that ends in .pt or .pth is written for torch.load instead, as torch.save(model.state_dict()) does:
+ * ties share a storage under all their names, versions stand in _metadata, and there is no place for strings.
  *
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary stays
  * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the folder.
  * A symbolic link is followed; only regular files are replaced.
- * Source   the safetensors format; Pillai et al. (2014) on replacing files
+ * Source   the safetensors format; for .pt the ZIP format and Python's pickle, see docs/interop.md; Pillai et
+ *          al. (2014) on replacing files
  */
 TN_API tn_status tn_save(tn_module *m, const char *path);
-/** Loads into m: strict, all or nothing (tn_load_state_dict). */
+/** Loads into m: strict, all or nothing (tn_load_state_dict). The file may be safetensors or a PyTorch state
+ *  dict (.pt): its first bytes decide. */
 TN_API tn_status tn_load(tn_module *m, const char *path);
+
+typedef struct tn_save_options {
+    bool every_key;              /* tied tensors under every name, for a plain load_state_dict */
+    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. A pair that
+                                    would be read as a tie (its value a tensor's name) is refused */
+} tn_save_options;
+TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
+TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report);
+
+/** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
+ *  100,000,000 of each; a JSON reader takes about 20 times a header's size. */
+typedef struct tn_file_limits {
+    int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
+    int64_t tensors;      /* ties included */
+} tn_file_limits;
+TN_API tn_status tn_set_file_limits(tn_file_limits limits);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header. metadata may be NULL.
+ * All tensors of a file, on the CPU, in the order of its header; then its ties: a pair of the metadata whose
+ * key is no tensor's name and whose value is one becomes an entry of the same tensor under that key. State
+ * versions are recorded in the list. metadata (may be NULL) gets the pairs that are neither. Values may be
+ * NaN or infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is
+ * executed, and what is no plain dict of tensors is refused.
  *
  * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed unchecked
  * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at once
- * Limits   header 16 MiB, 65,536 tensors, names of 1 to 1,024 bytes, 8 axes
+ * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
 /** The value for a key, NULL (no message) when it is not there. */
@@ -47,21 +75,60 @@ TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 /** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and present in
  *  the file is ignored, a part that is given here and missing there is an error. The library's default
  *  generator is always included. */
+/** Something else that belongs to a run, under a name of its own: an averaged model, a second optimizer, a
+ *  gradient scaler. Exactly one of the four is given. */
+typedef struct tn_checkpoint_part {
+    const char *name; /* 1 to 64 bytes, no dot; not model, optim, sched, loader, rng, step */
+    tn_module *module;
+    tn_optim *optimizer;
+    tn_scheduler *scheduler;
+    tn_grad_scaler *scaler;
+} tn_checkpoint_part;
+
 typedef struct tn_checkpoint {
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *scheduler;
-    struct tn_loader *loader; /* its position and generator */
-    int64_t step;             /* written and read back */
-    tn_metadata metadata;     /* the caller's own settings, written; on load: filled, current scope */
+    struct tn_loader *loader;        /* its epoch, its position, its seed */
+    tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */
+    int n_generators;
+    const tn_checkpoint_part *parts; /* n_parts of them */
+    int n_parts;
+    bool allow_nonfinite; /* save parameters that hold NaN or infinity: refused otherwise, by name */
+    int64_t step;         /* written and read back */
+    tn_metadata metadata; /* the caller's own settings, written; on load: filled, current scope */
 } tn_checkpoint;
 
-/** One file, replaced as tn_save replaces. Metadata keys in "tenon." are the library's own. */
+/** One file, replaced as tn_save replaces: after any failure the old one is still there. Metadata keys in
+ *  "tenon." are the library's own. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
-/** All or nothing: nothing of c, nor the generator, changes when any part does not fit. */
+/** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a byte of
+ *  the file is not what was written (a checksum is compared). */
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. */
 TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
+
+/**
+ * Saves to FOLDER/NAME-STEP.safetensors, step being c->step with at least 8 digits; then removes the
+ * oldest such files until `keep` are left, this one included (0: all stay).
+ *
+ * Only files of that very form with a lower step are removed, and temporaries of killed writers; files of
+ * a higher step stay. The folder must be there.
+ *
+ * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128 bytes;
+ *          step or keep negative; TN_E_IO: an older file could not be removed (the new one is in place)
+ */
+TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder, const char *name,
+                                             int keep);
+/**
+ * The path of the file of that form with the highest step that is whole: header, ranges, size and checksum
+ * are compared, and a file that fails is passed by for the next older one.
+ *
+ * path     receives it, at most size bytes with the end; unchanged on failure
+ * Errors   TN_E_IO: the folder cannot be read; TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none
+ *          is whole: the newest one's reason is in the message
+ */
+TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path, size_t size);
 
 /* ---- data -------------------------------------------------------------------------------------- */
 

@@ -44,6 +44,7 @@ extern "C" {
 typedef struct tn_module tn_module;
 typedef struct tn_module_type tn_module_type;
 typedef struct tn_module_state tn_module_state; /* private */
+typedef struct tn_list tn_list;                 /* of named tensors: see "walking" */
 
 /** What every module begins with. */
 struct tn_module {
@@ -63,6 +64,11 @@ struct tn_module_type {
     void (*free)(tn_module *self); /* what is not a slot (also after a failed construction); slots and
                                       children are freed for you. A type with free cannot be cloned. */
     int state_version;             /* written to files; 0 means 1 */
+    /** State that is no tensor of its own (counters, settings), as one tensor: saved under
+     *  PATH._extra_state. Either both or none; set gets what extra_state gave, and validates it. */
+    tn_tensor *(*extra_state)(tn_module *self);
+    tn_status (*set_extra_state)(tn_module *self, tn_tensor *state);
+    bool no_decay; /* a norm: tn_no_decay holds for all its parameters, of whatever shape */
 };
 
 /** An absent child, as TN_NONE is an absent tensor. */
@@ -152,12 +158,59 @@ TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
  *  filled, or all NULL on failure; with more than one output it must not overlap in. */
 TN_API tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
 
+/* ---- hooks: your functions around calls, saving and loading ------------------------------------- */
+
+/*
+ * Hooks of one kind run in the order they were registered. A hook that returns a status other than TN_OK
+ * fails the call it stands in (set a message through any tn_ call, or none). Each registration returns an
+ * id for tn_remove_module_hook, -1 on failure. user must outlive the hook, and for backward hooks also the
+ * graphs recorded under it. Clones start without hooks.
+ */
+
+/** Before forward: may replace in[i]. */
+typedef tn_status (*tn_forward_pre_hook)(tn_module *m, int n_in, tn_tensor **in, void *user);
+TN_API int64_t tn_register_forward_pre_hook(tn_module *m, tn_forward_pre_hook hook, void *user);
+/** After forward, with the inputs that forward saw: may replace out[i]. */
+typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                     void *user);
+TN_API int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook hook, void *user);
+/**
+ * When backward has come to the module's inputs: may replace grad_in[i] (same shape), which then flows on.
+ * Gradients of parameters are not affected. TN_NONE stands for an input that needs no gradient, and for an
+ * output that none came to. Once per recorded call; without an input that needs one it runs when the
+ * gradients of the outputs are there.
+ */
+typedef tn_status (*tn_backward_hook)(tn_module *m, int n_in, tn_tensor **grad_in, int n_out,
+                                      tn_tensor *const *grad_out, void *user);
+TN_API int64_t tn_register_full_backward_hook(tn_module *m, tn_backward_hook hook, void *user);
+/** After m's own entries are in state (names begin with prefix): may add, replace or remove entries. */
+typedef tn_status (*tn_state_dict_hook)(tn_module *m, tn_list *state, const char *prefix, void *user);
+TN_API int64_t tn_register_state_dict_hook(tn_module *m, tn_state_dict_hook hook, void *user);
+/** Before m's entries are compared: may edit state, a copy of the caller's list. Parents come first. */
+TN_API int64_t tn_register_load_pre_hook(tn_module *m, tn_state_dict_hook hook, void *user);
+/** After the values of m and all below it are in place: may remove names from missing and unexpected, which
+ *  then do not count, or add some. Children come first. When loading fails after all, everything is put
+ *  back. The lists hold TN_NONE under each name. */
+typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *unexpected, void *user);
+TN_API int64_t tn_register_load_post_hook(tn_module *m, tn_load_post_hook hook, void *user);
+/** Removing twice is harmless. */
+TN_API void tn_remove_module_hook(tn_module *m, int64_t id);
+
 /** Train or eval for m and everything below. */
 TN_API tn_status tn_train(tn_module *m, bool training);
 TN_API tn_status tn_eval(tn_module *m); /* tn_train(m, false) */
+/** Whether m runs in train mode: false while it is frozen. */
 TN_API bool tn_training(const tn_module *m);
-/** requires_grad of all parameters below; buffers unchanged. */
+/** requires_grad of all parameters below, frozen modules excepted; buffers unchanged. */
 TN_API tn_status tn_module_requires_grad(tn_module *m, bool on);
+/**
+ * Freezes m and everything below: no gradients (present ones are dropped), so no update and no decay, and
+ * tn_training is false, so no dropout and no change of running statistics, whatever tn_train or
+ * tn_module_requires_grad are told above it. Thawing gives every parameter back what it had.
+ */
+TN_API tn_status tn_module_freeze(tn_module *m);
+TN_API tn_status tn_module_thaw(tn_module *m);
+TN_API bool tn_module_frozen(const tn_module *m);
 /** Drops the gradients of all parameters below (to TN_NONE). */
 TN_API tn_status tn_module_zero_grad(tn_module *m);
 
@@ -175,10 +228,10 @@ typedef struct tn_entry {
 
 /** A list of named tensors, made by the functions below only. Belongs to the current scope, as tensors do;
  *  it keeps its tensors and names, and borrows the owners. */
-typedef struct tn_list {
+struct tn_list {
     int n;
     tn_entry *entry;
-} tn_list;
+};
 
 /** Depth first, own members in registration order, then children; repeated tensors once. */
 TN_API tn_list *tn_parameters(tn_module *m);
@@ -200,6 +253,15 @@ TN_API tn_list *tn_list_new(void);
 TN_API tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
 TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b);
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name); /* NULL + message when missing */
+TN_API bool tn_list_has(const tn_list *list, const char *name);
+/** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
+TN_API tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
+/** Errors: no such name; rename: the new one is taken. */
+TN_API tn_status tn_list_remove(tn_list *list, const char *name);
+TN_API tn_status tn_list_rename(tn_list *list, const char *from, const char *to);
+/** The state version of the module at a path, as tn_state_dict and files recorded it; 0: not recorded. */
+TN_API int tn_list_version(const tn_list *list, const char *path);
+TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int version);
 
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at the
  *  first status that is not TN_OK and returns it. */
@@ -228,10 +290,16 @@ typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
     bool cast;            /* float dtypes are converted; never float to integer */
     bool skip_mismatched; /* entries of another shape are skipped and reported */
+    bool assign;          /* the list's memory takes the place of the model's: nothing is copied, dtype and
+                             device are the list's. Make optimizers afterwards: older ones refuse to step */
+    /** NULL, or called with every name of the list: writes the model's name for it (at most size bytes) and
+     *  returns true, or returns false to leave the entry out. */
+    bool (*rename)(const char *name, char *to, size_t size, void *user);
+    void *user;
 } tn_load_options;
 
 typedef struct tn_load_report {
-    int loaded, missing, unexpected, mismatched, cast;
+    int loaded, missing, unexpected, mismatched, cast, tied;
     char text[2048]; /* the names, one line a category, cut with "..." */
 } tn_load_report;
 
@@ -243,15 +311,18 @@ typedef struct tn_load_report {
  * report   NULL, or filled also on failure
  * Shapes   equal exactly; only a single value is also taken from a tensor of shape [1]
  * Dtypes   equal; with `cast` floats convert to floats
- * Ties     every name of a shared tensor is wanted; the last one in the order of tn_state_dict wins
+ * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the last
+ *          one in the order of tn_state_dict wins
  * Versions BatchNorm's num_batches_tracked, new in its state version 2, is set to 0 where a list lacks it
- *          that is older or does not say: lists of tn_state_dict say, and files of tn_save
+ *          that is older or does not say (tn_list_version)
+ * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on names
  */
 TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
                                     tn_load_report *report);
 
 /** A table with a row per module: its parameters (name, shape, elements; dtype unless f32; "frozen",
- *  "tied") and its buffers ("not saved") side by side; then totals of elements and bytes, ties once. */
+ *  "tied") and its buffers ("not saved") side by side; then totals of elements and bytes, ties once. A
+ *  module under several paths is shown under the first, and as "tied to" it under the others. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */
@@ -275,6 +346,8 @@ typedef struct tn_batchnorm_options {
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
+    bool skip_nonfinite; /* a batch whose statistics are not finite moves no buffer and is counted by
+                            tn_batchnorm_skipped; costs a look at the buffers per forward */
 } tn_batchnorm_options;
 /**
  * y = weight (x - mean) / sqrt(var + eps) + bias per channel; training: of the batch (variance biased), and
@@ -291,6 +364,34 @@ TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
 TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
 /** Running buffers of one BatchNorm layer as when it was new. */
 TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
+/** Batches that skip_nonfinite left out since then; not saved. -1: m is no BatchNorm layer. */
+TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
+
+typedef struct tn_frozen_batchnorm_options { double eps; } tn_frozen_batchnorm_options; /* 0: 1e-5 */
+/**
+ * BatchNorm whose every tensor is a buffer, so that nothing trains or moves it: y = x scale + shift in
+ * training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias - running_mean scale.
+ *
+ * Shapes   x [N, C, H, W], C = features
+ * State    buffers weight [C] 1, bias [C] 0, running_mean [C] 0, running_var [C] 1 - eps (so that a new layer
+ *          is exactly the identity), num_batches_tracked absent. State version 3; where a list of version 1
+ *          or unknown lacks the running statistics they become 0 and 1
+ * Source   detectron2's FrozenBatchNorm2d
+ */
+TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
+/**
+ * Puts a FrozenBatchNorm2d in the place of every BatchNorm2d of the tree m, or back. Weight, bias, running
+ * statistics, counter, eps, dtype, device, train or eval and frozen or not are taken over in tensors of their
+ * own; ties between replaced layers, and a layer shared by two parents, stay so. Thawed weights are parameters
+ * again; momentum is what the layer had before it was frozen, else 0.1; a missing counter starts at 0.
+ *
+ * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of replaced
+ *          layers are gone; BatchNorm1d is left alone
+ * Errors   a BatchNorm2d without running statistics, with its path
+ * Owner    consumes m, on failure too; returns m, or its replacement when m itself is such a layer
+ */
+TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
+TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
 typedef struct tn_layernorm_options { double eps; bool no_affine, no_bias; } tn_layernorm_options; /* 1e-5 */
 /** Over the trailing axes of shape. weight 1, bias 0 */
@@ -384,6 +485,45 @@ TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
 TN_API tn_module *tn_module_list_new(void);
 /** Appends to a ModuleList or Sequential under the next number; consumes child. */
 TN_API tn_status tn_module_append(tn_module *list, tn_module *child);
+/** Children under names of your own: tn_register_module, tn_get_submodule, tn_module_delete. No forward. */
+TN_API tn_module *tn_module_dict_new(void);
+/** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No forward. */
+TN_API tn_module *tn_parameter_list_new(void);
+TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
+/** Appends to a ParameterList or BufferList; errors as tn_register_parameter and tn_register_buffer. */
+TN_API tn_status tn_tensor_append(tn_module *list, tn_tensor *t);
+/** How many, -1 on error; and the i-th, borrowed. */
+TN_API int tn_tensor_count(const tn_module *list);
+TN_API tn_tensor *tn_tensor_item(tn_module *list, int i);
+
+/* ---- averages of a model -------------------------------------------------------------------------- */
+
+typedef struct tn_ema_options {
+    double decay;         /* 0: 0.999; of the average in the next one */
+    bool equal;           /* instead: the mean of all updates so far (stochastic weight averaging) */
+    bool average_buffers; /* floating buffers are averaged too; else they are copied */
+} tn_ema_options;
+/**
+ * A running average of model's parameters, and a model that runs with it: tn_forward(ema, x).
+ *
+ * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are buffers, so that
+ *          no optimizer touches them. Names and order in files are those of PyTorch's AveragedModel
+ * Mode     train or eval as model was; tn_train and tn_eval set it from then on
+ * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
+ * Owner    yours, as every module; model stays yours
+ * Source   Polyak and Juditsky (1992), eq. 2; Izmailov et al. (2018), algorithm 1
+ */
+TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
+/**
+ * Takes model's present values in: the first update copies them, each further one gives a += (1 - decay)
+ * (x - a), or the equal average. Integer buffers are always copied. Casts and moves floats to the average's.
+ *
+ * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: named, and before any
+ *          write
+ */
+TN_API tn_status tn_ema_update(tn_module *ema, tn_module *model);
+/** The averaged model itself, borrowed: for functions that want its type. */
+TN_API tn_module *tn_ema_module(tn_module *ema);
 
 /* ---- initialisers: in place, under no grad; PyTorch's draw order --------------------------------- */
 

@@ -69,6 +69,21 @@ typedef struct tn_group_options {
     double lr, weight_decay;
 } tn_group_options;
 TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o);
+/**
+ * The entries of a list for which keep returns true, in order, as a new list. Two groups, decay on matrices
+ * only:
+ *
+ *     tn_list *p = tn_parameters(model);
+ *     tn_optim *opt = tn_adamw(tn_list_filter(p, tn_decay, NULL), (tn_adamw_options){ .weight_decay = 0.1 });
+ *     tn_optim_add_group(opt, tn_list_filter(p, tn_no_decay, NULL), (tn_group_options){ 0 });
+ *
+ * Owner    current scope. Errors: keep NULL
+ */
+TN_API tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user), void *user);
+/** Parameters that are commonly not decayed: of fewer than two axes (biases, gains), and all of modules whose
+ *  type says no_decay (LayerNorm, BatchNorm). Weights of embeddings decay, as in GPT-2 reproductions. */
+TN_API bool tn_no_decay(const tn_entry *entry, void *user);
+TN_API bool tn_decay(const tn_entry *entry, void *user); /* all others */
 TN_API int tn_optim_groups(const tn_optim *opt);
 
 /**
@@ -115,6 +130,50 @@ TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite);
 /** Clamps every gradient to [-limit, limit]. */
 TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
+
+/* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------------- */
+
+/**
+ * Small gradients are lost in f16. So the loss is multiplied by a number and the gradients are divided by it
+ * before the step, which is skipped when one of them is not finite; the number then falls, and grows again:
+ *
+ *     TN_CHECK(tn_optim_zero_grad(opt));
+ *     TN_AUTOCAST(TN_F16) loss = tn_cross_entropy(tn_forward(model, x), y);
+ *     TN_CHECK(tn_backward(tn_scaler_scale(scaler, loss)));
+ *     TN_CHECK(tn_scaler_unscale(scaler, opt));       - only where gradients are read or clipped before the step
+ *     TN_CHECK(tn_scaler_step(scaler, opt));
+ *     TN_CHECK(tn_scaler_update(scaler));             - once, after the steps of all optimizers
+ *
+ * Owner    yours: tn_scaler_free; between step and update it keeps the optimizers
+ * Source   Micikevicius et al., Mixed Precision Training (2018), 3.2; torch.amp.GradScaler
+ */
+typedef struct tn_grad_scaler tn_grad_scaler;
+/** zero fields: init_scale 65536, growth 2, backoff 0.5, interval 2000 good updates. disabled: every call
+ *  passes through, as if the scale were 1 */
+typedef struct tn_scaler_options {
+    double init_scale, growth, backoff;
+    int64_t interval;
+    bool disabled;
+} tn_scaler_options;
+/** Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1), interval < 1 */
+TN_API tn_grad_scaler *tn_scaler_new(tn_scaler_options o);
+TN_API void tn_scaler_free(tn_grad_scaler *s);
+/** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
+TN_API tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss);
+/** Divides the gradients that opt would use, in place. Errors: twice between two updates; a gradient that is
+ *  neither f32 nor f64: the parameter is named and nothing is changed */
+TN_API tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt);
+/** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite, nothing: TN_OK
+ *  too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
+TN_API tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt);
+/** The scale of the next step. Errors: no step or unscale since the last one */
+TN_API tn_status tn_scaler_update(tn_grad_scaler *s);
+TN_API double tn_scaler_value(const tn_grad_scaler *s);    /* the scale; NaN for NULL */
+TN_API int64_t tn_scaler_skipped(const tn_grad_scaler *s); /* steps so far; -1 for NULL */
+/** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor, backoff_factor,
+ *  growth_interval, growth_tracker, skipped. Loading: all or nothing. A disabled one has and wants none. */
+TN_API tn_list *tn_scaler_state_dict(tn_grad_scaler *s);
+TN_API tn_status tn_scaler_load_state_dict(tn_grad_scaler *s, const tn_list *state);
 
 /* ---- schedulers: call tn_scheduler_step after tn_optim_step --------------------------------------- */
 
@@ -176,6 +235,44 @@ TN_API void tn_scheduler_free(tn_scheduler *s);
  *  is refused. Loading sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
 TN_API tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
+
+/* ---- when training does not learn -------------------------------------------------------------- */
+
+typedef struct tn_explain_report {
+    int findings;     /* all of the following but frozen */
+    int unread;       /* trainable parameters that were never read */
+    int cut;          /* read, but history was lost on the way to the loss */
+    int unused;       /* read, but nothing that was made of them reaches the loss */
+    int zero;         /* their gradient is 0 everywhere */
+    int nonfinite;    /* their gradient holds NaN or an infinity, or the loss is one */
+    int unregistered; /* tensors that forward read and the model does not know */
+    int missing;      /* trainable parameters that the optimizer does not hold */
+    int foreign;      /* the optimizer's parameters that are not the model's */
+    int frozen;       /* no fault: parameters without requires_grad */
+    double loss;
+    char text[8192]; /* what is printed, cut with "..." */
+} tn_explain_report;
+
+/**
+ * Runs loss(m, user) once, takes the gradients, and says what keeps m from learning: a line for each
+ * finding, which begins with the full name of a parameter or module, then "N findings" or "nothing to
+ * complain about". For a parameter without a gradient it names the op where its history ended, the module
+ * that called that op, and why: tn_detach, TN_NO_GRAD, an op without a derivative.
+ *
+ * file      NULL: nothing is printed
+ * opt       NULL: no optimizer is looked at
+ * loss      from forward to the loss: one element. No backward, no step. Recording is on
+ * report    NULL, or filled; with counts and the same text
+ * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default generator are
+ *           put back. Hooks run, and what loss does elsewhere it has done. Checks of tn_set_anomaly are off
+ * Sees      ops, tn_detach, in-place changes. Values that leave the tensors (tn_item, tn_data) and come back
+ *           are lost to it: then "its results do not reach the loss". A tensor counts as unregistered when it
+ *           was there before the run, so a cache that forward fills is found in the second run
+ * Errors    those of loss, and a loss of more than one element; then nothing is printed or filled
+ */
+TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
+                                     tn_tensor *(*loss)(tn_module *m, void *user), void *user,
+                                     tn_explain_report *report);
 
 #ifdef __cplusplus
 }

@@ -195,6 +195,13 @@ TN_API void tn_manual_seed(uint64_t seed);
 /* From the default generator; owner and errors as for creation. */
 TN_API tn_tensor *tn_rand(tn_shape shape);  /* uniform in [0, 1): multiples of 2^-24 (f64: 2^-53) */
 TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box and Muller (1958) */
+/**
+ * The same made where the device is: on the CPU tn_rand and tn_randn of another dtype, on a GPU many numbers
+ * at once by cuRAND (Philox, from this generator's mask counter: the same again for the same seed, but other
+ * numbers than the CPU's; what a model starts from is drawn on the CPU, and moved). Errors: dtype not floating.
+ */
+TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
+TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
 TN_API tn_tensor *tn_randperm(int64_t n);                                /* i64 [n], each of 0..n-1 once */
 TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);                /* 1 with probability p, else 0 */
@@ -284,9 +291,49 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 TN_API const char *tn_version_string(void); /* of the library that was loaded */
 /** What was built and found, one "key: value" a line: version, compiler, BLAS, SIMD, threads, CUDA. */
 TN_API const char *tn_info(void);
+
+/* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */
+
 /** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */
 TN_API bool tn_cuda_available(void);
 TN_API const char *tn_cuda_why(void);
+/** 0 where there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among several. */
+TN_API int tn_cuda_device_count(void);
+
+typedef struct tn_cuda_properties {
+    char name[256];
+    int64_t memory;       /* bytes */
+    int major, minor;     /* compute capability */
+    int multiprocessors;
+} tn_cuda_properties;
+
+/** Errors   TN_E_DEVICE: no such device */
+TN_API tn_status tn_cuda_get_properties(int index, tn_cuda_properties *properties);
+
+/** Bytes of the device; in_use and so on count the tensors' data. */
+typedef struct tn_cuda_memory_stats {
+    int64_t total, free;  /* as the driver sees them; free leaves out what the pool holds */
+    int64_t in_use;       /* in tensors now */
+    int64_t peak_in_use;  /* highest in_use since tn_cuda_memory_reset_peak */
+    int64_t reserved;     /* held by the pool, in_use and freed */
+    int64_t allocations;  /* for tensors, ever */
+} tn_cuda_memory_stats;
+
+/** All 0 where there is no device, or it fails. */
+TN_API tn_cuda_memory_stats tn_cuda_memory(void);
+TN_API void tn_cuda_memory_reset_peak(void);
+/** Waits, and returns what the pool holds unused to the device. */
+TN_API void tn_cuda_memory_trim(void);
+/**
+ * Waits until all work is done. Nothing else waits but reading values on the host.
+ *
+ * Errors   TN_OK without a device; TN_E_INDEX: an index that kernels met since the last wait was out of
+ *          range (nothing was read or written out of bounds); TN_E_BACKEND: the device failed
+ */
+TN_API tn_status tn_cuda_synchronize(void);
+/** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may not.
+ *  Errors   those of the device */
+TN_API tn_status tn_allow_tf32(bool allow);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  * apply.c - the one way an op is applied: poison, devices, dtypes, shape rule, allocation, forward,
  * recording.
  */
-#include "autograd/op.h"
+#include "autograd/trace.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 
@@ -138,6 +138,8 @@ static tn_status record(const tni_call *c, size_t args_size)
         return TN_E_NOMEM;
     if (args_size)
         memcpy(node->args, c->args, args_size);
+    if (c->op->keep)
+        c->op->keep(node->args);
     for (int i = 0; i < c->n_in; i++) {
         tn_tensor *t = c->in[i];
 
@@ -187,7 +189,8 @@ static tn_status compute(tni_call *c, size_t args_size)
     tn_status status = TN_OK;
 
     for (int i = 0; i < c->n_out; i++) {
-        c->out[i] = c->op->view ? tni_alias(c->in[0], &c->out_spec[i]) : tni_new(&c->out_spec[i], c->device);
+        c->out[i] = c->op->view ? tni_alias(c->in[c->op->arity < 0 ? i : 0], &c->out_spec[i])
+                                : tni_new(&c->out_spec[i], c->device);
         if (!c->out[i])
             return tni_pending();
     }
@@ -199,8 +202,13 @@ static tn_status compute(tni_call *c, size_t args_size)
         if (!c->saved[i])
             status = tni_pending();
     }
-    if (status == TN_OK)
+    if (status == TN_OK) {
+        const char *outer = tni_op_running;
+
+        tni_op_running = c->op->name;
         status = c->op->forward(c);
+        tni_op_running = outer;
+    }
     if (status == TN_OK && c->recorded)
         status = record(c, args_size);
     tn_scope_end(scope);
@@ -210,6 +218,9 @@ static tn_status compute(tni_call *c, size_t args_size)
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
                       int n_out, tn_tensor **out)
 {
+    if (TNI_UNLIKELY(tni_autocasting != TN_F32) && tni_autocast_applies(op, n_in, in))
+        return tni_autocast_apply(op, args, args_size, n_in, in, n_out, out);
+
     tni_spec few_specs[FEW_OUT], saved_specs[MAX_SAVED];
     tn_tensor *saved[MAX_SAVED] = {NULL};
     size_t specs_size = (size_t)n_out * sizeof(tni_spec);
@@ -230,6 +241,8 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     status = op->shape(&c);
     if (status == TN_OK)
         status = compute(&c, args_size);
+    if (TNI_UNLIKELY(tni_tracing) && status == TN_OK && tni_tracing->applied)
+        status = tni_tracing->applied(tni_tracing, &c);
     if (c.out_spec != few_specs)
         tni_free(c.out_spec, specs_size);
     return status;

@@ -12,7 +12,7 @@
  * one to the storage, dense. Everything else is added out of place, so a backward may hand out dy itself, a
  * view of it, or one tensor for two inputs.
  */
-#include "autograd/op.h"
+#include "autograd/trace.h"
 
 typedef struct pass {
     tni_node **heap; /* newest first */
@@ -21,6 +21,7 @@ typedef struct pass {
     size_t n_leaves, leaf_capacity;
     uint64_t wanted; /* tn_gradients: mark of nodes on the way to an input; 0: everything is wanted */
     uint64_t target; /* tn_gradients: gm->mark of the inputs */
+    tni_tracer *tracer; /* the thread's, which sees nothing itself while the pass runs */
     bool retain;
     bool create;
 } pass;
@@ -341,6 +342,9 @@ static tn_status differentiate(pass *p, tni_node *node, work *w)
         g.dy = w->dys[i];
     if ((status = node->op->backward(&g)) != TN_OK)
         return status;
+    if (TNI_UNLIKELY(p->tracer) && p->tracer->differentiated &&
+        (status = p->tracer->differentiated(p->tracer, node, &g)) != TN_OK)
+        return status;
     for (int i = 0; i < node->n_in; i++) {
         tn_tensor *dx = w->dx[i];
         const tni_edge *edge = &node->edge[i];
@@ -377,6 +381,8 @@ static tn_status step(pass *p, tni_node *node)
               small ? few_need : (bool *)(block + n_out + 2 * n_in)};
     scope = tn_scope_begin();
     status = arrive(p, node);
+    if (TNI_UNLIKELY(p->tracer) && status == TN_OK && p->tracer->arrived)
+        status = p->tracer->arrived(p->tracer, node);
     if (status == TN_OK)
         status = differentiate(p, node, &w);
     for (int i = 0; i < node->n_out; i++) {
@@ -435,10 +441,18 @@ static tn_status seed_outputs(pass *p, const char *function, int n, tn_tensor *c
     return status;
 }
 
+static tn_status finished(const pass *p, const tn_tensor *leaf)
+{
+    if (TNI_LIKELY(!p->tracer) || !p->tracer->finished)
+        return TN_OK;
+    return p->tracer->finished(p->tracer, leaf, leaf->gm->pending);
+}
+
 static tn_status run(pass *p)
 {
     tn_status status = TN_OK;
 
+    p->tracer = tni_trace_suspend();
     while (p->n && status == TN_OK)
         status = step(p, pop(p));
     for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
@@ -446,7 +460,10 @@ static tn_status run(pass *p)
 
         if (gm->hooks)
             status = run_hooks(gm, &gm->pending);
+        if (status == TN_OK)
+            status = finished(p, p->leaves[i]);
     }
+    tni_tracing = p->tracer;
     return status;
 }
 
@@ -497,8 +514,11 @@ static tn_status add_to_grads(pass *p)
         tni_gradmeta *gm = p->leaves[i]->gm;
 
         status = own(gm);
-        if (status == TN_OK && gm->grad)
+        if (status == TN_OK && gm->grad) {
             status = tn_add_(gm->pending, gm->grad);
+            if (status == TN_OK)
+                status = finished(p, p->leaves[i]);
+        }
     }
     for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
         tni_gradmeta *gm = p->leaves[i]->gm;
@@ -513,6 +533,7 @@ static tn_status add_to_grads(pass *p)
 tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 {
     pass p = {.retain = flags & TN_RETAIN_GRAPH};
+    tn_dtype autocasting = tni_autocasting;
     tn_scope scope;
     tn_status status;
     bool was;
@@ -525,6 +546,7 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
         return tni_error(TN_E_INVALID, "tn_backward_from: TN_CREATE_GRAPH: want tn_gradients, which returns "
                                        "gradients with history; a grad never has one");
     was = tn_set_grad(false);
+    tni_autocasting = TN_F32; /* backward runs in the dtypes that forward left; kept casts stay kept */
     scope = tn_scope_begin();
     status = seed_outputs(&p, "tn_backward", 1, &output, &seed);
     tn_scope_end(scope);
@@ -535,6 +557,7 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
         status = add_to_grads(&p);
     finish(&p);
     tn_scope_end(scope);
+    tni_autocasting = autocasting;
     tn_set_grad(was);
     return status;
 }
@@ -621,6 +644,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     uint64_t mark = atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
     pass p = {.wanted = mark + 1, .target = mark + 1, .create = flags & TN_CREATE_GRAPH,
               .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH)};
+    tn_dtype autocasting = tni_autocasting;
     tn_scope scope;
     tn_status status;
     bool was;
@@ -632,6 +656,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     if (status != TN_OK)
         return status;
     was = tn_set_grad(p.create);
+    tni_autocasting = TN_F32;
     scope = tn_scope_begin();
     status = mark_ways(&p, n_out, outputs);
     if (status == TN_OK)
@@ -641,6 +666,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     if (status == TN_OK)
         status = run(&p);
     tn_scope_end(scope);
+    tni_autocasting = autocasting;
     tn_set_grad(was);
     /* an input given twice gets the same tensor twice: look before anything is cleared */
     for (int i = 0; i < n_in && status == TN_OK; i++) {

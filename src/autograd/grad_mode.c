@@ -2,7 +2,7 @@
  * grad_mode.c - what a tensor's user says about gradients: recording on or off, requires_grad, grad, hooks;
  * and the guard of in-place ops.
  */
-#include "autograd/op.h"
+#include "autograd/trace.h"
 
 static _Thread_local bool off; /* inverted: threads start with recording on */
 static atomic_llong hook_ids = 1;
@@ -58,7 +58,11 @@ tn_tensor *tn_detach(tn_tensor *t)
         return NULL;
     }
     alias = tni_alias_raw(t);
-    return alias ? tn_scope_adopt(alias) : NULL;
+    alias = alias ? tn_scope_adopt(alias) : NULL;
+    if (TNI_UNLIKELY(tni_tracing) && alias && tni_tracing->detached &&
+        tni_tracing->detached(tni_tracing, t, alias) != TN_OK)
+        return NULL;
+    return alias;
 }
 
 tn_tensor *tn_grad(tn_tensor *t)
@@ -162,6 +166,12 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
         return tni_poison(function, "the target");
     if (!source)
         return tni_poison(function, "the source");
+    if (TNI_UNLIKELY(tni_tracing) && tni_tracing->writes) {
+        tn_status status = tni_tracing->writes(tni_tracing, function, target, source);
+
+        if (status != TN_OK)
+            return status;
+    }
     if (off)
         return TN_OK;
     stem -= stem && function[stem - 1] == '_';

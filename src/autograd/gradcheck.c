@@ -318,6 +318,9 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     if (options.eps == 0) options.eps = 1e-6;
     if (options.atol == 0) options.atol = 1e-5;
     if (options.rtol == 0) options.rtol = 1e-3;
+    if (!(options.eps > 0 && options.atol > 0 && options.rtol > 0))
+        return tni_error(TN_E_INVALID, "tn_gradcheck: eps %g, atol %g, rtol %g: want all above 0",
+                         options.eps, options.atol, options.rtol);
     check c = { f, inputs, n, user, options, "" };
     status = first_order(&c);
     if (status == TN_OK && options.second) status = second_order(&c);

@@ -38,6 +38,9 @@ void tni_node_drop(tni_node *node)
             tn_drop(node->x[i].alias);
         }
         tn_drop(node->y.alias);
+        tni_strfree(node->place);
+        if (node->op && node->op->drop)
+            node->op->drop(node->args);
         for (int i = 0; i < node->n_saved; i++)
             tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {

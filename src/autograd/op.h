@@ -26,6 +26,14 @@ typedef enum tni_dtype_rule {
     TNI_ANY_DTYPE       /* the shape rule sees to it */
 } tni_dtype_rule;
 
+/* What floating inputs become inside tn_set_autocast (autocast.c). f64 always stays. */
+typedef enum tni_cast {
+    TNI_CAST_AUTO = 0, /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
+    TNI_CAST_LOW,      /* the region's dtype: what tensor cores do */
+    TNI_CAST_F32,      /* f32: too steep, too long a sum, or without short kernels */
+    TNI_CAST_KEEP      /* as they come */
+} tni_cast;
+
 typedef struct tn_op tn_op;
 
 /* One application, as shape and forward see it. */
@@ -72,12 +80,16 @@ struct tn_op {
     int arity;           /* number of inputs, -1 any */
     unsigned optional;   /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;
-    bool view;           /* output aliases input 0: shape fills strided specs, there is no forward */
+    tni_cast autocast;
+    bool view;           /* outputs alias input 0 (variable arity: output i aliases input i): shape fills
+                            strided specs, there is no forward */
     bool any_device;     /* inputs may live on different devices (to, copy) */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     tn_status (*shape)(tni_call *c);
     tn_status (*forward)(tni_call *c);
     tn_status (*backward)(tni_grad *g); /* NULL: not differentiable, outputs carry no history */
+    void (*keep)(void *args); /* NULL, or args own something: called once for each node's copy, */
+    void (*drop)(void *args); /* and when that node goes */
 };
 
 /* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the node. */
@@ -85,6 +97,18 @@ tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_
 /* Several outputs: fills out[0..n_out), each in the current scope. */
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
                       int n_out, tn_tensor **out);
+
+/* The dtype of this thread's tn_set_autocast, TN_F32 when off: the branch reads it without a call. The
+ * engine sets it to TN_F32 for a pass. */
+extern _Thread_local tn_dtype tni_autocasting __attribute__((tls_model("initial-exec")));
+/* Whether op wants other dtypes than these inputs have; and tni_apply_n with the inputs cast. */
+bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in);
+tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
+                             tn_tensor *const *in, int n_out, tn_tensor **out);
+/* For a composite that is to run in f32: x, or inside a region a bf16 or f16 x as f32. */
+tn_tensor *tni_autocast_f32(tn_tensor *x);
+/* Drops this thread's kept casts of leaves. */
+void tni_autocast_forget(void);
 
 /* tni_error with "tn_NAME: " in front. */
 tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
@@ -133,6 +157,7 @@ struct tni_node {
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;  /* n_out: of the output handles, when they have one */
     void *args;
+    char *place;        /* " (in fc1: Linear)", under tn_set_anomaly; else NULL */
     size_t nbytes;      /* of this block */
 };
 

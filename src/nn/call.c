@@ -181,9 +181,10 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         tni_error_context = describe_place;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
-        /* Forward pre-hooks run here: they may replace the inputs. */
-        if (status == TN_OK) status = dispatch(m, n_in, in, n_out, result);
-        /* Forward hooks run here: they may replace the outputs. */
+        if (status == TN_OK)
+            status = m->state->hooks
+                         ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
+                         : dispatch(m, n_in, in, n_out, result);
         status = check_fields(m, status);
         innermost = f.outer;
         if (status == TN_OK)

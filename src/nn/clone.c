@@ -30,6 +30,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
         return TN_E_NOMEM;
     }
     copy->state->training = m->state->training;
+    copy->state->frozen = m->state->frozen;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_CHILD && tni_stage_add(&c->stage, slot->tensor) != TN_OK)
@@ -63,6 +64,8 @@ static tn_status copy_slots(tn_module *m, const char *path, void *user)
         slot->persistence = from->persistence;
         slot->frozen = from->frozen;
         slot->since = from->since;
+        slot->since_value = from->since_value;
+        slot->thaw = from->thaw;
         if (from->kind == TNI_CHILD) {
             if (!tni_no_module(from->child))
                 slot->child = tn_module_keep(tni_map_get(&c->copy, from->child));

@@ -6,12 +6,19 @@
  */
 #include "nn/module.h"
 
+/* The state version of the module at a path. */
+typedef struct record {
+    char *path;
+    int version;
+} record;
+
 typedef struct block {
     tn_list list; /* first: a tn_list * is a block * */
     int capacity;
-    int version; /* of the state it holds; 0: unknown */
-    int *index;  /* hash table of entry numbers + 1, 0: free; at most half full */
+    int *index; /* hash table of entry numbers + 1, 0: free; at most half full */
     size_t index_size;
+    record *versions;
+    int n_versions, versions_capacity;
 } block;
 
 /* ---- the index of names ---------------------------------------------------------------------- */
@@ -33,6 +40,15 @@ static int *locate(const block *b, const char *name)
     return &b->index[i];
 }
 
+static void fill_index(block *b)
+{
+    memset(b->index, 0, b->index_size * sizeof *b->index);
+    for (int i = 0; i < b->list.n; i++) {
+        int *cell = locate(b, b->list.entry[i].name);
+        if (!*cell) *cell = i + 1;
+    }
+}
+
 /* Room for one entry more, in the entries and in the index. */
 static bool grow(block *b)
 {
@@ -40,7 +56,7 @@ static bool grow(block *b)
     int capacity = b->capacity ? b->capacity * 2 : 16;
     if (b->capacity > INT32_MAX / 4) return false;
     tn_entry *entry = tni_alloc((size_t)capacity * sizeof *entry);
-    int *index = entry ? tni_calloc((size_t)capacity * 2 * sizeof *index) : NULL;
+    int *index = entry ? tni_alloc((size_t)capacity * 2 * sizeof *index) : NULL;
     if (!index) {
         if (entry) tni_free(entry, (size_t)capacity * sizeof *entry);
         return false;
@@ -54,10 +70,7 @@ static bool grow(block *b)
     b->capacity = capacity;
     b->index = index;
     b->index_size = (size_t)capacity * 2;
-    for (int i = 0; i < b->list.n; i++) {
-        int *cell = locate(b, entry[i].name);
-        if (!*cell) *cell = i + 1;
-    }
+    fill_index(b);
     return true;
 }
 
@@ -74,6 +87,8 @@ static void drop_list(void *object)
         tni_free(b->list.entry, (size_t)b->capacity * sizeof *b->list.entry);
         tni_free(b->index, b->index_size * sizeof *b->index);
     }
+    for (int i = 0; i < b->n_versions; i++) tni_strfree(b->versions[i].path);
+    if (b->versions) tni_free(b->versions, (size_t)b->versions_capacity * sizeof *b->versions);
     tni_free(b, sizeof *b);
 }
 
@@ -84,15 +99,84 @@ tn_list *tn_list_new(void)
     return tni_scope_add(b, drop_list) == TN_OK ? &b->list : NULL;
 }
 
-void tni_list_set_version(tn_list *list, int version)
+/* ---- versions: in the order of a walk, so the newest record is the likeliest one ---------------- */
+
+static record *find_version(const block *b, const char *path)
 {
-    ((block *)list)->version = version;
+    for (int i = b->n_versions - 1; i >= 0; i--)
+        if (strcmp(b->versions[i].path, path) == 0) return &b->versions[i];
+    return NULL;
 }
 
-int tni_list_version(const tn_list *list)
+/* Appends without looking for the path; takes over its memory. */
+static tn_status push_version(block *b, char *path, int version)
 {
-    return ((const block *)list)->version;
+    if (!path) return TN_E_NOMEM;
+    if (b->n_versions == b->versions_capacity) {
+        int wanted = b->versions_capacity ? b->versions_capacity * 2 : 16;
+        record *larger = tni_alloc((size_t)wanted * sizeof *larger);
+        if (!larger) {
+            tni_strfree(path);
+            return TN_E_NOMEM;
+        }
+        if (b->versions) {
+            memcpy(larger, b->versions, (size_t)b->n_versions * sizeof *larger);
+            tni_free(b->versions, (size_t)b->versions_capacity * sizeof *larger);
+        }
+        b->versions = larger;
+        b->versions_capacity = wanted;
+    }
+    b->versions[b->n_versions++] = (record){ path, version };
+    return TN_OK;
 }
+
+int tn_list_version(const tn_list *list, const char *path)
+{
+    const record *r = list && path ? find_version((const block *)list, path) : NULL;
+    return r ? r->version : 0;
+}
+
+tn_status tn_list_set_version(tn_list *list, const char *path, int version)
+{
+    if (!list) return tni_poison("tn_list_set_version", "the list");
+    if (!path || version < 0)
+        return tni_error(TN_E_INVALID, "tn_list_set_version: %s: want a path and a version >= 0",
+                         path ? "a version below 0" : "the path is NULL");
+    block *b = (block *)list;
+    record *r = find_version(b, path);
+    if (!r && version == 0) return TN_OK;
+    if (!r) return push_version(b, tni_strdup(path), version);
+    r->version = version;
+    if (version) return TN_OK;
+    tni_strfree(r->path); /* 0 is what is not recorded */
+    *r = b->versions[--b->n_versions];
+    return TN_OK;
+}
+
+tn_status tni_list_push_version(tn_list *list, const char *path, int version)
+{
+    return push_version((block *)list, tni_strdup(path), version);
+}
+
+int tni_list_versions(const tn_list *list, int i, const char **path)
+{
+    const block *b = (const block *)list;
+    if (i < 0 || i >= b->n_versions) return 0;
+    *path = b->versions[i].path;
+    return b->versions[i].version;
+}
+
+static tn_status copy_versions(tn_list *to, const tn_list *from)
+{
+    const block *b = (const block *)from;
+    for (int i = 0; i < b->n_versions; i++) {
+        const record *r = &b->versions[i];
+        if (push_version((block *)to, tni_strdup(r->path), r->version) != TN_OK) return TN_E_NOMEM;
+    }
+    return TN_OK;
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
 
 /* Appends an entry whose name it takes over. */
 static tn_status push(tn_list *list, char *name, tn_entry entry)
@@ -145,6 +229,71 @@ tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
                 (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
 }
 
+static tn_status no_name(const char *function, const tn_list *list, const char *name)
+{
+    return tni_error(TN_E_NAME, "%s: \"%s\": not among the %d entries", function,
+                     name ? name : "(NULL)", list->n);
+}
+
+bool tn_list_has(const tn_list *list, const char *name)
+{
+    return list && name && tni_list_find(list, name);
+}
+
+tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
+{
+    if (!list || !t) return tni_poison("tn_list_set", list ? "the tensor" : "the list");
+    if (!name || !name[0])
+        return tni_error(TN_E_INVALID, "tn_list_set: the name is %s: want one that is not empty",
+                         name ? "empty" : "NULL");
+    tn_entry *e = (tn_entry *)tni_list_find(list, name);
+    if (!e)
+        return push(list, tni_strdup(name),
+                    (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+    tn_tensor *old = e->tensor;
+    e->tensor = tn_keep(t);
+    tn_drop(old);
+    return TN_OK;
+}
+
+tn_status tn_list_remove(tn_list *list, const char *name)
+{
+    if (!list) return tni_poison("tn_list_remove", "the list");
+    tn_entry *e = name ? (tn_entry *)tni_list_find(list, name) : NULL;
+    if (!e) return no_name("tn_list_remove", list, name);
+    int i = (int)(e - list->entry);
+    tn_drop(e->tensor);
+    tni_strfree((char *)e->name);
+    memmove(e, e + 1, (size_t)(list->n - i - 1) * sizeof *e);
+    list->n--;
+    fill_index((block *)list);
+    return TN_OK;
+}
+
+tn_status tn_list_rename(tn_list *list, const char *from, const char *to)
+{
+    if (!list) return tni_poison("tn_list_rename", "the list");
+    tn_entry *e = from ? (tn_entry *)tni_list_find(list, from) : NULL;
+    if (!e) return no_name("tn_list_rename", list, from);
+    if (!to || !to[0] || tni_list_find(list, to))
+        return tni_error(TN_E_NAME, "tn_list_rename: %s to \"%s\": want a name that is free", from,
+                         to ? to : "(NULL)");
+    char *name = tni_strdup(to);
+    if (!name) return TN_E_NOMEM;
+    tni_strfree((char *)e->name);
+    e->name = name;
+    fill_index((block *)list);
+    return TN_OK;
+}
+
+tn_list *tni_list_copy(const tn_list *list)
+{
+    tn_list *copy = tn_list_new();
+    for (int i = 0; copy && i < list->n; i++)
+        if (push(copy, tni_strdup(list->entry[i].name), list->entry[i]) != TN_OK) return NULL;
+    return copy && copy_versions(copy, list) == TN_OK ? copy : NULL;
+}
+
 tn_list *tn_list_concat(tn_list *a, tn_list *b)
 {
     if (!a || !b) {
@@ -168,7 +317,8 @@ tn_list *tn_list_concat(tn_list *a, tn_list *b)
             if (push(joined, tni_strdup(e->name), *e) != TN_OK) return NULL;
         }
     }
-    if (joined) tni_list_set_version(joined, TNI_MIN(tni_list_version(a), tni_list_version(b)));
+    if (joined && (copy_versions(joined, a) != TN_OK || copy_versions(joined, b) != TN_OK))
+        return NULL;
     return joined;
 }
 
@@ -190,7 +340,8 @@ typedef struct collector {
     tn_list *list;
     const char *prefix;
     bool parameters, buffers, persistent_only, no_recurse;
-    bool once; /* each tensor under its first name only */
+    bool once;  /* each tensor under its first name only */
+    bool state; /* with extra state, hooks and versions */
     tni_map seen;
 } collector;
 
@@ -212,12 +363,39 @@ static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_
     return TN_OK;
 }
 
+static tn_status collect_extra(collector *c, tn_module *m, const char *path)
+{
+    tn_tensor *t = m->type->extra_state(m);
+    if (!t) return tni_poison(m->type->name, "its extra state");
+    tn_entry entry = { .tensor = t, .kind = TN_BUFFER, .persistent = true, .owner = m };
+    return tni_list_push(c->list, c->prefix, path, TNI_EXTRA_STATE, entry);
+}
+
+/* What a file holds of a module besides its slots; then its hooks may edit the list. */
+static tn_status collect_state(collector *c, tn_module *m, const char *path)
+{
+    tn_status status = m->type->extra_state ? collect_extra(c, m, path) : TN_OK;
+    if (status != TN_OK) return status;
+    size_t n = strlen(c->prefix) + strlen(path) + 2;
+    char *prefix = tni_alloc(n);
+    if (!prefix) return TN_E_NOMEM;
+    snprintf(prefix, n, "%s%s%s", c->prefix, path, path[0] ? "." : "");
+    if (tni_has_hook(m, TNI_HOOK_STATE_DICT))
+        status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
+    size_t end = strlen(prefix);
+    if (end && prefix[end - 1] == '.') prefix[end - 1] = '\0'; /* a path, no longer a prefix */
+    if (status == TN_OK)
+        status = push_version((block *)c->list, tni_strdup(prefix), tni_state_version(m));
+    tni_free(prefix, n);
+    return status;
+}
+
 static tn_status collect(tn_module *m, const char *path, void *user)
 {
     collector *c = user;
     tn_status status = c->parameters ? collect_kind(c, m, path, TNI_PARAMETER) : TN_OK;
     if (status == TN_OK && c->buffers) status = collect_kind(c, m, path, TNI_BUFFER);
-    return status;
+    return status == TN_OK && c->state ? collect_state(c, m, path) : status;
 }
 
 static tn_list *collected(const char *function, tn_module *m, collector c)
@@ -268,10 +446,16 @@ tn_list *tn_buffers(tn_module *m)
 
 tn_list *tn_state_dict(tn_module *m, const char *prefix)
 {
-    tn_list *list = collected(
-        "tn_state_dict", m,
-        (collector){
-            .prefix = prefix, .parameters = true, .buffers = true, .persistent_only = true });
-    if (list) tni_list_set_version(list, INT32_MAX); /* of every module its present one */
-    return list;
+    return collected("tn_state_dict", m,
+                     (collector){ .prefix = prefix,
+                                  .parameters = true,
+                                  .buffers = true,
+                                  .persistent_only = true,
+                                  .state = true });
+}
+
+tn_list *tni_slot_list(tn_module *m)
+{
+    return collected("tn_load_state_dict", m,
+                     (collector){ .parameters = true, .buffers = true, .persistent_only = true });
 }

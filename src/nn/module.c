@@ -211,6 +211,7 @@ void tn_module_drop(tn_module *m)
                 tn_drop(tni_slot_put(m, slot, TN_NONE));
             tni_strfree(slot->name);
         }
+        tni_hooks_leave(m->state->hooks);
         leave_table(m);
         if (m->state->slot) tni_free(m->state->slot, (size_t)m->state->capacity * sizeof(tni_slot));
         tni_free(m->state, sizeof *m->state);

@@ -21,11 +21,15 @@ typedef struct tni_slot {
     tni_slot_kind kind;
     tn_persistence persistence; /* of a buffer */
     bool frozen;                /* a parameter registered as frozen */
-    int since;                  /* files of a smaller state_version lack it: it is then 0 */
+    int since;                  /* files of a smaller state_version lack it: it then is */
+    double since_value;         /* this everywhere */
+    bool thaw;                  /* requires_grad that a frozen module's parameter gets back */
     tn_tensor *tensor;          /* TN_NONE when absent; unused for a child */
     tn_module *child;           /* TN_NO_MODULE when absent; NULL for tensors */
     size_t field;               /* offset in the struct; 0: no field (there the base lies) */
 } tni_slot;
+
+typedef struct tni_hooks tni_hooks;
 
 /* Lives from tn_module_new to tn_module_done. */
 typedef struct tni_building {
@@ -38,10 +42,12 @@ typedef struct tni_building {
 struct tn_module_state {
     atomic_int refs;
     bool training;
+    bool frozen; /* by tn_module_freeze */
     int n, capacity;
     tni_slot *slot;
     tni_building *building;
-    tn_module *next; /* of those waiting to be freed */
+    tni_hooks *hooks; /* NULL until the first one is registered */
+    tn_module *next;  /* of those waiting to be freed */
 };
 
 /* ---- module.c -------------------------------------------------------------------------------- */
@@ -74,8 +80,13 @@ const char *tni_module_text(const tn_module *m, char *text, size_t size);
 
 /* ---- register.c ------------------------------------------------------------------------------ */
 
-/* Says that a persistent buffer of m is missing in files of a state_version below `since`. */
-void tni_slot_since(tn_module *m, const char *name, int since);
+/* Says that a persistent buffer of m is missing in files of a state_version below `since`: it then
+ * is `value` everywhere. */
+void tni_slot_since(tn_module *m, const char *name, int since, double value);
+/* Another tensor into a tensor slot, trainable or frozen as what it replaces; and whether it fits. */
+tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t);
+tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
+                           const tn_tensor *t);
 /* The module at a dotted path of n bytes; NULL + message naming function. "" is m. */
 tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n);
 
@@ -89,6 +100,29 @@ const void *tni_call_options(const tn_module *self);
 /* The innermost running call's module whose struct holds the address; NULL. */
 tn_module *tni_calling_at(const void *address);
 bool tni_calling(void);
+
+/* ---- hooks.c --------------------------------------------------------------------------------- */
+
+typedef enum tni_hook_kind {
+    TNI_HOOK_FORWARD_PRE,
+    TNI_HOOK_FORWARD,
+    TNI_HOOK_BACKWARD,
+    TNI_HOOK_STATE_DICT,
+    TNI_HOOK_LOAD_PRE,
+    TNI_HOOK_LOAD_POST
+} tni_hook_kind;
+
+typedef tn_status (*tni_forward)(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                                 tn_tensor **out);
+/* forward between the module's hooks. */
+tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                          tni_forward forward);
+bool tni_has_hook(const tn_module *m, tni_hook_kind kind);
+/* Those of state dicts and before loading; prefix: what names of m begin with. */
+tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix);
+tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected);
+/* The module goes; its hooks as soon as no graph refers to them. NULL is ignored. */
+void tni_hooks_leave(tni_hooks *hooks);
 
 /* ---- walk.c ---------------------------------------------------------------------------------- */
 
@@ -114,10 +148,21 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry of a name; NULL (no message) when there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The state_version of what a list holds: lists of tn_state_dict have the present one. Readers of
- * files that recorded one set it; 0 is unknown, and older than any. */
-void tni_list_set_version(tn_list *list, int version);
-int tni_list_version(const tn_list *list);
+/* The i-th recorded state version and its module's path; 0 when there are no more. */
+int tni_list_versions(const tn_list *list, int i, const char **path);
+/* Records the version of a path that has none yet. */
+tn_status tni_list_push_version(tn_list *list, const char *path, int version);
+/* A new list with the same names, tensors and versions. */
+tn_list *tni_list_copy(const tn_list *list);
+/* tn_state_dict without hooks and extra state: what a model's slots hold. */
+tn_list *tni_slot_list(tn_module *m);
+
+/* What extra state is saved under, in its module. */
+#define TNI_EXTRA_STATE "_extra_state"
+static inline int tni_state_version(const tn_module *m)
+{
+    return m->type->state_version ? m->type->state_version : 1;
+}
 
 /* ---- move.c ---------------------------------------------------------------------------------- */
 

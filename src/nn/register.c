@@ -141,8 +141,9 @@ static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
         if (status != TN_OK) return status;
     }
     if (slot->kind == TNI_PARAMETER && !tni_none(t)) {
-        tn_status status = tn_set_requires_grad(t, !slot->frozen);
+        tn_status status = tn_set_requires_grad(t, !slot->frozen && !m->state->frozen);
         if (status != TN_OK) return status;
+        slot->thaw = !slot->frozen;
     }
     retire(tni_slot_put(m, slot, t));
     return TN_OK;
@@ -281,21 +282,28 @@ tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, 
     return status;
 }
 
-void tni_slot_since(tn_module *m, const char *name, int since)
+void tni_slot_since(tn_module *m, const char *name, int since, double value)
 {
     tni_slot *slot = m ? tni_slot_find(m, name, strlen(name)) : NULL;
-    if (slot) slot->since = since;
+    if (!slot) return;
+    slot->since = since;
+    slot->since_value = value;
 }
 
-/* Another tensor in a slot: a parameter stays trainable or frozen as it was. */
-static tn_status assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
+tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
+                           const tn_tensor *t)
+{
+    return check_value(function, m, slot->name, slot->kind, slot->frozen, t);
+}
+
+tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     if (slot->kind == TNI_CHILD)
         return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer",
                          function, slot->name, m->type->name);
-    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor))
+    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
         slot->frozen = !slot->tensor->requires_grad;
-    tn_status status = check_value(function, m, slot->name, slot->kind, slot->frozen, t);
+    tn_status status = tni_slot_accepts(function, m, slot, t);
     return status == TN_OK ? put(m, slot, t) : status;
 }
 
@@ -307,7 +315,7 @@ tn_status tn_assign(tn_tensor **field, tn_tensor *t)
     for (int i = 0; m && i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
         if (slot->field == (size_t)((uintptr_t)field - (uintptr_t)m))
-            return assign("tn_assign", m, slot, t);
+            return tni_slot_assign("tn_assign", m, slot, t);
     }
     return tni_error(TN_E_NAME,
                      "tn_assign: no registered slot%s%s has this field: want the address of a "
@@ -411,5 +419,5 @@ tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t)
 {
     tn_module *owner = NULL;
     tni_slot *slot = find_tensor("tn_module_set", m, path, &owner);
-    return slot ? assign("tn_module_set", owner, slot, t) : tni_pending();
+    return slot ? tni_slot_assign("tn_module_set", owner, slot, t) : tni_pending();
 }

@@ -1,9 +1,10 @@
 /*
  * state.c - loading a state: everything is compared and staged before the first byte moves.
  *
- * What is compared is the list tn_state_dict gives, name by name. A slot that files of an older
- * state_version lack (BatchNorm's counter, version 2) is supplied as 0 for a list that is older, or
- * that does not say how old it is.
+ * What is compared is what the model's slots hold, name by name. A slot that lists of an older
+ * state_version lack (BatchNorm's counter, version 2) is supplied for a list that is older, or that
+ * does not say how old it is. Where a user's code follows the copies (extra state, post-hooks),
+ * the old values are kept until it has had its say.
  */
 #include "nn/module.h"
 
@@ -29,17 +30,26 @@ static void add_text(line *l, const char *separator, const char *format, ...)
     if (l->n >= room) strcat(l->text, "...");
 }
 
-/* One copy to be made: into target, from source (TN_NONE: zero). */
+/* One copy to be made: into the tensor of an entry of the model, from source (TN_NONE: value
+ * everywhere); or, assigning, source takes its place. */
 typedef struct step {
+    const tn_entry *entry;
     tn_tensor *target, *source;
+    double value;
+    tn_tensor *backup; /* what to put back when loading fails after all */
 } step;
 
 typedef struct plan {
     tn_load_options options;
+    tn_module *root;
+    tn_list *model;                /* what the slots hold */
+    tn_list *state;                /* the caller's list, renamed and as the hooks left it */
+    tn_list *missing, *unexpected; /* names, with TN_NONE */
     step *steps;
     int n;
     int loaded;
-    line missing, unexpected, mismatched, wrong_dtype, cast;
+    bool may_fail_late; /* hooks or extra state follow the copies */
+    line mismatched, wrong_dtype, cast, tied;
 } plan;
 
 static tni_slot *slot_of(const tn_entry *e)
@@ -65,7 +75,7 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
                  e->name, tni_shape_text(&source->shape), tni_shape_text(&t->shape));
         return;
     }
-    if (t->dtype != source->dtype) {
+    if (t->dtype != source->dtype && !p->options.assign) {
         bool floats = tn_dtype_is_float(t->dtype) && tn_dtype_is_float(source->dtype);
         if (!floats || !p->options.cast) {
             add_text(&p->wrong_dtype, "\n",
@@ -77,32 +87,63 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
         add_text(&p->cast, ", ", "%s (%s to %s)", e->name, tn_dtype_name(source->dtype),
                  tn_dtype_name(t->dtype));
     }
-    p->steps[p->n++] = (step){ t, source };
+    p->steps[p->n++] = (step){ e, t, source, 0, NULL };
     p->loaded++;
 }
 
-static void compare_all(plan *p, const tn_list *model, const tn_list *state)
+/* The state version that the list has for the module of e. */
+static int version_of(const plan *p, const tn_entry *e)
 {
-    for (int i = 0; i < model->n; i++) {
-        const tn_entry *e = &model->entry[i];
-        const tn_entry *from = tni_list_find(state, e->name);
-        if (from)
-            compare(p, e, from->tensor);
-        else if (slot_of(e)->since > tni_list_version(state))
-            p->steps[p->n++] = (step){ e->tensor, TN_NONE };
-        else
-            add_text(&p->missing, ", ", "\"%s\"", e->name);
-    }
-    for (int i = 0; i < state->n; i++)
-        if (!tni_list_find(model, state->entry[i].name))
-            add_text(&p->unexpected, ", ", "\"%s\"", state->entry[i].name);
+    const char *dot = strrchr(e->name, '.');
+    char path[1025];
+    size_t n = dot ? (size_t)(dot - e->name) : 0;
+    if (n >= sizeof path) return 0;
+    memcpy(path, e->name, n);
+    path[n] = '\0';
+    return tn_list_version(p->state, path);
 }
 
-static tn_status verdict(const plan *p, const tn_module *m)
+static tn_status compare_all(plan *p)
+{
+    tni_map given = { 0 };
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < p->model->n; i++) {
+        const tn_entry *e = &p->model->entry[i];
+        if (!tni_list_find(p->state, e->name)) continue;
+        if (tni_map_put(&given, e->tensor, e->tensor) < 0) status = TN_E_NOMEM;
+    }
+    for (int i = 0; status == TN_OK && i < p->model->n; i++) {
+        const tn_entry *e = &p->model->entry[i];
+        const tn_entry *from = tni_list_find(p->state, e->name);
+        if (from)
+            compare(p, e, from->tensor);
+        else if (tni_map_get(&given, e->tensor)) /* under another of its names */
+            add_text(&p->tied, ", ", "\"%s\"", e->name);
+        else if (slot_of(e)->since > version_of(p, e))
+            p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot_of(e)->since_value, NULL };
+        else
+            status = tn_list_set(p->missing, e->name, TN_NONE);
+    }
+    for (int i = 0; status == TN_OK && i < p->state->n; i++)
+        if (!tni_list_find(p->model, p->state->entry[i].name))
+            status = tn_list_set(p->unexpected, p->state->entry[i].name, TN_NONE);
+    tni_map_free(&given);
+    return status;
+}
+
+static void join_names(line *l, const tn_list *names)
+{
+    for (int i = 0; i < names->n; i++) add_text(l, ", ", "\"%s\"", names->entry[i].name);
+}
+
+static tn_status verdict(const plan *p)
 {
     bool strict = !p->options.non_strict;
-    const line *missing = &p->missing, *unexpected = &p->unexpected, *shapes = &p->mismatched;
-    bool names = strict && (missing->count || unexpected->count);
+    line missing = { 0 }, unexpected = { 0 };
+    const line *shapes = &p->mismatched;
+    if (strict) join_names(&missing, p->missing);
+    if (strict) join_names(&unexpected, p->unexpected);
+    bool names = missing.count || unexpected.count;
     bool sizes = shapes->count && !p->options.skip_mismatched;
     if (!names && !sizes && !p->wrong_dtype.count) return TN_OK;
     return tni_error(
@@ -110,29 +151,34 @@ static tn_status verdict(const plan *p, const tn_module *m)
         : sizes ? TN_E_SHAPE
                 : TN_E_DTYPE,
         "tn_load_state_dict: %s: the list does not fit, nothing was changed%s%s%s%s%s%s%s%s",
-        m->type->name, strict && missing->count ? "\n  missing: " : "", strict ? missing->text : "",
-        strict && unexpected->count ? "\n  unexpected: " : "", strict ? unexpected->text : "",
-        sizes ? "\n" : "", sizes ? shapes->text : "", p->wrong_dtype.count ? "\n" : "",
-        p->wrong_dtype.text);
+        p->root->type->name, missing.count ? "\n  missing: " : "", missing.text,
+        unexpected.count ? "\n  unexpected: " : "", unexpected.text, sizes ? "\n" : "",
+        sizes ? shapes->text : "", p->wrong_dtype.count ? "\n" : "", p->wrong_dtype.text);
 }
 
 static void fill_report(const plan *p, tn_load_report *r)
 {
     size_t n = 0;
+    line missing = { 0 }, unexpected = { 0 };
+    if (p->missing) join_names(&missing, p->missing);
+    if (p->unexpected) join_names(&unexpected, p->unexpected);
     const struct {
         const char *title;
         const line *line;
     } part[] = {
-        { "missing: ", &p->missing },
-        { "unexpected: ", &p->unexpected },
+        { "missing: ", &missing },
+        { "unexpected: ", &unexpected },
         { "mismatched:\n", &p->mismatched },
+        { "mismatched:\n", &p->wrong_dtype },
         { "cast: ", &p->cast },
+        { "tied: ", &p->tied },
     };
     *r = (tn_load_report){ .loaded = p->loaded,
-                           .missing = p->missing.count,
-                           .unexpected = p->unexpected.count,
-                           .mismatched = p->mismatched.count,
-                           .cast = p->cast.count };
+                           .missing = missing.count,
+                           .unexpected = unexpected.count,
+                           .mismatched = p->mismatched.count + p->wrong_dtype.count,
+                           .cast = p->cast.count,
+                           .tied = p->tied.count };
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         if (!part[i].line->count || n >= sizeof r->text - 1) continue;
         n += (size_t)snprintf(r->text + n, sizeof r->text - n, "%s%s\n", part[i].title,
@@ -140,9 +186,73 @@ static void fill_report(const plan *p, tn_load_report *r)
     }
 }
 
-/* The source as the target's dtype, shape and device, in memory that no copy will write to. */
-static tn_tensor *staged(const step *s, const tni_map *written)
+/* ---- the caller's list as the model will see it ---------------------------------------------- */
+
+static tn_status rename_all(plan *p, const tn_list *from)
 {
+    const tn_load_options *o = &p->options;
+    for (int i = 0; i < from->n; i++) {
+        char name[1025] = "";
+        const tn_entry *e = &from->entry[i];
+        if (!o->rename(e->name, name, sizeof name, o->user)) continue;
+        if (!memchr(name, '\0', sizeof name) || !name[0] || tni_list_find(p->state, name))
+            return tni_error(TN_E_NAME,
+                             "tn_load_state_dict: rename made \"%.200s\" of \"%s\": want a name "
+                             "of 1 to 1,024 bytes that no other entry has",
+                             name, e->name);
+        tn_status status = tni_list_push(p->state, "", "", name, *e);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static tn_status load_pre(tn_module *m, const char *path, void *user)
+{
+    plan *p = user;
+    char prefix[1026];
+    if (!tni_has_hook(m, TNI_HOOK_LOAD_PRE)) return TN_OK;
+    snprintf(prefix, sizeof prefix, "%s%s", path, path[0] ? "." : "");
+    return tni_run_state_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix);
+}
+
+static tn_status load_post(tn_module *m, const char *path, void *user)
+{
+    plan *p = user;
+    (void)path;
+    return tni_run_load_post_hooks(m, p->missing, p->unexpected);
+}
+
+/* The name of m's extra state in a list. */
+static const char *extra_name(const char *path, char *name, size_t size)
+{
+    snprintf(name, size, "%s%s" TNI_EXTRA_STATE, path, path[0] ? "." : "");
+    return name;
+}
+
+/* Compares names of extra state; notes whether anything follows the copies. */
+static tn_status compare_late(tn_module *m, const char *path, void *user)
+{
+    plan *p = user;
+    char name[1100];
+    p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST);
+    if (!m->type->set_extra_state) return TN_OK;
+    p->may_fail_late = true;
+    if (!tn_list_has(p->state, extra_name(path, name, sizeof name)))
+        return tn_list_set(p->missing, name, TN_NONE);
+    if (tn_list_has(p->unexpected, name)) return tn_list_remove(p->unexpected, name);
+    return TN_OK;
+}
+
+/* The source as the target's dtype, shape and device, in memory that no copy will write to. */
+static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
+{
+    if (p->options.assign) {
+        tn_tensor *own = tn_detach(tn_reshape(s->source, s->target->shape));
+        const tn_entry *e = s->entry;
+        return own && tni_slot_accepts("tn_load_state_dict", e->owner, slot_of(e), own) == TN_OK
+                   ? own
+                   : NULL;
+    }
     tn_tensor *y = tn_to_dtype(s->source, s->target->dtype);
     y = tn_to(y, s->target->storage->device);
     if (y && y->shape.rank != s->target->shape.rank) y = tn_reshape(y, s->target->shape);
@@ -159,10 +269,23 @@ static tn_status stage_all(plan *p)
     for (int i = 0; i < p->n && status == TN_OK; i++) {
         step *s = &p->steps[i];
         if (tni_none(s->source)) continue;
-        s->source = staged(s, &written);
+        s->source = staged(p, s, &written);
         if (!s->source) status = tni_pending();
     }
     tni_map_free(&written);
+    return status;
+}
+
+/* In every slot that held `from`, so that ties hold. */
+static tn_status take_place(const plan *p, const tn_tensor *from, tn_tensor *to)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < p->model->n; i++) {
+        const tn_entry *e = &p->model->entry[i];
+        tni_slot *slot = slot_of(e);
+        if (slot->tensor == from)
+            status = tni_slot_assign("tn_load_state_dict", e->owner, slot, to);
+    }
     return status;
 }
 
@@ -172,7 +295,9 @@ static tn_status copy_all(const plan *p)
         const step *s = &p->steps[i];
         tn_status status = TN_OK;
         if (tni_none(s->source))
-            status = tn_zero_(s->target);
+            status = tn_fill_(s->target, s->value);
+        else if (p->options.assign)
+            status = take_place(p, s->target, s->source);
         else if (s->source != s->target)
             status = tn_copy_(s->target, s->source);
         if (status != TN_OK) return status;
@@ -180,19 +305,89 @@ static tn_status copy_all(const plan *p)
     return TN_OK;
 }
 
-static tn_status load(tn_module *m, const tn_list *state, plan *p, tn_load_report *report)
+/* ---- what follows the copies, and may undo them ----------------------------------------------- */
+
+/* What modules had as extra state, under its name. */
+static tn_status backup_extra(tn_module *m, const char *path, void *user)
 {
-    tn_list *model = tn_state_dict(m, "");
-    if (!model) return tni_pending();
-    size_t nbytes = TNI_MAX((size_t)model->n, 1) * sizeof(step);
+    char name[1100];
+    if (!m->type->set_extra_state || !m->type->extra_state) return TN_OK;
+    tn_tensor *t = m->type->extra_state(m);
+    return t ? tn_list_set(user, extra_name(path, name, sizeof name), t) : tni_pending();
+}
+
+static tn_status set_extra(tn_module *m, const char *path, void *user)
+{
+    char name[1100];
+    const tn_entry *e = NULL;
+    if (m->type->set_extra_state) e = tni_list_find(user, extra_name(path, name, sizeof name));
+    return e ? m->type->set_extra_state(m, e->tensor) : TN_OK;
+}
+
+static tn_status backup_tensors(plan *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        bool stays = p->options.assign && !tni_none(p->steps[i].source);
+        p->steps[i].backup = stays ? p->steps[i].target : tn_clone(p->steps[i].target);
+        if (!p->steps[i].backup) return tni_pending();
+    }
+    return TN_OK;
+}
+
+/* The message of what failed stays. */
+static void put_back(const plan *p, tn_list *extra)
+{
+    char text[2048];
+    tn_status status = tn_error_status();
+    snprintf(text, sizeof text, "%s", tn_error());
+    for (int i = 0; i < p->n; i++) {
+        const step *s = &p->steps[i];
+        if (s->backup == s->target)
+            take_place(p, s->source, s->target);
+        else
+            tn_copy_(s->target, s->backup);
+    }
+    tni_walk(p->root, TNI_EVERY, set_extra, NULL, extra);
+    tni_error(status, "%s", text);
+}
+
+static tn_status copy_and_follow(plan *p)
+{
+    if (!p->may_fail_late) {
+        tn_status status = verdict(p);
+        return status == TN_OK ? copy_all(p) : status;
+    }
+    tn_list *extra = tn_list_new();
+    tn_status status = extra ? backup_tensors(p) : TN_E_NOMEM;
+    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, backup_extra, NULL, extra);
+    if (status != TN_OK) return status;
+    status = copy_all(p);
+    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, set_extra, NULL, p->state);
+    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, NULL, load_post, p);
+    if (status == TN_OK) status = verdict(p);
+    if (status != TN_OK) put_back(p, extra);
+    return status;
+}
+
+static tn_status load(plan *p, const tn_list *from)
+{
+    p->missing = tn_list_new();
+    p->unexpected = tn_list_new();
+    p->model = tni_slot_list(p->root);
+    p->state = p->options.rename ? tn_list_new() : tni_list_copy(from);
+    if (!p->missing || !p->unexpected || !p->model || !p->state) return tni_pending();
+    tn_status status = p->options.rename ? rename_all(p, from) : TN_OK;
+    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, load_pre, NULL, p);
+    if (status != TN_OK) return status;
+    size_t nbytes = TNI_MAX((size_t)p->model->n, 1) * sizeof(step);
     p->steps = tni_alloc(nbytes);
     if (!p->steps) return TN_E_NOMEM;
-    compare_all(p, model, state);
-    tn_status status = verdict(p, m);
+    status = compare_all(p);
+    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, compare_late, NULL, p);
+    bool fits = p->options.skip_mismatched || !p->mismatched.count;
+    if (status == TN_OK && (!fits || p->wrong_dtype.count)) status = verdict(p);
     if (status == TN_OK) status = stage_all(p);
-    if (status == TN_OK) status = copy_all(p);
-    if (status != TN_OK) p->loaded = 0;
-    if (report) fill_report(p, report);
+    if (status == TN_OK) status = copy_and_follow(p);
     tni_free(p->steps, nbytes);
     return status;
 }
@@ -206,10 +401,13 @@ tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options
     plan *p = tni_calloc(sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->options = o;
+    p->root = m;
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD {
-        status = scope.depth < 0 ? TN_E_NOMEM : load(m, state, p, report);
+        status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
     }
+    if (status != TN_OK) p->loaded = 0;
+    if (report) fill_report(p, report);
     tn_scope_end(scope);
     tni_free(p, sizeof *p);
     return status;

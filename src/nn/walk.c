@@ -207,28 +207,7 @@ tn_status tn_eval(tn_module *m)
 
 bool tn_training(const tn_module *m)
 {
-    return m && m->state && m->state->training;
-}
-
-static tn_status set_requires_grad(tn_module *m, const char *path, void *user)
-{
-    (void)path;
-    for (int i = 0; i < m->state->n; i++) {
-        tni_slot *slot = &m->state->slot[i];
-        bool on = *(const bool *)user;
-        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
-        on = on && tn_dtype_is_float(slot->tensor->dtype);
-        tn_status status = tn_set_requires_grad(slot->tensor, on);
-        if (status != TN_OK) return status;
-        slot->frozen = !on;
-    }
-    return TN_OK;
-}
-
-tn_status tn_module_requires_grad(tn_module *m, bool on)
-{
-    tn_status status = tni_module_check("tn_module_requires_grad", m);
-    return status == TN_OK ? tni_walk(m, TNI_ONCE, set_requires_grad, NULL, &on) : status;
+    return m && m->state && m->state->training && !m->state->frozen;
 }
 
 static tn_status clear_gradients(tn_module *m, const char *path, void *user)

@@ -3,7 +3,7 @@
  *
  * By norm: total = (sum_i |g_i|_p^p)^(1/p), every gradient times min(1, max_norm / (total + 1e-6)).
  * The norm of each tensor is taken by the kernel, the total in double in the order of the list, so
- * the bits do not depend on threads.
+ * the bits do not depend on threads. The host waits once, for all norms.
  *
  * Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013), algorithm
  * 1; the 1e-6 is PyTorch's.
@@ -12,6 +12,7 @@
 
 #include "autograd/op.h"
 #include "optim/optim.h"
+#include "tensor/formulas.h"
 
 static tn_tensor *gradient_of(const tn_entry *e)
 {
@@ -19,25 +20,80 @@ static tn_tensor *gradient_of(const tn_entry *e)
     return t && !tni_none(t) && t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
 }
 
+/* The gradient of entry i, unless it is empty. */
+static tn_tensor *nonempty(const tn_list *parameters, int i)
+{
+    tn_tensor *g = gradient_of(&parameters->entry[i]);
+    return g && tni_shape_numel(&g->shape) > 0 ? g : NULL;
+}
+
+/* Whether cells takes g's norm: it lives there, and eight bytes hold a number of its dtype. */
+static bool fits(const tn_tensor *g, const tn_tensor *cells)
+{
+    return tni_backend_of(g) == tni_backend_of(cells) && (g->dtype == TN_F32 || g->dtype == TN_F64);
+}
+
+/* g's norm into a cell, in g's dtype: nobody waits for it. */
+static tn_status norm_into(char *cell, const tn_tensor *g, double p)
+{
+    tni_array x = tni_array_of(g);
+    tni_array y = { .data = cell, .dtype = g->dtype, .rank = x.rank };
+    for (int d = 0; d < x.rank; d++) y.size[d] = y.stride[d] = 1;
+    if (!tni_backend_of(g)->reduce)
+        return tni_error(TN_E_UNSUPPORTED, "tn_clip_grad_norm: backend %s has no kernel reduce",
+                         tni_backend_of(g)->name);
+    return tni_backend_of(g)->reduce(TNI_R_norm, &y, &x, &p);
+}
+
+static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
+{
+    float single;
+    if (!in_cell) return tn_item(tn_norm(g, p, NULL, 0, false));
+    if (g->dtype == TN_F64) return *cell;
+    memcpy(&single, cell, sizeof single);
+    return (double)single;
+}
+
+/* The norms go to cells (one per entry, where the first gradient lives) and from there to host in one
+ * copy; those that cells does not take are read one by one. */
+static tn_status add_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host,
+                           double *total)
+{
+    size_t nbytes = (size_t)parameters->n * sizeof *host;
+    tn_status status = TN_OK;
+    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+        tn_tensor *g = nonempty(parameters, i);
+        if (g && fits(g, cells))
+            status = norm_into((char *)tni_data(cells) + (size_t)i * sizeof *host, g, p);
+    }
+    if (status == TN_OK) status = tni_backend_of(cells)->download(host, tni_data(cells), nbytes);
+    uint64_t errors = tni_error_count;
+    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+        tn_tensor *g = nonempty(parameters, i);
+        if (!g) continue;
+        double v = norm_of(g, &host[i], p, fits(g, cells));
+        if (tni_error_count != errors) return tni_pending();
+        if (isinf(p)) /* a NaN stays: no comparison with it holds */
+            *total = isnan(v) || v > *total ? v : *total;
+        else
+            *total += p == 2 ? v * v : pow(v, p);
+    }
+    return status;
+}
+
 /* The joint p-norm; NaN with *status set when a kernel failed. */
 static double joint_norm(const tn_list *parameters, double p, tn_status *status)
 {
+    const tn_tensor *first = NULL;
     double total = 0;
-    for (int i = 0; i < parameters->n; i++) {
-        tn_tensor *g = gradient_of(&parameters->entry[i]);
-        if (!g || tni_shape_numel(&g->shape) == 0) continue;
-        tn_tensor *norm = tn_norm(g, p, NULL, 0, false);
-        if (!norm) {
-            *status = tni_pending();
-            return NAN;
-        }
-        double v = tn_item(norm);
-        if (isinf(p))
-            total =
-                isnan(v) || v > total ? v : total; /* a NaN stays: no comparison with it holds */
-        else
-            total += p == 2 ? v * v : pow(v, p);
-    }
+    size_t nbytes = (size_t)parameters->n * sizeof total;
+    for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
+    if (!first) return 0;
+    tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
+    double *host = cells ? tni_alloc(nbytes) : NULL;
+    *status = host ? add_norms(parameters, p, cells, host, &total) : tni_pending();
+    if (host) tni_free(host, nbytes);
+    if (*status != TN_OK) return NAN;
     if (isinf(p)) return total;
     return p == 2 ? sqrt(total) : pow(total, 1 / p);
 }

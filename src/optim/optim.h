@@ -74,6 +74,16 @@ tni_scheduler_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
 void tni_scheduler_commit(tn_scheduler *s, tni_scheduler_staged *staged);
 void tni_scheduler_discard(tni_scheduler_staged *staged);
 
+/* What a gradient scaler's file holds; staging compares and changes nothing but *staged. */
+typedef struct tni_scaler_state {
+    double scale, growth, backoff;
+    int64_t interval;
+    int64_t good;    /* updates in a row without a skipped step */
+    int64_t skipped; /* steps, ever */
+} tni_scaler_state;
+tn_status tni_scaler_stage(const tn_grad_scaler *s, const tn_list *state, tni_scaler_state *staged);
+void tni_scaler_commit(tn_grad_scaler *s, const tni_scaler_state *staged);
+
 /* Names that do not fit, collected before one message is made of them (report.c). */
 typedef struct tni_report {
     int n[3];

@@ -12,7 +12,7 @@
 #include "tensor/internal.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const tni_backend *cuda;
+static const tni_cuda_module *cuda;
 static char why[512];
 
 tn_device tn_cpu(void)
@@ -43,9 +43,14 @@ static void *open_beside(const char *folder)
     return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
+static const char *op_running(void)
+{
+    return tni_op_running;
+}
+
 static void open_cuda(void)
 {
-    static const tni_host host = {.fail = tni_error};
+    static const tni_host host = {.fail = tni_error, .op = op_running};
     const char *wish = getenv("TN_CUDA_MODULE");
     void *module, *symbol;
     tni_cuda_open open;
@@ -88,8 +93,59 @@ const tni_backend *tni_backend_for(tn_device device)
 {
     if (device.type == TN_CPU)
         return tni_cpu_backend();
+    if (!tn_cuda_available())
+        return tni_fail(TN_E_DEVICE, "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
+                        device.index, tn_cuda_why());
+    if (device.index != 0)
+        return tni_fail(TN_E_DEVICE, "device cuda:%d: %d found, and a process uses the first: want "
+                        "tn_cuda(0), CUDA_VISIBLE_DEVICES in the environment for another one",
+                        device.index, cuda->devices);
+    return &cuda->backend;
+}
+
+/* ---- what only GPUs have ------------------------------------------------------------------------ */
+
+int tn_cuda_device_count(void)
+{
+    return tn_cuda_available() ? cuda->devices : 0;
+}
+
+tn_status tn_cuda_get_properties(int index, tn_cuda_properties *properties)
+{
+    if (!properties)
+        return tni_poison("tn_cuda_get_properties", "properties");
+    if (!tn_cuda_available())
+        return tni_error(TN_E_DEVICE, "tn_cuda_get_properties: device %d: %s", index, tn_cuda_why());
+    return cuda->properties(index, properties);
+}
+
+tn_cuda_memory_stats tn_cuda_memory(void)
+{
+    tn_cuda_memory_stats stats = {0};
+
+    if (tn_cuda_available() && cuda->memory(&stats) != TN_OK)
+        stats = (tn_cuda_memory_stats){0};
+    return stats;
+}
+
+void tn_cuda_memory_reset_peak(void)
+{
     if (tn_cuda_available())
-        return cuda;
-    return tni_fail(TN_E_DEVICE, "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
-                    device.index, tn_cuda_why());
+        cuda->memory_reset_peak();
+}
+
+void tn_cuda_memory_trim(void)
+{
+    if (tn_cuda_available())
+        cuda->memory_trim();
+}
+
+tn_status tn_cuda_synchronize(void)
+{
+    return tn_cuda_available() ? cuda->backend.synchronize() : TN_OK;
+}
+
+tn_status tn_allow_tf32(bool allow)
+{
+    return tn_cuda_available() ? cuda->allow_tf32(allow) : TN_OK;
 }

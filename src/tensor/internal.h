@@ -38,6 +38,8 @@ tn_status tni_poison(const char *function, const char *argument);
 extern _Thread_local void (*tni_error_context)(char *buffer, size_t size);
 /* Errors made by this thread so far: tells a new one from one that is still pending. */
 extern _Thread_local uint64_t tni_error_count;
+/* The op whose forward runs in this thread, or NULL: for messages that a backend gives later. */
+extern _Thread_local const char *tni_op_running;
 /* TN_OK, or what is pending: for functions whose callee already set the message. */
 tn_status tni_pending(void);
 
@@ -97,7 +99,12 @@ typedef struct tni_spec {
     int64_t offset;
 } tni_spec;
 
-/* product of sizes; -1 when it overflows int64 or a size is negative */
+/* Unless NULL, told of every handle that this thread makes: a report sets it, to tell what a run made
+ * from what was there. */
+extern _Thread_local void (*tni_handle_made)(const tn_tensor *t)
+    __attribute__((tls_model("initial-exec")));
+
+/* product of sizes; -1 when it overflows int64 (sizes of 0 taken as 1) or a size is negative */
 int64_t tni_shape_numel(const tn_shape *shape);
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b);
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);

@@ -10,7 +10,8 @@
  *   - sizes may be 0 anywhere; n is never a multiple of anything
  *   - "dense" arrays are row-major without gaps; others may have any strides, 0 and negative excluded
  *     except 0 from expand
- *   - real: f32 or f64, all real arrays of one call of one dtype unless said
+ *   - real: f32 or f64, all real arrays of one call of one dtype unless said. gemm, conv2d and its
+ *     gradients, attention and its gradient, dropout: bf16 and f16 too, sums kept in f32, rounded once
  */
 #ifndef TNI_KERNELS_H
 #define TNI_KERNELS_H
@@ -63,7 +64,7 @@ typedef struct tni_pool2d {
 } tni_pool2d;
 
 /* q,k,v,y as [B, H, T, D] views of any strides whose last axis has stride 1 (batch axes merged to two).
- * lse [B, H, T] dense, always f32 for f32 inputs, f64 for f64: log-sum-exp of the scaled, masked scores.
+ * lse [B, H, T] dense, f64 for f64 inputs, else f32: log-sum-exp of the scaled, masked scores.
  * mask: data NULL when absent; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts. */
 typedef struct tni_attention {
     tni_array q, k, v, y, lse, mask;
@@ -94,6 +95,7 @@ typedef struct tni_optim_args {
 /* What a backend gets from the core. */
 typedef struct tni_host {
     tn_status (*fail)(tn_status status, const char *format, ...);
+    const char *(*op)(void); /* name of the op whose kernels this thread calls now, or NULL */
 } tni_host;
 
 typedef struct tni_backend {
@@ -179,6 +181,9 @@ typedef struct tni_backend {
 
     /* -- random: element i of the dense array uses Philox counter offset + i / 4, word i % 4 -- */
     tn_status (*dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed, uint64_t offset);
+    /* y dense real, by the backend's own generator: uniform in [0, 1) or standard normal. The CPU's is the
+     * default generator; others take seed and offset, and from there on n / 2 + 1 counters */
+    tn_status (*random)(const tni_array *y, bool normal, uint64_t seed, uint64_t offset);
 
     /* -- optimizers: all tensors in one pass -- */
     tn_status (*optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n);

@@ -30,7 +30,8 @@ typedef struct tni_optim_scalars {
 static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o,
                                                      const tni_optim_tensor *t)
 {
-    tni_optim_scalars s = { 0 };
+    tni_optim_scalars s;
+    memset(&s, 0, sizeof s);
     s.wd = t->weight_decay;
     s.a = o->beta1;
     s.one_minus_a = 1.0 - (o->kind == TNI_SGD ? o->beta2 : o->beta1);

@@ -212,6 +212,59 @@ tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
     return fill(t, draw_normals, (double[]){mean, deviation});
 }
 
+tn_status tni_random_draw(const tni_array *y, bool normal)
+{
+    static const double unit[] = {0.0, 1.0};
+    tn_generator *g = tn_default_generator();
+    int64_t n = 1;
+
+    for (int d = 0; d < y->rank; d++)
+        n *= y->size[d];
+    tni_generator_lock(g);
+    (normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
+    tni_generator_unlock(g);
+    return TN_OK;
+}
+
+/* Drawn where the device is, in f32 or f64, then cast. */
+static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype, tn_device device)
+{
+    tn_dtype real = dtype == TN_F64 ? TN_F64 : TN_F32;
+    uint64_t seed = 0, offset = 0;
+
+    if (!tn_dtype_is_float(dtype))
+        return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
+    tn_tensor *t = tni_new_dense(shape, real, device);
+    if (!t || tni_shape_numel(&shape) == 0)
+        return t ? tni_new_dense(shape, dtype, device) : NULL;
+    const tni_backend *backend = tni_backend_of(t);
+    if (!backend->random)
+        return tni_fail(TN_E_UNSUPPORTED, "%s: backend %s has no kernel random", f, backend->name);
+    tni_array to = tni_array_of(t);
+    if (device.type != TN_CPU) /* half as many counters as numbers serve every dtype */
+        tni_philox_take((uint64_t)tni_shape_numel(&shape) / 2 + 1, &seed, &offset);
+    if (backend->random(&to, normal, seed, offset) != TN_OK)
+        return NULL;
+    if (dtype == real)
+        return t;
+    tn_tensor *cast = tni_new_dense(shape, dtype, device);
+    if (!cast)
+        return NULL;
+    tni_array from = to;
+    to = tni_array_of(cast);
+    return backend->copy(&to, &from) == TN_OK ? cast : NULL;
+}
+
+tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device)
+{
+    return drawn("tn_rand_as", shape, false, dtype, device);
+}
+
+tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
+{
+    return drawn("tn_randn_as", shape, true, dtype, device);
+}
+
 static tn_tensor *filled(tn_shape shape, draw draw, double a, double b)
 {
     tn_tensor *t = tni_new_dense(shape, tn_default_dtype(), tn_cpu());

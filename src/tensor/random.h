@@ -46,5 +46,7 @@ void tni_generator_unlock(const tn_generator *g);
  * t is floating. Guards and versions are the caller's. */
 tn_status tni_random_uniform(tn_tensor *t, double low, double high);
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation);
+/* Into a dense real array of the CPU: uniform in [0, 1) or standard normal. */
+tn_status tni_random_draw(const tni_array *y, bool normal);
 
 #endif

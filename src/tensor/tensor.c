@@ -10,6 +10,8 @@
 
 tn_tensor tn_none_object;
 
+_Thread_local void (*tni_handle_made)(const tn_tensor *t) __attribute__((tls_model("initial-exec")));
+
 static atomic_llong live;
 
 void tni_count_data(size_t nbytes); /* alloc.c */
@@ -44,12 +46,11 @@ int64_t tni_shape_numel(const tn_shape *shape)
     }
     if (shape->rank < 0)
         return -1;
-    if (zero)
-        return 0;
+    /* without elements too: strides are products of the other sizes */
     for (int i = 0; i < shape->rank; i++)
-        if (__builtin_mul_overflow(n, shape->size[i], &n))
+        if (__builtin_mul_overflow(n, TNI_MAX(shape->size[i], 1), &n))
             return -1;
-    return n;
+    return zero ? 0 : n;
 }
 
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
@@ -205,6 +206,8 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
         t->offset = 0;
     }
     atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    if (TNI_UNLIKELY(tni_handle_made))
+        tni_handle_made(t);
     return t;
 }
 

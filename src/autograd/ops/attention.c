@@ -128,7 +128,7 @@ static tn_status attention_shape(tni_call *c)
     lay_out_like(q, &c->out_spec[0]);
     if (c->recorded) {
         c->n_saved = 1; /* log-sum-exp of every row */
-        c->saved_spec[0].dtype = q->dtype;
+        c->saved_spec[0].dtype = q->dtype == TN_F64 ? TN_F64 : TN_F32;
         c->saved_spec[0].shape = q->shape;
         c->saved_spec[0].shape.rank = rank - 1;
     }
@@ -253,6 +253,7 @@ const tn_op tni_op_attention = {
     .formula = "y = softmax(scale q k^T + mask) v",
     .arity = 4,
     .optional = 1u << 3,
+    .autocast = TNI_CAST_LOW,
     .reads = {READS, READS, READS, 0},
     .shape = attention_shape,
     .forward = attention_forward,

@@ -202,7 +202,7 @@ static tn_status lerp_backward(tni_grad *g)
     F(sub, "y = a - b", 0, 0, sub_backward)                                                        \
     F(mul, "y = a b", B, A, mul_backward)                                                          \
     F(div, "y = a / b", B, B | TNI_Y, div_backward)                                                \
-    F(pow, "y = a^b", A | B, A | B | TNI_Y, pow_backward)                                          \
+    F(pow, "y = a^b", A | B, A | B | TNI_Y, pow_backward) /* steep: f32 inside tn_set_autocast */  \
     F(minimum, "y = min(a, b)", A | B, A | B, extreme_backward)                                    \
     F(maximum, "y = max(a, b)", A | B, A | B, extreme_backward)                                    \
     F(lerp, "y = a + w (b - a)", 0, 0, lerp_backward)
@@ -213,6 +213,7 @@ static tn_status lerp_backward(tni_grad *g)
                 .formula = formula_,                                                               \
                 .arity = 2,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = TNI_B_##name_ == TNI_B_pow ? TNI_CAST_F32 : TNI_CAST_AUTO,             \
                 .reads = { reads_a, reads_b },                                                     \
                 .shape = promoting_shape,                                                          \
                 .forward = tni_binary_forward,                                                     \

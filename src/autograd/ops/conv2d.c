@@ -137,6 +137,7 @@ const tn_op tni_op_conv2d = {
     .formula = "y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c,i*stride+r*dilation-padding,...]",
     .arity = 3,
     .optional = 1u << 2,
+    .autocast = TNI_CAST_LOW,
     .reads = {TNI_X(1), TNI_X(0), 0},
     .shape = conv2d_shape,
     .forward = conv2d_forward,

@@ -329,8 +329,14 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
                         "tn_cross_entropy: logits or target is TN_NONE: want tensors");
     }
     tn_scope scope = tn_scope_begin();
-    tn_tensor *loss = tn_dtype_is_float(target->dtype) ? probabilities(logits, target, &o)
-                                                       : class_ids(logits, target, &o);
+    tn_tensor *loss = NULL;
+    logits = tni_autocast_f32(logits);
+    target = tni_autocast_f32(target);
+    o.weight = tni_autocast_f32(rows_weight(&o));
+    if (logits && target && o.weight) {
+        loss = tn_dtype_is_float(target->dtype) ? probabilities(logits, target, &o)
+                                                : class_ids(logits, target, &o);
+    }
     return tn_scope_return(scope, loss);
 }
 

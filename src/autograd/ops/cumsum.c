@@ -34,6 +34,7 @@ static const tn_op op_cumsum = {
     .formula = "y_i = x_0 + ... + x_i",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
+    .autocast = TNI_CAST_F32,
     .shape = cumsum_shape,
     .forward = cumsum_forward,
     .backward = cumsum_backward,

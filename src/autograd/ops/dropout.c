@@ -35,6 +35,7 @@ static const tn_op dropout_op = {
     .name = "dropout",
     .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
     .arity = 1,
+    .autocast = TNI_CAST_KEEP,
     .shape = tni_shape_like_first,
     .forward = dropout_forward,
     .backward = dropout_backward,

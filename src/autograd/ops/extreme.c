@@ -131,6 +131,7 @@ static const arg_op op_max = {
             .formula = "y = max x, and its first index",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
+            .autocast = TNI_CAST_F32, /* its gradient scatters */
             .reads = { TNI_SAVED },
             .shape = arg_shape,
             .forward = arg_forward,
@@ -143,6 +144,7 @@ static const arg_op op_min = {
             .formula = "y = min x, and its first index",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
+            .autocast = TNI_CAST_F32, /* its gradient scatters */
             .reads = { TNI_SAVED },
             .shape = arg_shape,
             .forward = arg_forward,

@@ -97,6 +97,7 @@ static const tn_op gather_op = {
     .formula = "y[i][j] = x[index[i][j]][j] for axis 0",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
+    .autocast = TNI_CAST_F32, /* its gradient adds up */
     .reads = { TNI_X(1) },
     .shape = gather_shape,
     .forward = gather_forward,
@@ -248,6 +249,7 @@ static const tn_op index_select_op = {
     .formula = "y[r] = x[index[r]] for axis 0",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
+    .autocast = TNI_CAST_F32, /* its gradient adds up */
     .reads = { TNI_X(1) },
     .shape = tni_take_shape,
     .forward = tni_take_forward,

@@ -87,6 +87,7 @@ const tn_op tni_op_linear = {
     .formula = "y_no = sum_i x_ni W_oi + b_o",
     .arity = 3,
     .optional = 1u << 2,
+    .autocast = TNI_CAST_LOW,
     .reads = {TNI_X(1), TNI_X(0), 0},
     .shape = linear_shape,
     .forward = linear_forward,

@@ -38,9 +38,11 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
-/* Two floating tensors of one shape and dtype. */
-static bool is_pair(const char *function, const tn_tensor *x, const tn_tensor *target)
+/* Two floating tensors of one shape and dtype; inside tn_set_autocast they become f32. */
+static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
 {
+    const tn_tensor *x = *px = tni_autocast_f32(*px);
+    const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
     if (!x || !target) {
         return false;
     }
@@ -63,7 +65,7 @@ static bool is_pair(const char *function, const tn_tensor *x, const tn_tensor *t
 
 tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_mse_loss", x, target)) {
+    if (!is_pair("tn_mse_loss", &x, &target)) {
         return NULL;
     }
     tn_scope scope = tn_scope_begin();
@@ -73,7 +75,7 @@ tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 
 tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_l1_loss", x, target)) {
+    if (!is_pair("tn_l1_loss", &x, &target)) {
         return NULL;
     }
     tn_scope scope = tn_scope_begin();
@@ -97,7 +99,7 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
 {
-    if (!is_pair("tn_smooth_l1_loss", x, target)) {
+    if (!is_pair("tn_smooth_l1_loss", &x, &target)) {
         return NULL;
     }
     if (!(beta >= 0) || isinf(beta)) {
@@ -112,7 +114,7 @@ tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_re
 
 tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction)
 {
-    if (!is_pair("tn_huber_loss", x, target)) {
+    if (!is_pair("tn_huber_loss", &x, &target)) {
         return NULL;
     }
     if (!(delta > 0)) {
@@ -124,7 +126,8 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
-    if (!pos_weight || !is_pair("tn_bce_with_logits", x, target)) {
+    pos_weight = tni_autocast_f32(pos_weight);
+    if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) {
         return NULL;
     }
     if (!tni_none(pos_weight)) {
@@ -156,7 +159,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
                      tn_reduction reduction)
 {
-    if (!is_pair("tn_kl_div", log_p, target)) {
+    if (!is_pair("tn_kl_div", &log_p, &target)) {
         return NULL;
     }
     if (batch_mean && log_p->shape.rank == 0) {
@@ -257,5 +260,7 @@ tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_opt
         return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
     }
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, nll(log_p, target, &o));
+    o.weight = tni_autocast_f32(rows_weight(&o));
+    log_p = tni_autocast_f32(log_p);
+    return tn_scope_return(scope, log_p && o.weight ? nll(log_p, target, &o) : NULL);
 }

@@ -176,6 +176,7 @@ const tn_op tni_op_matmul = {
     .name = "matmul",
     .formula = "C_ij = sum_k A_ik B_kj",
     .arity = 2,
+    .autocast = TNI_CAST_LOW,
     .reads = {TNI_X(1), TNI_X(0)},
     .shape = matmul_shape,
     .forward = matmul_forward,

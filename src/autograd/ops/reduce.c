@@ -140,6 +140,7 @@ static tn_status done(const tni_grad *g)
                 .formula = formula_,                                                               \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32,             \
                 .reads = { reads_ },                                                               \
                 .shape = tni_reduce_shape,                                                         \
                 .forward = tni_reduce_forward,                                                     \
@@ -225,6 +226,7 @@ static const tni_reduce_op op_std = {
             .formula = "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
+            .autocast = TNI_CAST_F32,
             .reads = { TNI_X(0) | TNI_Y },
             .shape = tni_reduce_shape,
             .forward = std_forward,

@@ -17,7 +17,8 @@
 typedef enum unary_kind {
     FLOATS, /* integers give f32 */
     KEEPS,  /* integers stay (bool gives i64) */
-    SCALAR  /* as KEEPS if the scalar is integral, else as FLOATS */
+    SCALAR, /* as KEEPS if the scalar is integral, else as FLOATS */
+    STEEP = 4 /* or-ed: f32 inside tn_set_autocast */
 } unary_kind;
 
 enum { NONE = -1 };
@@ -133,15 +134,18 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
 #define UNARY_LIST(U)                                                                              \
     U(neg, KEEPS, "y = -x", 0, NONE, tn_neg(dy))                                                   \
     U(abs, KEEPS, "y = |x|", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x)))                           \
-    U(square, KEEPS, "y = x^2", X, TNI_B_square_grad, tn_mul(dy, tn_mul_scalar(x, 2.0)))           \
-    U(exp, FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                                         \
-    U(log, FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                                        \
-    U(log1p, FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad, tn_div(dy, tn_add_scalar(x, 1.0)))      \
-    U(expm1, FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad, tn_mul(dy, tn_add_scalar(y, 1.0)))        \
+    U(square, STEEP | KEEPS, "y = x^2", X, TNI_B_square_grad, tn_mul(dy, tn_mul_scalar(x, 2.0)))   \
+    U(exp, STEEP | FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                                 \
+    U(log, STEEP | FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                                \
+    U(log1p, STEEP | FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad,                                 \
+      tn_div(dy, tn_add_scalar(x, 1.0)))                                                           \
+    U(expm1, STEEP | FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad,                                   \
+      tn_mul(dy, tn_add_scalar(y, 1.0)))                                                           \
     U(sqrt, FLOATS, "y = x^(1/2)", Y, TNI_B_sqrt_grad, tn_div(dy, tn_mul_scalar(y, 2.0)))          \
-    U(rsqrt, FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                                          \
+    U(rsqrt, STEEP | FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                                  \
       tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                                    \
-    U(reciprocal, FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad, tn_neg(tn_mul(dy, tn_square(y))))   \
+    U(reciprocal, STEEP | FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad,                             \
+      tn_neg(tn_mul(dy, tn_square(y))))                                                            \
     U(sin, FLOATS, "y = sin x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))                          \
     U(cos, FLOATS, "y = cos x", X, TNI_B_cos_grad, tn_neg(tn_mul(dy, tn_sin(x))))                  \
     U(tanh, FLOATS, "y = tanh x", Y, TNI_B_tanh_grad,                                              \
@@ -160,7 +164,7 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
     U(gelu, FLOATS, "y = x Phi(x)", X, TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                 \
     U(gelu_tanh, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", X,                 \
       TNI_B_gelu_tanh_grad, tn_mul(dy, gelu_tanh_slope(x)))                                        \
-    U(softplus, FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,                   \
+    U(softplus, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,           \
       softplus_grad(dy, x, p[0], p[1]))                                                            \
     U(clamp, KEEPS, "y = min(max(x, low), high)", X, TNI_B_clamp_grad,                             \
       except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))                     \
@@ -169,7 +173,7 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
     U(rsub_scalar, SCALAR, "y = s - x", 0, NONE, tn_neg(dy))                                       \
     U(mul_scalar, SCALAR, "y = s x", 0, NONE, tn_mul_scalar(dy, p[0]))                             \
     U(div_scalar, FLOATS, "y = x / s", 0, NONE, tn_div_scalar(dy, p[0]))                           \
-    U(pow_scalar, SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
+    U(pow_scalar, STEEP | SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
 
 #define DEFINE(name_, kind_, formula_, reads_, grad_, composed_)                                   \
     static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
@@ -182,13 +186,14 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
                 .formula = formula_,                                                               \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = (kind_) & STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                        \
                 .reads = { reads_ },                                                               \
                 .shape = unary_shape,                                                              \
                 .forward = unary_forward,                                                          \
                 .backward = unary_backward },                                                      \
         .function = TNI_U_##name_,                                                                 \
         .grad = grad_,                                                                             \
-        .kind = kind_,                                                                             \
+        .kind = (kind_) & (STEEP - 1),                                                             \
         .composed = name_##_composed,                                                              \
     };
 

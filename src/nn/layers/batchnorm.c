@@ -5,7 +5,8 @@
  * running buffers move towards mean and unbiased variance: r += m (new - r). With `cumulative`, m =
  * 1/counter makes them the plain average over batches. Evaluation: the running buffers take the
  * batch's place. The op checks before it writes, and the counter counts last, so a failed forward
- * changes nothing.
+ * changes nothing. With `skip_nonfinite` the op moves copies of the running buffers, which take
+ * their place only when all values are finite: one NaN would stay in them for good.
  */
 #include "nn/layers/layer.h"
 
@@ -14,28 +15,50 @@ typedef struct batchnorm {
     tn_tensor *weight, *bias;
     tn_tensor *running_mean, *running_var, *num_batches_tracked;
     int64_t features;
-    double eps, momentum;
-    bool cumulative;
+    tn_batchnorm_options o; /* eps and momentum as used */
+    int64_t skipped;        /* batches that did not count */
 } batchnorm;
 
-static tn_status check_input(const batchnorm *m, const tn_tensor *x, int least, int most)
+tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
+                             int most)
 {
     int rank = x->shape.rank;
     if (tni_none(x) || rank < least || rank > most)
-        return tni_error(TN_E_SHAPE, "%s: x %s: want %s", m->base.type->name,
+        return tni_error(TN_E_SHAPE, "%s: x %s: want %s", m->type->name,
                          tni_none(x) ? "is absent" : tni_text(x),
                          most == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
-    if (x->shape.size[1] != m->features)
+    if (x->shape.size[1] != channels)
         return tni_error(TN_E_SHAPE, "%s: x %s has %" PRId64 " channels: want %" PRId64,
-                         m->base.type->name, tni_text(x), x->shape.size[1], m->features);
+                         m->type->name, tni_text(x), x->shape.size[1], channels);
     return TN_OK;
 }
 
 /* The share of the new batch in the running buffers; NaN + message. */
 static double share(const batchnorm *m)
 {
-    if (!m->cumulative || tni_none(m->num_batches_tracked)) return m->momentum;
+    if (!m->o.cumulative || tni_none(m->num_batches_tracked)) return m->o.momentum;
     return 1 / (tn_item(m->num_batches_tracked) + 1); /* as after the count of this batch */
+}
+
+/* 1: every value is finite, 0: not, -1: failed. */
+static int all_finite(tn_tensor *t)
+{
+    double all = tn_item(tn_all(tn_isfinite(t), NULL, 0, false));
+    return isnan(all) ? -1 : all != 0;
+}
+
+/* next becomes the running buffers, unless it holds what is not finite. 1: it did, 0: skipped. */
+static int take(batchnorm *m, tn_tensor *const next[2])
+{
+    int mean = all_finite(next[0]), var = all_finite(next[1]);
+    if (mean < 0 || var < 0) return -1;
+    if (!mean || !var) {
+        m->skipped++;
+        return 0;
+    }
+    return tn_copy_(m->running_mean, next[0]) == TN_OK && tn_copy_(m->running_var, next[1]) == TN_OK
+               ? 1
+               : -1;
 }
 
 static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
@@ -49,32 +72,39 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
             m->base.type->name, no_mean ? "absent" : "there", no_var ? "absent" : "there");
     double momentum = training ? share(m) : 0;
     if (isnan(momentum)) return NULL;
-    tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, m->running_mean, m->running_var,
-                                 training || no_mean, momentum, m->eps);
-    if (y && counts && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
+    bool guarded = m->o.skip_nonfinite && training && !no_mean;
+    tn_tensor *moving[2] = { m->running_mean, m->running_var };
+    for (int i = 0; guarded && i < 2; i++) moving[i] = tn_clone(tn_detach(moving[i]));
+    tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1], training || no_mean,
+                                 momentum, m->o.eps);
+    int taken = y && guarded ? take(m, moving) : 1;
+    if (!y || taken < 0) return NULL;
+    if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
     return y;
 }
 
 static tn_tensor *batchnorm2d_forward(tn_module *self, tn_tensor *x)
 {
     batchnorm *m = (batchnorm *)self;
-    return check_input(m, x, 4, 4) == TN_OK ? normalize(m, x) : NULL;
+    return tni_check_channels(self, x, m->features, 4, 4) == TN_OK ? normalize(m, x) : NULL;
 }
 
 static tn_tensor *batchnorm1d_forward(tn_module *self, tn_tensor *x)
 {
     batchnorm *m = (batchnorm *)self;
-    return check_input(m, x, 2, 3) == TN_OK ? normalize(m, x) : NULL;
+    return tni_check_channels(self, x, m->features, 2, 3) == TN_OK ? normalize(m, x) : NULL;
 }
 
 static void batchnorm_describe(const tn_module *self, char *text, size_t size)
 {
     const batchnorm *m = (const batchnorm *)self;
     char momentum[40];
-    snprintf(momentum, sizeof momentum, m->cumulative ? "cumulative" : "momentum %g", m->momentum);
-    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s", m->features, m->eps, momentum,
+    snprintf(momentum, sizeof momentum, m->o.cumulative ? "cumulative" : "momentum %g",
+             m->o.momentum);
+    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s", m->features, m->o.eps, momentum,
              tni_none(m->weight) ? ", no affine" : "",
-             tni_none(m->running_mean) ? ", no tracking" : "");
+             tni_none(m->running_mean) ? ", no tracking" : "",
+             m->o.skip_nonfinite ? ", skip non-finite" : "");
 }
 
 static tn_status reset_statistics(batchnorm *m)
@@ -89,6 +119,7 @@ static tn_status reset_statistics(batchnorm *m)
         }
         if (status != TN_OK) return status;
     }
+    m->skipped = 0;
     return TN_OK;
 }
 
@@ -108,6 +139,7 @@ static const tn_module_type batchnorm2d_type = {
     .describe = batchnorm_describe,
     .reset = batchnorm_reset,
     .state_version = 2,
+    .no_decay = true,
 };
 
 static const tn_module_type batchnorm1d_type = {
@@ -117,20 +149,24 @@ static const tn_module_type batchnorm1d_type = {
     .describe = batchnorm_describe,
     .reset = batchnorm_reset,
     .state_version = 2,
+    .no_decay = true,
 };
 
 static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
                                 tn_batchnorm_options o)
 {
-    if (tni_at_least(function, "features", features, 1) != TN_OK) return NULL;
+    if (tni_at_least(function, "features", features, 1) != TN_OK ||
+        tni_check_eps(function, o.eps) != TN_OK ||
+        tni_fraction(function, "momentum", o.momentum) != TN_OK)
+        return NULL;
     batchnorm *m = tn_module_new(type);
     if (!m) return NULL;
     tn_module *base = &m->base;
     tn_shape shape = TN_SHAPE(features);
     m->features = features;
-    m->eps = tni_or(o.eps, 1e-5);
-    m->momentum = tni_or(o.momentum, 0.1);
-    m->cumulative = o.cumulative;
+    m->o = o;
+    m->o.eps = tni_or(o.eps, 1e-5);
+    m->o.momentum = tni_or(o.momentum, 0.1);
     tn_register_parameter(base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
     tn_register_parameter(base, "bias", &m->bias, o.no_affine ? TN_NONE : tn_zeros(shape));
     tn_register_buffer(base, "running_mean", &m->running_mean,
@@ -140,7 +176,7 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked,
                        o.no_tracking ? TN_NONE : tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()),
                        TN_PERSISTENT);
-    tni_slot_since(base, "num_batches_tracked", 2);
+    tni_slot_since(base, "num_batches_tracked", 2, 0);
     return tn_module_done(base);
 }
 
@@ -154,14 +190,30 @@ tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o)
     return batchnorm_new("tn_batchnorm1d_new", &batchnorm1d_type, features, o);
 }
 
+static batchnorm *check_type(const char *function, const tn_module *m)
+{
+    if (tni_module_check(function, m) != TN_OK) return NULL;
+    if (m->type == &batchnorm1d_type || m->type == &batchnorm2d_type) return (batchnorm *)m;
+    return tni_fail(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d or BatchNorm2d",
+                    function, m->type->name);
+}
+
 tn_status tn_batchnorm_reset_running_stats(tn_module *m)
 {
-    tn_status status = tni_module_check("tn_batchnorm_reset_running_stats", m);
-    if (status != TN_OK) return status;
-    if (m->type != &batchnorm1d_type && m->type != &batchnorm2d_type)
-        return tni_error(TN_E_INVALID,
-                         "tn_batchnorm_reset_running_stats: the module is a %s: want a "
-                         "BatchNorm1d or BatchNorm2d",
-                         m->type->name);
-    return reset_statistics((batchnorm *)m);
+    batchnorm *b = check_type("tn_batchnorm_reset_running_stats", m);
+    return b ? reset_statistics(b) : tni_pending();
+}
+
+int64_t tn_batchnorm_skipped(const tn_module *m)
+{
+    const batchnorm *b = check_type("tn_batchnorm_skipped", m);
+    return b ? b->skipped : -1;
+}
+
+const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features)
+{
+    const batchnorm *b = (const batchnorm *)m;
+    if (m->type != &batchnorm2d_type) return NULL;
+    *features = b->features;
+    return &b->o;
 }

@@ -1,4 +1,5 @@
-/* containers.c - Sequential and ModuleList: children under the names "0", "1", ... */
+/* containers.c - Sequential and ModuleList: children under the names "0", "1", ...; ModuleDict:
+ * under names of their own. */
 #include "nn/layers/layer.h"
 
 /* Each step has a scope of its own, so that a step's input dies as soon as nothing needs it any
@@ -30,6 +31,11 @@ static const tn_module_type module_list_type = {
     .size = sizeof(tn_module),
 };
 
+static const tn_module_type module_dict_type = {
+    .name = "ModuleDict",
+    .size = sizeof(tn_module),
+};
+
 /* Appends in a constructor or later. */
 static tn_status append(tn_module *m, tn_module *child)
 {
@@ -56,6 +62,11 @@ tn_module *tn_sequential_of(tn_module *const *children, int n)
 tn_module *tn_module_list_new(void)
 {
     return tn_module_done(tn_module_new(&module_list_type));
+}
+
+tn_module *tn_module_dict_new(void)
+{
+    return tn_module_done(tn_module_new(&module_dict_type));
 }
 
 tn_status tn_module_append(tn_module *list, tn_module *child)

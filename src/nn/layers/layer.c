@@ -8,11 +8,21 @@ tn_status tni_at_least(const char *function, const char *what, int64_t value, in
                      value, least);
 }
 
-tn_status tni_probability(const char *function, double p)
+tn_status tni_fraction(const char *function, const char *what, double p)
 {
     if (p >= 0 && p <= 1) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: dropout probability %g: want a number in [0, 1]", function,
-                     p);
+    return tni_error(TN_E_INVALID, "%s: %s %g: want a number in [0, 1]", function, what, p);
+}
+
+tn_status tni_probability(const char *function, double p)
+{
+    return tni_fraction(function, "dropout probability", p);
+}
+
+tn_status tni_check_eps(const char *function, double eps)
+{
+    if (isfinite(eps) && eps >= 0) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: eps %g: want a finite number, 0 and up", function, eps);
 }
 
 /* Kaiming uniform with slope sqrt 5: the gain sqrt(2/6) makes the bound sqrt(3) gain / sqrt(fan_in)

@@ -12,8 +12,11 @@
 
 /* An error naming function and argument unless value >= least. */
 tn_status tni_at_least(const char *function, const char *what, int64_t value, int64_t least);
-/* An error unless p is a probability. */
+/* An error unless p is in [0, 1]; the same for dropout. */
+tn_status tni_fraction(const char *function, const char *what, double p);
 tn_status tni_probability(const char *function, double p);
+/* An error unless eps is finite and not negative. */
+tn_status tni_check_eps(const char *function, double eps);
 /* PyTorch's initial values of Linear and Conv: both U(+-1/sqrt(fan_in)), weight first. bias may be
  * absent. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias);
@@ -27,6 +30,12 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
 }
 /* Unless m is of this type, an error naming function. */
 tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type);
+
+/* batchnorm.c: x has from least to most axes, channels on axis 1. */
+tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
+                             int most);
+/* batchnorm.c: what a BatchNorm2d was made with, defaults filled in; NULL (no message): m is none. */
+const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features);
 
 /* What attention and all above it are called with besides tensors. */
 typedef struct tni_attention_options {

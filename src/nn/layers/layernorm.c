@@ -46,6 +46,7 @@ static const tn_module_type layernorm_type = {
     .forward = layernorm_forward,
     .describe = layernorm_describe,
     .reset = layernorm_reset,
+    .no_decay = true,
 };
 
 tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
@@ -54,6 +55,7 @@ tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
         return tni_fail(TN_E_SHAPE,
                         "tn_layernorm_new: shape %s: want at least one axis, sizes of 1 and up",
                         tni_shape_text(&shape));
+    if (tni_check_eps("tn_layernorm_new", o.eps) != TN_OK) return NULL;
     layernorm *m = tn_module_new(&layernorm_type);
     if (!m) return NULL;
     m->shape = shape;

@@ -59,4 +59,19 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 /* The gemm slot of every CPU backend. */
 tn_status tni_cpu_gemm(const tni_gemm *g);
 
+/* The slots of table b for bf16 and f16, by way of f32 (short.c). */
+static inline bool tni_is_short(tn_dtype dtype) { return dtype == TN_BF16 || dtype == TN_F16; }
+tn_status tni_short_gemm(const tni_backend *b, const tni_gemm *g);
+tn_status tni_short_conv2d(const tni_backend *b, void *y, const void *x, const void *w, const void *bias,
+                           tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_short_conv2d_grad_input(const tni_backend *b, void *dx, const void *dy, const void *w, tn_dtype dtype,
+                                      const tni_conv2d *c);
+tn_status tni_short_conv2d_grad_weight(const tni_backend *b, void *dw, const void *dy, const void *x,
+                                       tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_short_attention(const tni_backend *b, const tni_attention *a);
+tn_status tni_short_attention_grad(const tni_backend *b, const tni_attention *a, const tni_array *dy,
+                                   const tni_array *dq, const tni_array *dk, const tni_array *dv);
+tn_status tni_short_dropout(const tni_backend *b, const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                            uint64_t offset);
+
 #endif

@@ -8,6 +8,7 @@
 #include "tensor/cpu/real/real.h"
 #include "tensor/cpu/real/rows_kernels.h"
 #include "tensor/internal.h"
+#include "tensor/random.h"
 
 tn_status K(tni_cpu_softmax)(const tni_array *y, const tni_array *x, bool log)
 {
@@ -75,7 +76,16 @@ tn_status K(tni_cpu_batch_norm_grad)(const tni_array *dx, const tni_array *dweig
 tn_status K(tni_cpu_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed,
                              uint64_t offset)
 {
+    if (tni_is_short(x->dtype))
+        return tni_short_dropout(&K(tni_cpu_table), y, x, p, seed, offset);
     return TNI_BY_REAL(x->dtype, dropout, (y, x, p, seed, offset));
+}
+
+tn_status K(tni_cpu_random)(const tni_array *y, bool normal, uint64_t seed, uint64_t offset)
+{
+    (void)seed;
+    (void)offset;
+    return tni_random_draw(y, normal);
 }
 
 tn_status K(tni_cpu_optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n)

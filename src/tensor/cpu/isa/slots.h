@@ -14,6 +14,7 @@
 #define TNI_SLOT_PROTOTYPE(name)                                                                   \
     extern __typeof__(*((tni_backend *)0)->name) K(tni_cpu_##name);
 
+extern const tni_backend K(tni_cpu_table);
 TNI_MEMORY_SLOTS(TNI_SLOT_PROTOTYPE)
 TNI_POINTWISE_SLOTS(TNI_SLOT_PROTOTYPE)
 TNI_DENSE_SLOTS(TNI_SLOT_PROTOTYPE)

@@ -19,7 +19,6 @@
 
 #define SLOT(name) .name = K(tni_cpu_##name),
 
-extern const tni_backend K(tni_cpu_table);
 const tni_backend K(tni_cpu_table) = {
     .name = "cpu",
     TNI_MEMORY_SLOTS(SLOT)

@@ -1,0 +1,177 @@
+/*
+ * autocast.c - mixed precision: what dtype an op's inputs get inside tn_set_autocast, and the
+ * casts of parameters that are kept.
+ *
+ * Casts are ordinary recorded ops (tn_to_dtype), so gradients come back in the dtype of what was
+ * cast. All of them go when the op is done, apart from what its node keeps, with one exception: a
+ * parameter is read again by the next micro-batch, by a tied layer, by every step of an unrolled
+ * loop. So the cast of an f32 leaf that requires grad stays until the region ends or the leaf
+ * changes. Only recorded casts are kept: one made under TN_NO_GRAD has no way back to its leaf,
+ * and a later op that records would lose the gradient.
+ */
+#include "autograd/op.h"
+
+_Thread_local tn_dtype tni_autocasting = TN_F32;
+
+/* ---- casts that are kept --------------------------------------------------------------------- */
+
+/* One reference to each of the two tensors. */
+typedef struct entry {
+    tn_tensor *cast; /* its node holds the leaf; NULL: a free entry */
+    tn_tensor *seen; /* alias of the leaf then: while it lives no other storage has that address */
+    uint64_t version;
+} entry;
+
+/* This thread's, by the leaf's address: open addressing, at most half full. */
+static _Thread_local struct {
+    entry *slot;
+    size_t n, capacity; /* a power of two */
+} kept;
+
+static const tn_tensor *leaf_of(const entry *e)
+{
+    return e->cast->node->edge[0].leaf;
+}
+
+/* The entry of leaf, or the free one where it belongs. */
+static entry *find(entry *slot, size_t capacity, const tn_tensor *leaf)
+{
+    size_t i = ((uintptr_t)leaf >> 6) * 0x9E3779B97F4A7C15u >> 20;
+
+    while (slot[i & (capacity - 1)].cast && leaf_of(&slot[i & (capacity - 1)]) != leaf) i++;
+    return &slot[i & (capacity - 1)];
+}
+
+static bool reserve(void)
+{
+    size_t capacity = kept.capacity ? 2 * kept.capacity : 64;
+    entry *slot;
+
+    if (2 * kept.n < kept.capacity) return true;
+    slot = tni_calloc(capacity * sizeof *slot);
+    if (!slot) return false;
+    for (size_t i = 0; i < kept.capacity; i++)
+        if (kept.slot[i].cast) *find(slot, capacity, leaf_of(&kept.slot[i])) = kept.slot[i];
+    tni_free(kept.slot, kept.capacity * sizeof *slot);
+    kept.slot = slot;
+    kept.capacity = capacity;
+    return true;
+}
+
+void tni_autocast_forget(void)
+{
+    for (size_t i = 0; i < kept.capacity; i++) {
+        tn_drop(kept.slot[i].cast);
+        tn_drop(kept.slot[i].seen);
+    }
+    tni_free(kept.slot, kept.capacity * sizeof *kept.slot);
+    memset(&kept, 0, sizeof kept);
+}
+
+static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
+{
+    tn_tensor *cast, *seen;
+    entry *e;
+
+    if (!reserve()) return NULL;
+    e = find(kept.slot, kept.capacity, leaf);
+    if (e->cast && e->cast->dtype == dtype && e->seen->storage == leaf->storage &&
+        e->version == tn_version(leaf))
+        return e->cast;
+    cast = tn_to_dtype(leaf, dtype);
+    if (!cast || !cast->node) return cast;
+    seen = tni_alias_raw(leaf);
+    if (!seen) return NULL;
+    kept.n += e->cast == NULL;
+    tn_drop(e->cast);
+    tn_drop(e->seen);
+    *e = (entry){ tn_keep(cast), seen, tn_version(leaf) };
+    return cast;
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+static bool takes_part(const tn_tensor *t)
+{
+    return t && !tni_none(t) && (t->dtype == TN_F32 || t->dtype == TN_BF16 || t->dtype == TN_F16);
+}
+
+static tn_dtype wanted(const tn_op *op)
+{
+    return op->autocast == TNI_CAST_LOW ? tni_autocasting : TN_F32;
+}
+
+bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in)
+{
+    bool differs = false;
+
+    if (op->autocast == TNI_CAST_KEEP ||
+        (op->autocast == TNI_CAST_AUTO && op->dtypes != TNI_SAME_FLOAT) || n_in > TNI_MAX_IN)
+        return false;
+    for (int i = 0; i < n_in; i++) {
+        if (in[i] && !tni_none(in[i]) && in[i]->dtype == TN_F64)
+            return false; /* beside f64 nothing moves: the op's message names what was given */
+        differs |= takes_part(in[i]) && in[i]->dtype != wanted(op);
+    }
+    return differs;
+}
+
+static tn_tensor *cast_input(tn_tensor *t, tn_dtype dtype)
+{
+    tn_tensor *y;
+
+    if (!takes_part(t) || t->dtype == dtype) return t;
+    y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
+                                                           : tn_to_dtype(t, dtype);
+    if (y && t->name && !y->name) y->name = tni_strdup(t->name); /* messages name what was given */
+    return y;
+}
+
+tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
+                             tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_tensor *cast[TNI_MAX_IN];
+    tn_scope scope = tn_scope_begin();
+    tn_status status = TN_OK;
+    bool made = true;
+
+    for (int i = 0; i < n_in && made; i++) {
+        cast[i] = cast_input(in[i], wanted(op));
+        made = cast[i] || !in[i];
+    }
+    status = made ? tni_apply_n(op, args, args_size, n_in, cast, n_out, out) : tni_pending();
+    for (int i = 0; i < n_out && status == TN_OK; i++) tn_keep(out[i]);
+    tn_scope_end(scope);
+    if (status != TN_OK) return status;
+    for (int i = 0; i < n_out; i++) { /* all of them: each reference must go somewhere */
+        out[i] = tn_scope_adopt(out[i]);
+        if (!out[i]) status = tni_pending();
+    }
+    return status;
+}
+
+tn_tensor *tni_autocast_f32(tn_tensor *x)
+{
+    return TNI_UNLIKELY(tni_autocasting != TN_F32) ? cast_input(x, TN_F32) : x;
+}
+
+/* ---- the region ------------------------------------------------------------------------------ */
+
+tn_dtype tn_set_autocast(tn_dtype dtype)
+{
+    tn_dtype was = tni_autocasting;
+
+    if (dtype != TN_F32 && dtype != TN_BF16 && dtype != TN_F16) {
+        tni_error(TN_E_DTYPE, "tn_set_autocast: %s: want bf16, f16, or f32 for off",
+                  tn_dtype_name(dtype));
+        return was;
+    }
+    tni_autocasting = dtype;
+    if (dtype == TN_F32) tni_autocast_forget();
+    return was;
+}
+
+tn_dtype tn_autocast_dtype(void)
+{
+    return tni_autocasting;
+}

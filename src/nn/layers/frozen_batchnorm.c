@@ -1,0 +1,222 @@
+/*
+ * frozen_batchnorm.c - BatchNorm with constants only, and the conversion of a tree to it and back.
+ *
+ * y = x scale + shift, scale = weight / sqrt(running_var + eps), shift = bias - running_mean scale,
+ * per channel; Ioffe and Szegedy (2015), algorithm 2, lines 10-11. Where x wants a gradient these
+ * are two ops that keep no x for backward; where it does not, one pass computes the same.
+ *
+ * Nothing is trained here, so all tensors are buffers: freezing a BatchNorm by hand leaves its
+ * running statistics to the next tn_train of a parent.
+ */
+#include "nn/layers/layer.h"
+
+typedef struct frozen_batchnorm {
+    tn_module base;
+    tn_tensor *weight, *bias;
+    tn_tensor *running_mean, *running_var, *num_batches_tracked;
+    int64_t features;
+    tn_batchnorm_options o; /* eps; the rest is what a thawed layer gets */
+} frozen_batchnorm;
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+static tn_tensor *frozen_forward(tn_module *self, tn_tensor *x)
+{
+    const frozen_batchnorm *m = (const frozen_batchnorm *)self;
+    tn_shape channels = { .rank = 4, .size = { 1, m->features, 1, 1 } };
+    if (tni_check_channels(self, x, m->features, 4, 4) != TN_OK) return NULL;
+    if (!tn_grad_enabled() || !x->requires_grad)
+        return tn_batch_norm(x, m->weight, m->bias, m->running_mean, m->running_var, false, 0,
+                             m->o.eps);
+    tn_tensor *scale = tn_mul(m->weight, tn_rsqrt(tn_add_scalar(m->running_var, m->o.eps)));
+    tn_tensor *shift = tn_sub(m->bias, tn_mul(m->running_mean, scale));
+    return tn_add(tn_mul(x, tn_reshape(scale, channels)), tn_reshape(shift, channels));
+}
+
+static void frozen_describe(const tn_module *self, char *text, size_t size)
+{
+    const frozen_batchnorm *m = (const frozen_batchnorm *)self;
+    snprintf(text, size, "%" PRId64 ", eps %g", m->features, m->o.eps);
+}
+
+static tn_status frozen_reset(tn_module *self)
+{
+    const frozen_batchnorm *m = (const frozen_batchnorm *)self;
+    tn_tensor *const t[] = { m->weight, m->bias, m->running_mean, m->running_var };
+    const double value[] = { 1, 0, 0, 1 - m->o.eps };
+    for (int i = 0; i < 4; i++) {
+        tn_status status = tn_init_constant(t[i], value[i]);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static const tn_module_type frozen_type = {
+    .name = "FrozenBatchNorm2d",
+    .size = sizeof(frozen_batchnorm),
+    .forward = frozen_forward,
+    .describe = frozen_describe,
+    .reset = frozen_reset,
+    .state_version = 3,
+};
+
+tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o)
+{
+    static const char function[] = "tn_frozen_batchnorm2d_new";
+    if (tni_at_least(function, "features", features, 1) != TN_OK ||
+        tni_check_eps(function, o.eps) != TN_OK)
+        return NULL;
+    frozen_batchnorm *m = tn_module_new(&frozen_type);
+    if (!m) return NULL;
+    tn_module *base = &m->base;
+    tn_shape shape = TN_SHAPE(features);
+    m->features = features;
+    m->o.eps = tni_or(o.eps, 1e-5);
+    tn_register_buffer(base, "weight", &m->weight, tn_ones(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "bias", &m->bias, tn_zeros(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "running_mean", &m->running_mean, tn_zeros(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "running_var", &m->running_var, tn_full(shape, 1 - m->o.eps),
+                       TN_PERSISTENT);
+    tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked, TN_NONE,
+                       TN_PERSISTENT);
+    tni_slot_since(base, "running_mean", 2, 0);
+    tni_slot_since(base, "running_var", 2, 1);
+    return tn_module_done(base);
+}
+
+/* ---- conversion ------------------------------------------------------------------------------ */
+
+/* A new layer in the place of m; NULL without a message: m stays. */
+typedef tn_module *(*replacement)(const tn_module *m);
+
+static tn_module *frozen_for(const tn_module *m)
+{
+    int64_t features;
+    const tn_batchnorm_options *o = tni_batchnorm2d_options(m, &features);
+    if (!o) return NULL;
+    frozen_batchnorm *frozen =
+        (frozen_batchnorm *)tn_frozen_batchnorm2d_new(features, (tn_frozen_batchnorm_options){ 0 });
+    if (!frozen) return NULL;
+    frozen->o = *o;
+    return &frozen->base;
+}
+
+static tn_module *thawed_for(const tn_module *m)
+{
+    const frozen_batchnorm *frozen = (const frozen_batchnorm *)m;
+    if (m->type != &frozen_type) return NULL;
+    tn_batchnorm_options o = frozen->o;
+    o.no_affine = o.no_tracking = false;
+    return tn_batchnorm2d_new(frozen->features, o);
+}
+
+static const char *const member[] = { "weight", "bias", "running_mean", "running_var",
+                                      "num_batches_tracked" };
+enum { MEMBERS = 5, RUNNING_VAR = 3 };
+
+/* The tensor under a name of member; TN_NONE when there is none. */
+static tn_tensor *member_of(const tn_module *m, int i)
+{
+    const tni_slot *slot = tni_slot_find(m, member[i], strlen(member[i]));
+    return slot && slot->tensor ? slot->tensor : TN_NONE;
+}
+
+typedef struct conversion {
+    const char *function;
+    replacement make;
+    tni_map modules; /* all of the tree -> their replacement, or NULL; one reference of each */
+    tni_stage stage; /* copies of the replaced layers' tensors */
+} conversion;
+
+static tn_status prepare(tn_module *m, const char *path, void *user)
+{
+    conversion *c = user;
+    uint64_t errors = tni_error_count;
+    tn_module *fresh = c->make(m);
+    if (!fresh && tni_error_count != errors) return tni_pending();
+    if (tni_map_put(&c->modules, m, fresh) < 0) {
+        tn_module_drop(fresh);
+        return TN_E_NOMEM;
+    }
+    tn_module_keep(m);
+    for (int i = 0; fresh && i < MEMBERS; i++) {
+        tn_tensor *t = member_of(m, i);
+        if (tni_none(t) && (i == RUNNING_VAR || i == RUNNING_VAR - 1))
+            return tni_error(TN_E_STATE, "%s: %s%s%s has no %s: want one with running statistics",
+                             c->function, path, path[0] ? ": " : "", m->type->name, member[i]);
+        tn_status status = tni_stage_add(&c->stage, t);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+/* fresh becomes what m is. What m lacks stays as new, but of m's dtype and device. */
+static tn_status take_over(const conversion *c, const tn_module *m, tn_module *fresh)
+{
+    const tn_tensor *var = member_of(m, RUNNING_VAR);
+    tn_status status = tn_module_to_dtype(fresh, var->dtype);
+    if (status == TN_OK) status = tn_module_to(fresh, tn_device_of(var));
+    for (int i = 0; status == TN_OK && i < MEMBERS; i++) {
+        const tn_tensor *t = member_of(m, i);
+        if (tni_none(t)) continue;
+        status = tn_module_set(fresh, member[i], tni_stage_get(&c->stage, t));
+    }
+    if (status == TN_OK && m->state->frozen) status = tn_module_freeze(fresh);
+    fresh->state->training = m->state->training;
+    return status;
+}
+
+/* Cannot fail. */
+static void replace_children(const conversion *c, tn_module *parent)
+{
+    for (int i = 0; i < parent->state->n; i++) {
+        tni_slot *slot = &parent->state->slot[i];
+        tn_module *old = slot->child;
+        tn_module *fresh = slot->kind == TNI_CHILD ? tni_map_get(&c->modules, old) : NULL;
+        if (!fresh) continue;
+        slot->child = tn_module_keep(fresh);
+        tni_slot_sync(parent, slot);
+        tn_module_drop(old);
+    }
+}
+
+static tn_module *convert(const char *function, replacement make, tn_module *m)
+{
+    conversion c = { .function = function, .make = make, .stage = { .copy = true } };
+    tn_scope scope = tn_scope_begin();
+    tn_status status = scope.depth < 0 ? tni_pending() : tni_module_check(function, m);
+    tn_module *result = NULL;
+    TN_NO_GRAD {
+        if (status == TN_OK) status = tni_walk(m, TNI_ONCE, prepare, NULL, &c);
+        if (status == TN_OK) status = tni_stage_convert(&c.stage);
+        for (size_t i = 0; status == TN_OK && i < c.modules.capacity; i++) {
+            const tni_map_cell *cell = &c.modules.cell[i];
+            if (cell->value) status = take_over(&c, cell->key, cell->value);
+        }
+    }
+    if (status == TN_OK) {
+        for (size_t i = 0; i < c.modules.capacity; i++)
+            if (c.modules.cell[i].key) replace_children(&c, (tn_module *)c.modules.cell[i].key);
+        tn_module *fresh = tni_map_get(&c.modules, m);
+        result = tn_module_keep(fresh ? fresh : m);
+    }
+    for (size_t i = 0; i < c.modules.capacity; i++) {
+        tn_module_drop((tn_module *)c.modules.cell[i].key);
+        tn_module_drop(c.modules.cell[i].value);
+    }
+    tni_map_free(&c.modules);
+    tni_stage_free(&c.stage);
+    tn_scope_end(scope);
+    tn_module_drop(m); /* the caller's reference, on failure too */
+    return result;
+}
+
+tn_module *tn_freeze_batchnorm(tn_module *m)
+{
+    return convert("tn_freeze_batchnorm", frozen_for, m);
+}
+
+tn_module *tn_thaw_batchnorm(tn_module *m)
+{
+    return convert("tn_thaw_batchnorm", thawed_for, m);
+}

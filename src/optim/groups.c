@@ -1,0 +1,30 @@
+/* groups.c - which parameters form a group: by predicate. */
+#include "nn/module.h"
+#include "optim/optim.h"
+
+tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user),
+                        void *user)
+{
+    if (!list) {
+        tni_poison("tn_list_filter", "the list");
+        return NULL;
+    }
+    if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: a function is wanted");
+    tn_list *kept = tn_list_new();
+    for (int i = 0; kept && i < list->n; i++)
+        if (keep(&list->entry[i], user) &&
+            tni_list_push(kept, "", "", list->entry[i].name, list->entry[i]) != TN_OK)
+            return NULL;
+    return kept;
+}
+
+bool tn_no_decay(const tn_entry *entry, void *user)
+{
+    (void)user;
+    return entry->tensor->shape.rank < 2 || (entry->owner && entry->owner->type->no_decay);
+}
+
+bool tn_decay(const tn_entry *entry, void *user)
+{
+    return !tn_no_decay(entry, user);
+}
