@@ -10,9 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +25,12 @@ static tn_status fail(const tni_atomic_file *file, const char *what, int error)
     return tni_error(TN_E_IO, "%s: %s: %s: %s after %lld bytes: the old file, if any, is unchanged",
                      file->function, file->name, what, strerror(error), (long long)file->written);
 }
+
+/* A call that a signal may interrupt, until it was not. */
+#define UNINTERRUPTED(result, call)                                                                \
+    do {                                                                                           \
+        (result) = (call);                                                                         \
+    } while ((result) < 0 && errno == EINTR)
 
 /* The folder of a path, in memory of its own: "a/b" -> "a/", "b" -> "./". base receives the last
  * part. */
@@ -41,25 +47,38 @@ static char *folder_of(const char *path, const char **base)
     return folder;
 }
 
-/* Opens the target's folder, and removes what earlier writers of the same file left there when they
- * were killed: temporaries whose process is gone. The sweep is a best effort, without messages. */
+void tni_file_sweep(int folder, const char *entry, size_t n)
+{
+    static const char digits[] = "0123456789";
+    if (strncmp(entry + n, MARK, sizeof MARK - 1)) return;
+    const char *pid = entry + n + sizeof MARK - 1;
+    const char *serial = pid + strspn(pid, digits);
+    if (serial == pid || *serial++ != '-' || !*serial || serial[strspn(serial, digits)]) return;
+    int fd = openat(folder, entry, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(folder, entry, 0);
+    if (fd >= 0) close(fd);
+}
+
+static void sweep(const char *folder, const char *base)
+{
+    const size_t n = strlen(base);
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (!strncmp(e->d_name, base, n)) tni_file_sweep(dirfd(dir), e->d_name, n);
+    if (dir) closedir(dir);
+}
+
+/* Opens the target's folder, to sync it in the end. One that may not be read is not synced. */
 static tn_status open_folder(tni_atomic_file *file)
 {
     const char *base;
     char *folder = folder_of(file->target, &base);
     if (!folder) return tni_pending();
-    file->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = opendir(folder);
-    size_t n = strlen(base);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (strncmp(e->d_name, base, n) || strncmp(e->d_name + n, MARK, sizeof MARK - 1)) continue;
-        long pid = strtol(e->d_name + n + sizeof MARK - 1, NULL, 10);
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-            unlinkat(dirfd(dir), e->d_name, 0);
-    }
-    if (dir) closedir(dir);
+    UNINTERRUPTED(file->folder, open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int error = file->folder < 0 && errno != EACCES ? errno : 0;
+    if (!error) sweep(folder, base);
     tni_strfree(folder);
-    return TN_OK; /* a folder that is not there shows when the file is created */
+    return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
 /* Where path leads (through a symbolic link), which must be nothing yet or a regular file. */
@@ -67,11 +86,19 @@ static tn_status find_target(tni_atomic_file *file, mode_t *mode)
 {
     struct stat st;
     char *real = realpath(file->name, NULL);
-    file->target = tni_strdup(real ? real : file->name);
+    const bool there = real;
+    int error = there ? 0 : errno;
+    if (error == ENOENT && lstat(file->name, &st) == 0)
+        return tni_error(TN_E_IO, "%s: %s: is a symbolic link to nothing: a file is wanted there",
+                         file->function, file->name);
+    if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
+    if (!error) file->target = tni_strdup(there ? real : file->name);
     free(real);
+    if (error) return fail(file, "cannot look at it", error);
     if (!file->target) return tni_pending();
     *mode = 0;
-    if (stat(file->target, &st) != 0) return TN_OK;
+    if (!there) return TN_OK;
+    if (stat(file->target, &st) != 0) return fail(file, "cannot look at it", errno);
     if (!S_ISREG(st.st_mode))
         return tni_error(TN_E_IO, "%s: %s: %s: only a regular file can be replaced", file->function,
                          file->name, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
@@ -79,25 +106,30 @@ static tn_status find_target(tni_atomic_file *file, mode_t *mode)
     return TN_OK;
 }
 
-static tn_status open_temp(tni_atomic_file *file)
+/* Creates the temporary, locked, and never readable for more people than the file it replaces. */
+static tn_status open_temp(tni_atomic_file *file, mode_t mode)
 {
     static atomic_int serial;
-    size_t size = strlen(file->target) + 48;
+    const size_t size = strlen(file->target) + 48;
     char *temp = tni_alloc(size);
     if (!temp) return tni_pending();
-    snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
-             atomic_fetch_add(&serial, 1));
-    file->temp = tni_strdup(temp);
+    for (int tries = 0; tries < 100; tries++) { /* a taken name: of another machine's process */
+        snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
+                 atomic_fetch_add(&serial, 1));
+        UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                                     mode ? mode & 0777 : 0666));
+        if (file->fd >= 0 || errno != EEXIST) break;
+    }
+    int error = file->fd < 0 ? errno : 0;
+    file->temp = error ? NULL : tni_strdup(temp);
+    if (!error && !file->temp) unlink(temp);
     tni_free(temp, size);
+    if (error) return fail(file, "cannot create", error);
     if (!file->temp) return tni_pending();
-    do {
-        file->fd = open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (file->fd < 0 && errno == EINTR);
-    if (file->fd >= 0) return TN_OK;
-    int error = errno;
-    tni_strfree(file->temp); /* not ours: nothing to remove */
-    file->temp = NULL;
-    return fail(file, "cannot create", error);
+    flock(file->fd, LOCK_EX | LOCK_NB); /* where there are no locks, nothing is swept either */
+    if (mode && fchmod(file->fd, mode) != 0 && errno != EPERM && errno != ENOTSUP)
+        return fail(file, "cannot set its mode", errno); /* some file systems have no modes */
+    return TN_OK;
 }
 
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
@@ -110,9 +142,7 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
     mode_t mode = 0;
     tn_status status = find_target(file, &mode);
     if (status == TN_OK) status = open_folder(file);
-    if (status == TN_OK) status = open_temp(file);
-    /* The mode of the file it replaces; a folder that forbids it keeps the default. */
-    if (status == TN_OK && mode && fchmod(file->fd, mode) != 0) errno = 0;
+    if (status == TN_OK) status = open_temp(file, mode);
     if (status == TN_OK && size > 0) {
         int error;
         do {
@@ -144,11 +174,20 @@ tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes)
     return TN_OK;
 }
 
+tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes)
+{
+    ssize_t n;
+    UNINTERRUPTED(n, pwrite(file->fd, data, nbytes, (off_t)offset));
+    return n == (ssize_t)nbytes ? TN_OK : fail(file, "cannot write", n < 0 ? errno : ENOSPC);
+}
+
 /* The new name reaches the disk. Some file systems cannot sync folders: that is no failure. */
 static tn_status sync_folder(const tni_atomic_file *file)
 {
-    if (file->folder < 0 || fsync(file->folder) == 0 || errno == EINVAL || errno == EROFS)
-        return TN_OK;
+    int synced;
+    if (file->folder < 0) return TN_OK;
+    UNINTERRUPTED(synced, fsync(file->folder));
+    if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
     return tni_error(TN_E_IO,
                      "%s: %s: the file is in place, but its folder could not be synced: %s",
                      file->function, file->name, strerror(errno));
@@ -157,14 +196,10 @@ static tn_status sync_folder(const tni_atomic_file *file)
 tn_status tni_file_finish(tni_atomic_file *file)
 {
     tn_status status = TN_OK;
-    int error;
-    do {
-        error = fsync(file->fd) != 0 ? errno : 0;
-    } while (error == EINTR);
-    if (error) status = fail(file, "cannot sync", error);
-    if (close(file->fd) != 0 && errno != EINTR && status == TN_OK)
-        status = fail(file, "cannot close", errno);
-    file->fd = -1;
+    int synced;
+    UNINTERRUPTED(synced, fsync(file->fd));
+    if (synced != 0) status = fail(file, "cannot sync", errno);
+    /* closed only afterwards: the lock lasts until then, and fsync has told what close could */
     if (status == TN_OK && rename(file->temp, file->target) != 0)
         status = fail(file, "cannot rename", errno);
     if (status == TN_OK) {

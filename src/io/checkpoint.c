@@ -3,18 +3,19 @@
  *
  * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.",
  * "rng.default" (u8: the default generator's whole state, the counters behind dropout included),
- * "step" (i64). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
+ * "rng.0" ... (the program's own generators), "step" (i64), and the names of further parts
+ * (checkpoint_parts.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
  *
  * Loading is in two halves: read, compare and stage every part; then put all in place by steps that
  * cannot fail. The model's own loading, all or nothing itself, stands between them.
  */
+#include <math.h>
 #include <stdio.h>
 
-#include "io/io.h"
+#include "io/checkpoint.h"
 #include "nn/module.h"
-#include "optim/optim.h"
 
-static const char *const keys[] = { "tenon.checkpoint", "tenon.version" };
+static const char *const keys[] = { TNI_CHECKPOINT, "tenon.version" };
 static const char *const values[] = { "1", TN_VERSION };
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -29,12 +30,47 @@ static tn_status add_part(tn_list *list, const char *prefix, const tn_list *part
     return TN_OK;
 }
 
-static tn_status add_random(tn_list *list)
+/* The part's name is also the path of the root among the versions. */
+tn_status tni_checkpoint_add(tn_list *list, const char *name, const tn_list *state)
 {
-    unsigned char bytes[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), bytes);
-    tn_tensor *state = tn_from_data(bytes, TN_SHAPE(TN_GENERATOR_STATE_SIZE), TN_U8);
-    return state ? tn_list_add(list, "rng.default", state) : tni_pending();
+    char prefix[80];
+    const char *path;
+    int version;
+    if (!state) return tni_pending();
+    snprintf(prefix, sizeof prefix, "%s.", name);
+    tn_status status = add_part(list, prefix, state);
+    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
+        char whole[TNI_NAME_LIMIT + 80];
+        snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
+        status = tni_list_push_version(list, whole, version);
+    }
+    return status;
+}
+
+/* Generator -1 is the default one. */
+static const char *random_name(int i, char *name, size_t size)
+{
+    if (i < 0) return "rng.default";
+    snprintf(name, size, "rng.%d", i);
+    return name;
+}
+
+static tn_generator *generator_of(const tn_checkpoint *c, int i)
+{
+    return i < 0 ? tn_default_generator() : c->generators[i];
+}
+
+static tn_status add_random(tn_list *list, const tn_checkpoint *c)
+{
+    for (int i = -1; i < c->n_generators; i++) {
+        char name[32];
+        unsigned char bytes[TN_GENERATOR_STATE_SIZE];
+        tn_generator_get_state(generator_of(c, i), bytes);
+        tn_tensor *state = tn_from_data(bytes, TN_SHAPE(TN_GENERATOR_STATE_SIZE), TN_U8);
+        tn_status status = tn_list_add(list, random_name(i, name, sizeof name), state);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
 }
 
 static tn_status add_loader(tn_list *list, const tn_loader *loader)
@@ -53,35 +89,82 @@ static tn_status add_loader(tn_list *list, const tn_loader *loader)
     return TN_OK;
 }
 
-static tn_status save(const tn_checkpoint *c, const char *path)
+/* Weights that have become NaN must not replace the last good ones. Buffers may hold infinities: a
+ * mask does. */
+static tn_status check_finite(const char *function, tn_module *model)
 {
-    static const char f[] = "tn_checkpoint_save";
+    tn_list *list = tn_parameters(model);
+    if (!list) return tni_pending();
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        if (!tn_dtype_is_float(e->tensor->dtype)) continue;
+        tn_scope scope = tn_scope_begin();
+        double finite = tn_item(tn_all(tn_isfinite(e->tensor), NULL, 0, false));
+        tn_scope_end(scope);
+        if (isnan(finite)) return tni_pending();
+        if (finite == 0)
+            return tni_error(TN_E_INVALID,
+                             "%s: parameter %s holds NaN or infinity: nothing was written; "
+                             "allow_nonfinite saves it all the same",
+                             function, e->name);
+    }
+    return TN_OK;
+}
+
+static tn_status check_generators(const char *function, const tn_checkpoint *c)
+{
+    if (c->n_generators < 0)
+        return tni_error(TN_E_INVALID, "%s: n_generators %d: wanted >= 0", function,
+                         c->n_generators);
+    for (int i = 0; i < c->n_generators; i++)
+        if (!c->generators || !c->generators[i])
+            return tni_error(TN_E_INVALID, "%s: generators[%d] is NULL: %d generators are wanted",
+                             function, i, c->n_generators);
+    return TN_OK;
+}
+
+static tn_status save(const char *f, const tn_checkpoint *c, const char *path)
+{
     for (int i = 0; i < c->metadata.n; i++)
         if (c->metadata.key[i] && !strncmp(c->metadata.key[i], "tenon.", 6))
             return tni_error(TN_E_NAME,
                              "%s: metadata key %s: names in tenon. are the library's own", f,
                              c->metadata.key[i]);
+    tn_status status = check_generators(f, c);
+    if (status == TN_OK) status = tni_parts_check(f, c);
+    if (status == TN_OK && c->model && !c->allow_nonfinite) status = check_finite(f, c->model);
+    for (int i = 0; status == TN_OK && !c->allow_nonfinite && i < c->n_parts; i++)
+        if (c->parts[i].module) status = check_finite(f, c->parts[i].module);
+    if (status != TN_OK) return status;
     tn_list *list = tn_list_new();
-    tn_status status = list ? tni_list_i64(list, "step", c->step) : tni_pending();
-    if (status == TN_OK) status = add_random(list);
-    if (status == TN_OK && c->model) status = add_part(list, "model.", tn_state_dict(c->model, ""));
+    status = list ? tni_list_i64(list, "step", c->step) : tni_pending();
+    if (status == TN_OK) status = add_random(list, c);
+    if (status == TN_OK && c->model)
+        status = tni_checkpoint_add(list, "model", tn_state_dict(c->model, ""));
     if (status == TN_OK && c->optimizer)
         status = add_part(list, "optim.", tn_optim_state_dict(c->optimizer));
     if (status == TN_OK && c->scheduler)
         status = add_part(list, "sched.", tn_scheduler_state_dict(c->scheduler));
     if (status == TN_OK && c->loader) status = add_loader(list, c->loader);
+    if (status == TN_OK) status = tni_parts_add(list, c);
     if (status != TN_OK) return status;
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
-    return tni_safetensors_write(f, path, list, &own, &c->metadata);
+    return tni_safetensors_write(
+        f, path, list, (tni_writing){ .own = &own, .metadata = &c->metadata, .checksum = true });
+}
+
+tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = save(function, c, path);
+    tn_scope_end(scope);
+    return status;
 }
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 {
-    if (!c) return tni_poison("tn_checkpoint_save", "c");
-    tn_scope scope = tn_scope_begin();
-    tn_status status = save(c, path);
-    tn_scope_end(scope);
-    return status;
+    static const char f[] = "tn_checkpoint_save";
+    return c ? tni_checkpoint_save(f, c, path) : tni_poison(f, "c");
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -91,14 +174,16 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
     tn_status status = tni_safetensors_open(file, f, path);
     if (status != TN_OK) return status;
     const char *version = tni_safetensors_string(file, keys[0]);
-    if (version && !strcmp(version, values[0])) return TN_OK;
-    status =
-        version
-            ? tni_error(TN_E_FORMAT, "%s: %s: a checkpoint of version %.16s: version %s is wanted",
-                        f, path, version, values[0])
-            : tni_error(TN_E_FORMAT, "%s: %s: not a checkpoint (for a file of weights: tn_load)", f,
-                        path);
-    tni_safetensors_close(file);
+    if (!version)
+        status = tni_error(TN_E_FORMAT, "%s: %s: not a checkpoint (for a file of weights: tn_load)",
+                           f, path);
+    else if (strcmp(version, values[0]) != 0)
+        status =
+            tni_error(TN_E_FORMAT, "%s: %s: a checkpoint of version %.16s: version %s is wanted", f,
+                      path, version, values[0]);
+    else if (!tni_safetensors_string(file, TNI_CHECKSUM))
+        status = tni_error(TN_E_FORMAT, "%s: %s: a checkpoint without its checksum", f, path);
+    if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }
 
@@ -121,24 +206,36 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
 /* What has been read and compared, before any of it is put in place. */
 typedef struct staged {
     int64_t step;
-    unsigned char random[TN_GENERATOR_STATE_SIZE];
+    unsigned char (*random)[TN_GENERATOR_STATE_SIZE]; /* default, then own: n_random of them */
+    size_t n_random;
     tni_loader_state loader;
     tni_optim_staged *optimizer;
     tni_scheduler_staged *scheduler;
     tn_list *model;
+    tni_parts_staged parts;
     tn_metadata metadata;
 } staged;
 
-static tn_status stage_random(tni_safetensors *file, staged *s)
+static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, staged *s)
 {
-    tn_status status = read_values(file, "rng.default", TN_U8, TN_GENERATOR_STATE_SIZE, s->random);
-    if (status != TN_OK) return status;
-    /* The same check that setting it will make, on a generator that nobody needs. */
+    char name[32];
+    s->n_random = (size_t)c->n_generators + 1;
+    s->random = tni_alloc(s->n_random * sizeof *s->random);
     tn_generator *trial = tn_generator_new(0);
-    if (!trial) return tni_pending();
-    status = tn_generator_set_state(trial, s->random);
+    tn_status status = s->random && trial ? TN_OK : tni_pending();
+    for (int i = -1; status == TN_OK && i < c->n_generators; i++) {
+        status = read_values(file, random_name(i, name, sizeof name), TN_U8,
+                             TN_GENERATOR_STATE_SIZE, s->random[i + 1]);
+        /* The same check that setting it will make, on a generator that nobody needs. */
+        if (status == TN_OK && tn_generator_set_state(trial, s->random[i + 1]) != TN_OK)
+            status = tni_in_file(file->in.function, file->in.path);
+    }
     tn_generator_free(trial);
-    return status == TN_OK ? TN_OK : tni_in_file(file->in.function, file->in.path);
+    random_name(c->n_generators, name, sizeof name);
+    if (status == TN_OK && c->n_generators && tni_safetensors_find(file, name))
+        status = tni_error(TN_E_NAME, "%s: %s: %s is in it, but only %d generators are given here",
+                           file->in.function, file->in.path, name, c->n_generators);
+    return status;
 }
 
 static tn_status stage_loader(tni_safetensors *file, const tn_loader *loader, staged *s)
@@ -159,8 +256,7 @@ static tn_status stage_loader(tni_safetensors *file, const tn_loader *loader, st
                : tni_in_file(file->in.function, file->in.path);
 }
 
-/* The part of a file as a list; NULL with a message when the file has none of it. */
-static tn_list *part_of(tni_safetensors *file, const char *prefix, bool may_be_empty)
+tn_list *tni_checkpoint_part(tni_safetensors *file, const char *prefix, bool may_be_empty)
 {
     tn_list *list = tni_safetensors_list(file, prefix);
     if (!list || list->n || may_be_empty) return list;
@@ -172,26 +268,26 @@ static tn_list *part_of(tni_safetensors *file, const char *prefix, bool may_be_e
 static tn_status stage(tni_safetensors *file, const tn_checkpoint *c, staged *s)
 {
     tn_status status = read_values(file, "step", TN_I64, 0, &s->step);
-    if (status == TN_OK) status = stage_random(file, s);
+    if (status == TN_OK) status = stage_random(file, c, s);
     if (status == TN_OK && c->loader) status = stage_loader(file, c->loader, s);
     if (status == TN_OK && c->optimizer) {
-        tn_list *part = part_of(file, "optim.", false);
+        tn_list *part = tni_checkpoint_part(file, "optim.", false);
         s->optimizer = part ? tni_optim_stage(c->optimizer, part) : NULL;
         if (!s->optimizer)
             return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
     }
     if (status == TN_OK && c->scheduler) {
-        tn_list *part = part_of(file, "sched.", false);
+        tn_list *part = tni_checkpoint_part(file, "sched.", false);
         s->scheduler = part ? tni_scheduler_stage(c->scheduler, part) : NULL;
         if (!s->scheduler)
             return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
     }
     if (status == TN_OK && c->model) {
         tn_list *own = tn_state_dict(c->model, "");
-        s->model = own ? part_of(file, "model.", own->n == 0) : NULL;
+        s->model = own ? tni_checkpoint_part(file, "model.", own->n == 0) : NULL;
         if (!s->model) return tni_pending();
     }
-    return status;
+    return status == TN_OK ? tni_parts_stage(file, c, &s->parts) : status;
 }
 
 static void commit(tn_checkpoint *c, staged *s)
@@ -199,7 +295,8 @@ static void commit(tn_checkpoint *c, staged *s)
     if (c->optimizer) tni_optim_commit(c->optimizer, s->optimizer);
     if (c->scheduler) tni_scheduler_commit(c->scheduler, s->scheduler);
     if (c->loader) tni_loader_set(c->loader, &s->loader);
-    tn_generator_set_state(tn_default_generator(), s->random);
+    for (int i = -1; i < c->n_generators; i++)
+        tn_generator_set_state(generator_of(c, i), s->random[i + 1]);
     c->step = s->step;
     c->metadata = s->metadata;
 }
@@ -209,23 +306,42 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
     static const char f[] = "tn_checkpoint_load";
     if (!c) return tni_poison(f, "c");
     tni_safetensors file;
-    tn_status status = open_checkpoint(&file, f, path);
+    tn_status status = check_generators(f, c);
+    if (status == TN_OK) status = tni_parts_check(f, c);
+    if (status == TN_OK) status = open_checkpoint(&file, f, path);
     if (status != TN_OK) return status;
     staged s = { 0 };
-    status =
-        tni_safetensors_metadata(&file, "tenon.", &s.metadata); /* before the scope: it stays */
+    status = tni_safetensors_verify(&file);
+    if (status == TN_OK)
+        status =
+            tni_safetensors_metadata(&file, "tenon.", &s.metadata); /* before the scope: it stays */
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = stage(&file, c, &s);
+    if (status == TN_OK) status = tni_parts_load(&file, c, &s.parts);
     if (status == TN_OK && c->model &&
-        tn_load_state_dict(c->model, s.model, (tn_load_options){ 0 }, NULL) != TN_OK)
+        tn_load_state_dict(c->model, s.model, (tn_load_options){ 0 }, NULL) != TN_OK) {
         status = tni_in_file(f, path);
+        tni_parts_undo(c, &s.parts);
+    }
+    tni_parts_end(c, &s.parts, status == TN_OK);
     if (status == TN_OK) {
         commit(c, &s);
     } else {
         tni_optim_discard(s.optimizer);
         tni_scheduler_discard(s.scheduler);
     }
+    if (s.random) tni_free(s.random, s.n_random * sizeof *s.random);
     tn_scope_end(scope);
+    tni_safetensors_close(&file);
+    return status;
+}
+
+tn_status tni_checkpoint_verify(const char *function, const char *path)
+{
+    tni_safetensors file;
+    tn_status status = open_checkpoint(&file, function, path);
+    if (status != TN_OK) return status;
+    status = tni_safetensors_verify(&file);
     tni_safetensors_close(&file);
     return status;
 }

@@ -24,9 +24,15 @@ typedef struct tni_atomic_file {
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
                           int64_t size);
 tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
-/* fsync, close, rename, fsync of the folder. On failure everything is undone. */
+/* Writes over bytes that were written before. */
+tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes);
+/* fsync, rename, fsync of the folder. On failure everything is undone. */
 tn_status tni_file_finish(tni_atomic_file *file);
 void tni_file_abandon(tni_atomic_file *file);
+/* Removes an entry of an open folder if it is a temporary of the file named by its first n bytes,
+ * and nobody has it locked any more: its writer is gone. (A process number would not tell: in the
+ * next container it is taken again.) A best effort, without messages. */
+void tni_file_sweep(int folder, const char *entry, size_t n);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -38,9 +44,12 @@ typedef struct tni_input {
 
 /* Opens a regular file. */
 tn_status tni_input_open(tni_input *in, const char *function, const char *path);
-/* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error. */
-tn_status tni_input_read(tni_input *in, int64_t offset, void *data, size_t nbytes);
+/* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error.
+ */
+tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
+/* TN_E_FORMAT with "FUNCTION: PATH: " in front. */
+tn_status tni_input_bad(const tni_input *in, const char *format, ...) TN_PRINTF(2, 3);
 
 /* ---- text in memory -------------------------------------------------------------------------- */
 

@@ -32,7 +32,7 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     return status;
 }
 
-tn_status tni_input_read(tni_input *in, int64_t offset, void *data, size_t nbytes)
+tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes)
 {
     char *at = data;
     while (nbytes > 0) {
@@ -54,6 +54,16 @@ void tni_input_close(tni_input *in)
 {
     if (in->fd >= 0) close(in->fd);
     in->fd = -1;
+}
+
+tn_status tni_input_bad(const tni_input *in, const char *format, ...)
+{
+    char text[640];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return tni_error(TN_E_FORMAT, "%s: %s: %s", in->function, in->path, text);
 }
 
 static bool reserve(tni_bytes *b, size_t more)

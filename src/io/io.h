@@ -11,8 +11,24 @@
 /* The pending message again, with "FUNCTION: PATH: " in front; its status. */
 tn_status tni_in_file(const char *function, const char *path);
 
-/* The tensors of an open file whose names begin with prefix, without it; CPU, current scope. */
+/* What readers accept now: no field is zero. */
+tn_file_limits tni_file_limits(void);
+
+/* The tensors of an open file whose names begin with prefix, without it, each under all its names,
+ * with the state versions the file records; CPU, current scope. */
 tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix);
+
+/* tn_checkpoint_save under another function's name; whether a file would be read: all of it is. */
+tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
+tn_status tni_checkpoint_verify(const char *function, const char *path);
+
+/* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names --------------- */
+
+/* The tensors of a state dict, CPU, current scope: views of one storage share it. Versions that the
+ * file records are set. (pt_read.c) */
+tn_list *tni_pt_list(const char *function, const char *path);
+/* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
+tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);
 
 /* What a checkpoint keeps of a loader. */
 typedef struct tni_loader_state {

@@ -7,13 +7,13 @@
  * no hole, no overlap, to the end of the file. Only then memory for data is asked for, and only as
  * much as is there.
  *
- * Limits: 16 MiB of header and 65,536 tensors (a legal 100 MB header costs a JSON reader
- * gigabytes); names of 1 to 1,024 bytes; at most 8 axes.
+ * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <zlib.h>
 
-#include "io/safetensors.h"
+#include "io/io.h"
 #include "nn/module.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -36,18 +36,7 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
     return NULL;
 }
 
-/* TN_E_FORMAT with "FUNCTION: PATH: " in front. */
-static tn_status bad(const tni_safetensors *file, const char *format, ...) TN_PRINTF(2, 3);
-
-static tn_status bad(const tni_safetensors *file, const char *format, ...)
-{
-    char text[640];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return tni_error(TN_E_FORMAT, "%s: %s: %s", file->in.function, file->in.path, text);
-}
+#define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
@@ -101,13 +90,12 @@ static tn_status read_entry(const tni_safetensors *file, const char *name, json_
     if (!json_is_object(value)) return bad(file, "%.64s: is not an object", name);
     const char *key;
     json_t *ignored;
-    json_object_foreach(
-        value, key,
-        ignored) if (strcmp(key, "dtype") && strcmp(key, "shape") &&
-                     strcmp(key, "data_offsets")) return bad(file,
-                                                             "%.64s: unknown key %.64s: dtype, "
-                                                             "shape and data_offsets are wanted",
-                                                             name, key);
+    json_object_foreach(value, key, ignored)
+    {
+        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            return bad(file, "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted",
+                       name, key);
+    }
     if (json_object_size(value) != 3)
         return bad(file, "%.64s: dtype, shape and data_offsets are wanted, one is missing", name);
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
@@ -130,8 +118,10 @@ static tn_status read_metadata(const tni_safetensors *file, json_t *metadata)
     if (!json_is_object(metadata)) return bad(file, "__metadata__ is not an object");
     const char *key;
     json_t *value;
-    json_object_foreach(metadata, key, value) if (!json_is_string(value)) return bad(
-        file, "__metadata__: %.64s is not a string", key);
+    json_object_foreach(metadata, key, value)
+    {
+        if (!json_is_string(value)) return bad(file, "__metadata__: %.64s is not a string", key);
+    }
     return TN_OK;
 }
 
@@ -176,8 +166,10 @@ static tn_status read_entries(tni_safetensors *file)
         if (status != TN_OK) return status;
         n--;
     }
-    if (n > TNI_TENSOR_LIMIT)
-        return bad(file, "%zu tensors: at most %d are possible", n, TNI_TENSOR_LIMIT);
+    int64_t most = tni_file_limits().tensors;
+    if (n > (size_t)most)
+        return bad(file, "%zu tensors: at most %lld are read (tn_set_file_limits)", n,
+                   (long long)most);
     if (n == 0) return check_ranges(file);
     file->entry = tni_calloc(n * sizeof *file->entry);
     if (!file->entry) return tni_pending();
@@ -223,13 +215,14 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8))
         status = bad(file, "a header of %llu bytes in a file of %lld: not a safetensors file",
                      (unsigned long long)n, (long long)file->in.size);
-    if (status == TN_OK && n > (uint64_t)TNI_HEADER_LIMIT)
-        status = bad(file, "a header of %llu bytes: at most %lld are read", (unsigned long long)n,
-                     (long long)TNI_HEADER_LIMIT);
+    int64_t most = tni_file_limits().header_bytes;
+    if (status == TN_OK && n > (uint64_t)most)
+        status = bad(file, "a header of %llu bytes: at most %lld are read (tn_set_file_limits)",
+                     (unsigned long long)n, (long long)most);
     char *header = status == TN_OK ? tni_alloc((size_t)n) : NULL;
     if (status == TN_OK && !header) status = tni_pending();
     if (status == TN_OK) status = tni_input_read(&file->in, 8, header, (size_t)n);
-    file->data = (int64_t)n + 8;
+    if (status == TN_OK) file->data = (int64_t)n + 8;
     if (status == TN_OK) status = parse_header(file, header, (size_t)n);
     if (header) tni_free(header, (size_t)n);
     if (status != TN_OK) tni_safetensors_close(file);
@@ -276,6 +269,55 @@ const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
     return json_string_value(json_object_get(file->metadata, key));
 }
 
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+bool tni_same_part(const char *a, const char *b)
+{
+    size_t n = strcspn(a, ".");
+    return a[n] && !strncmp(a, b, n + 1);
+}
+
+bool tni_safetensors_tie(const tni_safetensors *file, const char *key, const char *value)
+{
+    size_t n = strlen(key);
+    if (n == 0 || n > TNI_NAME_LIMIT || json_object_get(file->root, key)) return false;
+    if (!strcmp(value, "__metadata__") || !json_object_get(file->root, value)) return false;
+    return !json_object_get(file->metadata, TNI_CHECKPOINT) || tni_same_part(key, value);
+}
+
+/* ---- the checksum ---------------------------------------------------------------------------- */
+
+static tn_status crc_of(tni_safetensors *file, char *chunk, size_t size, uLong *crc)
+{
+    *crc = crc32_z(0, NULL, 0);
+    for (int64_t at = 0; at < file->in.size; at += (int64_t)size) {
+        size_t n = (size_t)TNI_MIN(file->in.size - at, (int64_t)size);
+        tn_status status = tni_input_read(&file->in, at, chunk, n);
+        if (status != TN_OK) return status;
+        if (at == 0) memset(chunk + TNI_CHECKSUM_AT, '0', 8); /* in the header: long enough */
+        *crc = crc32_z(*crc, (unsigned char *)chunk, n);
+    }
+    return TN_OK;
+}
+
+tn_status tni_safetensors_verify(tni_safetensors *file)
+{
+    const char *wanted = tni_safetensors_string(file, TNI_CHECKSUM);
+    if (!wanted) return TN_OK;
+    const size_t size = (size_t)1 << 16;
+    char *chunk = tni_alloc(size);
+    if (!chunk) return tni_pending();
+    uLong crc;
+    char digits[17];
+    tn_status status = crc_of(file, chunk, size, &crc);
+    tni_free(chunk, size);
+    snprintf(digits, sizeof digits, "%08lx", crc);
+    if (status == TN_OK && strcmp(digits, wanted))
+        status = bad(file, "the checksum is %s, not %.16s: damaged, or changed by another program",
+                     digits, wanted);
+    return status;
+}
+
 /* ---- metadata: one block with the arrays in front and the texts behind ----------------------- */
 
 typedef struct block {
@@ -288,16 +330,24 @@ static void drop_block(void *object)
     tni_free(object, ((block *)object)->nbytes);
 }
 
+/* Pairs that say something of the tensors or the file have done so: they are not handed out. */
+static bool handed_out(const tni_safetensors *file, const char *skip, const char *key,
+                       const json_t *value)
+{
+    if (*skip && !strncmp(key, skip, strlen(skip))) return false;
+    if (!strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_CHECKSUM)) return false;
+    return !tni_safetensors_tie(file, key, json_string_value(value));
+}
+
 tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip, tn_metadata *out)
 {
     *out = (tn_metadata){ 0 };
     size_t n = 0, text = 0;
-    size_t prefix = strlen(skip);
     const char *key;
     json_t *value;
     json_object_foreach(file->metadata, key, value)
     {
-        if (prefix && !strncmp(key, skip, prefix)) continue;
+        if (!handed_out(file, skip, key, value)) continue;
         n++;
         text += strlen(key) + json_string_length(value) + 2; /* parts of a header: no overflow */
     }
@@ -310,7 +360,7 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     size_t i = 0;
     json_object_foreach(file->metadata, key, value)
     {
-        if (prefix && !strncmp(key, skip, prefix)) continue;
+        if (!handed_out(file, skip, key, value)) continue;
         b->string[i] = strcpy(at, key);
         at += strlen(key) + 1;
         b->string[n + i] = strcpy(at, json_string_value(value));

@@ -42,14 +42,31 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key);
 void tni_safetensors_close(tni_safetensors *file);
 
-/* Writes a list, own pairs before the caller's (either may be NULL). */
+/* Whether a pair of the metadata says that the tensor `value` is also called `key`: there is one of
+ * that name, none named key, and in a checkpoint both are of one part. Else it is just a pair of
+ * strings, whatever they are. */
+bool tni_safetensors_tie(const tni_safetensors *file, const char *key, const char *value);
+/* Whether two names begin with the same part of a checkpoint: "model." */
+bool tni_same_part(const char *a, const char *b);
+/* TN_E_FORMAT unless a file written with a checksum still has those bytes. Reads all of it. */
+tn_status tni_safetensors_verify(tni_safetensors *file);
+
+typedef struct tni_writing {
+    const tn_metadata *own, *metadata; /* the library's pairs, then the caller's; NULL: none */
+    bool every_key;                    /* tied tensors in full under each of their names */
+    bool checksum;                     /* for tni_safetensors_verify */
+} tni_writing;
+/* Writes a list, with the versions recorded in it. */
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,
-                                const tn_metadata *own, const tn_metadata *metadata);
+                                tni_writing o);
 
 /* What both sides keep to. */
-#define TNI_HEADER_LIMIT ((int64_t)16 << 20)
-#define TNI_TENSOR_LIMIT 65536
 #define TNI_NAME_LIMIT 1024
+#define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
+#define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
+/* CRC-32 of the whole file, its own 8 digits taken as 0; the first pair: their place is fixed. */
+#define TNI_CHECKSUM "tenon.crc32"
+#define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)
 const char *tni_safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 
 #endif

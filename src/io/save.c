@@ -17,48 +17,62 @@ tn_status tni_in_file(const char *function, const char *path)
     return tni_error(status, "%s: %s: %s", function, path, text);
 }
 
-tn_status tn_save(tn_module *m, const char *path)
+/* ---- writing: the name decides --------------------------------------------------------------- */
+
+static bool ends_in(const char *path, const char *end)
 {
-    static const char f[] = "tn_save";
-    if (!m) return tni_poison(f, "m");
+    size_t n = path ? strlen(path) : 0;
+    size_t k = strlen(end);
+    return n >= k && !strcmp(path + n - k, end);
+}
+
+static tn_status write_list(const char *function, const char *path, const tn_list *list,
+                            tni_writing o)
+{
+    if (!ends_in(path, ".pt") && !ends_in(path, ".pth"))
+        return tni_safetensors_write(function, path, list, o);
+    if (o.metadata && o.metadata->n)
+        return tni_error(TN_E_INVALID,
+                         "%s: %s: a PyTorch file has no place for metadata: a .safetensors file is "
+                         "wanted",
+                         function, path);
+    return tni_pt_write(function, path, list);
+}
+
+static tn_status save(const char *function, tn_module *m, const char *path, tn_save_options o)
+{
+    if (!m) return tni_poison(function, "m");
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
+    tni_writing writing = { .own = &own, .metadata = o.metadata, .every_key = o.every_key };
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_state_dict(m, "");
-    tn_status status = list ? tni_safetensors_write(f, path, list, &own, NULL) : tni_pending();
+    tn_status status = list ? write_list(function, path, list, writing) : tni_pending();
     tn_scope_end(scope);
     return status;
+}
+
+tn_status tn_save(tn_module *m, const char *path)
+{
+    return save("tn_save", m, path, (tn_save_options){ 0 });
+}
+
+tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o)
+{
+    return save("tn_save_with", m, path, o);
 }
 
 tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path)
 {
     if (!list) return tni_poison("tn_save_tensors", "list");
-    return tni_safetensors_write("tn_save_tensors", path, list, NULL, metadata);
+    return write_list("tn_save_tensors", path, list,
+                      (tni_writing){ .metadata = metadata, .every_key = true });
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix)
-{
-    tn_list *list = tn_list_new();
-    size_t skip = strlen(prefix);
-    tn_scope scope = tn_scope_begin();
-    tn_status status = list ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < file->n; i++) {
-        const tni_safetensor *e = &file->entry[i];
-        if (strncmp(e->name, prefix, skip)) continue;
-        tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-        entry.tensor = tni_safetensors_tensor(file, e);
-        status = entry.tensor ? tni_list_push(list, "", "", e->name + skip, entry) : tni_pending();
-    }
-    tn_scope_end(scope);
-    if (status != TN_OK) return NULL;
-    /* What this library wrote has every buffer of its modules; what others wrote may lack some. */
-    if (tni_safetensors_string(file, keys[1])) tni_list_set_version(list, INT32_MAX);
-    return list;
-}
+/* ---- reading: the first bytes decide --------------------------------------------------------- */
 
-static tn_list *load(const char *function, const char *path, tn_metadata *metadata)
+static tn_list *load_safetensors(const char *function, const char *path, tn_metadata *metadata)
 {
     tni_safetensors file;
-    if (metadata) *metadata = (tn_metadata){ 0 };
     if (tni_safetensors_open(&file, function, path) != TN_OK) return NULL;
     tn_list *list = tni_safetensors_list(&file, "");
     if (list && metadata && tni_safetensors_metadata(&file, "", metadata) != TN_OK) list = NULL;
@@ -66,20 +80,50 @@ static tn_list *load(const char *function, const char *path, tn_metadata *metada
     return list;
 }
 
+static tn_list *load(const char *function, const char *path, tn_metadata *metadata)
+{
+    /* torch.save before 1.6, or told to: a pickle of this number comes first */
+    static const char legacy[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+    char first[sizeof legacy - 1] = { 0 };
+    if (metadata) *metadata = (tn_metadata){ 0 };
+    tni_input in;
+    tn_status status = tni_input_open(&in, function, path);
+    if (status != TN_OK) return NULL;
+    status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
+    if (status == TN_OK && !memcmp(first, legacy, sizeof first))
+        status = tni_input_bad(&in, "a PyTorch file in the format before 1.6: in PyTorch, "
+                                    "torch.save(torch.load(old), new) makes one that can be read");
+    tni_input_close(&in);
+    if (status != TN_OK) return NULL;
+    return memcmp(first, "PK\3\4", 4) ? load_safetensors(function, path, metadata)
+                                      : tni_pt_list(function, path);
+}
+
 tn_list *tn_load_tensors(const char *path, tn_metadata *metadata)
 {
     return load("tn_load_tensors", path, metadata);
 }
 
-tn_status tn_load(tn_module *m, const char *path)
+static tn_status load_into(const char *function, tn_module *m, const char *path, tn_load_options o,
+                           tn_load_report *report)
 {
-    static const char f[] = "tn_load";
-    if (!m) return tni_poison(f, "m");
+    if (report) *report = (tn_load_report){ 0 };
+    if (!m) return tni_poison(function, "m");
     tn_scope scope = tn_scope_begin();
-    tn_list *list = load(f, path, NULL);
+    tn_list *list = load(function, path, NULL);
     tn_status status = list ? TN_OK : tni_pending();
-    if (list && tn_load_state_dict(m, list, (tn_load_options){ 0 }, NULL) != TN_OK)
-        status = tni_in_file(f, path);
+    if (list && tn_load_state_dict(m, list, o, report) != TN_OK)
+        status = tni_in_file(function, path);
     tn_scope_end(scope);
     return status;
+}
+
+tn_status tn_load(tn_module *m, const char *path)
+{
+    return load_into("tn_load", m, path, (tn_load_options){ 0 }, NULL);
+}
+
+tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report)
+{
+    return load_into("tn_load_with", m, path, o, report);
 }

@@ -1,0 +1,273 @@
+/*
+ * pt_write.c - a list of tensors as a PyTorch state dict.
+ *
+ * The pickle is protocol 2 and says what PyTorch's own says, without the memo: an OrderedDict of
+ * names and calls of _rebuild_tensor_v2, and, where the list knows state versions, an attribute
+ * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
+ * as in pt_read.c; storages are written dense, in the order of the list.
+ */
+#include <jansson.h>
+#include <stdio.h>
+
+#include "io/io.h"
+#include "io/zip.h"
+#include "nn/module.h"
+
+typedef struct item {
+    const char *name;
+    tn_tensor *tensor;
+    size_t nbytes;
+    int key;      /* of its storage */
+    int next;     /* the next item over the same storage in memory, -1: none */
+    bool written; /* by an item before it */
+} item;
+
+typedef struct plan {
+    const char *function;
+    const tn_list *list;
+    item *items;
+    int n_keys;
+    tni_bytes pickle;
+} plan;
+
+/* ---- what is written, and under which key ---------------------------------------------------- */
+
+static bool same_memory(const tn_tensor *a, const tn_tensor *b)
+{
+    if (a->dtype != b->dtype || a->offset != b->offset) return false;
+    if (tni_is_dense(a) && tni_is_dense(b))
+        return tni_shape_numel(&a->shape) == tni_shape_numel(&b->shape);
+    return tni_shape_equal(&a->shape, &b->shape) &&
+           !memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride);
+}
+
+static tn_status check_name(const plan *p, const char *name)
+{
+    size_t length = strlen(name);
+    json_t *utf8 = json_string(name);
+    json_decref(utf8);
+    if (length == 0 || length > TNI_NAME_LIMIT || !utf8)
+        return tni_error(TN_E_NAME,
+                         "%s: a tensor is named \"%.64s\": 1 to %d bytes of UTF-8 text are wanted",
+                         p->function, name, TNI_NAME_LIMIT);
+    if (tni_list_find(p->list, name)->name != name)
+        return tni_error(TN_E_NAME, "%s: two tensors are named %s", p->function, name);
+    return TN_OK;
+}
+
+/* Keys are given in the order of the list; what lies in the same memory has the same one. */
+static tn_status collect(plan *p, tni_map *first)
+{
+    for (int i = 0; i < p->list->n; i++) {
+        const tn_entry *e = &p->list->entry[i];
+        item *it = &p->items[i];
+        *it = (item){ .name = e->name, .tensor = e->tensor, .key = p->n_keys, .next = -1 };
+        tn_status status = check_name(p, e->name);
+        if (status != TN_OK) return status;
+        if (!e->tensor || tni_none(e->tensor))
+            return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", p->function,
+                             e->name);
+        if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape),
+                          tn_dtype_size(e->tensor->dtype), &it->nbytes) ||
+            it->nbytes > INT64_MAX / 2)
+            return tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, e->name);
+        item *other = tni_map_get(first, e->tensor->storage);
+        if (!other && tni_map_put(first, e->tensor->storage, it) < 0) return TN_E_NOMEM;
+        for (; other && !it->written; other = other->next < 0 ? NULL : &p->items[other->next]) {
+            it->written = same_memory(other->tensor, e->tensor);
+            if (it->written) {
+                it->key = other->key;
+            } else if (other->next < 0) {
+                other->next = i;
+                break;
+            }
+        }
+        p->n_keys += !it->written;
+    }
+    return TN_OK;
+}
+
+/* ---- the pickle ------------------------------------------------------------------------------ */
+
+static void put_code(tni_bytes *b, int code, uint64_t operand, int n)
+{
+    unsigned char bytes[9] = { (unsigned char)code };
+    for (int i = 0; i < n; i++) bytes[1 + i] = (unsigned char)(operand >> (8 * i));
+    tni_bytes_add(b, bytes, 1 + (size_t)n);
+}
+
+static void put_text(tni_bytes *b, const char *text, size_t n)
+{
+    put_code(b, 'X', n, 4); /* BINUNICODE */
+    tni_bytes_add(b, text, n);
+}
+
+static void put_integer(tni_bytes *b, int64_t x)
+{
+    if (x <= INT32_MAX)
+        put_code(b, 'J', (uint64_t)x, 4); /* BININT */
+    else {
+        put_code(b, 0x8a, 8, 1); /* LONG1 of 8 bytes */
+        for (int i = 0; i < 8; i++) put_code(b, (int)((uint64_t)x >> (8 * i) & 0xff), 0, 0);
+    }
+}
+
+static void put_literal(tni_bytes *b, const char *code)
+{
+    tni_bytes_add(b, code, strlen(code));
+}
+
+static void put_tuple(tni_bytes *b, int n, const int64_t *x)
+{
+    put_literal(b, "("); /* MARK */
+    for (int i = 0; i < n; i++) put_integer(b, x[i]);
+    put_literal(b, "t"); /* TUPLE */
+}
+
+static const char *storage_type(tn_dtype dtype)
+{
+    switch (dtype) {
+    case TN_F32: return "FloatStorage";
+    case TN_F64: return "DoubleStorage";
+    case TN_BF16: return "BFloat16Storage";
+    case TN_F16: return "HalfStorage";
+    case TN_I64: return "LongStorage";
+    case TN_I32: return "IntStorage";
+    case TN_U8: return "ByteStorage";
+    default: return "BoolStorage";
+    }
+}
+
+#define ORDERED_DICT "ccollections\nOrderedDict\n)R" /* GLOBAL, EMPTY_TUPLE, REDUCE */
+
+/* _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()) */
+static void put_tensor(tni_bytes *b, const item *it)
+{
+    const tn_tensor *t = it->tensor;
+    char key[16];
+    int length = snprintf(key, sizeof key, "%d", it->key);
+    int64_t stride[TN_MAX_RANK];
+    tni_dense_strides(&t->shape, stride);
+    put_literal(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    put_text(b, "storage", 7);
+    tni_bytes_printf(b, "ctorch\n%s\n", storage_type(t->dtype));
+    put_text(b, key, (size_t)length);
+    put_text(b, "cpu", 3);
+    put_integer(b, tni_shape_numel(&t->shape));
+    put_literal(b, "tQ"); /* TUPLE, BINPERSID */
+    put_integer(b, 0);
+    put_tuple(b, t->shape.rank, t->shape.size);
+    put_tuple(b, t->shape.rank, stride);
+    put_literal(b, "\x89" ORDERED_DICT "tR"); /* NEWFALSE ... TUPLE, REDUCE */
+}
+
+/* The state of the outer dict: { "_metadata": OrderedDict of paths to { "version": n } }. */
+static void put_versions(tni_bytes *b, const tn_list *list)
+{
+    const char *path;
+    int version;
+    for (int i = 0; (version = tni_list_versions(list, i, &path)) != 0; i++) {
+        if (i == 0) {
+            put_literal(b, "}");
+            put_text(b, "_metadata", 9);
+            put_literal(b, ORDERED_DICT);
+        }
+        put_text(b, path, strlen(path));
+        put_literal(b, "}");
+        put_text(b, "version", 7);
+        put_integer(b, version);
+        put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
+    }
+    if (tni_list_versions(list, 0, &path)) put_literal(b, "sb"); /* SETITEM, BUILD */
+}
+
+static tn_status make_pickle(plan *p)
+{
+    tni_bytes *b = &p->pickle;
+    put_literal(b, "\x80\x02" ORDERED_DICT);
+    for (int i = 0; i < p->list->n; i++) {
+        put_text(b, p->items[i].name, strlen(p->items[i].name));
+        put_tensor(b, &p->items[i]);
+        put_literal(b, "s"); /* SETITEM */
+    }
+    put_versions(b, p->list);
+    put_literal(b, "."); /* STOP */
+    const int64_t limit = tni_file_limits().header_bytes;
+    if (b->failed) return tni_pending();
+    if ((int64_t)b->n > limit)
+        return tni_error(TN_E_INVALID,
+                         "%s: a pickle of %zu bytes: at most %lld could be read back "
+                         "(tn_set_file_limits)",
+                         p->function, b->n, (long long)limit);
+    return TN_OK;
+}
+
+/* ---- the archive ----------------------------------------------------------------------------- */
+
+/* A dense copy when the tensor is not, or is not the CPU's. */
+static tn_status add_data(tni_zip_writer *zip, const item *it)
+{
+    char name[32];
+    snprintf(name, sizeof name, "data/%d", it->key);
+    const tn_tensor *t = it->tensor;
+    if (!zip->file || it->nbytes == 0 || (t->storage->device.type == TN_CPU && tni_is_dense(t)))
+        return tni_zip_add(zip, name, zip->file && it->nbytes ? tni_data(t) : NULL, it->nbytes);
+    void *copy = tni_alloc(it->nbytes);
+    if (!copy) return tni_pending();
+    tn_status status = tn_copy_out(t, copy, it->nbytes, t->dtype);
+    if (status == TN_OK) status = tni_zip_add(zip, name, copy, it->nbytes);
+    tni_free(copy, it->nbytes);
+    return status;
+}
+
+/* All of it, or without a file only its size. */
+static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *size)
+{
+    tni_zip_writer zip = { .file = file, .folder = "archive" };
+    tn_status status = tni_zip_add(&zip, "data.pkl", p->pickle.data, p->pickle.n);
+    if (status == TN_OK) status = tni_zip_add(&zip, "byteorder", "little", 6);
+    for (int i = 0; status == TN_OK && i < p->list->n; i++)
+        if (!p->items[i].written) status = add_data(&zip, &p->items[i]);
+    if (status == TN_OK) status = tni_zip_add(&zip, "version", "3\n", 2);
+    if (status == TN_OK) status = tni_zip_end(&zip);
+    tni_bytes_free(&zip.directory);
+    *size = zip.at;
+    return status;
+}
+
+static tn_status write_file(const plan *p, const char *path)
+{
+    tni_atomic_file file;
+    uint64_t size;
+    tn_status status = write_archive(p, NULL, &size);
+    if (status == TN_OK && size > INT64_MAX)
+        status = tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, path);
+    if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
+    if (status != TN_OK) return status;
+    status = write_archive(p, &file, &size);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
+    return status;
+}
+
+tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)
+{
+    plan p = { .function = function, .list = list };
+    const int64_t limit = tni_file_limits().tensors;
+    if (!path) return tni_poison(function, "path");
+    if (list->n > limit)
+        return tni_error(TN_E_INVALID,
+                         "%s: %d tensors: at most %lld could be read back (tn_set_file_limits)",
+                         function, list->n, (long long)limit);
+    size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof *p.items;
+    p.items = tni_alloc(nbytes);
+    if (!p.items) return tni_pending();
+    tni_map first = { 0 };
+    tn_status status = collect(&p, &first);
+    tni_map_free(&first);
+    if (status == TN_OK) status = make_pickle(&p);
+    if (status == TN_OK) status = write_file(&p, path);
+    tni_bytes_free(&p.pickle);
+    tni_free(p.items, nbytes);
+    return status;
+}

@@ -1,0 +1,60 @@
+/*
+ * zip.h - archives of entries that are stored as they are, the outer layer of PyTorch's files.
+ *
+ * Layout: for every entry a local header, padding, the data; then the directory with a header per
+ * entry; then the end record. Sizes and places that do not fit 32 bits stand in a field 0x0001
+ * behind their header (zip64). Entries are named FOLDER/NAME, all in one folder, and their data
+ * begin at multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
+ * Specification (APPNOTE) 6.3.10; caffe2/serialize/inline_container.cc in PyTorch for the padding.
+ */
+#ifndef TNI_ZIP_H
+#define TNI_ZIP_H
+
+#include "io/file.h"
+
+#define TNI_ZIP_NAME_LIMIT 1024 /* bytes of an entry's name */
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+typedef struct tni_zip_writer {
+    tni_atomic_file *file; /* NULL: nothing is written, only counted */
+    const char *folder;
+    uint64_t limit; /* from here on zip64; 0: 2^32 - 1 */
+    uint64_t at;    /* bytes so far */
+    uint64_t n;
+    tni_bytes directory;
+} tni_zip_writer;
+
+/* data is read only when there is a file. */
+tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes);
+/* The directory and the end. Whatever came of it, tni_bytes_free(&zip->directory) afterwards. */
+tn_status tni_zip_end(tni_zip_writer *zip);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct tni_zip_entry {
+    const char *name;      /* without the folder */
+    int64_t header;        /* where the entry begins */
+    int64_t begin, nbytes; /* its data */
+    uint32_t crc;
+} tni_zip_entry;
+
+typedef struct tni_zip {
+    tni_input in;
+    unsigned char *directory; /* the names lie here */
+    size_t directory_size;
+    int n;
+    tni_zip_entry *entry; /* by name */
+} tni_zip;
+
+/* Opens and checks everything but the data. Takes at most max_entries of them and max_directory
+ * bytes of directory. On failure nothing is left open. */
+tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int64_t max_entries,
+                       int64_t max_directory);
+/* The entry of a name, NULL without a message. */
+const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
+/* An entry's data and their checksum. */
+tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
+void tni_zip_close(tni_zip *zip);
+
+#endif

@@ -1,0 +1,396 @@
+/*
+ * test_checkpoint_folder.c - numbered checkpoints: the last N stay, the newest whole one is found,
+ * files that a crash or a disk damaged are passed by, nobody else's files are touched.
+ *
+ * Seen to fail, in src/io/checkpoint_folder.c: newest() without tni_checkpoint_verify (torn_files,
+ * flipped_bits), step_of() without the comparison of the whole name (other_files_stay), names
+ * compared in place of steps (numbers_beyond_the_padding), keep + 1 files kept (the_last_n_stay),
+ * no sweep (stale_temporaries_go); in tni_safetensors_verify, checksums that are not compared
+ * (torn_files: zeros).
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files.h"
+
+#define NAME "net"
+
+/* ---- a small run ----------------------------------------------------------------------------- */
+
+static tn_module *linear_new(int64_t in)
+{
+    tn_module *m = tn_linear_new(in, 3, (tn_linear_options){ 0 });
+    assert_made(m);
+    return m;
+}
+
+static tn_status save_at(tn_module *m, int64_t step, int keep)
+{
+    tn_checkpoint c = { .model = m, .step = step };
+    return tn_checkpoint_save_numbered(&c, folder, NAME, keep);
+}
+
+static bool is_there(const char *name)
+{
+    return access(in_folder(name), F_OK) == 0;
+}
+
+static const char *file_of(int64_t step)
+{
+    static char name[2][64];
+    static int next;
+    next = !next;
+    snprintf(name[next], sizeof name[next], NAME "-%08lld.safetensors", (long long)step);
+    return name[next];
+}
+
+/* The step of the newest whole file, -1 on failure, with its error. */
+static int64_t latest(void)
+{
+    char path[1024] = "untouched";
+    int64_t step = -2;
+    if (tn_checkpoint_latest(folder, NAME, path, sizeof path) != TN_OK) {
+        ck_assert_str_eq(path, "untouched");
+        return -1;
+    }
+    ck_assert_msg(tn_error_status() == TN_OK, "left over: %s", tn_error());
+    assert_ok(tn_checkpoint_peek(path, NULL, &step));
+    ck_assert_str_eq(path, in_folder(file_of(step)));
+    return step;
+}
+
+/* ---- the last N ------------------------------------------------------------------------------ */
+
+static void assert_files(int n, const int64_t *steps)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(is_there(file_of(steps[i])), "%s is gone", file_of(steps[i]));
+    ck_assert_int_eq(files_in_folder(), n);
+}
+#define FILES(...)                                                                                 \
+    assert_files((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                      \
+                 (int64_t[]){ __VA_ARGS__ })
+
+START_TEST(the_last_n_stay)
+{
+    tn_module *m = linear_new(4);
+    for (int64_t s = 0; s <= 40; s += 10) assert_ok(save_at(m, s, 3));
+    FILES(20, 30, 40);
+    assert_ok(save_at(m, 40, 3)); /* again: replaced */
+    FILES(20, 30, 40);
+    assert_ok(save_at(m, 50, 1));
+    FILES(50);
+    for (int64_t s = 60; s <= 90; s += 10) assert_ok(save_at(m, s, 0));
+    FILES(50, 60, 70, 80, 90);
+    /* back in time: what is newer stays, and does not count */
+    assert_ok(save_at(m, 65, 2));
+    FILES(60, 65, 70, 80, 90);
+    ck_assert_int_eq(latest(), 90);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(a_failed_save_removes_nothing)
+{
+    tn_module *m = linear_new(4);
+    for (int64_t s = 1; s <= 3; s++) assert_ok(save_at(m, s, 0));
+    tn_checkpoint c = { .model = m, .step = 4, .n_generators = -1 };
+    assert_fails(tn_checkpoint_save_numbered(&c, folder, NAME, 1), TN_E_INVALID, "n_generators");
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "bias"), NAN));
+    assert_fails(save_at(m, 4, 1), TN_E_INVALID,
+                 "tn_checkpoint_save_numbered: parameter bias holds NaN");
+    FILES(1, 2, 3);
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "bias"), 0));
+    /* what cannot be removed is an error, but the new file is there */
+    ck_assert_int_eq(unlink(in_folder(file_of(1))), 0);
+    ck_assert_int_eq(mkdir(in_folder(file_of(1)), 0777), 0);
+    assert_fails(save_at(m, 4, 1), TN_E_IO,
+                 "the checkpoint is in place, but net-00000001.safetensors cannot be removed");
+    ck_assert_int_eq(latest(), 4);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(other_files_stay)
+{
+    static const char *const others[] = {
+        NAME "-1.safetensors",
+        NAME "-000000001.safetensors",
+        NAME "-00000001.safetensor",
+        NAME "-00000001.safetensors.bak",
+        NAME "-0000001a.safetensors",
+        NAME "-+0000001.safetensors",
+        NAME "--0000001.safetensors",
+        NAME "- 0000001.safetensors",
+        NAME "-x-00000001.safetensors",
+        NAME "x-00000001.safetensors",
+        "x" NAME "-00000001.safetensors",
+        NAME ".safetensors",
+        NAME "-.safetensors",
+        NAME "-99999999999999999999.safetensors",
+        NAME "-00000001.SAFETENSORS",
+        NAME "-00000001",
+        NAME "-00000001.safetensors.tmp-",
+        NAME "-00000001.safetensors.tmp-1-",
+        NAME "-00000001.safetensors.tmp-1-0.bak",
+        NAME "-1.safetensors.tmp-1-0",
+        "other-00000001.safetensors.tmp-1-0",
+    };
+    tn_module *m = linear_new(4);
+    assert_ok(save_at(m, 99, 0));
+    size_t n;
+    char *bytes = read_bytes(in_folder(file_of(99)), &n);
+    ck_assert_int_eq(unlink(in_folder(file_of(99))), 0);
+    for (int i = 0; i < COUNT(others); i++) write_bytes(others[i], bytes, n);
+    free(bytes);
+    ck_assert_int_eq(latest(), -1);
+    assert_error(TN_E_NAME, "no net-STEP.safetensors is in it");
+    assert_ok(save_at(m, 5, 1));
+    assert_ok(save_at(m, 6, 1));
+    ck_assert_int_eq(latest(), 6);
+    for (int i = 0; i < COUNT(others); i++)
+        ck_assert_msg(is_there(others[i]), "%s is gone", others[i]);
+    ck_assert_int_eq(files_in_folder(), COUNT(others) + 1);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* Temporaries of writers that were killed go, under whatever step; one that is being written stays.
+ * */
+START_TEST(stale_temporaries_go)
+{
+    tn_module *m = linear_new(4);
+    write_bytes(NAME "-00000003.safetensors.tmp-1-0", "part", 4);
+    write_bytes(NAME "-00000009.safetensors.tmp-999999999-12", "", 0);
+    assert_ok(save_at(m, 5, 3));
+    FILES(5);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(numbers_beyond_the_padding)
+{
+    static const int64_t steps[] = { 9,         10,         99999999,     100000000,
+                                     123456789, 1000000000, 5000000000000 };
+    tn_module *m = linear_new(4);
+    for (int i = COUNT(steps) - 1; i >= 0; i--) assert_ok(save_at(m, steps[i], 0));
+    ck_assert(is_there(NAME "-99999999.safetensors"));
+    ck_assert(is_there(NAME "-100000000.safetensors"));
+    ck_assert(is_there(NAME "-5000000000000.safetensors"));
+    for (int i = COUNT(steps) - 1; i >= 0; i--) {
+        ck_assert_int_eq(latest(), steps[i]);
+        ck_assert_int_eq(unlink(in_folder(file_of(steps[i]))), 0);
+    }
+    for (int i = 0; i < COUNT(steps); i++) assert_ok(save_at(m, steps[i], 2));
+    FILES(1000000000, 5000000000000);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- torn files ------------------------------------------------------------------------------ */
+
+static void assert_passed_by(const char *what, size_t border, const char *bytes, size_t n,
+                             tn_module *m, uint64_t hash)
+{
+    write_bytes(file_of(2), bytes, n);
+    ck_assert_msg(latest() == 1, "%s from byte %zu on is taken for a checkpoint", what, border);
+    tn_checkpoint c = { .model = m, .step = 77 };
+    ck_assert_msg(tn_checkpoint_load(&c, in_folder(file_of(2))) != TN_OK,
+                  "%s from byte %zu on loads", what, border);
+    ck_assert_msg(strstr(tn_error(), file_of(2)) != NULL, "%s", tn_error());
+    tn_error_clear();
+    ck_assert_int_eq(c.step, 77);
+    ck_assert_uint_eq(hash_of_module(m), hash);
+}
+
+/* What a power cut could leave of a file whose writer had not synced it: at every border of a block
+ * the file ends, or zeros follow, or what the blocks held before. The one before is found; the torn
+ * one does not load. The same beside it, under a temporary's name, is never looked at. */
+START_TEST(torn_files)
+{
+    enum { BLOCK = 4096 };
+    tn_module *m = linear_new(38000), *older = linear_new(38000);
+    uint64_t hash = hash_of_module(m);
+    size_t n, same_n;
+    int variants = 0;
+    assert_ok(save_at(older, 2, 0));
+    char *stale = read_bytes(in_folder(file_of(2)), &same_n);
+    assert_ok(save_at(m, 1, 0));
+    assert_ok(save_at(m, 2, 0));
+    char *whole = read_bytes(in_folder(file_of(2)), &n), *torn = malloc(n);
+    ck_assert_uint_eq(n, same_n);
+    for (size_t border = 0; border < n; border += BLOCK * (size_t)full_or(1, TEST_ASAN ? 7 : 1)) {
+        assert_passed_by("the end", border, whole, border, m, hash);
+        memcpy(torn, whole, n);
+        memset(torn + border, 0, n - border);
+        assert_passed_by("zeros", border, torn, n, m, hash);
+        memcpy(torn + border, stale + border, n - border);
+        variants += 3;
+        if (border == 0 || memcmp(torn, whole, n) == 0) continue; /* a whole file, of either */
+        assert_passed_by("an older file", border, torn, n, m, hash);
+        write_bytes(NAME "-00000003.safetensors.tmp-1-0", torn, n);
+        write_bytes(file_of(2), whole, n);
+        ck_assert_int_eq(latest(), 2);
+    }
+    ck_assert_int_ge(variants, full_or(300, TEST_ASAN ? 40 : 300));
+    free(stale);
+    free(whole);
+    free(torn);
+    tn_module_drop(m);
+    tn_module_drop(older);
+}
+END_TEST
+
+/* Any bit of a small checkpoint, header and all: another step, another name, another number. */
+START_TEST(flipped_bits)
+{
+    tn_module *m = linear_new(2);
+    assert_ok(save_at(m, 1, 0));
+    const char *key = "note", *value = "the caller's own";
+    tn_checkpoint c = { .model = m, .step = 2, .metadata = { 1, &key, &value } };
+    assert_ok(tn_checkpoint_save_numbered(&c, folder, NAME, 0));
+    size_t n;
+    char *bytes = read_bytes(in_folder(file_of(2)), &n);
+    for (size_t bit = 0; bit < 8 * n; bit += (size_t)full_or(1, 13)) {
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+        write_bytes(file_of(2), bytes, n);
+        ck_assert_msg(latest() == 1, "bit %zu of byte %zu", bit % 8, bit / 8);
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    free(bytes);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(nothing_whole_is_there)
+{
+    char path[1024];
+    tn_module *m = linear_new(4);
+    ck_assert_int_eq(latest(), -1);
+    assert_error(TN_E_NAME, "tn_checkpoint_latest: ");
+    write_bytes(file_of(1), "", 0);
+    write_bytes(file_of(2), "garbage, longer than eight bytes", 32);
+    ck_assert_int_eq(mkdir(in_folder(file_of(3)), 0777), 0);
+    assert_ok(tn_save(m, in_folder(file_of(4)))); /* weights, no checkpoint */
+    ck_assert_int_eq(latest(), -1);
+    assert_error(TN_E_FORMAT, "4 damaged net-STEP.safetensors and no other; the newest: ");
+    ck_assert_int_eq(latest(), -1);
+    assert_error(TN_E_FORMAT, "net-00000004.safetensors: not a checkpoint");
+    assert_ok(save_at(m, 0, 1));
+    ck_assert_int_eq(latest(), 0);
+    assert_fails(tn_checkpoint_latest(in_folder("none"), NAME, path, sizeof path), TN_E_IO,
+                 "No such file or directory");
+    assert_fails(tn_checkpoint_latest(in_folder(file_of(1)), NAME, path, sizeof path), TN_E_IO,
+                 "Not a directory");
+    size_t need = strlen(in_folder(file_of(0))) + 1;
+    assert_fails(tn_checkpoint_latest(folder, NAME, path, need - 1), TN_E_INVALID, "are wanted");
+    assert_ok(tn_checkpoint_latest(folder, NAME, path, need));
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(arguments)
+{
+    char path[1024], name[200];
+    tn_module *m = linear_new(4);
+    tn_checkpoint c = { .model = m };
+    memset(name, 'n', sizeof name);
+    name[129] = 0;
+    for (int i = 0; i < 3; i++) {
+        const char *bad = i == 0 ? "" : i == 1 ? "a/b" : name;
+        assert_fails(tn_checkpoint_save_numbered(&c, folder, bad, 1), TN_E_INVALID,
+                     "1 to 128 bytes without / are wanted");
+        assert_fails(tn_checkpoint_latest(folder, bad, path, sizeof path), TN_E_INVALID,
+                     "1 to 128 bytes without / are wanted");
+    }
+    assert_fails(tn_checkpoint_latest("", NAME, path, sizeof path), TN_E_INVALID, "folder \"\"");
+    assert_fails(tn_checkpoint_save_numbered(&c, folder, NAME, -1), TN_E_INVALID, "keep -1");
+    c.step = -1;
+    assert_fails(tn_checkpoint_save_numbered(&c, folder, NAME, 1), TN_E_INVALID, "step -1");
+    c.step = 0;
+    assert_fails(tn_checkpoint_save_numbered(&c, in_folder("none"), NAME, 1), TN_E_IO,
+                 "tn_checkpoint_save_numbered: ");
+    assert_fails(tn_checkpoint_save_numbered(NULL, folder, NAME, 1), TN_E_INVALID, "c is NULL");
+    assert_fails(tn_checkpoint_save_numbered(&c, NULL, NAME, 1), TN_E_INVALID, "folder is NULL");
+    assert_fails(tn_checkpoint_save_numbered(&c, folder, NULL, 1), TN_E_INVALID, "name is NULL");
+    assert_fails(tn_checkpoint_latest(folder, NAME, NULL, 10), TN_E_INVALID, "path is NULL");
+    ck_assert_int_eq(files_in_folder(), 0);
+    name[128] = 0;
+    assert_ok(tn_checkpoint_save_numbered(&c, folder, name, 1));
+    assert_ok(tn_checkpoint_latest(folder, name, path, sizeof path));
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- out of memory --------------------------------------------------------------------------- */
+
+static int64_t allowed = INT64_MAX;
+
+static void *limited_alloc(void *user, size_t size)
+{
+    (void)user;
+    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
+}
+
+static void limited_free(void *user, void *block, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(block);
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    char path[1024];
+    assert_ok(tn_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
+    tn_generator *own = tn_generator_new(5);
+    tn_module *m = linear_new(4);
+    tn_checkpoint c = { .model = m, .step = 2, .generators = &own, .n_generators = 1 };
+    assert_ok(save_at(m, 1, 0));
+    for (int which = 0; which < 3; which++) {
+        tn_status status = TN_E_NOMEM;
+        for (int k = 0; status != TN_OK; k++) {
+            tn_scope scope = tn_scope_begin();
+            int64_t live = tn_live_tensors();
+            tn_memory_trim();
+            tn_error_clear();
+            allowed = k;
+            status = which == 0   ? tn_checkpoint_save_numbered(&c, folder, NAME, 1)
+                     : which == 1 ? tn_checkpoint_latest(folder, NAME, path, sizeof path)
+                                  : tn_checkpoint_load(&c, path);
+            allowed = INT64_MAX;
+            tn_scope_end(scope);
+            ck_assert_int_eq(tn_live_tensors(), live);
+            ck_assert_int_eq(is_there(file_of(1)), which == 0 && status != TN_OK);
+            ck_assert_msg(status == TN_OK || (status == TN_E_NOMEM && k < 1000), "%d: %s", k,
+                          tn_error());
+            ck_assert(status != TN_OK || k > 0);
+        }
+        ck_assert_int_eq(files_in_folder(), 1);
+    }
+    tn_generator_free(own);
+    tn_module_drop(m);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("checkpoint_folder");
+    TCase *t = file_case(suite, "last N");
+    tcase_add_test(t, the_last_n_stay);
+    tcase_add_test(t, a_failed_save_removes_nothing);
+    tcase_add_test(t, other_files_stay);
+    tcase_add_test(t, stale_temporaries_go);
+    tcase_add_test(t, numbers_beyond_the_padding);
+    t = file_case(suite, "damage");
+    tcase_add_test(t, torn_files);
+    tcase_add_test(t, flipped_bits);
+    tcase_add_test(t, nothing_whole_is_there);
+    tcase_add_test(t, arguments);
+    tcase_add_test(t, every_allocation_may_fail);
+    return suite;
+}
