@@ -5,7 +5,6 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -218,33 +217,12 @@ void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, 
             ex_refuse("--%s %s conflicts with %s, which was made with --%s %s", o->name, mine, file,
                       o->name, noted);
         }
+        if (o->kind == EX_TEXT && !(noted = strdup(noted))) ex_refuse("out of memory"); /* stays */
         if (!value_read(o, noted)) {
             ex_refuse("%s: its %s is \"%s\", outside what --%s takes", file, o->name, noted,
                       o->name);
         }
     }
-}
-
-/* ---- leaving early ------------------------------------------------------------------------- */
-
-static volatile sig_atomic_t signal_seen;
-
-static void note_signal(int number)
-{
-    signal_seen = number;
-}
-
-void ex_catch_signals(void)
-{
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-int ex_signal(void)
-{
-    return signal_seen;
 }
 
 /* ---- curves and reports -------------------------------------------------------------------- */
@@ -323,9 +301,4 @@ tn_device ex_device(const char *name)
     if (strcmp(name, "cuda")) ex_refuse("--device %s: wanted cpu or cuda", name);
     if (!tn_cuda_available()) ex_refuse("--device cuda: %s", tn_cuda_why());
     return tn_cuda(0);
-}
-
-void ex_threads(int64_t n)
-{
-    if (n > 0) ex_check(tn_set_num_threads((int)n));
 }

@@ -1,6 +1,7 @@
 /*
  * common.h - what the example programs share, so that each of them can be about its model:
- * flags, notes in files, signals, the progress line, curves, and what to say at the end.
+ * flags, notes in files, the progress line, curves, and what to say at the end. training.h has what
+ * those that train share beyond it.
  *
  * Nothing here knows the library's inside: it is a program's code, written against <tenon/tenon.h>.
  */
@@ -83,13 +84,6 @@ tn_metadata ex_metadata(ex_notes *notes);
 /* Takes such values from a file. A given flag that says something else is refused by name. */
 void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file);
 
-/* ---- leaving early ------------------------------------------------------------------------- */
-
-/* From now on the first SIGINT or SIGTERM is only noted; a second one ends the program at once. */
-void ex_catch_signals(void);
-/* The signal that came, 0 when none did. The exit status is then 128 plus it. */
-int ex_signal(void);
-
 /* ---- progress ------------------------------------------------------------------------------ */
 
 typedef struct ex_progress {
@@ -140,7 +134,5 @@ void ex_watch_print(const ex_watch *w);
 uint64_t ex_hash(tn_module *model);
 /* "cpu" or "cuda"; refuses another word, and cuda where there is none, saying why. */
 tn_device ex_device(const char *name);
-/* Sets the threads that kernels may use; 0 leaves the default. */
-void ex_threads(int64_t n);
 
 #endif

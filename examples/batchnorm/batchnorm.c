@@ -9,16 +9,14 @@
  */
 #include "run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 static settings set = {
     .data = "/usr/share/datasets/fashion-mnist",
-    .device = "cpu",
+    .shared = { EX_SETTINGS },
     .epochs = 5,
     .batch = 128,
-    .seed = 1,
     .lr = 0.1,
     .momentum = 0.9,
     .weight_decay = 5e-4,
@@ -34,19 +32,8 @@ static ex_option flags[] = {
                 "highest learning rate of the one-cycle schedule"),
     EX_REAL_ROW("momentum", set.momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
     EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of SGD"),
-    EX_WHOLE_ROW("seed", set.seed, 0, BIG, EX_RUN, "of weights and order of images"),
-    EX_WHOLE_ROW("threads", set.threads, 0, 1024, 0, "0: all cores; same bits for any"),
-    EX_TEXT_ROW("device", set.device, "NAME", "cpu or cuda"),
-    EX_TEXT_ROW("save", set.save, "FILE", "weights and buffers at the end (safetensors)"),
-    EX_TEXT_ROW("load", set.load, "FILE", "such a file; trains only if --epochs is given"),
-    EX_TEXT_ROW("checkpoint", set.checkpoint, "FILE",
-                "whole state after each epoch and at the end"),
-    EX_TEXT_ROW("resume", set.resume, "FILE", "goes on from a checkpoint, bit for bit"),
-    EX_WHOLE_ROW("stop-after", set.stop_after, 0, BIG, 0, "stops early, with a checkpoint; 0: no"),
-    EX_TEXT_ROW("log", set.log, "FILE", "every step as CSV"),
-    EX_TEXT_ROW("plot", set.plot, "FILE", "loss and test accuracy as SVG"),
-    EX_FLAG_ROW("print-hash", set.print_hash, "one number over all parameters and buffers"),
-    EX_FLAG_ROW("quiet", set.quiet, "prints only what other flags ask for"),
+    EX_TEXT_ROW("load", set.shared.load, "FILE", "such a file; trains only if --epochs is given"),
+    EX_TRAINING_ROWS(set.shared),
 };
 
 static ex_options options = {
@@ -79,85 +66,65 @@ static void print_model(const run *r)
     tn_scope_end(scope);
 }
 
-static void open_log(run *r)
-{
-    if (!set.log) return;
-    r->log = fopen(set.log, r->step > 0 ? "a" : "w");
-    if (!r->log) ex_refuse("--log %s: %s", set.log, strerror(errno));
-    if (ftell(r->log) == 0) fprintf(r->log, "step,loss,lr\n");
-}
-
-static void end_of_epoch(run *r, ex_progress *p, ex_watch *watch)
+static void end_of_epoch(run *r)
 {
     int64_t per_epoch = tn_loader_batches(r->loader);
-    ex_progress_pause(p);
+    ex_training *t = &r->training;
+    ex_training_pause(t);
     score test = { 0 };
-    if (!set.quiet || set.plot) { /* else nobody would see it */
+    if (!set.shared.quiet || set.shared.plot) { /* else nobody would see it */
         ex_check(tn_eval(r->model));
         test = run_score(r, &r->test, 0);
         ex_check(tn_train(r->model, true));
     }
     double mean = r->epoch_steps ? r->epoch_loss / (double)r->epoch_steps : 0;
     ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
-    ex_say(p, "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
+    ex_say(&t->progress,
+           "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
            (r->step + per_epoch - 1) / per_epoch, mean, test.loss, 100 * test.accuracy);
     r->epoch_loss = 0;
     r->epoch_steps = 0;
-    if (set.checkpoint) run_checkpoint(r);
-    if (!watch->tensors) *watch = ex_watch_begin();
-    ex_progress_resume(p);
+    if (!set.shared.checkpoint_every && ex_checkpoint_due(t, r->step, true)) run_checkpoint(r);
+    ex_training_resume(t, true);
+}
+
+static void one_step(run *r, tn_tensor *const *batch)
+{
+    double lr = tn_optim_lr(r->optimizer, 0);
+    bool watched = r->step < 3 && !set.shared.quiet;
+    double loss = run_step(r, batch, watched);
+    r->epoch_loss += loss;
+    r->epoch_steps++;
+    ex_training_step(&r->training, r->step, loss, lr, !watched);
+    ex_training_log(&r->training, r->step, loss, lr, "");
+    if (!r->training.leave && ex_checkpoint_due(&r->training, r->step, false)) run_checkpoint(r);
 }
 
 /* All steps; returns images per second. */
 static double train(run *r)
 {
-    ex_progress p;
-    ex_watch watch = { 0 };
-    int64_t began = r->step, point = r->total / 200 > 0 ? r->total / 200 : 1, in_mean = 0;
-    double mean = 0;
-    bool stop = false;
-    open_log(r);
-    ex_catch_signals();
-    ex_progress_begin(&p, r->step, r->total, set.batch, "images", set.quiet);
+    ex_training *t = &r->training;
+    ex_training_begin(t, &set.shared, r->step, r->total, set.batch, "images", "step,loss,lr");
     if (r->step == 0) {
-        ex_say(&p, "\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "",
+        ex_say(&t->progress, "\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "",
                "running_mean", "running_var", "batches");
     }
-    while (!stop) {
+    for (bool end = false; !end && !t->leave;) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *batch[2];
         int got = r->step < r->total ? tn_loader_next(r->loader, batch) : 0;
         if (got < 0) ex_check(tn_error_status());
-        if (got == 1) {
-            double lr = tn_optim_lr(r->optimizer, 0);
-            bool watched = r->step < 3 && !set.quiet;
-            double loss = run_step(r, batch, watched);
-            r->epoch_loss += loss;
-            r->epoch_steps++;
-            mean += loss;
-            if (++in_mean == point) {
-                ex_curve_add(&r->loss_curve, (double)r->step, mean / (double)point);
-                mean = 0;
-                in_mean = 0;
-            }
-            if (r->log) fprintf(r->log, "%" PRId64 ",%.6f,%.8g\n", r->step, loss, lr);
-            if (!watched) ex_progress_step(&p, r->step, loss, lr);
-            stop = ex_signal() || r->step - began == set.stop_after;
-        }
+        if (got == 1) one_step(r, batch);
         tn_scope_end(scope);
         if (got == 0) {
-            end_of_epoch(r, &p, &watch);
-            stop = r->step == r->total;
+            end_of_epoch(r);
+            end = r->step == r->total;
         }
     }
-    double rate = ex_progress_end(&p, r->step);
-    if (watch.tensors && !set.quiet) ex_watch_print(&watch);
-    if (r->step < r->total || set.checkpoint) {
+    double rate = ex_training_end(t, r->step);
+    if (t->leave || set.shared.checkpoint) {
         run_checkpoint(r);
-        if (!set.quiet) {
-            printf("checkpoint after step %" PRId64 "; go on with --resume %s\n", r->step,
-                   run_checkpoint_path(r));
-        }
+        ex_say_checkpoint(&set.shared, r->step);
     }
     return rate;
 }
@@ -190,42 +157,39 @@ static void print_accuracy(run *r)
 
 int main(int argc, char **argv)
 {
+    ex_settings *shared = &set.shared;
     ex_parse(&options, argc, argv);
-    if (set.resume && set.load) ex_refuse("--resume and --load: wanted one of them");
-    if (set.load && !ex_given(&options, "epochs")) set.epochs = 0;
+    ex_settle(shared, &options);
+    if (shared->load && !ex_given(&options, "epochs")) set.epochs = 0;
     tn_scope program = tn_scope_begin();
     run r = { .set = &set, .options = &options };
-    ex_threads(set.threads);
-    if (set.resume) run_adopt(&r);
+    if (shared->resume) run_adopt(&r);
     run_read_data(&r);
-    tn_manual_seed((uint64_t)set.seed);
+    tn_manual_seed((uint64_t)shared->seed);
     run_build(&r);
-    if (!set.quiet) {
-        printf("tenon %s, %d threads, %s\n", tn_version_string(), tn_num_threads(), set.device);
-        ex_print_settings(&options);
-        print_model(&r);
-    }
-    if (set.load) ex_check(tn_load(r.model, set.load));
-    if (set.resume) run_resume(&r);
-    if (set.resume && !set.quiet) printf("going on after step %" PRId64 "\n", r.step);
+    ex_print_head(shared, &options);
+    if (!shared->quiet) print_model(&r);
+    if (shared->load) ex_check(tn_load(r.model, shared->load));
+    if (shared->resume) run_resume(&r);
+    if (shared->resume && !shared->quiet) printf("going on after step %" PRId64 "\n", r.step);
 
     bool trains = r.step < r.total;
     double rate = trains ? train(&r) : 0;
     bool whole = r.step >= r.total;
-    if (trains && !set.quiet) printf("%" PRId64 " steps, %.0f images/s\n", r.step, rate);
-    if (!trains && !set.quiet) print_accuracy(&r);
-    if (whole && !set.quiet) print_train_versus_eval(&r);
-    if (whole && set.save) {
+    if (trains && !shared->quiet) printf("%" PRId64 " steps, %.0f images/s\n", r.step, rate);
+    if (!trains && !shared->quiet) print_accuracy(&r);
+    if (whole && !shared->quiet) print_train_versus_eval(&r);
+    if (whole && shared->save) {
         run_save_weights(&r);
-        if (!set.quiet) printf("saved %s\n", set.save);
+        if (!shared->quiet) printf("saved %s\n", shared->save);
     }
-    if (trains && set.plot) {
-        tn_curve curves[2] = { ex_curve_view(&r.loss_curve, "training loss"),
+    if (trains && shared->plot) {
+        tn_curve curves[2] = { ex_curve_view(&r.training.curve, "training loss"),
                                ex_curve_view(&r.test_curve, "test accuracy") };
-        ex_check(tn_plot_svg(set.plot, "batchnorm", "step", "", curves, 2));
-        if (!set.quiet) printf("plotted %s\n", set.plot);
+        ex_check(tn_plot_svg(shared->plot, "batchnorm", "step", "", curves, 2));
+        if (!shared->quiet) printf("plotted %s\n", shared->plot);
     }
-    if (set.print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
+    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
     run_free(&r);
     tn_scope_end(program);
     return ex_signal() ? 128 + ex_signal() : 0;

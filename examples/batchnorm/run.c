@@ -49,14 +49,16 @@ void run_read_data(run *r)
 void run_build(run *r)
 {
     const settings *s = r->set;
-    r->device = ex_device(s->device);
+    r->device = ex_device(s->shared.device);
+    r->precision = ex_precision(&s->shared);
     r->model = net_new(r->mean, r->deviation);
     ex_check_ptr(r->model);
     ex_check(tn_module_to(r->model, r->device));
 
     r->loader = tn_loader_new((tn_tensor *[]){ r->train.x, r->train.y }, 2,
                               (tn_loader_options){ .batch_size = s->batch, .shuffle = true,
-                                                   .drop_last = true, .seed = (uint64_t)s->seed,
+                                                   .drop_last = true,
+                                                   .seed = (uint64_t)s->shared.seed,
                                                    .prefetch = true });
     ex_check_ptr(r->loader);
     r->total = s->epochs * tn_loader_batches(r->loader);
@@ -76,8 +78,7 @@ void run_build(run *r)
 
 void run_free(run *r)
 {
-    if (r->log) fclose(r->log);
-    ex_curve_free(&r->loss_curve);
+    ex_training_free(&r->training);
     ex_curve_free(&r->test_curve);
     tn_loader_free(r->loader);
     if (r->schedule) tn_scheduler_free(r->schedule);
@@ -97,13 +98,15 @@ static void print_statistics(run *r, const char *when)
 {
     printf("  %-24s %12.6f %12.6f %8.0f\n", when, first(r, "bn1.running_mean"),
            first(r, "bn1.running_var"), first(r, "bn1.num_batches_tracked"));
+    fflush(stdout);
 }
 
 double run_step(run *r, tn_tensor *const *batch, bool watched)
 {
     if (watched) print_statistics(r, "before forward");
     tn_tensor *x = tn_to(batch[0], r->device), *y = tn_to(batch[1], r->device);
-    tn_tensor *loss = tn_cross_entropy(tn_forward(r->model, x), y);
+    tn_tensor *loss = NULL;
+    TN_AUTOCAST(r->precision) loss = tn_cross_entropy(tn_forward(r->model, x), y);
     if (watched) print_statistics(r, "after forward");
     ex_check(tn_optim_zero_grad(r->optimizer));
     ex_check(tn_backward(loss));
@@ -122,7 +125,7 @@ score run_score(run *r, const images *set, int64_t limit)
     score s = { 0 };
     int64_t n = tn_size(set->x, 0);
     if (limit > 0 && n > limit) n = limit;
-    TN_NO_GRAD {
+    TN_NO_GRAD TN_AUTOCAST(r->precision) {
         for (int64_t i = 0; i < n; i += AT_ONCE) {
             int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
             tn_scope scope = tn_scope_begin();
@@ -143,12 +146,6 @@ score run_score(run *r, const images *set, int64_t limit)
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-const char *run_checkpoint_path(const run *r)
-{
-    if (r->set->checkpoint) return r->set->checkpoint;
-    return r->set->resume ? r->set->resume : "batchnorm.ckpt";
-}
-
 static tn_checkpoint checkpoint_of(run *r)
 {
     return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
@@ -164,25 +161,36 @@ void run_checkpoint(run *r)
     ex_note(&notes, "data", "%s", r->set->data);
     ex_note_options(&notes, r->options, EX_RUN);
     c.metadata = ex_metadata(&notes);
-    ex_check(tn_checkpoint_save(&c, run_checkpoint_path(r)));
+    ex_checkpoint(&r->set->shared, &c);
     tn_scope_end(scope);
 }
 
 void run_adopt(run *r)
 {
+    const char *file = r->set->shared.resume_file;
     tn_scope scope = tn_scope_begin();
     tn_metadata m = { 0 };
-    ex_check(tn_checkpoint_peek(r->set->resume, &m, &r->step));
-    ex_adopt(r->options, &m, EX_RUN, r->set->resume);
+    ex_check(tn_checkpoint_peek(file, &m, &r->step));
+    ex_adopt(r->options, &m, EX_RUN, file);
+    const char *data = tn_metadata_get(&m, "data");
+    if (data && !ex_given(r->options, "data")) {
+        snprintf(r->data_path, sizeof r->data_path, "%s", data);
+        r->set->data = r->data_path;
+    }
     tn_scope_end(scope);
 }
 
 void run_resume(run *r)
 {
+    const char *file = r->set->shared.resume_file;
     tn_scope scope = tn_scope_begin();
     tn_checkpoint c = checkpoint_of(r);
-    ex_check(tn_checkpoint_load(&c, r->set->resume));
+    ex_check(tn_checkpoint_load(&c, file));
     r->step = c.step;
+    if (tn_item(tn_get_buffer(r->model, "mean")) != (float)r->mean ||
+        tn_item(tn_get_buffer(r->model, "deviation")) != (float)r->deviation) {
+        ex_refuse("--data %s does not hold the images that %s was training on", r->set->data, file);
+    }
     tn_scope_end(scope);
 }
 
@@ -193,6 +201,6 @@ void run_save_weights(run *r)
     ex_note(&notes, "format", "pt"); /* what PyTorch's own tools look for */
     ex_note(&notes, "model", "tenon batchnorm");
     tn_metadata metadata = ex_metadata(&notes);
-    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->save));
+    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->shared.save));
     tn_scope_end(scope);
 }

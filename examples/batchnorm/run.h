@@ -2,15 +2,15 @@
 #ifndef BATCHNORM_RUN_H
 #define BATCHNORM_RUN_H
 
-#include "../common.h"
+#include "../training.h"
 #include "net.h"
 
 /* The command line's values. */
 typedef struct settings {
-    const char *data, *device, *save, *load, *checkpoint, *resume, *log, *plot;
-    int64_t epochs, steps, batch, seed, threads, stop_after;
+    ex_settings shared;
+    const char *data;
+    int64_t epochs, steps, batch;
     double lr, momentum, weight_decay;
-    bool print_hash, quiet;
 } settings;
 
 typedef struct images {
@@ -21,9 +21,11 @@ typedef struct images {
 typedef struct run {
     settings *set;
     ex_options *options; /* write into *set */
+    char data_path[4096]; /* as the checkpoint says, where --data does not */
     images train, test;
     double mean, deviation; /* of all pixels of the training images */
     tn_device device;
+    tn_dtype precision; /* of products; parameters stay f32 */
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
@@ -31,8 +33,8 @@ typedef struct run {
     int64_t step, total; /* steps taken, steps in all */
     double epoch_loss;   /* sum over this epoch's steps, and their count: of this process only */
     int64_t epoch_steps;
-    ex_curve loss_curve, test_curve;
-    FILE *log;
+    ex_training training;
+    ex_curve test_curve;
 } run;
 
 /* Both halves of the data set of a folder with the four *-ubyte.gz files. */
@@ -52,10 +54,11 @@ typedef struct score {
  * nothing. */
 score run_score(run *r, const images *set, int64_t limit);
 
-void run_adopt(run *r); /* settings noted in the checkpoint */
+/* Takes the settings noted in the checkpoint, and its folder of data where --data is not given. */
+void run_adopt(run *r);
+/* Reads the state; the data must be what it was training on. */
 void run_resume(run *r);
 void run_checkpoint(run *r);
-const char *run_checkpoint_path(const run *r);
 void run_save_weights(run *r);
 
 #endif

@@ -1,7 +1,6 @@
 /* train.c - see train.h */
 #include "train.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,7 +9,8 @@
 void run_build(run *r)
 {
     const settings *s = r->set;
-    r->device = ex_device(s->device);
+    r->device = ex_device(s->shared.device);
+    r->precision = ex_precision(&s->shared);
     r->model = gpt_new((gpt_sizes){ .vocab = r->vocab.n, .context = s->context, .layers = s->layers,
                                     .heads = s->heads, .d_model = s->d_model,
                                     .dropout = s->dropout });
@@ -28,8 +28,7 @@ void run_build(run *r)
 
 void run_free(run *r)
 {
-    if (r->log) fclose(r->log);
-    ex_curve_free(&r->train_curve);
+    ex_training_free(&r->training);
     ex_curve_free(&r->valid_curve);
     if (r->schedule) tn_scheduler_free(r->schedule);
     tn_optim_free(r->optimizer);
@@ -42,8 +41,12 @@ void run_free(run *r)
 /* Mean over all places of -log p(what comes next): x, y [B, T] -> one number. */
 static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
 {
-    tn_tensor *logits = tn_forward(r->model, tn_to(x, r->device)); /* [B, T, V] */
-    return tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, r->device), 0, 1));
+    tn_tensor *loss = NULL;
+    TN_AUTOCAST(r->precision) {
+        tn_tensor *logits = tn_forward(r->model, tn_to(x, r->device)); /* [B, T, V] */
+        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, r->device), 0, 1));
+    }
+    return loss;
 }
 
 double run_step(run *r)
@@ -135,14 +138,8 @@ void run_save_weights(run *r)
     ex_notes notes;
     tn_scope scope = tn_scope_begin();
     tn_metadata metadata = notes_of(r, EX_MODEL, &notes);
-    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->save));
+    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->shared.save));
     tn_scope_end(scope);
-}
-
-static const char *checkpoint_path(const run *r)
-{
-    if (r->set->checkpoint) return r->set->checkpoint;
-    return r->set->resume ? r->set->resume : "transformer.ckpt";
 }
 
 static void save_checkpoint(run *r)
@@ -151,16 +148,17 @@ static void save_checkpoint(run *r)
     tn_scope scope = tn_scope_begin();
     tn_checkpoint c = { .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
                         .step = r->step, .metadata = notes_of(r, EX_MODEL | EX_RUN, &notes) };
-    ex_check(tn_checkpoint_save(&c, checkpoint_path(r)));
+    ex_checkpoint(&r->set->shared, &c);
     tn_scope_end(scope);
 }
 
 void run_adopt(run *r)
 {
-    const char *file = r->set->resume ? r->set->resume : r->set->load;
+    const ex_settings *s = &r->set->shared;
+    const char *file = s->resume ? s->resume_file : s->load;
     tn_scope scope = tn_scope_begin();
     tn_metadata m = { 0 };
-    if (r->set->resume) {
+    if (s->resume) {
         ex_check(tn_checkpoint_peek(file, &m, &r->step));
         ex_adopt(r->options, &m, EX_MODEL | EX_RUN, file);
         const char *hash = tn_metadata_get(&m, "text-hash"), *path = tn_metadata_get(&m, "text");
@@ -190,7 +188,7 @@ void run_read_text(run *r)
     }
     if (r->has_text_hash && r->text_hash != text_hash(r->text)) {
         ex_refuse("--text %s is not the text that %s was training on", r->set->text,
-                  r->set->resume);
+                  r->set->shared.resume_file);
     }
     r->vocab = v;
 }
@@ -198,7 +196,7 @@ void run_read_text(run *r)
 void run_load_weights(run *r)
 {
     tn_scope scope = tn_scope_begin();
-    ex_check(tn_load_state_dict(r->model, tn_load_tensors(r->set->load, NULL),
+    ex_check(tn_load_state_dict(r->model, tn_load_tensors(r->set->shared.load, NULL),
                                 (tn_load_options){ 0 }, NULL));
     tn_scope_end(scope);
 }
@@ -207,36 +205,20 @@ void run_resume(run *r)
 {
     tn_scope scope = tn_scope_begin();
     tn_checkpoint c = { .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule };
-    ex_check(tn_checkpoint_load(&c, r->set->resume));
+    ex_check(tn_checkpoint_load(&c, r->set->shared.resume_file));
     r->step = c.step;
     tn_scope_end(scope);
 }
 
 void run_plot(run *r)
 {
-    tn_curve curves[2] = { ex_curve_view(&r->train_curve, "training"),
+    tn_curve curves[2] = { ex_curve_view(&r->training.curve, "training"),
                            ex_curve_view(&r->valid_curve, "validation") };
-    ex_check(tn_plot_svg(r->set->plot, "transformer", "step", "nats per character", curves, 2));
+    ex_check(tn_plot_svg(r->set->shared.plot, "transformer", "step", "nats per character", curves,
+                         2));
 }
 
 /* ---- the loop ------------------------------------------------------------------------------ */
-
-/* Step, loss, learning rate, and the validation loss where there is one: a line of --log. */
-static void log_line(run *r, double loss, double lr, const double *valid)
-{
-    if (!r->log) return;
-    fprintf(r->log, "%" PRId64 ",%.6f,%.8g,", r->step, loss, lr);
-    if (valid) fprintf(r->log, "%.6f", *valid);
-    if (fputc('\n', r->log) == EOF) ex_refuse("--log %s: %s", r->set->log, strerror(errno));
-}
-
-static void open_log(run *r)
-{
-    if (!r->set->log) return;
-    r->log = fopen(r->set->log, r->step > 0 ? "a" : "w");
-    if (!r->log) ex_refuse("--log %s: %s", r->set->log, strerror(errno));
-    if (ftell(r->log) == 0) fprintf(r->log, "step,loss,lr,validation_loss\n");
-}
 
 /* Windows of the evaluations on the way: a sixth of the held-out King James text. */
 enum { ON_THE_WAY = 1024 };
@@ -244,46 +226,33 @@ enum { ON_THE_WAY = 1024 };
 double run_train(run *r)
 {
     const settings *s = r->set;
-    ex_progress p;
-    ex_watch watch = { 0 };
-    double mean = 0;
-    int64_t point = s->steps / 200 > 0 ? s->steps / 200 : 1; /* steps a point of the curve */
-    int64_t began = r->step, in_mean = 0;
-    open_log(r);
-    ex_catch_signals();
-    ex_progress_begin(&p, r->step, s->steps, s->batch * s->context, "tokens", s->quiet);
-    bool stop = false;
-    while (r->step < s->steps && !stop) {
-        double lr = tn_optim_lr(r->optimizer, 0), valid = 0;
+    ex_training *t = &r->training;
+    ex_training_begin(t, &s->shared, r->step, s->steps, s->batch * s->context, "tokens",
+                      "step,loss,lr,validation_loss");
+    while (r->step < s->steps && !t->leave) {
+        char valid[32] = ",";
+        double lr = tn_optim_lr(r->optimizer, 0);
         double loss = run_step(r);
-        mean += loss;
-        if (++in_mean == point) {
-            ex_curve_add(&r->train_curve, (double)r->step, mean / (double)point);
-            mean = 0;
-            in_mean = 0;
-        }
-        ex_progress_step(&p, r->step, loss, lr);
+        ex_training_step(t, r->step, loss, lr, true);
         bool evaluate = s->eval_every > 0 && r->step % s->eval_every == 0 && r->step < s->steps;
-        stop = ex_signal() || r->step - began == s->stop_after;
-        if (evaluate && !stop) {
-            ex_progress_pause(&p);
-            valid = run_evaluate(r, r->text->valid, r->text->n_valid, ON_THE_WAY).loss;
-            ex_curve_add(&r->valid_curve, (double)r->step, valid);
-            ex_say(&p, "step %" PRId64 ": validation loss %.4f", r->step, valid);
-            if (s->checkpoint) save_checkpoint(r);
-            ex_progress_resume(&p);
-            if (!watch.tensors) watch = ex_watch_begin();
+        bool due = ex_checkpoint_due(t, r->step, evaluate);
+        if ((evaluate || due) && !t->leave) {
+            ex_training_pause(t);
+            if (evaluate) {
+                double mean = run_evaluate(r, r->text->valid, r->text->n_valid, ON_THE_WAY).loss;
+                ex_curve_add(&r->valid_curve, (double)r->step, mean);
+                ex_say(&t->progress, "step %" PRId64 ": validation loss %.4f", r->step, mean);
+                snprintf(valid, sizeof valid, ",%.6f", mean);
+            }
+            if (due) save_checkpoint(r);
+            ex_training_resume(t, evaluate);
         }
-        log_line(r, loss, lr, evaluate && !stop ? &valid : NULL);
+        ex_training_log(t, r->step, loss, lr, valid);
     }
-    double rate = ex_progress_end(&p, r->step);
-    if (watch.tensors && !s->quiet) ex_watch_print(&watch);
-    if (stop || s->checkpoint) {
+    double rate = ex_training_end(t, r->step);
+    if (t->leave || s->shared.checkpoint) {
         save_checkpoint(r);
-        if (!s->quiet) {
-            printf("checkpoint after step %" PRId64 "; go on with --resume %s\n", r->step,
-                   checkpoint_path(r));
-        }
+        ex_say_checkpoint(&s->shared, r->step);
     }
     return rate;
 }

@@ -2,17 +2,16 @@
 #ifndef TRANSFORMER_TRAIN_H
 #define TRANSFORMER_TRAIN_H
 
-#include "../common.h"
+#include "../training.h"
 #include "model.h"
 #include "sample.h"
 
 /* The command line's values. */
 typedef struct settings {
-    const char *text, *device, *save, *checkpoint, *resume, *prompt, *load, *log, *plot;
-    int64_t steps, batch, context, layers, heads, d_model, warmup, seed, threads, eval_every;
-    int64_t generate, top_k, stop_after;
+    ex_settings shared;
+    const char *text, *prompt;
+    int64_t steps, batch, context, layers, heads, d_model, warmup, eval_every, generate, top_k;
     double dropout, lr, weight_decay, clip, temperature;
-    bool print_hash, quiet;
 } settings;
 
 typedef struct run {
@@ -21,6 +20,7 @@ typedef struct run {
     tn_text *text; /* NULL where a loaded model only writes */
     vocabulary vocab;
     tn_device device;
+    tn_dtype precision; /* of products; parameters stay f32 */
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
@@ -28,8 +28,8 @@ typedef struct run {
     bool has_text_hash;
     char text_path[4096]; /* as the checkpoint says, where --text does not */
     uint64_t text_hash; /* of the text that the checkpoint was training on */
-    ex_curve train_curve, valid_curve;
-    FILE *log;
+    ex_training training;
+    ex_curve valid_curve;
 } run;
 
 /* Makes the model, its optimizer (AdamW) and its schedule (warm-up, then cosine to a tenth). */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 static settings set = {
-    .device = "cpu",
+    .shared = { EX_SETTINGS },
     .prompt = "",
     .steps = 2500,
     .batch = 32,
@@ -22,7 +22,6 @@ static settings set = {
     .heads = 4,
     .d_model = 128,
     .warmup = 100,
-    .seed = 1,
     .eval_every = 250,
     .generate = 600,
     .lr = 2e-3,
@@ -45,23 +44,13 @@ static ex_option flags[] = {
     EX_WHOLE_ROW("warmup", set.warmup, 0, BIG, EX_RUN, "steps of rising rate; then a cosine"),
     EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of AdamW"),
     EX_REAL_ROW("clip", set.clip, 0, BIG, EX_RUN, "largest gradient norm, 0: any"),
-    EX_WHOLE_ROW("seed", set.seed, 0, BIG, EX_RUN, "of weights, batches, dropout, sample"),
-    EX_WHOLE_ROW("threads", set.threads, 0, 1024, 0, "0: all cores; same bits for any"),
-    EX_TEXT_ROW("device", set.device, "NAME", "cpu or cuda"),
     EX_WHOLE_ROW("eval-every", set.eval_every, 0, BIG, 0, "steps between evaluations, 0: none"),
-    EX_TEXT_ROW("save", set.save, "FILE", "weights at the end (safetensors)"),
-    EX_TEXT_ROW("load", set.load, "FILE", "such weights; trains only if --steps is given"),
-    EX_TEXT_ROW("checkpoint", set.checkpoint, "FILE", "whole state at each evaluation and the end"),
-    EX_TEXT_ROW("resume", set.resume, "FILE", "goes on from a checkpoint, bit for bit"),
-    EX_WHOLE_ROW("stop-after", set.stop_after, 0, BIG, 0, "stops early, with a checkpoint; 0: no"),
+    EX_TEXT_ROW("load", set.shared.load, "FILE", "such weights; trains only if --steps is given"),
     EX_WHOLE_ROW("generate", set.generate, 0, 1000000, 0, "characters to write at the end"),
     EX_TEXT_ROW("prompt", set.prompt, "STR", "what they go on from"),
     EX_REAL_ROW("temperature", set.temperature, 0, 100, 0, "0: always the likeliest character"),
     EX_WHOLE_ROW("top-k", set.top_k, 0, 256, 0, "only the N likeliest compete, 0: all"),
-    EX_TEXT_ROW("log", set.log, "FILE", "every step as CSV"),
-    EX_TEXT_ROW("plot", set.plot, "FILE", "the loss curve as SVG"),
-    EX_FLAG_ROW("print-hash", set.print_hash, "one number over all parameters and buffers"),
-    EX_FLAG_ROW("quiet", set.quiet, "prints only what other flags ask for"),
+    EX_TRAINING_ROWS(set.shared),
 };
 
 static ex_options options = {
@@ -89,14 +78,13 @@ static void print_model(const run *r)
 
 static void check_flags(void)
 {
-    if (set.resume && set.load) ex_refuse("--resume and --load: wanted one of them");
-    if (set.load && !ex_given(&options, "steps")) set.steps = 0;
+    if (set.shared.load && !ex_given(&options, "steps")) set.steps = 0;
     if (!ex_given(&options, "warmup") && set.warmup > set.steps / 10) set.warmup = set.steps / 10;
     if (set.warmup > set.steps) {
         ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": wanted at most the steps", set.warmup,
                   set.steps);
     }
-    if (!set.text && !set.resume && (!set.load || set.steps > 0)) {
+    if (!set.text && !set.shared.resume && (!set.shared.load || set.steps > 0)) {
         ex_refuse("--text FILE is needed (see --help)");
     }
 }
@@ -116,7 +104,7 @@ static void report_losses(run *r, double rate, bool trained)
     evaluation train = run_evaluate(r, r->text->train, r->text->n_train,
                                     valid.characters / set.context);
     ex_curve_add(&r->valid_curve, (double)r->step, valid.loss);
-    if (set.quiet) return;
+    if (set.shared.quiet) return;
     printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
            " characters)\n", train.loss, valid.loss, train.characters, valid.characters);
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
@@ -139,15 +127,15 @@ static void write_sample(run *r)
     if (bare) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
     ex_check(sample(r->model, ids, (int64_t)given,
                     (sample_options){ .length = set.generate, .temperature = set.temperature,
-                                      .top_k = set.top_k, .seed = (uint64_t)set.seed,
+                                      .top_k = set.top_k, .seed = (uint64_t)set.shared.seed,
                                       .context = set.context, .device = r->device }));
 
     int64_t total = (int64_t)given + set.generate;
-    if (!set.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
+    if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
     for (int64_t i = bare; i < total; i++) putchar(r->vocab.byte_of[ids[i]]);
     printf("\n");
-    if (!set.quiet) printf("---- end ----\n");
-    if (r->text && !set.quiet) {
+    if (!set.shared.quiet) printf("---- end ----\n");
+    if (r->text && !set.shared.quiet) {
         word_count c = count_words(ids, total, &r->vocab, r->text);
         double share = c.words ? 100.0 * (double)c.known / (double)c.words : 0;
         printf("%" PRId64 " of the sample's %" PRId64
@@ -158,39 +146,37 @@ static void write_sample(run *r)
 
 int main(int argc, char **argv)
 {
+    ex_settings *shared = &set.shared;
     ex_parse(&options, argc, argv);
     check_flags();
+    ex_settle(shared, &options);
     tn_scope program = tn_scope_begin();
     run r = { .set = &set, .options = &options };
-    ex_threads(set.threads);
-    if (set.resume || set.load) run_adopt(&r);
+    if (shared->resume || shared->load) run_adopt(&r);
     if (set.text) run_read_text(&r);
     check_sizes();
-    tn_manual_seed((uint64_t)set.seed);
+    tn_manual_seed((uint64_t)shared->seed);
     run_build(&r);
-    if (!set.quiet) {
-        printf("tenon %s, %d threads, %s\n", tn_version_string(), tn_num_threads(), set.device);
-        ex_print_settings(&options);
-        print_model(&r);
-    }
-    if (set.load) run_load_weights(&r);
-    if (set.resume) run_resume(&r);
-    if (set.resume && !set.quiet) printf("going on after step %" PRId64 "\n", r.step);
+    ex_print_head(shared, &options);
+    if (!shared->quiet) print_model(&r);
+    if (shared->load) run_load_weights(&r);
+    if (shared->resume) run_resume(&r);
+    if (shared->resume && !shared->quiet) printf("going on after step %" PRId64 "\n", r.step);
 
     bool trained = r.step < set.steps;
     double rate = trained ? run_train(&r) : 0;
     bool whole = r.step >= set.steps;
-    if (whole && r.text && (!set.quiet || set.plot)) report_losses(&r, rate, trained);
-    if (whole && set.save) {
+    if (whole && r.text && (!shared->quiet || shared->plot)) report_losses(&r, rate, trained);
+    if (whole && shared->save) {
         run_save_weights(&r);
-        if (!set.quiet) printf("saved %s\n", set.save);
+        if (!shared->quiet) printf("saved %s\n", shared->save);
     }
-    if (trained && set.plot) {
+    if (trained && shared->plot) {
         run_plot(&r);
-        if (!set.quiet) printf("plotted %s\n", set.plot);
+        if (!shared->quiet) printf("plotted %s\n", shared->plot);
     }
-    if (set.print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
-    bool wanted = !set.quiet || ex_given(&options, "generate");
+    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
+    bool wanted = !shared->quiet || ex_given(&options, "generate");
     if (whole && wanted && set.generate > 0) write_sample(&r);
     run_free(&r);
     tn_scope_end(program);

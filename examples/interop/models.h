@@ -1,0 +1,35 @@
+/*
+ * models.h - the models that go to PyTorch and come back; models.py has the same ones in PyTorch,
+ * under the same names.
+ */
+#ifndef INTEROP_MODELS_H
+#define INTEROP_MODELS_H
+
+#include <tenon/tenon.h>
+
+typedef enum interop_input {
+    REAL, /* one tensor of reals, in the model's dtype */
+    IDS,  /* one tensor of whole numbers below `high` */
+    QKV,  /* query, key and value of an attention */
+    NONE  /* the state is compared, nothing is computed */
+} interop_input;
+
+typedef struct interop_model {
+    const char *name;
+    tn_module *(*make)(void);
+    interop_input input;
+    tn_shape shape;
+    int64_t high;
+    /* NULL, or some steps of training; without, all state is set to random values */
+    tn_status (*train)(tn_module *m);
+} interop_model;
+
+extern const interop_model interop_models[];
+extern const int interop_count;
+
+/* Random inputs of a model: n of them, in the current scope. */
+int interop_inputs(const interop_model *model, tn_dtype dtype, tn_tensor **x);
+/* What the model makes of them. */
+tn_tensor *interop_forward(const interop_model *model, tn_module *m, tn_tensor *const *x);
+
+#endif

@@ -1,0 +1,192 @@
+/* training.c - see training.h */
+#include "training.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <sys/stat.h>
+
+/* ---- where checkpoints go -------------------------------------------------------------------- */
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+}
+
+/* Where a run that came from --resume saves without --checkpoint: to the place it came from, which
+ * for a numbered file is its folder. */
+static const char *place_of_resume(ex_settings *s)
+{
+    const char *slash = strrchr(s->resume, '/'), *file = slash ? slash + 1 : s->resume;
+    size_t n = strlen(ex_program());
+    int end = 0;
+    if (!strncmp(file, ex_program(), n)) sscanf(file + n, "-%*[0-9].safetensors%n", &end);
+    if (end == 0 || file[n + (size_t)end]) return s->resume;
+    snprintf(s->default_place, sizeof s->default_place, "%.*s", (int)(file - s->resume), s->resume);
+    return slash ? s->default_place : "./";
+}
+
+static void find_resume_file(ex_settings *s)
+{
+    if (is_folder(s->resume)) {
+        ex_check(tn_checkpoint_latest(s->resume, ex_program(), s->resume_file,
+                                      sizeof s->resume_file));
+    } else {
+        snprintf(s->resume_file, sizeof s->resume_file, "%s", s->resume);
+    }
+}
+
+void ex_settle(ex_settings *s, const ex_options *options)
+{
+    char newest[sizeof s->resume_file];
+    if (s->resume && s->load) ex_refuse("--resume and --load: wanted one of them");
+    s->place = s->checkpoint;
+    if (s->resume) find_resume_file(s);
+    if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
+    if (!s->place && s->resume) s->place = place_of_resume(s);
+    if (!s->place) {
+        snprintf(s->default_place, sizeof s->default_place, "%s.ckpt", ex_program());
+        s->place = s->default_place;
+    }
+    s->in_folder = is_folder(s->place);
+    if (ex_given(options, "keep") && !s->in_folder) {
+        ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s: wanted --checkpoint %s/",
+                  s->keep, s->place, s->checkpoint ? s->checkpoint : "DIR");
+    }
+    if (s->in_folder && mkdir(s->place, 0777) != 0 && errno != EEXIST) {
+        ex_refuse("--checkpoint %s: %s", s->place, strerror(errno));
+    }
+    if (s->in_folder && !s->resume &&
+        tn_checkpoint_latest(s->place, ex_program(), newest, sizeof newest) == TN_OK) {
+        ex_refuse("--checkpoint %s: %s is there already: wanted --resume %s, or another folder",
+                  s->place, newest, s->place);
+    }
+    tn_error_clear(); /* a folder without checkpoints is what was hoped for */
+    if (s->threads > 0) ex_check(tn_set_num_threads((int)s->threads));
+}
+
+tn_dtype ex_precision(const ex_settings *s)
+{
+    if (!strcmp(s->precision, "bf16")) return TN_BF16;
+    if (strcmp(s->precision, "f32")) ex_refuse("--precision %s: wanted f32 or bf16", s->precision);
+    return TN_F32;
+}
+
+void ex_print_head(const ex_settings *s, const ex_options *options)
+{
+    if (s->quiet) return;
+    printf("tenon %s, %d threads, %s\n", tn_version_string(), tn_num_threads(), s->device);
+    ex_print_settings(options);
+}
+
+void ex_checkpoint(const ex_settings *s, const tn_checkpoint *c)
+{
+    if (s->in_folder) {
+        ex_check(tn_checkpoint_save_numbered(c, s->place, ex_program(), (int)s->keep));
+    } else {
+        ex_check(tn_checkpoint_save(c, s->place));
+    }
+}
+
+void ex_say_checkpoint(const ex_settings *s, int64_t step)
+{
+    if (s->quiet) return;
+    printf("checkpoint after step %" PRId64 "; go on with --resume %s\n", step, s->place);
+}
+
+bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
+{
+    const ex_settings *s = t->set;
+    if (!s->checkpoint || step == t->progress.total) return false;
+    return s->checkpoint_every > 0 ? step % s->checkpoint_every == 0 : evaluated;
+}
+
+/* ---- leaving early --------------------------------------------------------------------------- */
+
+static atomic_int signal_seen;
+
+/* The first one is noted. The second does what it does to any program, when this has returned. Two
+ * may come to two threads at once: one of them is the second. */
+static void note_signal(int number)
+{
+    if (atomic_exchange(&signal_seen, number) == 0) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+int ex_signal(void)
+{
+    return signal_seen;
+}
+
+/* ---- the clockwork --------------------------------------------------------------------------- */
+
+void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
+                       int64_t per_step, const char *unit, const char *columns)
+{
+    *t = (ex_training){ .set = s, .began = step, .point = total / 200 > 0 ? total / 200 : 1 };
+    if (s->log) {
+        t->log = fopen(s->log, step > 0 ? "a" : "w");
+        if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
+        if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
+    }
+    catch_signals();
+    ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
+}
+
+void ex_training_step(ex_training *t, int64_t step, double loss, double lr, bool progress)
+{
+    t->mean += loss;
+    if (++t->in_mean == t->point) {
+        ex_curve_add(&t->curve, (double)step, t->mean / (double)t->point);
+        t->mean = 0;
+        t->in_mean = 0;
+    }
+    if (progress) ex_progress_step(&t->progress, step, loss, lr);
+    t->leave = ex_signal() || step - t->began == t->set->stop_after;
+}
+
+void ex_training_log(ex_training *t, int64_t step, double loss, double lr, const char *more)
+{
+    if (!t->log) return;
+    if (fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", step, loss, lr, more) < 0) {
+        ex_refuse("--log %s: %s", t->set->log, strerror(errno));
+    }
+}
+
+void ex_training_pause(ex_training *t)
+{
+    ex_progress_pause(&t->progress);
+}
+
+void ex_training_resume(ex_training *t, bool evaluated)
+{
+    ex_progress_resume(&t->progress);
+    if (evaluated && !t->watch.tensors) t->watch = ex_watch_begin();
+}
+
+double ex_training_end(ex_training *t, int64_t step)
+{
+    double rate = ex_progress_end(&t->progress, step);
+    if (t->watch.tensors && !t->set->quiet) ex_watch_print(&t->watch);
+    return rate;
+}
+
+void ex_training_free(ex_training *t)
+{
+    if (t->log) fclose(t->log);
+    ex_curve_free(&t->curve);
+}

@@ -1,0 +1,96 @@
+/*
+ * training.h - what programs that train share: their flags, the log and the curve of the loss,
+ * where checkpoints come from and go to, leaving early.
+ */
+#ifndef EXAMPLES_TRAINING_H
+#define EXAMPLES_TRAINING_H
+
+#include "common.h"
+
+/* Values of the flags that every such program has, and what is made of them. */
+typedef struct ex_settings {
+    const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
+    int64_t seed, threads, checkpoint_every, keep, stop_after;
+    bool print_hash, quiet;
+    const char *place; /* where checkpoints go: a file, or a folder of numbered ones */
+    bool in_folder;
+    char resume_file[4096];   /* what --resume leads to */
+    char default_place[4096]; /* without --checkpoint */
+} ex_settings;
+
+#define EX_SETTINGS .device = "cpu", .precision = "f32", .seed = 1, .keep = 3
+
+/* Their rows, for the end of a program's table. --load is the program's: it knows what it means. */
+#define EX_TRAINING_ROWS(s)                                                                        \
+    EX_WHOLE_ROW("seed", (s).seed, 0, 1e9, EX_RUN, "of all that is random"),                       \
+    EX_WHOLE_ROW("threads", (s).threads, 0, 1024, 0, "0: all cores; same bits for any"),           \
+    EX_TEXT_ROW("device", (s).device, "NAME", "cpu or cuda"),                                      \
+    { "precision", EX_TEXT, &(s).precision, "NAME", "f32, or bf16: mixed, parameters stay f32",    \
+      0, 0, EX_RUN, false },                                                                       \
+    EX_TEXT_ROW("save", (s).save, "FILE", "weights and buffers at the end (safetensors)"),         \
+    EX_TEXT_ROW("checkpoint", (s).checkpoint, "PATH", "whole state on the way and at the end:"     \
+                " a file, or DIR/ for numbered ones"),                                             \
+    EX_WHOLE_ROW("checkpoint-every", (s).checkpoint_every, 0, 1e9, 0,                              \
+                 "steps between checkpoints, 0: at evaluations"),                                  \
+    EX_WHOLE_ROW("keep", (s).keep, 0, 1e6, 0, "checkpoints that stay in DIR/, 0: all"),            \
+    EX_TEXT_ROW("resume", (s).resume, "PATH", "goes on from a checkpoint, bit for bit;"            \
+                " DIR/: from the newest that is whole"),                                           \
+    EX_WHOLE_ROW("stop-after", (s).stop_after, 0, 1e9, 0,                                          \
+                 "stops early, with a checkpoint; 0: no"),                                         \
+    EX_TEXT_ROW("log", (s).log, "FILE", "every step as CSV"),                                      \
+    EX_TEXT_ROW("plot", (s).plot, "FILE", "the curves as SVG"),                                    \
+    EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
+    EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
+
+/* After ex_parse: refuses flags that do not go together, finds the file that --resume DIR/ means,
+ * makes the folder of --checkpoint DIR/, sets the threads. A new run may not begin in a folder that
+ * has checkpoints of this program: the newest of them would be taken for its own. */
+void ex_settle(ex_settings *s, const ex_options *options);
+/* What --precision says, for TN_AUTOCAST; refuses another word than f32 and bf16. */
+tn_dtype ex_precision(const ex_settings *s);
+/* Version, threads, device, and the settings that make the run. Nothing when quiet. */
+void ex_print_head(const ex_settings *s, const ex_options *options);
+
+/* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them. */
+void ex_checkpoint(const ex_settings *s, const tn_checkpoint *c);
+/* "checkpoint after step 12; go on with --resume PATH" */
+void ex_say_checkpoint(const ex_settings *s, int64_t step);
+
+/* ---- the clockwork of a loop over steps ---------------------------------------------------- */
+
+typedef struct ex_training {
+    const ex_settings *set;
+    ex_progress progress;
+    ex_watch watch;
+    ex_curve curve;      /* of the loss: about 200 points, each a mean */
+    int64_t began;       /* the step it began after */
+    int64_t point, in_mean;
+    double mean;
+    FILE *log;
+    bool leave;          /* a signal came, or --stop-after is reached */
+} ex_training;
+
+/* From here the first SIGINT or SIGTERM sets leave at the next step; a second one ends the program
+ * at once. columns: the log's first line; the log of a resumed run is continued. */
+void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
+                       int64_t per_step, const char *unit, const char *columns);
+/* After a step: curve, leave, and the progress line unless the program prints its own. */
+void ex_training_step(ex_training *t, int64_t step, double loss, double lr, bool progress);
+/* A line of the log: "STEP,LOSS,LR" and what follows. */
+void ex_training_log(ex_training *t, int64_t step, double loss, double lr, const char *more);
+/* Time between these two is not training. What is alive after an evaluation must not grow. */
+void ex_training_pause(ex_training *t);
+void ex_training_resume(ex_training *t, bool evaluated);
+/* Whether a checkpoint is due after this step, which is not the last. evaluated: the program's own
+ * occasion. */
+bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated);
+/* Ends the progress line, says how memory went; returns units per second. Then a checkpoint is due
+ * if leave is set, or there is a --checkpoint. */
+double ex_training_end(ex_training *t, int64_t step);
+/* Closes the log; frees the curve. */
+void ex_training_free(ex_training *t);
+
+/* The signal that came, 0 when none did: the exit status is then 128 plus it. */
+int ex_signal(void);
+
+#endif

@@ -1,0 +1,1141 @@
+/*
+ * test_autocast.c - mixed precision: which op runs in which dtype, PyTorch's numbers, the casts of
+ * parameters that are kept, every row of the op table in bf16 and f16, training, and the gradient
+ * scaler.
+ *
+ * Truth: golden/make_autocast.py (torch.autocast on the CPU, torch.amp.GradScaler), and f32 runs
+ * of the same code. PyTorch's lists for the CPU are shorter than those for CUDA, which are ours:
+ * where it has bf16 and we f32 the test says so.
+ *
+ * Seen to fail: casts kept by address alone, without the leaf's version (a_weight_is_cast_once) or
+ * its storage (a_replaced_leaf_is_cast_anew); casts kept that were made under TN_NO_GRAD
+ * (no_grad_before_grad); backward with autocast on; softmax left as it comes (34 tests); gemm with
+ * a transposed operand's strides mixed up (73); growth_tracker not reset by a skipped step.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "models.h"
+#include "op_table.h"
+
+#include <autograd/trace.h>
+
+static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
+
+/* Half a unit in the last place of 1. */
+static double unit(tn_dtype dtype)
+{
+    return dtype == TN_BF16 ? 0x1p-9 : dtype == TN_F16 ? 0x1p-12 : 0x1p-25;
+}
+
+static double norm_of(tn_tensor *t)
+{
+    return tn_item(tn_norm(tn_to_dtype(t, TN_F64), 2, NULL, 0, false));
+}
+
+/* |a - b| / |b| in the 2-norm. */
+static double distance(tn_tensor *a, tn_tensor *b)
+{
+    double whole = norm_of(b);
+    double error = norm_of(tn_sub(tn_to_dtype(a, TN_F64), tn_to_dtype(b, TN_F64)));
+    return whole > 0 ? error / whole : error;
+}
+
+static tn_tensor *fresh(tn_tensor *t, bool requires_grad)
+{
+    return op_leaf(tn_clone(t), requires_grad);
+}
+
+/* ---- three networks as PyTorch has them ------------------------------------------------------ */
+
+static tn_list *golden;
+
+static tn_tensor *part(const char *net, const char *kind, const char *name)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s/%s/%s", net, kind, name);
+    tn_tensor *t = tn_list_get(golden, key);
+    assert_made(t);
+    return t;
+}
+
+enum { OURS_IS_F32 = 1 }; /* PyTorch's CPU list leaves it in bf16 */
+
+/* Measured: equal but for attention, where PyTorch rounds more often (0.5 % apart), and after the
+ * batch norm, which it rounds (0.2 %). */
+static double bound_of(const char *net)
+{
+    return strcmp(net, "attention") ? 0.003 : 0.01;
+}
+
+static tn_tensor *is(const char *net, const char *name, tn_tensor *t, int ours)
+{
+    tn_tensor *expected = part(net, "out", name);
+    assert_made(t);
+    tn_dtype dtype = ours ? TN_F32 : tn_dtype_of(expected);
+    ck_assert_msg(tn_dtype_of(t) == dtype, "%s/%s is %s, not %s", net, name,
+                  tn_dtype_name(tn_dtype_of(t)), tn_dtype_name(dtype));
+    TN_NO_GRAD
+    {
+        double d = distance(t, expected);
+        ck_assert_msg(d < bound_of(net), "%s/%s is %.3g away", net, name, d);
+    }
+    return t;
+}
+
+static tn_tensor *mlp(tn_tensor **p)
+{
+    tn_tensor *h = is("mlp", "fc1", tn_linear(p[0], p[1], p[2]), 0);
+    h = is("mlp", "gelu", tn_gelu(h), 0);
+    h = is("mlp", "fc2", tn_linear(h, p[3], p[4]), 0);
+    h = is("mlp", "relu", tn_relu(h), 0);
+    h = is("mlp", "fc3", tn_linear(h, p[5], p[6]), 0);
+    return is("mlp", "loss", tn_cross_entropy(h, part("mlp", "in", "target")), 0);
+}
+
+static tn_tensor *conv(tn_tensor **p)
+{
+    tn_tensor *h = tn_conv2d(p[0], p[1], p[2], (tn_conv2d_spec){ .padding = { 1, 1 } });
+    h = is("conv", "conv1", h, 0);
+    h = tn_batch_norm(h, p[3], p[4], TN_NONE, TN_NONE, true, 0.1, 1e-5);
+    h = is("conv", "norm", h, OURS_IS_F32);
+    h = is("conv", "relu", tn_relu(h), OURS_IS_F32);
+    h = is("conv", "pool", tn_max_pool2d(h, (tn_pool2d_spec){ .kernel = { 2, 2 } }), OURS_IS_F32);
+    h = is("conv", "conv2", tn_conv2d(h, p[5], TN_NONE, (tn_conv2d_spec){ .stride = { 2, 2 } }), 0);
+    h = is("conv", "flat", tn_flatten(h, 1, -1), 0);
+    h = is("conv", "fc", tn_linear(h, p[6], TN_NONE), 0);
+    return is("conv", "loss", tn_cross_entropy(h, part("conv", "in", "target")), 0);
+}
+
+static tn_tensor *attention(tn_tensor **p)
+{
+    tn_tensor *x = p[0], *heads[3];
+    tn_tensor *h = is("attention", "norm1", tn_layer_norm(x, 1, p[1], p[2], 1e-5), 0);
+    h = is("attention", "qkv", tn_linear(h, p[3], TN_NONE), 0);
+    for (int i = 0; i < 3; i++)
+        heads[i] =
+            tn_transpose(tn_reshape(tn_narrow(h, 2, 32 * i, 32), TN_SHAPE(2, 9, 4, 8)), 1, 2);
+    h = tn_scaled_dot_product_attention(heads[0], heads[1], heads[2], TN_NONE, true, 0);
+    h = is("attention", "heads", h, 0);
+    h = tn_linear(tn_reshape(tn_transpose(h, 1, 2), TN_SHAPE(2, 9, 32)), p[4], p[5]);
+    x = is("attention", "sum1", tn_add(x, is("attention", "proj", h, 0)), 0);
+    h = is("attention", "norm2", tn_layer_norm(x, 1, p[6], p[7], 1e-5), 0);
+    h = is("attention", "up", tn_linear(h, p[8], TN_NONE), 0);
+    h = is("attention", "gelu", tn_gelu(h), 0);
+    h = is("attention", "down", tn_linear(h, p[9], TN_NONE), 0);
+    x = is("attention", "sum2", tn_add(x, h), 0);
+    return is("attention", "loss", tn_mse_loss(x, part("attention", "in", "target"), TN_MEAN), 0);
+}
+
+static const struct {
+    const char *name;
+    tn_tensor *(*run)(tn_tensor **p);
+    const char *input[12];
+} nets[] = {
+    { "mlp", mlp, { "x", "w1", "b1", "w2", "b2", "w3", "b3" } },
+    { "conv", conv, { "x", "w1", "b1", "gain", "bias", "w2", "fc" } },
+    { "attention", attention, { "x", "g1", "b1", "qkv", "proj", "pb", "g2", "b2", "up", "down" } },
+};
+
+START_TEST(networks_agree_with_pytorch)
+{
+    const char *name = nets[_i].name;
+    tn_tensor *p[12] = { NULL }, *loss = NULL;
+    int n = 0;
+    golden = tn_load_tensors(golden_path("autocast.safetensors"), NULL);
+    assert_made(golden);
+    for (; nets[_i].input[n]; n++) p[n] = fresh(part(name, "in", nets[_i].input[n]), true);
+    TN_AUTOCAST(TN_BF16) loss = nets[_i].run(p);
+    assert_ok(tn_backward(loss));
+    for (int i = 0; i < n; i++) {
+        tn_tensor *g = tn_grad(p[i]);
+        double d = distance(g, part(name, "grad", nets[_i].input[i]));
+        ck_assert_int_eq(tn_dtype_of(g), TN_F32);
+        ck_assert_msg(d < bound_of(name), "%s: the gradient of %s is %.3g away", name,
+                      nets[_i].input[i], d);
+    }
+}
+END_TEST
+
+/* ---- the lists ------------------------------------------------------------------------------- */
+
+typedef enum list { LOW, F32, AS_IS } list;
+
+static void is_listed(list list, tn_tensor *y, tn_dtype region, tn_dtype in, const char *call)
+{
+    tn_dtype expected = list == LOW ? region : list == F32 ? TN_F32 : in;
+    ck_assert_msg(y != NULL, "%s on %s: %s", call, tn_dtype_name(in), tn_error());
+    ck_assert_msg(tn_dtype_of(y) == expected, "%s on %s under %s is %s, not %s", call,
+                  tn_dtype_name(in), tn_dtype_name(region), tn_dtype_name(tn_dtype_of(y)),
+                  tn_dtype_name(expected));
+}
+
+/* Every op on inputs of one dtype. */
+static void all_ops(tn_dtype region, tn_dtype in)
+{
+    tn_conv2d_spec conv = { .groups = 1 };
+    tn_pool2d_spec pool = { .kernel = { 2, 2 } };
+    tn_tensor *v = tn_full_as(TN_SHAPE(4, 4), 0.5, in, tn_cpu()), *row = tn_select(v, 0, 0);
+    tn_tensor *image = tn_full_as(TN_SHAPE(1, 1, 4, 4), 0.5, in, tn_cpu());
+    tn_tensor *ones = tn_ones(TN_SHAPE(4, 4)), *gain = tn_ones(TN_SHAPE(4));
+    tn_tensor *ids = tn_full_as(TN_SHAPE(4), 1, TN_I64, tn_cpu());
+    tn_tensor *cells = tn_full_as(TN_SHAPE(4, 4), 1, TN_I64, tn_cpu());
+    tn_cross_entropy_options weighted = { .weight = gain };
+
+#define IN(list, ...) is_listed(list, __VA_ARGS__, region, in, #__VA_ARGS__)
+    IN(LOW, tn_matmul(v, v));
+    IN(LOW, tn_matmul(row, v));
+    IN(LOW, tn_linear(v, v, row));
+    IN(LOW, tn_conv2d(image, image, TN_NONE, conv));
+    IN(LOW, tn_scaled_dot_product_attention(image, image, image, v, false, 0));
+    IN(F32, tn_exp(v));
+    IN(F32, tn_expm1(v));
+    IN(F32, tn_log(v));
+    IN(F32, tn_log1p(v));
+    IN(F32, tn_pow(v, v));
+    IN(F32, tn_pow_scalar(v, 3));
+    IN(F32, tn_square(v));
+    IN(F32, tn_reciprocal(v));
+    IN(F32, tn_rsqrt(v));
+    IN(F32, tn_softplus(v, 1, 20));
+    IN(F32, tn_sum(v, NULL, 0, false));
+    IN(F32, tn_mean(v, NULL, 0, false));
+    IN(F32, tn_var(v, NULL, 0, 1, false));
+    IN(F32, tn_std(v, NULL, 0, 1, false));
+    IN(F32, tn_prod(v, NULL, 0, false));
+    IN(F32, tn_norm(v, 2, NULL, 0, false));
+    IN(F32, tn_logsumexp(v, NULL, 0, false));
+    IN(F32, tn_cumsum(v, 0));
+    IN(F32, tn_max(v, 0, false, NULL));
+    IN(F32, tn_min(v, 0, false, NULL));
+    IN(F32, tn_softmax(v, -1));
+    IN(F32, tn_softmax(v, 0));
+    IN(F32, tn_log_softmax(v, -1));
+    IN(F32, tn_cross_entropy(v, ids));
+    IN(F32, tn_cross_entropy(v, v));
+    IN(F32, tn_cross_entropy(v, ones));
+    IN(F32, tn_cross_entropy_with(v, ids, weighted));
+    IN(F32, tn_nll_loss(v, ids, weighted));
+    IN(F32, tn_mse_loss(v, ones, TN_MEAN));
+    IN(F32, tn_mse_loss(v, v, TN_NO_REDUCTION));
+    IN(F32, tn_l1_loss(ones, v, TN_NO_REDUCTION));
+    IN(F32, tn_smooth_l1_loss(v, v, 1, TN_NO_REDUCTION));
+    IN(F32, tn_huber_loss(v, v, 1, TN_NO_REDUCTION));
+    IN(F32, tn_bce_with_logits(v, ones, v, TN_NO_REDUCTION));
+    IN(F32, tn_kl_div(v, v, false, false, TN_NO_REDUCTION));
+    IN(F32, tn_layer_norm(v, 1, gain, TN_NONE, 1e-5));
+    IN(F32, tn_batch_norm(v, gain, TN_NONE, TN_NONE, TN_NONE, true, 0.1, 1e-5));
+    IN(F32, tn_max_pool2d(image, pool));
+    IN(F32, tn_avg_pool2d(image, pool));
+    IN(F32, tn_adaptive_avg_pool2d(image, 1, 1));
+    IN(F32, tn_embedding(v, ids, -1));
+    IN(F32, tn_gather(v, 0, cells));
+    IN(F32, tn_index_select(v, 0, ids));
+    IN(F32, tn_scatter_add(v, 0, cells, ones));
+    IN(F32, tn_flip(v, (int[]){ 0 }, 1));
+    IN(AS_IS, tn_add(v, v));
+    IN(AS_IS, tn_sub(v, v));
+    IN(AS_IS, tn_mul(v, v));
+    IN(AS_IS, tn_div(v, v));
+    IN(AS_IS, tn_mul_scalar(v, 0.3));
+    IN(AS_IS, tn_lerp(v, v, 0.3));
+    IN(AS_IS, tn_maximum(v, v));
+    IN(AS_IS, tn_minimum(v, v));
+    IN(AS_IS, tn_neg(v));
+    IN(AS_IS, tn_abs(v));
+    IN(AS_IS, tn_sqrt(v));
+    IN(AS_IS, tn_sin(v));
+    IN(AS_IS, tn_cos(v));
+    IN(AS_IS, tn_tanh(v));
+    IN(AS_IS, tn_sigmoid(v));
+    IN(AS_IS, tn_erf(v));
+    IN(AS_IS, tn_relu(v));
+    IN(AS_IS, tn_leaky_relu(v, 0.1));
+    IN(AS_IS, tn_elu(v, 1));
+    IN(AS_IS, tn_silu(v));
+    IN(AS_IS, tn_gelu(v));
+    IN(AS_IS, tn_gelu_tanh(v));
+    IN(AS_IS, tn_clamp(v, 0, 1));
+    IN(AS_IS, tn_dropout(v, 0.5, true));
+    IN(AS_IS, tn_amax(v, NULL, 0, false));
+    IN(AS_IS, tn_cat((tn_tensor *[]){ v, v }, 2, 0));
+    IN(AS_IS, tn_stack((tn_tensor *[]){ v, v }, 2, 0));
+    IN(AS_IS, tn_transpose(v, 0, 1));
+    IN(AS_IS, tn_clone(v));
+    IN(AS_IS, tn_contiguous(tn_transpose(v, 0, 1)));
+    IN(AS_IS, tn_repeat(v, TN_SHAPE(2, 1)));
+    IN(AS_IS, tn_tril(v, 0));
+    IN(AS_IS, tn_masked_fill(v, tn_gt_scalar(v, 0), 1));
+    IN(AS_IS, tn_where(tn_gt_scalar(v, 0), v, v));
+#undef IN
+}
+
+START_TEST(every_op_runs_in_its_dtype)
+{
+    static const tn_dtype in[] = { TN_F32, TN_BF16, TN_F16 };
+    for (int i = 0; i < 3; i++) TN_AUTOCAST(shorts[_i]) all_ops(shorts[_i], in[i]);
+}
+END_TEST
+
+/* f64 is never cast, alone or beside another dtype; integers are left alone. */
+START_TEST(f64_and_integers_stay)
+{
+    TN_AUTOCAST(shorts[_i])
+    {
+        tn_tensor *v = tn_full_as(TN_SHAPE(4, 4), 0.5, TN_F64, tn_cpu());
+        tn_tensor *ids = tn_full_as(TN_SHAPE(4, 4), 1, TN_I64, tn_cpu());
+        ck_assert_int_eq(tn_dtype_of(tn_matmul(v, v)), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_softmax(v, -1)), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_exp(v)), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_pow(v, tn_ones(TN_SHAPE(4, 4)))), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_mse_loss(v, v, TN_MEAN)), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_dropout(v, 0.5, true)), TN_F64);
+        ck_assert_int_eq(tn_dtype_of(tn_sum(ids, NULL, 0, false)), TN_I64);
+        ck_assert_int_eq(tn_dtype_of(tn_square(ids)), TN_I64);
+        ck_assert_int_eq(tn_dtype_of(tn_exp(ids)), TN_F32);
+        assert_null(tn_matmul(tn_ones(TN_SHAPE(4, 4)), v), TN_E_DTYPE,
+                    "[4,4] is f32, [4,4] is f64: want one dtype");
+        assert_null(tn_matmul(ids, ids), TN_E_DTYPE, "i64: want a floating dtype");
+        assert_null(tn_linear(NULL, v, v), TN_E_INVALID, "input 0 is NULL");
+    }
+}
+END_TEST
+
+/* Two dtypes meet in the wider one. */
+START_TEST(joins_promote)
+{
+    TN_AUTOCAST(TN_BF16)
+    {
+        tn_tensor *wide = tn_ones(TN_SHAPE(2, 2)), *low = tn_matmul(wide, wide);
+        tn_tensor *other = tn_to_dtype(wide, TN_F16);
+        ck_assert_int_eq(tn_dtype_of(low), TN_BF16);
+        ck_assert_int_eq(tn_dtype_of(tn_add(low, wide)), TN_F32);
+        ck_assert_int_eq(tn_dtype_of(tn_add(low, other)), TN_F32);
+        ck_assert_int_eq(tn_dtype_of(tn_cat((tn_tensor *[]){ low, wide }, 2, 0)), TN_F32);
+        ck_assert_int_eq(tn_dtype_of(tn_stack((tn_tensor *[]){ low, wide }, 2, 0)), TN_F32);
+        ck_assert_int_eq(tn_dtype_of(tn_where(tn_gt_scalar(wide, 0), low, wide)), TN_F32);
+        ck_assert_int_eq(tn_dtype_of(tn_matmul(low, wide)), TN_BF16);
+        ck_assert_int_eq(tn_dtype_of(tn_matmul(low, other)), TN_BF16);
+        ck_assert_int_eq(tn_dtype_of(tn_matmul(other, other)), TN_BF16);
+    }
+}
+END_TEST
+
+/* ---- every row of the op table --------------------------------------------------------------- */
+
+static bool products(const op_row *row)
+{
+    static const char *const names[] = { "matmul", "linear", "conv2d",
+                                         "scaled_dot_product_attention" };
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(row->op, names[i])) return true;
+    return false;
+}
+
+typedef struct applied {
+    tn_tensor *x[OP_MAX_IN], *y;
+} applied;
+
+static applied apply(const op_row *row, const op_case *c, tn_dtype region, tn_dtype in)
+{
+    applied a = { { NULL }, NULL };
+    for (int i = 0; i < c->n; i++) {
+        tn_tensor *x = c->in[i];
+        if (tn_dtype_of(x) == TN_F32) x = tn_to_dtype(x, in);
+        a.x[i] = fresh(x, c->differentiable[i]);
+    }
+    TN_AUTOCAST(region) a.y = row->build(a.x);
+    ck_assert_msg(a.y != NULL, "%s under %s: %s", row->name, tn_dtype_name(region), tn_error());
+    if (!tn_requires_grad(a.y)) return a;
+    tn_tensor *seed = c->seed ? tn_to_dtype(c->seed, tn_dtype_of(a.y)) : tn_ones_like(a.y);
+    tn_status status = tn_backward_from(a.y, seed, 0);
+    ck_assert_msg(status == TN_OK, "%s under %s: backward: %s", row->name, tn_dtype_name(region),
+                  tn_error());
+    return a;
+}
+
+/* Absolute as well: sums cancel, and what short floats cannot hold is 0 or infinite. */
+static void row_close(const op_row *row, const char *what, tn_tensor *a, tn_tensor *b, double bound)
+{
+    const char *text;
+    TN_NO_GRAD
+    {
+        double largest = norm_of(b) / fmax(sqrt((double)tn_numel(b)), 1);
+        text = difference(a, tn_to_dtype(b, tn_dtype_of(a)), bound,
+                          bound * (isfinite(largest) ? fmax(largest, 0.5) : 0.5));
+    }
+    ck_assert_msg(!text, "%s: %s: %s", row->name, what, text ? text : "");
+}
+
+static void rows_close(const op_row *row, const op_case *c, applied *a, applied *b, double bound)
+{
+    row_close(row, "result", a->y, b->y, bound);
+    for (int i = 0; i < c->n; i++) {
+        if (!c->differentiable[i]) continue;
+        tn_tensor *g = tn_grad(a->x[i]), *h = tn_grad(b->x[i]);
+        if (tn_is_none(g) && tn_is_none(h)) continue;
+        ck_assert_int_eq(tn_dtype_of(g), tn_dtype_of(a->x[i]));
+        row_close(row, "a gradient", g, h, bound);
+    }
+}
+
+/* f32 inputs: bit for bit the f32 run, but for products, which are close to it. */
+START_TEST(rows_with_f32_inputs)
+{
+    const op_row *row = &op_rows[_i / 2];
+    tn_dtype region = shorts[_i % 2];
+    if (row->flags & ROW_FIXED) return;
+    op_case c = op_load(row, TN_F32);
+    applied b = apply(row, &c, TN_F32, TN_F32);
+    applied a = apply(row, &c, region, TN_F32);
+    rows_close(row, &c, &a, &b, products(row) ? 16 * unit(region) : 0);
+}
+END_TEST
+
+START_TEST(rows_with_short_inputs)
+{
+    const op_row *row = &op_rows[_i / 2];
+    tn_dtype region = shorts[_i % 2];
+    if (row->flags & ROW_FIXED) return;
+    op_case c = op_load(row, TN_F32);
+    for (int i = 0; i < c.n; i++) /* the numbers that both runs see */
+        if (tn_dtype_of(c.in[i]) == TN_F32)
+            c.in[i] = tn_to_dtype(tn_to_dtype(c.in[i], region), TN_F32);
+    applied b = apply(row, &c, TN_F32, TN_F32);
+    applied a = apply(row, &c, region, region);
+    rows_close(row, &c, &a, &b, 16 * unit(region));
+}
+END_TEST
+
+/* ---- short kernels outside a region ---------------------------------------------------------- */
+
+/* f of short tensors is f of the same numbers in f32, rounded once: bit for bit. */
+static void rounds_once(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_tensor **x, int n,
+                        tn_dtype dtype)
+{
+    tn_tensor *low[4], *wide[4];
+    for (int i = 0; i < n; i++) {
+        low[i] = tn_is_none(x[i]) ? x[i] : tn_to_dtype(x[i], dtype);
+        wide[i] = tn_is_none(x[i]) ? x[i] : tn_to_dtype(low[i], TN_F32);
+    }
+    tn_tensor *y = f(low), *expected = tn_to_dtype(f(wide), dtype);
+    assert_made(y);
+    ck_assert_int_eq(tn_dtype_of(y), dtype);
+    const char *text = difference(y, expected, 0, 0);
+    ck_assert_msg(!text, "%s in %s: %s", what, tn_dtype_name(dtype), text ? text : "");
+}
+
+static tn_tensor *f_matmul(tn_tensor **x)
+{
+    return tn_matmul(x[0], x[1]);
+}
+static tn_tensor *f_matmul_tn(tn_tensor **x)
+{
+    return tn_matmul(tn_transpose(x[0], -1, -2), x[1]);
+}
+static tn_tensor *f_matmul_nt(tn_tensor **x)
+{
+    return tn_matmul(x[0], tn_transpose(x[1], -1, -2));
+}
+static tn_tensor *f_linear(tn_tensor **x)
+{
+    return tn_linear(x[0], x[1], x[2]);
+}
+static tn_tensor *f_conv(tn_tensor **x)
+{
+    return tn_conv2d(x[0], x[1], x[2],
+                     (tn_conv2d_spec){ .padding = { 1, 1 }, .stride = { 2, 1 }, .groups = 2 });
+}
+static tn_tensor *f_attention(tn_tensor **x)
+{
+    return tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 0);
+}
+static tn_tensor *f_dropout(tn_tensor **x)
+{
+    tn_manual_seed(5);
+    return tn_dropout(x[0], 0.3, true);
+}
+
+START_TEST(short_kernels_round_once)
+{
+    static const int64_t sizes[] = { 0, 1, 7, 33, 257 };
+    tn_dtype d = shorts[_i];
+    for (int i = 0; i < 5; i++) {
+        int64_t n = sizes[i], k = sizes[(i + 1) % 5], m = sizes[(i + 3) % 5];
+        tn_tensor *a = random_as(TN_SHAPE(m, k), -1, 1, 1, TN_F32);
+        tn_tensor *b = random_as(TN_SHAPE(k, n), -1, 1, 2, TN_F32);
+        tn_tensor *at = random_as(TN_SHAPE(k, m), -1, 1, 3, TN_F32);
+        tn_tensor *bt = random_as(TN_SHAPE(n, k), -1, 1, 4, TN_F32);
+        tn_tensor *bias = random_as(TN_SHAPE(n), -1, 1, 5, TN_F32);
+        rounds_once("matmul", f_matmul, (tn_tensor *[]){ a, b }, 2, d);
+        rounds_once("matmul, a transposed", f_matmul_tn, (tn_tensor *[]){ at, b }, 2, d);
+        rounds_once("matmul, b transposed", f_matmul_nt, (tn_tensor *[]){ a, bt }, 2, d);
+        rounds_once("matmul, strided", f_matmul, (tn_tensor *[]){ as_strided(a), as_strided(b) }, 2,
+                    d);
+        rounds_once("linear", f_linear, (tn_tensor *[]){ a, bt, bias }, 3, d);
+        rounds_once("dropout", f_dropout, (tn_tensor *[]){ a }, 1, d);
+        tn_tensor *batch = random_as(TN_SHAPE(2, 3, m, k), -1, 1, 6, TN_F32);
+        rounds_once("a batch", f_matmul, (tn_tensor *[]){ batch, b }, 2, d);
+        tn_tensor *row =
+            tn_expand(random_as(TN_SHAPE(1, k, n), -1, 1, 7, TN_F32), TN_SHAPE(3, k, n));
+        rounds_once("a broadcast batch", f_matmul, (tn_tensor *[]){ batch, row }, 2, d);
+        if (n == 0 || n > 33) continue;
+        tn_tensor *q = random_as(TN_SHAPE(2, 3, n, 8), -1, 1, 8, TN_F32);
+        tn_tensor *kv = random_as(TN_SHAPE(2, 3, 9, 8), -1, 1, 9, TN_F32);
+        tn_tensor *mask = random_as(TN_SHAPE(2, 1, 1, 9), -1, 1, 10, TN_F32);
+        rounds_once("attention", f_attention, (tn_tensor *[]){ q, kv, kv, TN_NONE }, 4, d);
+        rounds_once("masked attention", f_attention, (tn_tensor *[]){ q, kv, kv, mask }, 4, d);
+        tn_tensor *x = random_as(TN_SHAPE(2, 4, n + 2, 9), -1, 1, 11, TN_F32);
+        tn_tensor *w = random_as(TN_SHAPE(6, 2, 3, 3), -1, 1, 12, TN_F32);
+        rounds_once("conv2d", f_conv,
+                    (tn_tensor *[]){ x, w, random_as(TN_SHAPE(6), -1, 1, 13, TN_F32) }, 3, d);
+        rounds_once("conv2d without bias", f_conv, (tn_tensor *[]){ x, w, TN_NONE }, 3, d);
+    }
+}
+END_TEST
+
+/* A model in bf16 trains outside a region as far as its gradients: close to f32's. */
+START_TEST(short_leaves_have_gradients)
+{
+    tn_dtype d = shorts[_i];
+    tn_tensor *x[2][4];
+    for (int side = 0; side < 2; side++) {
+        x[side][0] = fresh(random_as(TN_SHAPE(2, 4, 6, 9), -1, 1, 1, d), true);
+        x[side][1] = fresh(random_as(TN_SHAPE(6, 2, 3, 3), -1, 1, 2, d), true);
+        x[side][2] = fresh(random_as(TN_SHAPE(6), -1, 1, 3, d), true);
+        if (side) /* the same numbers */
+            for (int i = 0; i < 3; i++) x[1][i] = fresh(tn_to_dtype(x[0][i], TN_F32), true);
+        tn_tensor *y = tn_gelu(f_conv(x[side]));
+        y = tn_linear(tn_flatten(y, 1, -1), tn_reshape(tn_flatten(y, 1, -1), TN_SHAPE(2, -1)),
+                      TN_NONE);
+        assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(tn_dtype_of(tn_grad(x[0][i])), d);
+        ck_assert(distance(tn_grad(x[0][i]), tn_grad(x[1][i])) < 8 * unit(d));
+    }
+}
+END_TEST
+
+/* ---- regions, and casts that are kept -------------------------------------------------------- */
+
+static int casts;
+
+/* casts of leaves to a short dtype */
+static tn_status count_cast(tni_tracer *self, const tni_call *c)
+{
+    (void)self;
+    casts += !strcmp(c->op->name, "to_dtype") && c->in[0]->requires_grad && !c->in[0]->node &&
+             tn_dtype_of(c->out[0]) != TN_F32;
+    return TN_OK;
+}
+
+static tni_tracer counter = { .applied = count_cast };
+
+/* Casts of leaves made since the last call. */
+static int counted(void)
+{
+    int n = casts;
+    tni_tracing = &counter;
+    casts = 0;
+    return n;
+}
+
+enum { WEIGHTS = 2 * 8 + 2 }; /* of a transformer's linear layers: weights and biases */
+
+START_TEST(a_weight_is_cast_once)
+{
+    tn_module *model = transformer_new();
+    tn_optim *opt = tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 1e-3 });
+    tn_tensor *x, *y, *w = tn_parameters(model)->entry[1].tensor;
+    random_text(4, &x, &y);
+    counted();
+    TN_AUTOCAST(TN_BF16)
+    {
+        tn_scope s = tn_scope_begin(); /* kept beyond the scope they were made in */
+        assert_ok(tn_backward(tn_cross_entropy(tn_forward(model, x), y)));
+        tn_scope_end(s);
+        ck_assert_int_eq(counted(), WEIGHTS);
+        assert_ok(tn_backward(tn_cross_entropy(tn_forward(model, x), y)));
+        ck_assert_int_eq(counted(), 0);
+        TN_AUTOCAST(TN_BF16) tn_forward(model, x);
+        ck_assert_int_eq(counted(), 0);
+        TN_NO_GRAD tn_forward(model, x); /* those that are there serve here too */
+        ck_assert_int_eq(counted(), 0);
+        assert_ok(tn_optim_step(opt));
+        tn_forward(model, x);
+        ck_assert_int_eq(counted(), WEIGHTS); /* all have changed */
+        TN_NO_GRAD assert_ok(tn_mul_scalar_(w, 2));
+        tn_forward(model, x);
+        ck_assert_int_le(counted(), 1); /* an embedding, or this one */
+        TN_AUTOCAST(TN_F16) tn_forward(model, x);
+        ck_assert_int_eq(counted(), WEIGHTS);
+        TN_AUTOCAST(TN_F32) tn_forward(model, x);
+        ck_assert_int_eq(counted(), 0);
+        tn_forward(model, x); /* switching off has dropped them */
+        ck_assert_int_eq(counted(), WEIGHTS);
+    }
+    tn_forward(model, x);
+    ck_assert_int_eq(counted(), 0);
+    tni_tracing = NULL;
+    tn_optim_free(opt);
+    tn_module_drop(model);
+}
+END_TEST
+
+/* A report inside a region finds parameters that are read through their casts. */
+static tn_tensor *loss_of(tn_module *m, void *user)
+{
+    return tn_sum(tn_forward(m, user), NULL, 0, false);
+}
+
+START_TEST(reports_see_through_casts)
+{
+    tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ 0 });
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ 0 });
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 3));
+    tn_explain_report report;
+    TN_AUTOCAST(TN_BF16)
+    {
+        tn_forward(m, x);
+        assert_ok(tn_explain_training(NULL, m, opt, loss_of, x, &report));
+    }
+    ck_assert_msg(report.findings == 0, "%s", report.text);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* A cast made without recording must not serve a call that records. */
+START_TEST(no_grad_before_grad)
+{
+    tn_tensor *w = fresh(random_as(TN_SHAPE(5, 5), -1, 1, 1, TN_F32), true), *y = NULL;
+    TN_AUTOCAST(TN_BF16)
+    {
+        TN_NO_GRAD y = tn_matmul(w, w);
+        ck_assert(!tn_requires_grad(y));
+        y = tn_matmul(w, w);
+        ck_assert(tn_requires_grad(y));
+        assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+        ck_assert_int_eq(tn_dtype_of(tn_grad(w)), TN_F32);
+        assert_ok(tn_set_requires_grad(w, false)); /* frozen: neither kept nor recorded */
+        ck_assert(!tn_requires_grad(tn_matmul(w, w)));
+    }
+}
+END_TEST
+
+/* What leaves the region may be differentiated after it, several times, and twice over. */
+START_TEST(backward_after_the_region)
+{
+    tn_tensor *w = fresh(random_as(TN_SHAPE(4, 4), 0.1, 1, 1, TN_F32), true), *y = NULL, *g, *h;
+    TN_AUTOCAST(TN_BF16) y = tn_sum(tn_matmul(tn_exp(w), w), NULL, 0, false);
+    assert_ok(tn_backward_from(y, TN_NONE, TN_RETAIN_GRAPH));
+    g = tn_clone(tn_grad(w));
+    assert_ok(tn_backward(y));
+    assert_close(tn_grad(w), tn_mul_scalar(g, 2), 0, 0);
+    TN_AUTOCAST(TN_BF16)
+    {
+        y = tn_sum(tn_matmul(tn_exp(w), w), NULL, 0, false);
+        assert_ok(tn_gradients(1, &y, NULL, 1, &w, &h, TN_CREATE_GRAPH));
+        ck_assert_int_eq(tn_autocast_dtype(), TN_BF16);
+        assert_close(h, g, 0, 0);
+        ck_assert_int_eq(tn_dtype_of(h), TN_F32);
+        y = tn_sum(tn_square(h), NULL, 0, false);
+        assert_ok(tn_gradients(1, &y, NULL, 1, &w, &h, 0));
+    }
+    tn_tensor *exact = fresh(w, true), *e;
+    y = tn_sum(tn_matmul(tn_exp(exact), exact), NULL, 0, false);
+    assert_ok(tn_gradients(1, &y, NULL, 1, &exact, &e, TN_CREATE_GRAPH));
+    y = tn_sum(tn_square(e), NULL, 0, false);
+    assert_ok(tn_gradients(1, &y, NULL, 1, &exact, &e, 0));
+    ck_assert(distance(h, e) < 0.02);
+}
+END_TEST
+
+/* A hook runs inside backward, where autocast is off; the region is back afterwards, after an
+ * error too. */
+static tn_tensor *hook(tn_tensor *g, void *user)
+{
+    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    *(tn_dtype *)user = tn_dtype_of(g);
+    return g;
+}
+
+START_TEST(backward_runs_with_it_off)
+{
+    tn_tensor *w = fresh(tn_ones(TN_SHAPE(3, 3)), true), *g;
+    tn_dtype at_leaf = TN_BOOL, inside = TN_BOOL;
+    TN_AUTOCAST(TN_F16)
+    {
+        tn_tensor *h = tn_matmul(w, w), *loss = tn_sum(h, NULL, 0, false);
+        ck_assert_int_ge(tn_register_hook(w, hook, &at_leaf), 0);
+        ck_assert_int_ge(tn_register_hook(h, hook, &inside), 0);
+        assert_ok(tn_backward(loss));
+        ck_assert_int_eq(at_leaf, TN_F32);
+        ck_assert_int_eq(inside, TN_F16);
+        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        at_leaf = TN_BOOL;
+        loss = tn_sum(tn_matmul(w, w), NULL, 0, false);
+        assert_ok(tn_gradients(1, &loss, NULL, 1, &w, &g, 0));
+        ck_assert_int_eq(at_leaf, TN_F32);
+        assert_fails(tn_backward(h), TN_E_SHAPE, "want one element");
+        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        assert_fails(tn_gradients(1, &h, NULL, 1, &w, &g, 0), TN_E_SHAPE, "want one element");
+        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+    }
+}
+END_TEST
+
+START_TEST(regions_nest_and_end)
+{
+    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    ck_assert_int_eq(tn_set_autocast(TN_BF16), TN_F32);
+    TN_AUTOCAST(TN_F16)
+    {
+        TN_AUTOCAST(TN_F32) ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+    }
+    ck_assert_int_eq(tn_autocast_dtype(), TN_BF16);
+    ck_assert_int_eq(tn_set_autocast(TN_F64), TN_BF16);
+    assert_error(TN_E_DTYPE, "tn_set_autocast: f64: want bf16, f16, or f32 for off");
+    ck_assert_int_eq(tn_set_autocast(TN_F32), TN_BF16);
+}
+END_TEST
+
+/* In-place ops and optimizers see no region. */
+START_TEST(in_place_is_untouched)
+{
+    tn_tensor *a = random_as(TN_SHAPE(3, 3), -1, 1, 1, TN_F32), *b = tn_clone(a);
+    tn_tensor *low = tn_to_dtype(a, TN_BF16);
+    TN_AUTOCAST(TN_BF16)
+    {
+        assert_ok(tn_add_(a, b));
+        assert_ok(tn_mul_(a, b));
+        assert_ok(tn_add_(low, b));
+    }
+    ck_assert_int_eq(tn_dtype_of(a), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(low), TN_BF16);
+    assert_close(a, tn_mul(tn_add(b, b), b), 0, 0);
+}
+END_TEST
+
+/* Leaves moved or replaced under a kept cast: the cast is not theirs any more. */
+START_TEST(a_replaced_leaf_is_cast_anew)
+{
+    tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ .no_bias = true });
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 3)), *w = tn_parameters(m)->entry[0].tensor, *y, *z;
+    TN_AUTOCAST(TN_BF16)
+    {
+        y = tn_forward(m, x);
+        assert_ok(tn_module_to_dtype(m, TN_F64));
+        assert_ok(tn_module_to_dtype(m, TN_F32));
+        TN_NO_GRAD assert_ok(tn_mul_scalar_(w, 2));
+        z = tn_forward(m, x);
+    }
+    TN_NO_GRAD assert_close(z, tn_mul_scalar(y, 2), 0, 0);
+    tn_module_drop(m);
+}
+END_TEST
+
+static void *other_thread(void *user)
+{
+    tn_tensor *w = user;
+    tn_scope s = tn_scope_begin();
+    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(tn_matmul(w, w)), TN_F32);
+    for (int i = 0; i < 50; i++)
+        TN_AUTOCAST(TN_F16) ck_assert_int_eq(tn_dtype_of(tn_matmul(w, w)), TN_F16);
+    tn_scope_end(s);
+    return NULL;
+}
+
+START_TEST(threads_have_their_own)
+{
+    tn_tensor *w = fresh(tn_ones(TN_SHAPE(4, 4)), true);
+    pthread_t thread;
+    TN_AUTOCAST(TN_BF16)
+    {
+        tn_matmul(w, w);
+        ck_assert_int_eq(pthread_create(&thread, NULL, other_thread, w), 0);
+        for (int i = 0; i < 50; i++) ck_assert_int_eq(tn_dtype_of(tn_matmul(w, w)), TN_BF16);
+        pthread_join(thread, NULL);
+    }
+}
+END_TEST
+
+/* Many leaves, so that the table of kept casts grows; nothing is left when the region ends. */
+START_TEST(nothing_is_left)
+{
+    enum { N = 300 };
+    tn_tensor *w[N];
+    for (int i = 0; i < N; i++) w[i] = fresh(tn_full(TN_SHAPE(2, 2), i), true);
+    int64_t live = tn_live_tensors();
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 2));
+    tn_scope s = tn_scope_begin();
+    counted();
+    TN_AUTOCAST(TN_BF16)
+    {
+        for (int k = 0; k < 3; k++)
+            for (int i = 0; i < N; i++) {
+                tn_tensor *y = tn_matmul(w[i], x), *two = tn_full(TN_SHAPE(2, 2), 2 * i);
+                TN_NO_GRAD assert_close(y, two, 0x1p-8, 0);
+            }
+        ck_assert_int_eq(counted(), N);
+        tn_scope_end(s);
+        ck_assert_int_eq(tn_live_tensors(), live + 1 + 2 * N);
+    }
+    tni_tracing = NULL;
+    ck_assert_int_eq(tn_live_tensors(), live + 1);
+}
+END_TEST
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+enum { STEPS = 100 };
+
+/* The loss of each step, and the hash of the weights at the end. */
+static uint64_t train(tn_dtype dtype, tn_grad_scaler *scaler, bool clip, int steps, double *losses)
+{
+    tn_manual_seed(2);
+    tn_module *model = transformer_new();
+    tn_list *parameters = tn_parameters(model);
+    tn_optim *opt = tn_adamw(parameters, (tn_adamw_options){ .lr = 3e-3 });
+    tn_tensor *x, *y;
+    random_text(8, &x, &y);
+    for (int i = 0; i < steps; i++) {
+        tn_scope s = tn_scope_begin();
+        tn_tensor *loss = NULL;
+        TN_AUTOCAST(dtype) loss = tn_cross_entropy(tn_forward(model, x), y);
+        losses[i] = tn_item(loss);
+        assert_ok(tn_optim_zero_grad(opt));
+        assert_ok(tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss));
+        if (scaler && clip) assert_ok(tn_scaler_unscale(scaler, opt));
+        if (clip) ck_assert(!isnan(tn_clip_grad_norm(parameters, 1, 2, false)));
+        assert_ok(scaler ? tn_scaler_step(scaler, opt) : tn_optim_step(opt));
+        if (scaler) assert_ok(tn_scaler_update(scaler));
+        tn_scope_end(s);
+    }
+    uint64_t hash = state_hash(model);
+    tn_optim_free(opt);
+    tn_module_drop(model);
+    return hash;
+}
+
+/* 128 tokens learned by heart: 4.33 falls to 0.039 in all three. Measured: the losses stay within
+ * 0.0010 of f32's in bf16, 0.0003 in f16. */
+START_TEST(training_reaches_the_f32_loss)
+{
+    double exact[STEPS], loss[STEPS];
+    tn_grad_scaler *scaler = _i ? tn_scaler_new((tn_scaler_options){ 0 }) : NULL;
+    train(TN_F32, NULL, true, STEPS, exact);
+    train(shorts[_i], scaler, true, STEPS, loss);
+    ck_assert(exact[STEPS - 1] < 0.1);
+    for (int i = 0; i < STEPS; i++)
+        ck_assert_msg(fabs(loss[i] - exact[i]) < 0.01, "step %d: %g, f32 has %g", i, loss[i],
+                      exact[i]);
+    if (scaler) ck_assert_int_eq(tn_scaler_skipped(scaler), 0);
+    tn_scaler_free(scaler);
+}
+END_TEST
+
+/* Off is the same as never: bit for bit, also with a scaler that is disabled. */
+START_TEST(off_changes_nothing)
+{
+    double a[4], b[4];
+    tn_grad_scaler *off = tn_scaler_new((tn_scaler_options){ .disabled = true });
+    uint64_t hash = train(TN_F32, NULL, true, 4, a);
+    ck_assert(train(TN_F32, off, true, 4, b) == hash);
+    ck_assert(!memcmp(a, b, sizeof a));
+    ck_assert_int_eq(tn_scaler_state_dict(off)->n, 0);
+    ck_assert(tn_scaler_value(off) == 1);
+    tn_scaler_free(off);
+}
+END_TEST
+
+/* ---- the gradient scaler --------------------------------------------------------------------- */
+
+static tn_list *alone(tn_tensor *w)
+{
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "w", w));
+    return list;
+}
+
+static void set_gradient(tn_tensor *w, double a, double b)
+{
+    assert_ok(
+        tn_set_grad_of(w, tn_to_dtype(from_f64((double[]){ a, b }, TN_SHAPE(2)), tn_dtype_of(w))));
+}
+
+START_TEST(the_scale_moves_as_in_pytorch)
+{
+    golden = tn_load_tensors(golden_path("autocast.safetensors"), NULL);
+    tn_tensor *kinds = tn_list_get(golden, "scaler/kind"),
+              *scales = tn_list_get(golden, "scaler/scale");
+    tn_tensor *w = fresh(tn_to_dtype(from_f64((double[]){ 1, 2 }, TN_SHAPE(2)), TN_F32), true);
+    tn_optim *opt = tn_sgd(alone(w), (tn_sgd_options){ .lr = 0.1 });
+    tn_grad_scaler *s = tn_scaler_new(
+        (tn_scaler_options){ .init_scale = 1000, .growth = 3.1, .backoff = 0.3, .interval = 3 });
+    int skipped = 0;
+    for (int64_t i = 0; i < tn_numel(kinds); i++) {
+        int kind = (int)tn_at(kinds, &i);
+        double scale = tn_scaler_value(s);
+        set_gradient(w, scale, kind == 1 ? INFINITY : kind == 2 ? NAN : -2 * scale);
+        assert_ok(tn_scaler_step(s, opt));
+        assert_ok(tn_scaler_update(s));
+        ck_assert_msg(tn_scaler_value(s) == tn_at(scales, &i), "step %d: %.17g", (int)i,
+                      tn_scaler_value(s));
+        TN_NO_GRAD assert_close(w, tn_select(tn_list_get(golden, "scaler/value"), 0, i), 1e-6, 0);
+        ck_assert_int_eq(tn_scaler_skipped(s), skipped += kind != 0);
+    }
+    tn_scaler_free(s);
+    tn_optim_free(opt);
+}
+END_TEST
+
+/* Unscaling comes once, is seen by clipping, and two optimizers share one scale. */
+START_TEST(unscaling_and_two_optimizers)
+{
+    tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true), *v = fresh(tn_ones(TN_SHAPE(2)), true);
+    tn_optim *a = tn_sgd(alone(w), (tn_sgd_options){ .lr = 1 }),
+             *b = tn_sgd(alone(v), (tn_sgd_options){ .lr = 1 });
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 8 });
+    set_gradient(w, 8, 16);
+    set_gradient(v, NAN, 8);
+    assert_ok(tn_scaler_unscale(s, a));
+    assert_values(tn_grad(w), 0, 1, 2);
+    assert_fails(tn_scaler_unscale(s, a), TN_E_STATE,
+                 "tn_scaler_unscale: this optimizer's gradients are unscaled");
+    assert_ok(tn_scaler_step(s, a)); /* good gradients step, whatever those of the other are */
+    assert_values(w, 0, 0, -1);
+    assert_fails(tn_scaler_step(s, a), TN_E_STATE,
+                 "tn_scaler_step: this optimizer has stepped already");
+    assert_ok(tn_scaler_step(s, b));
+    assert_values(v, 0, 1, 1);
+    ck_assert_int_eq(tn_optim_steps(a), 1);
+    ck_assert_int_eq(tn_optim_steps(b), 0);
+    assert_ok(tn_scaler_update(s));
+    ck_assert(tn_scaler_value(s) == 4);
+    ck_assert_int_eq(tn_scaler_skipped(s), 1);
+    assert_fails(tn_scaler_update(s), TN_E_STATE, "tn_scaler_update: no gradients were looked at");
+    tn_optim_free(a); /* kept by the scaler while it is between step and update */
+    set_gradient(v, 4, 4);
+    assert_ok(tn_scaler_step(s, b));
+    tn_optim_free(b);
+    assert_values(v, 0, 0, 0);
+    tn_scaler_free(s);
+}
+END_TEST
+
+START_TEST(scaling_a_loss)
+{
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_tensor *w = fresh(tn_full_as(TN_SCALAR, 3, TN_F16, tn_cpu()), true);
+    tn_tensor *loss = tn_scaler_scale(s, w); /* 3 x 65536 is no f16 */
+    ck_assert_int_eq(tn_dtype_of(loss), TN_F32);
+    ck_assert(tn_item(loss) == 3 * 65536.0);
+    assert_null(tn_scaler_scale(s, NULL), TN_E_INVALID, "tn_scaler_scale: loss is NULL");
+    tn_scaler_free(s);
+}
+END_TEST
+
+START_TEST(scaler_refuses)
+{
+    static const struct {
+        tn_scaler_options o;
+        const char *text;
+    } bad[] = {
+        { { .init_scale = -1 }, "tn_scaler_new: scale -1: a finite number above 0" },
+        { { .init_scale = INFINITY }, "tn_scaler_new: scale inf" },
+        { { .growth = 1 }, "tn_scaler_new: growth 1: a finite number above 1" },
+        { { .backoff = 1 }, "tn_scaler_new: backoff 1: wanted between 0 and 1" },
+        { { .backoff = NAN }, "tn_scaler_new: backoff nan" },
+        { { .interval = -3 }, "tn_scaler_new: interval -3" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_null(tn_scaler_new(bad[i].o), TN_E_INVALID, bad[i].text);
+    tn_tensor *w = fresh(tn_full_as(TN_SHAPE(2), 1, TN_F16, tn_cpu()), true),
+              *v = fresh(tn_ones(TN_SHAPE(2)), true);
+    tn_list *list = alone(v);
+    assert_ok(tn_list_add(list, "low", w));
+    tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    set_gradient(v, 5, 6);
+    set_gradient(w, 1, 1);
+    assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE,
+                 "the gradient of low is f16: f32 or f64 is wanted");
+    assert_values(tn_grad(v), 0, 5, 6);
+    assert_fails(tn_scaler_step(s, NULL), TN_E_INVALID, "opt is NULL");
+    assert_fails(tn_scaler_unscale(NULL, opt), TN_E_INVALID, "s is NULL");
+    assert_fails(tn_scaler_update(NULL), TN_E_INVALID, "s is NULL");
+    tn_scaler_free(NULL);
+    tn_scaler_free(s);
+    tn_optim_free(opt);
+}
+END_TEST
+
+/* The state goes through a file; what does not fit changes nothing. */
+START_TEST(scaler_resumes)
+{
+    tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true);
+    tn_optim *opt = tn_sgd(alone(w), (tn_sgd_options){ .lr = 0 });
+    tn_scaler_options o = { .init_scale = 48, .growth = 1.5, .backoff = 0.25, .interval = 4 };
+    tn_grad_scaler *s = tn_scaler_new(o), *t = tn_scaler_new((tn_scaler_options){ 0 });
+    char path[] = "/tmp/tenon_scaler_XXXXXX";
+    int file = mkstemp(path);
+    ck_assert_int_ge(file, 0);
+    for (int i = 0; i < 20; i++) {
+        if (i == 7) { /* in the middle of counting */
+            assert_ok(tn_save_tensors(tn_scaler_state_dict(s), NULL, path));
+            tn_list *state = tn_load_tensors(path, NULL);
+            assert_made(state);
+            assert_ok(tn_scaler_load_state_dict(t, state));
+            ck_assert_int_eq(tn_scaler_skipped(t), 1);
+            state->n--;
+            assert_fails(tn_scaler_load_state_dict(t, state), TN_E_NAME, "missing");
+            state->n++;
+            assert_ok(
+                tn_copy_in(tn_list_get(state, "scale"), &(double){ -2 }, sizeof(double), TN_F64));
+            assert_fails(tn_scaler_load_state_dict(t, state), TN_E_INVALID, "scale -2");
+        }
+        for (int side = 0; side < (i >= 7 ? 2 : 1); side++) {
+            set_gradient(w, i == 4 || i == 12 ? INFINITY : 1, 1);
+            assert_ok(tn_scaler_step(side ? t : s, opt));
+            assert_ok(tn_scaler_update(side ? t : s));
+        }
+        if (i >= 7) ck_assert(tn_scaler_value(s) == tn_scaler_value(t));
+    }
+    ck_assert_int_eq(tn_scaler_skipped(t), 2);
+    unlink(path);
+    tn_scaler_free(s);
+    tn_scaler_free(t);
+    tn_optim_free(opt);
+}
+END_TEST
+
+/* f16 gradients that overflow at first: steps are skipped until the scale fits, then the loss
+ * falls. */
+START_TEST(an_overflowing_scale_comes_down)
+{
+    double loss[40];
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 0x1p40 });
+    train(TN_F16, s, false, 40, loss);
+    ck_assert_int_gt(tn_scaler_skipped(s), 5);
+    ck_assert_int_lt(tn_scaler_skipped(s), 30);
+    ck_assert(loss[0] == loss[1] && loss[39] < loss[0]);
+    tn_scaler_free(s);
+}
+END_TEST
+
+/* ---- out of memory --------------------------------------------------------------------------- */
+
+static int64_t calls, failing;
+
+static void *failing_alloc(void *user, size_t size)
+{
+    void *block = NULL;
+    (void)user;
+    return ++calls != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void plain_free(void *user, void *block, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(block);
+}
+
+/* Forward, loss, backward, scaled step, all that can be allocated in them: the k-th fails, for
+ * every k. */
+START_TEST(allocations_fail)
+{
+    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
+    assert_ok(tn_set_allocator(&allocator));
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 2, 4, 4)),
+              *y = tn_from_ints((int64_t[]){ 1, 0 }, TN_SHAPE(2));
+    tn_tensor *w = fresh(random_as(TN_SHAPE(2, 2, 3, 3), -1, 1, 1, TN_F32), true);
+    tn_tensor *v = fresh(random_as(TN_SHAPE(3, 8), -1, 1, 2, TN_F32), true);
+    tn_list *list = alone(w);
+    assert_ok(tn_list_add(list, "v", v));
+    tn_tensor *before = tn_clone(w);
+    int64_t live = tn_live_tensors();
+    for (int64_t k = 1;; k++) {
+        tn_error_clear();
+        tn_scope scope = tn_scope_begin();
+        calls = 0;
+        failing = k;
+        tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
+        tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+        tn_tensor *loss = NULL;
+        TN_AUTOCAST(TN_F16)
+        {
+            tn_tensor *h = tn_conv2d(x, w, TN_NONE, (tn_conv2d_spec){ .groups = 1 });
+            h = tn_dropout(tn_reshape(h, TN_SHAPE(1, 2, 2, 4)), 0.5, true);
+            h = tn_scaled_dot_product_attention(h, h, h, TN_NONE, true, 0);
+            loss = tn_cross_entropy(tn_linear(tn_reshape(h, TN_SHAPE(2, 8)), v, TN_NONE), y);
+        }
+        tn_status status = opt && s ? tn_backward(tn_scaler_scale(s, loss)) : tn_error_status();
+        if (status == TN_OK) status = tn_scaler_step(s, opt);
+        if (status == TN_OK) status = tn_scaler_update(s);
+        failing = 0;
+        bool failed = calls >= k;
+        ck_assert(failed ? status == TN_E_NOMEM : status == TN_OK);
+        if (failed) assert_close(w, before, 0, 0);
+        assert_ok(tn_set_grad_of(w, TN_NONE));
+        assert_ok(tn_set_grad_of(v, TN_NONE));
+        tn_scaler_free(s);
+        tn_optim_free(opt);
+        tn_scope_end(scope);
+        ck_assert_msg(tn_live_tensors() == live, "allocation %d failed: %d tensors leak", (int)k,
+                      (int)(tn_live_tensors() - live));
+        if (!failed) {
+            ck_assert_int_gt(k, 50);
+            return;
+        }
+    }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    setenv("TN_CACHE", "0",
+           1); /* the allocator of allocations_fail sees all; read at the first allocation */
+    op_read_golden();
+    Suite *suite = suite_create("autocast");
+    TCase *t = test_case(suite, "lists");
+    tcase_add_loop_test(t, networks_agree_with_pytorch, 0, 3);
+    tcase_add_loop_test(t, every_op_runs_in_its_dtype, 0, 2);
+    tcase_add_loop_test(t, f64_and_integers_stay, 0, 2);
+    tcase_add_test(t, joins_promote);
+    t = test_case(suite, "rows");
+    tcase_add_loop_test(t, rows_with_f32_inputs, 0, 2 * n_op_rows);
+    tcase_add_loop_test(t, rows_with_short_inputs, 0, 2 * n_op_rows);
+    t = test_case(suite, "kernels");
+    tcase_add_loop_test(t, short_kernels_round_once, 0, 2);
+    tcase_add_loop_test(t, short_leaves_have_gradients, 0, 2);
+    t = test_case(suite, "regions");
+    tcase_add_test(t, a_weight_is_cast_once);
+    tcase_add_test(t, reports_see_through_casts);
+    tcase_add_test(t, no_grad_before_grad);
+    tcase_add_test(t, backward_after_the_region);
+    tcase_add_test(t, backward_runs_with_it_off);
+    tcase_add_test(t, regions_nest_and_end);
+    tcase_add_test(t, in_place_is_untouched);
+    tcase_add_test(t, a_replaced_leaf_is_cast_anew);
+    tcase_add_test(t, threads_have_their_own);
+    tcase_add_test(t, nothing_is_left);
+    t = test_case(suite, "training");
+    tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
+    tcase_add_test(t, off_changes_nothing);
+    t = test_case(suite, "scaler");
+    tcase_add_test(t, the_scale_moves_as_in_pytorch);
+    tcase_add_test(t, unscaling_and_two_optimizers);
+    tcase_add_test(t, scaling_a_loss);
+    tcase_add_test(t, scaler_refuses);
+    tcase_add_test(t, scaler_resumes);
+    tcase_add_test(t, an_overflowing_scale_comes_down);
+    t = test_case(suite, "memory");
+    tcase_add_test(t, allocations_fail);
+    return suite;
+}
