@@ -1,31 +1,73 @@
 /*
- * module.cu - the CUDA module's door. It has no kernels yet, so it counts the devices, says so, and gives
- * no table: the core then reports its reason, and CPU programs go on untouched.
+ * module.cu - the CUDA module's door: it looks for devices and gives the table of kernels. Nothing is
+ * made on the device before the first tensor is.
  */
 #include <cstdio>
 #include <cstring>
 
-#include <cuda_runtime.h>
+#include "cuda/cuda.h"
 
-#include "cuda/module.h"
+static tni_cuda_module table;
+static int devices;
 
-extern "C" __attribute__((visibility("default"))) const tni_backend *
+static tn_status properties(int index, tn_cuda_properties *to)
+{
+    cudaDeviceProp from;
+
+    if (index < 0 || index >= devices) {
+        return tni_cuda_host->fail(TN_E_DEVICE, "tn_cuda_get_properties: device %d: want 0..%d", index,
+                                   devices - 1);
+    }
+    TN_TRY(TN_CUDA(cudaGetDeviceProperties(&from, index)));
+    std::snprintf(to->name, sizeof to->name, "%s", from.name);
+    to->memory = static_cast<int64_t>(from.totalGlobalMem);
+    to->major = from.major;
+    to->minor = from.minor;
+    to->multiprocessors = from.multiProcessorCount;
+    return TN_OK;
+}
+
+#define SLOT(name) table.backend.name = tni_cuda_##name
+
+static void fill_table()
+{
+    table.backend.name = "cuda";
+    table.devices = devices;
+    table.properties = properties;
+    table.memory = tni_cuda_memory;
+    table.memory_reset_peak = tni_cuda_memory_reset_peak;
+    table.memory_trim = tni_cuda_memory_trim;
+    table.allow_tf32 = tni_cuda_allow_tf32;
+
+    SLOT(alloc), SLOT(free), SLOT(upload), SLOT(download), SLOT(synchronize);
+    SLOT(fill), SLOT(copy), SLOT(unary), SLOT(binary), SLOT(ternary);
+    SLOT(reduce), SLOT(arg_reduce), SLOT(cumsum);
+    SLOT(gemm), SLOT(conv2d), SLOT(conv2d_grad_input), SLOT(conv2d_grad_weight);
+    SLOT(max_pool2d), SLOT(max_pool2d_grad), SLOT(avg_pool2d), SLOT(avg_pool2d_grad);
+    SLOT(adaptive_avg_pool2d), SLOT(adaptive_avg_pool2d_grad), SLOT(attention), SLOT(attention_grad);
+    SLOT(gather), SLOT(scatter_add), SLOT(take), SLOT(take_add);
+    SLOT(softmax), SLOT(softmax_grad), SLOT(cross_entropy), SLOT(cross_entropy_grad);
+    SLOT(layer_norm), SLOT(layer_norm_grad), SLOT(batch_norm), SLOT(batch_norm_grad);
+    SLOT(dropout), SLOT(random), SLOT(optim_step);
+}
+
+extern "C" __attribute__((visibility("default"))) const tni_cuda_module *
 tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t size)
 {
-    int devices = 0;
-    cudaError_t status;
+    cudaError_t error;
 
-    (void)host;
     if (std::strcmp(build_id, TNI_BUILD_ID) != 0) {
         std::snprintf(why, size, "the CUDA module is of build \"%s\", the library of \"%s\": want one build",
                       TNI_BUILD_ID, build_id);
         return nullptr;
     }
-    status = cudaGetDeviceCount(&devices);
-    if (status != cudaSuccess)
-        std::snprintf(why, size, "no CUDA device: %s (error %d)", cudaGetErrorString(status), (int)status);
-    else
-        std::snprintf(why, size, "%d CUDA device%s found, but this version has no CUDA kernels yet", devices,
-                      devices == 1 ? "" : "s");
-    return nullptr;
+    error = cudaGetDeviceCount(&devices);
+    if (error != cudaSuccess || devices < 1) {
+        std::snprintf(why, size, "no CUDA device: %s (error %d)", cudaGetErrorString(error),
+                      static_cast<int>(error));
+        return nullptr;
+    }
+    tni_cuda_host = host;
+    fill_table();
+    return &table;
 }

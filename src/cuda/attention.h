@@ -1,0 +1,365 @@
+/*
+ * attention.h - the tiles that attention.cu and attention_grad.cu work with: scores of TILE queries
+ * by TILE keys, or the other way round, and products of such a tile with rows of a matrix.
+ *
+ * Products take both operands in slices of some columns through shared memory, so any D works.
+ * Results are kept in registers, 16 NC columns at a time; where D is wider, other blocks make the
+ * rest from scores of their own: up to 128 columns (f32; of dk and dv: 64; f64: 32) cost nothing
+ * extra, beyond them the scores are made once for each such slice of the result.
+ */
+#ifndef TNI_CUDA_ATTENTION_H
+#define TNI_CUDA_ATTENTION_H
+
+#include "cuda/rows.h"
+#include "cuda/tile.h"
+
+enum { TILE = 64, TM = TILE / TILE_ROWS, TN = TILE / TILE_COLUMNS };
+
+template <typename R> struct slice { /* columns of the operands in shared memory at a time */
+    static constexpr int columns = 128 / (int)sizeof(R);
+    static constexpr int both = 2 * TILE * columns; /* elements of two operands */
+};
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* [B, H, rows, columns], last stride 1. */
+template <typename R> struct operand {
+    R *data;
+    int64_t batch, head, row; /* strides */
+    bool quads;               /* every row starts on 16 bytes */
+};
+
+/* One of its matrices. */
+template <typename R> struct matrix {
+    R *data;
+    int64_t row;
+    bool quads;
+};
+
+template <typename R> struct attention {
+    operand<R> q, k, v, y, dy, dq, dk, dv;
+    const void *mask;
+    bool mask_bool, causal;
+    int64_t mask_stride[4];
+    R *lse, *delta; /* [B, H, T] */
+    int64_t items, heads;
+    int t, s, d, dv_size;
+    int tiles, slices; /* of this launch: along T or S, along the result's columns */
+    R scale;
+};
+
+template <typename R>
+static __device__ __forceinline__ matrix<R> matrix_of(const operand<R> &o, int64_t b, int64_t h)
+{
+    return matrix<R>{ o.data + b * o.batch + h * o.head, o.row, o.quads };
+}
+
+/*
+ * A tile [TILE rows, columns] is stored by columns, TILE elements each, so that the rows of a
+ * thread lie together. Column c keeps its group of four rows number g at g ^ turn(c / 4): both the
+ * stores of a loaded tile and those of a tile of scores then meet different banks, without padding.
+ */
+static __device__ __forceinline__ int turn(int four)
+{
+    return ((four << 1) | (four >> 2 & 1)) & 7;
+}
+
+static __device__ __forceinline__ int spot(int column, int group)
+{
+    return column * TILE + (group ^ turn(column >> 2)) * 4;
+}
+
+/* Rows [r0, r0 + TILE) and columns [c0, c0 + slice) of m, which has this many; 0 beyond. */
+template <typename R>
+static __device__ __forceinline__ void load_turned(R *to, const matrix<R> &m, int r0, int rows,
+                                                   int c0, int columns)
+{
+    constexpr int QUADS = TILE * slice<R>::columns / 4;
+    TN_UNROLL for (int i = 0; i < QUADS / THREADS; i++) {
+        const int e = (int)threadIdx.x + i * THREADS;
+        /* a warp takes 16 columns of 8 rows: whole sectors, and stores without conflicts */
+        const int four = e % 4 + e / (4 * TILE) * 4, r = e / 4 % TILE;
+        const int row = r0 + r, column = c0 + four * 4;
+        quad<R> x = {};
+        if (row < rows) {
+            const R *from = m.data + row * m.row + column;
+            if (m.quads && column + 4 <= columns) {
+                x = quad_at(from);
+            } else {
+                TN_UNROLL for (int j = 0; j < 4; j++)
+                    if (column + j < columns) x.v[j] = from[j];
+            }
+        }
+        TN_UNROLL for (int j = 0; j < 4; j++)
+            to[spot(four * 4 + j, r >> 2) + (r & 3)] = x.v[j];
+    }
+}
+
+/* Rows [r0, r0 + slice) and columns [c0, c0 + 16 NC) of m, by rows. */
+template <typename R, int NC>
+static __device__ __forceinline__ void load_straight(R *to, const matrix<R> &m, int r0, int rows,
+                                                     int c0, int columns)
+{
+    constexpr int WIDTH = TILE_COLUMNS * NC, QUADS = slice<R>::columns * WIDTH / 4;
+    TN_UNROLL for (int i = 0; i < QUADS / THREADS; i++) {
+        const int e = (int)threadIdx.x + i * THREADS;
+        const int r = e / (WIDTH / 4), c = e % (WIDTH / 4) * 4;
+        const int row = r0 + r, column = c0 + c;
+        quad<R> x = {};
+        if (row < rows) {
+            const R *from = m.data + row * m.row + column;
+            if (m.quads && column + 4 <= columns) {
+                x = quad_at(from);
+            } else {
+                TN_UNROLL for (int j = 0; j < 4; j++)
+                    if (column + j < columns) x.v[j] = from[j];
+            }
+        }
+        quad_at(to + r * WIDTH + c) = x;
+    }
+}
+
+/* sum[i][j] = a's row (of the thread) i times b's row j: a tile of a b^T, over d columns. All
+ * threads have left the products before it when it returns. */
+template <typename R>
+static __device__ __forceinline__ void score_tile(R (&sum)[TM][TN], R *shared, const matrix<R> &a,
+                                                  int a0, int a_rows, const matrix<R> &b, int b0,
+                                                  int b_rows, int d)
+{
+    constexpr int COLUMNS = slice<R>::columns;
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    R *left = shared, *right = shared + TILE * COLUMNS;
+    TN_UNROLL for (int i = 0; i < TM; i++) {
+        TN_UNROLL for (int j = 0; j < TN; j++)
+            sum[i][j] = 0;
+    }
+    int c0 = 0;
+    do {
+        __syncthreads();
+        load_turned(left, a, a0, a_rows, c0, d);
+        load_turned(right, b, b0, b_rows, c0, d);
+        __syncthreads();
+        const int fours = d - c0 < COLUMNS ? (d - c0 + 3) / 4 : COLUMNS / 4;
+        for (int four = 0; four < fours; four++) {
+            TN_UNROLL for (int c = 4 * four, j = 0; j < 4; j++, c++) {
+                R x[TM], y[TN];
+                const quad<R> low = quad_at(left + spot(c, 2 * row)),
+                              high = quad_at(left + spot(c, 2 * row + 1));
+                const quad<R> other = quad_at(right + spot(c, column));
+                TN_UNROLL for (int e = 0; e < 4; e++) {
+                    x[e] = low.v[e];
+                    x[e + 4] = high.v[e];
+                    y[e] = other.v[e];
+                }
+                multiply(sum, x, y);
+            }
+        }
+        c0 += COLUMNS;
+    } while (c0 < d);
+}
+
+/* The thread's part of a tile [i rows, j columns], stored by columns. */
+template <typename R>
+static __device__ __forceinline__ void keep_tile(R *tile, const R (&p)[TM][TN])
+{
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    TN_UNROLL for (int j = 0; j < TN; j++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            quad<R> x;
+            TN_UNROLL for (int e = 0; e < 4; e++)
+                x.v[e] = p[4 * half + e][j];
+            quad_at(tile + spot(4 * column + j, 2 * row + half)) = x;
+        }
+    }
+}
+
+/* Element [i, j] of the thread's part of the tile. */
+template <typename R> static __device__ __forceinline__ R &kept(R *tile, int i, int j)
+{
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    return tile[spot(4 * column + j, 2 * row + i / 4) + i % 4];
+}
+
+/* sum += tile [TILE, n] times rows [r0, r0 + n) of m, columns [c0, c0 + 16 NC). */
+template <typename R, int NC>
+static __device__ __forceinline__ void add_product(R (&sum)[TM][NC], const R *tile, R *shared,
+                                                   const matrix<R> &m, int r0, int rows, int c0,
+                                                   int columns)
+{
+    constexpr int STEP = slice<R>::columns;
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    const int n = rows - r0 < TILE ? rows - r0 : TILE;
+    for (int k0 = 0; k0 < n; k0 += STEP) {
+        __syncthreads();
+        load_straight<R, NC>(shared, m, r0 + k0, rows, c0, columns);
+        __syncthreads();
+        for (int four = 0; four < STEP / 4; four++) {
+            TN_UNROLL for (int k = 4 * four, j = 0; j < 4; j++, k++) {
+                R x[TM], y[NC];
+                const quad<R> low = quad_at(tile + spot(k0 + k, 2 * row));
+                const quad<R> high = quad_at(tile + spot(k0 + k, 2 * row + 1));
+                TN_UNROLL for (int e = 0; e < 4; e++) {
+                    x[e] = low.v[e];
+                    x[e + 4] = high.v[e];
+                }
+                take(y, shared + k * (TILE_COLUMNS * NC) + column * (NC < 4 ? NC : 4), 64);
+                multiply(sum, x, y);
+            }
+        }
+    }
+}
+
+/* The thread's rows of a result. */
+template <typename R, int NC>
+static __device__ __forceinline__ void write(const matrix<R> &m, int r0, int rows, int c0,
+                                             int columns, const R (&sum)[TM][NC])
+{
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    TN_UNROLL for (int i = 0; i < TM; i++) {
+        const int r = r0 + row * TM + i;
+        if (r >= rows) continue;
+        TN_UNROLL for (int j = 0; j < NC; j += NC < 4 ? 1 : 4) {
+            const int c = c0 + column_of<NC>(column, j);
+            R *to = m.data + r * m.row + c;
+            if (NC >= 4 && m.quads && c + 4 <= columns) {
+                quad<R> x;
+                TN_UNROLL for (int e = 0; e < 4; e++)
+                    x.v[e] = sum[i][NC < 4 ? j : j + e];
+                quad_at(to) = x;
+            } else {
+                TN_UNROLL for (int e = 0; e < (NC < 4 ? 1 : 4); e++)
+                    if (c + e < columns) to[e] = sum[i][j + e];
+            }
+        }
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+template <typename R>
+static __device__ __forceinline__ bool sees(const attention<R> &a, int query, int key)
+{
+    return query < a.t && key < a.s && (!a.causal || key <= query);
+}
+
+/* A product q . k as a score: scaled and masked; -inf where the query does not see the key. */
+template <typename R>
+static __device__ __forceinline__ R score(const attention<R> &a, int64_t mask, int query, int key,
+                                          R product)
+{
+    if (!sees(a, query, key)) return -(R)INFINITY;
+    R s = product * a.scale;
+    if (!a.mask) return s;
+    const int64_t at = mask + query * a.mask_stride[2] + key * a.mask_stride[3];
+    if (a.mask_bool) return static_cast<const uint8_t *>(a.mask)[at] ? -(R)INFINITY : s;
+    return s + static_cast<const R *>(a.mask)[at];
+}
+
+/* What a block works on: batch and head, tile, slice of the result. */
+struct work {
+    int64_t item, b, h;
+    int tile, slice;
+};
+
+/* Neighbours share keys and values; of a causal head the long tiles come first. */
+template <typename R>
+static __device__ __forceinline__ work work_of(const attention<R> &a, int64_t number,
+                                               bool late_first)
+{
+    work w;
+    w.slice = (int)(number % a.slices);
+    number /= a.slices;
+    w.item = number % a.items;
+    w.tile = (int)(number / a.items);
+    if (late_first) w.tile = a.tiles - 1 - w.tile;
+    w.b = w.item / a.heads;
+    w.h = w.item % a.heads;
+    return w;
+}
+
+template <typename R>
+static __device__ __forceinline__ int64_t mask_of(const attention<R> &a, const work &w)
+{
+    return w.b * a.mask_stride[0] + w.h * a.mask_stride[1];
+}
+
+/* Over the threads of a row. */
+template <typename R> static __device__ __forceinline__ R columns_max(R x)
+{
+    TN_UNROLL for (int step = TILE_COLUMNS / 2; step > 0; step /= 2) {
+        const R other = __shfl_xor_sync(WARP_ALL, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+template <typename R> static __device__ __forceinline__ R columns_sum(R x)
+{
+    TN_UNROLL for (int step = TILE_COLUMNS / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(WARP_ALL, x, step);
+    return x;
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+template <typename R> static operand<R> operand_of(const tni_array *x)
+{
+    bool quads = quads_fit(x->data, 0);
+    for (int i = 0; i < 3; i++) quads = quads && (x->size[i] <= 1 || x->stride[i] % 4 == 0);
+    return operand<R>{ (R *)x->data, x->stride[0], x->stride[1], x->stride[2], quads };
+}
+
+template <typename R> static attention<R> plan(const tni_attention *g)
+{
+    attention<R> a = {};
+    a.q = operand_of<R>(&g->q);
+    a.k = operand_of<R>(&g->k);
+    a.v = operand_of<R>(&g->v);
+    a.y = operand_of<R>(&g->y);
+    a.mask = g->mask.data;
+    a.mask_bool = g->mask.dtype == TN_BOOL;
+    for (int i = 0; i < 4 && a.mask; i++) a.mask_stride[i] = g->mask.stride[i];
+    a.causal = g->causal;
+    a.scale = (R)g->scale;
+    a.lse = (R *)g->lse.data;
+    a.heads = g->q.size[1];
+    a.items = g->q.size[0] * a.heads;
+    a.t = (int)g->q.size[2];
+    a.s = (int)g->k.size[2];
+    a.d = (int)g->q.size[3];
+    a.dv_size = (int)g->v.size[3];
+    return a;
+}
+
+static tn_status fits(const tni_attention *g)
+{
+    const int64_t most = INT32_MAX - TILE;
+    if (g->q.size[2] <= most && g->k.size[2] <= most && g->q.size[3] <= most &&
+        g->v.size[3] <= most)
+        return TN_OK;
+    return tni_cuda_host->fail(
+        TN_E_UNSUPPORTED,
+        "attention: %lld queries of %lld, %lld keys, values of %lld: want at "
+        "most %lld each",
+        (long long)g->q.size[2], (long long)g->q.size[3], (long long)g->k.size[2],
+        (long long)g->v.size[3], (long long)most);
+}
+
+/* Cuts rows (T or S) into tiles and columns of the result into slices of `width`; a block makes
+ * one. */
+template <typename R>
+static tn_status cut(attention<R> *a, int rows, int columns, int width, unsigned *blocks)
+{
+    a->tiles = (rows - 1) / TILE + 1;
+    a->slices = (columns - 1) / width + 1;
+    return tiles_fit("attention", a->items * a->tiles * a->slices, blocks);
+}
+
+#define LAUNCH(kernel, NC, rows, columns)                                                          \
+    do {                                                                                           \
+        unsigned blocks;                                                                           \
+        TN_TRY(cut(&a, rows, columns, TILE_COLUMNS *NC, &blocks));                                 \
+        return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
+    } while (0)
+
+#endif

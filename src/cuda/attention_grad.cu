@@ -1,0 +1,195 @@
+/*
+ * attention_grad.cu - the gradients of attention, from the probabilities made again: with
+ * p = exp(s - lse) and delta_t = sum_d dy_td y_td
+ *     dv = p^T dy     ds = p (dy v^T - delta) scale     dq = ds k     dk = ds^T q
+ * One kernel goes over keys for dq, one over queries for dk and dv: nothing is added atomically,
+ * and every sum has one order. Besides the results memory is taken for delta alone: B H T numbers.
+ * Source: Dao et al., FlashAttention (2022), algorithm 4; Dao, FlashAttention-2 (2023), section 3.
+ */
+#include "cuda/attention.h"
+
+/* delta of a row by each warp. */
+template <typename R>
+static __global__ void __launch_bounds__(THREADS) attention_delta(attention<R> a)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const int64_t rows = a.items * a.t, step = gridDim.x * (int64_t)(THREADS / 32);
+    for (int64_t r = blockIdx.x * (int64_t)(THREADS / 32) + threadIdx.x / 32; r < rows; r += step) {
+        const int64_t item = r / a.t, t = r % a.t;
+        const matrix<R> y = matrix_of(a.y, item / a.heads, item % a.heads);
+        const matrix<R> dy = matrix_of(a.dy, item / a.heads, item % a.heads);
+        R sum = 0;
+        for (int c = lane; c < a.dv_size; c += 32)
+            sum += y.data[t * y.row + c] * dy.data[t * dy.row + c];
+        sum = warp_sum(sum);
+        if (lane == 0) a.delta[r] = sum;
+    }
+}
+
+/* A probability from the product q . k. */
+template <typename R>
+static __device__ __forceinline__ R probability(const attention<R> &a, int64_t mask, int query,
+                                                int key, R product, R lse)
+{
+    const R s = score(a, mask, query, key, product);
+    return sees(a, query, key) ? row_exp(s - lse) : (R)0;
+}
+
+/* The gradient of the product q . k from the product dy . v. */
+template <typename R>
+static __device__ __forceinline__ R score_grad(const attention<R> &a, int query, int key, R p,
+                                               R product, R delta)
+{
+    return sees(a, query, key) ? p * (product - delta) * a.scale : (R)0;
+}
+
+/* Probabilities wait in shared memory while the products dy . v are made: both would not fit into
+ * registers. */
+
+template <typename R, int NC>
+static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 : 2)
+    attention_dq(attention<R> a)
+{
+    __shared__ __align__(16) R shared[slice<R>::both];
+    __shared__ __align__(16) R tile[TILE * TILE];
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    const work w = work_of(a, blockIdx.x, a.causal);
+    const matrix<R> q = matrix_of(a.q, w.b, w.h), k = matrix_of(a.k, w.b, w.h),
+                    v = matrix_of(a.v, w.b, w.h);
+    const matrix<R> dy = matrix_of(a.dy, w.b, w.h);
+    const int q0 = w.tile * TILE, c0 = w.slice * TILE_COLUMNS * NC;
+    const int limit = a.causal && q0 + TILE < a.s ? q0 + TILE : a.s;
+    const int64_t mask = mask_of(a, w);
+    R lse[TM], delta[TM], dq[TM][NC];
+    TN_UNROLL for (int i = 0; i < TM; i++) {
+        const int t = q0 + row * TM + i;
+        lse[i] = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
+        delta[i] = t < a.t ? a.delta[w.item * a.t + t] : (R)0;
+        TN_UNROLL for (int j = 0; j < NC; j++)
+            dq[i][j] = 0;
+    }
+    for (int s0 = 0; s0 < limit; s0 += TILE) {
+        R p[TM][TN];
+        score_tile(p, shared, q, q0, a.t, k, s0, limit, a.d);
+        TN_UNROLL for (int i = 0; i < TM; i++) {
+            TN_UNROLL for (int j = 0; j < TN; j++)
+                p[i][j] =
+                    probability(a, mask, q0 + row * TM + i, s0 + column * TN + j, p[i][j], lse[i]);
+        }
+        keep_tile(tile, p);
+        score_tile(p, shared, dy, q0, a.t, v, s0, limit, a.dv_size);
+        TN_UNROLL for (int i = 0; i < TM; i++) {
+            TN_UNROLL for (int j = 0; j < TN; j++)
+                p[i][j] = score_grad(a, q0 + row * TM + i, s0 + column * TN + j, kept(tile, i, j),
+                                     p[i][j], delta[i]);
+        }
+        keep_tile(tile, p); /* each thread its own part */
+        add_product<R, NC>(dq, tile, shared, k, s0, limit, c0, a.d);
+    }
+    write<R, NC>(matrix_of(a.dq, w.b, w.h), q0, a.t, c0, a.d, dq);
+}
+
+/* Rows of the tile are keys, its columns queries. */
+template <typename R, int NC>
+static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 : 2)
+    attention_dkv(attention<R> a)
+{
+    __shared__ __align__(16) R shared[slice<R>::both];
+    __shared__ __align__(16) R tile[TILE * TILE];
+    const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
+    const work w = work_of(a, blockIdx.x, false);
+    const matrix<R> q = matrix_of(a.q, w.b, w.h), k = matrix_of(a.k, w.b, w.h),
+                    v = matrix_of(a.v, w.b, w.h);
+    const matrix<R> dy = matrix_of(a.dy, w.b, w.h);
+    const int s0 = w.tile * TILE, c0 = w.slice * TILE_COLUMNS * NC;
+    const int64_t mask = mask_of(a, w);
+    R dk[TM][NC], dv[TM][NC];
+    TN_UNROLL for (int i = 0; i < TM; i++) {
+        TN_UNROLL for (int j = 0; j < NC; j++)
+            dk[i][j] = dv[i][j] = 0;
+    }
+    for (int q0 = a.causal ? s0 : 0; q0 < a.t; q0 += TILE) {
+        R p[TM][TN];
+        score_tile(p, shared, k, s0, a.s, q, q0, a.t, a.d);
+        TN_UNROLL for (int j = 0; j < TN; j++) {
+            const int t = q0 + column * TN + j;
+            const R lse = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
+            TN_UNROLL for (int i = 0; i < TM; i++)
+                p[i][j] = probability(a, mask, t, s0 + row * TM + i, p[i][j], lse);
+        }
+        keep_tile(tile, p);
+        add_product<R, NC>(dv, tile, shared, dy, q0, a.t, c0, a.dv_size);
+        score_tile(p, shared, v, s0, a.s, dy, q0, a.t, a.dv_size);
+        TN_UNROLL for (int j = 0; j < TN; j++) {
+            const int t = q0 + column * TN + j;
+            const R delta = t < a.t ? a.delta[w.item * a.t + t] : (R)0;
+            TN_UNROLL for (int i = 0; i < TM; i++)
+                p[i][j] = score_grad(a, t, s0 + row * TM + i, kept(tile, i, j), p[i][j], delta);
+        }
+        keep_tile(tile, p);
+        add_product<R, NC>(dk, tile, shared, q, q0, a.t, c0, a.d);
+    }
+    write<R, NC>(matrix_of(a.dv, w.b, w.h), s0, a.s, c0, a.dv_size, dv);
+    write<R, NC>(matrix_of(a.dk, w.b, w.h), s0, a.s, c0, a.d, dk);
+}
+
+static tn_status launch_dq(attention<float> a)
+{
+    typedef float R;
+    if (a.d <= 32) LAUNCH(attention_dq, 2, a.t, a.d);
+    if (a.d <= 64) LAUNCH(attention_dq, 4, a.t, a.d);
+    LAUNCH(attention_dq, 8, a.t, a.d);
+}
+
+static tn_status launch_dq(attention<double> a)
+{
+    typedef double R;
+    LAUNCH(attention_dq, 2, a.t, a.d);
+}
+
+static tn_status launch_dkv(attention<float> a)
+{
+    typedef float R;
+    int columns = a.d > a.dv_size ? a.d : a.dv_size;
+    if (columns <= 32) LAUNCH(attention_dkv, 2, a.s, columns);
+    LAUNCH(attention_dkv, 4, a.s, columns);
+}
+
+static tn_status launch_dkv(attention<double> a)
+{
+    typedef double R;
+    LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
+}
+
+template <typename R>
+static tn_status backward(const tni_attention *g, const tni_array *dy, const tni_array *dq,
+                          const tni_array *dk, const tni_array *dv)
+{
+    attention<R> a = plan<R>(g);
+    void *delta = nullptr;
+    tn_status status = TN_OK;
+
+    a.dy = operand_of<R>(dy);
+    a.dq = operand_of<R>(dq);
+    a.dk = operand_of<R>(dk);
+    a.dv = operand_of<R>(dv);
+    if (a.items == 0) return TN_OK;
+    if (a.t > 0) {
+        TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta));
+        a.delta = static_cast<R *>(delta);
+        status = TN_LAUNCH((attention_delta<R>),
+                           tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535), THREADS, 0, a);
+        if (status == TN_OK && a.d > 0) status = launch_dq(a);
+    }
+    if (status == TN_OK && a.s > 0 && (a.d > 0 || a.dv_size > 0)) status = launch_dkv(a);
+    if (delta) tni_cuda_return(delta);
+    return status;
+}
+
+tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
+                                  const tni_array *dk, const tni_array *dv)
+{
+    TN_TRY(fits(a));
+    TN_REAL(a->q.dtype, backward<R>(a, dy, dq, dk, dv));
+    return TN_OK;
+}

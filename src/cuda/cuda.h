@@ -1,0 +1,219 @@
+/*
+ * cuda.h - what the .cu files share: the stream, checked calls, launches, dispatch over real types.
+ *
+ * A file holds kernels of one family and, below them, the functions that fill its slots of the table
+ * in module.cu. The same text is compiled by nvcc for GPUs and by a host compiler over a small shim
+ * (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel keeps to: __shared__
+ * arrays of constant size, TN_DYNAMIC_SHARED, __syncthreads by all threads of a block, the _sync
+ * warp functions by all lanes named, atomics. Launches go through TN_LAUNCH alone.
+ *
+ * Formulas come from tensor/formulas.h, optim_formulas.h, philox.h: there is no second copy here.
+ */
+#ifndef TNI_CUDA_H
+#define TNI_CUDA_H
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include "cuda/module.h"
+
+/* ---- the device (device.cu) ------------------------------------------------------------------- */
+
+extern const tni_host *tni_cuda_host;
+extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
+
+/* TN_OK, or the error with what failed. After a fault that kills the context every later call gives
+ * the first message again. */
+tn_status tni_cuda_check(cudaError_t error, const char *what);
+tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
+/* Bound to the stream, made at first use; NULL + message. */
+cublasHandle_t tni_cuda_blas(void);
+/* Whether f32 products may round their operands to TF32; the handle's math mode follows it. */
+bool tni_cuda_tf32(void);
+/* Counts a launch under its kernel's name; TN_OK unless the device is lost. */
+tn_status tni_cuda_launching(const char *kernel);
+/* Temporary device memory for the call that is running: freed in stream order by tni_cuda_return. */
+tn_status tni_cuda_borrow(size_t nbytes, void **block);
+void tni_cuda_return(void *block);
+int tni_cuda_multiprocessors(void);
+
+/* What kernels that meet a bad index leave for the next point where the host waits (fault.h): of the
+ * first launch that met one, the first. Kernels never read or write out of bounds. */
+typedef struct tni_cuda_fault {
+    int set; /* 0: none; then which message: TNI_FAULT_INDEX, TNI_FAULT_TARGET */
+    int lock;
+    int64_t launch;                         /* names the op: tni_cuda_fault_launch */
+    int64_t value, limit, position, ignore; /* the index, how many there are, where it stood */
+} tni_cuda_fault;
+enum { TNI_FAULT_INDEX = 1, TNI_FAULT_TARGET };
+/* Host: the error that a fault (copied to the host, set) stands for, in the words of the CPU. */
+tn_status tni_cuda_fault_error(const tni_cuda_fault *fault);
+/* Host: a number for the launch to come, under which the running op's name is kept. */
+int64_t tni_cuda_fault_launch(void);
+tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
+
+#define TN_TRY(expr)                                                                               \
+    do {                                                                                           \
+        tn_status try_ = (expr);                                                                   \
+        if (try_ != TN_OK) return try_;                                                            \
+    } while (0)
+#define TN_CUDA(call) tni_cuda_check((call), #call)
+#define TN_BLAS(call) tni_cuda_check_blas((call), #call)
+
+/* ---- launches ---------------------------------------------------------------------------------- */
+
+/* A tn_status: TN_LAUNCH((softmax<float>), grid, block, shared bytes, arguments ...). */
+#ifdef __CUDACC__
+#define TN_LAUNCH(kernel, grid, block, shared, ...)                                                \
+    (tni_cuda_launching(#kernel) != TN_OK                                                          \
+         ? TN_E_BACKEND                                                                            \
+         : ((kernel)<<<(grid), (block), (shared), tni_cuda_stream>>>(__VA_ARGS__),                 \
+            tni_cuda_check(cudaPeekAtLastError(), #kernel)))
+/* Shared memory whose size the launch gives. */
+#define TN_DYNAMIC_SHARED(type, name)                                                              \
+    extern __shared__ double2 tni_dynamic_shared[];                                                \
+    type *name = reinterpret_cast<type *>(tni_dynamic_shared)
+#else
+#include "cuda_host.h" /* the shim's TN_LAUNCH and TN_DYNAMIC_SHARED */
+#endif
+
+/* A device function that is called: large ones in many kernels. (The host's headers use nvcc's word.) */
+#ifdef __CUDACC__
+#define TN_NOINLINE __noinline__
+#else
+#define TN_NOINLINE
+#endif
+
+/* Before a loop of constant length whose index picks registers; before one that is best left alone. */
+#ifdef __CUDACC__
+#define TN_UNROLL _Pragma("unroll")
+#define TN_ROLLED _Pragma("unroll 1")
+#else
+#define TN_UNROLL
+#define TN_ROLLED
+#endif
+
+/* Blocks of `block` threads for n items, at most `most` (kernels stride over the rest). */
+static inline unsigned tni_cuda_blocks(int64_t n, int block, int64_t most)
+{
+    int64_t blocks = (n + block - 1) / block;
+    if (blocks < 1) blocks = 1;
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* Runs `call` with the C++ type R of a real dtype; TN_E_DTYPE for others. */
+#define TN_REAL(dtype, call)                                                                       \
+    do {                                                                                           \
+        if ((dtype) == TN_F32) {                                                                   \
+            typedef float R;                                                                       \
+            TN_TRY(call);                                                                          \
+        } else if ((dtype) == TN_F64) {                                                            \
+            typedef double R;                                                                      \
+            TN_TRY(call);                                                                          \
+        } else {                                                                                   \
+            return tni_cuda_host->fail(TN_E_DTYPE, "%s: dtype %d: want f32 or f64", __func__,      \
+                                       (int)(dtype));                                              \
+        }                                                                                          \
+    } while (0)
+
+/* ---- slots, by file ------------------------------------------------------------------------------ */
+
+/* device.cu */
+tn_status tni_cuda_alloc(size_t nbytes, void **block);
+void tni_cuda_free(void *block, size_t nbytes);
+tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes);
+tn_status tni_cuda_download(void *host, const void *device, size_t nbytes);
+tn_status tni_cuda_synchronize(void);
+tn_status tni_cuda_memory(tn_cuda_memory_stats *stats);
+void tni_cuda_memory_reset_peak(void);
+tn_status tni_cuda_memory_trim(void);
+tn_status tni_cuda_allow_tf32(bool allow);
+
+/* pointwise.cu, copy.cu, reduce.cu, scan.cu */
+tn_status tni_cuda_fill(const tni_array *y, tni_number value);
+tn_status tni_cuda_unary(int function, const tni_array *y, const tni_array *x, const double *p);
+tn_status tni_cuda_binary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                          const double *p);
+tn_status tni_cuda_ternary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                           const tni_array *c, const double *p);
+tn_status tni_cuda_reduce(int function, const tni_array *y, const tni_array *x, const double *p);
+tn_status tni_cuda_arg_reduce(bool largest, const tni_array *value, const tni_array *index,
+                              const tni_array *x, int axis);
+tn_status tni_cuda_cumsum(const tni_array *y, const tni_array *x, int axis, bool reverse);
+tn_status tni_cuda_copy(const tni_array *y, const tni_array *x);
+
+/* gemm.cu */
+tn_status tni_cuda_gemm(const tni_gemm *g);
+
+/* conv2d.cu */
+tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c);
+
+/* conv2d.cu, conv2d_weight.cu: whether every number of the geometry fits (int, and room for sums). */
+tn_status tni_cuda_conv2d_fits(const char *name, const tni_conv2d *c);
+static inline bool tni_cuda_is_depthwise(const tni_conv2d *c)
+{
+    return c->groups > 1 && c->c == c->groups;
+}
+
+/* depthwise.cu, for conv2d.cu. The weight's gradient: [parts, o, kh, kw], each over `run` pixels. */
+tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
+                             const tni_conv2d *c);
+tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c,
+                                         int64_t parts, int64_t run);
+
+/* pool2d.cu */
+tn_status tni_cuda_max_pool2d(void *y, int32_t *index, const void *x, tn_dtype dtype, const tni_pool2d *p);
+tn_status tni_cuda_max_pool2d_grad(void *dx, const void *dy, const int32_t *index, tn_dtype dtype, const tni_pool2d *p);
+tn_status tni_cuda_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
+tn_status tni_cuda_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
+tn_status tni_cuda_adaptive_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
+tn_status tni_cuda_adaptive_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
+
+/* attention.cu */
+tn_status tni_cuda_attention(const tni_attention *a);
+tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
+                                  const tni_array *dk, const tni_array *dv);
+
+/* indexing.cu */
+tn_status tni_cuda_gather(const tni_array *y, const tni_array *x, const tni_array *index, int axis);
+tn_status tni_cuda_scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
+                               int axis);
+tn_status tni_cuda_take(const tni_array *y, const tni_array *x, const tni_array *index);
+tn_status tni_cuda_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
+                            int64_t skip);
+
+/* softmax.cu, cross_entropy.cu, layer_norm.cu, batch_norm.cu, dropout.cu, optim.cu, random.cu */
+tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log);
+tn_status tni_cuda_softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
+                                bool log);
+tn_status tni_cuda_cross_entropy(const tni_array *row_loss, const tni_array *row_weight,
+                                 const tni_array *lse, const tni_array *x, const tni_array *target,
+                                 const tni_array *weight, double smoothing, int64_t ignore);
+tn_status tni_cuda_cross_entropy_grad(const tni_array *dx, const tni_array *drow,
+                                      const tni_array *lse, const tni_array *x,
+                                      const tni_array *target, const tni_array *weight,
+                                      double smoothing, int64_t ignore);
+tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                              const tni_array *x, const tni_array *weight, const tni_array *bias,
+                              double eps);
+tn_status tni_cuda_layer_norm_grad(const tni_array *dx, const tni_array *dweight,
+                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                   const tni_array *mean, const tni_array *rstd,
+                                   const tni_array *weight);
+tn_status tni_cuda_batch_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                              const tni_array *x, const tni_array *weight, const tni_array *bias,
+                              const tni_array *running_mean, const tni_array *running_var,
+                              bool training, double momentum, double eps);
+tn_status tni_cuda_batch_norm_grad(const tni_array *dx, const tni_array *dweight,
+                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                   const tni_array *mean, const tni_array *rstd,
+                                   const tni_array *weight, bool training);
+tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                           uint64_t offset);
+tn_status tni_cuda_optim_step(const tni_optim_args *args, const tni_optim_tensor *tensors, int n);
+tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64_t offset);
+
+#endif

@@ -1,0 +1,403 @@
+/*
+ * device.cu - the device: stream, memory, copies, libraries, faults.
+ *
+ * Everything is made at first use. All work goes into one stream; device memory comes from the
+ * stream-ordered pool, which keeps what is freed. An upload copies the host's bytes into page-locked
+ * segments and returns: the caller may change them at once. The host waits in three places only:
+ * a download, a synchronisation, and an upload that meets a segment still being read.
+ */
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+#include "cuda/cuda.h"
+
+const tni_host *tni_cuda_host;
+cudaStream_t tni_cuda_stream;
+
+enum {
+    SEGMENTS = 8,
+    SEGMENT = 1 << 20, /* of the upload's page-locked memory */
+    ALIGNMENT = 256,
+    BOUNCE = 64 << 10, /* downloads up to this size go through page-locked memory */
+    FIRST_MESSAGE = 256
+};
+
+/* Locks: of what is made at first use, of lost_why, of each direction of copies. */
+static std::mutex making, losing, uploading, downloading;
+static std::atomic<bool> made, lost;
+static char lost_why[FIRST_MESSAGE]; /* written once, before lost is set */
+static cudaMemPool_t pool;
+static int multiprocessors = 1;
+static tni_cuda_fault *fault_word;
+static cublasHandle_t blas;
+static std::atomic<bool> tf32;
+static std::atomic<int64_t> in_use, peak, allocations;
+
+/* ---- checked calls ------------------------------------------------------------------------------- */
+
+/* Errors after which the context answers every call with the same error. */
+static bool kills_context(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure: return true;
+    default: return false;
+    }
+}
+
+static tn_status say_lost()
+{
+    return tni_cuda_host->fail(TN_E_BACKEND, "cuda: the device is lost since %s: want a new process",
+                               lost_why);
+}
+
+/* "cudaMemsetAsync(at, 0, n, s)" -> its first word */
+static int word(const char *what)
+{
+    return static_cast<int>(std::strcspn(what, "( <"));
+}
+
+static tn_status report(cudaError_t error, const char *what)
+{
+    const char *name = *what == '(' ? what + 1 : what; /* kernels come in parentheses */
+
+    cudaGetLastError(); /* or the next launch would be blamed */
+    if (lost) return say_lost();
+    if (kills_context(error)) {
+        std::lock_guard<std::mutex> hold(losing);
+        if (!lost) {
+            std::snprintf(lost_why, sizeof lost_why, "%.*s: %s (error %d)", word(name), name,
+                          cudaGetErrorString(error), static_cast<int>(error));
+            lost = true;
+        }
+        return say_lost();
+    }
+    return tni_cuda_host->fail(error == cudaErrorMemoryAllocation ? TN_E_NOMEM : TN_E_BACKEND,
+                               "cuda: %.*s: %s (error %d)", word(name), name,
+                               cudaGetErrorString(error), static_cast<int>(error));
+}
+
+tn_status tni_cuda_check(cudaError_t error, const char *what)
+{
+    return error == cudaSuccess ? TN_OK : report(error, what);
+}
+
+tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what)
+{
+    if (error == CUBLAS_STATUS_SUCCESS) return TN_OK;
+    if (lost) return say_lost();
+    return tni_cuda_host->fail(error == CUBLAS_STATUS_ALLOC_FAILED ? TN_E_NOMEM : TN_E_BACKEND,
+                               "cuda: %.*s: %s (status %d)", word(what), what,
+                               cublasGetStatusString(error), static_cast<int>(error));
+}
+
+tn_status tni_cuda_launching(const char *kernel)
+{
+    (void)kernel;
+    return lost ? say_lost() : TN_OK;
+}
+
+/* ---- at first use ---------------------------------------------------------------------------------- */
+
+/* Steps that a failure left undone are tried again by the next call. */
+static tn_status make_device()
+{
+    uint64_t keep = UINT64_MAX;
+    void *word = nullptr;
+
+    if (!tni_cuda_stream) {
+        TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking)));
+    }
+    if (!pool) {
+        cudaMemPool_t found;
+        TN_TRY(TN_CUDA(cudaDeviceGetDefaultMemPool(&found, 0)));
+        TN_TRY(TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep)));
+        pool = found;
+    }
+    TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0)));
+    if (!fault_word) {
+        TN_TRY(TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream)));
+        tn_status status =
+            TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
+        if (status != TN_OK) {
+            cudaFreeAsync(word, tni_cuda_stream);
+            return status;
+        }
+        fault_word = static_cast<tni_cuda_fault *>(word);
+    }
+    made = true;
+    return TN_OK;
+}
+
+static tn_status ready()
+{
+    if (made) return lost ? say_lost() : TN_OK;
+    std::lock_guard<std::mutex> hold(making);
+    return made ? TN_OK : make_device();
+}
+
+int tni_cuda_multiprocessors(void)
+{
+    return multiprocessors;
+}
+
+tni_cuda_fault *tni_cuda_fault_word(void)
+{
+    return fault_word;
+}
+
+bool tni_cuda_tf32(void)
+{
+    return tf32;
+}
+
+/* Handles keep the mode they were given. */
+static tn_status set_math(cublasHandle_t handle)
+{
+    return TN_BLAS(
+        cublasSetMathMode(handle, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
+}
+
+cublasHandle_t tni_cuda_blas(void)
+{
+    if (ready() != TN_OK) return nullptr;
+    std::lock_guard<std::mutex> hold(making);
+    if (!blas) {
+        cublasHandle_t handle;
+        if (TN_BLAS(cublasCreate(&handle)) != TN_OK) return nullptr;
+        if (TN_BLAS(cublasSetStream(handle, tni_cuda_stream)) != TN_OK || set_math(handle) != TN_OK) {
+            cublasDestroy(handle);
+            return nullptr;
+        }
+        blas = handle;
+    }
+    return blas;
+}
+
+tn_status tni_cuda_allow_tf32(bool allow)
+{
+    std::lock_guard<std::mutex> hold(making);
+    bool before = tf32;
+
+    tf32 = allow;
+    if (!blas) return TN_OK;
+    tn_status status = set_math(blas);
+    if (status != TN_OK) tf32 = before;
+    return status;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static tn_status out_of_memory(size_t nbytes)
+{
+    size_t free = 0;
+    size_t total = 0;
+
+    cudaMemGetInfo(&free, &total);
+    cudaGetLastError();
+    return tni_cuda_host->fail(TN_E_NOMEM,
+                               "cuda: out of memory: %zu bytes were wanted, %lld are in use, %zu of "
+                               "%zu are free",
+                               nbytes, static_cast<long long>(in_use.load()), free, total);
+}
+
+/* What waits in the pool goes back to the device: then larger blocks may fit. */
+static tn_status trim()
+{
+    TN_TRY(TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)));
+    return TN_CUDA(cudaMemPoolTrimTo(pool, 0));
+}
+
+tn_status tni_cuda_borrow(size_t nbytes, void **block)
+{
+    cudaError_t error;
+
+    *block = nullptr;
+    TN_TRY(ready());
+    if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
+    error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        TN_TRY(trim());
+        error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        *block = nullptr;
+        return out_of_memory(nbytes);
+    }
+    return tni_cuda_check(error, "cudaMallocAsync");
+}
+
+void tni_cuda_return(void *block)
+{
+    if (block && !lost) tni_cuda_check(cudaFreeAsync(block, tni_cuda_stream), "cudaFreeAsync");
+}
+
+tn_status tni_cuda_alloc(size_t nbytes, void **block)
+{
+    TN_TRY(tni_cuda_borrow(nbytes, block));
+    int64_t now = in_use += static_cast<int64_t>(nbytes);
+    int64_t seen = peak;
+    while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
+    allocations++;
+    return TN_OK;
+}
+
+void tni_cuda_free(void *block, size_t nbytes)
+{
+    if (!block) return;
+    in_use -= static_cast<int64_t>(nbytes);
+    tni_cuda_return(block);
+}
+
+tn_status tni_cuda_memory(tn_cuda_memory_stats *stats)
+{
+    size_t free, total;
+    uint64_t reserved;
+
+    TN_TRY(ready());
+    TN_TRY(TN_CUDA(cudaMemGetInfo(&free, &total)));
+    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved)));
+    stats->total = static_cast<int64_t>(total);
+    stats->free = static_cast<int64_t>(free);
+    stats->in_use = in_use;
+    stats->peak_in_use = peak;
+    stats->reserved = static_cast<int64_t>(reserved);
+    stats->allocations = allocations;
+    return TN_OK;
+}
+
+void tni_cuda_memory_reset_peak(void)
+{
+    peak = in_use.load();
+}
+
+tn_status tni_cuda_memory_trim(void)
+{
+    TN_TRY(ready());
+    return trim();
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------- */
+
+/* Page-locked memory for uploads: segments are filled from the start and taken in turn. An event
+ * behind a segment's last copy tells when it may be filled again. */
+static struct {
+    char *memory;
+    cudaEvent_t read[SEGMENTS];
+    bool waiting[SEGMENTS]; /* read[i] was recorded since the segment was filled last */
+    int now;
+    size_t used; /* of segment now */
+} staging;
+
+static tn_status make_staging()
+{
+    void *memory;
+
+    if (staging.memory) return TN_OK;
+    for (cudaEvent_t &event : staging.read) {
+        if (!event) TN_TRY(TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+    }
+    TN_TRY(TN_CUDA(cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT,
+                                 cudaHostAllocDefault)));
+    staging.memory = static_cast<char *>(memory);
+    return TN_OK;
+}
+
+static tn_status next_segment()
+{
+    int next = (staging.now + 1) % SEGMENTS;
+
+    TN_TRY(TN_CUDA(cudaEventRecord(staging.read[staging.now], tni_cuda_stream)));
+    staging.waiting[staging.now] = true;
+    if (staging.waiting[next]) TN_TRY(TN_CUDA(cudaEventSynchronize(staging.read[next])));
+    staging.waiting[next] = false;
+    staging.now = next;
+    staging.used = 0;
+    return TN_OK;
+}
+
+tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
+{
+    char *to = static_cast<char *>(device);
+    const char *from = static_cast<const char *>(host);
+
+    if (nbytes == 0) return TN_OK;
+    TN_TRY(ready());
+    std::lock_guard<std::mutex> hold(uploading);
+    TN_TRY(make_staging());
+    while (nbytes > 0) {
+        if (staging.used == SEGMENT) TN_TRY(next_segment());
+        size_t part = SEGMENT - staging.used;
+        if (part > nbytes) part = nbytes;
+        char *at = staging.memory + static_cast<size_t>(staging.now) * SEGMENT + staging.used;
+        std::memcpy(at, from, part);
+        TN_TRY(TN_CUDA(cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, tni_cuda_stream)));
+        staging.used += (part + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        to += part;
+        from += part;
+        nbytes -= part;
+    }
+    return TN_OK;
+}
+
+static struct bounce {
+    tni_cuda_fault fault;
+    char bytes[BOUNCE];
+} *bounce;
+
+/* What the host learns when it waits: a bad index that kernels met since the last time. */
+static tn_status wait_and_look()
+{
+    tni_cuda_fault found;
+
+    TN_TRY(TN_CUDA(cudaMemcpyAsync(&bounce->fault, fault_word, sizeof *fault_word,
+                                   cudaMemcpyDeviceToHost, tni_cuda_stream)));
+    TN_TRY(TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)));
+    found = bounce->fault;
+    if (!found.set) return TN_OK;
+    TN_TRY(TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream)));
+    return tni_cuda_fault_error(&found);
+}
+
+static tn_status make_bounce()
+{
+    void *memory;
+
+    if (bounce) return TN_OK;
+    TN_TRY(TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault)));
+    bounce = static_cast<struct bounce *>(memory);
+    return TN_OK;
+}
+
+tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
+{
+    if (nbytes == 0) return TN_OK;
+    TN_TRY(ready());
+    std::lock_guard<std::mutex> hold(downloading);
+    TN_TRY(make_bounce());
+    void *to = nbytes <= BOUNCE ? bounce->bytes : host;
+    TN_TRY(TN_CUDA(cudaMemcpyAsync(to, device, nbytes, cudaMemcpyDeviceToHost, tni_cuda_stream)));
+    TN_TRY(wait_and_look());
+    if (to != host) std::memcpy(host, to, nbytes);
+    return TN_OK;
+}
+
+tn_status tni_cuda_synchronize(void)
+{
+    TN_TRY(ready());
+    std::lock_guard<std::mutex> hold(downloading);
+    TN_TRY(make_bounce());
+    return wait_and_look();
+}

@@ -1,0 +1,65 @@
+/*
+ * dropout.cu - y = x m, m = 1 / (1 - p) where the element's uniform number is at least p, else 0.
+ *
+ * Element i uses word i % 4 of Philox counter offset + i / 4, so a thread takes the four elements of a
+ * counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it again.
+ * The product keeps inf * 0 = NaN.
+ */
+#include "cuda/rows.h"
+#include "tensor/philox.h"
+
+template <typename R> struct alignas(16) dropout_four {
+    R v[4];
+};
+
+/* whole: x and y may be read and written sixteen bytes at a time. */
+template <typename R>
+static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, R scale, uint64_t seed,
+                        uint64_t offset, bool whole)
+{
+    typedef dropout_four<R> four;
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (int64_t at = first; at < (n + 3) / 4; at += step) {
+        uint32_t w[4];
+        R v[4];
+        bool full = whole && 4 * at + 4 <= n;
+        if (full) {
+            four q = reinterpret_cast<const four *>(x)[at];
+            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = q.v[k];
+        } else {
+            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? x[4 * at + k] : 0;
+        }
+        tni_philox(seed, offset + static_cast<uint64_t>(at), &w[0], &w[1], &w[2], &w[3]);
+        TN_UNROLL for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;
+        if (full) {
+            four q;
+            TN_UNROLL for (int k = 0; k < 4; k++) q.v[k] = v[k];
+            reinterpret_cast<four *>(y)[at] = q;
+        } else {
+            TN_UNROLL for (int k = 0; k < 4; k++)
+                if (4 * at + k < n) y[4 * at + k] = v[k];
+        }
+    }
+}
+
+template <typename R>
+static tn_status run(const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                     uint64_t offset)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->rank; d++) n *= x->size[d];
+    if (n == 0) return TN_OK;
+    bool whole = (reinterpret_cast<uintptr_t>(x->data) | reinterpret_cast<uintptr_t>(y->data)) %
+                     16 == 0;
+    return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(y->data),
+                     static_cast<const R *>(x->data), n, tni_philox_threshold(p),
+                     static_cast<R>(1.0 / (1.0 - p)), seed, offset, whole);
+}
+
+tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,
+                           uint64_t offset)
+{
+    TN_REAL(x->dtype, run<R>(y, x, p, seed, offset));
+    return TN_OK;
+}

@@ -1,0 +1,43 @@
+/*
+ * fault.h - how a kernel reports a bad index, and sees that one was reported.
+ *
+ * The record of the first launch that met a bad index stays until the host has read it; among the
+ * threads of that launch the lowest position wins, whatever their order. The lock is taken on this
+ * rare path only.
+ */
+#ifndef TNI_CUDA_FAULT_H
+#define TNI_CUDA_FAULT_H
+
+#include "cuda/cuda.h"
+
+static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t launch,
+                                           int64_t value, int64_t limit, int64_t position,
+                                           int64_t ignore)
+{
+    volatile tni_cuda_fault *now = f;
+    bool done = now->set && (now->launch != launch || now->position <= position);
+    while (!done) {
+        if (atomicCAS(&f->lock, 0, 1) != 0) continue;
+        __threadfence();
+        if (!now->set || (now->launch == launch && position < now->position)) {
+            now->launch = launch;
+            now->value = value;
+            now->limit = limit;
+            now->position = position;
+            now->ignore = ignore;
+            __threadfence(); /* set counts only with the rest behind it */
+            now->set = kind;
+        }
+        __threadfence();
+        atomicExch(&f->lock, 0);
+        done = true;
+    }
+}
+
+/* Some kernel before this one met a bad index: what changes training's state must not be written. */
+static __device__ inline bool fault_set(const tni_cuda_fault *f)
+{
+    return static_cast<const volatile tni_cuda_fault *>(f)->set != 0;
+}
+
+#endif

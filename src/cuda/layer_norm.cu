@@ -1,0 +1,317 @@
+/*
+ * layer_norm.cu - layer normalisation of the rows of a dense [n, f] array, and its gradient.
+ *
+ * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps) with the biased variance; y = xh w + b.
+ * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh)); over the rows:
+ * dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016), section 3.
+ *
+ * A row of at most ROW_IN_WARP elements stays in the registers of one warp, a longer one is a
+ * block's. The variance takes a second pass, about the mean. dw and db: pieces of rows, whose number
+ * depends on the sizes and the device alone, are summed by a block each, and then in order.
+ */
+#include "cuda/rows.h"
+
+template <typename R> struct ln_job {
+    R *y, *mean, *rstd;
+    const R *x, *w, *b;
+    int64_t n, f;
+    double eps;
+};
+
+template <typename R>
+static __device__ __forceinline__ R ln_rstd(double squares, const ln_job<R> &job)
+{
+    return static_cast<R>(1.0 / sqrt(squares / static_cast<double>(job.f) + job.eps));
+}
+
+/* What one thread of the row's writes. */
+template <typename R>
+static __device__ __forceinline__ void ln_keep(const ln_job<R> &job, int64_t i, R mean, R rstd)
+{
+    if (!job.mean) return;
+    job.mean[i] = mean;
+    job.rstd[i] = rstd;
+}
+
+template <typename R>
+static __device__ __forceinline__ R ln_scaled(const ln_job<R> &job, int64_t j, R xh)
+{
+    if (job.w) xh *= job.w[j];
+    return job.b ? xh + job.b[j] : xh;
+}
+
+template <typename R, int K> static __global__ void layer_norm_warp(ln_job<R> job)
+{
+    int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
+    int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
+    for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
+        const R *x = job.x + i * f;
+        R *y = job.y + i * f;
+        R v[K], sum = 0, squares = 0;
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            int j = lane + 32 * k;
+            v[k] = j < f ? x[j] : static_cast<R>(0);
+            sum += v[k];
+        }
+        R mean = static_cast<R>(warp_sum(static_cast<double>(sum)) / f);
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            v[k] -= mean;
+            squares += lane + 32 * k < f ? v[k] * v[k] : 0;
+        }
+        R rstd = ln_rstd(warp_sum(static_cast<double>(squares)), job);
+        if (lane == 0) ln_keep(job, i, mean, rstd);
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            int j = lane + 32 * k;
+            if (j < f) y[j] = ln_scaled(job, j, v[k] * rstd);
+        }
+    }
+}
+
+template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
+{
+    for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
+        const R *x = job.x + i * job.f;
+        R *y = job.y + i * job.f;
+        double sum = block_sum(thread_sum<R>(job.f, [=](int64_t j) { return x[j]; }));
+        R mean = static_cast<R>(sum / static_cast<double>(job.f));
+        R rstd = ln_rstd(block_sum(thread_sum<R>(job.f,
+                                                 [=](int64_t j) {
+                                                     R d = x[j] - mean;
+                                                     return d * d;
+                                                 })),
+                         job);
+        if (threadIdx.x == 0) ln_keep(job, i, mean, rstd);
+        for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
+            y[j] = ln_scaled(job, j, (x[j] - mean) * rstd);
+    }
+}
+
+template <typename R>
+static tn_status layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                            const tni_array *x, const tni_array *weight, const tni_array *bias,
+                            double eps)
+{
+    ln_job<R> job = {};
+    job.y = static_cast<R *>(y->data);
+    job.mean = static_cast<R *>(mean->data);
+    job.rstd = static_cast<R *>(rstd->data);
+    job.x = static_cast<const R *>(x->data);
+    job.w = static_cast<const R *>(weight->data);
+    job.b = static_cast<const R *>(bias->data);
+    job.n = x->size[0];
+    job.f = x->size[1];
+    job.eps = eps;
+    if (job.n == 0) return TN_OK;
+    if (job.f > ROW_IN_WARP)
+        return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
+    ROW_ITEMS(job.f,
+              TN_LAUNCH((layer_norm_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS, 0, job));
+    return TN_OK;
+}
+
+tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
+                              const tni_array *x, const tni_array *weight, const tni_array *bias,
+                              double eps)
+{
+    TN_REAL(x->dtype, layer_norm<R>(y, mean, rstd, x, weight, bias, eps));
+    return TN_OK;
+}
+
+/* ---- gradient: dx ----------------------------------------------------------------------------------- */
+
+template <typename R> struct lng_job {
+    R *dx, *dw, *db;
+    const R *dy, *x, *mean, *rstd, *w;
+    double *partial; /* [pieces, 2, f]: dw, db */
+    int64_t n, f, rows, pieces; /* rows of a piece */
+};
+
+/* sum_g: of gw; sum_gx: of gw (x - mean) */
+template <typename R>
+static __device__ __forceinline__ R ln_slope(R g, R off, R rstd, R sum_g, R sum_gx, R f)
+{
+    R level = rstd * (sum_g / f), slope = rstd * (sum_gx * rstd / f);
+    return rstd * g - level - off * rstd * slope;
+}
+
+template <typename R, int K> static __global__ void layer_norm_dx_warp(lng_job<R> job)
+{
+    int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
+    int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
+    for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
+        R g[K], off[K], mean = job.mean[i], rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            int j = lane + 32 * k;
+            g[k] = j < f ? job.dy[i * f + j] : static_cast<R>(0);
+            off[k] = j < f ? job.x[i * f + j] - mean : static_cast<R>(0);
+        }
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            int j = lane + 32 * k;
+            if (job.w && j < f) g[k] *= job.w[j];
+            sum_g += g[k];
+            sum_gx += g[k] * off[k];
+        }
+        sum_g = warp_sum(sum_g);
+        sum_gx = warp_sum(sum_gx);
+        TN_UNROLL for (int k = 0; k < K; k++)
+        {
+            int j = lane + 32 * k;
+            if (j < f)
+                job.dx[i * f + j] =
+                    ln_slope(g[k], off[k], rstd, sum_g, sum_gx, static_cast<R>(f));
+        }
+    }
+}
+
+template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
+{
+    for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
+        const R *x = job.x + i * job.f, *dy = job.dy + i * job.f, *w = job.w;
+        R mean = job.mean[i], rstd = job.rstd[i];
+        auto gw = [=](int64_t j) { return w ? dy[j] * w[j] : dy[j]; };
+        R sum_g = static_cast<R>(block_sum(thread_sum<R>(job.f, gw)));
+        R sum_gx = static_cast<R>(block_sum(
+            thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * (x[j] - mean); })));
+        for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
+            job.dx[i * job.f + j] =
+                ln_slope(gw(j), x[j] - mean, rstd, sum_g, sum_gx, static_cast<R>(job.f));
+    }
+}
+
+/* ---- gradient: dw, db ------------------------------------------------------------------------------- */
+
+enum { LN_ROWS = 8 }; /* a block: 32 columns by 8 rows at a time */
+
+template <typename R>
+static __device__ __forceinline__ void ln_finish(const lng_job<R> &job, int64_t j, double dw,
+                                                 double db)
+{
+    if (job.dw) job.dw[j] = static_cast<R>(dw);
+    if (job.db) job.db[j] = static_cast<R>(db);
+}
+
+/* Block (x, y): columns 32 x ..., piece y of the rows. */
+template <typename R> static __global__ void layer_norm_dw(lng_job<R> job)
+{
+    __shared__ double part[2][LN_ROWS][32];
+    int column = threadIdx.x % 32, turn = threadIdx.x / 32;
+    int64_t j = static_cast<int64_t>(blockIdx.x) * 32 + column;
+    int64_t from = static_cast<int64_t>(blockIdx.y) * job.rows;
+    int64_t end = min(job.n, from + job.rows);
+    double dw = 0, db = 0;
+    for (int64_t i = from + turn; j < job.f && i < end;) {
+        int64_t stop = min(end, i + 64 * LN_ROWS);
+        R part_w = 0, part_b = 0;
+        for (; i < stop; i += LN_ROWS) {
+            R g = job.dy[i * job.f + j];
+            part_w += g * ((job.x[i * job.f + j] - job.mean[i]) * job.rstd[i]);
+            part_b += g;
+        }
+        dw += static_cast<double>(part_w);
+        db += static_cast<double>(part_b);
+    }
+    part[0][turn][column] = dw;
+    part[1][turn][column] = db;
+    __syncthreads();
+    if (turn != 0 || j >= job.f) return;
+    for (int t = 1; t < LN_ROWS; t++) {
+        dw += part[0][t][column];
+        db += part[1][t][column];
+    }
+    if (job.pieces == 1) {
+        ln_finish(job, j, dw, db);
+    } else {
+        job.partial[(blockIdx.y * 2LL) * job.f + j] = dw;
+        job.partial[(blockIdx.y * 2LL + 1) * job.f + j] = db;
+    }
+}
+
+template <typename R> static __global__ void layer_norm_dw_finish(lng_job<R> job)
+{
+    int64_t j = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (j >= job.f) return;
+    double dw = 0, db = 0;
+    for (int64_t p = 0; p < job.pieces; p++) {
+        dw += job.partial[2 * p * job.f + j];
+        db += job.partial[(2 * p + 1) * job.f + j];
+    }
+    ln_finish(job, j, dw, db);
+}
+
+template <typename R> static tn_status ln_dw(lng_job<R> job)
+{
+    unsigned across = static_cast<unsigned>((job.f + 31) / 32);
+    dim3 grid(across, static_cast<unsigned>(job.pieces));
+    TN_TRY(TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job));
+    if (job.pieces == 1) return TN_OK;
+    return TN_LAUNCH((layer_norm_dw_finish<R>), static_cast<unsigned>((job.f + 63) / 64), 64, 0,
+                     job);
+}
+
+template <typename R> static tn_status ln_dx(const lng_job<R> &job)
+{
+    if (job.f > ROW_IN_WARP)
+        return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
+    ROW_ITEMS(job.f, TN_LAUNCH((layer_norm_dx_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS,
+                               0, job));
+    return TN_OK;
+}
+
+/* Pieces of at least 64 rows, so many that a block for each (and 32 columns) fills the device. */
+static int64_t ln_pieces(int64_t n, int64_t f)
+{
+    int64_t wanted = 8LL * tni_cuda_multiprocessors() / ((f + 31) / 32);
+    int64_t most = n / 64;
+    int64_t pieces = wanted < most ? wanted : most;
+    return pieces < 1 ? 1 : pieces;
+}
+
+template <typename R>
+static tn_status layer_norm_grad(const tni_array *dx, const tni_array *dweight,
+                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                 const tni_array *mean, const tni_array *rstd,
+                                 const tni_array *weight)
+{
+    lng_job<R> job = {};
+    job.dx = static_cast<R *>(dx->data);
+    job.dw = static_cast<R *>(dweight->data);
+    job.db = static_cast<R *>(dbias->data);
+    job.dy = static_cast<const R *>(dy->data);
+    job.x = static_cast<const R *>(x->data);
+    job.mean = static_cast<const R *>(mean->data);
+    job.rstd = static_cast<const R *>(rstd->data);
+    job.w = static_cast<const R *>(weight->data);
+    job.n = x->size[0];
+    job.f = x->size[1];
+    if (job.f == 0) return TN_OK;
+    bool sums = job.dw || job.db;
+    if (sums) {
+        int64_t pieces = ln_pieces(job.n, job.f);
+        job.rows = (job.n + pieces - 1) / pieces;
+        job.pieces = job.rows > 0 ? (job.n + job.rows - 1) / job.rows : 1;
+        if (job.pieces > 1) {
+            void *block;
+            size_t nbytes = static_cast<size_t>(job.pieces * 2 * job.f) * sizeof(double);
+            TN_TRY(tni_cuda_borrow(nbytes, &block));
+            job.partial = static_cast<double *>(block);
+        }
+    }
+    tn_status status = job.dx && job.n > 0 ? ln_dx(job) : TN_OK;
+    if (status == TN_OK && sums) status = ln_dw(job);
+    if (job.partial) tni_cuda_return(job.partial);
+    return status;
+}
+
+tn_status tni_cuda_layer_norm_grad(const tni_array *dx, const tni_array *dweight,
+                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
+                                   const tni_array *mean, const tni_array *rstd,
+                                   const tni_array *weight)
+{
+    TN_REAL(x->dtype, layer_norm_grad<R>(dx, dweight, dbias, dy, x, mean, rstd, weight));
+    return TN_OK;
+}

@@ -1,0 +1,364 @@
+/*
+ * pointwise.cu - unary, binary and ternary functions over arrays of any strides and dtypes.
+ *
+ * The computing type follows the result (for predicates: the operands): float, double or int64_t.
+ * Where every array has neighbours next to each other (or one element for a whole row, as a bias or a
+ * scalar that is broadcast) a thread takes four at a time; if all are of the computing type, with a
+ * kernel for each function. Other dtypes, and any strides one by one, go through kernels that choose the
+ * function as they run.
+ */
+#include "cuda/elements.h"
+#include "tensor/formulas.h"
+
+#include "tensor/cpu/walk.c" /* the module links nothing of tenon */
+
+enum { POINTWISE_THREADS = 256 };
+
+template <int ARITY, class T> struct pointwise_args {
+    places<ARITY + 1> at; /* array 0: y */
+    void *data[ARITY + 1];
+    tn_dtype dtype[ARITY + 1];
+    T p, q;
+    int function;
+    int left; /* elements after the fours */
+};
+
+/* ---- formulas: formula<arity, number, type>::of(x, y, z, p, q) --------------------------------------- */
+
+template <int ARITY, int F, class T> struct formula;
+
+#define FORMULA_1(T, S, name)                                                                      \
+    template <> struct formula<1, TNI_U_##name, T> {                                               \
+        static __device__ __forceinline__ T of(T x, T, T, T p, T q) { return tni_u_##name##_##S(x, p, q); } \
+    };
+#define FORMULA_2(T, S, name)                                                                      \
+    template <> struct formula<2, TNI_B_##name, T> {                                               \
+        static __device__ __forceinline__ T of(T x, T y, T, T p, T q)                              \
+        {                                                                                          \
+            return tni_b_##name##_##S(x, y, p, q);                                                 \
+        }                                                                                          \
+    };
+#define FORMULA_3(T, S, name)                                                                      \
+    template <> struct formula<3, TNI_T_##name, T> {                                               \
+        static __device__ __forceinline__ T of(T x, T y, T z, T p, T q)                            \
+        {                                                                                          \
+            return tni_t_##name##_##S(x, y, z, p, q);                                              \
+        }                                                                                          \
+    };
+#define REAL_1(name, parameters, cost, text) FORMULA_1(float, f32, name) FORMULA_1(double, f64, name)
+#define REAL_2(name, parameters, cost, text) FORMULA_2(float, f32, name) FORMULA_2(double, f64, name)
+#define REAL_3(name, parameters, cost, text) FORMULA_3(float, f32, name) FORMULA_3(double, f64, name)
+#define WHOLE_1(name, parameters, cost, text) FORMULA_1(int64_t, i64, name)
+#define WHOLE_2(name, parameters, cost, text) FORMULA_2(int64_t, i64, name)
+#define WHOLE_3(name, parameters, cost, text) FORMULA_3(int64_t, i64, name)
+
+TNI_UNARY_LIST(REAL_1)
+TNI_UNARY_PREDICATE_LIST(REAL_1)
+TNI_BINARY_LIST(REAL_2)
+TNI_BINARY_PREDICATE_LIST(REAL_2)
+TNI_TERNARY_LIST(REAL_3)
+TNI_UNARY_INT_LIST(WHOLE_1)
+TNI_UNARY_INT_PREDICATE_LIST(WHOLE_1)
+TNI_BINARY_INT_LIST(WHOLE_2)
+TNI_BINARY_INT_PREDICATE_LIST(WHOLE_2)
+TNI_TERNARY_INT_LIST(WHOLE_3)
+
+/* The functions that a type has, by arity, for switches: ALL(CASE). */
+#define CASE_1(name, parameters, cost, text) case TNI_U_##name: CALL(TNI_U_##name)
+#define CASE_2(name, parameters, cost, text) case TNI_B_##name: CALL(TNI_B_##name)
+#define CASE_3(name, parameters, cost, text) case TNI_T_##name: CALL(TNI_T_##name)
+#define CASES_REAL_1 TNI_UNARY_LIST(CASE_1) TNI_UNARY_PREDICATE_LIST(CASE_1)
+#define CASES_REAL_2 TNI_BINARY_LIST(CASE_2) TNI_BINARY_PREDICATE_LIST(CASE_2)
+#define CASES_REAL_3 TNI_TERNARY_LIST(CASE_3)
+#define CASES_INT_1 TNI_UNARY_INT_LIST(CASE_1) TNI_UNARY_INT_PREDICATE_LIST(CASE_1)
+#define CASES_INT_2 TNI_BINARY_INT_LIST(CASE_2) TNI_BINARY_INT_PREDICATE_LIST(CASE_2)
+#define CASES_INT_3 TNI_TERNARY_INT_LIST(CASE_3)
+
+/* ---- kernels ------------------------------------------------------------------------------------------ */
+
+/* Operands that a function does not have repeat the first. */
+template <int ARITY, class T> struct operands {
+    T v[ARITY];
+    __device__ __forceinline__ T y() const { return v[ARITY > 1 ? 1 : 0]; }
+    __device__ __forceinline__ T z() const { return v[ARITY > 2 ? 2 : 0]; }
+};
+
+/* Fours of operands, all of T; y of T, or bool of a predicate (S). */
+template <int ARITY, int F, class T, class S>
+__global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, T> a)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    S *y = static_cast<S *>(a.data[0]);
+
+    for (int64_t i = first; i < a.at.numel; i += step) {
+        int64_t at[ARITY + 1];
+        four<T> x[ARITY];
+        four<S> to;
+
+        locate(a.at, i, at);
+        TN_UNROLL for (int k = 0; k < ARITY; k++)
+        {
+            if (a.at.stride[0][k + 1]) {
+                x[k] = fetch<T>(a.data[k + 1], at[k + 1]);
+            } else {
+                T v = static_cast<const T *>(a.data[k + 1])[at[k + 1]];
+                TN_UNROLL for (int j = 0; j < 4; j++) x[k].v[j] = v;
+            }
+        }
+        TN_UNROLL for (int j = 0; j < 4; j++)
+        {
+            operands<ARITY, T> o;
+            TN_UNROLL for (int k = 0; k < ARITY; k++) o.v[k] = x[k].v[j];
+            to.v[j] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
+        }
+        *reinterpret_cast<four<S> *>(y + at[0]) = to;
+    }
+    if (first < a.left) { /* one axis, of fours */
+        int64_t i = 4 * a.at.numel + first;
+        operands<ARITY, T> o;
+        TN_UNROLL for (int k = 0; k < ARITY; k++)
+        {
+            o.v[k] = static_cast<const T *>(a.data[k + 1])[a.at.stride[0][k + 1] ? i : 0];
+        }
+        y[i] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
+    }
+}
+
+#define CALL(F) return formula<ARITY, F, T>::of(x, y, z, p, q);
+#define CHOOSE(ARITY_, T_, CASES)                                                                  \
+    template <> struct chooser<ARITY_, T_> {                                                       \
+        static constexpr int ARITY = ARITY_;                                                       \
+        typedef T_ T;                                                                              \
+        static __device__ TN_NOINLINE T of(int function, T x, T y, T z, T p, T q)                  \
+        {                                                                                          \
+            switch (function) {                                                                    \
+                CASES                                                                              \
+            default: return 0;                                                                     \
+            }                                                                                      \
+        }                                                                                          \
+    };
+template <int ARITY, class T> struct chooser;
+CHOOSE(1, float, CASES_REAL_1)
+CHOOSE(2, float, CASES_REAL_2)
+CHOOSE(3, float, CASES_REAL_3)
+CHOOSE(1, double, CASES_REAL_1)
+CHOOSE(2, double, CASES_REAL_2)
+CHOOSE(3, double, CASES_REAL_3)
+CHOOSE(1, int64_t, CASES_INT_1)
+CHOOSE(2, int64_t, CASES_INT_2)
+CHOOSE(3, int64_t, CASES_INT_3)
+#undef CALL
+
+/* Any dtypes: fours. */
+template <int ARITY, class T>
+__global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T> a)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+
+    for (int64_t i = first; i < a.at.numel; i += step) {
+        int64_t at[ARITY + 1];
+        T x[ARITY][4], y[4];
+
+        locate(a.at, i, at);
+        TN_UNROLL for (int k = 0; k < ARITY; k++)
+        {
+            if (a.at.stride[0][k + 1]) {
+                load4(x[k], a.data[k + 1], a.dtype[k + 1], at[k + 1]);
+            } else {
+                T v = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
+                TN_UNROLL for (int j = 0; j < 4; j++) x[k][j] = v;
+            }
+        }
+        TN_UNROLL for (int j = 0; j < 4; j++)
+        {
+            operands<ARITY, T> o;
+            TN_UNROLL for (int k = 0; k < ARITY; k++) o.v[k] = x[k][j];
+            y[j] = chooser<ARITY, T>::of(a.function, o.v[0], o.y(), o.z(), a.p, a.q);
+        }
+        store4(a.data[0], a.dtype[0], at[0], y);
+    }
+    if (first < a.left) {
+        int64_t i = 4 * a.at.numel + first;
+        operands<ARITY, T> o;
+        TN_UNROLL for (int k = 0; k < ARITY; k++)
+        {
+            int64_t from = a.at.stride[0][k + 1] ? i : 0;
+            o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], from);
+        }
+        store(a.data[0], a.dtype[0], i,
+              chooser<ARITY, T>::of(a.function, o.v[0], o.y(), o.z(), a.p, a.q));
+    }
+}
+
+/* Any dtypes and strides. */
+template <int ARITY, class T>
+__global__ void pointwise_single(const __grid_constant__ pointwise_args<ARITY, T> a)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+
+    for (int64_t i = first; i < a.at.numel; i += step) {
+        int64_t at[ARITY + 1];
+        operands<ARITY, T> o;
+
+        locate(a.at, i, at);
+        TN_UNROLL for (int k = 0; k < ARITY; k++)
+        {
+            o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
+        }
+        store(a.data[0], a.dtype[0], at[0],
+              chooser<ARITY, T>::of(a.function, o.v[0], o.y(), o.z(), a.p, a.q));
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------- */
+
+static unsigned blocks_for(int64_t n)
+{
+    return tni_cuda_blocks(n, POINTWISE_THREADS, 16LL * tni_cuda_multiprocessors());
+}
+
+template <int ARITY, int F, class T> static tn_status run_fours(const pointwise_args<ARITY, T> &a)
+{
+    constexpr bool predicate = (ARITY == 1 && F >= TNI_U_PREDICATES) || (ARITY == 2 && F >= TNI_B_PREDICATES);
+    typedef typename std::conditional<predicate, uint8_t, T>::type S;
+    return TN_LAUNCH((pointwise_fours<ARITY, F, T, S>), blocks_for(a.at.numel + a.left),
+                     POINTWISE_THREADS, 0, a);
+}
+
+#define CALL(F) return run_fours<ARITY, F, T>(a);
+#define FOURS(ARITY_, T_, CASES)                                                                   \
+    static tn_status fours(const pointwise_args<ARITY_, T_> &a)                                    \
+    {                                                                                              \
+        constexpr int ARITY = ARITY_;                                                              \
+        typedef T_ T;                                                                              \
+        switch (a.function) {                                                                      \
+            CASES                                                                                  \
+        default: return TN_E_UNSUPPORTED;                                                            \
+        }                                                                                          \
+    }
+FOURS(1, float, CASES_REAL_1)
+FOURS(2, float, CASES_REAL_2)
+FOURS(3, float, CASES_REAL_3)
+FOURS(1, double, CASES_REAL_1)
+FOURS(2, double, CASES_REAL_2)
+FOURS(3, double, CASES_REAL_3)
+FOURS(1, int64_t, CASES_INT_1)
+FOURS(2, int64_t, CASES_INT_2)
+FOURS(3, int64_t, CASES_INT_3)
+#undef CALL
+
+/* What a function is called, how many parameters it has, whether integers have it. */
+typedef struct about {
+    const char *name;
+    int parameters;
+} about;
+#define ABOUT(name, parameters, cost, text) { #name, parameters },
+static const about unary_about[] = { TNI_UNARY_LIST(ABOUT) TNI_UNARY_PREDICATE_LIST(ABOUT) };
+static const about binary_about[] = { TNI_BINARY_LIST(ABOUT) TNI_BINARY_PREDICATE_LIST(ABOUT) };
+static const about ternary_about[] = { TNI_TERNARY_LIST(ABOUT) };
+
+#define CALL(F) return true;
+static bool has_integers(int arity, int function)
+{
+    if (arity == 1) {
+        switch (function) {
+            CASES_INT_1
+        }
+    } else if (arity == 2) {
+        switch (function) {
+            CASES_INT_2
+        }
+    } else {
+        switch (function) {
+            CASES_INT_3
+        }
+    }
+    return false;
+}
+#undef CALL
+
+/* A parameter as an integer: clamp's open ends are infinite. */
+static void set(int64_t *to, double p)
+{
+    *to = p >= 0x1p63 ? INT64_MAX : tn_int_of(p);
+}
+
+template <class R> static void set(R *to, double p)
+{
+    *to = static_cast<R>(p);
+}
+
+template <int ARITY, class T>
+static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype result,
+                        const tni_array *const *arrays, const double *p)
+{
+    pointwise_args<ARITY, T> a;
+    bool mixed = arrays[0]->dtype != result;
+
+    a.at = places_of<ARITY + 1>(arrays);
+    if (a.at.numel == 0) return TN_OK;
+    a.function = function;
+    a.left = 0;
+    a.p = a.q = 0;
+    if (parameters > 0) set(&a.p, p[0]);
+    if (parameters > 1) set(&a.q, p[1]);
+    for (int k = 0; k <= ARITY; k++) {
+        a.data[k] = arrays[k]->data;
+        a.dtype[k] = arrays[k]->dtype;
+        mixed = mixed || (k > 0 && a.dtype[k] != type);
+    }
+    int64_t numel = a.at.numel;
+    if (!places_by_four(&a.at, arrays)) {
+        return TN_LAUNCH((pointwise_single<ARITY, T>), blocks_for(numel), POINTWISE_THREADS, 0, a);
+    }
+    a.left = static_cast<int>(numel - 4 * a.at.numel);
+    if (!mixed) return fours(a);
+    return TN_LAUNCH((pointwise_mixed<ARITY, T>), blocks_for(a.at.numel + a.left), POINTWISE_THREADS, 0, a);
+}
+
+template <int ARITY>
+static tn_status run(int function, const about *about, bool predicate,
+                     const tni_array *const *arrays, const double *p)
+{
+    tn_dtype type = computing_type(arrays[0]->dtype);
+    int parameters = about->parameters;
+
+    if (predicate) {
+        type = TN_I64;
+        for (int k = 1; k <= ARITY; k++) {
+            tn_dtype t = computing_type(arrays[k]->dtype);
+            if (t == TN_F64 || type == TN_I64) type = t;
+        }
+    }
+    tn_dtype result = predicate ? TN_BOOL : type;
+    if (type == TN_F32) return run_as<ARITY, float>(function, parameters, type, result, arrays, p);
+    if (type == TN_F64) return run_as<ARITY, double>(function, parameters, type, result, arrays, p);
+    if (has_integers(ARITY, function)) {
+        return run_as<ARITY, int64_t>(function, parameters, type, result, arrays, p);
+    }
+    return tni_cuda_host->fail(TN_E_DTYPE, "%s: no such function on %s: wanted a floating dtype",
+                               about->name, dtype_name(arrays[ARITY]->dtype));
+}
+
+tn_status tni_cuda_unary(int function, const tni_array *y, const tni_array *x, const double *p)
+{
+    const tni_array *arrays[] = { y, x };
+    return run<1>(function, &unary_about[function], function >= TNI_U_PREDICATES, arrays, p);
+}
+
+tn_status tni_cuda_binary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                          const double *p)
+{
+    const tni_array *arrays[] = { y, a, b };
+    return run<2>(function, &binary_about[function], function >= TNI_B_PREDICATES, arrays, p);
+}
+
+tn_status tni_cuda_ternary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
+                           const tni_array *c, const double *p)
+{
+    const tni_array *arrays[] = { y, a, b, c };
+    return run<3>(function, &ternary_about[function], false, arrays, p);
+}

@@ -1,0 +1,95 @@
+/*
+ * random.cu - many random numbers at once, by cuRAND's Philox 4x32-10.
+ *
+ * Seed and offset are set before every call, so the numbers depend on them alone and a checkpoint that
+ * keeps them repeats what follows. The key differs from the one of the dropout masks. cuRAND's uniform
+ * numbers lie in (0, 1]: 1 stands for 0. Its normal ones come in pairs (Box and Muller): of an odd
+ * number the last is half a pair.
+ */
+#include <curand.h>
+#include <mutex>
+
+#include "cuda/rows.h"
+
+static std::mutex lock;
+static curandGenerator_t generator;
+
+static tn_status check(curandStatus_t error, const char *what)
+{
+    if (error == CURAND_STATUS_SUCCESS) return TN_OK;
+    return tni_cuda_host->fail(error == CURAND_STATUS_ALLOCATION_FAILED ? TN_E_NOMEM : TN_E_DEVICE,
+                               "cuda: %s: cuRAND status %d", what, static_cast<int>(error));
+}
+
+#define TN_RAND(call, ...) check(call(__VA_ARGS__), #call)
+
+/* The generator, at that place of its sequence. */
+static tn_status aim(uint64_t seed, uint64_t offset)
+{
+    if (!generator) {
+        curandGenerator_t made;
+        TN_TRY(TN_RAND(curandCreateGenerator, &made, CURAND_RNG_PSEUDO_PHILOX4_32_10));
+        tn_status status = TN_RAND(curandSetStream, made, tni_cuda_stream);
+        if (status != TN_OK) {
+            curandDestroyGenerator(made);
+            return status;
+        }
+        generator = made;
+    }
+    TN_TRY(TN_RAND(curandSetPseudoRandomGeneratorSeed, generator, seed ^ 0x6a09e667f3bcc908u));
+    return TN_RAND(curandSetGeneratorOffset, generator, 4 * offset);
+}
+
+static tn_status generate(float *y, size_t n, bool normal)
+{
+    return normal ? TN_RAND(curandGenerateNormal, generator, y, n, 0.0f, 1.0f)
+                  : TN_RAND(curandGenerateUniform, generator, y, n);
+}
+
+static tn_status generate(double *y, size_t n, bool normal)
+{
+    return normal ? TN_RAND(curandGenerateNormalDouble, generator, y, n, 0.0, 1.0)
+                  : TN_RAND(curandGenerateUniformDouble, generator, y, n);
+}
+
+template <typename R> static __global__ void random_one_to_zero(R *y, int64_t n)
+{
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (int64_t i = first; i < n; i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+        if (y[i] == 1) y[i] = 0;
+}
+
+/* The last of an odd number, by way of a pair. */
+template <typename R> static tn_status last_normal(R *y)
+{
+    void *pair;
+    TN_TRY(tni_cuda_borrow(2 * sizeof(R), &pair));
+    tn_status status = generate(static_cast<R *>(pair), 2, true);
+    if (status == TN_OK)
+        status = TN_CUDA(
+            cudaMemcpyAsync(y, pair, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
+    tni_cuda_return(pair);
+    return status;
+}
+
+template <typename R> static tn_status fill(R *y, int64_t n, bool normal)
+{
+    size_t count = static_cast<size_t>(n);
+    if (!normal) {
+        TN_TRY(generate(y, count, false));
+        return TN_LAUNCH((random_one_to_zero<R>), row_grid(n, 256), 256, 0, y, n);
+    }
+    if (n > 1) TN_TRY(generate(y, count - count % 2, true));
+    return n % 2 ? last_normal(y + n - 1) : TN_OK;
+}
+
+tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64_t offset)
+{
+    int64_t n = 1;
+    for (int d = 0; d < y->rank; d++) n *= y->size[d];
+    if (n == 0) return TN_OK;
+    std::lock_guard<std::mutex> hold(lock);
+    TN_TRY(aim(seed, offset));
+    TN_REAL(y->dtype, fill(static_cast<R *>(y->data), n, normal));
+    return TN_OK;
+}

@@ -1,0 +1,275 @@
+/*
+ * reduce.cu - reductions over any axes of arrays of any strides (reduce.h).
+ *
+ * Sums of reals add at most 64 elements in their own type, then in double; products are double
+ * throughout; integers are int64_t and wrap around. Variance and logsumexp pass twice over x: the
+ * second time with the mean or the maximum of each result.
+ */
+#include "cuda/reduce.h"
+#include "tensor/formulas.h"
+
+typedef enum pass {
+    SUM,
+    PROD,
+    LARGEST, /* NaN wins */
+    SMALLEST,
+    LARGEST_ABS,
+    ANY,
+    ALL,
+    SUM_ABS_POW,     /* sum |x|^p */
+    SUM_SQUARE_DIFF, /* sum (x - center)^2 */
+    SUM_EXP_DIFF     /* sum e^(x - center) */
+} pass;
+
+/* ---- ways ------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float absolute(float x) { return tn_abs_f32(x); }
+static __device__ __forceinline__ double absolute(double x) { return tn_abs_f64(x); }
+static __device__ __forceinline__ float power(float x, float p) { return tn_pow_f32(x, p); }
+static __device__ __forceinline__ double power(double x, double p) { return tn_pow_f64(x, p); }
+
+/* An infinite center (a row of -inf, or one with +inf) would give inf - inf. */
+static __device__ __forceinline__ double finite_part(double center)
+{
+    return center - center == 0.0 ? center : 0.0;
+}
+
+template <int PASS, class A> static __device__ __forceinline__ A identity()
+{
+    return PASS == PROD || PASS == ALL ? static_cast<A>(1)
+           : PASS == LARGEST           ? static_cast<A>(-ROW_INFINITY)
+           : PASS == SMALLEST          ? static_cast<A>(ROW_INFINITY)
+                                       : static_cast<A>(0);
+}
+
+template <int PASS, class A> static __device__ __forceinline__ A join_two(A a, A b)
+{
+    switch (PASS) {
+    case PROD: return a * b;
+    case LARGEST:
+    case LARGEST_ABS: return b > a || b != b ? b : a;
+    case SMALLEST: return b < a || b != b ? b : a;
+    case ANY: return static_cast<A>(a != 0 || b != 0);
+    case ALL: return static_cast<A>(a != 0 && b != 0);
+    default: return a + b;
+    }
+}
+
+template <int PASS, class T> struct way {
+    typedef T item;
+    typedef double all;
+    typedef typename std::conditional<PASS == PROD, double, T>::type part;
+    static constexpr int group = 64;
+    T p, c;
+    const double *center; /* of each result, or NULL */
+
+    __device__ __forceinline__ way at(int64_t o) const
+    {
+        way w = *this;
+        if (PASS == SUM_SQUARE_DIFF || PASS == SUM_EXP_DIFF) w.c = static_cast<T>(finite_part(center[o]));
+        return w;
+    }
+    __device__ __forceinline__ part start() const { return identity<PASS, part>(); }
+    __device__ __forceinline__ void add(part &a, T x, int64_t) const
+    {
+        if (PASS == LARGEST_ABS) x = absolute(x);
+        if (PASS == SUM_ABS_POW) x = p == 2 ? x * x : p == 1 ? absolute(x) : power(absolute(x), p);
+        if (PASS == SUM_SQUARE_DIFF) x = (x - c) * (x - c);
+        if (PASS == SUM_EXP_DIFF) x = row_exp(x - c);
+        a = join_two<PASS, part>(a, static_cast<part>(x));
+    }
+    __device__ __forceinline__ double widen(part a) const { return static_cast<double>(a); }
+    static __device__ __forceinline__ double empty() { return identity<PASS, double>(); }
+    static __device__ __forceinline__ double join(double a, double b)
+    {
+        return join_two<PASS, double>(a, b);
+    }
+};
+
+/* Unsigned in sums and products, so that they wrap around. */
+template <int PASS> struct way<PASS, int64_t> {
+    typedef int64_t item;
+    typedef int64_t all;
+    typedef int64_t part;
+    static constexpr int group = 64;
+
+    __device__ __forceinline__ way at(int64_t) const { return *this; }
+    __device__ __forceinline__ int64_t start() const { return empty(); }
+    __device__ __forceinline__ void add(int64_t &a, int64_t x, int64_t) const { a = join(a, x); }
+    __device__ __forceinline__ int64_t widen(int64_t a) const { return a; }
+    static __device__ __forceinline__ int64_t empty()
+    {
+        return PASS == LARGEST    ? INT64_MIN
+               : PASS == SMALLEST ? INT64_MAX
+                                  : static_cast<int64_t>(PASS == PROD || PASS == ALL);
+    }
+    static __device__ __forceinline__ int64_t join(int64_t a, int64_t b)
+    {
+        if (PASS == SUM || PASS == PROD) {
+            return static_cast<int64_t>(
+                join_two<PASS, uint64_t>(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
+        }
+        return join_two<PASS, int64_t>(a, b);
+    }
+};
+
+/* ---- results ------------------------------------------------------------------------------------------ */
+
+/* What sums become. */
+struct put_result {
+    places<2> at; /* array 0: y */
+    void *y;
+    tn_dtype dtype;
+    double divisor; /* mean and variance, else 1 */
+    bool root;
+
+    __device__ __forceinline__ double finish(double a) const { return root ? sqrt(a) : a / divisor; }
+    __device__ __forceinline__ int64_t finish(int64_t a) const { return a; }
+    template <class A> __device__ __forceinline__ void put(int64_t o, int64_t, A all) const
+    {
+        int64_t to[2];
+        locate(at, o, to);
+        kin<A>::store(y, dtype, to[0], finish(all));
+    }
+};
+
+/* What needs a large function, in a kernel of its own: norms of other orders, logsumexp. */
+__global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
+                              const double *center, double power)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+
+    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
+         o += step) {
+        put.put(o, 0, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power));
+    }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+static pass pass_of(int function, double p)
+{
+    switch (function) {
+    case TNI_R_prod: return PROD;
+    case TNI_R_max: return LARGEST;
+    case TNI_R_min: return SMALLEST;
+    case TNI_R_max_abs: return LARGEST_ABS;
+    case TNI_R_any: return ANY;
+    case TNI_R_all: return ALL;
+    case TNI_R_var: return SUM_SQUARE_DIFF;
+    case TNI_R_sum_abs_pow: return SUM_ABS_POW;
+    case TNI_R_norm: return p == HUGE_VAL ? LARGEST_ABS : SUM_ABS_POW;
+    case TNI_R_logsumexp: return SUM_EXP_DIFF;
+    default: return SUM;
+    }
+}
+
+/* p: the order of a norm; center: of each result, f64. */
+typedef struct pass_options {
+    double p;
+    const double *center;
+} pass_options;
+
+template <int PASS, class T>
+static tn_status run_real(const reduce_axes &r, const put_result &put, pass_options o)
+{
+    way<PASS, T> w;
+
+    w.p = static_cast<T>(o.p);
+    w.c = 0;
+    w.center = o.center;
+    return reduce_run(r, w, put);
+}
+
+template <class T>
+static tn_status run_pass(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
+{
+    switch (pass) {
+    case SUM: return run_real<SUM, T>(r, put, o);
+    case PROD: return run_real<PROD, T>(r, put, o);
+    case LARGEST: return run_real<LARGEST, T>(r, put, o);
+    case SMALLEST: return run_real<SMALLEST, T>(r, put, o);
+    case LARGEST_ABS: return run_real<LARGEST_ABS, T>(r, put, o);
+    case ANY: return run_real<ANY, T>(r, put, o);
+    case ALL: return run_real<ALL, T>(r, put, o);
+    case SUM_ABS_POW: return run_real<SUM_ABS_POW, T>(r, put, o);
+    case SUM_SQUARE_DIFF: return run_real<SUM_SQUARE_DIFF, T>(r, put, o);
+    default: return run_real<SUM_EXP_DIFF, T>(r, put, o);
+    }
+}
+
+static tn_status run_whole(pass pass, const reduce_axes &r, const put_result &put)
+{
+    switch (pass) {
+    case PROD: return reduce_run(r, way<PROD, int64_t>(), put);
+    case LARGEST: return reduce_run(r, way<LARGEST, int64_t>(), put);
+    case SMALLEST: return reduce_run(r, way<SMALLEST, int64_t>(), put);
+    case ANY: return reduce_run(r, way<ANY, int64_t>(), put);
+    case ALL: return reduce_run(r, way<ALL, int64_t>(), put);
+    default: return reduce_run(r, way<SUM, int64_t>(), put);
+    }
+}
+
+static tn_status run(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
+{
+    tn_dtype type = computing_type(r.dtype);
+
+    return type == TN_F32   ? run_pass<float>(pass, r, put, o)
+           : type == TN_F64 ? run_pass<double>(pass, r, put, o)
+                            : run_whole(pass, r, put);
+}
+
+/* Results as f64, one after the other. */
+static put_result to_doubles(const reduce_axes &r, void *y)
+{
+    put_result put = {};
+
+    put.at.rank = 1;
+    put.at.size[0] = r.kept.numel;
+    put.at.stride[0][0] = 1;
+    places_finish(&put.at);
+    put.y = y;
+    put.dtype = TN_F64;
+    put.divisor = 1.0;
+    return put;
+}
+
+tn_status tni_cuda_reduce(int function, const tni_array *y, const tni_array *x, const double *p)
+{
+    pass_options o = { p ? p[0] : 0.0, nullptr };
+    pass pass = pass_of(function, o.p);
+    bool centered = pass == SUM_SQUARE_DIFF || pass == SUM_EXP_DIFF;
+    bool later = pass == SUM_EXP_DIFF || (function == TNI_R_norm && pass == SUM_ABS_POW &&
+                                          o.p != 1.0 && o.p != 2.0);
+    void *center = nullptr;
+    void *sum = nullptr;
+    tn_status status = TN_OK;
+    reduce_axes r;
+    put_result put;
+
+    if (!reduce_plan(&r, &put.at, y, nullptr, x)) return TN_OK;
+    double n = static_cast<double>(r.reduced.numel);
+    size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
+    put.y = y->data;
+    put.dtype = y->dtype;
+    put.divisor = function == TNI_R_mean  ? n
+                  : function == TNI_R_var ? (n > o.p ? n - o.p : 0.0)
+                                          : 1.0;
+    put.root = function == TNI_R_norm && o.p == 2.0;
+    if (centered) {
+        TN_TRY(tni_cuda_borrow(doubles, &center));
+        put_result first = to_doubles(r, center);
+        first.divisor = pass == SUM_SQUARE_DIFF ? n : 1.0;
+        status = run(pass == SUM_SQUARE_DIFF ? SUM : LARGEST, r, first, o);
+        o.center = static_cast<const double *>(center);
+    }
+    if (status == TN_OK && later) status = tni_cuda_borrow(doubles, &sum);
+    if (status == TN_OK) status = run(pass, r, later ? to_doubles(r, sum) : put, o);
+    if (status == TN_OK && later) {
+        status = TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
+                           static_cast<const double *>(sum), o.center, 1.0 / o.p);
+    }
+    tni_cuda_return(sum);
+    tni_cuda_return(center);
+    return status;
+}

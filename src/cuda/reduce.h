@@ -1,0 +1,426 @@
+/*
+ * reduce.h - many numbers to one, for any way of joining two of them.
+ *
+ * A way of reducing is a class W:
+ *   typedef item      what elements are read as: float, double or int64_t
+ *   typedef part      what a thread joins into; several parts become an `all`
+ *   typedef all       what leaves a thread: kept wide, moved as 8-byte words
+ *   start()           an empty part
+ *   add(part, x, i)   joins x, number i along the reduced axes
+ *   widen(part)       -> all; empty() -> an empty all
+ *   join(all, all)    in the order of the numbers where the way asks for it
+ *   group             elements that a part may take before it is widened
+ *
+ * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
+ * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an `all`
+ * each; a warp joins those in order. Borders depend on shapes alone, so the bits are the same in every
+ * run and on every device.
+ */
+#ifndef TNI_CUDA_REDUCE_H
+#define TNI_CUDA_REDUCE_H
+
+#include "cuda/elements.h"
+
+enum {
+    REDUCE_THREADS = 256,
+    REDUCE_WARPS = REDUCE_THREADS / 32,
+    COLUMN_ROWS = REDUCE_THREADS / 32, /* of threads that share 32 neighbouring results */
+    SHORT_ROW = 16,                    /* up to here a thread takes the row */
+    WARP_ROW = 1024,                   /* up to here a warp */
+    PIECES = 1024,                     /* blocks that keep any device busy */
+    LEAST_PIECE = 4096                 /* elements in a piece of a row */
+};
+
+/* Where elements and results are. */
+struct reduce_axes {
+    places<1> kept, reduced; /* of x */
+    const void *x;
+    tn_dtype dtype;
+    int64_t piece, pieces; /* reduced elements in a piece, pieces of a slice */
+    bool fours;            /* one reduced axis, dense and on borders of four */
+};
+
+/* ---- joining threads: `all` moves by words -------------------------------------------------------------- */
+
+template <class A> struct words {
+    static_assert(sizeof(A) % 8 == 0, "an `all` is made of 8-byte words");
+    unsigned long long w[sizeof(A) / 8];
+};
+
+template <class A> static __device__ __forceinline__ A from_lane_below(const A &a, int apart)
+{
+    words<A> w;
+    A other;
+
+    memcpy(&w, &a, sizeof w);
+    TN_UNROLL for (unsigned k = 0; k < sizeof(A) / 8; k++)
+    {
+        w.w[k] = __shfl_down_sync(WARP_ALL, w.w[k], apart);
+    }
+    memcpy(&other, &w, sizeof w);
+    return other;
+}
+
+/* Lane 0 gets the whole warp's. */
+template <class W> static __device__ __forceinline__ typename W::all join_warp(typename W::all a)
+{
+    TN_UNROLL for (int apart = 16; apart > 0; apart /= 2) a = W::join(a, from_lane_below(a, apart));
+    return a;
+}
+
+/* Thread 0 gets the whole block's. */
+template <class W> static __device__ __forceinline__ typename W::all join_block(typename W::all a)
+{
+    __shared__ words<typename W::all> of_warp[REDUCE_WARPS];
+    int lane = threadIdx.x % 32;
+
+    a = join_warp<W>(a);
+    if (lane == 0) memcpy(&of_warp[threadIdx.x / 32], &a, sizeof a);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        a = W::empty();
+        if (lane < REDUCE_WARPS) memcpy(&a, &of_warp[lane], sizeof a);
+        a = join_warp<W>(a);
+    }
+    __syncthreads();
+    return a;
+}
+
+/* Elements begin + first, + step ... below end of the slice at x. */
+template <class W>
+static __device__ __forceinline__ typename W::all take_share(const W &way, const reduce_axes &r,
+                                                             int64_t at, int64_t begin, int64_t end,
+                                                             int64_t first, int64_t step)
+{
+    typedef typename W::item T;
+    typename W::all all = W::empty();
+
+    if (r.fours) { /* begin and at are multiples of four */
+        int64_t fours = (end - begin) / 4;
+        TN_ROLLED for (int64_t i = first; i < fours; i += W::group / 4 * step)
+        {
+            int64_t stop = min(fours, i + W::group / 4 * step);
+            typename W::part part = way.start();
+            for (int64_t j = i; j < stop; j += step) {
+                T v[4];
+                kin4(v, r.x, r.dtype, at + begin + 4 * j);
+                TN_UNROLL for (int k = 0; k < 4; k++) way.add(part, v[k], begin + 4 * j + k);
+            }
+            all = W::join(all, way.widen(part));
+        }
+        int64_t left = begin + 4 * fours + first;
+        if (left < end && first < 4) {
+            typename W::part part = way.start();
+            way.add(part, kin<T>::load(r.x, r.dtype, at + left), left);
+            all = W::join(all, way.widen(part));
+        }
+        return all;
+    }
+    int64_t along = r.reduced.stride[0][0];
+    bool straight = r.reduced.rank == 1;
+    TN_ROLLED for (int64_t i = begin + first; i < end; i += W::group * step)
+    {
+        int64_t stop = min(end, i + W::group * step);
+        typename W::part part = way.start();
+        if (straight) {
+            for (int64_t j = i; j < stop; j += step) {
+                way.add(part, kin<T>::load(r.x, r.dtype, at + j * along), j);
+            }
+        } else {
+            TN_ROLLED for (int64_t j = i; j < stop; j += step)
+            {
+                int64_t place[1];
+                locate(r.reduced, j, place);
+                way.add(part, kin<T>::load(r.x, r.dtype, at + place[0]), j);
+            }
+        }
+        all = W::join(all, way.widen(part));
+    }
+    return all;
+}
+
+/* ---- kernels: way.at(o) is the way of result o, put.put takes what a piece of it gives -------------------- */
+
+/* A thread, a warp, a block for each result. */
+template <class W, class P>
+__global__ void reduce_threads(const __grid_constant__ reduce_axes r, const W way, const P put)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+
+    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < r.kept.numel;
+         o += step) {
+        int64_t at[1];
+        locate(r.kept, o, at);
+        W mine = way.at(o);
+        put.put(o, 0, take_share(mine, r, at[0], 0, r.reduced.numel, 0, 1));
+    }
+}
+
+template <class W, class P>
+__global__ void reduce_warps(const __grid_constant__ reduce_axes r, const W way, const P put)
+{
+    int lane = threadIdx.x % 32;
+    int64_t step = static_cast<int64_t>(gridDim.x) * REDUCE_WARPS;
+
+    for (int64_t o = static_cast<int64_t>(blockIdx.x) * REDUCE_WARPS + threadIdx.x / 32;
+         o < r.kept.numel; o += step) {
+        int64_t at[1];
+        locate(r.kept, o, at);
+        W mine = way.at(o);
+        typename W::all all =
+            join_warp<W>(take_share(mine, r, at[0], 0, r.reduced.numel, lane, 32));
+        if (lane == 0) put.put(o, 0, all);
+    }
+}
+
+template <class W, class P>
+__global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way, const P put)
+{
+    for (int64_t i = blockIdx.x; i < r.kept.numel * r.pieces; i += gridDim.x) {
+        int64_t o = i / r.pieces;
+        int64_t piece = i % r.pieces;
+        int64_t begin = piece * r.piece;
+        int64_t at[1];
+        locate(r.kept, o, at);
+        W mine = way.at(o);
+        typename W::all all = join_block<W>(take_share(mine, r, at[0], begin,
+                                                       min(begin + r.piece, r.reduced.numel),
+                                                       threadIdx.x, REDUCE_THREADS));
+        if (threadIdx.x == 0) put.put(o, piece, all);
+    }
+}
+
+/* 32 neighbouring results a block; its rows of threads take every COLUMN_ROWS-th element. */
+template <class W, class P>
+__global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W way, const P put)
+{
+    __shared__ words<typename W::all> of_row[COLUMN_ROWS][32];
+    int lane = threadIdx.x % 32;
+    int row = threadIdx.x / 32;
+    int64_t tiles = (r.kept.numel + 31) / 32;
+
+    for (int64_t i = blockIdx.x; i < tiles * r.pieces; i += gridDim.x) {
+        int64_t o = i % tiles * 32 + lane;
+        int64_t piece = i / tiles;
+        int64_t begin = piece * r.piece;
+        typename W::all all = W::empty();
+
+        if (o < r.kept.numel) {
+            int64_t at[1];
+            locate(r.kept, o, at);
+            W mine = way.at(o);
+            all = take_share(mine, r, at[0], begin, min(begin + r.piece, r.reduced.numel), row,
+                             COLUMN_ROWS);
+        }
+        memcpy(&of_row[row][lane], &all, sizeof all);
+        __syncthreads();
+        if (row == 0 && o < r.kept.numel) {
+            for (int k = 1; k < COLUMN_ROWS; k++) {
+                typename W::all other;
+                memcpy(&other, &of_row[k][lane], sizeof other);
+                all = W::join(all, other);
+            }
+            put.put(o, piece, all);
+        }
+        __syncthreads();
+    }
+}
+
+/* What the pieces left, [kept][pieces]. */
+template <class W, class P>
+__global__ void reduce_pieces(const typename W::all *left, int64_t kept, int64_t pieces, const P put)
+{
+    int lane = threadIdx.x % 32;
+    int64_t step = static_cast<int64_t>(gridDim.x) * REDUCE_WARPS;
+
+    for (int64_t o = static_cast<int64_t>(blockIdx.x) * REDUCE_WARPS + threadIdx.x / 32; o < kept;
+         o += step) {
+        typename W::all all = W::empty();
+        for (int64_t k = lane; k < pieces; k += 32) all = W::join(all, left[o * pieces + k]);
+        all = join_warp<W>(all);
+        if (lane == 0) put.put(o, 0, all);
+    }
+}
+
+template <class A> struct put_piece {
+    A *left;
+    int64_t pieces;
+    __device__ __forceinline__ void put(int64_t o, int64_t piece, const A &all) const
+    {
+        left[o * pieces + piece] = all;
+    }
+};
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+typedef enum { BY_THREADS, BY_WARPS, BY_BLOCKS, BY_COLUMNS } reduce_layout;
+
+/* Axes of x and of up to two arrays of results, those of x innermost first; merged where they are one
+ * run in all three. */
+typedef struct reduce_strides {
+    int64_t x, y, z;
+} reduce_strides;
+
+struct reduce_side {
+    int rank;
+    int64_t size[TN_MAX_RANK];
+    reduce_strides stride[TN_MAX_RANK];
+};
+
+static inline void reduce_add_axis(reduce_side *s, int64_t size, reduce_strides stride)
+{
+    int j = s->rank++;
+
+    for (; j > 0 && s->stride[j - 1].x > stride.x; j--) {
+        s->size[j] = s->size[j - 1];
+        s->stride[j] = s->stride[j - 1];
+    }
+    s->size[j] = size;
+    s->stride[j] = stride;
+}
+
+static inline void reduce_merge_axes(reduce_side *s)
+{
+    int last = 0;
+
+    if (s->rank == 0) reduce_add_axis(s, 1, { 0, 0, 0 });
+    for (int d = 1; d < s->rank; d++) {
+        reduce_strides a = s->stride[last];
+        reduce_strides b = s->stride[d];
+        int64_t n = s->size[last];
+        if (b.x == a.x * n && b.y == a.y * n && b.z == a.z * n) {
+            s->size[last] *= s->size[d];
+        } else {
+            last++;
+            s->size[last] = s->size[d];
+            s->stride[last] = b;
+        }
+    }
+    s->rank = last + 1;
+}
+
+/* The places in x (N = 1), or in the results (N = 2). */
+static inline void reduce_places(places<1> *w, const reduce_side &s)
+{
+    w->rank = s.rank;
+    for (int d = 0; d < s.rank; d++) {
+        w->size[d] = s.size[d];
+        w->stride[d][0] = s.stride[d].x;
+    }
+    places_finish(w);
+}
+
+static inline void reduce_places(places<2> *w, const reduce_side &s)
+{
+    w->rank = s.rank;
+    for (int d = 0; d < s.rank; d++) {
+        w->size[d] = s.size[d];
+        w->stride[d][0] = s.stride[d].y;
+        w->stride[d][1] = s.stride[d].z;
+    }
+    places_finish(w);
+}
+
+/* x's axes by whether y has one element there; z may be NULL. false: there are no results. */
+static inline bool reduce_plan(reduce_axes *r, places<2> *results, const tni_array *y,
+                               const tni_array *z, const tni_array *x)
+{
+    reduce_side kept, reduced;
+
+    kept.rank = reduced.rank = 0;
+    for (int d = 0; d < x->rank; d++) {
+        if (x->size[d] == 1) continue;
+        if (y->size[d] == x->size[d]) {
+            reduce_add_axis(&kept, x->size[d], { x->stride[d], y->stride[d], z ? z->stride[d] : 0 });
+        } else {
+            reduce_add_axis(&reduced, x->size[d], { x->stride[d], 0, 0 });
+        }
+    }
+    reduce_merge_axes(&kept);
+    reduce_merge_axes(&reduced);
+    reduce_places(&r->kept, kept);
+    reduce_places(&r->reduced, reduced);
+    reduce_places(results, kept);
+    r->x = x->data;
+    r->dtype = x->dtype;
+    return r->kept.numel > 0;
+}
+
+static inline reduce_layout reduce_cut(reduce_axes *r)
+{
+    int64_t kept = r->kept.numel;
+    int64_t n = r->reduced.numel;
+    int64_t across = r->kept.stride[0][0];
+    bool columns = r->kept.size[0] > 1 && across < r->reduced.stride[0][0] && n > 1;
+
+    r->pieces = 1;
+    r->piece = n;
+    if (n <= SHORT_ROW) return BY_THREADS;
+    if (columns) {
+        int64_t tiles = (kept + 31) / 32;
+        int64_t most = (n + 8 * COLUMN_ROWS - 1) / (8 * COLUMN_ROWS); /* 8 elements a thread */
+        r->pieces = max(INT64_C(1), min(PIECES / tiles, most));
+        r->piece = (n + r->pieces - 1) / r->pieces;
+        r->pieces = (n + r->piece - 1) / r->piece;
+        return BY_COLUMNS;
+    }
+    if (n <= WARP_ROW) return BY_WARPS;
+    r->pieces = max(INT64_C(1), min(PIECES / kept, (n + LEAST_PIECE - 1) / LEAST_PIECE));
+    r->piece = ((n + r->pieces - 1) / r->pieces + 3) / 4 * 4;
+    r->pieces = (n + r->piece - 1) / r->piece;
+    return BY_BLOCKS;
+}
+
+static inline bool reduce_fours(const reduce_axes &r)
+{
+    size_t item = item_size(r.dtype);
+    bool good = r.reduced.rank == 1 && r.reduced.stride[0][0] == 1 &&
+                reinterpret_cast<uintptr_t>(r.x) % (4 * item < 16 ? 4 * item : 16) == 0;
+
+    for (int d = 0; d < r.kept.rank; d++) {
+        good = good && (r.kept.size[d] == 1 || r.kept.stride[d][0] % 4 == 0);
+    }
+    return good;
+}
+
+template <class W, class P>
+static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
+{
+    typedef typename W::all A;
+    reduce_layout layout = reduce_cut(&r);
+    int64_t kept = r.kept.numel;
+    int64_t most = 64LL * tni_cuda_multiprocessors();
+    void *left = nullptr;
+    tn_status status;
+
+    r.fours = layout != BY_COLUMNS && layout != BY_THREADS && reduce_fours(r);
+    if (layout == BY_THREADS) {
+        return TN_LAUNCH((reduce_threads<W, P>), tni_cuda_blocks(kept, REDUCE_THREADS, most),
+                         REDUCE_THREADS, 0, r, way, put);
+    }
+    if (layout == BY_WARPS) {
+        return TN_LAUNCH((reduce_warps<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
+                         REDUCE_THREADS, 0, r, way, put);
+    }
+    int64_t units = layout == BY_BLOCKS ? kept * r.pieces : (kept + 31) / 32 * r.pieces;
+    unsigned grid = tni_cuda_blocks(units, 1, most);
+    if (r.pieces == 1) {
+        return layout == BY_BLOCKS
+                   ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way, put)
+                   : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r, way, put);
+    }
+    TN_TRY(tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left));
+    put_piece<A> keep = { static_cast<A *>(left), r.pieces };
+    status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, put_piece<A>>), grid, REDUCE_THREADS,
+                                             0, r, way, keep)
+                                 : TN_LAUNCH((reduce_columns<W, put_piece<A>>), grid,
+                                             REDUCE_THREADS, 0, r, way, keep);
+    if (status == TN_OK) {
+        status = TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
+                           REDUCE_THREADS, 0, static_cast<const A *>(left), kept, r.pieces, put);
+    }
+    tni_cuda_return(left);
+    return status;
+}
+
+#endif

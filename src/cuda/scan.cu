@@ -1,0 +1,216 @@
+/*
+ * scan.cu - along one axis: the first extreme with its index (a reduction, reduce.h), and running
+ * sums.
+ *
+ * Running sums are double or int64_t and rounded once per element. Short lines, and lines that lie next
+ * to each other, take a thread each; other lines a block, which goes along in stretches.
+ */
+#include "cuda/reduce.h"
+
+/* ---- the first extreme ---------------------------------------------------------------------------------- */
+
+template <class T> struct wide_of { typedef double type; };
+template <> struct wide_of<int64_t> { typedef int64_t type; };
+
+/* i < 0: nothing yet */
+template <class V> struct found {
+    V v;
+    int64_t i;
+};
+
+/* Looks for the largest; for the smallest, of the numbers in reverse order. NaN beats numbers. */
+template <class T> struct extreme {
+    typedef T item;
+    typedef typename wide_of<T>::type V;
+    typedef found<V> all;
+    typedef found<V> part;
+    static constexpr int group = 1024;
+    bool largest;
+
+    __device__ __forceinline__ extreme at(int64_t) const { return *this; }
+    __device__ __forceinline__ part start() const { return empty(); }
+    __device__ __forceinline__ void add(part &a, T x, int64_t i) const
+    {
+        V v = turned(static_cast<V>(x));
+        if (a.i < 0 || (a.v == a.v && (v > a.v || v != v))) a = { v, i };
+    }
+    __device__ __forceinline__ all widen(const part &a) const { return a; }
+    static __device__ __forceinline__ all empty() { return { 0, -1 }; }
+    static __device__ __forceinline__ all join(const all &a, const all &b)
+    {
+        if (a.i < 0 || b.i < 0) return a.i < 0 ? b : a;
+        bool a_nan = a.v != a.v;
+        bool b_nan = b.v != b.v;
+        bool even = a_nan ? b_nan : a.v == b.v;
+        if (even) return a.i < b.i ? a : b;
+        return a_nan || (!b_nan && a.v > b.v) ? a : b;
+    }
+    __device__ __forceinline__ double turned(double v) const { return largest ? v : -v; }
+    __device__ __forceinline__ int64_t turned(int64_t v) const { return largest ? v : ~v; }
+};
+
+template <class T> struct put_extreme {
+    places<2> at; /* index, value */
+    int64_t *index;
+    void *value; /* NULL: not wanted */
+    tn_dtype dtype;
+    extreme<T> way;
+
+    template <class A> __device__ __forceinline__ void put(int64_t o, int64_t, const A &all) const
+    {
+        int64_t to[2];
+        locate(at, o, to);
+        index[to[0]] = all.i;
+        if (value) kin<typename extreme<T>::V>::store(value, dtype, to[1], way.turned(all.v));
+    }
+};
+
+template <class T>
+static tn_status run_extreme(const reduce_axes &r, const places<2> &at, bool largest,
+                             const tni_array *value, const tni_array *index)
+{
+    extreme<T> way = { largest };
+    put_extreme<T> put = { at, static_cast<int64_t *>(index->data), value->data, value->dtype, way };
+    return reduce_run(r, way, put);
+}
+
+tn_status tni_cuda_arg_reduce(bool largest, const tni_array *value, const tni_array *index,
+                              const tni_array *x, int axis)
+{
+    reduce_axes r;
+    places<2> at;
+
+    (void)axis; /* index has size 1 there; a size of 1 gives index 0 anyway */
+    if (!reduce_plan(&r, &at, index, value->data ? value : nullptr, x)) return TN_OK;
+    switch (computing_type(x->dtype)) {
+    case TN_F32: return run_extreme<float>(r, at, largest, value, index);
+    case TN_F64: return run_extreme<double>(r, at, largest, value, index);
+    default: return run_extreme<int64_t>(r, at, largest, value, index);
+    }
+}
+
+/* ---- running sums ------------------------------------------------------------------------------------------ */
+
+enum { SCAN_THREADS = 256, SCAN_EACH = 4, SCAN_STRETCH = SCAN_THREADS * SCAN_EACH, SHORT_LINE = 64 };
+
+struct scan_args {
+    places<2> lines; /* of x, y: where lines start */
+    const void *x;
+    void *y;
+    tn_dtype x_dtype, y_dtype;
+    int64_t n, x_step, y_step; /* along a line, in the order of the sums */
+};
+
+static __device__ __forceinline__ double plus(double a, double b) { return a + b; }
+static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
+{
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
+template <class A> __global__ void scan_threads(const __grid_constant__ scan_args s)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+
+    for (int64_t line = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+         line < s.lines.numel; line += step) {
+        int64_t at[2];
+        A sum = 0;
+        locate(s.lines, line, at);
+        for (int64_t i = 0; i < s.n; i++) {
+            sum = plus(sum, kin<A>::load(s.x, s.x_dtype, at[0] + i * s.x_step));
+            kin<A>::store(s.y, s.y_dtype, at[1] + i * s.y_step, sum);
+        }
+    }
+}
+
+/* What all lanes below give. */
+template <class A> static __device__ __forceinline__ A sum_below(A own, A *all)
+{
+    int lane = threadIdx.x % 32;
+    A sum = own;
+
+    for (int apart = 1; apart < 32; apart *= 2) {
+        A other = __shfl_up_sync(WARP_ALL, sum, apart);
+        if (lane >= apart) sum = plus(other, sum);
+    }
+    *all = __shfl_sync(WARP_ALL, sum, 31);
+    A below = __shfl_up_sync(WARP_ALL, sum, 1);
+    return lane > 0 ? below : 0;
+}
+
+template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args s)
+{
+    __shared__ A of_warp[SCAN_THREADS / 32];
+    int warp = threadIdx.x / 32;
+
+    for (int64_t line = blockIdx.x; line < s.lines.numel; line += gridDim.x) {
+        int64_t at[2];
+        A before = 0; /* everything before this stretch */
+
+        locate(s.lines, line, at);
+        for (int64_t from = 0; from < s.n; from += SCAN_STRETCH) {
+            int64_t first = from + threadIdx.x * SCAN_EACH;
+            A v[SCAN_EACH], own = 0, of_all;
+
+            TN_UNROLL for (int k = 0; k < SCAN_EACH; k++)
+            {
+                bool there = first + k < s.n;
+                v[k] = there ? kin<A>::load(s.x, s.x_dtype, at[0] + (first + k) * s.x_step) : 0;
+                own = plus(own, v[k]);
+            }
+            A sum = sum_below(own, &of_all);
+            if (threadIdx.x % 32 == 0) of_warp[warp] = of_all;
+            __syncthreads();
+            A below = before;
+            for (int k = 0; k < SCAN_THREADS / 32; k++) {
+                if (k < warp) below = plus(below, of_warp[k]);
+                before = plus(before, of_warp[k]);
+            }
+            sum = plus(below, sum);
+            TN_UNROLL for (int k = 0; k < SCAN_EACH; k++)
+            {
+                sum = plus(sum, v[k]);
+                if (first + k < s.n) {
+                    kin<A>::store(s.y, s.y_dtype, at[1] + (first + k) * s.y_step, sum);
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
+template <class A> static tn_status run_scan(const scan_args &s, bool by_threads)
+{
+    int64_t most = 32LL * tni_cuda_multiprocessors();
+
+    if (by_threads) {
+        return TN_LAUNCH((scan_threads<A>), tni_cuda_blocks(s.lines.numel, SCAN_THREADS, most),
+                         SCAN_THREADS, 0, s);
+    }
+    return TN_LAUNCH((scan_blocks<A>), tni_cuda_blocks(s.lines.numel, 1, most), SCAN_THREADS, 0, s);
+}
+
+tn_status tni_cuda_cumsum(const tni_array *y, const tni_array *x, int axis, bool reverse)
+{
+    tni_array x_lines = *x;
+    tni_array y_lines = *y;
+    const tni_array *arrays[] = { &x_lines, &y_lines };
+    int64_t item_x = static_cast<int64_t>(item_size(x->dtype));
+    int64_t item_y = static_cast<int64_t>(item_size(y->dtype));
+    scan_args s;
+
+    if (x->rank == 0) return tni_cuda_copy(y, x);
+    x_lines.size[axis] = y_lines.size[axis] = 1;
+    s.lines = places_of<2>(arrays);
+    s.n = x->size[axis];
+    if (s.lines.numel == 0 || s.n == 0) return TN_OK;
+    s.x_step = reverse ? -x->stride[axis] : x->stride[axis];
+    s.y_step = reverse ? -y->stride[axis] : y->stride[axis];
+    s.x = static_cast<const char *>(x->data) + (reverse ? (s.n - 1) * x->stride[axis] * item_x : 0);
+    s.y = static_cast<char *>(y->data) + (reverse ? (s.n - 1) * y->stride[axis] * item_y : 0);
+    s.x_dtype = x->dtype;
+    s.y_dtype = y->dtype;
+    bool by_threads = s.n <= SHORT_LINE ||
+                      (s.lines.numel >= 1024 && s.lines.stride[0][0] < x->stride[axis]);
+    return is_float(x->dtype) ? run_scan<double>(s, by_threads) : run_scan<int64_t>(s, by_threads);
+}

@@ -1,0 +1,160 @@
+/*
+ * blas_lt.cpp - cublasLt on OpenBLAS. It holds its caller to what the real one needs: sizes that
+ * agree, pointers aligned as promised when the algorithm was chosen, the workspace asked for.
+ */
+#include <cblas.h>
+
+#include "cublasLt.h"
+
+#include <climits>
+
+#include "internal.h"
+
+#define CALL                                                                                       \
+    std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);                                   \
+    if (cuda_host::fails(__func__)) return CUBLAS_STATUS_EXECUTION_FAILED
+
+enum { WORKSPACE = 1024 };
+
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeType_t compute,
+                                      cudaDataType_t scale)
+{
+    CALL;
+    *what =
+        cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr };
+    return (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32) &&
+                   scale == CUDA_R_32F
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+template <class T> static cublasStatus_t set(T *to, const void *value, size_t size)
+{
+    if (size != sizeof *to) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t what,
+                                              cublasLtMatmulDescAttributes_t name,
+                                              const void *value, size_t size)
+{
+    CALL;
+    switch (name) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&what->ta, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&what->tb, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&what->epilogue, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&what->bias, value, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type,
+                                        uint64_t rows, uint64_t columns, int64_t ld)
+{
+    CALL;
+    *layout = cublasLtMatrixLayoutOpaque_t{ rows, columns, ld };
+    return type == CUDA_R_32F && ld >= static_cast<int64_t>(rows) ? CUBLAS_STATUS_SUCCESS
+                                                                  : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t want)
+{
+    CALL;
+    *want = cublasLtMatmulPreferenceOpaque_t{ 0,
+                                              CUBLASLT_REDUCTION_SCHEME_MASK,
+                                              { 256, 256, 256, 256 } };
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t want,
+                                                    cublasLtMatmulPreferenceAttributes_t name,
+                                                    const void *value, size_t size)
+{
+    CALL;
+    switch (name) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&want->workspace, value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&want->sums, value, size);
+    default:
+        return set(&want->align[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, size);
+    }
+}
+
+struct shape {
+    uint64_t m, n, k;
+};
+
+static bool agree(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                  cublasLtMatrixLayout_t c, shape *s)
+{
+    bool ta = what->ta != CUBLAS_OP_N;
+    bool tb = what->tb != CUBLAS_OP_N;
+
+    *s = shape{ c->rows, c->columns, ta ? a->rows : a->columns };
+    return (ta ? a->columns : a->rows) == s->m && (tb ? b->columns : b->rows) == s->k &&
+           (tb ? b->rows : b->columns) == s->n;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t want, int most,
+                                              cublasLtMatmulHeuristicResult_t *results, int *found)
+{
+    shape s;
+
+    CALL;
+    (void)handle;
+    *found = 0;
+    if (most < 1 || !agree(what, a, b, c, &s) || c->rows != d->rows || c->columns != d->columns)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (s.m < 3 || s.m > INT_MAX || s.n > INT_MAX || s.k > INT_MAX || a->ld > INT_MAX ||
+        b->ld > INT_MAX || d->ld > INT_MAX || want->workspace < WORKSPACE)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    results->algo.m = s.m, results->algo.n = s.n, results->algo.k = s.k;
+    std::memcpy(results->algo.align, want->align, sizeof want->align);
+    results->workspaceSize = WORKSPACE;
+    results->state = CUBLAS_STATUS_SUCCESS;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspace_size, cudaStream_t stream)
+{
+    const void *pointers[4] = { a, b, c, d };
+    shape s;
+
+    CALL;
+    (void)handle;
+    (void)stream;
+    if (!agree(what, a_layout, b_layout, c_layout, &s) ||
+        what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
+        c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||
+        !workspace || workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    for (int i = 0; i < 4; i++)
+        if (reinterpret_cast<uintptr_t>(pointers[i]) % algo->align[i] != 0)
+            return CUBLAS_STATUS_INVALID_VALUE;
+
+    CBLAS_TRANSPOSE ta = what->ta == CUBLAS_OP_N ? CblasNoTrans : CblasTrans;
+    CBLAS_TRANSPOSE tb = what->tb == CUBLAS_OP_N ? CblasNoTrans : CblasTrans;
+    float scale = *static_cast<const float *>(alpha);
+    const float *bias = static_cast<const float *>(what->bias);
+    int lda = static_cast<int>(a_layout->ld);
+    int ldb = static_cast<int>(b_layout->ld);
+    int ldd = static_cast<int>(d_layout->ld);
+    cuda_host::enqueue([=]() {
+        float *to = static_cast<float *>(d);
+        for (uint64_t j = 0; j < s.n; j++)
+            for (uint64_t i = 0; i < s.m; i++) to[i + j * static_cast<uint64_t>(ldd)] = bias[i];
+        cblas_sgemm(CblasColMajor, ta, tb, static_cast<int>(s.m), static_cast<int>(s.n),
+                    static_cast<int>(s.k), scale, static_cast<const float *>(a), lda,
+                    static_cast<const float *>(b), ldb, 1, to, ldd);
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,35 @@
+/*
+ * internal.h - what the shim's own files share.
+ */
+#ifndef CUDA_HOST_INTERNAL_H
+#define CUDA_HOST_INTERNAL_H
+
+#include "cuda_runtime.h"
+
+#include <functional>
+#include <mutex>
+
+#pragma GCC visibility push(hidden)
+
+namespace cuda_host {
+
+/* One for everything: the queue, the memory, the threads of a block. */
+extern std::recursive_mutex lock;
+
+/* The kernel that runs failed: nothing works any more, and the text is the reason. */
+void set_fault(const char *text);
+
+/* Counts a call of a runtime or library function: true when it is to fail (forced, or the device is
+ * lost). */
+bool fails(const char *function);
+
+/* To be run in the order of the stream. */
+void enqueue(std::function<void()> work);
+/* Runs all that waits. */
+void flush();
+
+} /* namespace cuda_host */
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,706 @@
+/*
+ * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_FAIL=n in the environment makes the
+ * n-th call fail, TN_CUDA_MEMORY=bytes sets the size of the device, TN_CUDA_LAUNCHES=file gets the
+ * name of each kernel that runs, once.
+ */
+#include "cuda_runtime.h"
+
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "internal.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#endif
+#endif
+#ifndef ASAN_POISON_MEMORY_REGION
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+struct cuda_host_stream {
+    int unused;
+};
+struct cuda_host_event {
+    bool recorded, done;
+};
+struct cuda_host_pool {
+    uint64_t threshold, used, used_high, reserved, reserved_high;
+};
+
+namespace cuda_host {
+
+std::recursive_mutex lock;
+
+typedef std::lock_guard<std::recursive_mutex> guard;
+
+enum { FRESH = 0xa5, LONG_QUEUE = 64 };
+static const size_t STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
+
+struct item {
+    std::function<void()> work;
+    bool always; /* also after a fault */
+};
+
+static std::deque<item> queue;
+static bool flushing;
+static std::map<char *, size_t> blocks, pinned; /* device and page-locked memory: start, size */
+static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
+static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
+static size_t total = static_cast<size_t>(16) << 30;
+static long long calls, fail_at, launches, waits;
+static std::string fault;
+static thread_local cudaError_t last_error;
+
+static long long number_of(const char *name)
+{
+    const char *text = std::getenv(name);
+    return text ? std::atoll(text) : 0;
+}
+
+static void settings()
+{
+    static bool done;
+
+    if (done) return;
+    done = true;
+    if (fail_at == 0) fail_at = number_of("TN_CUDA_FAIL");
+    long long bytes = number_of("TN_CUDA_MEMORY");
+    if (bytes > 0) total = static_cast<size_t>(bytes);
+}
+
+void set_fault(const char *text)
+{
+    fault = text;
+    std::fprintf(stderr, "cuda_host: %s\n", text);
+}
+
+bool fails(const char *function)
+{
+    settings();
+    calls++;
+    if (calls == fail_at) {
+        fail_at = 0;
+        if (std::getenv("TN_CUDA_FAIL_SHOW")) {
+            std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls, function);
+        }
+        return true;
+    }
+    return !fault.empty();
+}
+
+static cudaError_t failed(cudaError_t error)
+{
+    return last_error = fault.empty() ? error : cudaErrorLaunchFailure;
+}
+
+#define CALL(error)                                                                                \
+    guard hold(cuda_host::lock);                                                                   \
+    if (cuda_host::fails(__func__)) return cuda_host::failed(error)
+
+void enqueue(std::function<void()> work)
+{
+    queue.push_back({ std::move(work), false });
+    if (queue.size() >= LONG_QUEUE) flush();
+}
+
+void flush()
+{
+    if (flushing || queue.empty()) return;
+    flushing = true;
+    for (auto &b : blocks) ASAN_UNPOISON_MEMORY_REGION(b.first, b.second);
+    while (!queue.empty()) {
+        item next = std::move(queue.front());
+        queue.pop_front();
+        if (fault.empty() || next.always) next.work();
+    }
+    for (auto &b : blocks) ASAN_POISON_MEMORY_REGION(b.first, b.second);
+    flushing = false;
+}
+
+/* What is still in the queue when the program ends runs too: a block given back is no leak. */
+static struct last_flush {
+    ~last_flush()
+    {
+        guard hold(lock);
+        flush();
+    }
+} at_exit;
+
+/* ---- launches -------------------------------------------------------------------------------------- */
+
+/* "(softmax<float>)" -> softmax */
+static std::string base_name(const char *name)
+{
+    const char *begin = name;
+    const char *end;
+
+    while (*begin == '(' || *begin == ' ') begin++;
+    for (end = begin; std::isalnum(static_cast<unsigned char>(*end)) || *end == '_';) end++;
+    return std::string(begin, end);
+}
+
+static void log_launch(const char *name)
+{
+    static std::set<std::string> seen;
+    const char *path = std::getenv("TN_CUDA_LAUNCHES");
+    std::string base = base_name(name);
+
+    launches++;
+    if (!path || !seen.insert(base).second) return;
+    std::FILE *file = std::fopen(path, "a");
+    if (!file) return;
+    std::fprintf(file, "%s\n", base.c_str());
+    std::fclose(file);
+}
+
+static bool backward_now()
+{
+    const char *order = std::getenv("TN_CUDA_ORDER");
+
+    if (order && std::strcmp(order, "forward") == 0) return false;
+    if (order && std::strcmp(order, "backward") == 0) return true;
+    return launches % 2 == 1;
+}
+
+void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
+                 std::function<void()> body)
+{
+    guard hold(lock);
+    auto asked = attributes.find(kernel);
+    size_t most = asked == attributes.end() ? STATIC_SHARED : asked->second;
+    uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
+
+    if (fails("launch")) {
+        failed(cudaErrorLaunchOutOfResources);
+        return;
+    }
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+        grid.z > 65535 || threads < 1 || threads > 1024 || block.z > 64 ||
+        shared > (most > STATIC_SHARED ? most : STATIC_SHARED)) {
+        std::fprintf(stderr, "cuda_host: %s: grid (%u,%u,%u), block (%u,%u,%u), %zu bytes shared\n",
+                     name, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
+        last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    log_launch(name);
+    bool backward = backward_now();
+    enqueue([=]() { run_grid(name, grid, block, shared, body, backward); });
+}
+
+cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value)
+{
+    CALL(cudaErrorInvalidValue);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        static_cast<size_t>(value) > MOST_SHARED) {
+        return failed(cudaErrorInvalidValue);
+    }
+    attributes[kernel] = static_cast<size_t>(value);
+    return cudaSuccess;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+/* The range lies in one block of the map. */
+static bool inside(const std::map<char *, size_t> &map, const void *at, size_t size)
+{
+    const char *p = static_cast<const char *>(at);
+    auto next = map.upper_bound(const_cast<char *>(p));
+
+    if (next == map.begin()) return false;
+    --next;
+    return static_cast<size_t>(p - next->first) + size <= next->second;
+}
+
+static cudaError_t take(void **block, size_t size)
+{
+    void *memory = nullptr;
+
+    *block = nullptr;
+    if (size == 0) return cudaSuccess;
+    if (size > total || pool.used + size > total ||
+        posix_memalign(&memory, 256, size) != 0) { /* of the exact size: overruns are seen */
+        return failed(cudaErrorMemoryAllocation);
+    }
+    std::memset(memory, FRESH, size);
+    blocks[static_cast<char *>(memory)] = size;
+    ASAN_POISON_MEMORY_REGION(memory, size);
+    pool.used += size;
+    if (pool.used > pool.used_high) pool.used_high = pool.used;
+    if (pool.used > pool.reserved) pool.reserved = pool.used;
+    if (pool.reserved > pool.reserved_high) pool.reserved_high = pool.reserved;
+    *block = memory;
+    return cudaSuccess;
+}
+
+static cudaError_t give(void *block)
+{
+    auto found = blocks.find(static_cast<char *>(block));
+
+    if (!block) return cudaSuccess;
+    if (found == blocks.end()) return failed(cudaErrorInvalidValue);
+    size_t size = found->second;
+    pool.used -= size;
+    blocks.erase(found); /* no copy may name it any more; kernels in the queue still use it */
+    ASAN_UNPOISON_MEMORY_REGION(block, size);
+    queue.push_back({ [block, size]() {
+                         std::memset(block, FRESH, size);
+                         std::free(block);
+                     },
+                      true });
+    return cudaSuccess;
+}
+
+static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind kind, bool wait)
+{
+    bool to_device = inside(blocks, to, size);
+    bool from_device = inside(blocks, from, size);
+
+    if (size == 0) return cudaSuccess;
+    if ((kind == cudaMemcpyHostToDevice && (!to_device || from_device)) ||
+        (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
+        (kind == cudaMemcpyDeviceToDevice && (!to_device || !from_device))) {
+        std::fprintf(stderr, "cuda_host: a copy of %zu bytes, kind %d, from %s to %s memory\n", size,
+                     static_cast<int>(kind), from_device ? "device" : "host",
+                     to_device ? "device" : "host");
+        return failed(cudaErrorInvalidValue);
+    }
+    if (!from_device && !wait && !inside(pinned, from, size)) { /* pageable: read at once */
+        std::vector<char> bytes(static_cast<const char *>(from), static_cast<const char *>(from) + size);
+        enqueue([to, bytes]() { std::memcpy(to, bytes.data(), bytes.size()); });
+        return cudaSuccess;
+    }
+    enqueue([=]() { std::memcpy(to, from, size); });
+    if (wait || (!to_device && !inside(pinned, to, size))) {
+        waits++;
+        flush();
+    }
+    return fault.empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
+}
+
+} /* namespace cuda_host */
+
+using cuda_host::failed;
+using cuda_host::guard;
+
+/* ---- errors ------------------------------------------------------------------------------------------- */
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
+    case cudaErrorLaunchFailure:
+        return cuda_host::fault.empty() ? "unspecified launch failure" : cuda_host::fault.c_str();
+    case cudaErrorNotSupported: return "operation not supported";
+    default: return "unknown error";
+    }
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaSuccess ? "cudaSuccess" : "cudaError";
+}
+
+cudaError_t cudaGetLastError()
+{
+    cudaError_t error = cuda_host::last_error;
+    if (cuda_host::fault.empty()) cuda_host::last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError()
+{
+    return cuda_host::last_error;
+}
+
+/* ---- the device ---------------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    CALL(cudaErrorNoDevice);
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    CALL(cudaErrorInvalidDevice);
+    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    CALL(cudaErrorUnknown);
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
+{
+    CALL(cudaErrorInvalidDevice);
+    if (device != 0) return failed(cudaErrorInvalidDevice);
+    std::memset(p, 0, sizeof *p);
+    std::snprintf(p->name, sizeof p->name, "host shim");
+    p->totalGlobalMem = cuda_host::total;
+    p->sharedMemPerBlock = cuda_host::STATIC_SHARED;
+    p->sharedMemPerBlockOptin = cuda_host::MOST_SHARED;
+    p->major = 9;
+    p->multiProcessorCount = 4;
+    p->warpSize = 32;
+    p->maxThreadsPerBlock = 1024;
+    p->l2CacheSize = 1 << 20;
+    p->memoryPoolsSupported = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    CALL(cudaErrorInvalidDevice);
+    if (device != 0) return failed(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = cuda_host::STATIC_SHARED; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_host::MOST_SHARED; break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrMultiProcessorCount: *value = 4; break;
+    case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
+    default: return failed(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    CALL(cudaErrorUnknown);
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    CALL(cudaErrorUnknown);
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+/* ---- streams and events ------------------------------------------------------------------------------- */
+
+static cudaError_t flushed()
+{
+    cuda_host::waits++;
+    cuda_host::flush();
+    return cuda_host::fault.empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
+}
+
+cudaError_t cudaDeviceSynchronize()
+{
+    CALL(cudaErrorUnknown);
+    return flushed();
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    CALL(cudaErrorMemoryAllocation);
+    (void)flags;
+    *stream = new cuda_host_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    CALL(cudaErrorInvalidValue);
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    CALL(cudaErrorUnknown);
+    (void)stream;
+    return flushed();
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    CALL(cudaErrorUnknown);
+    (void)stream;
+    return cuda_host::queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)stream;
+    (void)event;
+    (void)flags; /* one queue: already in order */
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user)
+{
+    CALL(cudaErrorUnknown);
+    (void)stream;
+    cuda_host::enqueue([=]() { function(user); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    CALL(cudaErrorMemoryAllocation);
+    (void)flags;
+    *event = new cuda_host_event();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    CALL(cudaErrorInvalidValue);
+    cuda_host::flush();
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)stream;
+    event->recorded = true;
+    event->done = false;
+    cuda_host::enqueue([=]() { event->done = true; });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    CALL(cudaErrorInvalidValue);
+    return !event->recorded || event->done ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    CALL(cudaErrorInvalidValue);
+    return event->recorded && !event->done ? flushed() : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)start;
+    (void)end;
+    *ms = 0;
+    return cudaSuccess;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaMalloc(void **block, size_t size)
+{
+    CALL(cudaErrorMemoryAllocation);
+    return cuda_host::take(block, size);
+}
+
+cudaError_t cudaFree(void *block)
+{
+    CALL(cudaErrorInvalidValue);
+    cuda_host::flush();
+    cudaError_t error = cuda_host::give(block);
+    cuda_host::flush();
+    return error;
+}
+
+cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
+{
+    CALL(cudaErrorMemoryAllocation);
+    (void)stream;
+    return cuda_host::take(block, size);
+}
+
+cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)stream;
+    return cuda_host::give(block);
+}
+
+cudaError_t cudaHostAlloc(void **block, size_t size, unsigned flags)
+{
+    CALL(cudaErrorMemoryAllocation);
+    (void)flags;
+    if (posix_memalign(block, 4096, size ? size : 1) != 0) return failed(cudaErrorMemoryAllocation);
+    cuda_host::pinned[static_cast<char *>(*block)] = size;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **block, size_t size)
+{
+    return cudaHostAlloc(block, size, cudaHostAllocDefault);
+}
+
+cudaError_t cudaFreeHost(void *block)
+{
+    CALL(cudaErrorInvalidValue);
+    cuda_host::flush();
+    if (block && cuda_host::pinned.erase(static_cast<char *>(block)) == 0) {
+        return failed(cudaErrorInvalidValue);
+    }
+    std::free(block);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
+{
+    CALL(cudaErrorUnknown);
+    *total = cuda_host::total;
+    *free = cuda_host::total - cuda_host::pool.used;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+    CALL(cudaErrorInvalidDevice);
+    if (device != 0) return failed(cudaErrorInvalidDevice);
+    *pool = &cuda_host::pool;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value)
+{
+    CALL(cudaErrorInvalidValue);
+    uint64_t v = *static_cast<uint64_t *>(value);
+
+    switch (attribute) {
+    case cudaMemPoolAttrReleaseThreshold: pool->threshold = v; break;
+    case cudaMemPoolAttrUsedMemHigh: /* only 0 may be set: from now on */
+        if (v != 0) return failed(cudaErrorInvalidValue);
+        pool->used_high = pool->used;
+        break;
+    case cudaMemPoolAttrReservedMemHigh:
+        if (v != 0) return failed(cudaErrorInvalidValue);
+        pool->reserved_high = pool->reserved;
+        break;
+    default: return failed(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value)
+{
+    CALL(cudaErrorInvalidValue);
+    uint64_t *v = static_cast<uint64_t *>(value);
+
+    switch (attribute) {
+    case cudaMemPoolAttrReleaseThreshold: *v = pool->threshold; break;
+    case cudaMemPoolAttrReservedMemCurrent: *v = pool->reserved; break;
+    case cudaMemPoolAttrReservedMemHigh: *v = pool->reserved_high; break;
+    case cudaMemPoolAttrUsedMemCurrent: *v = pool->used; break;
+    case cudaMemPoolAttrUsedMemHigh: *v = pool->used_high; break;
+    default: return failed(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
+{
+    CALL(cudaErrorInvalidValue);
+    if (pool->reserved > keep) pool->reserved = pool->used > keep ? pool->used : keep;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)
+{
+    CALL(cudaErrorInvalidValue);
+    return cuda_host::copy(to, from, size, kind, true);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)stream;
+    return cuda_host::copy(to, from, size, kind, false);
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t size)
+{
+    cudaError_t error = cudaMemsetAsync(to, value, size, nullptr);
+    return error == cudaSuccess ? cudaDeviceSynchronize() : error;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream)
+{
+    CALL(cudaErrorInvalidValue);
+    (void)stream;
+    if (size == 0) return cudaSuccess;
+    if (!cuda_host::inside(cuda_host::blocks, to, size)) return failed(cudaErrorInvalidValue);
+    cuda_host::enqueue([=]() { std::memset(to, value, size); });
+    return cudaSuccess;
+}
+
+/* ---- for tests -------------------------------------------------------------------------------------------- */
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED long long cuda_host_calls(void)
+{
+    return cuda_host::calls;
+}
+
+EXPORTED void cuda_host_fail(long long n)
+{
+    guard hold(cuda_host::lock);
+    cuda_host::settings();
+    cuda_host::fail_at = n > 0 ? cuda_host::calls + n : 0;
+}
+
+EXPORTED void cuda_host_memory(size_t bytes)
+{
+    guard hold(cuda_host::lock);
+    cuda_host::settings();
+    cuda_host::total = bytes;
+}
+
+EXPORTED long long cuda_host_blocks(void)
+{
+    guard hold(cuda_host::lock);
+    return static_cast<long long>(cuda_host::blocks.size());
+}
+
+EXPORTED long long cuda_host_launches(void)
+{
+    return cuda_host::launches;
+}
+
+EXPORTED long long cuda_host_waits(void)
+{
+    return cuda_host::waits;
+}
+
+EXPORTED void cuda_host_fault(const char *text)
+{
+    guard hold(cuda_host::lock);
+    cuda_host::set_fault(text);
+}

@@ -1,0 +1,42 @@
+/*
+ * cuda_shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h). On a real GPU
+ * they are not there: shim() is false, and tests that need them do nothing.
+ */
+#ifndef TENON_TESTS_CUDA_SHIM_H
+#define TENON_TESTS_CUDA_SHIM_H
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "common.h"
+
+static struct {
+    long long (*calls)(void), (*blocks)(void), (*waits)(void), (*launches)(void);
+    void (*fail_call)(long long n);
+    void (*memory)(size_t bytes);
+    void (*fault)(const char *text);
+} host;
+
+/* The function of the module behind TN_CUDA_MODULE; false: it has none of that name. */
+static inline bool module_function(const char *name, void *to)
+{
+    const char *path = getenv("TN_CUDA_MODULE");
+    void *module = path && tn_cuda_available() ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void *symbol = module ? dlsym(module, name) : NULL;
+    memcpy(to, &symbol, sizeof symbol);
+    if (module) dlclose(module); /* the library holds it */
+    return symbol != NULL;
+}
+
+static inline bool shim(void)
+{
+    return module_function("cuda_host_calls", &host.calls) &&
+           module_function("cuda_host_blocks", &host.blocks) &&
+           module_function("cuda_host_waits", &host.waits) &&
+           module_function("cuda_host_launches", &host.launches) &&
+           module_function("cuda_host_fail", &host.fail_call) &&
+           module_function("cuda_host_memory", &host.memory) &&
+           module_function("cuda_host_fault", &host.fault);
+}
+
+#endif

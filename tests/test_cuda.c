@@ -1,0 +1,317 @@
+/*
+ * test_cuda.c - the CUDA backend as a device: its table, properties, memory, copies, threads, and what
+ * happens when calls fail.
+ *
+ * Seen to fail: a slot left out of module.cu; in device.cu an upload straight from the caller's memory
+ * (the shim's host memory was not page-locked, then page-locked and late), no retry after the pool was
+ * trimmed, the first message of a lost device overwritten, TN_TRY left out before the second copy of a
+ * download; in optim.cu a table uploaded after the first of two launches.
+ */
+#include <pthread.h>
+#include <stddef.h>
+
+#include "cuda/module.h"
+#include "cuda_shim.h"
+#include "tensor/internal.h"
+
+/* ---- the table ------------------------------------------------------------------------------------ */
+
+static void assert_full(const tni_backend *backend)
+{
+    ck_assert_msg(backend != NULL, "%s", tn_error());
+    for (size_t at = offsetof(tni_backend, alloc); at < sizeof *backend; at += sizeof(void *)) {
+        void *slot;
+        memcpy(&slot, (const char *)backend + at, sizeof slot);
+        ck_assert_msg(slot != NULL, "%s: slot %zu is empty", backend->name,
+                      (at - offsetof(tni_backend, alloc)) / sizeof slot);
+    }
+}
+
+START_TEST(every_slot_is_filled)
+{
+    assert_full(tni_backend_for(tn_cpu()));
+    assert_full(tni_backend_for(tn_cuda(0)));
+}
+END_TEST
+
+START_TEST(another_build_is_refused)
+{
+    tni_cuda_open open;
+    char why[256];
+    if (!module_function(TNI_CUDA_SYMBOL, &open)) return;
+    ck_assert(open(&(tni_host){ .fail = tni_error }, "0.0.0 other", why, sizeof why) == NULL);
+    ck_assert_msg(strstr(why, "0.0.0 other") && strstr(why, TNI_BUILD_ID), "%s", why);
+}
+END_TEST
+
+START_TEST(properties)
+{
+    tn_cuda_properties p;
+    ck_assert_int_ge(tn_cuda_device_count(), 1);
+    assert_ok(tn_cuda_get_properties(0, &p));
+    ck_assert(p.name[0] && p.memory > 0 && p.major >= 8 && p.multiprocessors > 0);
+    assert_fails(tn_cuda_get_properties(99, &p), TN_E_DEVICE, "device 99: want 0..");
+    assert_fails(tn_cuda_get_properties(0, NULL), TN_E_INVALID, "properties");
+    assert_null(tn_empty_as(TN_SHAPE(2), TN_F32, tn_cuda(1)), TN_E_DEVICE, "CUDA_VISIBLE_DEVICES");
+    assert_ok(tn_allow_tf32(true));
+    assert_ok(tn_allow_tf32(false));
+    assert_ok(tn_cuda_synchronize());
+}
+END_TEST
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+START_TEST(memory_is_counted)
+{
+    tn_cuda_memory_stats before = tn_cuda_memory();
+    tn_scope scope = tn_scope_begin();
+    assert_made(tn_empty_as(TN_SHAPE(1000), TN_F32, tn_cuda(0)));
+    tn_cuda_memory_stats now = tn_cuda_memory();
+    ck_assert_int_eq(now.in_use - before.in_use, 4000);
+    ck_assert_int_eq(now.allocations - before.allocations, 1);
+    assert_made(tn_empty_as(TN_SHAPE(0), TN_F32, tn_cuda(0)));
+    ck_assert(now.total > 0 && now.free <= now.total && now.reserved >= now.in_use);
+    tn_scope_end(scope);
+    now = tn_cuda_memory();
+    ck_assert_int_eq(now.in_use, before.in_use);
+    ck_assert_int_ge(now.peak_in_use, before.in_use + 4000);
+    tn_cuda_memory_reset_peak();
+    tn_cuda_memory_trim();
+    now = tn_cuda_memory();
+    ck_assert_int_eq(now.peak_in_use, now.in_use);
+}
+END_TEST
+
+START_TEST(out_of_memory_says_sizes)
+{
+    if (!shim()) return;
+    tn_tensor *small = tn_full_as(TN_SHAPE(10), 3, TN_F32, tn_cuda(0));
+    assert_made(small);
+    host.memory((size_t)1 << 20);
+    assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM,
+                "4194304 bytes were wanted");
+    assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM, "of 1048576 are free");
+    assert_values(tn_add_scalar(small, 1), 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4);
+    host.memory((size_t)1 << 30);
+    assert_made(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)));
+    host.fail_call(1); /* the pool is trimmed, and it is tried again */
+    assert_made(tn_empty_as(TN_SHAPE(100), TN_F32, tn_cuda(0)));
+}
+END_TEST
+
+/* ---- copies ------------------------------------------------------------------------------------------ */
+
+START_TEST(an_upload_reads_at_once)
+{
+    static const int64_t sizes[] = { 1, 255, 65536, 1 << 20, 5000001 };
+    int64_t n = sizes[_i];
+    tn_tensor *t = tn_empty_as(TN_SHAPE(n), TN_I32, tn_cuda(0));
+    int32_t *v = malloc((size_t)n * sizeof *v), *back = malloc((size_t)n * sizeof *v);
+    for (int round = 0; round < 3; round++) {
+        for (int64_t i = 0; i < n; i++) v[i] = (int32_t)(i * 7 + round);
+        assert_ok(tn_copy_in(t, v, (size_t)n * sizeof *v, TN_I32));
+        memset(v, 0x55, (size_t)n * sizeof *v);
+    }
+    assert_ok(tn_copy_out(t, back, (size_t)n * sizeof *v, TN_I32));
+    for (int64_t i = 0; i < n; i++) ck_assert_int_eq(back[i], (int32_t)(i * 7 + 2));
+    free(v);
+    free(back);
+}
+END_TEST
+
+/* Many small uploads, more than page-locked memory holds, before anybody waits. */
+START_TEST(many_small_uploads)
+{
+    enum { N = 3000 };
+    tn_tensor *t[8];
+    float v[1024];
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 1024; k++) v[k] = (float)(i + k);
+        if (i < 8) t[i] = tn_empty_as(TN_SHAPE(1024), TN_F32, tn_cuda(0));
+        assert_ok(tn_copy_in(t[i % 8], v, sizeof v, TN_F32));
+    }
+    for (int i = N - 8; i < N; i++)
+        for (int64_t k = 0; k < 1024; k += 341)
+            ck_assert_double_eq(tn_at(t[i % 8], &k), (double)(i + k));
+}
+END_TEST
+
+START_TEST(values_read_as_on_the_cpu)
+{
+    tn_tensor *x = random_as(TN_SHAPE(5, 7), -2, 2, 4, TN_F32);
+    tn_tensor *y = tn_to(x, tn_cuda(0));
+    char a[2048], b[2048];
+    ck_assert(tn_hash(x) == tn_hash(y));
+    ck_assert(tn_hash(tn_transpose(x, 0, 1)) == tn_hash(tn_transpose(y, 0, 1)));
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 3, 4 }), tn_at(y, (int64_t[]){ 3, 4 }));
+    ck_assert(tn_max_abs_diff(tn_to(tn_transpose(y, 0, 1), tn_cpu()), tn_transpose(x, 0, 1)) == 0);
+    ck_assert(tn_format(x, a, sizeof a) > 0 && tn_format(y, b, sizeof b) > 0);
+    ck_assert(strncmp(a, b, strlen(a)) == 0 && strstr(b, "cuda"));
+    assert_null((void *)(uintptr_t)tn_data(y), TN_E_DEVICE, "on a GPU");
+    assert_null(tn_add(x, y), TN_E_DEVICE, "tn_add");
+}
+END_TEST
+
+static void *compute(void *user)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = tn_full_as(TN_SHAPE(33, 33), 1, TN_F32, tn_cuda(0));
+    double *sum = user;
+    for (int i = 0; i < 50; i++) {
+        tn_scope step = tn_scope_begin();
+        tn_tensor *y = tn_add_scalar(tn_matmul(x, x), i);
+        *sum += tn_item(tn_sum(y, NULL, 0, false));
+        tn_scope_end(step);
+    }
+    tn_scope_end(scope);
+    return NULL;
+}
+
+START_TEST(threads)
+{
+    pthread_t thread[4];
+    double sum[4] = { 0 };
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, compute, &sum[i]), 0);
+    for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < 4; i++) ck_assert_double_eq(sum[i], 33. * 33 * (33 * 50 + 49 * 25));
+}
+END_TEST
+
+/* ---- failures ------------------------------------------------------------------------------------------ */
+
+/* Embedding, dropout, norm, attention's products, convolution, a loss, Adam: one step. */
+typedef struct net {
+    tn_module *model;
+    tn_optim *optimizer;
+    tn_tensor *x, *y;
+} net;
+
+static net net_new(void)
+{
+    net n;
+    tn_manual_seed(3);
+    n.model = tn_sequential(tn_embedding_new(11, 8, (tn_embedding_options){ 0 }),
+                            tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 }),
+                            tn_dropout_new(0.2), tn_linear_new(8, 16, (tn_linear_options){ 0 }),
+                            tn_gelu_new(), tn_linear_new(16, 11, (tn_linear_options){ 0 }));
+    assert_made(n.model);
+    assert_ok(tn_module_to(n.model, tn_cuda(0)));
+    n.optimizer = tn_adamw(tn_parameters(n.model), (tn_adamw_options){ .lr = 1e-2 });
+    assert_made(n.optimizer);
+    n.x = tn_to(tn_randint(0, 11, TN_SHAPE(6)), tn_cuda(0));
+    n.y = tn_to(tn_randint(0, 11, TN_SHAPE(6)), tn_cuda(0));
+    return n;
+}
+
+static void net_free(net *n)
+{
+    tn_optim_free(n->optimizer);
+    tn_module_drop(n->model);
+}
+
+/* The parameters, in order. */
+static uint64_t bits_of(tn_module *m)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_list *list = tn_parameters(m);
+    uint64_t hash = 0;
+    for (int i = 0; i < list->n; i++) hash = hash * 31 + tn_hash(list->entry[i].tensor);
+    tn_scope_end(scope);
+    return hash;
+}
+
+static tn_status step_of(net *n, double *loss)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = TN_OK;
+    tn_manual_seed(5); /* the same mask at every try */
+    tn_tensor *l = tn_cross_entropy(tn_forward(n->model, n->x), n->y);
+    if (!l) status = tn_error_status();
+    if (status == TN_OK) status = tn_optim_zero_grad(n->optimizer);
+    if (status == TN_OK) status = tn_backward(l);
+    if (status == TN_OK) status = tn_optim_step(n->optimizer);
+    tn_error_clear();
+    if (status == TN_OK) {
+        *loss = tn_item(l);
+        if (isnan(*loss)) status = tn_error_status();
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+/* Every call of the runtime and of cuBLAS in a step fails once: the step says so, and either nothing
+ * changed and the next try gives what it would have given, or (the very last calls, which only read the
+ * loss or give memory back) all was done. */
+START_TEST(every_call_may_fail)
+{
+    double wanted, loss = 0;
+    if (!shim()) return;
+    net n = net_new();
+    uint64_t before = bits_of(n.model);
+    assert_ok(step_of(&n, &wanted));
+    uint64_t after = bits_of(n.model);
+    net_free(&n);
+    int failed = 0;
+    long long k = 1;
+    for (;; k++) {
+        n = net_new();
+        ck_assert(bits_of(n.model) == before);
+        long long calls = host.calls();
+        host.fail_call(k);
+        tn_status status = step_of(&n, &loss);
+        long long made = host.calls() - calls;
+        host.fail_call(0);
+        tn_error_clear();
+        uint64_t now = bits_of(n.model);
+        ck_assert_msg(now == before || now == after, "call %lld: half a step", k);
+        ck_assert_msg(status != TN_OK || now == after, "call %lld: no error, and no step", k);
+        if (status == TN_OK) ck_assert_msg(loss == wanted, "call %lld: loss %g", k, loss);
+        failed += status != TN_OK;
+        if (now == before) {
+            assert_ok(step_of(&n, &loss));
+            ck_assert_msg(bits_of(n.model) == after && loss == wanted, "call %lld: the next try", k);
+        }
+        net_free(&n);
+        if (made < k) break;
+    }
+    ck_assert_msg(k > 50 && failed > 30, "%d of %lld calls failed a step", failed, k);
+}
+END_TEST
+
+/* Last: the process is lost for the device. */
+START_TEST(a_lost_device_stays_lost)
+{
+    if (!shim()) return;
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0));
+    assert_made(x);
+    host.fault("kernel burnt, block (0,0,0)");
+    assert_fails(tn_cuda_synchronize(), TN_E_BACKEND, "kernel burnt");
+    host.fault("something else");
+    assert_null(tn_add(x, x), TN_E_BACKEND, "kernel burnt");
+    ck_assert(isnan(tn_item(tn_select(x, 0, 0))));
+    assert_error(TN_E_BACKEND, "kernel burnt");
+    assert_null(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)), TN_E_BACKEND, "kernel burnt");
+    assert_values(tn_add_scalar(tn_ones(TN_SHAPE(2)), 1), 0, 2, 2); /* the CPU goes on */
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("cuda");
+    TCase *t = test_case(suite, "device");
+    tcase_add_test(t, every_slot_is_filled);
+    tcase_add_test(t, another_build_is_refused);
+    tcase_add_test(t, properties);
+    t = test_case(suite, "memory");
+    tcase_add_test(t, memory_is_counted);
+    tcase_add_test(t, out_of_memory_says_sizes);
+    t = test_case(suite, "copies");
+    tcase_add_loop_test(t, an_upload_reads_at_once, 0, 5);
+    tcase_add_test(t, many_small_uploads);
+    tcase_add_test(t, values_read_as_on_the_cpu);
+    tcase_add_test(t, threads);
+    t = test_case(suite, "failures");
+    tcase_add_test(t, every_call_may_fail);
+    tcase_add_test(t, a_lost_device_stays_lost);
+    return suite;
+}

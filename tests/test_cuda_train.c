@@ -1,0 +1,355 @@
+/*
+ * test_cuda_train.c - training with the CUDA device: both models of the examples and every optimizer
+ * beside the CPU, moving, files, random numbers; a step waits for nothing, leaves nothing behind, and
+ * gives the same bits however threads are ordered.
+ *
+ * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in the
+ * upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
+ */
+#include "cuda_shim.h"
+#include "files.h"
+#include "models.h"
+
+/* ---- beside the CPU ---------------------------------------------------------------------------------- */
+
+/* Parameters and buffers of two modules. */
+static void assert_same_state(tn_module *gpu, tn_module *cpu, double rtol, double atol)
+{
+    tn_list *a = tn_state_dict(gpu, NULL);
+    tn_list *e = tn_state_dict(cpu, NULL);
+    ck_assert(a && e && a->n == e->n);
+    for (int i = 0; i < a->n; i++) {
+        const char *text = difference(a->entry[i].tensor, e->entry[i].tensor, rtol, atol);
+        ck_assert_msg(!text, "%s: %s", a->entry[i].name, text);
+        ck_assert_int_eq(tn_device_of(a->entry[i].tensor).type, TN_CUDA);
+    }
+}
+
+static tn_module *copy_on_gpu(tn_module *cpu)
+{
+    tn_module *gpu = tn_module_clone(cpu);
+    assert_made(gpu);
+    assert_ok(tn_module_to(gpu, tn_cuda(0)));
+    return gpu;
+}
+
+static void train_both(tn_module *cpu, bool images, tn_dtype dtype, int steps)
+{
+    double bound = dtype == TN_F64 ? 1e-10 : 1e-4;
+    assert_made(cpu);
+    assert_ok(tn_module_to_dtype(cpu, dtype));
+    tn_module *gpu = copy_on_gpu(cpu);
+    tn_sgd_options o = { .lr = 0.05, .momentum = 0.9 };
+    tn_optim *on_cpu = tn_sgd(tn_parameters(cpu), o);
+    tn_optim *on_gpu = tn_sgd(tn_parameters(gpu), o);
+    for (int step = 0; step < steps; step++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *x, *y;
+        if (images) synthetic_images(step, dtype, &x, &y);
+        else random_text(3, &x, &y);
+        double e = train_step(cpu, on_cpu, x, y);
+        double a = train_step(gpu, on_gpu, tn_to(x, tn_cuda(0)), tn_to(y, tn_cuda(0)));
+        ck_assert_msg(fabs(a - e) <= bound * fabs(e), "step %d: loss %.12g, not %.12g", step, a, e);
+        tn_scope_end(scope);
+    }
+    assert_same_state(gpu, cpu, bound, bound);
+    tn_optim_free(on_cpu);
+    tn_optim_free(on_gpu);
+    tn_module_drop(cpu);
+    tn_module_drop(gpu);
+}
+
+START_TEST(transformer)
+{
+    train_both(transformer_new(), false, _i ? TN_F64 : TN_F32, 4);
+}
+END_TEST
+
+START_TEST(cnn)
+{
+    train_both(cnn_new(), true, _i ? TN_F64 : TN_F32, 2);
+}
+END_TEST
+
+/* ---- optimizers ------------------------------------------------------------------------------------------ */
+
+static tn_optim *optimizer_of(int i, const tn_list *p)
+{
+    static const tn_sgd_options sgd[] = {
+        { .lr = 0.1 },
+        { .lr = 0.1, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.01 },
+        { .lr = 0.1, .momentum = 0.9, .nesterov = true },
+        { .lr = 0.1, .maximize = true },
+    };
+    static const tn_adam_options adam[] = {
+        { .lr = 0.01 },
+        { .lr = 0.01, .weight_decay = 0.1, .amsgrad = true },
+        { .lr = 0.01, .beta1 = 0, .beta2 = 0.9, .use_betas = true, .maximize = true },
+    };
+    static const tn_rmsprop_options rmsprop[] = {
+        { .lr = 0.01 },
+        { .lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .centered = true },
+        { .lr = 0.01, .maximize = true },
+    };
+    static const tn_adagrad_options adagrad[] = {
+        { .lr = 0.01 },
+        { .lr = 0.01, .lr_decay = 0.1, .weight_decay = 0.01, .initial_accumulator = 0.2 },
+        { .lr = 0.01, .maximize = true },
+    };
+    if (i < 4) return tn_sgd(p, sgd[i]);
+    if (i < 7) return tn_adam(p, adam[i - 4]);
+    if (i < 10) return tn_adamw(p, adam[i - 7]);
+    if (i < 13) return tn_rmsprop(p, rmsprop[i - 10]);
+    return tn_adagrad(p, adagrad[i - 13]);
+}
+enum { OPTIMIZERS = 16 };
+
+static tn_module *mlp(tn_dtype dtype)
+{
+    tn_module *m = tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_tanh_new(),
+                                 tn_linear_new(33, 5, (tn_linear_options){ 0 }));
+    assert_made(m);
+    assert_ok(tn_module_to_dtype(m, dtype));
+    return m;
+}
+
+/* A step with clipped gradients. */
+static void clipped_step(tn_module *m, tn_optim *optimizer, tn_tensor *x, double *norm)
+{
+    tn_tensor *loss = tn_mean(tn_square(tn_forward(m, x)), NULL, 0, false);
+    assert_ok(tn_optim_zero_grad(optimizer));
+    assert_ok(tn_backward(loss));
+    *norm = tn_clip_grad_norm(tn_parameters(m), 0.1, 2, true);
+    assert_ok(tn_optim_step(optimizer));
+}
+
+START_TEST(every_optimizer)
+{
+    for (int k = 0; k < 2; k++) {
+        tn_dtype dtype = k ? TN_F64 : TN_F32;
+        double bound = k ? 1e-11 : 1e-4;
+        tn_module *cpu = mlp(dtype);
+        tn_module *gpu = copy_on_gpu(cpu);
+        tn_optim *on_cpu = optimizer_of(_i, tn_parameters(cpu));
+        tn_optim *on_gpu = optimizer_of(_i, tn_parameters(gpu));
+        ck_assert(on_cpu && on_gpu);
+        for (int step = 0; step < 5; step++) {
+            tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, (uint64_t)step + 1, dtype);
+            double a, e;
+            clipped_step(cpu, on_cpu, x, &e);
+            clipped_step(gpu, on_gpu, tn_to(x, tn_cuda(0)), &a);
+            ck_assert_msg(fabs(a - e) <= bound * e, "norm %.12g, not %.12g", a, e);
+        }
+        assert_same_state(gpu, cpu, bound, bound);
+        /* to the CPU with its state, and on */
+        assert_ok(tn_module_to(gpu, tn_cpu()));
+        tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, 77, dtype);
+        double a, e;
+        clipped_step(cpu, on_cpu, x, &e);
+        clipped_step(gpu, on_gpu, x, &a);
+        assert_ok(tn_module_to(gpu, tn_cuda(0)));
+        assert_same_state(gpu, cpu, bound, bound);
+        tn_optim_free(on_cpu);
+        tn_optim_free(on_gpu);
+        tn_module_drop(cpu);
+        tn_module_drop(gpu);
+    }
+}
+END_TEST
+
+/* ---- moving, files, random numbers ------------------------------------------------------------------------- */
+
+START_TEST(there_and_back)
+{
+    tn_module *m = cnn_new();
+    assert_made(m);
+    uint64_t before = state_hash(m);
+    tn_tensor *weight = tn_get_parameter(m, "fc1.weight");
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    ck_assert(state_hash(m) == before && tn_device_of(weight).type == TN_CUDA);
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    assert_ok(tn_module_to_dtype(m, TN_F32));
+    assert_ok(tn_module_to(m, tn_cpu()));
+    ck_assert(state_hash(m) == before && tn_device_of(weight).type == TN_CPU);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(files)
+{
+    tn_module *m = cnn_new();
+    tn_module *other = cnn_new();
+    ck_assert(m && other);
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    uint64_t bits = state_hash(m);
+    ck_assert(state_hash(other) != bits);
+    assert_ok(tn_save(m, in_folder("a.safetensors")));
+    assert_ok(tn_load(other, in_folder("a.safetensors")));
+    ck_assert(state_hash(other) == bits);
+    tn_module *third = cnn_new();
+    assert_ok(tn_module_to(third, tn_cuda(0)));
+    assert_ok(tn_load(third, in_folder("a.safetensors")));
+    ck_assert(state_hash(third) == bits);
+    ck_assert_int_eq(tn_device_of(tn_get_parameter(third, "fc1.weight")).type, TN_CUDA);
+    tn_module_drop(m);
+    tn_module_drop(other);
+    tn_module_drop(third);
+}
+END_TEST
+
+static tn_module *with_dropout(void)
+{
+    tn_module *m = tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_dropout_new(0.3),
+                                 tn_linear_new(33, 5, (tn_linear_options){ 0 }));
+    assert_made(m);
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    return m;
+}
+
+static void steps(tn_module *m, tn_optim *optimizer, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        tn_scope scope = tn_scope_begin();
+        double norm;
+        tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, (uint64_t)i + 1, TN_F32);
+        clipped_step(m, optimizer, tn_to(x, tn_cuda(0)), &norm);
+        tn_scope_end(scope);
+    }
+}
+
+/* Six steps, and three steps, a checkpoint, another process' objects, three more: the same bits. */
+START_TEST(resume)
+{
+    tn_manual_seed(8);
+    tn_module *m = with_dropout();
+    tn_optim *opt = tn_adamw(tn_parameters(m), (tn_adamw_options){ .lr = 0.01 });
+    steps(m, opt, 0, 3);
+    tn_checkpoint c = { .model = m, .optimizer = opt, .step = 3 };
+    assert_ok(tn_checkpoint_save(&c, in_folder("c.safetensors")));
+    steps(m, opt, 3, 6);
+    uint64_t bits = state_hash(m);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+    tn_manual_seed(1);
+    m = with_dropout();
+    opt = tn_adamw(tn_parameters(m), (tn_adamw_options){ .lr = 0.5 });
+    c = (tn_checkpoint){ .model = m, .optimizer = opt };
+    assert_ok(tn_checkpoint_load(&c, in_folder("c.safetensors")));
+    steps(m, opt, (int)c.step, 6);
+    ck_assert(state_hash(m) == bits);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(masks_equal_the_cpus)
+{
+    for (int64_t n = 1; n < 3000; n = n * 3 + 1) {
+        tn_tensor *x = random_as(TN_SHAPE(n), 1, 2, 5, _i ? TN_F64 : TN_F32);
+        tn_manual_seed(31);
+        tn_tensor *a = tn_mul(tn_dropout(x, 0.4, true), tn_dropout(x, 0.7, true));
+        tn_manual_seed(31);
+        x = tn_to(x, tn_cuda(0));
+        tn_tensor *b = tn_mul(tn_dropout(x, 0.4, true), tn_dropout(x, 0.7, true));
+        ck_assert(tn_hash(a) == tn_hash(b));
+    }
+    /* values drawn into memory on the device are the CPU's too */
+    tn_tensor *a = tn_zeros(TN_SHAPE(100));
+    tn_tensor *b = tn_to(a, tn_cuda(0));
+    tn_manual_seed(31);
+    assert_ok(tn_uniform_(a, -1, 1));
+    tn_manual_seed(31);
+    assert_ok(tn_uniform_(b, -1, 1));
+    ck_assert(tn_hash(a) == tn_hash(b));
+}
+END_TEST
+
+/* ---- a step ------------------------------------------------------------------------------------------------- */
+
+static void plain_step(tn_module *m, tn_optim *optimizer, tn_tensor *x, tn_tensor *y)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *loss = tn_cross_entropy(tn_forward(m, x), y);
+    assert_ok(tn_optim_zero_grad(optimizer));
+    assert_ok(tn_backward(loss));
+    assert_ok(tn_optim_step(optimizer));
+    tn_scope_end(scope);
+}
+
+typedef struct run {
+    tn_module *model;
+    tn_optim *optimizer;
+    tn_tensor *x, *y;
+} run;
+
+static run run_new(bool images)
+{
+    run r;
+    tn_manual_seed(4);
+    r.model = images ? cnn_new() : transformer_new();
+    assert_made(r.model);
+    if (images) synthetic_images(0, TN_F32, &r.x, &r.y);
+    else random_text(2, &r.x, &r.y);
+    assert_ok(tn_module_to(r.model, tn_cuda(0)));
+    r.x = tn_to(r.x, tn_cuda(0));
+    r.y = tn_to(r.y, tn_cuda(0));
+    r.optimizer = tn_adamw(tn_parameters(r.model), (tn_adamw_options){ .lr = 1e-3 });
+    assert_made(r.optimizer);
+    return r;
+}
+
+static void run_free(run *r)
+{
+    tn_optim_free(r->optimizer);
+    tn_module_drop(r->model);
+}
+
+START_TEST(a_step_waits_for_nothing)
+{
+    if (!shim()) return;
+    run r = run_new(_i);
+    for (int i = 0; i < 2; i++) plain_step(r.model, r.optimizer, r.x, r.y);
+    long long waits = host.waits();
+    long long blocks = host.blocks();
+    tn_cuda_memory_stats memory = tn_cuda_memory();
+    for (int i = 0; i < 4; i++) plain_step(r.model, r.optimizer, r.x, r.y);
+    ck_assert_int_eq(host.waits() - waits, 0);
+    ck_assert_int_eq(host.blocks() - blocks, 0);
+    ck_assert_int_eq(tn_cuda_memory().in_use - memory.in_use, 0);
+    run_free(&r);
+}
+END_TEST
+
+/* Each time one launch later: where threads went first to last they go last to first. */
+START_TEST(the_same_bits)
+{
+    uint64_t bits = 0;
+    for (int round = 0; round < 4; round++) {
+        run r = run_new(_i);
+        for (int i = 0; i < round; i++) assert_made(tn_add_scalar(tn_to(tn_ones(TN_SHAPE(5)), tn_cuda(0)), 1));
+        for (int i = 0; i < 2; i++) plain_step(r.model, r.optimizer, r.x, r.y);
+        uint64_t now = state_hash(r.model);
+        if (round == 0) bits = now;
+        ck_assert_msg(now == bits, "round %d has other bits", round);
+        run_free(&r);
+    }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("cuda_train");
+    TCase *t = test_case(suite, "beside the CPU");
+    tcase_add_loop_test(t, transformer, 0, 2);
+    tcase_add_loop_test(t, cnn, 0, 2);
+    tcase_add_loop_test(t, every_optimizer, 0, OPTIMIZERS);
+    t = file_case(suite, "moving");
+    tcase_add_test(t, there_and_back);
+    tcase_add_test(t, files);
+    tcase_add_test(t, resume);
+    tcase_add_loop_test(t, masks_equal_the_cpus, 0, 2);
+    t = test_case(suite, "steps");
+    tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
+    tcase_add_loop_test(t, the_same_bits, 0, 2);
+    return suite;
+}
