@@ -914,7 +914,7 @@ START_TEST(what_the_readme_shows)
     batch b = { random_as(TN_SHAPE(16, 2), -1, 1, 1, TN_F32), tn_randint(0, 2, TN_SHAPE(16)) };
     explain(&m->base, opt, entropy, &b);
     ck_assert_int_eq(report.findings, 7);
-    FILE *file = fopen(GOLDEN_DIR "/../../README.md", "r");
+    FILE *file = fopen(golden_path("../../README.md"), "r");
     ck_assert_ptr_nonnull(file);
     read_file(file, readme, sizeof readme);
     ck_assert_msg(strstr(readme, report.text) != NULL, "the README lacks:\n%s", report.text);
