@@ -1,6 +1,6 @@
 /*
- * cross_entropy.cu - cross entropy with class indices over a dense [n, c, d] array of logits, row by
- * row, and its gradient. A row is the c logits of one (i, k); lse = log sum exp of it.
+ * cross_entropy.cu - cross entropy with class indices over a dense [n, c, d] array of logits, row
+ * by row, and its gradient. A row is the c logits of one (i, k); lse = log sum exp of it.
  *
  * With class weights w (1 without) and smoothing e:
  *   row_loss = (1 - e) w[t] (lse - x[t]) + e / c sum_j w[j] (lse - x[j])
@@ -8,8 +8,8 @@
  *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
- * d = 1: a row is a warp's where it fits into its registers, else a block's. d > 1 (images): a row is
- * one thread's, so that the threads of a warp read neighbours of d.
+ * d = 1: a row is a warp's where it fits into its registers, else a block's. d > 1 (images): a row
+ * is one thread's, so that the threads of a warp read neighbours of d.
  */
 #include "cuda/fault.h"
 #include "cuda/online.h"
@@ -120,7 +120,7 @@ template <typename R> static __global__ void cross_entropy_columns(ce_job<R> job
     }
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------- */
 
 /* Of a row: dx[j] = scale p[j] - b w[j], less a where j = t; zeros, not NaN, where the row is left
  * out, whatever stands in it. */
@@ -198,7 +198,7 @@ template <typename R> static __global__ void cross_entropy_grad_columns(ce_job<R
     }
 }
 
-/* ---- the two slots --------------------------------------------------------------------------------- */
+/* ---- the two slots --------------------------------------------------------------------------- */
 
 template <typename R>
 static ce_job<R> ce_job_of(const tni_array *lse, const tni_array *x, const tni_array *target,

@@ -241,7 +241,8 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
 
 void tni_cuda_return(void *block)
 {
-    if (block && !lost) tni_cuda_check(cudaFreeAsync(block, tni_cuda_stream), "cudaFreeAsync");
+    cudaError_t error = block ? cudaFreeAsync(block, tni_cuda_stream) : cudaSuccess;
+    if (!lost) tni_cuda_check(error, "cudaFreeAsync");
 }
 
 tn_status tni_cuda_alloc(size_t nbytes, void **block)

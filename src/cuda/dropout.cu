@@ -1,9 +1,9 @@
 /*
  * dropout.cu - y = x m, m = 1 / (1 - p) where the element's uniform number is at least p, else 0.
  *
- * Element i uses word i % 4 of Philox counter offset + i / 4, so a thread takes the four elements of a
- * counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it again.
- * The product keeps inf * 0 = NaN.
+ * Element i uses word i % 4 of Philox counter offset + i / 4, so a thread takes the four elements
+ * of a counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it
+ * again. The product keeps inf * 0 = NaN.
  */
 #include "cuda/rows.h"
 #include "tensor/philox.h"
@@ -14,8 +14,8 @@ template <typename R> struct alignas(16) dropout_four {
 
 /* whole: x and y may be read and written sixteen bytes at a time. */
 template <typename R>
-static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, R scale, uint64_t seed,
-                        uint64_t offset, bool whole)
+static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, R scale,
+                               uint64_t seed, uint64_t offset, bool whole)
 {
     typedef dropout_four<R> four;
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;

@@ -34,7 +34,7 @@ static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t 
     }
 }
 
-/* Some kernel before this one met a bad index: what changes training's state must not be written. */
+/* A kernel before this one met a bad index: what changes training's state must not be written. */
 static __device__ inline bool fault_set(const tni_cuda_fault *f)
 {
     return static_cast<const volatile tni_cuda_fault *>(f)->set != 0;

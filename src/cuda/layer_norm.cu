@@ -6,8 +6,8 @@
  * dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016), section 3.
  *
  * A row of at most ROW_IN_WARP elements stays in the registers of one warp, a longer one is a
- * block's. The variance takes a second pass, about the mean. dw and db: pieces of rows, whose number
- * depends on the sizes and the device alone, are summed by a block each, and then in order.
+ * block's. The variance takes a second pass, about the mean. dw and db: pieces of rows, whose
+ * number depends on the sizes and the device alone, are summed by a block each, and then in order.
  */
 #include "cuda/rows.h"
 
@@ -120,7 +120,7 @@ tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const t
     return TN_OK;
 }
 
-/* ---- gradient: dx ----------------------------------------------------------------------------------- */
+/* ---- gradient: dx ---------------------------------------------------------------------------- */
 
 template <typename R> struct lng_job {
     R *dx, *dw, *db;
@@ -183,7 +183,7 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
     }
 }
 
-/* ---- gradient: dw, db ------------------------------------------------------------------------------- */
+/* ---- gradient: dw, db ------------------------------------------------------------------------ */
 
 enum { LN_ROWS = 8 }; /* a block: 32 columns by 8 rows at a time */
 

@@ -21,7 +21,7 @@ template <typename R> static __device__ __forceinline__ void online_raise(online
     }
 }
 
-/* Elements begin, begin + by, ... < c of a row with `stride` between neighbours, eight at a time. */
+/* Elements begin, begin + by, ... < c of a row, `stride` from neighbour to neighbour. */
 template <typename R>
 static __device__ __forceinline__ online_sum<R> online_row(const R *x, int64_t c, int64_t stride,
                                                            int64_t begin, int64_t by)

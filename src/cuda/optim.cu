@@ -3,8 +3,8 @@
  *
  * What differs between tensors and between steps (pointers, sizes, rates) lies in a block of device
  * memory that one asynchronous copy refreshes; the launch itself is the same in every step. The
- * tensors are cut into chunks of CHUNK elements, numbered through; a thread block finds its tensor by
- * the number of the tensor's first chunk. The formulas are those of optim_formulas.h. Nothing is
+ * tensors are cut into chunks of CHUNK elements, numbered through; a thread block finds its tensor
+ * by the number of the tensor's first chunk. The formulas are those of optim_formulas.h. Nothing is
  * written after a bad index anywhere before (fault.h).
  */
 #include <cstdlib>
@@ -41,7 +41,7 @@ typedef struct optim_head {
     bool maximize, flag; /* flag: Nesterov */
 } optim_head;
 
-/* ---- one element -------------------------------------------------------------------------------------- */
+/* ---- one element ----------------------------------------------------------------------------- */
 
 /* A tensor's scalars in R. */
 template <typename R> struct optim_rates {
@@ -69,9 +69,10 @@ static __device__ __forceinline__ optim_rates<R> rates_of(const tni_optim_scalar
     return r;
 }
 
-/* HAS: a bit per state that the tensor has. s0, s1, s2 are read and written only where it has them. */
+/* HAS: a bit per state that the tensor has: only those are read and written. */
 template <int KIND, int HAS, typename R>
-static __device__ __forceinline__ void update(const optim_rates<R> &r, R &p, R g, R &s0, R &s1, R &s2)
+static __device__ __forceinline__ void update(const optim_rates<R> &r, R &p, R g, R &s0, R &s1,
+                                              R &s2)
 {
     g = r.sign * g;
     if (r.wd != 0) g = g + r.wd * p; /* without decay an infinite parameter leaves g alone */
@@ -92,7 +93,7 @@ static __device__ __forceinline__ void update(const optim_rates<R> &r, R &p, R g
     }
 }
 
-/* ---- chunks -------------------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 template <typename R> struct alignas(16) optim_four {
     R v[4];
@@ -174,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- the block of a step -------------------------------------------------------------------------------- */
+/* ---- the block of a step --------------------------------------------------------------------- */
 
 /* One for all optimizers: a copy into it waits, on the device, for the launch that reads it. */
 static struct {
@@ -190,7 +191,8 @@ static tn_status make_room(size_t nbytes)
         step_block.host_size = 0;
         step_block.host = static_cast<optim_head *>(std::calloc(1, nbytes));
         if (!step_block.host)
-            return tni_cuda_host->fail(TN_E_NOMEM, "cuda: %zu bytes for an optimizer's step", nbytes);
+            return tni_cuda_host->fail(TN_E_NOMEM, "cuda: %zu bytes for an optimizer's step",
+                                       nbytes);
         step_block.host_size = nbytes;
     }
     if (step_block.device_size < nbytes) {

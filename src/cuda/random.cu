@@ -1,10 +1,10 @@
 /*
  * random.cu - many random numbers at once, by cuRAND's Philox 4x32-10.
  *
- * Seed and offset are set before every call, so the numbers depend on them alone and a checkpoint that
- * keeps them repeats what follows. The key differs from the one of the dropout masks. cuRAND's uniform
- * numbers lie in (0, 1]: 1 stands for 0. Its normal ones come in pairs (Box and Muller): of an odd
- * number the last is half a pair.
+ * Seed and offset are set before every call, so the numbers depend on them alone and a checkpoint
+ * that keeps them repeats what follows. The key differs from the one of the dropout masks.
+ * cuRAND's uniform numbers lie in (0, 1]: 1 stands for 0. Its normal ones come in pairs (Box and
+ * Muller): of an odd number the last is half a pair.
  */
 #include <curand.h>
 #include <mutex>

@@ -16,7 +16,7 @@ static __device__ __forceinline__ double row_exp(double x) { return tn_exp_f64(x
 static __device__ __forceinline__ float row_log(float x) { return tn_log_f32(x); }
 static __device__ __forceinline__ double row_log(double x) { return tn_log_f64(x); }
 
-/* ---- over a warp: every lane gets the result ---------------------------------------------------- */
+/* ---- over a warp: every lane gets the result ------------------------------------------------- */
 
 template <typename T> static __device__ __forceinline__ T warp_sum(T v)
 {
@@ -34,7 +34,7 @@ template <typename T> static __device__ __forceinline__ T warp_max(T v)
     return v;
 }
 
-/* ---- over a block of whole warps: every thread gets the result ---------------------------------- */
+/* ---- over a block of whole warps: every thread gets the result ------------------------------- */
 
 static __device__ __forceinline__ double block_sum(double v)
 {
@@ -60,8 +60,8 @@ template <typename R> static __device__ __forceinline__ R block_max(R v)
     return v;
 }
 
-/* This thread's share of a sum over j < n, f(j) each: in R over at most 64 of them, those in double,
- * so that a long row loses no more than a short one. */
+/* This thread's share of a sum over j < n, f(j) each: in R over at most 64 of them, those in
+ * double, so that a long row loses no more than a short one. */
 template <typename R, typename F>
 static __device__ __forceinline__ double thread_sum(int64_t n, const F &f)
 {
@@ -76,7 +76,7 @@ static __device__ __forceinline__ double thread_sum(int64_t n, const F &f)
     return total;
 }
 
-/* ---- how rows are spread over the device --------------------------------------------------------- */
+/* ---- how rows are spread over the device ----------------------------------------------------- */
 
 enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / 32, ROW_IN_WARP = 1024, ROW_BLOCK = 512 };
 
@@ -105,10 +105,11 @@ static inline unsigned row_grid(int64_t n, int64_t each)
         }                                                                                          \
     } while (0)
 
-/* ---- division by a number that a launch does not change ------------------------------------------ */
+/* ---- division by a number that a launch does not change -------------------------------------- */
 
 /* x / d for x < 2^31 as a product and a shift: m = floor(2^(31+l) / d) + 1, l = ceil(log2 d).
- * Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), section 4. */
+ * Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), section 4.
+ * */
 struct small_divisor {
     typedef uint32_t index;
     uint32_t d, m, shift;

@@ -10,7 +10,7 @@
 #include "cuda/online.h"
 #include "cuda/rows.h"
 
-/* ---- forward ------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 template <typename R, int K>
 static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log)
@@ -31,7 +31,7 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
         TN_UNROLL for (int k = 0; k < K; k++)
         {
             bool there = lane + 32 * k < c;
-            v[k] -= top; /* two subtractions for the logarithm: top may be much larger than either */
+            v[k] -= top; /* the logarithm needs two subtractions: top may be much larger */
             R e = there ? row_exp(v[k]) : 0;
             sum += e;
             if (!log) v[k] = e;
@@ -83,7 +83,7 @@ tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log)
     return TN_OK;
 }
 
-/* ---- gradient: dx = y (dy - sum dy y); of the logarithm: dx = dy - exp(y) sum dy ------------------ */
+/* ---- gradient: dx = y (dy - sum dy y); of the logarithm: dx = dy - exp(y) sum dy ------------- */
 
 template <typename R>
 static __device__ __forceinline__ R softmax_slope(R y, R dy, R sum, bool log)
@@ -115,7 +115,8 @@ static __global__ void softmax_grad_warp(R *dx, const R *dy, const R *y, int64_t
 }
 
 template <typename R>
-static __global__ void softmax_grad_block(R *dx, const R *dy, const R *y, int64_t n, int64_t c, bool log)
+static __global__ void softmax_grad_block(R *dx, const R *dy, const R *y, int64_t n, int64_t c,
+                                          bool log)
 {
     for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
         const R *v = y + i * c, *g = dy + i * c;
@@ -127,7 +128,8 @@ static __global__ void softmax_grad_block(R *dx, const R *dy, const R *y, int64_
 }
 
 template <typename R>
-static tn_status softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y, bool log)
+static tn_status softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
+                              bool log)
 {
     int64_t n = y->size[0], c = y->size[1];
     R *to = static_cast<R *>(dx->data);

@@ -2,9 +2,9 @@
  * sort.h - the words of an array in increasing order of some of their bits: how additions at equal
  * indices are brought together, in the order of the index and without atomic additions of floats.
  *
- * Radix sort from the low digit up, RADIX values of a digit at a time; every pass is stable. A block
- * owns a stretch of the array: sort_count leaves how often each digit occurs in it, sort_pass knows
- * from that where each digit of its stretch begins and moves the words.
+ * Radix sort from the low digit up, RADIX values of a digit at a time; every pass is stable. A
+ * block owns a stretch of the array: sort_count leaves how often each digit occurs in it,
+ * sort_pass knows from that where each digit of its stretch begins and moves the words.
  * Source: Knuth, The Art of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw,
  * High performance and scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
  */
@@ -70,7 +70,7 @@ static __global__ void sort_pass(uint64_t *to, const uint64_t *word, const uint6
                                  sort_plan plan, int shift)
 {
     __shared__ unsigned long long next[RADIX]; /* where the next word of a digit goes */
-    __shared__ unsigned here[RADIX / 32][RADIX]; /* of a digit in a warp, and then: in those before */
+    __shared__ unsigned here[RADIX / 32][RADIX]; /* of a digit in a warp; then in those before */
     int digit = threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t all = 0, mine = 0;
     for (unsigned b = 0; b < gridDim.x; b++) {

@@ -54,8 +54,8 @@ static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
     return (double)single;
 }
 
-/* The norms go to cells (one per entry, where the first gradient lives) and from there to host in one
- * copy; those that cells does not take are read one by one. */
+/* The norms go to cells (one per entry, where the first gradient lives) and from there to host in
+ * one copy; those that cells does not take are read one by one. */
 static tn_status add_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host,
                            double *total)
 {

@@ -539,11 +539,15 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
     return cuda_host::take(block, size);
 }
 
+/* A call that fails, because it was asked to or because the device is lost, frees all the same: else a
+ * leak would be seen that is not the caller's. */
 cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
 {
-    CALL(cudaErrorInvalidValue);
+    guard hold(cuda_host::lock);
+    bool fails = cuda_host::fails(__func__);
+    cudaError_t error = cuda_host::give(block);
     (void)stream;
-    return cuda_host::give(block);
+    return fails ? failed(cudaErrorInvalidValue) : error;
 }
 
 cudaError_t cudaHostAlloc(void **block, size_t size, unsigned flags)

@@ -1,0 +1,307 @@
+/*
+ * index_add.cu - adding at indices: scatter_add, take_add.
+ *
+ * Every element receives its addends in the order of the index, as on the CPU, so the bits are
+ * always the same. Where there is enough to do beside the indexed axis, a thread walks the index;
+ * else the indices are sorted (sort.h), and one thread, or row of threads, adds what belongs to
+ * one target. Every index is looked at first: after a bad one nothing is changed.
+ */
+#include "cuda/ids.h"
+#include "cuda/sort.h"
+
+/* ---- sorted indices -------------------------------------------------------------------------- */
+
+/* A word: a target's number, and below it, in position_bits, which addend it receives. Targets from
+ * `none` on receive nothing. */
+typedef struct sorted_ids {
+    uint64_t *word, *block;
+    int64_t n, none;
+    int position_bits;
+} sorted_ids;
+
+enum { FEW_IDS = 32 }; /* not worth sorting */
+
+static int bits_of(uint64_t largest)
+{
+    int bits = 0;
+    while (bits < 64 && largest >> bits) bits++;
+    return bits;
+}
+
+/* Whether a word holds n positions and targets 0..none. */
+static bool words_suffice(int64_t n, int64_t none)
+{
+    return none >= 0 &&
+           bits_of(static_cast<uint64_t>(n)) + bits_of(static_cast<uint64_t>(none)) <= 64;
+}
+
+/* Memory for n words: two arrays and a sort's scratch. s->word is to be filled, then sorted. */
+static tn_status sorted_open(sorted_ids *s, int64_t n, int64_t none)
+{
+    void *block;
+    size_t words = 2 * static_cast<size_t>(n) + sort_scratch(sort_plan_of(n));
+    TN_TRY(tni_cuda_borrow(words * sizeof(uint64_t), &block));
+    s->block = s->word = static_cast<uint64_t *>(block);
+    s->n = n;
+    s->none = none;
+    s->position_bits = bits_of(static_cast<uint64_t>(n));
+    return TN_OK;
+}
+
+static tn_status sorted_sort(sorted_ids *s)
+{
+    uint64_t *other = s->word + s->n;
+    return sort_words(&s->word, &other, s->word + 2 * s->n, sort_plan_of(s->n), s->position_bits,
+                      bits_of(static_cast<uint64_t>(s->none)));
+}
+
+/* The target of the words from number i on, or -1 when i is not the first of its target. */
+static __device__ __forceinline__ int64_t target_at(const sorted_ids &s, int64_t i)
+{
+    uint64_t target = s.word[i] >> s.position_bits;
+    if (target >= static_cast<uint64_t>(s.none)) return -1;
+    if (i > 0 && s.word[i - 1] >> s.position_bits == target) return -1;
+    return static_cast<int64_t>(target);
+}
+
+/* sum plus add(position) for all words of this target from number i on, in order. */
+template <typename R, typename F>
+static __device__ __forceinline__ R add_in_order(const sorted_ids &s, int64_t i, int64_t target,
+                                                 R sum, const F &add)
+{
+    enum { AT_ONCE = 4 };
+    uint64_t mask = (1ull << s.position_bits) - 1;
+    bool more = true;
+    while (more) {
+        R v[AT_ONCE];
+        bool mine[AT_ONCE];
+        TN_UNROLL for (int k = 0; k < AT_ONCE; k++)
+        {
+            uint64_t w = i + k < s.n ? s.word[i + k] : ~0ull;
+            mine[k] = i + k < s.n && static_cast<int64_t>(w >> s.position_bits) == target;
+            v[k] = mine[k] ? add(static_cast<int64_t>(w & mask)) : static_cast<R>(0);
+        }
+        TN_UNROLL for (int k = 0; k < AT_ONCE; k++) sum = mine[k] ? sum + v[k] : sum;
+        more = mine[AT_ONCE - 1];
+        i += AT_ONCE;
+    }
+    return sum;
+}
+
+/* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
+
+/* A line: the positions along the axis with the other coordinates fixed. w walks a line's begin, in
+ * index, y and source. */
+template <typename R, typename D> struct scatter_job {
+    R *y;
+    const R *source;
+    const int64_t *index;
+    walk<D> w;
+    int64_t lines, length, y_step, index_step, source_step;
+    id_check check;
+};
+
+template <typename R, typename D> static __global__ void scatter_lines(scatter_job<R, D> job)
+{
+    if (fault_set(job.check.fault)) return;
+    EACH(typename D::index, line, job.lines)
+    {
+        int64_t at[3];
+        walk_to(job.w, line, at);
+        for (int64_t a = 0; a < job.length; a++) {
+            int64_t id = job.index[at[0] + a * job.index_step];
+            job.y[at[1] + id * job.y_step] += job.source[at[2] + a * job.source_step];
+        }
+    }
+}
+
+/* Target: line * limit + id. Position: line * length + a. */
+template <typename R, typename D>
+static __global__ void scatter_words(scatter_job<R, D> job, D length, sorted_ids s)
+{
+    EACH(typename D::index, e, s.n)
+    {
+        typename D::index line = length.divide(e);
+        int64_t a = length.rest(e, line), at[3];
+        walk_to(job.w, line, at);
+        int64_t id = job.index[at[0] + a * job.index_step];
+        int64_t target = static_cast<int64_t>(line) * job.check.limit + id;
+        if (!id_good(job.check, id)) {
+            id_report(job.check, id, static_cast<int64_t>(e));
+            target = s.none;
+        }
+        s.word[e] = static_cast<uint64_t>(target) << s.position_bits | static_cast<uint64_t>(e);
+    }
+}
+
+template <typename R, typename D>
+static __global__ void scatter_sorted(scatter_job<R, D> job, sorted_ids s)
+{
+    if (fault_set(job.check.fault)) return;
+    EACH(int64_t, i, s.n)
+    {
+        int64_t target = target_at(s, i), at[3];
+        if (target < 0) continue;
+        int64_t line = target / job.check.limit, id = target - line * job.check.limit;
+        walk_to(job.w, static_cast<typename D::index>(line), at);
+        R *y = job.y + at[1] + id * job.y_step;
+        const R *from = job.source + at[2];
+        int64_t before = line * job.length, step = job.source_step;
+        *y = add_in_order(s, i, target, *y,
+                          [=](int64_t position) { return from[(position - before) * step]; });
+    }
+}
+
+template <typename R, typename D>
+static tn_status scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
+                             int axis)
+{
+    int64_t n = count_of(index), length = index->size[axis];
+    scatter_job<R, D> job = {};
+    job.y = static_cast<R *>(y->data);
+    job.source = static_cast<const R *>(source->data);
+    job.index = static_cast<const int64_t *>(index->data);
+    job.w = walk_of<D>(index, y, source, axis);
+    job.w.size[axis] = D(1);
+    job.lines = n / length;
+    job.length = length;
+    job.y_step = y->stride[axis];
+    job.index_step = index->stride[axis];
+    job.source_step = source->stride[axis];
+    job.check = id_check_of(y->size[axis]);
+    int64_t none;
+    bool counts = !__builtin_mul_overflow(job.lines, job.check.limit, &none);
+    int64_t enough = 64LL * tni_cuda_multiprocessors();
+    if (length <= FEW_IDS || job.lines >= enough || !counts || !words_suffice(n, none)) {
+        TN_TRY(tni_cuda_check_ids(index, job.check));
+        return TN_LAUNCH((scatter_lines<R, D>), row_grid(job.lines, THREADS), THREADS, 0, job);
+    }
+    sorted_ids s;
+    TN_TRY(sorted_open(&s, n, none));
+    tn_status status = TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job,
+                                 D(length), s);
+    if (status == TN_OK) status = sorted_sort(&s);
+    if (status == TN_OK)
+        status = TN_LAUNCH((scatter_sorted<R, D>), row_grid(n, THREADS), THREADS, 0, job, s);
+    tni_cuda_return(s.block);
+    return status;
+}
+
+template <typename R>
+static tn_status run_scatter(const tni_array *y, const tni_array *index, const tni_array *source,
+                             int axis)
+{
+    BY_DIVISOR(count_of(index), (scatter_add<R, D>(y, index, source, axis)));
+    return TN_OK;
+}
+
+tn_status tni_cuda_scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
+                               int axis)
+{
+    if (count_of(index) == 0) return TN_OK;
+    TN_REAL(y->dtype, run_scatter<R>(y, index, source, axis));
+    return TN_OK;
+}
+
+/* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */
+
+template <typename R> struct take_add_job {
+    R *x;
+    const R *y;
+    const int64_t *index;
+    int64_t outer, n, inner, skip;
+    id_check check;
+};
+
+/* A thread per column walks the index. */
+template <typename R> static __global__ void take_add_columns(take_add_job<R> job)
+{
+    if (fault_set(job.check.fault)) return;
+    EACH(int64_t, column, job.outer * job.inner)
+    {
+        int64_t o = column / job.inner, j = column - o * job.inner;
+        R *x = job.x + o * job.check.limit * job.inner + j;
+        const R *y = job.y + o * job.n * job.inner + j;
+        for (int64_t r = 0; r < job.n; r++) {
+            int64_t id = job.index[r];
+            if (id != job.skip) x[id * job.inner] += y[r * job.inner];
+        }
+    }
+}
+
+template <typename R> static __global__ void take_add_words(take_add_job<R> job, sorted_ids s)
+{
+    EACH(int64_t, r, s.n)
+    {
+        int64_t id = job.index[r];
+        bool good = id_good(job.check, id);
+        if (!good) id_report(job.check, id, r);
+        s.word[r] = static_cast<uint64_t>(good && id != job.skip ? id : s.none)
+                        << s.position_bits |
+                    static_cast<uint64_t>(r);
+    }
+}
+
+/* threadIdx.y: one of the block's words; threadIdx.x: a column, and those a stride on. */
+template <typename R> static __global__ void take_add_sorted(take_add_job<R> job, sorted_ids s)
+{
+    if (fault_set(job.check.fault)) return;
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; i < s.n;
+         i += step) {
+        int64_t id = target_at(s, i), inner = job.inner;
+        if (id < 0) continue;
+        for (int64_t o = 0; o < job.outer; o++)
+            for (int64_t j = threadIdx.x; j < inner; j += blockDim.x) {
+                R *x = job.x + (o * job.check.limit + id) * inner + j;
+                const R *y = job.y + o * job.n * inner + j;
+                *x = add_in_order(s, i, id, *x, [=](int64_t r) { return y[r * inner]; });
+            }
+    }
+}
+
+template <typename R> static tn_status take_add(const take_add_job<R> &job, const tni_array *index)
+{
+    int64_t columns = job.outer * job.inner;
+    if (job.n <= FEW_IDS || columns >= 1 << 17 || !words_suffice(job.n, job.check.limit)) {
+        TN_TRY(tni_cuda_check_ids(index, job.check));
+        return TN_LAUNCH((take_add_columns<R>), row_grid(columns, THREADS), THREADS, 0, job);
+    }
+    sorted_ids s;
+    TN_TRY(sorted_open(&s, job.n, job.check.limit));
+    unsigned wide = 1;
+    while (wide < THREADS && wide < job.inner) wide *= 2;
+    dim3 block(wide, THREADS / wide);
+    tn_status status =
+        TN_LAUNCH((take_add_words<R>), row_grid(job.n, THREADS), THREADS, 0, job, s);
+    if (status == TN_OK) status = sorted_sort(&s);
+    if (status == TN_OK)
+        status = TN_LAUNCH((take_add_sorted<R>), row_grid(job.n, block.y), block, 0, job, s);
+    tni_cuda_return(s.block);
+    return status;
+}
+
+template <typename R>
+static tn_status run_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
+                              int64_t skip)
+{
+    take_add_job<R> job = {};
+    job.x = static_cast<R *>(x->data);
+    job.y = static_cast<const R *>(y->data);
+    job.index = static_cast<const int64_t *>(index->data);
+    job.outer = x->size[0];
+    job.n = y->size[1];
+    job.inner = x->size[2];
+    job.skip = skip;
+    job.check = id_check_of(x->size[1]);
+    return take_add(job, index);
+}
+
+tn_status tni_cuda_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
+                            int64_t skip)
+{
+    if (count_of(index) == 0) return TN_OK;
+    if (count_of(y) == 0) return tni_cuda_check_ids(index, id_check_of(x->size[1]));
+    TN_REAL(x->dtype, run_take_add<R>(x, y, index, skip));
+    return TN_OK;
+}
