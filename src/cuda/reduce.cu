@@ -25,8 +25,8 @@ typedef enum pass {
 
 static __device__ __forceinline__ float absolute(float x) { return tn_abs_f32(x); }
 static __device__ __forceinline__ double absolute(double x) { return tn_abs_f64(x); }
-static __device__ __forceinline__ float power(float x, float p) { return tn_pow_f32(x, p); }
-static __device__ __forceinline__ double power(double x, double p) { return tn_pow_f64(x, p); }
+static __device__ TN_NOINLINE float power(float x, float p) { return tn_pow_f32(x, p); }
+static __device__ TN_NOINLINE double power(double x, double p) { return tn_pow_f64(x, p); }
 
 /* An infinite center (a row of -inf, or one with +inf) would give inf - inf. */
 static __device__ __forceinline__ double finite_part(double center)
@@ -34,82 +34,114 @@ static __device__ __forceinline__ double finite_part(double center)
     return center - center == 0.0 ? center : 0.0;
 }
 
-template <int PASS, class A> static __device__ __forceinline__ A identity()
+static __device__ __forceinline__ double plus(double a, double b) { return a + b; }
+static __device__ __forceinline__ float plus(float a, float b) { return a + b; }
+static __device__ __forceinline__ double times(double a, double b) { return a * b; }
+/* Integers wrap around. */
+static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
 {
-    return PASS == PROD || PASS == ALL ? static_cast<A>(1)
-           : PASS == LARGEST           ? static_cast<A>(-ROW_INFINITY)
-           : PASS == SMALLEST          ? static_cast<A>(ROW_INFINITY)
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+static __device__ __forceinline__ int64_t times(int64_t a, int64_t b)
+{
+    return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+template <class A> struct lowest {
+    static __device__ __forceinline__ A value() { return static_cast<A>(-ROW_INFINITY); }
+};
+template <> struct lowest<int64_t> {
+    static __device__ __forceinline__ int64_t value() { return INT64_MIN; }
+};
+template <class A> struct highest {
+    static __device__ __forceinline__ A value() { return static_cast<A>(ROW_INFINITY); }
+};
+template <> struct highest<int64_t> {
+    static __device__ __forceinline__ int64_t value() { return INT64_MAX; }
+};
+
+template <class A> static __device__ __forceinline__ A identity(pass pass)
+{
+    return pass == PROD || pass == ALL ? static_cast<A>(1)
+           : pass == LARGEST           ? lowest<A>::value()
+           : pass == SMALLEST          ? highest<A>::value()
                                        : static_cast<A>(0);
 }
 
-template <int PASS, class A> static __device__ __forceinline__ A join_two(A a, A b)
+template <class A> static __device__ __forceinline__ A join_two(pass pass, A a, A b)
 {
-    switch (PASS) {
-    case PROD: return a * b;
+    if (pass == SUM) return plus(a, b);
+    switch (pass) {
     case LARGEST:
     case LARGEST_ABS: return b > a || b != b ? b : a;
     case SMALLEST: return b < a || b != b ? b : a;
     case ANY: return static_cast<A>(a != 0 || b != 0);
     case ALL: return static_cast<A>(a != 0 && b != 0);
-    default: return a + b;
+    default: return plus(a, b);
     }
 }
 
-template <int PASS, class T> struct way {
+template <class T> struct way {
     typedef T item;
     typedef double all;
-    typedef typename std::conditional<PASS == PROD, double, T>::type part;
+    /* Products of 64 floats would leave their range where the whole one does not. */
+    struct part {
+        T own;
+        double product;
+    };
     static constexpr int group = 64;
+    pass kind;
     T p, c;
     const double *center; /* of each result, or NULL */
 
     __device__ __forceinline__ way at(int64_t o) const
     {
         way w = *this;
-        if (PASS == SUM_SQUARE_DIFF || PASS == SUM_EXP_DIFF) w.c = static_cast<T>(finite_part(center[o]));
+        if (center) w.c = static_cast<T>(finite_part(center[o]));
         return w;
     }
-    __device__ __forceinline__ part start() const { return identity<PASS, part>(); }
+    __device__ __forceinline__ part start() const { return { identity<T>(kind), 1.0 }; }
+    __device__ __forceinline__ T seen(T x) const
+    {
+        switch (kind) {
+        case LARGEST_ABS: return absolute(x);
+        case SUM_ABS_POW: return p == 2 ? x * x : p == 1 ? absolute(x) : power(absolute(x), p);
+        case SUM_SQUARE_DIFF: return (x - c) * (x - c);
+        case SUM_EXP_DIFF: return row_exp(x - c);
+        default: return x;
+        }
+    }
     __device__ __forceinline__ void add(part &a, T x, int64_t) const
     {
-        if (PASS == LARGEST_ABS) x = absolute(x);
-        if (PASS == SUM_ABS_POW) x = p == 2 ? x * x : p == 1 ? absolute(x) : power(absolute(x), p);
-        if (PASS == SUM_SQUARE_DIFF) x = (x - c) * (x - c);
-        if (PASS == SUM_EXP_DIFF) x = row_exp(x - c);
-        a = join_two<PASS, part>(a, static_cast<part>(x));
+        if (kind == PROD) a.product *= static_cast<double>(x);
+        else a.own = join_two(kind, a.own, kind == SUM ? x : seen(x));
     }
-    __device__ __forceinline__ double widen(part a) const { return static_cast<double>(a); }
-    static __device__ __forceinline__ double empty() { return identity<PASS, double>(); }
-    static __device__ __forceinline__ double join(double a, double b)
+    __device__ __forceinline__ double widen(part a) const
     {
-        return join_two<PASS, double>(a, b);
+        return kind == PROD ? a.product : static_cast<double>(a.own);
+    }
+    __device__ __forceinline__ double empty() const { return identity<double>(kind); }
+    __device__ __forceinline__ double join(double a, double b) const
+    {
+        return kind == PROD ? times(a, b) : join_two(kind, a, b);
     }
 };
 
-/* Unsigned in sums and products, so that they wrap around. */
-template <int PASS> struct way<PASS, int64_t> {
+template <> struct way<int64_t> {
     typedef int64_t item;
     typedef int64_t all;
     typedef int64_t part;
     static constexpr int group = 64;
+    pass kind;
 
     __device__ __forceinline__ way at(int64_t) const { return *this; }
     __device__ __forceinline__ int64_t start() const { return empty(); }
     __device__ __forceinline__ void add(int64_t &a, int64_t x, int64_t) const { a = join(a, x); }
     __device__ __forceinline__ int64_t widen(int64_t a) const { return a; }
-    static __device__ __forceinline__ int64_t empty()
+    __device__ __forceinline__ int64_t empty() const { return identity<int64_t>(kind); }
+    __device__ __forceinline__ int64_t join(int64_t a, int64_t b) const
     {
-        return PASS == LARGEST    ? INT64_MIN
-               : PASS == SMALLEST ? INT64_MAX
-                                  : static_cast<int64_t>(PASS == PROD || PASS == ALL);
-    }
-    static __device__ __forceinline__ int64_t join(int64_t a, int64_t b)
-    {
-        if (PASS == SUM || PASS == PROD) {
-            return static_cast<int64_t>(
-                join_two<PASS, uint64_t>(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
-        }
-        return join_two<PASS, int64_t>(a, b);
+        return kind == PROD ? times(a, b) : join_two(kind, a, b);
     }
 };
 
@@ -125,7 +157,7 @@ struct put_result {
 
     __device__ __forceinline__ double finish(double a) const { return root ? sqrt(a) : a / divisor; }
     __device__ __forceinline__ int64_t finish(int64_t a) const { return a; }
-    template <class A> __device__ __forceinline__ void put(int64_t o, int64_t, A all) const
+    template <class A> __device__ __forceinline__ void put(int64_t o, A all) const
     {
         int64_t to[2];
         locate(at, o, to);
@@ -141,7 +173,7 @@ __global__ void reduce_finish(const __grid_constant__ put_result put, const doub
 
     for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
          o += step) {
-        put.put(o, 0, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power));
+        put.put(o, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power));
     }
 }
 
@@ -170,53 +202,21 @@ typedef struct pass_options {
     const double *center;
 } pass_options;
 
-template <int PASS, class T>
-static tn_status run_real(const reduce_axes &r, const put_result &put, pass_options o)
-{
-    way<PASS, T> w;
-
-    w.p = static_cast<T>(o.p);
-    w.c = 0;
-    w.center = o.center;
-    return reduce_run(r, w, put);
-}
-
 template <class T>
-static tn_status run_pass(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
+static tn_status run_real(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
 {
-    switch (pass) {
-    case SUM: return run_real<SUM, T>(r, put, o);
-    case PROD: return run_real<PROD, T>(r, put, o);
-    case LARGEST: return run_real<LARGEST, T>(r, put, o);
-    case SMALLEST: return run_real<SMALLEST, T>(r, put, o);
-    case LARGEST_ABS: return run_real<LARGEST_ABS, T>(r, put, o);
-    case ANY: return run_real<ANY, T>(r, put, o);
-    case ALL: return run_real<ALL, T>(r, put, o);
-    case SUM_ABS_POW: return run_real<SUM_ABS_POW, T>(r, put, o);
-    case SUM_SQUARE_DIFF: return run_real<SUM_SQUARE_DIFF, T>(r, put, o);
-    default: return run_real<SUM_EXP_DIFF, T>(r, put, o);
-    }
-}
+    way<T> w = { pass, static_cast<T>(o.p), 0, o.center };
 
-static tn_status run_whole(pass pass, const reduce_axes &r, const put_result &put)
-{
-    switch (pass) {
-    case PROD: return reduce_run(r, way<PROD, int64_t>(), put);
-    case LARGEST: return reduce_run(r, way<LARGEST, int64_t>(), put);
-    case SMALLEST: return reduce_run(r, way<SMALLEST, int64_t>(), put);
-    case ANY: return reduce_run(r, way<ANY, int64_t>(), put);
-    case ALL: return reduce_run(r, way<ALL, int64_t>(), put);
-    default: return reduce_run(r, way<SUM, int64_t>(), put);
-    }
+    return reduce_run(r, w, put);
 }
 
 static tn_status run(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
 {
-    tn_dtype type = computing_type(r.dtype);
-
-    return type == TN_F32   ? run_pass<float>(pass, r, put, o)
-           : type == TN_F64 ? run_pass<double>(pass, r, put, o)
-                            : run_whole(pass, r, put);
+    switch (computing_type(r.dtype)) {
+    case TN_F32: return run_real<float>(pass, r, put, o);
+    case TN_F64: return run_real<double>(pass, r, put, o);
+    default: return reduce_run(r, way<int64_t>{ pass }, put);
+    }
 }
 
 /* Results as f64, one after the other. */

@@ -10,6 +10,8 @@
  *   widen(part)       -> all; empty() -> an empty all
  *   join(all, all)    in the order of the numbers where the way asks for it
  *   group             elements that a part may take before it is widened
+ * A way that is several (sum, largest ...) looks at each element which it is: all threads of a launch take
+ * the same turn, which costs less than the memory they wait for, and compilers one kernel instead of ten.
  *
  * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
  * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an `all`
@@ -62,25 +64,30 @@ template <class A> static __device__ __forceinline__ A from_lane_below(const A &
 }
 
 /* Lane 0 gets the whole warp's. */
-template <class W> static __device__ __forceinline__ typename W::all join_warp(typename W::all a)
+template <class W>
+static __device__ __forceinline__ typename W::all join_warp(const W &way, typename W::all a)
 {
-    TN_UNROLL for (int apart = 16; apart > 0; apart /= 2) a = W::join(a, from_lane_below(a, apart));
+    TN_ROLLED for (int apart = 16; apart > 0; apart /= 2)
+    {
+        a = way.join(a, from_lane_below(a, apart));
+    }
     return a;
 }
 
 /* Thread 0 gets the whole block's. */
-template <class W> static __device__ __forceinline__ typename W::all join_block(typename W::all a)
+template <class W>
+static __device__ __forceinline__ typename W::all join_block(const W &way, typename W::all a)
 {
     __shared__ words<typename W::all> of_warp[REDUCE_WARPS];
     int lane = threadIdx.x % 32;
 
-    a = join_warp<W>(a);
+    a = join_warp(way, a);
     if (lane == 0) memcpy(&of_warp[threadIdx.x / 32], &a, sizeof a);
     __syncthreads();
     if (threadIdx.x < 32) {
-        a = W::empty();
+        a = way.empty();
         if (lane < REDUCE_WARPS) memcpy(&a, &of_warp[lane], sizeof a);
-        a = join_warp<W>(a);
+        a = join_warp(way, a);
     }
     __syncthreads();
     return a;
@@ -93,7 +100,7 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
                                                              int64_t first, int64_t step)
 {
     typedef typename W::item T;
-    typename W::all all = W::empty();
+    typename W::all all = way.empty();
 
     if (r.fours) { /* begin and at are multiples of four */
         int64_t fours = (end - begin) / 4;
@@ -106,13 +113,13 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
                 kin4(v, r.x, r.dtype, at + begin + 4 * j);
                 TN_UNROLL for (int k = 0; k < 4; k++) way.add(part, v[k], begin + 4 * j + k);
             }
-            all = W::join(all, way.widen(part));
+            all = way.join(all, way.widen(part));
         }
         int64_t left = begin + 4 * fours + first;
         if (left < end && first < 4) {
             typename W::part part = way.start();
             way.add(part, kin<T>::load(r.x, r.dtype, at + left), left);
-            all = W::join(all, way.widen(part));
+            all = way.join(all, way.widen(part));
         }
         return all;
     }
@@ -134,12 +141,12 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
                 way.add(part, kin<T>::load(r.x, r.dtype, at + place[0]), j);
             }
         }
-        all = W::join(all, way.widen(part));
+        all = way.join(all, way.widen(part));
     }
     return all;
 }
 
-/* ---- kernels: way.at(o) is the way of result o, put.put takes what a piece of it gives -------------------- */
+/* ---- kernels: way.at(o) is the way of result o, put.put takes it ------------------------------------------ */
 
 /* A thread, a warp, a block for each result. */
 template <class W, class P>
@@ -152,7 +159,7 @@ __global__ void reduce_threads(const __grid_constant__ reduce_axes r, const W wa
         int64_t at[1];
         locate(r.kept, o, at);
         W mine = way.at(o);
-        put.put(o, 0, take_share(mine, r, at[0], 0, r.reduced.numel, 0, 1));
+        put.put(o, take_share(mine, r, at[0], 0, r.reduced.numel, 0, 1));
     }
 }
 
@@ -168,13 +175,15 @@ __global__ void reduce_warps(const __grid_constant__ reduce_axes r, const W way,
         locate(r.kept, o, at);
         W mine = way.at(o);
         typename W::all all =
-            join_warp<W>(take_share(mine, r, at[0], 0, r.reduced.numel, lane, 32));
-        if (lane == 0) put.put(o, 0, all);
+            join_warp(mine, take_share(mine, r, at[0], 0, r.reduced.numel, lane, 32));
+        if (lane == 0) put.put(o, all);
     }
 }
 
+/* left: NULL, or what the pieces leave, [kept][pieces], for reduce_pieces. */
 template <class W, class P>
-__global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way, const P put)
+__global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way, const P put,
+                              typename W::all *left)
 {
     for (int64_t i = blockIdx.x; i < r.kept.numel * r.pieces; i += gridDim.x) {
         int64_t o = i / r.pieces;
@@ -183,16 +192,19 @@ __global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way
         int64_t at[1];
         locate(r.kept, o, at);
         W mine = way.at(o);
-        typename W::all all = join_block<W>(take_share(mine, r, at[0], begin,
-                                                       min(begin + r.piece, r.reduced.numel),
-                                                       threadIdx.x, REDUCE_THREADS));
-        if (threadIdx.x == 0) put.put(o, piece, all);
+        typename W::all all = join_block(mine, take_share(mine, r, at[0], begin,
+                                                          min(begin + r.piece, r.reduced.numel),
+                                                          threadIdx.x, REDUCE_THREADS));
+        if (threadIdx.x != 0) continue;
+        if (left) left[i] = all;
+        else put.put(o, all);
     }
 }
 
 /* 32 neighbouring results a block; its rows of threads take every COLUMN_ROWS-th element. */
 template <class W, class P>
-__global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W way, const P put)
+__global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W way, const P put,
+                               typename W::all *left)
 {
     __shared__ words<typename W::all> of_row[COLUMN_ROWS][32];
     int lane = threadIdx.x % 32;
@@ -203,7 +215,7 @@ __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W wa
         int64_t o = i % tiles * 32 + lane;
         int64_t piece = i / tiles;
         int64_t begin = piece * r.piece;
-        typename W::all all = W::empty();
+        typename W::all all = way.empty();
 
         if (o < r.kept.numel) {
             int64_t at[1];
@@ -218,38 +230,31 @@ __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W wa
             for (int k = 1; k < COLUMN_ROWS; k++) {
                 typename W::all other;
                 memcpy(&other, &of_row[k][lane], sizeof other);
-                all = W::join(all, other);
+                all = way.join(all, other);
             }
-            put.put(o, piece, all);
+            if (left) left[o * r.pieces + piece] = all;
+            else put.put(o, all);
         }
         __syncthreads();
     }
 }
 
-/* What the pieces left, [kept][pieces]. */
+/* Joins what the pieces left. */
 template <class W, class P>
-__global__ void reduce_pieces(const typename W::all *left, int64_t kept, int64_t pieces, const P put)
+__global__ void reduce_pieces(const W way, const typename W::all *left, int64_t kept, int64_t pieces,
+                              const P put)
 {
     int lane = threadIdx.x % 32;
     int64_t step = static_cast<int64_t>(gridDim.x) * REDUCE_WARPS;
 
     for (int64_t o = static_cast<int64_t>(blockIdx.x) * REDUCE_WARPS + threadIdx.x / 32; o < kept;
          o += step) {
-        typename W::all all = W::empty();
-        for (int64_t k = lane; k < pieces; k += 32) all = W::join(all, left[o * pieces + k]);
-        all = join_warp<W>(all);
-        if (lane == 0) put.put(o, 0, all);
+        typename W::all all = way.empty();
+        for (int64_t k = lane; k < pieces; k += 32) all = way.join(all, left[o * pieces + k]);
+        all = join_warp(way, all);
+        if (lane == 0) put.put(o, all);
     }
 }
-
-template <class A> struct put_piece {
-    A *left;
-    int64_t pieces;
-    __device__ __forceinline__ void put(int64_t o, int64_t piece, const A &all) const
-    {
-        left[o * pieces + piece] = all;
-    }
-};
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
@@ -402,22 +407,18 @@ static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
         return TN_LAUNCH((reduce_warps<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
                          REDUCE_THREADS, 0, r, way, put);
     }
+    if (r.pieces > 1) {
+        TN_TRY(tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left));
+    }
     int64_t units = layout == BY_BLOCKS ? kept * r.pieces : (kept + 31) / 32 * r.pieces;
     unsigned grid = tni_cuda_blocks(units, 1, most);
-    if (r.pieces == 1) {
-        return layout == BY_BLOCKS
-                   ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way, put)
-                   : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r, way, put);
-    }
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left));
-    put_piece<A> keep = { static_cast<A *>(left), r.pieces };
-    status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, put_piece<A>>), grid, REDUCE_THREADS,
-                                             0, r, way, keep)
-                                 : TN_LAUNCH((reduce_columns<W, put_piece<A>>), grid,
-                                             REDUCE_THREADS, 0, r, way, keep);
-    if (status == TN_OK) {
+    status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way,
+                                             put, static_cast<A *>(left))
+                                 : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r, way,
+                                             put, static_cast<A *>(left));
+    if (status == TN_OK && left) {
         status = TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
-                           REDUCE_THREADS, 0, static_cast<const A *>(left), kept, r.pieces, put);
+                           REDUCE_THREADS, 0, way, static_cast<const A *>(left), kept, r.pieces, put);
     }
     tni_cuda_return(left);
     return status;

@@ -56,7 +56,7 @@ template <class T> struct put_extreme {
     tn_dtype dtype;
     extreme<T> way;
 
-    template <class A> __device__ __forceinline__ void put(int64_t o, int64_t, const A &all) const
+    template <class A> __device__ __forceinline__ void put(int64_t o, const A &all) const
     {
         int64_t to[2];
         locate(at, o, to);
