@@ -241,6 +241,11 @@ static void enter(int thread)
     std::abort();
 }
 
+void fail_thread(const char *what)
+{
+    fail(what);
+}
+
 static void wake(int thread)
 {
     int at = block.ready_first + block.ready_count++;
@@ -282,6 +287,7 @@ static void work()
             block.ended++;
             block.over[static_cast<size_t>(thread)] = 1;
             if (block.waiting > 0) fail("has ended, others wait at __syncthreads");
+            if (copies_under_way(thread)) fail("has ended before its copies");
         }
         if (block.ended == block.n) {
             switch_to(&caller); /* keeps this stack; others are idle */
@@ -424,6 +430,7 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
     block.ready.assign(n, 0);
     block.warps.assign((n + 31) / 32, lanes());
     block.shared.reset(new char[shared ? shared : 1]);
+    instructions_begin();
     first = take_worker();
     for (uint64_t b = 0; b < blocks && !block.failed; b++) {
         uint64_t i = backward ? blocks - 1 - b : b;

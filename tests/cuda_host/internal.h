@@ -23,6 +23,13 @@ void set_fault(const char *text);
  * lost). */
 bool fails(const char *function);
 
+/* block.cpp: the block is given up, with what the running thread did. */
+[[noreturn]] void fail_thread(const char *what);
+
+/* mma.cpp: nothing of an earlier grid is left; whether copies of a thread have not been waited for. */
+void instructions_begin();
+bool copies_under_way(int thread);
+
 /* To be run in the order of the stream. */
 void enqueue(std::function<void()> work);
 /* Runs all that waits. */

@@ -1,0 +1,173 @@
+/*
+ * mma.cpp - products of a warp's fragments, matrices out of shared memory, copies into it.
+ */
+#include <cstdio>
+#include <vector>
+
+#include "internal.h"
+#include "tensor/math.h"
+
+namespace cuda_host {
+
+static int thread_number()
+{
+    return static_cast<int>(threadIdx.x +
+                            blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+
+/* ---- all lanes together ---------------------------------------------------------------------------- */
+
+typedef void (*together_fn)(void *const *lane);
+
+static struct gathering { /* of a warp: what its lanes brought so far */
+    void *lane[32];
+    together_fn act;
+    int n;
+} gatherings[32];
+
+/* The last of the 32 lanes acts for all; until then the others wait. */
+static void together(void *own, together_fn act, int line)
+{
+    gathering *g = &gatherings[thread_number() / 32];
+
+    if (g->n == 0) g->act = act;
+    if (g->act == act) { /* else warp() finds the lanes at different lines */
+        g->lane[thread_number() % 32] = own;
+        if (++g->n == 32) {
+            g->n = 0;
+            act(g->lane);
+        }
+    }
+    warp(WARP_WAIT, 0xffffffffu, 0, 0, line);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------- */
+
+struct product {
+    float *c;
+    const uint32_t *a, *b;
+    bool half;
+};
+
+static float number(uint32_t pair, int which, bool half)
+{
+    uint16_t bits = static_cast<uint16_t>(which ? pair >> 16 : pair);
+    return half ? tn_from_f16(bits) : tn_from_bf16(bits);
+}
+
+/* PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". */
+static void multiply(void *const *lanes)
+{
+    float a[16][16], b[16][8], c[16][8];
+
+    for (int l = 0; l < 32; l++) {
+        const product *p = static_cast<const product *>(lanes[l]);
+        int group = l >> 2, t = l & 3;
+        for (int i = 0; i < 8; i++) { /* ai: row, column */
+            int row = i < 2 || (i >= 4 && i < 6) ? group : group + 8;
+            int column = t * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+            a[row][column] = number(p->a[i / 2], i & 1, p->half);
+        }
+        for (int i = 0; i < 4; i++) {
+            int row = t * 2 + (i & 1) + (i >= 2 ? 8 : 0);
+            b[row][group] = number(p->b[i / 2], i & 1, p->half);
+        }
+        for (int i = 0; i < 4; i++) c[i < 2 ? group : group + 8][t * 2 + (i & 1)] = p->c[i];
+    }
+    for (int i = 0; i < 16; i++) {
+        for (int k = 0; k < 16; k++) {
+            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+        }
+    }
+    for (int l = 0; l < 32; l++) {
+        const product *p = static_cast<const product *>(lanes[l]);
+        int group = l >> 2, t = l & 3;
+        for (int i = 0; i < 4; i++) p->c[i] = c[i < 2 ? group : group + 8][t * 2 + (i & 1)];
+    }
+}
+
+void mma_16816(float *c, const uint32_t *a, const uint32_t *b, bool half, int line)
+{
+    product own = { c, a, b, half };
+    together(&own, multiply, line);
+}
+
+/* ---- matrices ------------------------------------------------------------------------------------------ */
+
+struct matrix_load {
+    uint32_t *x;
+    const void *row;
+    bool turned;
+};
+
+static void load(void *const *lanes)
+{
+    uint16_t element[4][8][8];
+
+    for (int l = 0; l < 32; l++) {
+        std::memcpy(element[l / 8][l % 8], static_cast<const matrix_load *>(lanes[l])->row, 16);
+    }
+    for (int l = 0; l < 32; l++) {
+        const matrix_load *p = static_cast<const matrix_load *>(lanes[l]);
+        int group = l >> 2, t = l & 3;
+        for (int i = 0; i < 4; i++) {
+            uint32_t low = p->turned ? element[i][2 * t][group] : element[i][group][2 * t];
+            uint32_t high = p->turned ? element[i][2 * t + 1][group] : element[i][group][2 * t + 1];
+            p->x[i] = low | high << 16;
+        }
+    }
+}
+
+void load_matrix_4(uint32_t *x, const void *row, bool turned, int line)
+{
+    matrix_load own = { x, row, turned };
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+        fail_thread("loads a row of a matrix that does not begin on 16 bytes");
+    }
+    together(&own, load, line);
+}
+
+/* ---- copies -------------------------------------------------------------------------------------------- */
+
+struct copy {
+    void *to;
+    const void *from;
+    int n;
+};
+
+static std::vector<copy> under_way[1024]; /* of each thread of the block */
+
+void copy_16(void *to, const void *from, int n)
+{
+    if (n < 0 || n > 16) fail_thread("copies a number of bytes that is not 0 to 16");
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+        fail_thread("copies from or to a place that is not on 16 bytes");
+    }
+    std::memset(to, 0xa5, 16);
+    under_way[thread_number()].push_back(copy{ to, from, n });
+}
+
+void copies_done()
+{
+    std::vector<copy> &mine = under_way[thread_number()];
+
+    for (const copy &c : mine) {
+        char bytes[16] = { 0 };
+        if (c.n > 0) std::memcpy(bytes, c.from, static_cast<size_t>(c.n));
+        std::memcpy(c.to, bytes, sizeof bytes);
+    }
+    mine.clear();
+}
+
+bool copies_under_way(int thread)
+{
+    return !under_way[thread].empty();
+}
+
+void instructions_begin()
+{
+    for (gathering &g : gatherings) g.n = 0;
+    for (std::vector<copy> &c : under_way) c.clear();
+}
+
+} /* namespace cuda_host */
