@@ -89,7 +89,7 @@ template <typename E> static void compare(const float (*got)[16][8], const char 
     }
 }
 
-static uint32_t two(uint16_t low, uint16_t high)
+static uint32_t joined(uint16_t low, uint16_t high)
 {
     return static_cast<uint32_t>(high) << 16 | low;
 }
@@ -98,17 +98,17 @@ static uint32_t two(uint16_t low, uint16_t high)
 static void take_a(uint32_t (&a)[4], int w, int g, int t)
 {
     const uint16_t(*x)[24] = m.a[w];
-    a[0] = two(x[g][2 * t], x[g][2 * t + 1]);
-    a[1] = two(x[g + 8][2 * t], x[g + 8][2 * t + 1]);
-    a[2] = two(x[g][2 * t + 8], x[g][2 * t + 9]);
-    a[3] = two(x[g + 8][2 * t + 8], x[g + 8][2 * t + 9]);
+    a[0] = joined(x[g][2 * t], x[g][2 * t + 1]);
+    a[1] = joined(x[g + 8][2 * t], x[g + 8][2 * t + 1]);
+    a[2] = joined(x[g][2 * t + 8], x[g][2 * t + 9]);
+    a[3] = joined(x[g + 8][2 * t + 8], x[g + 8][2 * t + 9]);
 }
 
 static void take_b(uint32_t (&b)[2], int w, int g, int t)
 {
     const uint16_t(*x)[24] = m.b[w];
-    b[0] = two(x[2 * t][g], x[2 * t + 1][g]);
-    b[1] = two(x[2 * t + 8][g], x[2 * t + 9][g]);
+    b[0] = joined(x[2 * t][g], x[2 * t + 1][g]);
+    b[1] = joined(x[2 * t + 8][g], x[2 * t + 9][g]);
 }
 
 template <typename E> static void multiply_fragments()

@@ -90,6 +90,7 @@ template <typename R> static tn_status forward(const tni_attention *g)
 
 tn_status tni_cuda_attention(const tni_attention *a)
 {
+    if (a->q.dtype == TN_BF16 || a->q.dtype == TN_F16) return tni_cuda_short_attention(a);
     TN_TRY(fits(a));
     TN_REAL(a->q.dtype, forward<R>(a));
     return TN_OK;

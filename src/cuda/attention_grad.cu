@@ -189,6 +189,8 @@ static tn_status backward(const tni_attention *g, const tni_array *dy, const tni
 tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
                                   const tni_array *dk, const tni_array *dv)
 {
+    if (a->q.dtype == TN_BF16 || a->q.dtype == TN_F16)
+        return tni_cuda_short_attention_grad(a, dy, dq, dk, dv);
     TN_TRY(fits(a));
     TN_REAL(a->q.dtype, backward<R>(a, dy, dq, dk, dv));
     return TN_OK;

@@ -33,9 +33,12 @@ static __device__ __forceinline__ float wide(float x) { return x; }
 static __device__ __forceinline__ double wide(double x) { return x; }
 static __device__ __forceinline__ float wide(bf16 x) { return tn_from_bf16(x.bits); }
 
-/* Element i of the 16 bytes at p and so on: eight numbers of 16 bits. */
-struct alignas(16) eight {
-    uint32_t pair[4];
+/* Neighbours in one access. */
+template <typename E> struct alignas(4) two {
+    E v[2];
+};
+template <typename E> struct alignas(16) eight {
+    E v[8];
 };
 
 #ifdef __CUDACC__

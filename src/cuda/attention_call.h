@@ -1,0 +1,182 @@
+/*
+ * attention_call.h - what every attention kernel is given, whatever it computes with: operands, masks,
+ * which block works on what; and how the host fills it in.
+ */
+#ifndef TNI_CUDA_ATTENTION_CALL_H
+#define TNI_CUDA_ATTENTION_CALL_H
+
+#include "cuda/mma.h"
+#include "cuda/rows.h"
+#include "cuda/tile.h"
+
+/* What sums of elements of a type are kept in. */
+template <typename R> struct summed {
+    typedef float type;
+};
+template <> struct summed<double> {
+    typedef double type;
+};
+template <typename R> using sum_of = typename summed<R>::type;
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* [B, H, rows, columns], last stride 1. */
+template <typename R> struct operand {
+    R *data;
+    int64_t batch, head, row; /* strides */
+    bool quads;               /* every row starts on 16 bytes */
+};
+
+/* One of its matrices. */
+template <typename R> struct matrix {
+    R *data;
+    int64_t row;
+    bool quads;
+};
+
+template <typename R> struct attention {
+    operand<R> q, k, v, y, dy, dq, dk, dv;
+    const void *mask;
+    bool mask_bool, causal;
+    int64_t mask_stride[4];
+    sum_of<R> *lse, *delta; /* [B, H, T] */
+    int64_t items, heads;
+    int t, s, d, dv_size;
+    int tiles, slices; /* of this launch: along T or S, along the result's columns */
+    sum_of<R> scale;
+};
+
+template <typename R>
+static __device__ __forceinline__ matrix<R> matrix_of(const operand<R> &o, int64_t b, int64_t h)
+{
+    return matrix<R>{ o.data + b * o.batch + h * o.head, o.row, o.quads };
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+template <typename R>
+static __device__ __forceinline__ bool sees(const attention<R> &a, int query, int key)
+{
+    return query < a.t && key < a.s && (!a.causal || key <= query);
+}
+
+/* A product q . k as a score: scaled and masked; -inf where the query does not see the key. */
+template <typename R>
+static __device__ __forceinline__ sum_of<R> score(const attention<R> &a, int64_t mask, int query,
+                                                  int key, sum_of<R> product)
+{
+    if (!sees(a, query, key)) return -(sum_of<R>)INFINITY;
+    sum_of<R> s = product * a.scale;
+    if (!a.mask) return s;
+    const int64_t at = mask + query * a.mask_stride[2] + key * a.mask_stride[3];
+    if (a.mask_bool) return static_cast<const uint8_t *>(a.mask)[at] ? -(sum_of<R>)INFINITY : s;
+    return s + wide(static_cast<const R *>(a.mask)[at]);
+}
+
+/* What a block works on: batch and head, tile, slice of the result. */
+struct work {
+    int64_t item, b, h;
+    int tile, slice;
+};
+
+/* Neighbours share keys and values; of a causal head the long tiles come first. */
+template <typename R>
+static __device__ __forceinline__ work work_of(const attention<R> &a, int64_t number,
+                                               bool late_first)
+{
+    work w;
+    w.slice = (int)(number % a.slices);
+    number /= a.slices;
+    w.item = number % a.items;
+    w.tile = (int)(number / a.items);
+    if (late_first) w.tile = a.tiles - 1 - w.tile;
+    w.b = w.item / a.heads;
+    w.h = w.item % a.heads;
+    return w;
+}
+
+/* The same with the tiles of a head side by side: its keys and values stay in the cache. */
+template <typename R>
+static __device__ __forceinline__ work work_by_head(const attention<R> &a, int64_t number,
+                                                    bool late_first)
+{
+    work w;
+    w.slice = (int)(number % a.slices);
+    number /= a.slices;
+    w.tile = (int)(number % a.tiles);
+    w.item = number / a.tiles;
+    if (late_first) w.tile = a.tiles - 1 - w.tile;
+    w.b = w.item / a.heads;
+    w.h = w.item % a.heads;
+    return w;
+}
+
+template <typename R>
+static __device__ __forceinline__ int64_t mask_of(const attention<R> &a, const work &w)
+{
+    return w.b * a.mask_stride[0] + w.h * a.mask_stride[1];
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+template <typename R> static operand<R> operand_of(const tni_array *x)
+{
+    const int many = sizeof(R) == 2 ? 8 : 4;
+    bool quads = quads_fit(x->data, 0);
+    for (int i = 0; i < 3; i++) quads = quads && (x->size[i] <= 1 || x->stride[i] % many == 0);
+    return operand<R>{ (R *)x->data, x->stride[0], x->stride[1], x->stride[2], quads };
+}
+
+template <typename R> static attention<R> plan(const tni_attention *g)
+{
+    attention<R> a = {};
+    a.q = operand_of<R>(&g->q);
+    a.k = operand_of<R>(&g->k);
+    a.v = operand_of<R>(&g->v);
+    a.y = operand_of<R>(&g->y);
+    a.mask = g->mask.data;
+    a.mask_bool = g->mask.dtype == TN_BOOL;
+    for (int i = 0; i < 4 && a.mask; i++) a.mask_stride[i] = g->mask.stride[i];
+    a.causal = g->causal;
+    a.scale = (sum_of<R>)g->scale;
+    a.lse = (sum_of<R> *)g->lse.data;
+    a.heads = g->q.size[1];
+    a.items = g->q.size[0] * a.heads;
+    a.t = (int)g->q.size[2];
+    a.s = (int)g->k.size[2];
+    a.d = (int)g->q.size[3];
+    a.dv_size = (int)g->v.size[3];
+    return a;
+}
+
+static tn_status fits(const tni_attention *g)
+{
+    const int64_t most = INT32_MAX - 256; /* whole tiles beyond it can be counted */
+    if (g->q.size[2] <= most && g->k.size[2] <= most && g->q.size[3] <= most &&
+        g->v.size[3] <= most)
+        return TN_OK;
+    return tni_cuda_host->fail(
+        TN_E_UNSUPPORTED,
+        "attention: %lld queries of %lld, %lld keys, values of %lld: want at "
+        "most %lld each",
+        (long long)g->q.size[2], (long long)g->q.size[3], (long long)g->k.size[2],
+        (long long)g->v.size[3], (long long)most);
+}
+
+/* Cuts rows (T or S) into tiles and columns of the result into slices of `width`; a block makes
+ * one. */
+template <typename R>
+static tn_status cut(attention<R> *a, int rows, int tile, int columns, int width, unsigned *blocks)
+{
+    a->tiles = (rows - 1) / tile + 1;
+    a->slices = (columns - 1) / width + 1;
+    return tiles_fit("attention", a->items * a->tiles * a->slices, blocks);
+}
+
+/* attention_short.cu, attention_short_grad.cu: bf16 and f16. */
+tn_status tni_cuda_short_attention(const tni_attention *a);
+tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array *dy,
+                                        const tni_array *dq, const tni_array *dk,
+                                        const tni_array *dv);
+
+#endif

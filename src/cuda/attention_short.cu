@@ -1,0 +1,157 @@
+/*
+ * attention_short.cu - softmax(scale q k^T + mask) v in bf16 and f16 without the T x S matrix.
+ *
+ * A block takes 128 queries, each of its warps 32, and goes over the keys 64 at a time: scores, largest
+ * score so far, probabilities, values, as in attention.cu, all in f32 registers; the probabilities are
+ * rounded to E as operands of the tensor cores, y once at the end. While scores are made the values of
+ * the tile come in, while values are added the next keys. With 32 queries a warp uses what it reads
+ * from shared memory twice, which the tensor cores need to be kept busy.
+ * Source: Dao, FlashAttention-2 (2023), algorithm 1.
+ */
+#include "cuda/attention_short.h"
+
+enum { MT = 2, QUERIES = 16 * MT * WARPS };
+
+template <int C, bool MASKED> struct forward_tiles {
+    static constexpr int keys = C <= 96 && !MASKED ? 64 : 32;
+    static constexpr int elements = (QUERIES + 2 * keys) * tile_row<C>::length;
+};
+
+/* What a row has so far: its largest score, this lane's share of the sum of powers. */
+struct row_state {
+    float top[MT][2], sum[MT][2];
+};
+
+/* Scores become powers; what was there before the tile shrinks. */
+template <bool MASKED, int C, int NT>
+static __device__ __forceinline__ void soften(row_state &row, fragments<MT, NT> &p,
+                                              fragments<MT, C / 8> &y, float scale)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const float before = row.top[m][half];
+            float high = -INFINITY, total = 0;
+            TN_UNROLL for (int n = 0; n < NT; n++)
+                high = fmaxf(high, fmaxf(p.x[m][n][2 * half], p.x[m][n][2 * half + 1]));
+            const float top = fmaxf(before, row_max(high));
+            /* while every key so far is blocked nothing is subtracted: 2^-inf is 0 */
+            const exponent<MASKED> power(scale, top == -INFINITY ? 0 : top);
+            const float shrink = power.of(before);
+            TN_UNROLL for (int n = 0; n < NT; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    p.x[m][n][i] = power.of(p.x[m][n][i]);
+                    total += p.x[m][n][i];
+                }
+            }
+            row.top[m][half] = top;
+            row.sum[m][half] = row.sum[m][half] * shrink + total;
+            TN_UNROLL for (int n = 0; n < C / 8; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= shrink;
+            }
+        }
+    }
+}
+
+/* Products of the warp's queries from `first` on with keys from s0 on, as kept. */
+template <bool MASKED, typename E, int NT>
+static __device__ __forceinline__ void see(const attention<E> &a, int64_t mask, int first, int s0,
+                                           fragments<MT, NT> &p)
+{
+    const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
+    if (!MASKED && !edge) return;
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++)
+                p.x[m][n][i] = kept_score<MASKED>(a, mask, first + 16 * m + row_in(i),
+                                                  s0 + 8 * n + column_in(i), p.x[m][n][i]);
+        }
+    }
+}
+
+/* Divides, and writes the logarithms of the sums. */
+template <bool MASKED, int C, typename E>
+static __device__ __forceinline__ void finish(const attention<E> &a, const work &w, int first,
+                                              const row_state &row, fragments<MT, C / 8> &y)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
+            const float factor = a.s > 0 ? 1 / sum : 0; /* a sum of nothing is 0 */
+            const int t = first + 16 * m + row_in(2 * half);
+            TN_UNROLL for (int n = 0; n < C / 8; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
+            }
+            if (a.lse && w.slice == 0 && column_in(0) == 0 && t < a.t)
+                a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
+        }
+    }
+}
+
+template <typename E, int C, bool MASKED>
+static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
+    attention_short_forward(attention<E> a)
+{
+    constexpr int KEYS = forward_tiles<C, MASKED>::keys;
+    TN_DYNAMIC_SHARED(E, q_tile);
+    E *k_tile = q_tile + QUERIES * tile_row<C>::length, *v_tile = k_tile + KEYS * tile_row<C>::length;
+    const work w = work_by_head(a, blockIdx.x, a.causal);
+    const matrix<E> q = matrix_of(a.q, w.b, w.h), k = matrix_of(a.k, w.b, w.h),
+                    v = matrix_of(a.v, w.b, w.h);
+    const int q0 = w.tile * QUERIES, limit = a.causal ? min(a.s, q0 + QUERIES) : a.s;
+    const int own = (int)threadIdx.x / 32 * 16 * MT, first = q0 + own; /* of the warp's queries */
+    E *q_rows = q_tile + own * tile_row<C>::length;
+    row_state row;
+    fragments<MT, C / 8> y;
+    clear(y);
+    TN_UNROLL for (int i = 0; i < 2 * MT; i++) {
+        row.top[i / 2][i % 2] = -INFINITY;
+        row.sum[i / 2][i % 2] = 0;
+    }
+    load_tile<E, QUERIES, C>(q_tile, q, q0, a.t, 0, a.d);
+    load_tile<E, KEYS, C>(k_tile, k, 0, limit, 0, a.d);
+    for (int s0 = 0; s0 < limit; s0 += KEYS) {
+        const bool works = first < a.t && (!a.causal || s0 < first + 16 * MT);
+        fragments<MT, KEYS / 8> p;
+        copies_wait();
+        __syncthreads(); /* the keys are there, and the values before are used */
+        load_tile<E, KEYS, C>(v_tile, v, s0, limit, 0, a.dv_size);
+        if (works) {
+            clear(p);
+            add_scores<E, C>(p, q_rows, k_tile);
+        }
+        copies_wait();
+        __syncthreads(); /* the values are there, and the keys are used */
+        if (s0 + KEYS < limit) load_tile<E, KEYS, C>(k_tile, k, s0 + KEYS, limit, 0, a.d);
+        if (works) {
+            see<MASKED>(a, mask_of(a, w), first, s0, p);
+            soften<MASKED, C>(row, p, y, a.scale);
+            add_values<E, C>(y, p, v_tile);
+        }
+    }
+    copies_wait();
+    __syncthreads();
+    finish<MASKED, C>(a, w, first, row, y);
+    write_rows<E, C>(matrix_of(a.y, w.b, w.h), first, a.t, 0, a.dv_size, y, q_rows);
+}
+
+template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a)
+{
+    constexpr int BYTES = 2 * forward_tiles<C, MASKED>::elements;
+    unsigned blocks;
+    TN_TRY(cut(&a, a.t, QUERIES, 1, 1, &blocks));
+    LAUNCH_LARGE((attention_short_forward<E, C, MASKED>), blocks, BYTES, a);
+}
+
+template <typename E> static tn_status forward(const tni_attention *g)
+{
+    attention<E> a = plan<E>(g);
+    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
+    if (a.items == 0 || a.t == 0) return TN_OK;
+    BY_COLUMNS(launch, E, a, columns);
+}
+
+tn_status tni_cuda_short_attention(const tni_attention *a)
+{
+    TN_TRY(fits(a));
+    return a->q.dtype == TN_BF16 ? forward<bf16>(a) : forward<f16>(a);
+}

@@ -1,0 +1,336 @@
+/*
+ * attention_short_grad.cu - the gradients of attention in bf16 and f16, from the probabilities made
+ * again: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
+ *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
+ * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what would
+ * be added atomically in one is made twice, and every sum has one order. In the second the scores are
+ * turned, keys by queries, so that p^T and ds^T are in registers as its products want them. Two tiles
+ * of the other operands are in shared memory: one is used, the next comes in. p and ds are rounded to E
+ * as operands, the scale is left to the end: gradients in f16 then underflow later.
+ * Source: Dao, FlashAttention-2 (2023), algorithm 2.
+ */
+#include "cuda/attention_short.h"
+
+enum { OTHERS = 32, NT = OTHERS / 8 }; /* keys or queries of the tile that goes by */
+
+template <int C> struct grad_tiles {
+    static constexpr int MT = C <= 64 ? 2 : 1, rows = 16 * MT * WARPS; /* of the block */
+    static constexpr int row_elements = rows * tile_row<C>::length;
+    static constexpr int other_elements = OTHERS * tile_row<C>::length;
+    static constexpr int elements = 2 * row_elements + 4 * other_elements;
+};
+
+/* ---- delta --------------------------------------------------------------------------------------- */
+
+/* Four rows to a warp: eight lanes take a row, eight numbers at a time. */
+template <typename E>
+static __global__ void __launch_bounds__(THREADS) attention_short_delta(attention<E> a)
+{
+    const int lane = (int)threadIdx.x % 8;
+    const int64_t rows = a.items * a.t, step = gridDim.x * (int64_t)(THREADS / 8);
+    const int64_t from = blockIdx.x * (int64_t)(THREADS / 8) + threadIdx.x / 8;
+    /* all lanes of a warp go on as long as its first one does: they add together */
+    for (int64_t r = from; r - threadIdx.x % 32 / 8 < rows; r += step) {
+        const int64_t item = min(r, rows - 1) / a.t, t = min(r, rows - 1) % a.t;
+        const matrix<E> y = matrix_of(a.y, item / a.heads, item % a.heads);
+        const matrix<E> dy = matrix_of(a.dy, item / a.heads, item % a.heads);
+        float sum = 0;
+        for (int c = lane * 8; c < a.dv_size; c += 64) {
+            const int n = min(a.dv_size - c, 8);
+            const E *one = y.data + t * y.row + c, *other = dy.data + t * dy.row + c;
+            const eight<E> u = y.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(one)
+                                                 : few(one, n);
+            const eight<E> v = dy.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(other)
+                                                  : few(other, n);
+            TN_UNROLL for (int j = 0; j < 8; j++) sum += wide(u.v[j]) * wide(v.v[j]);
+        }
+        TN_UNROLL for (int apart = 4; apart > 0; apart /= 2)
+            sum += __shfl_xor_sync(WARP_ALL, sum, apart);
+        if (lane == 0 && r < rows) a.delta[r] = sum;
+    }
+}
+
+/* ---- one tile ------------------------------------------------------------------------------------ */
+
+/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they differ. */
+template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
+{
+    return MASKED ? lse : lse * LOG2E;
+}
+
+/* A probability from the product q . k. */
+template <bool MASKED, typename E>
+static __device__ __forceinline__ float probability(const attention<E> &a, int64_t mask, int query,
+                                                    int key, bool edge, float product, float lse)
+{
+    if (edge && !sees(a, query, key)) return 0;
+    if (MASKED) return power2((score(a, mask, query, key, product) - lse) * LOG2E);
+    return power2(fmaf(product, a.scale * LOG2E, -lse));
+}
+
+/* The gradient of scale q . k from the product dy . v. */
+template <typename E>
+static __device__ __forceinline__ float score_grad(const attention<E> &a, int query, int key,
+                                                   bool edge, float p, float product, float delta)
+{
+    return edge && !sees(a, query, key) ? 0 : p * (product - delta);
+}
+
+template <int MT, int COLUMNS>
+static __device__ __forceinline__ void multiply_by(fragments<MT, COLUMNS> &f, float factor)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) f.x[m][n][i] *= factor;
+        }
+    }
+}
+
+/* ---- dq: rows are queries ------------------------------------------------------------------------ */
+
+/* lse and delta of a lane's rows. */
+template <int MT> struct row_numbers {
+    float lse[MT][2], delta[MT][2];
+};
+
+template <bool MASKED, int MT, typename E>
+static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> &a, int64_t item,
+                                                             int first)
+{
+    row_numbers<MT> r;
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const int t = first + 16 * m + row_in(2 * half);
+            r.lse[m][half] = t < a.t ? kept_lse<MASKED>(a.lse[item * a.t + t]) : 0;
+            r.delta[m][half] = t < a.t ? a.delta[item * a.t + t] : 0;
+        }
+    }
+    return r;
+}
+
+/* dq += ds k of the warp's queries from `first` on and the tile of keys from s0 on. */
+template <bool MASKED, int C, int MT, typename E>
+static __device__ __forceinline__ void add_dq(const attention<E> &a, int64_t mask, int first, int s0,
+                                              const row_numbers<MT> &row, const E *q, const E *dy,
+                                              const E *k, const E *v, fragments<MT, C / 8> &dq)
+{
+    const bool edge = s0 + OTHERS > a.s || (a.causal && s0 + OTHERS - 1 > first);
+    fragments<MT, NT> p, ds;
+    clear(p);
+    add_scores<E, C>(p, q, k);
+    clear(ds);
+    add_scores<E, C>(ds, dy, v);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int t = first + 16 * m + row_in(i), s = s0 + 8 * n + column_in(i);
+                const float one = probability<MASKED>(a, mask, t, s, edge, p.x[m][n][i],
+                                                      row.lse[m][i / 2]);
+                ds.x[m][n][i] =
+                    score_grad(a, t, s, edge, one, ds.x[m][n][i], row.delta[m][i / 2]);
+            }
+        }
+    }
+    add_values<E, C>(dq, ds, k);
+}
+
+template <typename E, int C, bool MASKED>
+static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attention<E> a)
+{
+    typedef grad_tiles<C> tiles;
+    constexpr int MT = tiles::MT;
+    TN_DYNAMIC_SHARED(E, q_tile);
+    E *dy_tile = q_tile + tiles::row_elements, *k_tile = dy_tile + tiles::row_elements;
+    E *v_tile = k_tile + 2 * tiles::other_elements;
+    const work w = work_by_head(a, blockIdx.x, a.causal);
+    const matrix<E> k = matrix_of(a.k, w.b, w.h), v = matrix_of(a.v, w.b, w.h);
+    const int q0 = w.tile * tiles::rows, limit = a.causal ? min(a.s, q0 + tiles::rows) : a.s;
+    const int own = (int)threadIdx.x / 32 * 16 * MT, first = q0 + own; /* of the warp's queries */
+    const row_numbers<MT> row = numbers_of<MASKED, MT>(a, w.item, first);
+    fragments<MT, C / 8> dq;
+    clear(dq);
+    load_tile<E, tiles::rows, C>(q_tile, matrix_of(a.q, w.b, w.h), q0, a.t, 0, a.d);
+    load_tile<E, tiles::rows, C>(dy_tile, matrix_of(a.dy, w.b, w.h), q0, a.t, 0, a.dv_size);
+    load_tile<E, OTHERS, C>(k_tile, k, 0, limit, 0, a.d);
+    load_tile<E, OTHERS, C>(v_tile, v, 0, limit, 0, a.dv_size);
+    for (int s0 = 0, now = 0; s0 < limit; s0 += OTHERS, now ^= 1) {
+        copies_wait();
+        __syncthreads(); /* this tile is there, and the one before it is used */
+        if (s0 + OTHERS < limit) {
+            E *next = k_tile + (now ^ 1) * tiles::other_elements;
+            load_tile<E, OTHERS, C>(next, k, s0 + OTHERS, limit, 0, a.d);
+            next = v_tile + (now ^ 1) * tiles::other_elements;
+            load_tile<E, OTHERS, C>(next, v, s0 + OTHERS, limit, 0, a.dv_size);
+        }
+        if (first < a.t && (!a.causal || s0 < first + 16 * MT))
+            add_dq<MASKED, C>(a, mask_of(a, w), first, s0, row,
+                              q_tile + own * tile_row<C>::length, dy_tile + own * tile_row<C>::length,
+                              k_tile + now * tiles::other_elements,
+                              v_tile + now * tiles::other_elements, dq);
+    }
+    copies_wait();
+    __syncthreads();
+    multiply_by(dq, a.scale);
+    write_rows<E, C>(matrix_of(a.dq, w.b, w.h), first, a.t, 0, a.d, dq,
+                     q_tile + own * tile_row<C>::length);
+}
+
+/* ---- dk and dv: rows are keys ---------------------------------------------------------------------- */
+
+/* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose lse and
+ * delta lie at `lse` and `delta`. */
+template <bool MASKED, int C, int MT, typename E>
+static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t mask, int first, int q0,
+                                               const float *lse, const float *delta, const E *k,
+                                               const E *v, const E *q, const E *dy,
+                                               fragments<MT, C / 8> &dk, fragments<MT, C / 8> &dv)
+{
+    const bool edge = q0 + OTHERS > a.t || first + 16 * MT > a.s ||
+                      (a.causal && q0 < first + 16 * MT - 1);
+    fragments<MT, NT> p, ds;
+    clear(p);
+    add_scores<E, C>(p, k, q);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
+                p.x[m][n][i] = probability<MASKED>(a, mask, q0 + column, s, edge, p.x[m][n][i],
+                                                   lse[column]);
+            }
+        }
+    }
+    add_values<E, C>(dv, p, dy);
+    clear(ds);
+    add_scores<E, C>(ds, v, dy);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
+                ds.x[m][n][i] = score_grad(a, q0 + column, s, edge, p.x[m][n][i], ds.x[m][n][i],
+                                           delta[column]);
+            }
+        }
+    }
+    add_values<E, C>(dk, ds, q);
+}
+
+/* What thread i < 2 OTHERS brings of the tile of queries from q0 on: lse, then delta. */
+template <bool MASKED, typename E>
+static __device__ __forceinline__ float column_number(const attention<E> &a, int64_t item, int q0)
+{
+    const int i = (int)threadIdx.x, t = q0 + i % OTHERS;
+    if (i >= 2 * OTHERS || t >= a.t) return 0;
+    return i < OTHERS ? kept_lse<MASKED>(a.lse[item * a.t + t]) : a.delta[item * a.t + t];
+}
+
+template <typename E, int C, bool MASKED>
+static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attention<E> a)
+{
+    typedef grad_tiles<C> tiles;
+    constexpr int MT = tiles::MT;
+    __shared__ float numbers[2][2 * OTHERS];
+    TN_DYNAMIC_SHARED(E, k_tile);
+    E *v_tile = k_tile + tiles::row_elements, *q_tile = v_tile + tiles::row_elements;
+    E *dy_tile = q_tile + 2 * tiles::other_elements;
+    const work w = work_by_head(a, blockIdx.x, false);
+    const matrix<E> q = matrix_of(a.q, w.b, w.h), dy = matrix_of(a.dy, w.b, w.h);
+    const int s0 = w.tile * tiles::rows, q_first = a.causal ? s0 : 0;
+    const int own = (int)threadIdx.x / 32 * 16 * MT, first = s0 + own; /* of the warp's keys */
+    E *k_rows = k_tile + own * tile_row<C>::length, *v_rows = v_tile + own * tile_row<C>::length;
+    fragments<MT, C / 8> dk, dv;
+    clear(dk);
+    clear(dv);
+    load_tile<E, tiles::rows, C>(k_tile, matrix_of(a.k, w.b, w.h), s0, a.s, 0, a.d);
+    load_tile<E, tiles::rows, C>(v_tile, matrix_of(a.v, w.b, w.h), s0, a.s, 0, a.dv_size);
+    if (q_first < a.t) {
+        load_tile<E, OTHERS, C>(q_tile, q, q_first, a.t, 0, a.d);
+        load_tile<E, OTHERS, C>(dy_tile, dy, q_first, a.t, 0, a.dv_size);
+        const float number = column_number<MASKED>(a, w.item, q_first);
+        if (threadIdx.x < 2 * OTHERS) numbers[0][threadIdx.x] = number;
+    }
+    for (int q0 = q_first, now = 0; q0 < a.t; q0 += OTHERS, now ^= 1) {
+        const float next_number = column_number<MASKED>(a, w.item, q0 + OTHERS);
+        copies_wait();
+        __syncthreads(); /* this tile is there, and the one before it is used */
+        if (q0 + OTHERS < a.t) {
+            E *next = q_tile + (now ^ 1) * tiles::other_elements;
+            load_tile<E, OTHERS, C>(next, q, q0 + OTHERS, a.t, 0, a.d);
+            next = dy_tile + (now ^ 1) * tiles::other_elements;
+            load_tile<E, OTHERS, C>(next, dy, q0 + OTHERS, a.t, 0, a.dv_size);
+        }
+        if (first < a.s && (!a.causal || q0 + OTHERS > first))
+            add_dkv<MASKED, C>(a, mask_of(a, w), first, q0, numbers[now], numbers[now] + OTHERS,
+                               k_rows, v_rows, q_tile + now * tiles::other_elements,
+                               dy_tile + now * tiles::other_elements, dk, dv);
+        if (threadIdx.x < 2 * OTHERS) numbers[now ^ 1][threadIdx.x] = next_number;
+    }
+    copies_wait();
+    __syncthreads();
+    multiply_by(dk, a.scale);
+    write_rows<E, C>(matrix_of(a.dk, w.b, w.h), first, a.s, 0, a.d, dk, k_rows);
+    write_rows<E, C>(matrix_of(a.dv, w.b, w.h), first, a.s, 0, a.dv_size, dv, v_rows);
+}
+
+/* ---- host ------------------------------------------------------------------------------------------ */
+
+template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E> a)
+{
+    unsigned blocks;
+    TN_TRY(cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks));
+    LAUNCH_LARGE((attention_short_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
+}
+
+template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
+{
+    unsigned blocks;
+    TN_TRY(cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks));
+    LAUNCH_LARGE((attention_short_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
+}
+
+template <typename E> static tn_status queries_grad(const attention<E> &a)
+{
+    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
+    if (a.t == 0 || a.d == 0) return TN_OK;
+    BY_COLUMNS(launch_dq, E, a, columns);
+}
+
+template <typename E> static tn_status keys_grad(const attention<E> &a)
+{
+    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
+    if (a.s == 0 || columns == 0) return TN_OK;
+    BY_COLUMNS(launch_dkv, E, a, columns);
+}
+
+template <typename E>
+static tn_status backward(const tni_attention *g, const tni_array *dy, const tni_array *dq,
+                          const tni_array *dk, const tni_array *dv)
+{
+    attention<E> a = plan<E>(g);
+    void *delta = nullptr;
+    tn_status status = TN_OK;
+
+    a.dy = operand_of<E>(dy);
+    a.dq = operand_of<E>(dq);
+    a.dk = operand_of<E>(dk);
+    a.dv = operand_of<E>(dv);
+    if (a.items == 0) return TN_OK;
+    if (a.t > 0) {
+        TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta));
+        a.delta = static_cast<float *>(delta);
+        status = TN_LAUNCH((attention_short_delta<E>),
+                           tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a);
+        if (status == TN_OK) status = queries_grad(a);
+    }
+    if (status == TN_OK) status = keys_grad(a);
+    if (delta) tni_cuda_return(delta);
+    return status;
+}
+
+tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array *dy,
+                                        const tni_array *dq, const tni_array *dk,
+                                        const tni_array *dv)
+{
+    TN_TRY(fits(a));
+    return a->q.dtype == TN_BF16 ? backward<bf16>(a, dy, dq, dk, dv)
+                                 : backward<f16>(a, dy, dq, dk, dv);
+}

@@ -1,0 +1,512 @@
+/*
+ * test_cuda_attention.c - attention in bf16 and f16 on the GPU, forward and gradients, against the CPU's
+ * f64 kernels on the same rounded numbers.
+ *
+ * What may differ follows from what is rounded. u is half a unit in the last place at 1: 2^-8 for bf16,
+ * 2^-11 for f16. The kernels round probabilities p (and ds) as operands of the tensor cores and each
+ * result once; all sums are f32. So
+ *     y_td  = sum_s p_ts v_sd          is off by u |y| + the sum of errors of at most u p |v|
+ *     dv_sd = sum_t p_ts dy_td         likewise
+ *     dq_td = scale sum_s ds_ts k_sd   likewise, dk too
+ * where the errors of the terms are as good as independent, uniform in [-u, u] times their size: the sum
+ * has a deviation of u / sqrt 3 times the root of the sum of squares. Allowed are 4 u times that root,
+ * seven deviations. A key too many or too few is a whole term, far above. f16 has less precision below
+ * 2^-14: an absolute 2^-25 a term. The gradient's delta is made from y as it was rounded; the reference
+ * is given the same y.
+ *
+ * Seen to fail: see the end of this comment's list in each test.
+ */
+#include <stdlib.h>
+
+#include "cuda_shim.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+enum { HEADS_INSIDE = 1, ODD_ROWS = 2, GAPS = 4, EXPANDED = 8 }; /* layouts */
+enum {
+    NO_MASK,
+    BOOL_FULL,
+    BOOL_KEYS,   /* [B, 1, 1, S] */
+    BOOL_BLOCKED, /* some rows see nothing */
+    REAL_FULL,
+    REAL_ROW,    /* [1, 1, 1, S] */
+    REAL_COLUMN, /* [1, H, T, 1] */
+    REAL_TURNED, /* laid out as [B, H, S, T] */
+    REAL_LOWEST, /* the type's lowest number in places, and whole rows of it */
+    MASKS
+};
+
+static const tni_backend *cpu, *gpu;
+static tn_dtype dtype;
+static double unit, smallest; /* u; the error of a number below the normal range */
+
+static void choose(int variant)
+{
+    dtype = variant % 2 ? TN_F16 : TN_BF16;
+    unit = dtype == TN_F16 ? 0x1p-11 : 0x1p-8;
+    smallest = dtype == TN_F16 ? 0x1p-25 : 0;
+    cpu = tni_backend_for(tn_cpu());
+    gpu = tni_backend_for(tn_cuda(0));
+    ck_assert_msg(gpu != NULL, "%s", tn_error());
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+static uint64_t random_state = 1;
+
+static double uniform(void) /* xorshift64*: [-1, 1) */
+{
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 2 - 1;
+}
+
+static uint16_t rounded(double x)
+{
+    return dtype == TN_F16 ? tn_to_f16((float)x) : tn_to_bf16((float)x);
+}
+
+static double number(uint16_t bits)
+{
+    return (double)(dtype == TN_F16 ? tn_from_f16(bits) : tn_from_bf16(bits));
+}
+
+/* An array on the GPU, its block as the host sees it, and its numbers in f64, dense. */
+typedef struct array {
+    tni_array on_gpu, wide;
+    char *block;
+    char *device;
+    int64_t n, lead; /* elements of the block, before the first */
+} array;
+
+static array arrays[16];
+static int n_arrays;
+
+static array *new_array(tn_dtype of, const int64_t *size, const int64_t *stride, int64_t lead)
+{
+    array *a = &arrays[n_arrays++];
+    size_t each = tn_dtype_size(of);
+    int64_t dense = 1;
+    void *device;
+    ck_assert_int_le(n_arrays, 16);
+    *a = (array){ .n = lead + 1, .lead = lead };
+    for (int i = 3; i >= 0; i--) {
+        a->n += (size[i] > 0 ? size[i] - 1 : 0) * stride[i];
+        a->on_gpu.size[i] = a->wide.size[i] = size[i];
+        a->on_gpu.stride[i] = stride[i];
+        a->wide.stride[i] = dense;
+        dense *= size[i];
+    }
+    a->block = malloc((size_t)a->n * each);
+    assert_ok(gpu->alloc((size_t)a->n * each, &device));
+    a->device = device;
+    a->on_gpu.data = a->device + (size_t)lead * each;
+    a->on_gpu.dtype = of;
+    a->on_gpu.rank = a->wide.rank = 4;
+    a->wide.dtype = TN_F64;
+    a->wide.data = calloc((size_t)dense + 1, sizeof(double));
+    return a;
+}
+
+static int64_t elements(const array *a)
+{
+    const int64_t *size = a->wide.size;
+    return size[0] * size[1] * size[2] * size[3];
+}
+
+/* Where element i of the dense order lies in the block. */
+static int64_t place(const array *a, int64_t i)
+{
+    int64_t at = a->lead;
+    for (int d = 3; d >= 0; d--) {
+        at += i % a->wide.size[d] * a->on_gpu.stride[d];
+        i /= a->wide.size[d];
+    }
+    return at;
+}
+
+static double *wide_of(const array *a)
+{
+    return a->wide.data;
+}
+
+static void upload(const array *a)
+{
+    size_t nbytes = (size_t)a->n * tn_dtype_size(a->on_gpu.dtype);
+    assert_ok(gpu->upload(a->device, a->block, nbytes));
+}
+
+static void *download(const array *a)
+{
+    size_t nbytes = (size_t)a->n * tn_dtype_size(a->on_gpu.dtype);
+    void *copy = malloc(nbytes);
+    assert_ok(gpu->download(copy, a->device, nbytes));
+    return copy;
+}
+
+/* Numbers of [-size, size), those between the rows included. */
+static void randomize(array *a, double size)
+{
+    uint16_t *block = (uint16_t *)(void *)a->block;
+    for (int64_t i = 0; i < a->n; i++) {
+        block[i] = rounded(uniform() * size);
+    }
+    for (int64_t i = 0; i < elements(a); i++) {
+        wide_of(a)[i] = number(block[place(a, i)]);
+    }
+    upload(a);
+}
+
+static void drop_arrays(void)
+{
+    for (int i = 0; i < n_arrays; i++) {
+        gpu->free(arrays[i].device, (size_t)arrays[i].n * tn_dtype_size(arrays[i].on_gpu.dtype));
+        free(arrays[i].block);
+        free(arrays[i].wide.data);
+    }
+    n_arrays = 0;
+    assert_ok(tn_cuda_synchronize());
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    int64_t b, h, t, s, d, dv;
+    bool causal;
+    int mask, layout;
+    double size; /* of q's elements; 0: 1 */
+    double scale; /* 0: 1 / sqrt(d) */
+} attention_case;
+
+static array *heads(const attention_case *c, int64_t t, int64_t d, bool shared, double size)
+{
+    int64_t row = d + (c->layout & ODD_ROWS ? 3 : c->layout & GAPS ? 16 - d % 8 : 0);
+    int64_t sizes[4] = { c->b, c->h, t, d };
+    int64_t stride[4] = { c->h * t * row, t * row, row, 1 };
+    if (c->layout & HEADS_INSIDE) {
+        stride[1] = row;
+        stride[2] = c->h * row;
+    }
+    if (shared) stride[1] = 0;
+    array *a = new_array(dtype, sizes, stride, c->layout & ODD_ROWS ? 3 : 0);
+    randomize(a, size);
+    return a;
+}
+
+static double mask_value(int mask, int64_t i, int64_t s)
+{
+    if (mask == BOOL_BLOCKED) return i / s % 3 == 1 || i % 5 == 2;
+    if (mask == BOOL_FULL || mask == BOOL_KEYS) return uniform() > 0.4;
+    if (mask == REAL_LOWEST && (i / s % 7 == 3 || i % 4 == 1))
+        return number(dtype == TN_F16 ? 0xfbff : 0xff7f);
+    return uniform() > 0.6 && i % s != 0 ? -(double)INFINITY : number(rounded(uniform()));
+}
+
+static array *make_mask(const attention_case *c)
+{
+    bool real = c->mask >= REAL_FULL;
+    int64_t sizes[4] = { c->b, c->h, c->t, c->s };
+    int64_t stride[4] = { c->h * c->t * c->s, c->t * c->s, c->s, 1 };
+    switch (c->mask) {
+    case BOOL_KEYS: stride[0] = c->s, stride[1] = stride[2] = 0; break;
+    case REAL_ROW: stride[0] = stride[1] = stride[2] = 0; break;
+    case REAL_COLUMN: stride[0] = stride[3] = 0, stride[1] = c->t, stride[2] = 1; break;
+    case REAL_TURNED: stride[2] = 1, stride[3] = c->t; break;
+    default: break;
+    }
+    array *a = new_array(real ? dtype : TN_BOOL, sizes, stride, 0);
+    for (int64_t i = 0; i < elements(a); i++) {
+        double v = mask_value(c->mask, i, c->s);
+        int64_t at = place(a, i);
+        if (c->mask == REAL_COLUMN) v = (double)(at % 3); /* one for all keys */
+        if (real) {
+            ((uint16_t *)(void *)a->block)[at] = rounded(v);
+        } else {
+            ((uint8_t *)a->block)[at] = v != 0;
+        }
+    }
+    for (int64_t i = 0; i < elements(a); i++) {
+        int64_t at = place(a, i);
+        if (real) {
+            wide_of(a)[i] = number(((uint16_t *)(void *)a->block)[at]);
+        } else {
+            ((uint8_t *)a->wide.data)[i] = ((uint8_t *)a->block)[at];
+        }
+    }
+    a->wide.dtype = real ? TN_F64 : TN_BOOL;
+    upload(a);
+    return a;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+static char what[160];
+
+static void near(double got, double want, double allowed, const char *name, int64_t i)
+{
+    if ((isnan(got) && isnan(want)) || got == want) return;
+    ck_assert_msg(fabs(got - want) <= allowed, "%s: %s[%lld] is %.7g, not %.7g: off by %.3g, not %.3g",
+                  what, name, (long long)i, got, want, fabs(got - want), allowed);
+}
+
+/* Nothing was written between the rows. */
+static void untouched(const array *a, const uint16_t *now, const char *name)
+{
+    char *own = calloc((size_t)a->n, 1);
+    for (int64_t i = 0; i < elements(a); i++) {
+        own[place(a, i)] = 1;
+    }
+    for (int64_t i = 0; i < a->n; i++) {
+        ck_assert_msg(own[i] || now[i] == ((uint16_t *)(void *)a->block)[i], "%s: %s: written outside",
+                      what, name);
+    }
+    free(own);
+}
+
+/* Results [outer, rows, columns] against the f64 ones: deviation2 is the sum of the squares of what the
+ * terms may be off by. */
+static void compare(array *a, const double *deviation2, const char *name)
+{
+    uint16_t *now = download(a);
+    untouched(a, now, name);
+    for (int64_t i = 0; i < elements(a); i++) {
+        double want = wide_of(a)[i];
+        double allowed = unit * fabs(want) + 4 * sqrt(deviation2[i]) + 2 * smallest + 2e-6 * (1 + fabs(want));
+        near(number(now[place(a, i)]), want, allowed, name, i);
+    }
+    free(now);
+}
+
+/* ---- one case -------------------------------------------------------------------------------- */
+
+typedef struct problem {
+    attention_case c;
+    array *q, *k, *v, *y, *dy, *dq, *dk, *dv, *lse, *mask;
+    double scale;
+    tni_attention on_gpu, wide;
+    double *off[5]; /* of y, dq, dk, dv: squares summed; then lse in f64 */
+} problem;
+
+static tni_attention call_of(const problem *p, bool wide)
+{
+    tni_array none = { .data = NULL };
+#define ON(a) (wide ? (a)->wide : (a)->on_gpu)
+    return (tni_attention){ ON(p->q),   ON(p->k), ON(p->v), ON(p->y), ON(p->lse), p->mask ? ON(p->mask) : none,
+                            p->scale, p->c.causal };
+#undef ON
+}
+
+static void set_up(problem *p, const attention_case *c)
+{
+    int64_t sizes[4] = { c->b, c->h, c->t, 1 }, stride[4] = { c->h * c->t, c->t, 1, 1 };
+    double size = c->size > 0 ? c->size : 1;
+    *p = (problem){ .c = *c, .scale = c->scale != 0 ? c->scale : 1 / sqrt((double)c->d + 0.25) };
+    p->q = heads(c, c->t, c->d, false, size);
+    p->k = heads(c, c->s, c->d, (c->layout & EXPANDED) != 0, size);
+    p->v = heads(c, c->s, c->dv, (c->layout & EXPANDED) != 0, 1);
+    p->y = heads(c, c->t, c->dv, false, 1);
+    p->dy = heads(c, c->t, c->dv, false, 1);
+    p->dq = heads(c, c->t, c->d, false, 1);
+    p->dk = heads(c, c->s, c->d, false, 1);
+    p->dv = heads(c, c->s, c->dv, false, 1);
+    p->lse = new_array(TN_F32, sizes, stride, 0);
+    p->mask = c->mask == NO_MASK ? NULL : make_mask(c);
+    p->on_gpu = call_of(p, false);
+    p->wide = call_of(p, true);
+    snprintf(what, sizeof what, "%s [%lld,%lld,%lld,%lld,%lld,%lld]%s mask %d layout %d",
+             tn_dtype_name(dtype), (long long)c->b, (long long)c->h, (long long)c->t, (long long)c->s,
+             (long long)c->d, (long long)c->dv, c->causal ? " causal" : "", c->mask, c->layout);
+}
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static double square(double x)
+{
+    return x * x;
+}
+
+/* The probability of key s for query t of one head, from the f64 lse. */
+static double probability(const problem *p, int64_t item, int64_t t, int64_t s)
+{
+    const attention_case *c = &p->c;
+    double score = p->scale * dot(wide_of(p->q) + (item * c->t + t) * c->d,
+                                  wide_of(p->k) + (item * c->s + s) * c->d, c->d);
+    int64_t at = (item * c->t + t) * c->s + s;
+    if (c->causal && s > t) return 0;
+    if (c->mask >= REAL_FULL) score += wide_of(p->mask)[at];
+    if (c->mask != NO_MASK && c->mask < REAL_FULL && ((uint8_t *)p->mask->wide.data)[at]) return 0;
+    double e = exp(score - wide_of(p->lse)[item * c->t + t]);
+    return isnan(e) ? 0 : e;
+}
+
+/* What the terms of every sum may be off by, squared and added. */
+static void deviations(problem *p)
+{
+    const attention_case *c = &p->c;
+    int64_t items = c->b * c->h;
+    array *of[] = { p->y, p->dq, p->dk, p->dv };
+    for (int i = 0; i < 4; i++) {
+        p->off[i] = calloc((size_t)elements(of[i]) + 1, sizeof(double));
+    }
+    for (int64_t row = 0; row < items * c->t; row++) {
+        int64_t item = row / c->t, t = row % c->t;
+        const double *dy = wide_of(p->dy) + row * c->dv, *q = wide_of(p->q) + row * c->d;
+        double delta = dot(dy, wide_of(p->y) + row * c->dv, c->dv);
+        for (int64_t s = 0; s < c->s; s++) {
+            const double *k = wide_of(p->k) + (item * c->s + s) * c->d;
+            const double *v = wide_of(p->v) + (item * c->s + s) * c->dv;
+            double e = probability(p, item, t, s), ds = e > 0 ? e * (dot(dy, v, c->dv) - delta) : 0;
+            double off = unit * e + smallest, ds_off = p->scale * (unit * fabs(ds) + smallest);
+            for (int64_t i = 0; i < c->dv; i++) {
+                p->off[0][row * c->dv + i] += square(off * v[i]);
+                p->off[3][(item * c->s + s) * c->dv + i] += square(off * dy[i]);
+            }
+            for (int64_t i = 0; i < c->d; i++) {
+                p->off[1][row * c->d + i] += square(ds_off * k[i]);
+                p->off[2][(item * c->s + s) * c->d + i] += square(ds_off * q[i]);
+            }
+        }
+    }
+}
+
+static void compare_lse(const problem *p)
+{
+    float *now = download(p->lse);
+    for (int64_t i = 0; i < p->lse->n && elements(p->lse) > 0; i++) {
+        double want = wide_of(p->lse)[i];
+        near((double)now[i], want, 2e-6 * (4 + fabs(want)) * (1 + p->c.size), "lse", i);
+    }
+    free(now);
+}
+
+static void run_on_gpu(problem *p)
+{
+    assert_ok(gpu->attention(&p->on_gpu));
+    assert_ok(gpu->attention_grad(&p->on_gpu, &p->dy->on_gpu, &p->dq->on_gpu, &p->dk->on_gpu,
+                                  &p->dv->on_gpu));
+}
+
+/* The same bits as before; the first time they are kept. */
+static void same_bits(const array *a, void **first, const char *name)
+{
+    void *now = download(a);
+    size_t nbytes = (size_t)a->n * tn_dtype_size(a->on_gpu.dtype);
+    if (!*first) {
+        *first = now;
+        return;
+    }
+    ck_assert_msg(memcmp(*first, now, nbytes) == 0, "%s: %s: other bits than the first time", what, name);
+    free(now);
+}
+
+/* Again, threads and blocks in this and that order: nothing may change. */
+static void repeat(problem *p, int times)
+{
+    static const char *const names[] = { "y", "lse", "dq", "dk", "dv" };
+    array *results[] = { p->y, p->lse, p->dq, p->dk, p->dv };
+    void *first[5] = { NULL };
+    for (int r = 0; r <= times; r++) {
+        setenv("TN_CUDA_ORDER", r % 2 ? "backward" : "forward", 1);
+        if (r > 0) run_on_gpu(p);
+        for (int i = 0; i < 5; i++) {
+            same_bits(results[i], &first[i], names[i]);
+        }
+    }
+    unsetenv("TN_CUDA_ORDER");
+    for (int i = 0; i < 5; i++) {
+        free(first[i]);
+    }
+}
+
+static void run_case(const attention_case *c, int repeats)
+{
+    problem p;
+    tni_attention without;
+    uint16_t *y;
+    set_up(&p, c);
+    without = p.on_gpu;
+    without.lse.data = NULL;
+    assert_ok(gpu->attention(&without)); /* the same y, and nothing else */
+    run_on_gpu(&p);
+    assert_ok(cpu->attention(&p.wide));
+    deviations(&p);
+    compare(p.y, p.off[0], "y");
+    compare_lse(&p);
+    y = download(p.y);
+    for (int64_t i = 0; i < elements(p.y); i++) {
+        wide_of(p.y)[i] = number(y[place(p.y, i)]);
+    }
+    free(y);
+    assert_ok(cpu->attention_grad(&p.wide, &p.dy->wide, &p.dq->wide, &p.dk->wide, &p.dv->wide));
+    compare(p.dq, p.off[1], "dq");
+    compare(p.dk, p.off[2], "dk");
+    compare(p.dv, p.off[3], "dv");
+    if (repeats > 0) repeat(&p, repeats);
+    for (int i = 0; i < 4; i++) {
+        free(p.off[i]);
+    }
+    drop_arrays();
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+START_TEST(shapes)
+{
+    static const attention_case cases[] = {
+        { 1, 1, 1, 1, 1, 1, false, NO_MASK, 0, 0, 0 },
+        { 2, 3, 7, 7, 8, 8, true, NO_MASK, 0, 0, 0 },
+        { 2, 2, 33, 33, 16, 16, true, NO_MASK, HEADS_INSIDE, 0, 0 },
+        { 1, 2, 64, 64, 32, 32, false, NO_MASK, 0, 0, 0 },
+        { 1, 1, 65, 65, 64, 64, true, NO_MASK, HEADS_INSIDE, 0, 0 },
+        { 1, 1, 129, 129, 64, 64, true, NO_MASK, 0, 0, 0 },
+        { 1, 1, 257, 257, 40, 40, true, NO_MASK, GAPS, 0, 0 },
+        { 1, 1, 257, 65, 15, 15, true, NO_MASK, 0, 0, 0 }, /* fewer keys than queries */
+        { 1, 1, 33, 257, 64, 64, true, NO_MASK, 0, 0, 0 }, /* and more */
+        { 1, 2, 64, 129, 80, 80, false, NO_MASK, ODD_ROWS, 0, 0 },
+        { 1, 1, 65, 129, 96, 96, true, NO_MASK, 0, 0, 0 },
+        { 1, 1, 129, 65, 128, 128, true, NO_MASK, 0, 0, 0 },
+        { 1, 1, 7, 64, 127, 100, false, NO_MASK, ODD_ROWS, 0, 0 },
+        { 1, 1, 9, 40, 20, 90, false, NO_MASK, GAPS, 0, 0 },
+        { 1, 1, 40, 9, 90, 20, true, NO_MASK, 0, 0, 0 },
+        { 2, 2, 33, 64, 24, 24, false, NO_MASK, EXPANDED, 0, 0 },
+        { 2, 2, 33, 64, 24, 24, true, NO_MASK, EXPANDED | HEADS_INSIDE | ODD_ROWS, 0, 0 },
+        { 5, 41, 3, 2, 4, 4, true, NO_MASK, 0, 0, 0 }, /* many heads */
+        { 2, 2, 5, 0, 4, 4, false, NO_MASK, 0, 0, 0 }, /* a sum of nothing */
+        { 2, 2, 0, 5, 4, 4, true, NO_MASK, 0, 0, 0 },
+        { 0, 2, 3, 5, 4, 4, false, NO_MASK, 0, 0, 0 },
+        { 1, 2, 5, 6, 0, 4, false, NO_MASK, 0, 0, 0 }, /* scores of nothing */
+        { 1, 2, 5, 6, 4, 0, false, NO_MASK, 0, 0, 0 },
+    };
+    choose(_i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run_case(&cases[i], 0);
+    }
+}
+END_TEST
+
+START_TEST(masks)
+{
+    choose(_i);
+    for (int i = 0; i < 4 * (MASKS - 1); i++) {
+        static const int64_t columns[] = { 8, 40, 70, 100 };
+        attention_case c = { 2, 2, i % 2 ? 9 : 70, i % 2 ? 67 : 33, columns[i % 4], columns[i % 4],
+                             (i & 1) != 0, 1 + i / 4, i % 3, 0, 0 };
+        run_case(&c, 0);
+    }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("cuda_attention");
+    TCase *t = test_case(suite, "attention");
+    tcase_add_loop_test(t, shapes, 0, 2);
+    tcase_add_loop_test(t, masks, 0, 2);
+    return suite;
+}
