@@ -331,18 +331,22 @@ static double square(double x)
     return x * x;
 }
 
-/* The probability of key s for query t of one head, from the f64 lse. */
-static double probability(const problem *p, int64_t item, int64_t t, int64_t s)
+/* The probability of key s for query t of one head, from the f64 lse; *off: what it may be off by when
+ * its score was rounded to f32 and itself to the dtype. */
+static double probability(const problem *p, int64_t item, int64_t t, int64_t s, double *off)
 {
     const attention_case *c = &p->c;
     double score = p->scale * dot(wide_of(p->q) + (item * c->t + t) * c->d,
                                   wide_of(p->k) + (item * c->s + s) * c->d, c->d);
     int64_t at = (item * c->t + t) * c->s + s;
+    *off = smallest;
     if (c->causal && s > t) return 0;
     if (c->mask >= REAL_FULL) score += wide_of(p->mask)[at];
     if (c->mask != NO_MASK && c->mask < REAL_FULL && ((uint8_t *)p->mask->wide.data)[at]) return 0;
     double e = exp(score - wide_of(p->lse)[item * c->t + t]);
-    return isnan(e) ? 0 : e;
+    if (isnan(e) || e == 0) return 0;
+    *off += (unit + fabs(score) * 0x1p-24) * e;
+    return e;
 }
 
 /* What the terms of every sum may be off by, squared and added. */
@@ -361,8 +365,9 @@ static void deviations(problem *p)
         for (int64_t s = 0; s < c->s; s++) {
             const double *k = wide_of(p->k) + (item * c->s + s) * c->d;
             const double *v = wide_of(p->v) + (item * c->s + s) * c->dv;
-            double e = probability(p, item, t, s), ds = e > 0 ? e * (dot(dy, v, c->dv) - delta) : 0;
-            double off = unit * e + smallest, ds_off = p->scale * (unit * fabs(ds) + smallest);
+            double off, e = probability(p, item, t, s, &off);
+            double factor = e > 0 ? fabs(dot(dy, v, c->dv) - delta) : 0;
+            double ds_off = fabs(p->scale) * (off * factor + smallest);
             for (int64_t i = 0; i < c->dv; i++) {
                 p->off[0][row * c->dv + i] += square(off * v[i]);
                 p->off[3][(item * c->s + s) * c->dv + i] += square(off * dy[i]);
