@@ -149,7 +149,7 @@ template <typename R> static attention<R> plan(const tni_attention *g)
     return a;
 }
 
-static tn_status fits(const tni_attention *g)
+static inline tn_status fits(const tni_attention *g)
 {
     const int64_t most = INT32_MAX - 256; /* whole tiles beyond it can be counted */
     if (g->q.size[2] <= most && g->k.size[2] <= most && g->q.size[3] <= most &&
@@ -166,7 +166,7 @@ static tn_status fits(const tni_attention *g)
 /* Cuts rows (T or S) into tiles and columns of the result into slices of `width`; a block makes
  * one. */
 template <typename R>
-static tn_status cut(attention<R> *a, int rows, int tile, int columns, int width, unsigned *blocks)
+static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, int width, unsigned *blocks)
 {
     a->tiles = (rows - 1) / tile + 1;
     a->slices = (columns - 1) / width + 1;

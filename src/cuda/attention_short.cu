@@ -8,7 +8,7 @@
  * from shared memory twice, which the tensor cores need to be kept busy.
  * Source: Dao, FlashAttention-2 (2023), algorithm 1.
  */
-#include "cuda/attention_short.h"
+#include "cuda/attention_rows.h"
 
 enum { MT = 2, QUERIES = 16 * MT * WARPS };
 
@@ -16,76 +16,6 @@ template <int C, bool MASKED> struct forward_tiles {
     static constexpr int keys = C <= 96 && !MASKED ? 64 : 32;
     static constexpr int elements = (QUERIES + 2 * keys) * tile_row<C>::length;
 };
-
-/* What a row has so far: its largest score, this lane's share of the sum of powers. */
-struct row_state {
-    float top[MT][2], sum[MT][2];
-};
-
-/* Scores become powers; what was there before the tile shrinks. */
-template <bool MASKED, int C, int NT>
-static __device__ __forceinline__ void soften(row_state &row, fragments<MT, NT> &p,
-                                              fragments<MT, C / 8> &y, float scale)
-{
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
-            const float before = row.top[m][half];
-            float high = -INFINITY, total = 0;
-            TN_UNROLL for (int n = 0; n < NT; n++)
-                high = fmaxf(high, fmaxf(p.x[m][n][2 * half], p.x[m][n][2 * half + 1]));
-            const float top = fmaxf(before, row_max(high));
-            /* while every key so far is blocked nothing is subtracted: 2^-inf is 0 */
-            const exponent<MASKED> power(scale, top == -INFINITY ? 0 : top);
-            const float shrink = power.of(before);
-            TN_UNROLL for (int n = 0; n < NT; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    p.x[m][n][i] = power.of(p.x[m][n][i]);
-                    total += p.x[m][n][i];
-                }
-            }
-            row.top[m][half] = top;
-            row.sum[m][half] = row.sum[m][half] * shrink + total;
-            TN_UNROLL for (int n = 0; n < C / 8; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= shrink;
-            }
-        }
-    }
-}
-
-/* Products of the warp's queries from `first` on with keys from s0 on, as kept. */
-template <bool MASKED, typename E, int NT>
-static __device__ __forceinline__ void see(const attention<E> &a, int64_t mask, int first, int s0,
-                                           fragments<MT, NT> &p)
-{
-    const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
-    if (!MASKED && !edge) return;
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++)
-                p.x[m][n][i] = kept_score<MASKED>(a, mask, first + 16 * m + row_in(i),
-                                                  s0 + 8 * n + column_in(i), p.x[m][n][i]);
-        }
-    }
-}
-
-/* Divides, and writes the logarithms of the sums. */
-template <bool MASKED, int C, typename E>
-static __device__ __forceinline__ void finish(const attention<E> &a, const work &w, int first,
-                                              const row_state &row, fragments<MT, C / 8> &y)
-{
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
-            const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
-            const float factor = a.s > 0 ? 1 / sum : 0; /* a sum of nothing is 0 */
-            const int t = first + 16 * m + row_in(2 * half);
-            TN_UNROLL for (int n = 0; n < C / 8; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
-            }
-            if (a.lse && w.slice == 0 && column_in(0) == 0 && t < a.t)
-                a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
-        }
-    }
-}
 
 template <typename E, int C, bool MASKED>
 static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
@@ -100,13 +30,10 @@ static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
     const int q0 = w.tile * QUERIES, limit = a.causal ? min(a.s, q0 + QUERIES) : a.s;
     const int own = (int)threadIdx.x / 32 * 16 * MT, first = q0 + own; /* of the warp's queries */
     E *q_rows = q_tile + own * tile_row<C>::length;
-    row_state row;
+    row_state<MT> row;
     fragments<MT, C / 8> y;
     clear(y);
-    TN_UNROLL for (int i = 0; i < 2 * MT; i++) {
-        row.top[i / 2][i % 2] = -INFINITY;
-        row.sum[i / 2][i % 2] = 0;
-    }
+    begin(row);
     load_tile<E, QUERIES, C>(q_tile, q, q0, a.t, 0, a.d);
     load_tile<E, KEYS, C>(k_tile, k, 0, limit, 0, a.d);
     for (int s0 = 0; s0 < limit; s0 += KEYS) {
@@ -124,13 +51,13 @@ static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
         if (s0 + KEYS < limit) load_tile<E, KEYS, C>(k_tile, k, s0 + KEYS, limit, 0, a.d);
         if (works) {
             see<MASKED>(a, mask_of(a, w), first, s0, p);
-            soften<MASKED, C>(row, p, y, a.scale);
+            soften<MASKED>(row, p, y, a.scale);
             add_values<E, C>(y, p, v_tile);
         }
     }
     copies_wait();
     __syncthreads();
-    finish<MASKED, C>(a, w, first, row, y);
+    finish<MASKED>(a, w, first, row, y);
     write_rows<E, C>(matrix_of(a.y, w.b, w.h), first, a.t, 0, a.dv_size, y, q_rows);
 }
 
@@ -145,9 +72,8 @@ template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a
 template <typename E> static tn_status forward(const tni_attention *g)
 {
     attention<E> a = plan<E>(g);
-    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
     if (a.items == 0 || a.t == 0) return TN_OK;
-    BY_COLUMNS(launch, E, a, columns);
+    BY_COLUMNS(launch, tni_cuda_wide_attention, E, a);
 }
 
 tn_status tni_cuda_short_attention(const tni_attention *a)

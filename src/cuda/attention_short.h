@@ -134,20 +134,6 @@ static __device__ __forceinline__ void add_values(fragments<MT, C / 8> &sum,
     }
 }
 
-/* Over the four lanes that share a row. */
-static __device__ __forceinline__ float row_max(float x)
-{
-    TN_UNROLL for (int step = 1; step < 4; step *= 2)
-        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
-    return x;
-}
-
-static __device__ __forceinline__ float row_sum(float x)
-{
-    TN_UNROLL for (int step = 1; step < 4; step *= 2) x += __shfl_xor_sync(WARP_ALL, x, step);
-    return x;
-}
-
 /* The warp's rows of a result to rows [r0, ..) of m, rounded; through the warp's own 16 MT rows of a
  * tile in shared memory, so that they leave 16 bytes at a time. */
 template <typename E, int C, int MT>
@@ -183,35 +169,6 @@ static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, in
     }
 }
 
-/* ---- probabilities --------------------------------------------------------------------------------- */
-
-/*
- * How scores are kept: MASKED as they are, scaled and masked; else (no mask, scale > 0) as products
- * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2 e, is
- * one multiplication and addition. A mask may be as large as its type allows, times log2 e it would
- * not fit: there the difference comes first.
- */
-template <bool MASKED> struct exponent {
-    float unit, base; /* base: of what is subtracted */
-    __device__ __forceinline__ exponent(float scale, float subtract)
-        : unit(MASKED ? LOG2E : scale * LOG2E), base(MASKED ? subtract : subtract * unit)
-    {
-    }
-    __device__ __forceinline__ float of(float score) const
-    {
-        return power2(MASKED ? (score - base) * unit : fmaf(score, unit, -base));
-    }
-};
-
-/* A product q . k as kept; -inf where the query does not see the key. */
-template <bool MASKED, typename E>
-static __device__ __forceinline__ float kept_score(const attention<E> &a, int64_t mask, int query,
-                                                   int key, float product)
-{
-    if (MASKED) return score(a, mask, query, key, product);
-    return sees(a, query, key) ? product : -INFINITY;
-}
-
 /* ---- host -------------------------------------------------------------------------------------------- */
 
 template <typename E> static bool is_masked(const attention<E> &a)
@@ -219,14 +176,31 @@ template <typename E> static bool is_masked(const attention<E> &a)
     return a.mask || !(a.scale > 0);
 }
 
-/* Returns launch<E, C, MASKED>(a) for the smallest C that holds `columns`. */
-#define BY_COLUMNS(launch, E, a, columns)                                                          \
+/* D or Dv, whichever is wider. */
+template <typename E> static int columns_of(const attention<E> &a)
+{
+    return a.d > a.dv_size ? a.d : a.dv_size;
+}
+
+/* Returns launch<E, C, MASKED>(a) for the smallest C that holds the columns, wide(a) where none does. */
+#define BY_COLUMNS(launch, wide, E, a)                                                             \
     do {                                                                                           \
-        if ((columns) <= 32) return is_masked(a) ? launch<E, 32, true>(a) : launch<E, 32, false>(a); \
-        if ((columns) <= 64) return is_masked(a) ? launch<E, 64, true>(a) : launch<E, 64, false>(a); \
-        if ((columns) <= 96) return is_masked(a) ? launch<E, 96, true>(a) : launch<E, 96, false>(a); \
-        return is_masked(a) ? launch<E, 128, true>(a) : launch<E, 128, false>(a);                  \
+        const int columns = columns_of(a);                                                         \
+        const bool masked = is_masked(a);                                                          \
+        if (columns <= 32) return masked ? launch<E, 32, true>(a) : launch<E, 32, false>(a);       \
+        if (columns <= 64) return masked ? launch<E, 64, true>(a) : launch<E, 64, false>(a);       \
+        if (columns <= 96) return masked ? launch<E, 96, true>(a) : launch<E, 96, false>(a);       \
+        if (columns <= 128) return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);    \
+        return wide(a);                                                                            \
     } while (0)
+
+/* attention_wide.cu: the launches for more columns. */
+tn_status tni_cuda_wide_attention(const attention<bf16> &a);
+tn_status tni_cuda_wide_attention(const attention<f16> &a);
+tn_status tni_cuda_wide_dq(const attention<bf16> &a);
+tn_status tni_cuda_wide_dq(const attention<f16> &a);
+tn_status tni_cuda_wide_dkv(const attention<bf16> &a);
+tn_status tni_cuda_wide_dkv(const attention<f16> &a);
 
 /* Launches with more shared memory than a kernel has without asking. */
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \

@@ -9,7 +9,7 @@
  * as operands, the scale is left to the end: gradients in f16 then underflow later.
  * Source: Dao, FlashAttention-2 (2023), algorithm 2.
  */
-#include "cuda/attention_short.h"
+#include "cuda/attention_rows.h"
 
 enum { OTHERS = 32, NT = OTHERS / 8 }; /* keys or queries of the tile that goes by */
 
@@ -50,63 +50,7 @@ static __global__ void __launch_bounds__(THREADS) attention_short_delta(attentio
     }
 }
 
-/* ---- one tile ------------------------------------------------------------------------------------ */
-
-/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they differ. */
-template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
-{
-    return MASKED ? lse : lse * LOG2E;
-}
-
-/* A probability from the product q . k. */
-template <bool MASKED, typename E>
-static __device__ __forceinline__ float probability(const attention<E> &a, int64_t mask, int query,
-                                                    int key, bool edge, float product, float lse)
-{
-    if (edge && !sees(a, query, key)) return 0;
-    if (MASKED) return power2((score(a, mask, query, key, product) - lse) * LOG2E);
-    return power2(fmaf(product, a.scale * LOG2E, -lse));
-}
-
-/* The gradient of scale q . k from the product dy . v. */
-template <typename E>
-static __device__ __forceinline__ float score_grad(const attention<E> &a, int query, int key,
-                                                   bool edge, float p, float product, float delta)
-{
-    return edge && !sees(a, query, key) ? 0 : p * (product - delta);
-}
-
-template <int MT, int COLUMNS>
-static __device__ __forceinline__ void multiply_by(fragments<MT, COLUMNS> &f, float factor)
-{
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) f.x[m][n][i] *= factor;
-        }
-    }
-}
-
 /* ---- dq: rows are queries ------------------------------------------------------------------------ */
-
-/* lse and delta of a lane's rows. */
-template <int MT> struct row_numbers {
-    float lse[MT][2], delta[MT][2];
-};
-
-template <bool MASKED, int MT, typename E>
-static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> &a, int64_t item,
-                                                             int first)
-{
-    row_numbers<MT> r;
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
-            const int t = first + 16 * m + row_in(2 * half);
-            r.lse[m][half] = t < a.t ? kept_lse<MASKED>(a.lse[item * a.t + t]) : 0;
-            r.delta[m][half] = t < a.t ? a.delta[item * a.t + t] : 0;
-        }
-    }
-    return r;
-}
 
 /* dq += ds k of the warp's queries from `first` on and the tile of keys from s0 on. */
 template <bool MASKED, int C, int MT, typename E>
@@ -114,23 +58,12 @@ static __device__ __forceinline__ void add_dq(const attention<E> &a, int64_t mas
                                               const row_numbers<MT> &row, const E *q, const E *dy,
                                               const E *k, const E *v, fragments<MT, C / 8> &dq)
 {
-    const bool edge = s0 + OTHERS > a.s || (a.causal && s0 + OTHERS - 1 > first);
     fragments<MT, NT> p, ds;
     clear(p);
     add_scores<E, C>(p, q, k);
     clear(ds);
     add_scores<E, C>(ds, dy, v);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
-                const int t = first + 16 * m + row_in(i), s = s0 + 8 * n + column_in(i);
-                const float one = probability<MASKED>(a, mask, t, s, edge, p.x[m][n][i],
-                                                      row.lse[m][i / 2]);
-                ds.x[m][n][i] =
-                    score_grad(a, t, s, edge, one, ds.x[m][n][i], row.delta[m][i / 2]);
-            }
-        }
-    }
+    score_grads<MASKED>(a, mask, first, s0, row, p, ds);
     add_values<E, C>(dq, ds, k);
 }
 
@@ -185,42 +118,15 @@ static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t ma
                                                const E *v, const E *q, const E *dy,
                                                fragments<MT, C / 8> &dk, fragments<MT, C / 8> &dv)
 {
-    const bool edge = q0 + OTHERS > a.t || first + 16 * MT > a.s ||
-                      (a.causal && q0 < first + 16 * MT - 1);
     fragments<MT, NT> p, ds;
     clear(p);
     add_scores<E, C>(p, k, q);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
-                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
-                p.x[m][n][i] = probability<MASKED>(a, mask, q0 + column, s, edge, p.x[m][n][i],
-                                                   lse[column]);
-            }
-        }
-    }
+    turned_probabilities<MASKED>(a, mask, first, q0, lse, p);
     add_values<E, C>(dv, p, dy);
     clear(ds);
     add_scores<E, C>(ds, v, dy);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
-                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
-                ds.x[m][n][i] = score_grad(a, q0 + column, s, edge, p.x[m][n][i], ds.x[m][n][i],
-                                           delta[column]);
-            }
-        }
-    }
+    turned_score_grads(a, first, q0, delta, p, ds);
     add_values<E, C>(dk, ds, q);
-}
-
-/* What thread i < 2 OTHERS brings of the tile of queries from q0 on: lse, then delta. */
-template <bool MASKED, typename E>
-static __device__ __forceinline__ float column_number(const attention<E> &a, int64_t item, int q0)
-{
-    const int i = (int)threadIdx.x, t = q0 + i % OTHERS;
-    if (i >= 2 * OTHERS || t >= a.t) return 0;
-    return i < OTHERS ? kept_lse<MASKED>(a.lse[item * a.t + t]) : a.delta[item * a.t + t];
 }
 
 template <typename E, int C, bool MASKED>
@@ -245,11 +151,11 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
     if (q_first < a.t) {
         load_tile<E, OTHERS, C>(q_tile, q, q_first, a.t, 0, a.d);
         load_tile<E, OTHERS, C>(dy_tile, dy, q_first, a.t, 0, a.dv_size);
-        const float number = column_number<MASKED>(a, w.item, q_first);
+        const float number = column_number<MASKED, OTHERS>(a, w.item, q_first);
         if (threadIdx.x < 2 * OTHERS) numbers[0][threadIdx.x] = number;
     }
     for (int q0 = q_first, now = 0; q0 < a.t; q0 += OTHERS, now ^= 1) {
-        const float next_number = column_number<MASKED>(a, w.item, q0 + OTHERS);
+        const float next_number = column_number<MASKED, OTHERS>(a, w.item, q0 + OTHERS);
         copies_wait();
         __syncthreads(); /* this tile is there, and the one before it is used */
         if (q0 + OTHERS < a.t) {
@@ -289,16 +195,14 @@ template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<
 
 template <typename E> static tn_status queries_grad(const attention<E> &a)
 {
-    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
     if (a.t == 0 || a.d == 0) return TN_OK;
-    BY_COLUMNS(launch_dq, E, a, columns);
+    BY_COLUMNS(launch_dq, tni_cuda_wide_dq, E, a);
 }
 
 template <typename E> static tn_status keys_grad(const attention<E> &a)
 {
-    const int columns = a.d > a.dv_size ? a.d : a.dv_size;
-    if (a.s == 0 || columns == 0) return TN_OK;
-    BY_COLUMNS(launch_dkv, E, a, columns);
+    if (a.s == 0 || columns_of(a) == 0) return TN_OK;
+    BY_COLUMNS(launch_dkv, tni_cuda_wide_dkv, E, a);
 }
 
 template <typename E>

@@ -1,0 +1,253 @@
+/*
+ * attention_rows.h - what is done to scores in registers, element by element (attention_short.h: how
+ * they lie there): masks, the softmax as keys go by, probabilities and gradients made again.
+ */
+#ifndef TNI_CUDA_ATTENTION_ROWS_H
+#define TNI_CUDA_ATTENTION_ROWS_H
+
+#include "cuda/attention_short.h"
+
+/* Over the four lanes that share a row. */
+static __device__ __forceinline__ float row_max(float x)
+{
+    TN_UNROLL for (int step = 1; step < 4; step *= 2)
+        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ float row_sum(float x)
+{
+    TN_UNROLL for (int step = 1; step < 4; step *= 2) x += __shfl_xor_sync(WARP_ALL, x, step);
+    return x;
+}
+
+/* ---- forward: the softmax as keys go by ------------------------------------------------------------ */
+
+/*
+ * How scores are kept: MASKED as they are, scaled and masked; else (no mask, scale > 0) as products
+ * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2 e, is
+ * one multiplication and addition. A mask may be as large as its type allows, times log2 e it would
+ * not fit: there the difference comes first.
+ */
+template <bool MASKED> struct exponent {
+    float unit, base; /* base: of what is subtracted */
+    __device__ __forceinline__ exponent(float scale, float subtract)
+        : unit(MASKED ? LOG2E : scale * LOG2E), base(MASKED ? subtract : subtract * unit)
+    {
+    }
+    __device__ __forceinline__ float of(float score) const
+    {
+        return power2(MASKED ? (score - base) * unit : fmaf(score, unit, -base));
+    }
+};
+
+/* A product q . k as kept; -inf where the query does not see the key. */
+template <bool MASKED, typename E>
+static __device__ __forceinline__ float kept_score(const attention<E> &a, int64_t mask, int query,
+                                                   int key, float product)
+{
+    if (MASKED) return score(a, mask, query, key, product);
+    return sees(a, query, key) ? product : -INFINITY;
+}
+
+/* What a row has so far: its largest score, this lane's share of the sum of powers. */
+template <int MT> struct row_state {
+    float top[MT][2], sum[MT][2];
+};
+
+template <int MT> static __device__ __forceinline__ void begin(row_state<MT> &row)
+{
+    TN_UNROLL for (int i = 0; i < 2 * MT; i++) {
+        row.top[i / 2][i % 2] = -INFINITY;
+        row.sum[i / 2][i % 2] = 0;
+    }
+}
+
+/* Scores become powers; what was there before the tile shrinks. */
+template <bool MASKED, int MT, int NT, int COLUMNS>
+static __device__ __forceinline__ void soften(row_state<MT> &row, fragments<MT, NT> &p,
+                                              fragments<MT, COLUMNS> &y, float scale)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const float before = row.top[m][half];
+            float high = -INFINITY, total = 0;
+            TN_UNROLL for (int n = 0; n < NT; n++)
+                high = fmaxf(high, fmaxf(p.x[m][n][2 * half], p.x[m][n][2 * half + 1]));
+            const float top = fmaxf(before, row_max(high));
+            /* while every key so far is blocked nothing is subtracted: 2^-inf is 0 */
+            const exponent<MASKED> power(scale, top == -INFINITY ? 0 : top);
+            const float shrink = power.of(before);
+            TN_UNROLL for (int n = 0; n < NT; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    p.x[m][n][i] = power.of(p.x[m][n][i]);
+                    total += p.x[m][n][i];
+                }
+            }
+            row.top[m][half] = top;
+            row.sum[m][half] = row.sum[m][half] * shrink + total;
+            TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= shrink;
+            }
+        }
+    }
+}
+
+/* Products of the warp's queries from `first` on with keys from s0 on, as kept. */
+template <bool MASKED, typename E, int MT, int NT>
+static __device__ __forceinline__ void see(const attention<E> &a, int64_t mask, int first, int s0,
+                                           fragments<MT, NT> &p)
+{
+    const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
+    if (!MASKED && !edge) return;
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++)
+                p.x[m][n][i] = kept_score<MASKED>(a, mask, first + 16 * m + row_in(i),
+                                                  s0 + 8 * n + column_in(i), p.x[m][n][i]);
+        }
+    }
+}
+
+/* Divides, and writes the logarithms of the sums. */
+template <bool MASKED, typename E, int MT, int COLUMNS>
+static __device__ __forceinline__ void finish(const attention<E> &a, const work &w, int first,
+                                              const row_state<MT> &row, fragments<MT, COLUMNS> &y)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
+            const float factor = a.s > 0 ? 1 / sum : 0; /* a sum of nothing is 0 */
+            const int t = first + 16 * m + row_in(2 * half);
+            TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
+                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
+            }
+            if (a.lse && w.slice == 0 && column_in(0) == 0 && t < a.t)
+                a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
+        }
+    }
+}
+
+/* ---- backward: probabilities again ----------------------------------------------------------------- */
+
+/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they differ. */
+template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
+{
+    return MASKED ? lse : lse * LOG2E;
+}
+
+/* A probability from the product q . k, of a key that the query sees. */
+template <bool MASKED, typename E>
+static __device__ __forceinline__ float probability(const attention<E> &a, int64_t mask, int query,
+                                                    int key, float product, float lse)
+{
+    if (MASKED) return power2((score(a, mask, query, key, product) - lse) * LOG2E);
+    return power2(fmaf(product, a.scale * LOG2E, -lse));
+}
+
+/* lse and delta of a lane's rows, where rows are queries. */
+template <int MT> struct row_numbers {
+    float lse[MT][2], delta[MT][2];
+};
+
+template <bool MASKED, int MT, typename E>
+static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> &a, int64_t item,
+                                                             int first)
+{
+    row_numbers<MT> r;
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int half = 0; half < 2; half++) {
+            const int t = first + 16 * m + row_in(2 * half);
+            r.lse[m][half] = t < a.t ? kept_lse<MASKED>(a.lse[item * a.t + t]) : 0;
+            r.delta[m][half] = t < a.t ? a.delta[item * a.t + t] : 0;
+        }
+    }
+    return r;
+}
+
+/* Rows are queries from `first` on, columns keys from s0 on: the products q . k become probabilities,
+ * the products dy . v in ds gradients of scale q . k. */
+template <bool MASKED, typename E, int MT, int NT>
+static __device__ __forceinline__ void score_grads(const attention<E> &a, int64_t mask, int first,
+                                                   int s0, const row_numbers<MT> &row,
+                                                   const fragments<MT, NT> &products,
+                                                   fragments<MT, NT> &ds)
+{
+    const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int t = first + 16 * m + row_in(i), s = s0 + 8 * n + column_in(i);
+                const float p = probability<MASKED>(a, mask, t, s, products.x[m][n][i],
+                                                    row.lse[m][i / 2]);
+                ds.x[m][n][i] = p * (ds.x[m][n][i] - row.delta[m][i / 2]);
+                if (edge && !sees(a, t, s)) ds.x[m][n][i] = 0;
+            }
+        }
+    }
+}
+
+/* Rows are keys from `first` on, columns queries from q0 on, whose lse and delta lie side by side. */
+template <typename E, int MT, int NT>
+static __device__ __forceinline__ bool has_unseen(const attention<E> &a, int first, int q0,
+                                                  const fragments<MT, NT> &)
+{
+    return q0 + 8 * NT > a.t || first + 16 * MT > a.s || (a.causal && q0 < first + 16 * MT - 1);
+}
+
+template <bool MASKED, typename E, int MT, int NT>
+static __device__ __forceinline__ void turned_probabilities(const attention<E> &a, int64_t mask,
+                                                            int first, int q0, const float *lse,
+                                                            fragments<MT, NT> &p)
+{
+    const bool edge = has_unseen(a, first, q0, p);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
+                p.x[m][n][i] =
+                    probability<MASKED>(a, mask, q0 + column, s, p.x[m][n][i], lse[column]);
+                if (edge && !sees(a, q0 + column, s)) p.x[m][n][i] = 0;
+            }
+        }
+    }
+}
+
+template <typename E, int MT, int NT>
+static __device__ __forceinline__ void turned_score_grads(const attention<E> &a, int first, int q0,
+                                                          const float *delta,
+                                                          const fragments<MT, NT> &p,
+                                                          fragments<MT, NT> &ds)
+{
+    const bool edge = has_unseen(a, first, q0, p);
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < NT; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) {
+                const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
+                ds.x[m][n][i] = p.x[m][n][i] * (ds.x[m][n][i] - delta[column]);
+                if (edge && !sees(a, q0 + column, s)) ds.x[m][n][i] = 0;
+            }
+        }
+    }
+}
+
+/* What thread i < 2 N brings of N queries from q0 on: lse, then delta. */
+template <bool MASKED, int N, typename E>
+static __device__ __forceinline__ float column_number(const attention<E> &a, int64_t item, int q0)
+{
+    const int i = (int)threadIdx.x, t = q0 + i % N;
+    if (i >= 2 * N || t >= a.t) return 0;
+    return i < N ? kept_lse<MASKED>(a.lse[item * a.t + t]) : a.delta[item * a.t + t];
+}
+
+template <int MT, int COLUMNS>
+static __device__ __forceinline__ void multiply_by(fragments<MT, COLUMNS> &f, float factor)
+{
+    TN_UNROLL for (int m = 0; m < MT; m++) {
+        TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
+            TN_UNROLL for (int i = 0; i < 4; i++) f.x[m][n][i] *= factor;
+        }
+    }
+}
+
+#endif
