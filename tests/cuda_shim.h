@@ -11,7 +11,7 @@
 #include "common.h"
 
 static struct {
-    long long (*calls)(void), (*blocks)(void), (*waits)(void), (*launches)(void);
+    long long (*calls)(void), (*blocks)(void), (*waits)(void), (*launches)(void), (*graphs)(void);
     void (*fail_call)(long long n);
     void (*memory)(size_t bytes);
     void (*fault)(const char *text);
@@ -34,6 +34,7 @@ static inline bool shim(void)
            module_function("cuda_host_blocks", &host.blocks) &&
            module_function("cuda_host_waits", &host.waits) &&
            module_function("cuda_host_launches", &host.launches) &&
+           module_function("cuda_host_graphs", &host.graphs) &&
            module_function("cuda_host_fail", &host.fail_call) &&
            module_function("cuda_host_memory", &host.memory) &&
            module_function("cuda_host_fault", &host.fault);

@@ -128,6 +128,14 @@ TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
  * Source   Pascanu et al. (2013), algorithm 1
  */
 TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite);
+/**
+ * The same without a wait, for a step that is captured (capture.h) or that nothing may hold up: the norm comes
+ * as a tensor of one f64 on the gradients' device, in the current scope, and the factor is computed there.
+ * Scales by 1 where tn_clip_grad_norm scales nothing; a norm that is not finite makes every gradient NaN (or 0).
+ *
+ * Errors   NULL. max_norm < 0, p <= 0; no gradients, or on several devices
+ */
+TN_API tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p);
 /** Clamps every gradient to [-limit, limit]. */
 TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
 

@@ -8,6 +8,7 @@
 #include <tenon/autograd.h>
 #include <tenon/nn.h>
 #include <tenon/optim.h>
+#include <tenon/capture.h>
 #include <tenon/io.h>
 
 #endif

@@ -13,6 +13,7 @@
  * view of it, or one tensor for two inputs.
  */
 #include "autograd/trace.h"
+#include "tensor/recorder.h"
 
 typedef struct pass {
     tni_node **heap; /* newest first */
@@ -377,6 +378,12 @@ static tn_status step(pass *p, tni_node *node)
 
     if (!block)
         return TN_E_NOMEM;
+    if (TNI_UNLIKELY(tni_recording) && node->sequence < tni_recording->first_node) {
+        if (!small)
+            tni_free(block, nbytes);
+        return tni_record_refuse("tn_backward", "goes through a graph from before it",
+                                 "forward and backward in one step");
+    }
     work w = {block, block + n_out, block + n_out + n_in,
               small ? few_need : (bool *)(block + n_out + 2 * n_in)};
     scope = tn_scope_begin();
@@ -514,6 +521,9 @@ static tn_status add_to_grads(pass *p)
         tni_gradmeta *gm = p->leaves[i]->gm;
 
         status = own(gm);
+        if (status == TN_OK && gm->grad && TNI_UNLIKELY(tni_recording) && !tni_record_is_made(gm->grad))
+            status = tni_record_refuse("tn_backward", "adds to a gradient from before it",
+                                       "tn_optim_zero_grad in the step, before tn_backward");
         if (status == TN_OK && gm->grad) {
             status = tn_add_(gm->pending, gm->grad);
             if (status == TN_OK)
@@ -523,6 +533,8 @@ static tn_status add_to_grads(pass *p)
     for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
         tni_gradmeta *gm = p->leaves[i]->gm;
 
+        if (TNI_UNLIKELY(tni_recording))
+            tni_record_leaf(p->leaves[i], true);
         tn_drop(gm->grad);
         gm->grad = gm->pending;
         gm->pending = NULL;

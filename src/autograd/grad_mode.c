@@ -3,6 +3,7 @@
  * and the guard of in-place ops.
  */
 #include "autograd/trace.h"
+#include "tensor/recorder.h"
 
 static _Thread_local bool off; /* inverted: threads start with recording on */
 static atomic_llong hook_ids = 1;
@@ -91,6 +92,8 @@ tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
             return tni_error(TN_E_DEVICE, "tn_set_grad_of: grad and %s are on different devices: want one",
                              tni_text(t));
     }
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_leaf(t, false);
     if (tni_none(grad) && !t->gm)
         return TN_OK;
     gm = tni_gradmeta_of(t);

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "cuda/cuda.h"
+#include "cuda/capture.h"
 
 const tni_host *tni_cuda_host;
 cudaStream_t tni_cuda_stream;
@@ -32,6 +32,7 @@ static cudaMemPool_t pool;
 static int multiprocessors = 1;
 static tni_cuda_fault *fault_word;
 static cublasHandle_t blas;
+static void *workspace; /* of blas */
 static std::atomic<bool> tf32;
 static std::atomic<int64_t> in_use, peak, allocations;
 
@@ -104,7 +105,7 @@ tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what)
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
-    return lost ? say_lost() : TN_OK;
+    return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
 
 /* ---- at first use ---------------------------------------------------------------------------------- */
@@ -146,6 +147,11 @@ static tn_status ready()
     return made ? TN_OK : make_device();
 }
 
+tn_status tni_cuda_ready(void)
+{
+    return tni_cuda_blas() ? TN_OK : TN_E_BACKEND;
+}
+
 int tni_cuda_multiprocessors(void)
 {
     return multiprocessors;
@@ -168,14 +174,26 @@ static tn_status set_math(cublasHandle_t handle)
         cublasSetMathMode(handle, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
 }
 
+/* cuBLAS's own choice would be made anew for a stream that is captured: with one piece of memory for
+ * good, a product has the same bits and addresses in a graph and outside. The sizes are its own. */
+static tn_status set_workspace(cublasHandle_t handle)
+{
+    int major;
+    TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0)));
+    size_t nbytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
+    if (!workspace) TN_TRY(tni_cuda_borrow(nbytes, &workspace));
+    return TN_BLAS(cublasSetWorkspace(handle, workspace, nbytes));
+}
+
 cublasHandle_t tni_cuda_blas(void)
 {
-    if (ready() != TN_OK) return nullptr;
+    if (ready() != TN_OK || tni_cuda_not_elsewhere() != TN_OK) return nullptr;
     std::lock_guard<std::mutex> hold(making);
     if (!blas) {
         cublasHandle_t handle;
         if (TN_BLAS(cublasCreate(&handle)) != TN_OK) return nullptr;
-        if (TN_BLAS(cublasSetStream(handle, tni_cuda_stream)) != TN_OK || set_math(handle) != TN_OK) {
+        if (TN_BLAS(cublasSetStream(handle, tni_cuda_stream)) != TN_OK ||
+            set_workspace(handle) != TN_OK || set_math(handle) != TN_OK) {
             cublasDestroy(handle);
             return nullptr;
         }
@@ -224,6 +242,8 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
 
     *block = nullptr;
     TN_TRY(ready());
+    TN_TRY(tni_cuda_not_elsewhere());
+    if (tni_cuda_recording()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
     error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (error == cudaErrorMemoryAllocation) {
@@ -241,7 +261,8 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
 
 void tni_cuda_return(void *block)
 {
-    cudaError_t error = block ? cudaFreeAsync(block, tni_cuda_stream) : cudaSuccess;
+    if (tni_cuda_graph_give(block)) return;
+    cudaError_t error = cudaFreeAsync(block, tni_cuda_stream);
     if (!lost) tni_cuda_check(error, "cudaFreeAsync");
 }
 
@@ -284,9 +305,24 @@ void tni_cuda_memory_reset_peak(void)
     peak = in_use.load();
 }
 
+tn_status tni_cuda_pool_use(uint64_t *now, uint64_t *highest)
+{
+    TN_TRY(ready());
+    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now)));
+    return TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, highest));
+}
+
+tn_status tni_cuda_pool_reset(void)
+{
+    uint64_t none = 0;
+    TN_TRY(ready());
+    return TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
+}
+
 tn_status tni_cuda_memory_trim(void)
 {
     TN_TRY(ready());
+    TN_TRY(tni_cuda_not_recorded("memory is trimmed", "it done before or after"));
     return trim();
 }
 
@@ -336,6 +372,7 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
 
     if (nbytes == 0) return TN_OK;
     TN_TRY(ready());
+    TN_TRY(tni_cuda_not_recorded("data comes from the host", "it as an input of tn_capture_run"));
     std::lock_guard<std::mutex> hold(uploading);
     TN_TRY(make_staging());
     while (nbytes > 0) {
@@ -386,6 +423,7 @@ tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 {
     if (nbytes == 0) return TN_OK;
     TN_TRY(ready());
+    TN_TRY(tni_cuda_not_recorded("a value is read", "it read after tn_capture_run"));
     std::lock_guard<std::mutex> hold(downloading);
     TN_TRY(make_bounce());
     void *to = nbytes <= BOUNCE ? bounce->bytes : host;
@@ -398,6 +436,7 @@ tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 tn_status tni_cuda_synchronize(void)
 {
     TN_TRY(ready());
+    TN_TRY(tni_cuda_not_recorded("the host waits", "it to wait after tn_capture_run"));
     std::lock_guard<std::mutex> hold(downloading);
     TN_TRY(make_bounce());
     return wait_and_look();

@@ -5,6 +5,7 @@
  * of a counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it
  * again. The product keeps inf * 0 = NaN.
  */
+#include "cuda/capture.h"
 #include "cuda/rows.h"
 #include "tensor/philox.h"
 
@@ -15,8 +16,12 @@ template <typename R> struct alignas(16) dropout_four {
 /* whole: x and y may be read and written sixteen bytes at a time. */
 template <typename R>
 static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, R scale,
-                               uint64_t seed, uint64_t offset, bool whole)
+                               uint64_t seed, uint64_t offset, const tni_cuda_draw *draw, bool whole)
 {
+    if (draw) { /* a run of a recorded step: offset counts from where the generator stood */
+        seed = draw->seed;
+        offset += draw->offset;
+    }
     typedef dropout_four<R> four;
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -52,9 +57,11 @@ static tn_status run(const tni_array *y, const tni_array *x, double p, uint64_t 
     if (n == 0) return TN_OK;
     bool whole = (reinterpret_cast<uintptr_t>(x->data) | reinterpret_cast<uintptr_t>(y->data)) %
                      16 == 0;
+    const tni_cuda_draw *draw = tni_cuda_graph_draw();
+    if (draw) offset -= tni_cuda_graph_offset();
     return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(y->data),
                      static_cast<const R *>(x->data), n, tni_philox_threshold(p),
-                     static_cast<R>(1.0 / (1.0 - p)), seed, offset, whole);
+                     static_cast<R>(1.0 / (1.0 - p)), seed, offset, draw, whole);
 }
 
 tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,

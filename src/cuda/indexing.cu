@@ -5,7 +5,10 @@
  */
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
 
+#include "cuda/capture.h"
 #include "cuda/ids.h"
 
 /* ---- what the host says of a fault ----------------------------------------------------------- */
@@ -14,8 +17,38 @@ enum { LAUNCH_NAMES = 4096 };
 static const char *launch_names[LAUNCH_NAMES]; /* of the ops of the last launches */
 static std::atomic<int64_t> launches;
 
+/* Of the launches of recorded steps, which happen again at any time: -1, -2, ... */
+static std::mutex recorded_lock;
+static const char **recorded_names;
+static int64_t n_recorded, recorded_capacity;
+
+/* The number of a recorded launch; 0: no memory to remember its op by. */
+static int64_t recorded_launch()
+{
+    std::lock_guard<std::mutex> hold(recorded_lock);
+    if (n_recorded == recorded_capacity) {
+        int64_t capacity = 2 * recorded_capacity + 64;
+        void *larger = std::realloc(recorded_names, static_cast<size_t>(capacity) * sizeof *recorded_names);
+        if (!larger) return 0;
+        recorded_names = static_cast<const char **>(larger);
+        recorded_capacity = capacity;
+    }
+    recorded_names[n_recorded] = tni_cuda_host->op();
+    return -++n_recorded;
+}
+
+static const char *name_of(int64_t launch)
+{
+    if (launch >= 0)
+        return launches - launch < LAUNCH_NAMES ? launch_names[launch % LAUNCH_NAMES] : nullptr;
+    std::lock_guard<std::mutex> hold(recorded_lock);
+    return recorded_names[-launch - 1];
+}
+
 int64_t tni_cuda_fault_launch(void)
 {
+    int64_t recorded = tni_cuda_recording() ? recorded_launch() : 0;
+    if (recorded) return recorded;
     int64_t launch = ++launches;
     launch_names[launch % LAUNCH_NAMES] = tni_cuda_host->op();
     return launch;
@@ -23,8 +56,7 @@ int64_t tni_cuda_fault_launch(void)
 
 tn_status tni_cuda_fault_error(const tni_cuda_fault *f)
 {
-    const char *name = launches - f->launch < LAUNCH_NAMES ? launch_names[f->launch % LAUNCH_NAMES]
-                                                           : nullptr;
+    const char *name = name_of(f->launch);
     char op[80] = "";
     if (f->set == TNI_FAULT_TARGET)
         return tni_cuda_host->fail(

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cuda/cuda.h"
+#include "cuda/capture.h"
 
 static tni_cuda_module table;
 static int devices;
@@ -38,6 +38,7 @@ static void fill_table()
     table.memory_reset_peak = tni_cuda_memory_reset_peak;
     table.memory_trim = tni_cuda_memory_trim;
     table.allow_tf32 = tni_cuda_allow_tf32;
+    table.graphs = &tni_cuda_graphs;
 
     SLOT(alloc), SLOT(free), SLOT(upload), SLOT(download), SLOT(synchronize);
     SLOT(fill), SLOT(copy), SLOT(unary), SLOT(binary), SLOT(ternary);

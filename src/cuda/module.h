@@ -14,7 +14,7 @@ extern "C" {
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* Both sides were built from one text when these are equal. */
-#define TNI_BUILD_ID TN_VERSION " kernels-2"
+#define TNI_BUILD_ID TN_VERSION " kernels-3"
 
 /* The kernels, and what only GPUs have: the functions of tensor.h with the same names. */
 typedef struct tni_cuda_module {
@@ -25,6 +25,7 @@ typedef struct tni_cuda_module {
     void (*memory_reset_peak)(void);
     tn_status (*memory_trim)(void);
     tn_status (*allow_tf32)(bool allow);
+    const struct tni_graphs *graphs; /* graphs.h: a training step recorded and run again */
 } tni_cuda_module;
 
 /* The table, or NULL with the reason in why (size bytes). */

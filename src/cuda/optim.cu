@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "cuda/capture.h"
 #include "cuda/fault.h"
 #include "cuda/rows.h"
 
@@ -177,12 +178,20 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- the block of a step --------------------------------------------------------------------- */
 
-/* One for all optimizers: a copy into it waits, on the device, for the launch that reads it. */
+/* One for all optimizers: a copy into it waits, on the device, for the launch that reads it. A step that
+ * is recorded has a section of its graph's block instead, which the graph's runs refresh. */
 static struct {
     std::mutex lock;
     optim_head *host, *device;
     size_t host_size, device_size;
+    uint64_t bytes; /* of all steps so far */
 } step_block;
+
+uint64_t tni_cuda_optim_bytes(void)
+{
+    std::lock_guard<std::mutex> hold(step_block.lock);
+    return step_block.bytes;
+}
 
 static tn_status make_room(size_t nbytes)
 {
@@ -230,11 +239,8 @@ static unsigned states_of(const tni_optim_tensor *t)
     return (t->s0 ? 1u : 0u) | (t->s1 ? 2u : 0u) | (t->s2 ? 4u : 0u);
 }
 
-/* Everything that can fail before the launch; chunks receives how many there are. */
-static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *tensors, int n,
-                         int64_t *chunks)
+static tn_status check(const tni_optim_tensor *tensors, int n)
 {
-    size_t nbytes = sizeof(optim_head) + static_cast<size_t>(n) * sizeof(optim_item);
     for (int k = 0; k < n; k++) {
         if (tensors[k].dtype != TN_F32 && tensors[k].dtype != TN_F64)
             return tni_cuda_host->fail(
@@ -244,24 +250,56 @@ static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *ten
             return tni_cuda_host->fail(
                 TN_E_INVALID, "tn_optim_step: parameters with different states: want one kind");
     }
-    TN_TRY(make_room(nbytes));
-    optim_item *items = reinterpret_cast<optim_item *>(step_block.host + 1);
+    return TN_OK;
+}
+
+/* Returns how many chunks there are. */
+static int64_t write_block(optim_head *block, const tni_optim_args *args,
+                           const tni_optim_tensor *tensors, int n)
+{
+    optim_item *items = reinterpret_cast<optim_item *>(block + 1);
     int used = 0;
-    *chunks = 0;
+    int64_t chunks = 0;
     for (int k = 0; k < n; k++) {
         if (tensors[k].n == 0) continue; /* it would share its first chunk with the next */
-        items[used++] = item_of(args, &tensors[k], *chunks);
-        *chunks += (tensors[k].n + CHUNK - 1) / CHUNK;
+        items[used++] = item_of(args, &tensors[k], chunks);
+        chunks += (tensors[k].n + CHUNK - 1) / CHUNK;
     }
-    *step_block.host = optim_head{ *chunks, used, args->maximize, args->flag };
+    *block = optim_head{ chunks, used, args->maximize, args->flag };
+    return chunks;
+}
+
+void tni_cuda_optim_refresh(void *section, const tni_optim_args *args, const tni_optim_tensor *tensors,
+                            int n)
+{
+    write_block(static_cast<optim_head *>(section), args, tensors, n);
+}
+
+/* Everything that can fail before the launch; the block that it reads and how many chunks there are. */
+static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *tensors, int n,
+                         const optim_head **block, int64_t *chunks)
+{
+    size_t nbytes = sizeof(optim_head) + static_cast<size_t>(n) * sizeof(optim_item);
+    TN_TRY(check(tensors, n));
+    if (tni_cuda_recording()) {
+        void *host, *device;
+        TN_TRY(tni_cuda_graph_section(nbytes, &host, &device));
+        *chunks = write_block(static_cast<optim_head *>(host), args, tensors, n);
+        *block = static_cast<const optim_head *>(device);
+        return TN_OK;
+    }
+    TN_TRY(make_room(nbytes));
+    *chunks = write_block(step_block.host, args, tensors, n);
+    *block = step_block.device;
+    step_block.bytes += nbytes;
     return tni_cuda_upload(step_block.device, step_block.host, nbytes);
 }
 
 #define LAUNCH(kind, states)                                                                       \
-    TN_LAUNCH((optim_step<kind, states>), row_grid(chunks, 1), THREADS, 0, step_block.device,      \
+    TN_LAUNCH((optim_step<kind, states>), row_grid(chunks, 1), THREADS, 0, block,                  \
               tni_cuda_fault_word())
 
-static tn_status launch(tni_optim_kind kind, unsigned states, int64_t chunks)
+static tn_status launch(tni_optim_kind kind, unsigned states, const optim_head *block, int64_t chunks)
 {
     switch (kind) {
     case TNI_SGD: return states & 1 ? LAUNCH(TNI_SGD, 1) : LAUNCH(TNI_SGD, 0);
@@ -280,9 +318,10 @@ static tn_status launch(tni_optim_kind kind, unsigned states, int64_t chunks)
 
 tn_status tni_cuda_optim_step(const tni_optim_args *args, const tni_optim_tensor *tensors, int n)
 {
+    const optim_head *block = nullptr;
     int64_t chunks = 0;
     if (n == 0) return TN_OK;
     std::lock_guard<std::mutex> hold(step_block.lock);
-    TN_TRY(refresh(args, tensors, n, &chunks));
-    return chunks > 0 ? launch(args->kind, states_of(&tensors[0]), chunks) : TN_OK;
+    TN_TRY(refresh(args, tensors, n, &block, &chunks));
+    return chunks > 0 ? launch(args->kind, states_of(&tensors[0]), block, chunks) : TN_OK;
 }

@@ -9,6 +9,7 @@
 #include <curand.h>
 #include <mutex>
 
+#include "cuda/capture.h"
 #include "cuda/rows.h"
 
 static std::mutex lock;
@@ -88,6 +89,7 @@ tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64
     int64_t n = 1;
     for (int d = 0; d < y->rank; d++) n *= y->size[d];
     if (n == 0) return TN_OK;
+    TN_TRY(tni_cuda_not_recorded("numbers are drawn", "them drawn into an input of tn_capture_run"));
     std::lock_guard<std::mutex> hold(lock);
     TN_TRY(aim(seed, offset));
     TN_REAL(y->dtype, fill(static_cast<R *>(y->data), n, normal));

@@ -164,6 +164,9 @@ tn_status tn_ema_update(tn_module *self, tn_module *model)
 {
     const ema *m = check_type("tn_ema_update", self);
     if (!m) return tni_pending();
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_ema_update", "reads how many updates there were",
+                                 "it called after tn_capture_run");
     tn_status status = tni_module_check("tn_ema_update", model);
     if (status != TN_OK) return status;
     tn_scope scope = tn_scope_begin();

@@ -111,6 +111,10 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                   max_norm, p);
         return NAN;
     }
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse(f, "reads the norm on the host", "tn_clip_grad_norm_tensor");
+        return NAN;
+    }
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
     tn_status status = TN_OK;
@@ -127,6 +131,67 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
     tn_set_grad(was);
     tn_scope_end(scope);
     return status == TN_OK ? total : NAN;
+}
+
+/* ---- without a wait -------------------------------------------------------------------------- */
+
+/* The norm of each gradient into cell i, in f64. Gradients of other dtypes are read as f32. */
+static tn_status norms_into(const tn_list *parameters, double p, tn_tensor *cells)
+{
+    for (int i = 0; i < parameters->n; i++) {
+        tn_tensor *g = nonempty(parameters, i);
+        if (!g) continue;
+        if (tni_backend_of(g) != tni_backend_of(cells))
+            return tni_error(TN_E_DEVICE,
+                             "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
+                             "those before it: one device is wanted",
+                             parameters->entry[i].name);
+        if (g->dtype != TN_F32 && g->dtype != TN_F64) g = tn_to_dtype(g, TN_F32);
+        tn_tensor *norm = g ? tn_norm(g, p, NULL, 0, false) : NULL;
+        tn_tensor *cell = norm ? tn_select(cells, 0, i) : NULL;
+        tn_status status = cell ? tn_copy_(cell, norm) : tni_pending();
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+/* min(1, max_norm / (total + 1e-6)); NaN stays NaN. */
+static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double max_norm)
+{
+    tn_tensor *factor = tn_div(tn_full_like(total, max_norm), tn_add_scalar(total, 1e-6));
+    factor = tn_minimum(factor, tn_ones_like(total));
+    if (!factor) return tni_pending();
+    for (int i = 0; i < parameters->n; i++) {
+        tn_tensor *g = nonempty(parameters, i);
+        tn_tensor *own = g ? tn_to_dtype(factor, g->dtype) : NULL;
+        if (!g) continue;
+        tn_status status = own ? tn_mul_(g, own) : tni_pending();
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p)
+{
+    static const char f_tensor[] = "tn_clip_grad_norm_tensor";
+    const tn_tensor *first = NULL;
+    if (!parameters) return NULL;
+    if (!(max_norm >= 0) || !(p > 0))
+        return tni_fail(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted",
+                        f_tensor, max_norm, p);
+    for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
+    if (!first)
+        return tni_fail(TN_E_STATE, "%s: none of the %d parameters has a gradient: want it after "
+                                    "tn_backward",
+                        f_tensor, parameters->n);
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad(false);
+    tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
+    tn_status status = cells ? norms_into(parameters, p, cells) : tni_pending();
+    tn_tensor *total = status == TN_OK ? tn_norm(cells, p, NULL, 0, false) : NULL;
+    if (!total || scale_by(parameters, total, max_norm) != TN_OK) total = NULL;
+    tn_set_grad(was);
+    return tn_scope_return(scope, total);
 }
 
 tn_status tn_clip_grad_value(const tn_list *parameters, double limit)

@@ -7,6 +7,7 @@
 #include "autograd/op.h"
 #include "nn/module.h"
 #include "optim/optim.h"
+#include "tensor/recorder.h"
 
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {
@@ -171,6 +172,8 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
     static const char f[] = "tn_optim_add_group";
     if (!opt) return tni_poison(f, "opt");
     if (!parameters) return tni_poison(f, "parameters");
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse(f, "adds parameters", "it called before tn_capture_new");
     if (o.lr == 0) o.lr = opt->group[0].base_lr;
     tn_status status = tni_optim_nonnegative("optim_add_group", "lr", o.lr);
     if (status == TN_OK)
@@ -208,6 +211,8 @@ tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
     if (group < -1 || group >= opt->n_groups)
         return tni_error(TN_E_INDEX, "tn_optim_set_lr: group %d: there are %d (-1: all)", group,
                          opt->n_groups);
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_optim_set_lr", "sets rates", "it called after tn_capture_run");
     tn_status status = tni_optim_nonnegative("optim_set_lr", "lr", lr);
     if (status != TN_OK) return status;
     for (int i = 0; i < opt->n_groups; i++)
@@ -231,6 +236,7 @@ tn_status tn_optim_zero_grad(tn_optim *opt)
     if (!opt) return tni_poison("tn_optim_zero_grad", "opt");
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *t = opt->param[i].tensor;
+        if (TNI_UNLIKELY(tni_recording)) tni_record_leaf(t, false);
         if (!t->gm || !t->gm->grad) continue;
         tn_drop(t->gm->grad);
         t->gm->grad = NULL;

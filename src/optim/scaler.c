@@ -14,6 +14,9 @@
 #include "autograd/op.h"
 #include "optim/optim.h"
 
+/* What a captured step is told. */
+#define NO_SCALER "bf16, which needs no scaling, or the step without tn_capture"
+
 /* An optimizer since the last update: its gradients are unscaled. */
 typedef struct seen {
     tn_optim *opt; /* one reference */
@@ -90,6 +93,10 @@ tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss)
         return NULL;
     }
     if (s->disabled) return loss;
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER);
+        return NULL;
+    }
     if (tn_dtype_of(loss) == TN_BF16 || tn_dtype_of(loss) == TN_F16)
         loss = tn_to_dtype(loss, TN_F32);
     return tn_mul_scalar(loss, s->state.scale);
@@ -151,6 +158,8 @@ static tn_status reserve(tn_grad_scaler *s)
 /* As in PyTorch, gradients that hold NaN or infinity are divided too: clipping sees them. */
 static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
 {
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
     bool bad;

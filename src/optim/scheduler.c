@@ -78,6 +78,8 @@ tn_status tn_scheduler_step(tn_scheduler *s)
     if (s->schedule == &tni_schedule_plateau)
         return tni_error(TN_E_STATE,
                          "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_scheduler_step", "sets rates", "it called after tn_capture_run");
     return tni_scheduler_apply(s, s->step + 1);
 }
 

@@ -9,7 +9,7 @@
 
 #include "autograd/op.h"
 #include "nn/module.h"
-#include "optim/optim.h"
+#include "optim/capture.h"
 
 static const char f[] = "tn_optim_step";
 
@@ -60,6 +60,12 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
     const tn_tensor *t = p->tensor;
     tn_device device = t->storage->device;
     tn_tensor *state = p->state[s];
+    if (TNI_UNLIKELY(tni_recording) &&
+        (!state || state->dtype != t->dtype || state->storage->backend != t->storage->backend)) {
+        char what[160];
+        snprintf(what, sizeof what, "makes the state of %.100s", p->name);
+        return tni_record_refuse(f, what, "every parameter updated in the capture's first run");
+    }
     if (!state) {
         state = tn_full_as(t->shape, opt->initial, t->dtype, device);
     } else {
@@ -160,6 +166,7 @@ tn_status tn_optim_step(tn_optim *opt)
     const tni_backend *backend = NULL;
     int n = 0;
     tn_status status = prepare(opt, &backend, &n);
+    if (status == TN_OK && TNI_UNLIKELY(tni_recording)) status = tni_capture_note(opt, n);
     if (status == TN_OK && n > 0) {
         status = backend->optim_step(&opt->args, opt->call, n);
         if (status == TN_OK) status = finish(opt);

@@ -148,12 +148,16 @@ const char *tni_text(const tn_tensor *t)
 /* One element as a double, through the backend: a cast copy of a rank-0 view, then a download. */
 static double element(const tn_tensor *t, int64_t index)
 {
-    tni_array from = {.data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
-                      .dtype = t->dtype};
     const tni_backend *backend = tni_backend_of(t);
     double value = NAN;
     void *cell;
 
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse("tn_item", "reads a value", "it read after tn_capture_run");
+        return NAN;
+    }
+    tni_array from = {.data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
+                      .dtype = t->dtype};
     if (t->storage->device.type == TN_CPU) { /* no detour */
         tni_array to = {.data = &value, .dtype = TN_F64};
 
@@ -256,6 +260,8 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
         return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
     if ((status = size_fits("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
         return status;
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_copy_out", "reads values", "them read after tn_capture_run");
     backend = tni_backend_of(t);
     from = tni_array_of(t);
     to = from;
@@ -291,6 +297,8 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
                          tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
     if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK)
         return status;
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_copy_in", "takes values from the host", "them as an input of tn_capture_run");
     backend = tni_backend_of(t);
     to = tni_array_of(t);
     from = to;

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "cuda/graphs.h"
 #include "cuda/module.h"
 #include "tensor/internal.h"
 
@@ -101,6 +102,11 @@ const tni_backend *tni_backend_for(tn_device device)
                         "tn_cuda(0), CUDA_VISIBLE_DEVICES in the environment for another one",
                         device.index, cuda->devices);
     return &cuda->backend;
+}
+
+const tni_graphs *tni_graphs_for(tn_device device)
+{
+    return device.type == TN_CUDA && tn_cuda_available() ? cuda->graphs : NULL;
 }
 
 /* ---- what only GPUs have ------------------------------------------------------------------------ */

@@ -78,6 +78,18 @@ tn_status tni_pending(void)
     return pending != TN_OK ? pending : TN_OK;
 }
 
+void tni_error_save(tni_saved_error *to)
+{
+    to->status = pending;
+    memcpy(to->message, message, sizeof message);
+}
+
+void tni_error_restore(const tni_saved_error *from)
+{
+    pending = from->status;
+    memcpy(message, from->message, sizeof message);
+}
+
 const char *tn_error(void)
 {
     return message;

@@ -73,6 +73,8 @@ void tn_generator_seed(tn_generator *g, uint64_t seed)
         tni_poison("tn_generator_seed", "g");
         return;
     }
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_refuse("tn_generator_seed", "seeds a generator", "it seeded before tn_capture_run");
     tni_generator_lock(g);
     seed_locked(g, seed);
     tni_generator_unlock(g);
@@ -84,6 +86,8 @@ uint32_t tn_generator_u32(tn_generator *g)
         tni_poison("tn_generator_u32", "g");
         return 0;
     }
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_refuse("tn_generator_u32", "draws a number on the host", "it drawn into an input of tn_capture_run");
     tni_generator_lock(g);
     uint32_t word = tni_mt_next(&g->mt);
     tni_generator_unlock(g);
@@ -172,6 +176,8 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
 {
     if (!g || !bytes)
         return tni_poison("tn_generator_set_state", g ? "bytes" : "g");
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_generator_set_state", "sets a generator", "it set before tn_capture_run");
     uint64_t version = get_le(bytes + 8, 4);
     uint64_t used = get_le(bytes + 12, 4);
     uint64_t has_normal = get_le(bytes + 16, 4);

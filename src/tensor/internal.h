@@ -42,6 +42,13 @@ extern _Thread_local uint64_t tni_error_count;
 extern _Thread_local const char *tni_op_running;
 /* TN_OK, or what is pending: for functions whose callee already set the message. */
 tn_status tni_pending(void);
+/* Copies status and message of this thread, to be put back as they were after calls that may fail too. */
+typedef struct tni_saved_error {
+    tn_status status;
+    char message[2048];
+} tni_saved_error;
+void tni_error_save(tni_saved_error *to);
+void tni_error_restore(const tni_saved_error *from);
 
 /* ---- memory (alloc.c) --------------------------------------------------------------------------- */
 
@@ -58,6 +65,8 @@ void tni_strfree(char *text);
 
 /* ---- storage and tensors (tensor.c) -------------------------------------------------------------- */
 
+typedef struct tni_recorder tni_recorder;
+
 typedef struct tni_storage {
     atomic_int refs;
     atomic_int buffer_marks; /* registered buffers over this memory: optimizers refuse it */
@@ -69,6 +78,9 @@ typedef struct tni_storage {
     void (*release)(void *user); /* borrowed memory: called at the end instead of backend->free */
     void *user;
     bool borrowed;
+    uint64_t recorded;      /* recorder.h: the last recording that met it; 0: none */
+    int64_t record_slot;    /* there: which of its uses; below 0: it was made there, and alive */
+    tni_recorder *recorder; /* the one that it was made in */
 } tni_storage;
 
 /* What autograd hangs on a tensor, shared between the handle and its node (neither owns the other). */
@@ -132,6 +144,8 @@ tn_tensor *tni_dense(tn_tensor *t);
 bool tni_is_dense(const tn_tensor *t);
 static inline const tni_backend *tni_backend_of(const tn_tensor *t) { return t->storage->backend; }
 const tni_backend *tni_backend_for(tn_device device); /* NULL + message when it is not there */
+/* How steps are recorded on that device; NULL: they are not (the CPU). cuda/graphs.h */
+const struct tni_graphs *tni_graphs_for(tn_device device);
 void tni_bump_version(tn_tensor *t);
 /* Puts t2's storage, dtype and geometry under the handle t (module moves). Bumps nothing. */
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
@@ -140,6 +154,22 @@ void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
 /* The dtype two operands promote to (ops.h); and the result of a broadcast. false: do not fit. */
 tn_dtype tni_promote(tn_dtype a, tn_dtype b);
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
+
+/* ---- a step that is recorded (recorder.c) ----------------------------------------------------------- */
+
+/* This thread's recording, or NULL. */
+extern _Thread_local tni_recorder *tni_recording __attribute__((tls_model("initial-exec")));
+/* An address of t is about to be used; it is about to be written; a storage was made, or goes. */
+void tni_record_use(const tn_tensor *t);
+void tni_record_write(const tn_tensor *t);
+void tni_record_made(tni_storage *s);
+void tni_record_gone(tni_storage *s);
+/* Whether t's memory was made in this thread's recording. */
+bool tni_record_is_made(const tn_tensor *t);
+/* Makes this thread's recording fail: "FUNCTION: DOES, which a captured step would do once ...: want WANT".
+ * Returns TN_E_STATE. */
+tn_status tni_record_refuse(const char *function, const char *does, const char *want);
+void tni_storage_drop(tni_storage *s);
 
 /* ---- scopes (scope.c) ----------------------------------------------------------------------------- */
 

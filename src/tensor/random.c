@@ -188,6 +188,8 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
         return TN_OK;
     if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
         return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes", tni_text(t));
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("random values", "are drawn on the host", "them drawn into an input of tn_capture_run");
     values = direct ? tni_data(t) : tni_alloc(nbytes);
     if (!values)
         return TN_E_NOMEM;

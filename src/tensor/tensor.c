@@ -157,13 +157,17 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
         return NULL;
     }
     tni_count_data(nbytes);
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_made(s);
     return s;
 }
 
-static void storage_drop(tni_storage *s)
+void tni_storage_drop(tni_storage *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (TNI_UNLIKELY(s->recorder))
+        tni_record_gone(s);
     if (!s->borrowed)
         s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
     else if (s->release)
@@ -173,6 +177,8 @@ static void storage_drop(tni_storage *s)
 
 void tni_bump_version(tn_tensor *t)
 {
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_write(t);
     atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
 }
 
@@ -184,7 +190,7 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
     tn_tensor *t = tni_alloc(sizeof *t);
 
     if (!t) {
-        storage_drop(s);
+        tni_storage_drop(s);
         return NULL;
     }
     t->refs = 1;
@@ -318,7 +324,7 @@ void tn_drop(tn_tensor *t)
     if (t->gm)
         tni_gradmeta_drop(t->gm);
     tni_strfree(t->name);
-    storage_drop(t->storage);
+    tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
 }
@@ -333,13 +339,15 @@ void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
     t->shape = t2->shape;
     t->offset = t2->offset;
     memcpy(t->stride, t2->stride, sizeof t->stride);
-    storage_drop(old);
+    tni_storage_drop(old);
 }
 
 /* ---- as kernels see it ---------------------------------------------------------------------------- */
 
 void *tni_data(const tn_tensor *t)
 {
+    if (TNI_UNLIKELY(tni_recording))
+        tni_record_use(t);
     return (char *)t->storage->data + (size_t)t->offset * tn_dtype_size(t->dtype);
 }
 

@@ -30,10 +30,20 @@ bool fails(const char *function);
 void instructions_begin();
 bool copies_under_way(int thread);
 
+/* Sets the thread's last error: error, or the fault when the device is lost. */
+cudaError_t failed(cudaError_t error);
+
 /* To be run in the order of the stream. */
 void enqueue(std::function<void()> work);
 /* Runs all that waits. */
 void flush();
+
+/* graph.cpp: takes the work into the graph that is being captured; false: there is none. */
+bool record(std::function<void()> &work);
+bool captured(cudaStream_t stream);
+/* A call that a graph cannot hold: the capture is invalid from here on. */
+cudaError_t refuse_in_capture(const char *function);
+bool capture_invalid();
 
 } /* namespace cuda_host */
 

@@ -35,6 +35,10 @@ static curandStatus_t generate(curandGenerator_t g, T *to, size_t n, F value)
     unsigned long long seed = g->seed;
     unsigned long long offset = g->offset;
 
+    if (cuda_host::captured(nullptr)) {
+        cuda_host::refuse_in_capture("cuRAND");
+        return CURAND_STATUS_LAUNCH_FAILURE;
+    }
     g->offset += n;
     cuda_host::enqueue([=]() {
         for (size_t i = 0; i < n; i++) to[i] = static_cast<T>(value(seed, offset + i));

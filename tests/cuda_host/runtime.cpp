@@ -97,7 +97,7 @@ bool fails(const char *function)
     return !fault.empty();
 }
 
-static cudaError_t failed(cudaError_t error)
+cudaError_t failed(cudaError_t error)
 {
     return last_error = fault.empty() ? error : cudaErrorLaunchFailure;
 }
@@ -105,9 +105,15 @@ static cudaError_t failed(cudaError_t error)
 #define CALL(error)                                                                                \
     guard hold(cuda_host::lock);                                                                   \
     if (cuda_host::fails(__func__)) return cuda_host::failed(error)
+/* Of what a captured stream, or any while one is captured (nullptr), cannot do. */
+#define NOT_CAPTURED(stream)                                                                       \
+    if (cuda_host::captured(stream)) return cuda_host::refuse_in_capture(__func__)
+#define VALID                                                                                      \
+    if (cuda_host::capture_invalid()) return cuda_host::failed(cudaErrorStreamCaptureInvalidated)
 
 void enqueue(std::function<void()> work)
 {
+    if (record(work)) return;
     queue.push_back({ std::move(work), false });
     if (queue.size() >= LONG_QUEUE) flush();
 }
@@ -189,6 +195,10 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
         std::fprintf(stderr, "cuda_host: %s: grid (%u,%u,%u), block (%u,%u,%u), %zu bytes shared\n",
                      name, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    if (capture_invalid()) {
+        last_error = cudaErrorStreamCaptureInvalidated;
         return;
     }
     log_launch(name);
@@ -273,6 +283,9 @@ static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind 
                      to_device ? "device" : "host");
         return failed(cudaErrorInvalidValue);
     }
+    bool pageable = (!from_device && !inside(pinned, from, size)) ||
+                    (!to_device && !inside(pinned, to, size));
+    if (captured(nullptr) && (wait || pageable)) return refuse_in_capture("a copy that waits");
     if (!from_device && !wait && !inside(pinned, from, size)) { /* pageable: read at once */
         std::vector<char> bytes(static_cast<const char *>(from), static_cast<const char *>(from) + size);
         enqueue([to, bytes]() { std::memcpy(to, bytes.data(), bytes.size()); });
@@ -414,6 +427,7 @@ static cudaError_t flushed()
 cudaError_t cudaDeviceSynchronize()
 {
     CALL(cudaErrorUnknown);
+    NOT_CAPTURED(nullptr);
     return flushed();
 }
 
@@ -435,13 +449,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     CALL(cudaErrorUnknown);
-    (void)stream;
+    NOT_CAPTURED(stream);
     return flushed();
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     CALL(cudaErrorUnknown);
+    NOT_CAPTURED(stream);
     (void)stream;
     return cuda_host::queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
@@ -487,6 +502,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     CALL(cudaErrorInvalidValue);
+    NOT_CAPTURED(stream);
     (void)stream;
     event->recorded = true;
     event->done = false;
@@ -503,6 +519,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     CALL(cudaErrorInvalidValue);
+    NOT_CAPTURED(nullptr);
     return event->recorded && !event->done ? flushed() : cudaSuccess;
 }
 
@@ -520,12 +537,14 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 cudaError_t cudaMalloc(void **block, size_t size)
 {
     CALL(cudaErrorMemoryAllocation);
+    NOT_CAPTURED(nullptr);
     return cuda_host::take(block, size);
 }
 
 cudaError_t cudaFree(void *block)
 {
     CALL(cudaErrorInvalidValue);
+    NOT_CAPTURED(nullptr);
     cuda_host::flush();
     cudaError_t error = cuda_host::give(block);
     cuda_host::flush();
@@ -535,6 +554,8 @@ cudaError_t cudaFree(void *block)
 cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
 {
     CALL(cudaErrorMemoryAllocation);
+    NOT_CAPTURED(stream);
+    VALID;
     (void)stream;
     return cuda_host::take(block, size);
 }
@@ -545,14 +566,15 @@ cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
 {
     guard hold(cuda_host::lock);
     bool fails = cuda_host::fails(__func__);
+    NOT_CAPTURED(stream);
     cudaError_t error = cuda_host::give(block);
-    (void)stream;
     return fails ? failed(cudaErrorInvalidValue) : error;
 }
 
 cudaError_t cudaHostAlloc(void **block, size_t size, unsigned flags)
 {
     CALL(cudaErrorMemoryAllocation);
+    NOT_CAPTURED(nullptr);
     (void)flags;
     if (posix_memalign(block, 4096, size ? size : 1) != 0) return failed(cudaErrorMemoryAllocation);
     cuda_host::pinned[static_cast<char *>(*block)] = size;
@@ -567,6 +589,7 @@ cudaError_t cudaMallocHost(void **block, size_t size)
 cudaError_t cudaFreeHost(void *block)
 {
     CALL(cudaErrorInvalidValue);
+    NOT_CAPTURED(nullptr);
     cuda_host::flush();
     if (block && cuda_host::pinned.erase(static_cast<char *>(block)) == 0) {
         return failed(cudaErrorInvalidValue);
@@ -644,6 +667,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
                             cudaStream_t stream)
 {
     CALL(cudaErrorInvalidValue);
+    VALID;
     (void)stream;
     return cuda_host::copy(to, from, size, kind, false);
 }
@@ -657,6 +681,7 @@ cudaError_t cudaMemset(void *to, int value, size_t size)
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream)
 {
     CALL(cudaErrorInvalidValue);
+    VALID;
     (void)stream;
     if (size == 0) return cudaSuccess;
     if (!cuda_host::inside(cuda_host::blocks, to, size)) return failed(cudaErrorInvalidValue);

@@ -106,6 +106,9 @@ static tn_status to_forward(tni_call *c)
     tn_tensor *y = c->out[0];
 
     if (!x) return tni_pending();
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_to", "moves a tensor between devices",
+                                 "it moved before, or as an input of tn_capture_run");
     size_t nbytes = (size_t)tn_numel(x) * tn_dtype_size(x->dtype);
     if (x->storage->device.type == TN_CPU)
         return TNI_KERNEL("to", y, upload, tni_data(y), tni_data(x), nbytes);

@@ -37,6 +37,10 @@ tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t cha
 static double share(const batchnorm *m)
 {
     if (!m->o.cumulative || tni_none(m->num_batches_tracked)) return m->o.momentum;
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse(m->base.type->name, "with cumulative reads its counter", "momentum");
+        return NAN;
+    }
     return 1 / (tn_item(m->num_batches_tracked) + 1); /* as after the count of this batch */
 }
 
@@ -73,6 +77,11 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
     double momentum = training ? share(m) : 0;
     if (isnan(momentum)) return NULL;
     bool guarded = m->o.skip_nonfinite && training && !no_mean;
+    if (TNI_UNLIKELY(tni_recording) && guarded) {
+        tni_record_refuse(m->base.type->name, "with skip_nonfinite reads the statistics",
+                          "it without skip_nonfinite");
+        return NULL;
+    }
     tn_tensor *moving[2] = { m->running_mean, m->running_var };
     for (int i = 0; guarded && i < 2; i++) moving[i] = tn_clone(tn_detach(moving[i]));
     tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1], training || no_mean,

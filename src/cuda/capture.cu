@@ -1,0 +1,326 @@
+/*
+ * capture.cu - a training step as a CUDA graph: recorded by stream capture, launched again and again.
+ *
+ * While a thread records, memory comes from the graph's own arena, so that every address in the graph
+ * stays what it was; blocks from before that are given back wait until the recording has ended, since a
+ * free would become part of the graph. What changes from run to run (the optimizers' numbers, the place
+ * in the generator's sequence) lies in one block of device memory, refreshed by one copy per run.
+ */
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "cuda/arena.h"
+#include "cuda/capture.h"
+
+enum { LEAST_CHUNK = 1 << 20, SECTION_ALIGNMENT = 16 };
+
+struct tni_graph {
+    cudaGraphExec_t exec;
+    arena *memory;
+    char *host, *device; /* the block: a tni_cuda_draw, then the optimizers' sections */
+    size_t used, capacity;
+    size_t *section; /* where each begins */
+    int n_sections, section_capacity;
+    uint64_t offset; /* of the generator when recording began */
+    bool tf32;
+};
+
+static std::mutex lock; /* of what follows */
+static arena *arenas;
+static void **waiting; /* blocks that were given back while a graph was recorded */
+static size_t n_waiting, waiting_capacity;
+static std::atomic<tni_graph *> recorded; /* now, by any thread */
+static thread_local bool here;            /* by this one */
+
+bool tni_cuda_recording(void)
+{
+    return here;
+}
+
+tn_status tni_cuda_not_elsewhere(void)
+{
+    if (!recorded || here) return TN_OK;
+    return tni_cuda_host->fail(TN_E_STATE,
+                               "cuda: another thread is recording a captured step: want the device left "
+                               "to it until its tn_capture_run returns");
+}
+
+tn_status tni_cuda_not_recorded(const char *does, const char *want)
+{
+    if (!recorded) return TN_OK;
+    TN_TRY(tni_cuda_not_elsewhere());
+    const char *op = tni_cuda_host->op();
+    return tni_cuda_host->fail(TN_E_STATE, "%s%s: %s inside a captured step, which does so once, while "
+                               "it is recorded: want %s",
+                               op ? "tn_" : "cuda", op ? op : "", does, want);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+static void release(void *memory)
+{
+    tni_cuda_check(cudaFreeAsync(memory, tni_cuda_stream), "cudaFreeAsync");
+}
+
+/* A block that came back while a graph is recorded. */
+static void wait_for_end(void *block)
+{
+    if (n_waiting == waiting_capacity) {
+        size_t capacity = waiting_capacity ? 2 * waiting_capacity : 256;
+        void *larger = std::realloc(waiting, capacity * sizeof *waiting);
+        if (!larger) return; /* no memory to remember it by: it stays with the process */
+        waiting = static_cast<void **>(larger);
+        waiting_capacity = capacity;
+    }
+    waiting[n_waiting++] = block;
+}
+
+/* A chunk while the stream is captured: of another stream, or the allocation would be recorded. */
+static tn_status take_beside(size_t size, void **memory)
+{
+    cudaStream_t beside;
+    *memory = nullptr;
+    TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking)));
+    tn_status status = TN_CUDA(cudaMallocAsync(memory, size, beside));
+    if (status == TN_OK) status = TN_CUDA(cudaStreamSynchronize(beside));
+    tn_status destroyed = TN_CUDA(cudaStreamDestroy(beside));
+    return status != TN_OK ? status : destroyed;
+}
+
+/* More than was measured is needed: a chunk that holds this block and some more. */
+static tn_status grow(arena *a, size_t nbytes)
+{
+    size_t size = arena_rounded(nbytes > LEAST_CHUNK ? nbytes : static_cast<size_t>(LEAST_CHUNK));
+    void *memory;
+    tn_status status = take_beside(size, &memory);
+    if (status == TN_OK && arena_add(a, memory, size)) return TN_OK;
+    if (memory) wait_for_end(memory);
+    return status != TN_OK ? status
+                           : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+}
+
+tn_status tni_cuda_graph_take(size_t nbytes, void **block)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    arena *a = recorded.load()->memory;
+    *block = arena_take(a, nbytes);
+    if (*block) return TN_OK;
+    TN_TRY(grow(a, nbytes));
+    *block = arena_take(a, nbytes);
+    return *block ? TN_OK : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+}
+
+/* An arena goes with its graph and its last block, but not while another graph is recorded. */
+static void drop_closed()
+{
+    arena **at = &arenas;
+    while (*at && !recorded) {
+        arena *a = *at;
+        if (a->closed && a->used == 0) {
+            *at = a->next;
+            arena_free(a, release);
+        } else {
+            at = &a->next;
+        }
+    }
+}
+
+bool tni_cuda_graph_give(void *block)
+{
+    if (!block) return true;
+    std::lock_guard<std::mutex> hold(lock);
+    for (arena *a = arenas; a; a = a->next) {
+        if (!arena_give(a, block)) continue;
+        drop_closed();
+        return true;
+    }
+    if (recorded) wait_for_end(block);
+    return recorded != nullptr;
+}
+
+/* ---- the block that changes ------------------------------------------------------------------------ */
+
+const tni_cuda_draw *tni_cuda_graph_draw(void)
+{
+    return here ? reinterpret_cast<const tni_cuda_draw *>(recorded.load()->device) : nullptr;
+}
+
+uint64_t tni_cuda_graph_offset(void)
+{
+    return recorded.load()->offset;
+}
+
+tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device)
+{
+    tni_graph *g = recorded;
+    if (nbytes > g->capacity - g->used)
+        return tni_cuda_host->fail(TN_E_STATE,
+                                   "tn_optim_step: %zu bytes for an optimizer's step in a captured step, "
+                                   "%zu of %zu are left: want the optimizers of the first run",
+                                   nbytes, g->capacity - g->used, g->capacity);
+    if (g->n_sections == g->section_capacity) {
+        int capacity = 2 * g->section_capacity + 4;
+        void *larger = std::realloc(g->section, static_cast<size_t>(capacity) * sizeof *g->section);
+        if (!larger) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+        g->section = static_cast<size_t *>(larger);
+        g->section_capacity = capacity;
+    }
+    *host = g->host + g->used;
+    *device = g->device + g->used;
+    g->section[g->n_sections++] = g->used;
+    g->used += (nbytes + SECTION_ALIGNMENT - 1) / SECTION_ALIGNMENT * SECTION_ALIGNMENT;
+    return TN_OK;
+}
+
+static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
+                          const tni_optim_tensor *tensors, int n)
+{
+    tni_cuda_optim_refresh(g->host + g->section[k], args, tensors, n);
+}
+
+/* ---- recording ------------------------------------------------------------------------------------- */
+
+static void measure_begin(tni_graph_size *size)
+{
+    uint64_t highest;
+    size->block = tni_cuda_optim_bytes();
+    if (tni_cuda_pool_reset() != TN_OK || tni_cuda_pool_use(&size->memory, &highest) != TN_OK)
+        size->memory = UINT64_MAX;
+}
+
+static void measure_end(tni_graph_size *size)
+{
+    uint64_t now, highest = 0, before = size->memory;
+    size->block = tni_cuda_optim_bytes() - size->block;
+    size->memory = 0;
+    if (before != UINT64_MAX && tni_cuda_pool_use(&now, &highest) == TN_OK && highest > before)
+        size->memory = highest - before;
+}
+
+/* The memory of a graph that is to be recorded. */
+static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
+{
+    size_t chunk = static_cast<size_t>(size->memory + size->memory / 8);
+    void *memory;
+    g->used = sizeof(tni_cuda_draw);
+    g->capacity = static_cast<size_t>(2 * size->block) + 4096;
+    g->host = static_cast<char *>(std::calloc(1, g->capacity));
+    g->memory = static_cast<arena *>(std::calloc(1, sizeof *g->memory));
+    if (!g->host || !g->memory)
+        return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+    TN_TRY(tni_cuda_borrow(g->capacity, &memory));
+    g->device = static_cast<char *>(memory);
+    chunk = arena_rounded(chunk < LEAST_CHUNK ? static_cast<size_t>(LEAST_CHUNK) : chunk);
+    TN_TRY(tni_cuda_borrow(chunk, &memory));
+    if (!arena_add(g->memory, memory, chunk)) {
+        tni_cuda_return(memory);
+        return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+    }
+    return TN_OK;
+}
+
+/* Relaxed: libraries may load a kernel that the first run did not need. What our own files must not do
+ * meanwhile they ask themselves. */
+static tn_status start(tni_graph *g)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    if (recorded)
+        return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: another captured step is being recorded: "
+                                               "want one at a time");
+    TN_TRY(TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed)));
+    g->memory->next = arenas;
+    arenas = g->memory;
+    recorded = g;
+    here = true;
+    return TN_OK;
+}
+
+/* The arena of a graph that is gone. */
+static void close_arena(arena *a)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    bool listed = false;
+    for (arena *other = arenas; other; other = other->next) listed = listed || other == a;
+    if (!listed) { /* it was never recorded into */
+        a->next = arenas;
+        arenas = a;
+    }
+    a->closed = true;
+    drop_closed();
+}
+
+static void free_graph(tni_graph *g)
+{
+    if (!g) return;
+    if (g->exec) {
+        if (!recorded) tni_cuda_check(cudaStreamSynchronize(tni_cuda_stream), "cudaStreamSynchronize");
+        tni_cuda_check(cudaGraphExecDestroy(g->exec), "cudaGraphExecDestroy");
+    }
+    if (g->device) tni_cuda_return(g->device);
+    if (g->memory) close_arena(g->memory);
+    std::free(g->host);
+    std::free(g->section);
+    std::free(g);
+}
+
+static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **graph)
+{
+    tni_graph *g;
+    *graph = nullptr;
+    TN_TRY(tni_cuda_not_recorded("a capture begins", "one step recorded at a time"));
+    TN_TRY(tni_cuda_ready());
+    g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
+    if (!g) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+    g->offset = offset;
+    g->tf32 = tni_cuda_tf32();
+    tn_status status = make_memory(g, size);
+    if (status == TN_OK) status = start(g);
+    if (status == TN_OK)
+        *graph = g;
+    else
+        free_graph(g);
+    return status;
+}
+
+/* Blocks of before the recording that were given back in it. */
+static void give_waiting()
+{
+    std::lock_guard<std::mutex> hold(lock);
+    recorded = nullptr;
+    here = false;
+    while (n_waiting > 0) release(waiting[--n_waiting]);
+    drop_closed();
+}
+
+static tn_status end(tni_graph *g, bool keep)
+{
+    cudaGraph_t graph = nullptr;
+    tn_status status = TN_CUDA(cudaStreamEndCapture(tni_cuda_stream, &graph));
+    give_waiting();
+    if (status == TN_OK && keep) status = TN_CUDA(cudaGraphInstantiate(&g->exec, graph, 0));
+    if (status != TN_OK) g->exec = nullptr;
+    if (graph) {
+        tn_status destroyed = TN_CUDA(cudaGraphDestroy(graph));
+        if (status == TN_OK) status = destroyed;
+    }
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------------- */
+
+static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
+{
+    tni_cuda_draw draw = { seed, offset };
+    TN_TRY(tni_cuda_launching("cudaGraphLaunch"));
+    TN_TRY(tni_cuda_not_recorded("a captured step runs", "its function called instead"));
+    if (g->tf32 != tni_cuda_tf32())
+        return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: tn_allow_tf32 has changed since the step "
+                                               "was captured: want a new capture");
+    std::memcpy(g->host, &draw, sizeof draw);
+    TN_TRY(tni_cuda_upload(g->device, g->host, g->used));
+    return TN_CUDA(cudaGraphLaunch(g->exec, tni_cuda_stream));
+}
+
+const tni_graphs tni_cuda_graphs = { measure_begin, measure_end, begin, end,
+                                     refresh_optim, launch,      free_graph };

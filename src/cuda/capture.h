@@ -1,0 +1,50 @@
+/*
+ * capture.h - recording a step, for the files whose work is recorded: device.cu asks where memory comes
+ * from, optim.cu and dropout.cu where what changes from run to run lies.
+ */
+#ifndef TNI_CUDA_CAPTURE_H
+#define TNI_CUDA_CAPTURE_H
+
+#include "cuda/cuda.h"
+#include "cuda/graphs.h"
+
+extern const tni_graphs tni_cuda_graphs;
+
+/* Whether this thread is recording. */
+bool tni_cuda_recording(void);
+/* TN_E_STATE while another thread is: the stream is one for all. */
+tn_status tni_cuda_not_elsewhere(void);
+/* TN_E_STATE while any thread is recording: `does` ("reads a value") would be done once and never
+ * again; `want` says what to do instead. */
+tn_status tni_cuda_not_recorded(const char *does, const char *want);
+
+/* Memory of the graph that this thread records. */
+tn_status tni_cuda_graph_take(size_t nbytes, void **block);
+/* Whether a block that comes back was a graph's, or waits until the recording has ended. */
+bool tni_cuda_graph_give(void *block);
+
+/* Dropout of a recorded step: the counter it is given stands for its distance from `offset`. */
+typedef struct tni_cuda_draw {
+    uint64_t seed, offset;
+} tni_cuda_draw;
+/* Device memory while this thread is recording, else NULL: kernels use the numbers they are given. */
+const tni_cuda_draw *tni_cuda_graph_draw(void);
+/* The generator's counter when the recording began. */
+uint64_t tni_cuda_graph_offset(void);
+
+/* Room for an optimizer's step in the block of the graph that this thread records: where the host
+ * writes it, and where kernels read it. */
+tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device);
+/* optim.cu: rewrites such a section. The tensors are those it was made for. */
+void tni_cuda_optim_refresh(void *section, const tni_optim_args *args, const tni_optim_tensor *tensors,
+                            int n);
+/* optim.cu: bytes that optimizers' steps have been told so far. */
+uint64_t tni_cuda_optim_bytes(void);
+
+/* device.cu: makes the stream and the libraries ready; the pool's use now, and the highest since it was
+ * last reset. */
+tn_status tni_cuda_ready(void);
+tn_status tni_cuda_pool_use(uint64_t *now, uint64_t *highest);
+tn_status tni_cuda_pool_reset(void);
+
+#endif
