@@ -130,6 +130,7 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
     if (job.c == 0) return TN_OK;
     if (job.n == 0 || job.s == 0) {
         size_t nbytes = static_cast<size_t>(job.c) * sizeof(R);
+        TN_TRY(tni_cuda_launching("batch_norm_grad"));
         if (job.dw) TN_TRY(TN_CUDA(cudaMemsetAsync(job.dw, 0, nbytes, tni_cuda_stream)));
         if (job.db) TN_TRY(TN_CUDA(cudaMemsetAsync(job.db, 0, nbytes, tni_cuda_stream)));
         return TN_OK;

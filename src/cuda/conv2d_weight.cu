@@ -184,6 +184,7 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, tn_dtype dtype, con
     tn_status status;
 
     if (size == 0) return TN_OK;
+    TN_TRY(tni_cuda_launching("conv2d_weight"));
     if (pixels == 0)
         return TN_CUDA(cudaMemsetAsync(dw, 0, (size_t)size * sizeof(R), tni_cuda_stream));
     bool direct = tni_cuda_is_depthwise(c);

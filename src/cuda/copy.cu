@@ -150,6 +150,7 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
     if (numel == 0) return TN_OK;
     if (a.at.rank == 1 && a.at.stride[0][0] == 1 && a.at.stride[0][1] == 1) {
         size_t bytes = static_cast<size_t>(numel) * sizeof(U);
+        TN_TRY(tni_cuda_launching("copy"));
         if (x) {
             return TN_CUDA(cudaMemcpyAsync(a.y, a.x, bytes, cudaMemcpyDeviceToDevice, tni_cuda_stream));
         }
