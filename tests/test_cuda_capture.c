@@ -12,7 +12,8 @@
 
 typedef enum kind { MLP, TRANSFORMER, CNN } kind;
 
-typedef struct job {
+typedef struct job job;
+struct job {
     kind kind;
     tn_module *model;
     tn_optim *opt, *second; /* second: of the first layer alone, or NULL */
@@ -20,8 +21,11 @@ typedef struct job {
     double clip; /* 0: none */
     bool zero_last;
     int calls;
+    tn_status (*bad)(job *j, tn_tensor *loss); /* called after backward; NULL: nothing is */
+    tn_module *other;
+    tn_tensor *carried;
     tn_capture *capture;
-} job;
+};
 
 static tn_tensor *step(void *user, int n, tn_tensor *const *in)
 {
@@ -36,6 +40,7 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
     if (status == TN_OK && !j->zero_last) status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK && j->second && !j->zero_last) status = tn_optim_zero_grad(j->second);
     if (status == TN_OK) status = tn_backward(loss);
+    if (status == TN_OK && j->bad) status = j->bad(j, loss);
     if (status == TN_OK && j->clip > 0 &&
         !tn_clip_grad_norm_tensor(tn_optim_parameters(j->opt), j->clip, 2))
         status = tn_error_status();
@@ -181,6 +186,14 @@ static void assert_same(job (*make)(kind kind, int i), kind kind, int which, int
     job_free(&captured);
 }
 
+/* ---- the same bits ------------------------------------------------------------------------------- */
+
+START_TEST(mlp)
+{
+    assert_same(job_new, MLP, _i, STEPS);
+}
+END_TEST
+
 START_TEST(transformer)
 {
     assert_same(job_new, TRANSFORMER, _i, _i == 0 ? STEPS : 6);
@@ -193,9 +206,713 @@ START_TEST(cnn)
 }
 END_TEST
 
-START_TEST(mlp)
+static job with_clip(kind kind, int optimizer)
 {
-    assert_same(job_new, MLP, _i, STEPS);
+    job j = job_new(kind, optimizer);
+    j.clip = 0.05;
+    return j;
+}
+
+static job zero_last(kind kind, int optimizer)
+{
+    job j = job_new(kind, optimizer);
+    j.zero_last = true;
+    return j;
+}
+
+/* Biases and weights in groups of their own, the last layer frozen; a schedule of rates and beta1. */
+static job in_groups(kind kind, int optimizer)
+{
+    job j = job_new(kind, optimizer);
+    tn_scheduler_free(j.schedule);
+    tn_optim_free(j.opt);
+    tn_list *p = tn_parameters(j.model);
+    j.opt = tn_adamw(tn_list_filter(p, tn_decay, NULL), (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
+    assert_ok(tn_optim_add_group(j.opt, tn_list_filter(p, tn_no_decay, NULL), (tn_group_options){ .lr = 0.02 }));
+    assert_ok(tn_module_freeze(tn_get_submodule(j.model, "5")));
+    j.schedule = tn_one_cycle_lr(j.opt, (tn_one_cycle_options){ .max_lr = 0.05, .total_steps = STEPS });
+    assert_made(j.schedule);
+    return j;
+}
+
+static job two_optimizers(kind kind, int optimizer)
+{
+    job j = job_new(kind, optimizer);
+    tn_scheduler_free(j.schedule);
+    tn_optim_free(j.opt);
+    tn_list *p = tn_parameters(j.model);
+    j.opt = tn_sgd(tn_list_filter(p, tn_decay, NULL), (tn_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    j.second = tn_adam(tn_list_filter(p, tn_no_decay, NULL), (tn_adam_options){ .lr = 0.01 });
+    j.schedule = tn_cosine_lr(j.opt, STEPS, 0);
+    assert_made(j.second);
+    assert_made(j.schedule);
+    return j;
+}
+
+START_TEST(variants)
+{
+    static job (*const make[])(kind kind, int i) = { with_clip, zero_last, in_groups, two_optimizers };
+    assert_same(make[_i], MLP, 0, 20);
+}
+END_TEST
+
+/* The norm and the scaled gradients beside those of tn_clip_grad_norm. */
+START_TEST(clipping)
+{
+    tn_device device = _i % 2 ? tn_cuda(0) : tn_cpu();
+    double p = _i < 2 ? 2 : _i < 4 ? 1 : INFINITY;
+    for (int k = 0; k < 3; k++) {
+        tn_list *a = tn_list_new(), *b = tn_list_new();
+        for (int i = 0; i < 3; i++) {
+            tn_tensor *w = tn_to(random_as(TN_SHAPE(5, 3), -1, 1, (uint64_t)i, i == 1 ? TN_F64 : TN_F32), device);
+            char name[2] = { (char)('a' + i), 0 };
+            for (int side = 0; side < 2; side++) {
+                tn_tensor *leaf = tn_clone(w);
+                assert_ok(tn_set_requires_grad(leaf, true));
+                assert_ok(tn_set_grad_of(leaf, tn_mul_scalar(w, k == 2 ? NAN : 1)));
+                assert_ok(tn_list_add(side ? b : a, name, leaf));
+            }
+        }
+        double limit = k == 0 ? 0.5 : 100;
+        double norm = tn_clip_grad_norm(a, limit, p, false);
+        tn_tensor *total = tn_clip_grad_norm_tensor(b, limit, p);
+        assert_made(total);
+        ck_assert(tn_dtype_of(total) == TN_F64);
+        ck_assert(k == 2 ? isnan(tn_item(total)) : fabs(tn_item(total) - norm) <= 1e-6 * norm);
+        for (int i = 0; i < 3; i++)
+            assert_close(tn_grad(b->entry[i].tensor), tn_grad(a->entry[i].tensor), k == 0 ? 1e-6 : 0, 0);
+    }
+    tn_list *none = tn_list_new();
+    assert_null(tn_clip_grad_norm_tensor(none, 1, 2), TN_E_STATE, "none of the 0 parameters");
+    assert_null(tn_clip_grad_norm_tensor(none, -1, 2), TN_E_INVALID, "max_norm -1");
+}
+END_TEST
+
+/* ---- what is between the runs ----------------------------------------------------------------------- */
+
+/* Eager steps of another batch size, an evaluation, a new seed and new rates between the runs. */
+static double mixed_step(job *j, int i, bool captured)
+{
+    if (i % 5 == 3) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *in[2] = { tn_to(random_as(TN_SHAPE(4, 7), -1, 1, 5, TN_F32), tn_cuda(0)),
+                             tn_to(random_as(TN_SHAPE(4, 5), -1, 1, 6, TN_F32), tn_cuda(0)) };
+        assert_made(step(j, 2, in));
+        tn_scope_end(scope);
+    }
+    if (i % 5 == 2) {
+        tn_scope scope = tn_scope_begin();
+        assert_ok(tn_eval(j->model));
+        TN_NO_GRAD assert_made(tn_forward(j->model, tn_to(tn_ones(TN_SHAPE(2, 7)), tn_cuda(0))));
+        assert_ok(tn_train(j->model, true));
+        tn_scope_end(scope);
+    }
+    if (i == 6) tn_manual_seed(99);
+    if (i == 8) assert_ok(tn_optim_set_lr(j->opt, -1, 0.003));
+    if (i == 9) assert_ok(tn_optim_zero_grad(j->opt));
+    return job_step(j, i, captured);
+}
+
+START_TEST(between_the_runs)
+{
+    uint64_t bits[2];
+    double loss[2][20];
+    for (int captured = 0; captured < 2; captured++) {
+        job j = job_new(MLP, 0);
+        tn_manual_seed(7);
+        for (int i = 0; i < 20; i++) loss[captured][i] = mixed_step(&j, i, captured);
+        bits[captured] = bits_of(&j);
+        job_free(&j);
+    }
+    for (int i = 0; i < 20; i++) ck_assert_msg(loss[0][i] == loss[1][i], "step %d", i);
+    ck_assert(bits[0] == bits[1]);
+}
+END_TEST
+
+/* Two captures of one model take turns. */
+START_TEST(two_captures)
+{
+    uint64_t bits[2];
+    for (int captured = 0; captured < 2; captured++) {
+        job j = job_new(MLP, 2);
+        tn_manual_seed(7);
+        tn_capture *one = NULL, *other = NULL;
+        for (int i = 0; i < 12; i++) {
+            j.capture = i % 3 ? other : one;
+            job_step(&j, i, captured);
+            if (i % 3) other = j.capture;
+            else one = j.capture;
+        }
+        bits[captured] = bits_of(&j);
+        tn_capture_free(one);
+        j.capture = other;
+        if (captured) job_step(&j, 0, true); /* the other goes on alone */
+        job_free(&j);
+    }
+    ck_assert(bits[0] == bits[1]);
+}
+END_TEST
+
+/* A tensor that backward needs is seen to be stale after a run, as after a step. */
+START_TEST(runs_are_writes)
+{
+    job j = job_new(MLP, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    tn_tensor *w = tn_get_parameter(j.model, "0.weight");
+    uint64_t version = tn_version(w);
+    tn_tensor *y = tn_sum(tn_square(w), NULL, 0, false);
+    job_step(&j, 3, true);
+    ck_assert(tn_version(w) > version);
+    assert_fails(tn_backward(y), TN_E_STATE, "tn_square");
+    job_free(&j);
+}
+END_TEST
+
+/* ---- what a run refuses ------------------------------------------------------------------------------- */
+
+static tn_tensor *run_batch(job *j, int i)
+{
+    tn_tensor *in[2];
+    batch(j->kind, i, &in[0], &in[1]);
+    if (!j->capture) j->capture = tn_capture_new(step, j, tn_cuda(0));
+    return tn_capture_run(j->capture, 2, in);
+}
+
+START_TEST(inputs)
+{
+    job j = job_new(MLP, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    uint64_t bits = bits_of(&j);
+    tn_tensor *x, *y;
+    batch(MLP, 0, &x, &y);
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ y, x }), TN_E_SHAPE,
+                "input 0 is [9,5] f32, in the first run it was [9,7] f32");
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, tn_to_dtype(y, TN_F64) }), TN_E_SHAPE,
+                "input 1 is [9,5] f64");
+    assert_null(tn_capture_run(j.capture, 1, (tn_tensor *[]){ x }), TN_E_SHAPE, "1 inputs");
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, TN_NONE }), TN_E_SHAPE, "TN_NONE");
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, NULL }), TN_E_INVALID, "an input");
+    assert_null(tn_capture_run(j.capture, 2, NULL), TN_E_INVALID, "array");
+    assert_null(tn_capture_run(NULL, 0, NULL), TN_E_INVALID, "c is NULL");
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, y }), TN_E_STATE, "requires grad");
+    ck_assert(bits_of(&j) == bits);
+    job_step(&j, 3, true);
+    assert_null(tn_capture_new(NULL, NULL, tn_cuda(0)), TN_E_INVALID, "step");
+    assert_null(tn_capture_new(step, NULL, tn_cuda(5)), TN_E_DEVICE, "cuda:5");
+    job_free(&j);
+}
+END_TEST
+
+/* What is done to a captured model, and what the next run says. */
+static void move(job *j)
+{
+    assert_ok(tn_module_to(j->model, tn_cpu()));
+    assert_ok(tn_module_to(j->model, tn_cuda(0)));
+}
+static void load(job *j)
+{
+    tn_list *state = tn_optim_state_dict(j->opt);
+    assert_ok(tn_optim_load_state_dict(j->opt, state));
+}
+static void freeze(job *j)
+{
+    assert_ok(tn_set_requires_grad(tn_get_parameter(j->model, "0.weight"), false));
+}
+static void evaluate(job *j)
+{
+    assert_ok(tn_eval(j->model));
+}
+static void autocast(job *j)
+{
+    (void)j;
+    tn_set_autocast(TN_BF16);
+}
+static void no_grad(job *j)
+{
+    (void)j;
+    tn_set_grad(false);
+}
+static void tf32(job *j)
+{
+    (void)j;
+    assert_ok(tn_allow_tf32(true));
+}
+static void anomaly(job *j)
+{
+    (void)j;
+    tn_set_anomaly(TN_ANOMALY_ALL);
+}
+static void replace(job *j)
+{
+    tn_module *layer = tn_get_submodule(j->model, "3");
+    assert_ok(tn_register_parameter(layer, "bias", NULL, tn_to(tn_zeros(TN_SHAPE(17)), tn_cuda(0))));
+}
+static void add_group(job *j)
+{
+    j->carried = tn_keep(tn_to(tn_zeros(TN_SHAPE(3)), tn_cuda(0)));
+    assert_ok(tn_set_requires_grad(j->carried, true));
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "extra", j->carried));
+    assert_ok(tn_optim_add_group(j->opt, list, (tn_group_options){ 0 }));
+}
+
+static const struct {
+    void (*change)(job *j);
+    const char *text;
+} changes[] = {
+    { move, "was moved, cast or replaced" },
+    { load, "state of 0.weight was loaded" },
+    { freeze, "0.weight was frozen" },
+    { evaluate, "was training when the step was captured" },
+    { autocast, "autocast to f32" },
+    { no_grad, "gradients on" },
+    { tf32, "tn_allow_tf32" },
+    { anomaly, "tn_set_anomaly" },
+    { replace, "was moved, cast or replaced" },
+    { add_group, "had 6 parameters" },
+};
+
+START_TEST(changed_since)
+{
+    job j = job_new(MLP, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    changes[_i].change(&j);
+    assert_null(run_batch(&j, 3), TN_E_STATE, changes[_i].text);
+    tn_set_autocast(TN_F32);
+    tn_set_grad(true);
+    tn_set_anomaly(TN_ANOMALY_OFF);
+    /* a new capture takes it as it is now */
+    if (changes[_i].change != replace) {
+        tn_capture_free(j.capture);
+        j.capture = NULL;
+        for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    }
+    assert_ok(tn_allow_tf32(false));
+    job_free(&j);
+    tn_drop(j.carried);
+}
+END_TEST
+
+/* ---- what a recording refuses --------------------------------------------------------------------------- */
+
+static tn_status item(job *j, tn_tensor *loss)
+{
+    (void)j;
+    tn_item(loss); /* nobody looks whether it failed */
+    return TN_OK;
+}
+static tn_status copy_out(job *j, tn_tensor *loss)
+{
+    float value;
+    (void)j;
+    return tn_copy_out(loss, &value, sizeof value, TN_F32);
+}
+static tn_status copy_in(job *j, tn_tensor *loss)
+{
+    float value = 0;
+    (void)j;
+    return tn_copy_in(tn_detach(loss), &value, sizeof value, TN_F32);
+}
+static tn_status clip(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    return isnan(tn_clip_grad_norm(tn_parameters(j->model), 1, 2, false)) ? tn_error_status() : TN_OK;
+}
+static tn_status upload(job *j, tn_tensor *loss)
+{
+    (void)j;
+    return tn_add(tn_to(tn_detach(loss), tn_cuda(0)), tn_to(tn_scalar(2), tn_cuda(0))) ? TN_OK : tn_error_status();
+}
+static tn_status on_the_cpu(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    (void)j;
+    return tn_add_scalar(tn_scalar(1), 1) ? TN_OK : tn_error_status();
+}
+static tn_status curand(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    (void)j;
+    return tn_rand_as(TN_SHAPE(3), TN_F32, tn_cuda(0)) ? TN_OK : tn_error_status();
+}
+static tn_status uniform(job *j, tn_tensor *loss)
+{
+    (void)j;
+    return tn_uniform_(tn_empty_like(tn_detach(loss)), 0, 1);
+}
+static tn_status draw(job *j, tn_tensor *loss)
+{
+    (void)j;
+    (void)loss;
+    tn_generator_u32(tn_default_generator());
+    return TN_OK;
+}
+static tn_status seed(job *j, tn_tensor *loss)
+{
+    (void)j;
+    (void)loss;
+    if (j->calls > 1) tn_manual_seed(3);
+    return TN_OK;
+}
+static tn_status schedule(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    return tn_scheduler_step(j->schedule);
+}
+static tn_status set_lr(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    return tn_optim_set_lr(j->opt, 0, 0.5);
+}
+static tn_status wait(job *j, tn_tensor *loss)
+{
+    (void)j;
+    (void)loss;
+    return tn_cuda_synchronize();
+}
+static tn_status average(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    if (!j->other) j->other = tn_ema_new(j->model, (tn_ema_options){ .decay = 0.9 });
+    return tn_ema_update(j->other, j->model);
+}
+static tn_status batch_norm(job *j, tn_tensor *loss, tn_batchnorm_options o)
+{
+    (void)loss;
+    if (!j->other) {
+        j->other = tn_batchnorm1d_new(3, o);
+        assert_ok(tn_module_to(j->other, tn_cuda(0)));
+    }
+    return tn_forward(j->other, tn_full_as(TN_SHAPE(4, 3), 1, TN_F32, tn_cuda(0))) ? TN_OK : tn_error_status();
+}
+static tn_status cumulative(job *j, tn_tensor *loss)
+{
+    return batch_norm(j, loss, (tn_batchnorm_options){ .cumulative = true });
+}
+static tn_status guarded(job *j, tn_tensor *loss)
+{
+    return batch_norm(j, loss, (tn_batchnorm_options){ .skip_nonfinite = true });
+}
+static tn_status scaler(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_status status = tn_scaler_step(s, j->opt);
+    tn_scaler_free(s);
+    return status;
+}
+static tn_status scale(job *j, tn_tensor *loss)
+{
+    (void)j;
+    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_status status = tn_scaler_scale(s, loss) ? TN_OK : tn_error_status();
+    tn_scaler_free(s);
+    return status;
+}
+static tn_status nested(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    if (j->calls < 2) return TN_OK;
+    return tn_capture_run(j->capture, 0, NULL) ? TN_OK : tn_error_status();
+}
+static tn_status fails(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    if (j->calls < 2) return TN_OK;
+    tn_tensor *a = tn_full_as(TN_SHAPE(2, 3), 1, TN_F32, tn_cuda(0));
+    return tn_matmul(a, a) ? TN_OK : tn_error_status();
+}
+/* What one step leaves for the next by another tensor instead of by another value. */
+static tn_status carry(job *j, tn_tensor *loss)
+{
+    tn_tensor *next = tn_detach(loss);
+    if (j->carried) next = tn_add(next, j->carried);
+    tn_drop(j->carried);
+    j->carried = tn_keep(tn_clone(next));
+    return TN_OK;
+}
+static tn_status late_state(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    tn_tensor *w = tn_get_parameter(j->model, "0.bias");
+    return j->calls < 2 ? tn_set_grad_of(w, TN_NONE) : TN_OK;
+}
+
+static const struct {
+    tn_status (*bad)(job *j, tn_tensor *loss);
+    tn_status status;
+    const char *text;
+} refused[] = {
+    { item, TN_E_STATE, "tn_item: reads a value, which a captured step would do once" },
+    { copy_out, TN_E_STATE, "tn_copy_out: reads values" },
+    { copy_in, TN_E_STATE, "tn_copy_in: takes values from the host" },
+    { clip, TN_E_STATE, "want tn_clip_grad_norm_tensor" },
+    { upload, TN_E_STATE, "tn_to: moves a tensor between devices" },
+    { on_the_cpu, TN_E_STATE, "on the CPU" },
+    { curand, TN_E_STATE, "numbers are drawn inside a captured step" },
+    { uniform, TN_E_STATE, "are drawn on the host" },
+    { draw, TN_E_STATE, "tn_generator_u32" },
+    { seed, TN_E_STATE, "tn_generator_seed" },
+    { schedule, TN_E_STATE, "tn_scheduler_step: sets rates" },
+    { set_lr, TN_E_STATE, "tn_optim_set_lr" },
+    { wait, TN_E_STATE, "the host waits inside a captured step" },
+    { average, TN_E_STATE, "tn_ema_update" },
+    { cumulative, TN_E_STATE, "BatchNorm1d: with cumulative" },
+    { guarded, TN_E_STATE, "BatchNorm1d: with skip_nonfinite" },
+    { scaler, TN_E_STATE, "tn_scaler_unscale" },
+    { scale, TN_E_STATE, "tn_scaler_scale" },
+    { nested, TN_E_STATE, "runs a capture" },
+    { fails, TN_E_SHAPE, "tn_matmul: a [2,3], b [2,3]" },
+    { carry, TN_E_STATE, "nobody else holds now" },
+    { late_state, TN_E_STATE, "makes the state of 0.bias" },
+};
+
+/* The run fails, nothing has changed, and steps without the capture go on as if it had not been. */
+START_TEST(not_recorded)
+{
+    uint64_t bits[2] = { 0 };
+    double loss[2];
+    for (int with = 0; with < 2; with++) {
+        job j = job_new(MLP, 0);
+        tn_manual_seed(5);
+        j.bad = refused[_i].bad;
+        assert_made(run_batch(&j, 0));
+        uint64_t before = bits_of(&j);
+        for (int again = 0; again < 2 * with; again++) {
+            assert_null(run_batch(&j, 1), refused[_i].status, refused[_i].text);
+            ck_assert(bits_of(&j) == before);
+        }
+        j.bad = NULL;
+        loss[with] = job_step(&j, 2, false);
+        bits[with] = bits_of(&j);
+        if (with) /* and the same capture records what it can */
+            for (int i = 0; i < 3; i++) job_step(&j, i, true);
+        if (shim()) ck_assert_int_eq(host.graphs(), with);
+        tn_module_drop(j.other);
+        tn_drop(j.carried);
+        job_free(&j);
+    }
+    ck_assert(loss[0] == loss[1] && bits[0] == bits[1]);
+}
+END_TEST
+
+/* A gradient that is there before the step and not taken away in it. */
+START_TEST(gradients_from_before)
+{
+    job j = job_new(MLP, 0);
+    j.zero_last = true;
+    for (int i = 0; i < 4; i++) job_step(&j, i, true);
+    tn_tensor *w = tn_get_parameter(j.model, "0.weight");
+    assert_ok(tn_set_grad_of(w, tn_zeros_like(w)));
+    uint64_t bits = bits_of(&j);
+    assert_null(run_batch(&j, 4), TN_E_STATE, "want tn_optim_zero_grad");
+    ck_assert(bits_of(&j) == bits);
+    assert_ok(tn_optim_zero_grad(j.opt));
+    job_step(&j, 4, true);
+    /* there when it is recorded */
+    tn_capture_free(j.capture);
+    j.capture = NULL;
+    job_step(&j, 5, true);
+    assert_ok(tn_set_grad_of(w, tn_zeros_like(w)));
+    bits = bits_of(&j);
+    assert_null(run_batch(&j, 6), TN_E_STATE, "adds to a gradient from before it");
+    ck_assert(bits_of(&j) == bits);
+    job_free(&j);
+}
+END_TEST
+
+/* ---- an index out of range in a run ------------------------------------------------------------------------ */
+
+START_TEST(bad_index)
+{
+    job j = job_new(TRANSFORMER, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    uint64_t parameters = state_hash(j.model);
+    tn_tensor *in[2];
+    batch(TRANSFORMER, 4, &in[0], &in[1]);
+    int64_t id[3 * MODEL_CONTEXT];
+    assert_ok(tn_copy_out(in[0], id, sizeof id, TN_I64));
+    id[7] = MODEL_VOCAB + 2;
+    in[0] = tn_from_data(id, TN_SHAPE(3, MODEL_CONTEXT), TN_I64);
+    for (int i = 0; i < 5000; i++) /* the names of eager launches are forgotten after some thousand */
+        if (i % 500 == 0) assert_made(tn_index_select(tn_detach(tn_get_parameter(j.model, "embed.weight")), 0, tn_to(tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), tn_cuda(0))));
+    tn_tensor *loss = tn_capture_run(j.capture, 2, in);
+    assert_made(loss);
+    ck_assert(isnan(tn_item(loss)));
+    assert_error(TN_E_INDEX, "tn_embedding: index 65 at position 7: want 0..62");
+    ck_assert(state_hash(j.model) == parameters); /* the optimizer wrote nothing */
+    job_step(&j, 5, true);
+    ck_assert(state_hash(j.model) != parameters);
+    job_free(&j);
+}
+END_TEST
+
+/* ---- memory and time --------------------------------------------------------------------------------------- */
+
+START_TEST(flat)
+{
+    job j = job_new(MLP, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    bool controls = shim();
+    long long waits = controls ? host.waits() : 0, blocks = controls ? host.blocks() : 0;
+    tn_cuda_memory_stats device = tn_cuda_memory();
+    int64_t tensors = tn_live_tensors(), memory = tn_memory().in_use;
+    for (int i = 0; i < 1000; i++) {
+        tn_scope scope = tn_scope_begin();
+        assert_made(run_batch(&j, 2 * (i % 10)));
+        tn_scope_end(scope);
+    }
+    tn_cuda_memory_stats now = tn_cuda_memory();
+    ck_assert_int_eq(tn_live_tensors(), tensors);
+    ck_assert_int_eq(tn_memory().in_use, memory);
+    ck_assert_int_eq(now.in_use, device.in_use);
+    ck_assert_int_eq(now.reserved, device.reserved);
+    ck_assert_int_eq(j.calls, 2);
+    if (controls) {
+        ck_assert_int_eq(host.blocks(), blocks);
+        ck_assert_int_eq(host.waits() - waits, 0);
+    }
+    job_free(&j);
+}
+END_TEST
+
+/* Gradients and a result outlive the capture; with the last of them its memory goes. */
+START_TEST(freed_while_in_use)
+{
+    job j = job_new(MLP, 0);
+    job_step(&j, 0, false);
+    assert_ok(tn_optim_zero_grad(j.opt));
+    tn_cuda_memory_stats before = tn_cuda_memory();
+    long long blocks = shim() ? host.blocks() : 0;
+    tn_scope scope = tn_scope_begin();
+    for (int i = 0; i < 3; i++) assert_made(run_batch(&j, 2 * i));
+    tn_tensor *loss = run_batch(&j, 6);
+    double value = tn_item(loss);
+    tn_tensor *g = tn_grad(tn_get_parameter(j.model, "0.weight"));
+    uint64_t bits = tn_hash(g);
+    tn_capture_free(j.capture);
+    j.capture = NULL;
+    assert_made(tn_full_as(TN_SHAPE(100000), 3, TN_F32, tn_cuda(0)));
+    ck_assert(tn_item(loss) == value && tn_hash(g) == bits);
+    assert_ok(tn_optim_zero_grad(j.opt));
+    ck_assert(tn_hash(g) == bits);
+    tn_scope_end(scope);
+    ck_assert_int_eq(tn_cuda_memory().in_use, before.in_use);
+    if (shim()) {
+        ck_assert_int_eq(host.blocks(), blocks);
+        ck_assert_int_eq(host.graphs(), 0);
+    }
+    tn_capture_free(NULL);
+    job_free(&j);
+}
+END_TEST
+
+/* ---- threads ------------------------------------------------------------------------------------------------- */
+
+static tn_tensor *theirs;
+static tn_status their_status;
+static char their_text[256];
+
+static void *work(void *user)
+{
+    tn_scope scope = tn_scope_begin();
+    (void)user;
+    tn_drop(theirs); /* its memory waits for the end of the recording */
+    theirs = NULL;
+    tn_tensor *t = tn_full_as(TN_SHAPE(3), 0, TN_F32, tn_cuda(0));
+    their_status = t ? TN_OK : tn_error_status();
+    snprintf(their_text, sizeof their_text, "%s", tn_error());
+    tn_scope_end(scope);
+    return NULL;
+}
+
+static tn_status in_another_thread(job *j, tn_tensor *loss)
+{
+    pthread_t thread;
+    (void)loss;
+    if (j->calls < 2) return TN_OK;
+    ck_assert_int_eq(pthread_create(&thread, NULL, work, NULL), 0);
+    pthread_join(thread, NULL);
+    return TN_OK;
+}
+
+START_TEST(another_thread)
+{
+    job j = job_new(MLP, 0);
+    j.bad = in_another_thread;
+    theirs = tn_keep(tn_full_as(TN_SHAPE(5), 1, TN_F32, tn_cuda(0)));
+    tn_cuda_memory_stats before = tn_cuda_memory();
+    tn_scope scope = tn_scope_begin();
+    ck_assert(before.in_use > 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    ck_assert_int_eq(j.calls, 2);
+    ck_assert_msg(their_status == TN_E_STATE && strstr(their_text, "another thread is recording"), "%s", their_text);
+    tn_scope_end(scope);
+    job_free(&j);
+}
+END_TEST
+
+/* ---- failures -------------------------------------------------------------------------------------------------- */
+
+/* Every call fails once in the run that records (run 2) or in a later one: it says so, nothing has
+ * changed, and the next try does what it would have done. */
+START_TEST(every_call_may_fail)
+{
+    if (!shim()) return;
+    int failed = 0;
+    long long k = 1;
+    uint64_t after = 0;
+    double wanted = 0;
+    for (;; k++) {
+        job j = job_new(MLP, 0);
+        tn_manual_seed(5);
+        for (int i = 0; i < (_i ? 3 : 1); i++) job_step(&j, i, true);
+        tn_scope scope = tn_scope_begin();
+        uint64_t before = bits_of(&j);
+        long long calls = host.calls();
+        if (k > 1) host.fail_call(k - 1); /* the first time around none fails */
+        tn_tensor *loss = run_batch(&j, 4);
+        long long made = host.calls() - calls;
+        host.fail_call(0);
+        if (!loss) {
+            failed++;
+            ck_assert_msg(tn_error_status() != TN_OK && strstr(tn_error(), "cuda"), "%s", tn_error());
+            tn_error_clear();
+            ck_assert_msg(bits_of(&j) == before, "call %lld: a failed run changed something", k - 1);
+            loss = run_batch(&j, 4);
+            assert_made(loss);
+        }
+        tn_error_clear();
+        double value = tn_item(loss);
+        uint64_t now = bits_of(&j);
+        if (k == 1) after = now, wanted = value;
+        ck_assert_msg(now == after && value == wanted, "call %lld: loss %.9g, not %.9g", k - 1, value, wanted);
+        job_step(&j, 5, true);
+        tn_scope_end(scope);
+        job_free(&j);
+        ck_assert_int_eq(host.graphs(), 0);
+        if (k > 1 && made < k - 1) break;
+    }
+    ck_assert_msg(failed >= (_i ? 3 : 50), "only %d of %lld calls failed a run", failed, k - 1);
+}
+END_TEST
+
+/* Last: the process is lost for the device. */
+START_TEST(a_lost_device)
+{
+    if (!shim()) return;
+    job j = job_new(MLP, 0);
+    for (int i = 0; i < 3; i++) job_step(&j, i, true);
+    int64_t steps = tn_optim_steps(j.opt);
+    host.fault("kernel burnt");
+    tn_tensor *in[2];
+    in[0] = random_as(TN_SHAPE(9, 7), -1, 1, 1, TN_F32);
+    in[1] = random_as(TN_SHAPE(9, 5), -1, 1, 1, TN_F32);
+    assert_null(tn_capture_run(j.capture, 2, in), TN_E_BACKEND, "kernel burnt");
+    ck_assert_int_eq(tn_optim_steps(j.opt), steps);
+    job_free(&j);
+    tn_error_clear();
 }
 END_TEST
 
@@ -206,5 +923,24 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, mlp, 0, OPTIMIZERS);
     tcase_add_loop_test(t, transformer, 0, 3);
     tcase_add_loop_test(t, cnn, 2, 4);
+    tcase_add_loop_test(t, variants, 0, 4);
+    tcase_add_loop_test(t, clipping, 0, 6);
+    t = test_case(suite, "between the runs");
+    tcase_add_test(t, between_the_runs);
+    tcase_add_test(t, two_captures);
+    tcase_add_test(t, runs_are_writes);
+    t = test_case(suite, "refused");
+    tcase_add_test(t, inputs);
+    tcase_add_loop_test(t, changed_since, 0, (int)(sizeof changes / sizeof *changes));
+    tcase_add_loop_test(t, not_recorded, 0, (int)(sizeof refused / sizeof *refused));
+    tcase_add_test(t, gradients_from_before);
+    tcase_add_test(t, bad_index);
+    t = test_case(suite, "memory");
+    tcase_add_test(t, flat);
+    tcase_add_test(t, freed_while_in_use);
+    tcase_add_test(t, another_thread);
+    t = test_case(suite, "failures");
+    tcase_add_loop_test(t, every_call_may_fail, 0, 2);
+    tcase_add_test(t, a_lost_device);
     return suite;
 }

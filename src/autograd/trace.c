@@ -276,6 +276,12 @@ static tn_status settle_first(tni_tracer *self, const tni_call *c)
 
 static tni_tracer at_start = { .applied = settle_first };
 
+bool tni_trace_on(void)
+{
+    settle();
+    return tni_tracing != NULL;
+}
+
 tn_anomaly tn_set_anomaly(tn_anomaly mode)
 {
     tn_anomaly was = TN_ANOMALY_OFF;

@@ -34,6 +34,9 @@ extern _Thread_local tni_tracer *tni_tracing __attribute__((tls_model("initial-e
  * whole pass, and calls the tracer itself. */
 tni_tracer *tni_trace_suspend(void);
 
+/* Whether something looks on in this thread. */
+bool tni_trace_on(void);
+
 /* The largest |x|: NaN where x holds one, 0 of no elements. x is floating, of any dtype. */
 tn_status tni_magnitude(tn_tensor *x, double *largest);
 

@@ -8,6 +8,8 @@
  */
 #include "optim/capture.h"
 
+#include "autograd/trace.h"
+
 static const char f[] = "tn_capture_run";
 
 tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
@@ -278,6 +280,10 @@ static tn_status launch(tn_capture *c)
 
 static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
 {
+    if (tni_trace_on())
+        return tni_fail(TN_E_STATE, "%s: tn_set_anomaly looks at every value on the way, which a captured "
+                                    "step does not have: want it off, or the step without the capture",
+                        f);
     tn_scope scope = tn_scope_begin();
     tn_status status = c->graph ? check_run(c) : TN_OK;
     if (status == TN_OK && !c->graph) {

@@ -73,8 +73,10 @@ void tn_generator_seed(tn_generator *g, uint64_t seed)
         tni_poison("tn_generator_seed", "g");
         return;
     }
-    if (TNI_UNLIKELY(tni_recording))
+    if (TNI_UNLIKELY(tni_recording)) {
         tni_record_refuse("tn_generator_seed", "seeds a generator", "it seeded before tn_capture_run");
+        return;
+    }
     tni_generator_lock(g);
     seed_locked(g, seed);
     tni_generator_unlock(g);
@@ -86,8 +88,11 @@ uint32_t tn_generator_u32(tn_generator *g)
         tni_poison("tn_generator_u32", "g");
         return 0;
     }
-    if (TNI_UNLIKELY(tni_recording))
-        tni_record_refuse("tn_generator_u32", "draws a number on the host", "it drawn into an input of tn_capture_run");
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse("tn_generator_u32", "draws a number on the host",
+                          "it drawn into an input of tn_capture_run");
+        return 0;
+    }
     tni_generator_lock(g);
     uint32_t word = tni_mt_next(&g->mt);
     tni_generator_unlock(g);

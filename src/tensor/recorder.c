@@ -97,6 +97,9 @@ void tni_recorder_free(tni_recorder *r)
     for (size_t i = 0; i < r->n_made; i++)
         if (r->made[i])
             tni_storage_drop(r->made[i]);
+    for (size_t i = 0; i < r->n_modes; i++)
+        r->mode[i].drop(r->mode[i].object);
+    tni_free(r->mode, r->mode_capacity * sizeof *r->mode);
     tni_free(r->use, r->use_capacity * sizeof *r->use);
     tni_free(r->made, r->made_capacity * sizeof *r->made);
     tni_free(r, sizeof *r);
@@ -192,6 +195,21 @@ void tni_record_gone(tni_storage *s)
     pthread_mutex_unlock(&lock);
 }
 
+bool tni_record_mode(tni_mode mode)
+{
+    tni_recorder *r = tni_recording;
+    void *items = r->mode;
+
+    for (size_t i = 0; i < r->n_modes; i++)
+        if (r->mode[i].object == mode.object)
+            return false;
+    if (!tni_recorder_room(r, &items, r->n_modes, &r->mode_capacity, sizeof *r->mode))
+        return false;
+    r->mode = items;
+    r->mode[r->n_modes++] = mode;
+    return true;
+}
+
 bool tni_record_is_made(const tn_tensor *t)
 {
     return t->storage->recorded == tni_recording->serial && t->storage->record_slot < 0;
@@ -201,6 +219,14 @@ bool tni_record_is_made(const tn_tensor *t)
 
 tn_status tni_recorder_check(const tni_recorder *r)
 {
+    for (size_t i = 0; i < r->n_modes; i++) {
+        const tni_mode *mode = &r->mode[i];
+
+        if (mode->now(mode->object) != mode->was)
+            return tni_error(TN_E_STATE, "tn_capture_run: a %s was %s when the step was captured, and is not now: "
+                                         "want tn_train or tn_eval as it was, or a new capture", mode->type,
+                             mode->was ? "training" : "evaluating");
+    }
     for (size_t i = 0; i < r->n_uses; i++) {
         const tni_use *use = &r->use[i];
 

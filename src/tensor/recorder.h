@@ -24,7 +24,16 @@ typedef struct tni_leaf {
     bool from_none;            /* backward found no grad, and the step had not taken one away */
 } tni_leaf;
 
-typedef struct tni_recorder {
+/* What the host asked of an object and would find changed later: the mode of a module that was called. */
+typedef struct tni_mode {
+    void *object;
+    const char *type;
+    bool was;
+    bool (*now)(const void *object);
+    void (*drop)(void *object);
+} tni_mode;
+
+struct tni_recorder {
     uint64_t serial;     /* storages and this know each other by it */
     uint64_t first_node; /* sequence numbers of the graph's own nodes start here */
     void *owner;         /* the tn_capture */
@@ -34,15 +43,19 @@ typedef struct tni_recorder {
     size_t n_made, made_capacity;
     tni_leaf *leaf;
     size_t n_leaves, leaf_capacity;
+    tni_mode *mode;
+    size_t n_modes, mode_capacity;
     tn_status refused; /* what makes the recording fail in the end, with its message */
     char why[512];
-} tni_recorder;
+};
 
 /* NULL and TN_E_NOMEM, or TN_E_STATE when a recording runs in any thread: then it begins in this one. */
 tni_recorder *tni_recorder_begin(void *owner);
 /* Ends this thread's. */
 void tni_recorder_end(tni_recorder *r);
-/* Whether every module still has the tensors that the graph reads and writes; names the first that has
+/* Takes over one reference to the object, unless this returns false: it is there already. */
+bool tni_record_mode(tni_mode mode);
+/* Whether modules are in the mode they were called in, and every module still has the tensors that the graph reads and writes; names the first that has
  * not. */
 tn_status tni_recorder_check(const tni_recorder *r);
 /* Whether somebody else still holds every tensor that the step reads. One that was dropped since is replaced
