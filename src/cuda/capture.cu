@@ -88,11 +88,15 @@ static tn_status take_beside(size_t size, void **memory)
     return status != TN_OK ? status : destroyed;
 }
 
-/* More than was measured is needed: a chunk that holds this block and some more. */
+/* More than was measured is needed: a chunk that holds this block, and a quarter of what there was. */
 static tn_status grow(arena *a, size_t nbytes)
 {
-    size_t size = arena_rounded(nbytes > LEAST_CHUNK ? nbytes : static_cast<size_t>(LEAST_CHUNK));
+    size_t size = LEAST_CHUNK, quarter = 0;
     void *memory;
+    for (const arena_chunk *c = a->chunks; c; c = c->next) quarter += c->size / 4;
+    if (size < quarter) size = quarter;
+    if (size < nbytes) size = nbytes;
+    size = arena_rounded(size);
     tn_status status = take_beside(size, &memory);
     if (status == TN_OK && arena_add(a, memory, size)) return TN_OK;
     if (memory) wait_for_end(memory);
@@ -181,21 +185,32 @@ static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
 
 /* ---- recording ------------------------------------------------------------------------------------- */
 
+/* What is taken from the pool now, and the most since it was last reset. */
+static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
+{
+    cudaMemPool_t pool;
+    uint64_t none = 0;
+    TN_TRY(tni_cuda_ready());
+    TN_TRY(TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0)));
+    if (reset) TN_TRY(TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none)));
+    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now)));
+    return TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, most));
+}
+
 static void measure_begin(tni_graph_size *size)
 {
-    uint64_t highest;
+    uint64_t most;
     size->block = tni_cuda_optim_bytes();
-    if (tni_cuda_pool_reset() != TN_OK || tni_cuda_pool_use(&size->memory, &highest) != TN_OK)
-        size->memory = UINT64_MAX;
+    if (pool_use(true, &size->memory, &most) != TN_OK) size->memory = UINT64_MAX;
 }
 
 static void measure_end(tni_graph_size *size)
 {
-    uint64_t now, highest = 0, before = size->memory;
+    uint64_t now, most = 0, before = size->memory;
     size->block = tni_cuda_optim_bytes() - size->block;
     size->memory = 0;
-    if (before != UINT64_MAX && tni_cuda_pool_use(&now, &highest) == TN_OK && highest > before)
-        size->memory = highest - before;
+    if (before != UINT64_MAX && pool_use(false, &now, &most) == TN_OK && most > before)
+        size->memory = most - before;
 }
 
 /* The memory of a graph that is to be recorded. */

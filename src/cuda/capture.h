@@ -41,10 +41,7 @@ void tni_cuda_optim_refresh(void *section, const tni_optim_args *args, const tni
 /* optim.cu: bytes that optimizers' steps have been told so far. */
 uint64_t tni_cuda_optim_bytes(void);
 
-/* device.cu: makes the stream and the libraries ready; the pool's use now, and the highest since it was
- * last reset. */
+/* device.cu: makes stream, pool and libraries. */
 tn_status tni_cuda_ready(void);
-tn_status tni_cuda_pool_use(uint64_t *now, uint64_t *highest);
-tn_status tni_cuda_pool_reset(void);
 
 #endif

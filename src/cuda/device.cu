@@ -305,20 +305,6 @@ void tni_cuda_memory_reset_peak(void)
     peak = in_use.load();
 }
 
-tn_status tni_cuda_pool_use(uint64_t *now, uint64_t *highest)
-{
-    TN_TRY(ready());
-    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now)));
-    return TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, highest));
-}
-
-tn_status tni_cuda_pool_reset(void)
-{
-    uint64_t none = 0;
-    TN_TRY(ready());
-    return TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
-}
-
 tn_status tni_cuda_memory_trim(void)
 {
     TN_TRY(ready());

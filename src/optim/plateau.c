@@ -53,6 +53,8 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     if (s->schedule != &tni_schedule_plateau)
         return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step",
                          s->schedule->name);
+    if (TNI_UNLIKELY(tni_recording))
+        return tni_record_refuse("tn_plateau_step", "sets rates", "it called after tn_capture_run");
     s->step++;
     if (improves(s, metric)) {
         s->best = metric;

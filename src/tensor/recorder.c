@@ -122,13 +122,12 @@ tn_status tni_record_refuse(const char *function, const char *does, const char *
 
 static void refuse_cpu(const tn_tensor *t)
 {
-    char function[80];
+    char function[80], does[320];
 
     snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
+    snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
     if (tni_recording->refused == TN_OK)
-        tni_record_refuse(function, t->name ? "uses a named tensor that is on the CPU"
-                                            : "uses a tensor that is on the CPU",
-                          "it on the GPU, or as an input of tn_capture_run");
+        tni_record_refuse(function, does, "it on the GPU, or as an input of tn_capture_run");
 }
 
 static tni_use *use_of(tni_storage *s)
