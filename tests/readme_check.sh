@@ -42,3 +42,30 @@ awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first /
 } >reading.c
 cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o \
     $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags tenon)
+
+# So does the captured step; this test's own program runs it, on the CPU.
+{
+    echo '#include <tenon/tenon.h>'
+    block c 5
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    run r = { .model = tn_linear_new(4, 3, (tn_linear_options){ 0 }) };
+    TN_CHECK_PTR(r.model);
+    r.opt = tn_sgd(tn_parameters(r.model), (tn_sgd_options){ .lr = 0.5 });
+    r.schedule = tn_exponential_lr(r.opt, 0.9);
+    tn_capture *c = tn_capture_new(step, &r, tn_cpu());
+    tn_tensor *x = tn_randn(TN_SHAPE(6, 4)), *y = tn_randint(0, 3, TN_SHAPE(6));
+    double first = train(c, &r, x, y), last = first;
+    for (int i = 0; i < 50; i++) last = train(c, &r, x, y);
+    printf("captured: %g, %g\n", first, last);
+    tn_capture_free(c), tn_scheduler_free(r.schedule), tn_optim_free(r.opt), tn_module_drop(r.model);
+    tn_scope_end(scope);
+    return !(last < first);
+}
+END
+} >captured.c
+cc -std=c11 -Wall -Wextra -Werror captured.c -o captured \
+    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags --libs tenon) -Wl,-rpath,$PWD/build/src
+./captured
