@@ -9,10 +9,13 @@
  * With a stride, an input pixel meets only the taps that reach it from a whole output place: pixels
  * fall into stride x stride classes, each of which is a convolution of stride 1 with every so
  * manieth tap. A 1x1 kernel with stride 1 and no padding is a plain product (gemm.cu); a depthwise
- * convolution has no product in it and is computed directly (depthwise.cu). Every sum has one
- * order: repeats give the same bits.
+ * convolution has no product in it and is computed directly (depthwise.cu); bf16, f16 and f32 as
+ * TF32 take the tensor cores (conv2d_columns.cu). Every sum has one order: repeats give the same
+ * bits.
  * Source: Chetlur et al., cuDNN: Efficient Primitives for Deep Learning (2014), section 3.
  */
+#include "cuda/conv2d.h"
+#include "cuda/short.h"
 #include "cuda/tile.h"
 
 enum { STEP = 8, BLOCK = 256, LARGEST = 1 << 30 };
@@ -208,11 +211,12 @@ tn_status tni_cuda_conv2d_fits(const char *name, const tni_conv2d *c)
         (long long)c->o, (long long)c->kh, (long long)c->kw, (int)LARGEST);
 }
 
-static bool is_plain(const tni_conv2d *c)
+static bool is_plain(const tni_conv2d *c, tn_dtype dtype)
 {
     return c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
            c->padding[0] == 0 && c->padding[1] == 0 && c->groups == 1 &&
-           c->oh * c->ow >= 64; /* small planes: images in one tile */
+           /* small planes: images in one tile, or no columns */
+           (c->oh * c->ow >= 64 || tni_cuda_by_columns(dtype));
 }
 
 template <typename R, int TM, int TN> static tn_status launch_gather(gather<R> g)
@@ -273,41 +277,32 @@ static gather<R> gather_of(const tni_conv2d *c, const R *in, const R *w, R *out,
     return g;
 }
 
-template <typename R>
-static tn_status forward(R *y, const R *x, const R *w, const R *bias, tn_dtype dtype,
-                         const tni_conv2d *c)
+template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_conv2d *c)
 {
-    int64_t plane = c->oh * c->ow;
-    if (c->n * c->o * plane == 0) return TN_OK;
-    if (tni_cuda_is_depthwise(c)) return tni_cuda_depthwise(y, x, w, bias, dtype, c);
-    if (!is_plain(c)) {
-        gather<R> g = gather_of(c, x, w, y, false);
-        g.bias = bias;
-        return run_gather(&g);
-    }
-    if (bias)
-        TN_TRY(TN_LAUNCH((conv_bias<R>), tni_cuda_blocks(c->n * c->o, 1, 65535), BLOCK, 0, y, bias,
-                         c->n * c->o, c->o, plane));
-    tni_gemm g = {
-        dtype,        c->o,  plane,        c->c,    c->n,           w, x, y, c->c, 1, 0, plane, 1,
-        c->c * plane, plane, c->o * plane, nullptr, bias != nullptr
-    };
-    return tni_cuda_gemm(&g);
+    return TN_LAUNCH((conv_bias<R>), tni_cuda_blocks(c->n * c->o, 1, 65535), BLOCK, 0, y, bias,
+                     c->n * c->o, c->o, c->oh * c->ow);
+}
+
+/* y = bias (if any), to which products then add. */
+static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d *c)
+{
+    if (bias) TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
+    return TN_OK;
 }
 
 template <typename R>
-static tn_status grad_input(R *dx, const R *dy, const R *w, tn_dtype dtype, const tni_conv2d *c)
+static tn_status gather_forward(R *y, const R *x, const R *w, const R *bias, const tni_conv2d *c)
 {
-    int64_t plane = c->h * c->w;
-    if (c->n * c->c * plane == 0) return TN_OK;
-    if (tni_cuda_is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
-    if (!is_plain(c)) {
-        gather<R> g = gather_of(c, dy, w, dx, true);
-        return run_gather(&g);
-    }
-    tni_gemm g = { dtype, c->c, plane, c->o, c->n,         w,     dy,           dx,      1,
-                   c->c,  0,    plane, 1,    c->o * plane, plane, c->c * plane, nullptr, false };
-    return tni_cuda_gemm(&g);
+    gather<R> g = gather_of(c, x, w, y, false);
+    g.bias = bias;
+    return run_gather(&g);
+}
+
+template <typename R>
+static tn_status gather_back(R *dx, const R *dy, const R *w, const tni_conv2d *c)
+{
+    gather<R> g = gather_of(c, dy, w, dx, true);
+    return run_gather(&g);
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -315,15 +310,44 @@ static tn_status grad_input(R *dx, const R *dy, const R *w, tn_dtype dtype, cons
 tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
                           const tni_conv2d *c)
 {
+    int64_t plane = c->oh * c->ow;
+
     TN_TRY(tni_cuda_conv2d_fits("conv2d", c));
-    TN_REAL(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, dtype, c));
+    TN_TRY(check_floating("conv2d", dtype));
+    if (c->n * c->o * plane == 0) return TN_OK;
+    if (tni_cuda_is_depthwise(c)) return tni_cuda_depthwise(y, x, w, bias, dtype, c);
+    if (is_plain(c, dtype)) {
+        TN_TRY(start(y, bias, dtype, c));
+        tni_gemm g = { dtype, c->o,         plane, c->c,         c->n,    w,
+                       x,     y,            c->c,  1,            0,       plane,
+                       1,     c->c * plane, plane, c->o * plane, nullptr, bias != nullptr };
+        return tni_cuda_gemm(&g);
+    }
+    if (tni_cuda_by_columns(dtype)) {
+        TN_TRY(start(y, bias, dtype, c));
+        return tni_cuda_columns(y, x, w, bias != nullptr, dtype, c);
+    }
+    TN_REAL(dtype, gather_forward(static_cast<R *>(y), static_cast<const R *>(x),
+                                  static_cast<const R *>(w), static_cast<const R *>(bias), c));
     return TN_OK;
 }
 
 tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
                                      const tni_conv2d *c)
 {
+    int64_t plane = c->h * c->w;
+
     TN_TRY(tni_cuda_conv2d_fits("conv2d_grad_input", c));
-    TN_REAL(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, dtype, c));
+    TN_TRY(check_floating("conv2d_grad_input", dtype));
+    if (c->n * c->c * plane == 0) return TN_OK;
+    if (tni_cuda_is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
+    if (is_plain(c, dtype)) {
+        tni_gemm g = { dtype, c->c, plane, c->o, c->n,         w,     dy,           dx,      1,
+                       c->c,  0,    plane, 1,    c->o * plane, plane, c->c * plane, nullptr, false };
+        return tni_cuda_gemm(&g);
+    }
+    if (tni_cuda_by_columns(dtype)) return tni_cuda_columns_grad_input(dx, dy, w, dtype, c);
+    TN_REAL(dtype, gather_back(static_cast<R *>(dx), static_cast<const R *>(dy),
+                               static_cast<const R *>(w), c));
     return TN_OK;
 }

@@ -2,8 +2,10 @@
  * conv2d_weight.cu - the gradient of a convolution's weight: dw [o, ch r s] = dy [o, pixels]
  * gathered x^T, an implicit gemm as in conv2d.cu. Few rows and columns over many pixels: blocks
  * take runs of pixels, whose sums (at most PARTIAL numbers of borrowed memory) are added up in
- * order.
+ * order. (bf16, f16 and f32 as TF32 take the tensor cores: conv2d_columns.cu.)
  */
+#include "cuda/conv2d.h"
+#include "cuda/short.h"
 #include "cuda/tile.h"
 
 enum { LONG_STEP = 16, BLOCK = 256, WARP = 32, PARTIAL = 4 << 20, LARGEST = 1 << 30 };
@@ -116,24 +118,24 @@ static __global__ void __launch_bounds__(THREADS) conv_weigh(weigh<R> g)
 }
 
 /* dw = the sum of the parts: eight lanes take every eighth part, then each other in order. */
-template <typename R>
+template <typename R, typename A>
 static __global__ void __launch_bounds__(BLOCK)
-    conv_sum(R *dw, const R *parts, int64_t n, int64_t count)
+    conv_sum(R *dw, const A *parts, int64_t n, int64_t count)
 {
     constexpr int LANES = BLOCK / WARP;
-    __shared__ R sums[LANES][WARP];
+    __shared__ A sums[LANES][WARP];
     const int lane = (int)threadIdx.x / WARP, at = (int)threadIdx.x % WARP;
     for (int64_t first = blockIdx.x * (int64_t)WARP; first < n;
          first += gridDim.x * (int64_t)WARP) {
         const int64_t i = first + at;
-        R sum = 0;
+        A sum = 0;
         if (i < n)
             for (int64_t p = lane; p < count; p += LANES) sum += parts[p * n + i];
         sums[lane][at] = sum;
         __syncthreads();
         if (lane == 0 && i < n) {
             for (int l = 1; l < LANES; l++) sum += sums[l][at];
-            dw[i] = sum;
+            dw[i] = element<R>::rounded(sum);
         }
         __syncthreads();
     }
@@ -175,40 +177,67 @@ static tn_status run_weigh(const weigh<float> *g)
     return g->rows <= 32 ? launch_weigh<float, 4, 4>(g) : launch_weigh<float, 8, 4>(g);
 }
 
-template <typename R>
-static tn_status grad_weight(R *dw, const R *dy, const R *x, tn_dtype dtype, const tni_conv2d *c)
+/* make(to, parts, run) leaves parts [parts, o, taps] in `to`: dw itself where there is one of R. */
+template <typename R, typename F>
+static tn_status summed(R *dw, const tni_conv2d *c, int64_t tiles, int64_t least, const F &make)
 {
-    int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw, size = c->o * taps;
-    int64_t pixels = c->n * c->oh * c->ow, parts, run;
-    void *partial = nullptr;
-    tn_status status;
+    typedef typename element<R>::computing A;
+    int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, parts, run;
+    void *partial;
 
-    if (size == 0) return TN_OK;
-    TN_TRY(tni_cuda_launching("conv2d_weight"));
-    if (pixels == 0)
-        return TN_CUDA(cudaMemsetAsync(dw, 0, (size_t)size * sizeof(R), tni_cuda_stream));
-    bool direct = tni_cuda_is_depthwise(c);
-    int64_t tiles = direct ? c->o : c->groups * ((rows + 63) / 64) * ((taps + 63) / 64);
-    cut(c, tiles, direct ? 4096 : 256, &parts, &run);
-    if (parts > 1) TN_TRY(tni_cuda_borrow((size_t)(parts * size) * sizeof(R), &partial));
-    R *to = partial ? static_cast<R *>(partial) : dw;
-    if (direct) {
-        status = tni_cuda_depthwise_grad_weight(to, dy, x, dtype, c, parts, run);
-    } else {
-        weigh<R> g = { dy, x, to, *c, (int)rows, (int)taps, pixels, run, parts };
-        status = run_weigh(&g);
+    cut(c, tiles, least, &parts, &run);
+    if constexpr (!element<R>::is_short) {
+        if (parts == 1) return make(dw, parts, run);
     }
-    if (partial && status == TN_OK)
-        status = TN_LAUNCH((conv_sum<R>), tni_cuda_blocks(size, WARP, 65535), BLOCK, 0, dw, to,
+    TN_TRY(tni_cuda_borrow((size_t)(parts * size) * sizeof(A), &partial));
+    A *to = static_cast<A *>(partial);
+    tn_status status = make(to, parts, run);
+    if (status == TN_OK)
+        status = TN_LAUNCH((conv_sum<R, A>), tni_cuda_blocks(size, WARP, 65535), BLOCK, 0, dw, to,
                            size, parts);
-    if (partial) tni_cuda_return(partial);
+    tni_cuda_return(partial);
     return status;
+}
+
+template <typename R>
+static tn_status depthwise(R *dw, const R *dy, const R *x, tn_dtype dtype, const tni_conv2d *c)
+{
+    return summed(dw, c, c->o, 4096, [&](void *to, int64_t parts, int64_t run) {
+        return tni_cuda_depthwise_grad_weight(to, dy, x, dtype, c, parts, run);
+    });
+}
+
+template <typename R>
+static tn_status gathered(R *dw, const R *dy, const R *x, const tni_conv2d *c)
+{
+    int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
+    int64_t pixels = c->n * c->oh * c->ow;
+    int64_t tiles = c->groups * ((rows + 63) / 64) * ((taps + 63) / 64);
+
+    return summed(dw, c, tiles, 256, [&](R *to, int64_t parts, int64_t run) {
+        weigh<R> g = { dy, x, to, *c, (int)rows, (int)taps, pixels, run, parts };
+        return run_weigh(&g);
+    });
 }
 
 tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
                                       const tni_conv2d *c)
 {
+    int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, pixels = c->n * c->oh * c->ow;
+
     TN_TRY(tni_cuda_conv2d_fits("conv2d_grad_weight", c));
-    TN_REAL(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, dtype, c));
+    TN_TRY(check_floating("conv2d_grad_weight", dtype));
+    if (size == 0) return TN_OK;
+    TN_TRY(tni_cuda_launching("conv2d_weight"));
+    if (pixels == 0)
+        return TN_CUDA(cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));
+    if (tni_cuda_is_depthwise(c)) {
+        TN_FLOATING(dtype, depthwise(static_cast<R *>(dw), static_cast<const R *>(dy),
+                                     static_cast<const R *>(x), dtype, c));
+        return TN_OK;
+    }
+    if (tni_cuda_by_columns(dtype)) return tni_cuda_columns_grad_weight(dw, dy, x, dtype, c);
+    TN_REAL(dtype, gathered(static_cast<R *>(dw), static_cast<const R *>(dy),
+                            static_cast<const R *>(x), c));
     return TN_OK;
 }

@@ -1,16 +1,19 @@
 /*
  * depthwise.cu - convolutions with one input channel a group, directly: a thread makes one output,
  * or one input's gradient by gathering the outputs above it; a block sums a weight's gradient.
- * conv2d.cu has checked that every number of the geometry is an int, and adds up the parts of the
- * weight's gradient.
+ * Short floats are widened as they are read; sums are rounded once. conv2d.cu has checked that every
+ * number of the geometry is an int, and adds up the parts of the weight's gradient.
  */
+#include "cuda/conv2d.h"
 #include "cuda/rows.h"
+#include "cuda/short.h"
 
 enum { BLOCK = 256, WARP = 32, TAPS = 9 };
 
 template <typename R> struct depthwise {
     const R *x, *w, *bias, *dy;
     R *to;
+    typename element<R>::computing *sums; /* of the weight's gradient */
     int64_t images, channels; /* of x */
     int each;                 /* outputs of a channel */
     int h, w_, oh, ow, kh, kw;
@@ -21,6 +24,7 @@ template <typename R> struct depthwise {
 template <typename R, typename I>
 static __global__ void __launch_bounds__(BLOCK) depthwise_forward(depthwise<R> g, I n)
 {
+    typedef typename element<R>::computing A;
     const int plane = g.oh * g.ow;
     for (I i = blockIdx.x * (I)BLOCK + threadIdx.x; i < n; i += gridDim.x * (I)BLOCK) {
         const I which = i / plane; /* image and output channel */
@@ -30,29 +34,23 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_forward(depthwise<R> g
         const int left = pixel % g.ow * g.stride[1] - g.padding[1];
         const R *x = g.x + (int64_t)(which / g.each) * g.h * g.w_;
         const R *w = g.w + (int64_t)o * g.kh * g.kw;
-        R sum = g.bias ? g.bias[o] : (R)0;
+        A sum = g.bias ? wide(g.bias[o]) : (A)0;
         for (int r = 0; r < g.kh; r++) {
             const int y = top + r * g.dilation[0];
             if ((unsigned)y >= (unsigned)g.h) continue;
             for (int s = 0; s < g.kw; s++) {
                 const int z = left + s * g.dilation[1];
-                if ((unsigned)z < (unsigned)g.w_) sum += w[r * g.kw + s] * x[y * g.w_ + z];
+                if ((unsigned)z < (unsigned)g.w_) sum += wide(w[r * g.kw + s]) * wide(x[y * g.w_ + z]);
             }
         }
-        g.to[i] = sum;
+        g.to[i] = element<R>::rounded(sum);
     }
-}
-
-/* The output place whose tap at distance `reach` lies on an input place; -1: none. */
-static __device__ __forceinline__ int place_above(int reach, int stride, int places)
-{
-    const int q = stride == 1 ? reach : reach / stride;
-    return reach >= 0 && q < places && q * stride == reach ? q : -1;
 }
 
 template <typename R, typename I>
 static __global__ void __launch_bounds__(BLOCK) depthwise_input(depthwise<R> g, I n)
 {
+    typedef typename element<R>::computing A;
     const int plane = g.h * g.w_;
     for (I i = blockIdx.x * (I)BLOCK + threadIdx.x; i < n; i += gridDim.x * (I)BLOCK) {
         const I which = i / plane; /* image and channel */
@@ -60,17 +58,17 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_input(depthwise<R> g, 
         const int y = pixel / g.w_ + g.padding[0], z = pixel % g.w_ + g.padding[1];
         const R *dy = g.dy + (int64_t)which * g.each * g.oh * g.ow;
         const R *w = g.w + (int64_t)(which % (I)g.channels) * g.each * g.kh * g.kw;
-        R sum = 0;
+        A sum = 0;
         for (int m = 0; m < g.each; m++, dy += g.oh * g.ow, w += g.kh * g.kw)
             for (int r = 0; r < g.kh; r++) {
                 const int row = place_above(y - r * g.dilation[0], g.stride[0], g.oh);
                 if (row < 0) continue;
                 for (int s = 0; s < g.kw; s++) {
                     const int column = place_above(z - s * g.dilation[1], g.stride[1], g.ow);
-                    if (column >= 0) sum += w[r * g.kw + s] * dy[row * g.ow + column];
+                    if (column >= 0) sum += wide(w[r * g.kw + s]) * wide(dy[row * g.ow + column]);
                 }
             }
-        g.to[i] = sum;
+        g.to[i] = element<R>::rounded(sum);
     }
 }
 
@@ -78,8 +76,9 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_input(depthwise<R> g, 
 template <typename R>
 static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
 {
+    typedef typename element<R>::computing A;
     constexpr int WARPS = BLOCK / WARP;
-    __shared__ R sums[TAPS][WARPS];
+    __shared__ A sums[TAPS][WARPS];
     const int kernel = g.kh * g.kw, passes = (kernel + TAPS - 1) / TAPS;
     const int plane = g.oh * g.ow, tid = (int)threadIdx.x;
     const int64_t outputs = g.channels * g.each, pixels = g.images * plane;
@@ -90,17 +89,17 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
         const int64_t last = (part + 1) * g.run < pixels ? (part + 1) * g.run : pixels;
         int64_t at = part * g.run + tid, image = at / plane;
         int64_t pixel = at % plane;
-        R sum[TAPS] = {};
+        A sum[TAPS] = {};
         for (; at < last; at += BLOCK) {
             const int top = (int)pixel / g.ow * g.stride[0] - g.padding[0];
             const int left = (int)pixel % g.ow * g.stride[1] - g.padding[1];
-            const R d = g.dy[(image * outputs + o) * plane + pixel];
+            const A d = wide(g.dy[(image * outputs + o) * plane + pixel]);
             const R *x = g.x + (image * g.channels + o / g.each) * g.h * g.w_;
             int r = tap0 / g.kw, s = tap0 % g.kw;
             TN_UNROLL for (int t = 0; t < TAPS; t++) {
                 const int y = top + r * g.dilation[0], z = left + s * g.dilation[1];
                 if (r < g.kh && (unsigned)y < (unsigned)g.h && (unsigned)z < (unsigned)g.w_)
-                    sum[t] += d * x[y * g.w_ + z];
+                    sum[t] += d * wide(x[y * g.w_ + z]);
                 if (++s == g.kw) {
                     s = 0;
                     r++;
@@ -114,9 +113,9 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
         }
         __syncthreads();
         if (tid < TAPS && tap0 + tid < kernel) {
-            R all = 0;
+            A all = 0;
             for (int l = 0; l < WARPS; l++) all += sums[tid][l];
-            g.to[(part * outputs + o) * kernel + tap0 + tid] = all;
+            g.sums[(part * outputs + o) * kernel + tap0 + tid] = all;
         }
         __syncthreads();
     }
@@ -163,32 +162,34 @@ static tn_status grad_input(R *dx, const R *dy, const R *w, const tni_conv2d *c)
 }
 
 template <typename R>
-static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d *c, int64_t parts,
-                             int64_t run)
+static tn_status grad_weight(typename element<R>::computing *sums, const R *dy, const R *x,
+                             const tni_conv2d *c, int64_t parts, int64_t run)
 {
     depthwise<R> g = depthwise_of<R>(c);
     int64_t blocks = parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);
-    g.dy = dy, g.x = x, g.to = dw, g.run = run, g.parts = parts;
+    g.dy = dy, g.x = x, g.sums = sums, g.run = run, g.parts = parts;
     return TN_LAUNCH((depthwise_weigh<R>), tni_cuda_blocks(blocks, 1, 65535), BLOCK, 0, g);
 }
 
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
                              tn_dtype dtype, const tni_conv2d *c)
 {
-    TN_REAL(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, c));
+    TN_FLOATING(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, c));
     return TN_OK;
 }
 
 tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
                                         const tni_conv2d *c)
 {
-    TN_REAL(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, c));
+    TN_FLOATING(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, c));
     return TN_OK;
 }
 
-tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
+tn_status tni_cuda_depthwise_grad_weight(void *sums, const void *dy, const void *x, tn_dtype dtype,
                                          const tni_conv2d *c, int64_t parts, int64_t run)
 {
-    TN_REAL(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, c, parts, run));
+    TN_FLOATING(dtype, grad_weight<R>(static_cast<typename element<R>::computing *>(sums),
+                                      static_cast<const R *>(dy), static_cast<const R *>(x), c,
+                                      parts, run));
     return TN_OK;
 }

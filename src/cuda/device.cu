@@ -167,11 +167,12 @@ bool tni_cuda_tf32(void)
     return tf32;
 }
 
-/* Handles keep the mode they were given. */
+/* Handles keep the mode they were given. Sums of short floats stay in f32 to their end. */
 static tn_status set_math(cublasHandle_t handle)
 {
-    return TN_BLAS(
-        cublasSetMathMode(handle, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
+    int mode = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
+               CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    return TN_BLAS(cublasSetMathMode(handle, static_cast<cublasMath_t>(mode)));
 }
 
 /* cuBLAS's own choice would be made anew for a stream that is captured: with one piece of memory for

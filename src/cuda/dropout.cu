@@ -3,21 +3,24 @@
  *
  * Element i uses word i % 4 of Philox counter offset + i / 4, so a thread takes the four elements
  * of a counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it
- * again. The product keeps inf * 0 = NaN.
+ * again. The product keeps inf * 0 = NaN; that of short floats is made in f32 and rounded.
  */
 #include "cuda/capture.h"
 #include "cuda/rows.h"
+#include "cuda/short.h"
 #include "tensor/philox.h"
 
-template <typename R> struct alignas(16) dropout_four {
+template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) dropout_four {
     R v[4];
 };
 
-/* whole: x and y may be read and written sixteen bytes at a time. */
+/* whole: x and y may be read and written four at a time. */
 template <typename R>
-static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, R scale,
-                               uint64_t seed, uint64_t offset, const tni_cuda_draw *draw, bool whole)
+static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
+                               typename element<R>::computing scale, uint64_t seed,
+                               uint64_t offset, const tni_cuda_draw *draw, bool whole)
 {
+    typedef typename element<R>::computing A;
     if (draw) { /* a run of a recorded step: offset counts from where the generator stood */
         seed = draw->seed;
         offset += draw->offset;
@@ -27,23 +30,23 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold, 
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t at = first; at < (n + 3) / 4; at += step) {
         uint32_t w[4];
-        R v[4];
+        A v[4];
         bool full = whole && 4 * at + 4 <= n;
         if (full) {
             four q = reinterpret_cast<const four *>(x)[at];
-            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = q.v[k];
+            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = wide(q.v[k]);
         } else {
-            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? x[4 * at + k] : 0;
+            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? wide(x[4 * at + k]) : 0;
         }
         tni_philox(seed, offset + static_cast<uint64_t>(at), &w[0], &w[1], &w[2], &w[3]);
         TN_UNROLL for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;
         if (full) {
             four q;
-            TN_UNROLL for (int k = 0; k < 4; k++) q.v[k] = v[k];
+            TN_UNROLL for (int k = 0; k < 4; k++) q.v[k] = element<R>::rounded(v[k]);
             reinterpret_cast<four *>(y)[at] = q;
         } else {
             TN_UNROLL for (int k = 0; k < 4; k++)
-                if (4 * at + k < n) y[4 * at + k] = v[k];
+                if (4 * at + k < n) y[4 * at + k] = element<R>::rounded(v[k]);
         }
     }
 }
@@ -61,12 +64,13 @@ static tn_status run(const tni_array *y, const tni_array *x, double p, uint64_t 
     if (draw) offset -= tni_cuda_graph_offset();
     return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(y->data),
                      static_cast<const R *>(x->data), n, tni_philox_threshold(p),
-                     static_cast<R>(1.0 / (1.0 - p)), seed, offset, draw, whole);
+                     static_cast<typename element<R>::computing>(1.0 / (1.0 - p)), seed, offset,
+                     draw, whole);
 }
 
 tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,
                            uint64_t offset)
 {
-    TN_REAL(x->dtype, run<R>(y, x, p, seed, offset));
+    TN_FLOATING(x->dtype, run<R>(y, x, p, seed, offset));
     return TN_OK;
 }

@@ -2,26 +2,26 @@
  * gemm.cu - matrix products through cuBLAS.
  *
  * cuBLAS counts columns first, so a row-major matrix is to it its own transpose: C = A B is asked
- * for as C^T = B^T A^T, operands swapped. The 64-bit functions take every size there is. A bias is
- * added inside the product (cublasLt's epilogue: f32, one product, nothing to accumulate), else
- * written into C before. cuBLAS gives the same bits for the same call on the same device: one
- * stream, no atomics; of cublasLt's ways to sum the parts of a long inner axis only those with a
- * fixed order are allowed.
+ * for as C^T = B^T A^T, operands swapped. The 64-bit functions take every size there is. bf16 and
+ * f16 run on the tensor cores with sums in f32, rounded once: the handle forbids to keep parts of a
+ * sum in anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written
+ * into C before; where short floats would be rounded twice by that, an f32 copy of C takes the sums.
+ * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.
  */
-#include <cstring>
-#include <cublasLt.h>
-#include <mutex>
+#include "cuda/gemm.h"
+#include "cuda/short.h"
 
-#include "cuda/cuda.h"
+cudaDataType_t tni_cuda_blas_type(tn_dtype dtype)
+{
+    switch (dtype) {
+    case TN_F64: return CUDA_R_64F;
+    case TN_BF16: return CUDA_R_16BF;
+    case TN_F16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
+    }
+}
 
 /* ---- operands: a unit stride and a leading dimension ----------------------------------------- */
-
-struct operand {
-    const void *data;
-    int64_t ld, batch;
-    cublasOperation_t trans; /* of the row-major matrix */
-    void *copy;              /* NULL: the caller's memory is used as it is */
-};
 
 static bool blas_layout(operand *o, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
@@ -50,12 +50,13 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
     *o = operand{ data, 0, distance, CUBLAS_OP_N, nullptr };
     if (blas_layout(o, rows, cols, row, col)) return TN_OK;
     int64_t copies = distance == 0 ? 1 : batch;
-    int64_t item = dtype == TN_F32 ? 4 : 8;
+    int64_t item = static_cast<int64_t>(floating_size(dtype));
     if (rows > INT64_MAX / item / cols / copies)
         return tni_cuda_host->fail(
             TN_E_NOMEM, "gemm: a copy of %lld operands [%lld,%lld] does not fit in memory",
-            (long long)copies, (long long)rows, (long long)cols);
-    TN_TRY(tni_cuda_borrow((size_t)(copies * rows * cols * item), &o->copy));
+            static_cast<long long>(copies), static_cast<long long>(rows),
+            static_cast<long long>(cols));
+    TN_TRY(tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy));
     tni_array from = {
         const_cast<void *>(data), dtype, 3, { copies, rows, cols }, { distance, row, col }
     };
@@ -68,221 +69,152 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
 
 /* ---- C before the product -------------------------------------------------------------------- */
 
-/* Row r of product b becomes the bias (or 0), added to what is there when `add`. Blocks: columns by
- * rows. */
-template <typename R>
+/* A result [rows, n], row i at i / m * batch + i % m * row. */
+template <typename R> struct result {
+    R *data;
+    int64_t row, batch;
+};
+
+/* to = bias (or 0) + from (or 0). Blocks: columns by rows. */
+template <typename T, typename R>
 static __global__ void __launch_bounds__(256)
-    gemm_start(R *c, int64_t rows, int64_t n, int64_t m, int64_t c_row, int64_t c_batch,
-               const R *bias, bool add)
+    gemm_start(result<T> to, result<const R> from, const R *bias, int64_t rows, int64_t n,
+               int64_t m)
 {
+    typedef typename element<R>::computing A;
     for (int64_t i = blockIdx.y; i < rows; i += gridDim.y) {
-        R *row = c + i / m * c_batch + i % m * c_row;
-        for (int64_t j = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; j < n;
-             j += (int64_t)gridDim.x * blockDim.x)
-            row[j] = (bias ? bias[j] : (R)0) + (add ? row[j] : (R)0);
+        T *row = to.data + i / m * to.batch + i % m * to.row;
+        const R *old = from.data + (from.data ? i / m * from.batch + i % m * from.row : 0);
+        for (int64_t j = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; j < n;
+             j += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+            A v = (bias ? wide(bias[j]) : static_cast<A>(0)) +
+                  (from.data ? wide(old[j]) : static_cast<A>(0));
+            row[j] = element<T>::rounded(v);
+        }
     }
 }
 
-template <typename R> static tn_status start(const tni_gemm *g)
+template <typename T, typename R> static tn_status start(const tni_gemm *g, result<T> to)
 {
     int64_t rows = g->m * g->batch;
     dim3 grid(tni_cuda_blocks(g->n, 256, 1024), tni_cuda_blocks(rows, 1, 65535));
-    return TN_LAUNCH((gemm_start<R>), grid, 256, 0, (R *)g->c, rows, g->n, g->m, g->c_row,
-                     g->c_batch, (const R *)g->bias, g->accumulate);
+    result<const R> from = { g->accumulate ? static_cast<const R *>(g->c) : nullptr, g->c_row,
+                             g->c_batch };
+    return TN_LAUNCH((gemm_start<T, R>), grid, 256, 0, to, from, static_cast<const R *>(g->bias),
+                     rows, g->n, g->m);
 }
 
-/* ---- a product with a bias: cublasLt --------------------------------------------------------- */
-
-enum { PLANS = 64, LT_WORKSPACE = 32 << 20 };
-
-/* What cublasLt's choice depends on. No padding: compared as bytes. */
-struct shape {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, tf32;
-    int32_t align[4]; /* of a, b, c, bias in bytes, at most 256 */
-    int32_t used;
-};
-
-/* Choosing takes longer than many products do: choices are kept, one for each slot of a small
- * table. */
-struct plan {
-    shape key;
-    bool found; /* cublasLt has an algorithm for it */
-    cublasLtMatmulAlgo_t algo;
-    size_t workspace;
-};
-
-static std::mutex plans_lock;
-static plan plans[PLANS];
-
-static int alignment(const void *p)
+template <typename R> static tn_status start_in_place(const tni_gemm *g)
 {
-    uintptr_t low = reinterpret_cast<uintptr_t>(p) & 255;
-    return low ? (int)(low & (0 - low)) : 256;
-}
-
-struct product {
-    cublasLtMatmulDescOpaque_t what;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* row-major A, B, C */
-};
-
-static tn_status describe(product *p, const shape *s, const void *bias)
-{
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    cublasComputeType_t compute = s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    bool ta = s->trans_a != 0, tb = s->trans_b != 0;
-
-    TN_TRY(TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F)));
-    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                  &s->trans_b, sizeof s->trans_b)));
-    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_TRANSB,
-                                                  &s->trans_a, sizeof s->trans_a)));
-    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                                  &epilogue, sizeof epilogue)));
-    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &bias, sizeof bias)));
-    TN_TRY(TN_BLAS(cublasLtMatrixLayoutInit(&p->a, CUDA_R_32F, (uint64_t)(ta ? s->m : s->k),
-                                            (uint64_t)(ta ? s->k : s->m), s->lda)));
-    TN_TRY(TN_BLAS(cublasLtMatrixLayoutInit(&p->b, CUDA_R_32F, (uint64_t)(tb ? s->k : s->n),
-                                            (uint64_t)(tb ? s->n : s->k), s->ldb)));
-    return TN_BLAS(
-        cublasLtMatrixLayoutInit(&p->c, CUDA_R_32F, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
-}
-
-static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
-{
-    cublasLtMatmulPreferenceOpaque_t want;
-    cublasLtMatmulHeuristicResult_t result;
-    size_t workspace = LT_WORKSPACE;
-    uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE;
-    uint32_t align[4];
-    int n = 0;
-    static const cublasLtMatmulPreferenceAttributes_t names[3] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES
-    };
-
-    for (int i = 0; i < 4; i++) align[i] = (uint32_t)to->key.align[i];
-    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceInit(&want)));
-    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-        &want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)));
-    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-        &want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums)));
-    /* its A is our B */
-    for (int i = 0; i < 3; i++)
-        TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-            &want, names[i], &align[i == 2 ? 2 : 1 - i], sizeof align[0])));
-    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-        &want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof align[2])));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &p->what, &p->b, &p->a, &p->c,
-                                                           &p->c, &want, 1, &result, &n);
-    to->found = status == CUBLAS_STATUS_SUCCESS && n > 0;
-    if (to->found) {
-        to->algo = result.algo;
-        to->workspace = result.workspaceSize;
-    } else if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
-               status != CUBLAS_STATUS_INVALID_VALUE) {
-        return tni_cuda_check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
-    }
-    return TN_OK;
-}
-
-/* `done` stays false where cublasLt cannot: then nothing was written. */
-static tn_status with_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
-                           const operand *b, bool *done)
-{
-    cublasLtHandle_t handle =
-        reinterpret_cast<cublasLtHandle_t>(blas); /* a cuBLAS handle holds one */
-    const float one = 1, zero = 0;
-    void *workspace = nullptr;
-    product p;
-    plan mine;
-    shape s;
-
-    std::memset(&s, 0, sizeof s);
-    s.m = g->m, s.n = g->n, s.k = g->k;
-    s.lda = a->ld, s.ldb = b->ld, s.ldc = g->c_row;
-    s.trans_a = a->trans, s.trans_b = b->trans;
-    s.tf32 = tni_cuda_tf32();
-    s.align[0] = alignment(a->data), s.align[1] = alignment(b->data), s.align[2] = alignment(g->c);
-    s.align[3] = alignment(g->bias);
-    s.used = 1;
-    TN_TRY(describe(&p, &s, g->bias));
-    uint64_t hash =
-        (uint64_t)(s.m * 31 + s.n * 17 + s.k * 7 + s.trans_a * 3 + s.trans_b) * 0x9e3779b97f4a7c15u;
-    plan *slot = &plans[hash >> 32 & (PLANS - 1)];
-    plans_lock.lock();
-    mine = *slot;
-    plans_lock.unlock();
-    if (std::memcmp(&mine.key, &s, sizeof s) != 0) {
-        mine.key = s;
-        TN_TRY(choose(handle, &p, &mine));
-        plans_lock.lock();
-        *slot = mine;
-        plans_lock.unlock();
-    }
-    *done = mine.found;
-    if (!mine.found) return TN_OK;
-    if (mine.workspace) TN_TRY(tni_cuda_borrow(mine.workspace, &workspace));
-    tn_status status = TN_BLAS(cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a,
-                                              &zero, g->c, &p.c, g->c, &p.c, &mine.algo, workspace,
-                                              mine.workspace, tni_cuda_stream));
-    if (workspace) tni_cuda_return(workspace);
-    return status;
+    return start<R, R>(g, result<R>{ static_cast<R *>(g->c), g->c_row, g->c_batch });
 }
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, const operand *a,
-                          const operand *b, bool add)
+/* C += or = A B; c_dtype: g->dtype, or f32 for short operands. */
+static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
+                          const operand *a, const operand *b, bool add)
 {
-    if (g->dtype == TN_F32) {
-        const float one = 1, beta = add;
-        return TN_BLAS(cublasSgemmStridedBatched_64(blas, b->trans, a->trans, g->n, g->m, g->k,
-                                                    &one, (const float *)b->data, b->ld, b->batch,
-                                                    (const float *)a->data, a->ld, a->batch, &beta,
-                                                    (float *)g->c, g->c_row, g->c_batch, g->batch));
-    }
     const double one = 1, beta = add;
-    return TN_BLAS(cublasDgemmStridedBatched_64(blas, b->trans, a->trans, g->n, g->m, g->k, &one,
-                                                (const double *)b->data, b->ld, b->batch,
-                                                (const double *)a->data, a->ld, a->batch, &beta,
-                                                (double *)g->c, g->c_row, g->c_batch, g->batch));
+    const float one_f = 1, beta_f = add;
+
+    if (g->dtype == TN_F32)
+        return TN_BLAS(cublasSgemmStridedBatched_64(
+            blas, b->trans, a->trans, g->n, g->m, g->k, &one_f, static_cast<const float *>(b->data),
+            b->ld, b->batch, static_cast<const float *>(a->data), a->ld, a->batch, &beta_f,
+            static_cast<float *>(g->c), g->c_row, g->c_batch, g->batch));
+    if (g->dtype == TN_F64)
+        return TN_BLAS(cublasDgemmStridedBatched_64(
+            blas, b->trans, a->trans, g->n, g->m, g->k, &one, static_cast<const double *>(b->data),
+            b->ld, b->batch, static_cast<const double *>(a->data), a->ld, a->batch, &beta,
+            static_cast<double *>(g->c), g->c_row, g->c_batch, g->batch));
+    cudaDataType_t type = tni_cuda_blas_type(g->dtype);
+    return TN_BLAS(cublasGemmStridedBatchedEx_64(
+        blas, b->trans, a->trans, g->n, g->m, g->k, &one_f, b->data, type, b->ld, b->batch, a->data,
+        type, a->ld, a->batch, &beta_f, g->c, tni_cuda_blas_type(c_dtype), g->c_row, g->c_batch,
+        g->batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-static tn_status run(const tni_gemm *g, const operand *a, const operand *b)
+/* Short C += A B + bias: an f32 copy of C and the bias, the product added to it, rounded. */
+template <typename R>
+static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const operand *a,
+                                 const operand *b)
+{
+    int64_t items = g->m * g->n;
+    tni_gemm wide_g = *g;
+    void *sums;
+
+    if (items > INT64_MAX / 4 / g->batch || g->batch > INT64_MAX / 4 / items)
+        return tni_cuda_host->fail(TN_E_NOMEM, "gemm: sums [%lld,%lld,%lld] do not fit in memory",
+                                   static_cast<long long>(g->batch), static_cast<long long>(g->m),
+                                   static_cast<long long>(g->n));
+    TN_TRY(tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums));
+    tn_status status = start<float, R>(g, result<float>{ static_cast<float *>(sums), g->n, items });
+    wide_g.c = sums;
+    wide_g.c_row = g->n;
+    wide_g.c_batch = items;
+    if (status == TN_OK) status = multiply(blas, &wide_g, TN_F32, a, b, true);
+    if (status == TN_OK) {
+        tni_array from = { sums, TN_F32, 3, { g->batch, g->m, g->n }, { items, g->n, 1 } };
+        tni_array to = { g->c, g->dtype, 3, { g->batch, g->m, g->n }, { g->c_batch, g->c_row, 1 } };
+        status = tni_cuda_copy(&to, &from);
+    }
+    tni_cuda_return(sums);
+    return status;
+}
+
+static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, const operand *b)
 {
     cublasHandle_t blas = tni_cuda_blas();
     bool done = false;
 
     if (!blas) return TN_E_BACKEND;
-    if (g->bias && g->dtype == TN_F32 && !g->accumulate && g->batch == 1 && g->m > 1 && g->n > 1)
-        TN_TRY(with_bias(blas, g, a, b, &done));
+    if (g->bias && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 && g->m > 1 && g->n > 1)
+        TN_TRY(tni_cuda_gemm_bias(blas, g, a, b, &done));
     if (done) return TN_OK;
-    if (g->bias) TN_REAL(g->dtype, start<R>(g));
-    return multiply(blas, g, a, b, g->bias || g->accumulate);
+    if (g->bias && g->accumulate && is_short(g->dtype))
+        return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
+                                   : add_through_f32<f16>(blas, g, a, b);
+    if (g->bias) TN_FLOATING(g->dtype, start_in_place<R>(g));
+    return multiply(blas, g, c_dtype, a, b, g->bias || g->accumulate);
 }
 
-tn_status tni_cuda_gemm(const tni_gemm *given)
+/* Nothing is to be multiplied: a sum of nothing. */
+static tn_status run_empty(const tni_gemm *g, tn_dtype c_dtype)
+{
+    if (g->accumulate && !g->bias) return TN_OK;
+    TN_FLOATING(c_dtype, start_in_place<R>(g));
+    return TN_OK;
+}
+
+static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
 {
     tni_gemm g = *given;
     operand a = {}, b = {};
 
-    if (g.dtype != TN_F32 && g.dtype != TN_F64)
-        return tni_cuda_host->fail(TN_E_UNSUPPORTED, "gemm: dtype %d on CUDA: want f32 or f64",
-                                   (int)g.dtype);
+    if (g.dtype != TN_F32 && g.dtype != TN_F64 && !is_short(g.dtype))
+        return tni_cuda_host->fail(TN_E_UNSUPPORTED,
+                                   "gemm: dtype %d on CUDA: want f32, f64, bf16 or f16",
+                                   static_cast<int>(g.dtype));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return TN_OK;
     if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even where there is one row */
-    if (g.k == 0) {              /* a sum of nothing */
-        if (!g.accumulate || g.bias) TN_REAL(g.dtype, start<R>(&g));
-        return TN_OK;
-    }
+    if (g.k == 0) return run_empty(&g, c_dtype);
     tn_status status =
         operand_init(&a, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch);
     if (status == TN_OK)
         status = operand_init(&b, g.dtype, g.batch, g.b, g.k, g.n, g.b_row, g.b_col, g.b_batch);
-    if (status == TN_OK) status = run(&g, &a, &b);
+    if (status == TN_OK) status = run(&g, c_dtype, &a, &b);
     if (a.copy) tni_cuda_return(a.copy);
     if (b.copy) tni_cuda_return(b.copy);
     return status;
+}
+
+tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)
+{
+    return gemm(g, TN_F32);
+}
+
+tn_status tni_cuda_gemm(const tni_gemm *g)
+{
+    return gemm(g, g->dtype);
 }

@@ -2,13 +2,12 @@
  * blas_lt.cpp - cublasLt on OpenBLAS. It holds its caller to what the real one needs: sizes that
  * agree, pointers aligned as promised when the algorithm was chosen, the workspace asked for.
  */
-#include <cblas.h>
-
 #include "cublasLt.h"
 
 #include <climits>
 
 #include "internal.h"
+#include "product.h"
 
 #define CALL                                                                                       \
     std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);                                   \
@@ -20,8 +19,8 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeTy
                                       cudaDataType_t scale)
 {
     CALL;
-    *what =
-        cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr };
+    *what = cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
+                                        compute };
     return (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32) &&
                    scale == CUDA_R_32F
                ? CUBLAS_STATUS_SUCCESS
@@ -53,9 +52,10 @@ cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataT
                                         uint64_t rows, uint64_t columns, int64_t ld)
 {
     CALL;
-    *layout = cublasLtMatrixLayoutOpaque_t{ rows, columns, ld };
-    return type == CUDA_R_32F && ld >= static_cast<int64_t>(rows) ? CUBLAS_STATUS_SUCCESS
-                                                                  : CUBLAS_STATUS_INVALID_VALUE;
+    *layout = cublasLtMatrixLayoutOpaque_t{ rows, columns, ld, type };
+    return type != CUDA_R_64F && cuda_host::item(type) && ld >= static_cast<int64_t>(rows)
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t want)
@@ -92,7 +92,8 @@ static bool agree(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a, cublasLtM
 
     *s = shape{ c->rows, c->columns, ta ? a->rows : a->columns };
     return (ta ? a->columns : a->rows) == s->m && (tb ? b->columns : b->rows) == s->k &&
-           (tb ? b->rows : b->columns) == s->n;
+           (tb ? b->rows : b->columns) == s->n && c->type == a->type &&
+           cuda_host::has_types(a->type, b->type, c->type, what->compute);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
@@ -108,10 +109,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *found = 0;
     if (most < 1 || !agree(what, a, b, c, &s) || c->rows != d->rows || c->columns != d->columns)
         return CUBLAS_STATUS_INVALID_VALUE;
+    /* the real one looks at the address of the bias, too: it must be set by now */
+    if (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias) return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m < 3 || s.m > INT_MAX || s.n > INT_MAX || s.k > INT_MAX || a->ld > INT_MAX ||
         b->ld > INT_MAX || d->ld > INT_MAX || want->workspace < WORKSPACE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results->algo.m = s.m, results->algo.n = s.n, results->algo.k = s.k;
+    results->algo.type = c->type;
+    results->algo.sums = want->sums;
     std::memcpy(results->algo.align, want->align, sizeof want->align);
     results->workspaceSize = WORKSPACE;
     results->state = CUBLAS_STATUS_SUCCESS;
@@ -135,26 +140,38 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     if (!agree(what, a_layout, b_layout, c_layout, &s) ||
         what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
         c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||
-        !workspace || workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
+        algo->type != c_layout->type || !alpha || !beta || !workspace || workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(pointers[i]) % algo->align[i] != 0)
             return CUBLAS_STATUS_INVALID_VALUE;
-
-    CBLAS_TRANSPOSE ta = what->ta == CUBLAS_OP_N ? CblasNoTrans : CblasTrans;
-    CBLAS_TRANSPOSE tb = what->tb == CUBLAS_OP_N ? CblasNoTrans : CblasTrans;
-    float scale = *static_cast<const float *>(alpha);
-    const float *bias = static_cast<const float *>(what->bias);
-    int lda = static_cast<int>(a_layout->ld);
-    int ldb = static_cast<int>(b_layout->ld);
-    int ldd = static_cast<int>(d_layout->ld);
-    cuda_host::enqueue([=]() {
-        float *to = static_cast<float *>(d);
-        for (uint64_t j = 0; j < s.n; j++)
-            for (uint64_t i = 0; i < s.m; i++) to[i + j * static_cast<uint64_t>(ldd)] = bias[i];
-        cblas_sgemm(CblasColMajor, ta, tb, static_cast<int>(s.m), static_cast<int>(s.n),
-                    static_cast<int>(s.k), scale, static_cast<const float *>(a), lda,
-                    static_cast<const float *>(b), ldb, 1, to, ldd);
-    });
+    if (reinterpret_cast<uintptr_t>(what->bias) % algo->align[3] != 0)
+        return CUBLAS_STATUS_INVALID_VALUE; /* read as D is written */
+    cuda_host::product p = { static_cast<cublasOperation_t>(what->ta),
+                             static_cast<cublasOperation_t>(what->tb),
+                             static_cast<int64_t>(s.m),
+                             static_cast<int64_t>(s.n),
+                             static_cast<int64_t>(s.k),
+                             a_layout->ld,
+                             b_layout->ld,
+                             d_layout->ld,
+                             1,
+                             0,
+                             0,
+                             0,
+                             a_layout->type,
+                             b_layout->type,
+                             d_layout->type,
+                             a,
+                             b,
+                             d,
+                             static_cast<double>(*static_cast<const float *>(alpha)),
+                             0,
+                             what->bias,
+                             what->compute == CUBLAS_COMPUTE_32F_FAST_TF32,
+                             cuda_host::item(d_layout->type) == 2 &&
+                                 (algo->sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 };
+    if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
+    cuda_host::enqueue([p]() { cuda_host::run(p); });
     return CUBLAS_STATUS_SUCCESS;
 }

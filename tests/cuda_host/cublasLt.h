@@ -1,8 +1,8 @@
 /*
- * cublasLt.h - the cublasLt calls that src/cuda uses, on OpenBLAS: one product of f32 with a bias
- * for each row of its (column-major) result. Descriptors keep what they are told; the one algorithm
- * there is takes no product whose result has a single row, so that callers' other way is used as
- * well.
+ * cublasLt.h - the cublasLt calls that src/cuda uses, on OpenBLAS: one product of f32, bf16 or f16
+ * with a bias for each row of its (column-major) result. Descriptors keep what they are told; the one
+ * algorithm there is takes no product whose result has a single row, so that callers' other way is
+ * used as well.
  */
 #ifndef CUDA_HOST_CUBLASLT_H
 #define CUDA_HOST_CUBLASLT_H
@@ -24,16 +24,24 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
-enum { CUBLASLT_REDUCTION_SCHEME_INPLACE = 1, CUBLASLT_REDUCTION_SCHEME_MASK = 7 };
+enum {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+    CUBLASLT_REDUCTION_SCHEME_MASK = 7
+};
 
 typedef struct cuda_host_lt *cublasLtHandle_t;
 typedef struct {
     int32_t ta, tb, epilogue;
     const void *bias;
+    cublasComputeType_t compute;
 } cublasLtMatmulDescOpaque_t;
 typedef struct {
     uint64_t rows, columns;
     int64_t ld;
+    cudaDataType_t type;
 } cublasLtMatrixLayoutOpaque_t;
 typedef struct {
     uint64_t workspace;
@@ -41,7 +49,8 @@ typedef struct {
 } cublasLtMatmulPreferenceOpaque_t;
 typedef struct {
     uint64_t m, n, k; /* what it was chosen for */
-    uint32_t align[4];
+    cudaDataType_t type;
+    uint32_t sums, align[4];
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;

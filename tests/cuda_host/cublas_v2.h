@@ -48,26 +48,7 @@ cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t *mode);
 cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode);
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t mode);
 
-/* column-major: C [m,n] = alpha op(A) [m,k] op(B) [k,n] + beta C */
-cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m,
-                           int n, int k, const float *alpha, const float *a, int lda, const float *b,
-                           int ldb, const float *beta, float *c, int ldc);
-cublasStatus_t cublasDgemm(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m,
-                           int n, int k, const double *alpha, const double *a, int lda,
-                           const double *b, int ldb, const double *beta, double *c, int ldc);
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t ta,
-                                         cublasOperation_t tb, int m, int n, int k,
-                                         const float *alpha, const float *a, int lda,
-                                         long long stride_a, const float *b, int ldb,
-                                         long long stride_b, const float *beta, float *c, int ldc,
-                                         long long stride_c, int batch);
-cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_t ta,
-                                         cublasOperation_t tb, int m, int n, int k,
-                                         const double *alpha, const double *a, int lda,
-                                         long long stride_a, const double *b, int ldb,
-                                         long long stride_b, const double *beta, double *c, int ldc,
-                                         long long stride_c, int batch);
-/* Sizes above INT_MAX are refused here. */
+/* column-major: C [m,n] = alpha op(A) [m,k] op(B) [k,n] + beta C; sizes above INT_MAX are refused. */
 cublasStatus_t cublasSgemmStridedBatched_64(cublasHandle_t handle, cublasOperation_t ta,
                                             cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
                                             const float *alpha, const float *a, int64_t lda,
@@ -80,17 +61,13 @@ cublasStatus_t cublasDgemmStridedBatched_64(cublasHandle_t handle, cublasOperati
                                             long long stride_a, const double *b, int64_t ldb,
                                             long long stride_b, const double *beta, double *c,
                                             int64_t ldc, long long stride_c, int64_t batch);
-/* f32 and f64 as above; bf16 and f16 operands with f32 sums. alpha, beta: of the type of the sums. */
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m,
-                            int n, int k, const void *alpha, const void *a, cudaDataType_t a_type,
-                            int lda, const void *b, cudaDataType_t b_type, int ldb,
-                            const void *beta, void *c, cudaDataType_t c_type, int ldc,
-                            cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
-cublasStatus_t cublasGemmStridedBatchedEx(
-    cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
-    const void *alpha, const void *a, cudaDataType_t a_type, int lda, long long stride_a,
-    const void *b, cudaDataType_t b_type, int ldb, long long stride_b, const void *beta, void *c,
-    cudaDataType_t c_type, int ldc, long long stride_c, int batch, cublasComputeType_t compute,
-    cublasGemmAlgo_t algorithm);
+/* f32 and f64 as above; bf16 and f16 operands with sums, and if wanted C, in f32. alpha, beta: of the
+ * type of the sums. */
+cublasStatus_t cublasGemmStridedBatchedEx_64(
+    cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n,
+    int64_t k, const void *alpha, const void *a, cudaDataType_t a_type, int64_t lda,
+    long long stride_a, const void *b, cudaDataType_t b_type, int64_t ldb, long long stride_b,
+    const void *beta, void *c, cudaDataType_t c_type, int64_t ldc, long long stride_c, int64_t batch,
+    cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
 
 #endif

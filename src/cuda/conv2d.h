@@ -1,0 +1,27 @@
+/*
+ * conv2d.h - what the files of the convolution share. All arguments as in kernels.h; tni_cuda_conv2d_fits
+ * has been asked, so that every number of the geometry is an int.
+ */
+#ifndef TNI_CUDA_CONV2D_H
+#define TNI_CUDA_CONV2D_H
+
+#include "cuda/cuda.h"
+
+/* conv2d_columns.cu: through columns and cuBLAS; for dtypes that tni_cuda_by_columns names. y holds the
+ * bias where there is one (`add`). */
+bool tni_cuda_by_columns(tn_dtype dtype);
+tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_dtype dtype,
+                           const tni_conv2d *c);
+tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
+                                      const tni_conv2d *c);
+tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
+                                       const tni_conv2d *c);
+
+/* The output place whose tap at distance `reach` lies on an input place; -1: none. */
+static __device__ __forceinline__ int place_above(int reach, int stride, int places)
+{
+    const int q = stride == 1 ? reach : reach / stride;
+    return reach >= 0 && q < places && q * stride == reach ? q : -1;
+}
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * gemm.h - products inside the module: operands as cuBLAS takes them, products whose result is wider
+ * than their operands, products with an epilogue.
+ */
+#ifndef TNI_CUDA_GEMM_H
+#define TNI_CUDA_GEMM_H
+
+#include "cuda/cuda.h"
+
+/* A row-major matrix, or a batch of them. */
+struct operand {
+    const void *data;
+    int64_t ld, batch;
+    cublasOperation_t trans; /* of the row-major matrix */
+    void *copy;              /* NULL: the caller's memory is used as it is */
+};
+
+cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);
+
+/* gemm.cu: the product of g with C in f32 whatever g->dtype is (f32, bf16 or f16): g->c points to
+ * floats, g->accumulate adds to them; no bias. */
+tn_status tni_cuda_gemm_to_f32(const tni_gemm *g);
+
+/* gemm_lt.cu: C = A B + bias in one product, the bias added to the f32 sum before the one rounding.
+ * For f32, bf16 and f16, batch 1, nothing to accumulate. `done` stays false where cublasLt cannot:
+ * then nothing was written. */
+tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
+                             const operand *b, bool *done);
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * gemm_lt.cu - products with a bias through cublasLt, whose epilogue adds it to the f32 sum.
+ *
+ * Asking cublasLt for an algorithm takes longer than many products do, so it is asked once for a
+ * shape and the answer kept. Of its ways to sum the parts of a long inner axis only the one is
+ * allowed that has a fixed order and keeps the parts in f32. The workspace is one block, made at
+ * first use and never given back: all products follow each other in one stream, and a graph that has
+ * recorded one finds the memory where it was.
+ */
+#include <cstring>
+#include <cublasLt.h>
+#include <mutex>
+
+#include "cuda/gemm.h"
+
+enum { SETS = 64, WAYS = 4, WORKSPACE = 32 << 20 };
+
+/* What cublasLt's choice depends on. No padding: compared as bytes. */
+struct shape {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t trans_a, trans_b, dtype, tf32;
+    int32_t align[4]; /* of a, b, c, bias in bytes, at most 256 */
+};
+
+struct plan {
+    shape key;
+    bool used;
+    bool found; /* cublasLt has an algorithm for it */
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+};
+
+/* A shape's hash names the set, in which the plans are replaced in turn. */
+static std::mutex lock;
+static plan plans[SETS][WAYS];
+static unsigned turns[SETS];
+static void *workspace;
+
+static int alignment(const void *p)
+{
+    uintptr_t low = reinterpret_cast<uintptr_t>(p) & 255;
+    return low ? static_cast<int>(low & (0 - low)) : 256;
+}
+
+static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
+{
+    shape s;
+
+    std::memset(&s, 0, sizeof s);
+    s.m = g->m, s.n = g->n, s.k = g->k;
+    s.lda = a->ld, s.ldb = b->ld, s.ldc = g->c_row;
+    s.trans_a = a->trans, s.trans_b = b->trans;
+    s.dtype = g->dtype;
+    s.tf32 = g->dtype == TN_F32 && tni_cuda_tf32();
+    s.align[0] = alignment(a->data), s.align[1] = alignment(b->data);
+    s.align[2] = alignment(g->c), s.align[3] = alignment(g->bias);
+    return s;
+}
+
+/* FNV-1a over the key's bytes. */
+static unsigned set_of(const shape *s)
+{
+    uint64_t hash = 14695981039346656037u;
+    const unsigned char *bytes = reinterpret_cast<const unsigned char *>(s);
+
+    for (size_t i = 0; i < sizeof *s; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    return static_cast<unsigned>(hash >> 32) % SETS;
+}
+
+/* ---- describing the product --------------------------------------------------------------------- */
+
+struct product {
+    cublasLtMatmulDescOpaque_t what;
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* row-major A, B, C */
+};
+
+static tn_status describe_sum(product *p, const shape *s, const void *bias)
+{
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasComputeType_t compute = s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+
+    TN_TRY(TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F)));
+    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                  &s->trans_b, sizeof s->trans_b)));
+    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                  &s->trans_a, sizeof s->trans_a)));
+    TN_TRY(TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                  &epilogue, sizeof epilogue)));
+    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                  &bias, sizeof bias));
+}
+
+static tn_status describe(product *p, const shape *s, const void *bias)
+{
+    cudaDataType_t type = tni_cuda_blas_type(static_cast<tn_dtype>(s->dtype));
+    int64_t a_ld = s->trans_a ? s->m : s->k, a_lines = s->trans_a ? s->k : s->m;
+    int64_t b_ld = s->trans_b ? s->k : s->n, b_lines = s->trans_b ? s->n : s->k;
+
+    TN_TRY(describe_sum(p, s, bias));
+    TN_TRY(TN_BLAS(cublasLtMatrixLayoutInit(&p->a, type, static_cast<uint64_t>(a_ld),
+                                            static_cast<uint64_t>(a_lines), s->lda)));
+    TN_TRY(TN_BLAS(cublasLtMatrixLayoutInit(&p->b, type, static_cast<uint64_t>(b_ld),
+                                            static_cast<uint64_t>(b_lines), s->ldb)));
+    return TN_BLAS(cublasLtMatrixLayoutInit(&p->c, type, static_cast<uint64_t>(s->n),
+                                            static_cast<uint64_t>(s->m), s->ldc));
+}
+
+/* ---- choosing ------------------------------------------------------------------------------------- */
+
+static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const shape *s)
+{
+    size_t most = WORKSPACE;
+    uint32_t sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    int32_t result = s->align[2] < s->align[3] ? s->align[2] : s->align[3];
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        uint32_t bytes;
+    } aligned[] = { /* its A is our B; the bias is read as the result is written */
+                    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)s->align[1] },
+                    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)s->align[0] },
+                    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)s->align[2] },
+                    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)result }
+    };
+
+    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceInit(want)));
+    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
+        want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most)));
+    TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
+        want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums)));
+    for (const auto &a : aligned)
+        TN_TRY(TN_BLAS(
+            cublasLtMatmulPreferenceSetAttribute(want, a.name, &a.bytes, sizeof a.bytes)));
+    return TN_OK;
+}
+
+static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
+{
+    cublasLtMatmulPreferenceOpaque_t want;
+    cublasLtMatmulHeuristicResult_t result;
+    int n = 0;
+
+    TN_TRY(describe_wish(&want, &to->key));
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &p->what, &p->b, &p->a, &p->c,
+                                                           &p->c, &want, 1, &result, &n);
+    to->used = true;
+    to->found = status == CUBLAS_STATUS_SUCCESS && n > 0;
+    if (to->found) {
+        to->algo = result.algo;
+        to->workspace = result.workspaceSize;
+    } else if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
+               status != CUBLAS_STATUS_INVALID_VALUE) {
+        return tni_cuda_check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+    }
+    return TN_OK;
+}
+
+/* The plan for a shape: the one that is kept, or a new one, which then is. */
+static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, plan *to)
+{
+    unsigned set = set_of(s);
+    std::lock_guard<std::mutex> hold(lock);
+
+    for (const plan &kept : plans[set]) {
+        if (kept.used && std::memcmp(&kept.key, s, sizeof *s) == 0) {
+            *to = kept;
+            return TN_OK;
+        }
+    }
+    to->key = *s;
+    TN_TRY(choose(handle, p, to));
+    if (to->workspace && to->found && !workspace) TN_TRY(tni_cuda_borrow(WORKSPACE, &workspace));
+    plans[set][turns[set]++ % WAYS] = *to;
+    return TN_OK;
+}
+
+/* ---- the product ---------------------------------------------------------------------------------- */
+
+tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
+                             const operand *b, bool *done)
+{
+    /* a cuBLAS handle holds one of cublasLt */
+    cublasLtHandle_t handle = reinterpret_cast<cublasLtHandle_t>(blas);
+    const float one = 1, zero = 0;
+    shape s = shape_of(g, a, b);
+    product p;
+    plan mine = plan();
+
+    TN_TRY(describe(&p, &s, g->bias));
+    TN_TRY(plan_for(handle, &p, &s, &mine));
+    *done = mine.found;
+    if (!mine.found) return TN_OK;
+    return TN_BLAS(cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a, &zero, g->c,
+                                  &p.c, g->c, &p.c, &mine.algo, workspace, mine.workspace,
+                                  tni_cuda_stream));
+}

@@ -1,0 +1,84 @@
+/*
+ * short.h - bf16 and f16 as element types of kernels: they are stored, f32 is what is computed with.
+ */
+#ifndef TNI_CUDA_SHORT_H
+#define TNI_CUDA_SHORT_H
+
+#include "cuda/cuda.h"
+#include "tensor/math.h"
+
+struct bf16 {
+    uint16_t bits;
+};
+
+struct f16 {
+    uint16_t bits;
+};
+
+/* What elements of type R compute in, and the way there and back (to nearest even). */
+template <typename R> struct element {
+    typedef R computing;
+    static constexpr bool is_short = false;
+    static __device__ __forceinline__ R wide(R x) { return x; }
+    static __device__ __forceinline__ R rounded(R x) { return x; }
+};
+
+template <> struct element<bf16> {
+    typedef float computing;
+    static constexpr bool is_short = true;
+    static __device__ __forceinline__ float wide(bf16 x) { return tn_from_bf16(x.bits); }
+    static __device__ __forceinline__ bf16 rounded(float x) { return bf16{ tn_to_bf16(x) }; }
+};
+
+template <> struct element<f16> {
+    typedef float computing;
+    static constexpr bool is_short = true;
+    static __device__ __forceinline__ float wide(f16 x) { return tn_from_f16(x.bits); }
+    static __device__ __forceinline__ f16 rounded(float x) { return f16{ tn_to_f16(x) }; }
+};
+
+template <typename R> static __device__ __forceinline__ typename element<R>::computing wide(R x)
+{
+    return element<R>::wide(x);
+}
+
+static inline bool is_short(tn_dtype dtype)
+{
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
+/* Bytes of an element of a floating dtype. */
+static inline size_t floating_size(tn_dtype dtype)
+{
+    return dtype == TN_F64 ? 8 : dtype == TN_F32 ? 4 : 2;
+}
+
+/* TN_E_DTYPE unless there are kernels for dtype. */
+static inline tn_status check_floating(const char *name, tn_dtype dtype)
+{
+    if (dtype == TN_F32 || dtype == TN_F64 || is_short(dtype)) return TN_OK;
+    return tni_cuda_host->fail(TN_E_DTYPE, "%s: dtype %d: want f32, f64, bf16 or f16", name,
+                               static_cast<int>(dtype));
+}
+
+/* Runs `call` with the C++ type R of a floating dtype; TN_E_DTYPE for others. */
+#define TN_FLOATING(dtype, call)                                                                   \
+    do {                                                                                           \
+        if ((dtype) == TN_F32) {                                                                   \
+            typedef float R;                                                                       \
+            TN_TRY(call);                                                                          \
+        } else if ((dtype) == TN_F64) {                                                            \
+            typedef double R;                                                                      \
+            TN_TRY(call);                                                                          \
+        } else if ((dtype) == TN_BF16) {                                                           \
+            typedef bf16 R;                                                                        \
+            TN_TRY(call);                                                                          \
+        } else if ((dtype) == TN_F16) {                                                            \
+            typedef f16 R;                                                                         \
+            TN_TRY(call);                                                                          \
+        } else {                                                                                   \
+            return check_floating(__func__, dtype);                                                \
+        }                                                                                          \
+    } while (0)
+
+#endif

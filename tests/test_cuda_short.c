@@ -1,0 +1,432 @@
+/*
+ * test_cuda_short.c - products, convolutions and dropout of bf16 and f16 on the CUDA device, and of
+ * f32 where TF32 is allowed.
+ *
+ * Truth: the CPU's f64 kernels on the same numbers. A short result must be the f32 sum rounded once:
+ * within half a unit in the last place of the exact one, and the error of an f32 sum. Whoever rounds
+ * twice, or keeps a part of the sum in the short type, is further away.
+ *
+ * Seen to fail: SEEN
+ */
+#include <stdlib.h>
+
+#include "conv_cases.h"
+#include "cuda_shim.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+static const tni_backend *cpu, *gpu;
+static tn_dtype dtype;
+
+static void choose(int variant)
+{
+    static const tn_dtype dtypes[] = { TN_BF16, TN_F16, TN_F32 };
+    dtype = dtypes[variant];
+    cpu = tni_backend_for(tn_cpu());
+    gpu = tni_backend_for(tn_cuda(0));
+    ck_assert_msg(gpu != NULL, "%s", tn_error());
+}
+
+/* ---- numbers on both sides -------------------------------------------------------------------- */
+
+/* n numbers of dtype on the GPU, and the same as f64 for the CPU; on the GPU they begin `lead`
+ * elements into the memory. */
+typedef struct numbers {
+    int64_t n, lead;
+    double *exact;
+    void *block, *at; /* on the GPU */
+} numbers;
+
+static numbers made[16];
+static int n_made;
+static uint64_t random_state = 1;
+
+static double uniform(void) /* xorshift64*: [-1, 1) */
+{
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 2 - 1;
+}
+
+static double get(const void *data, int64_t i)
+{
+    if (dtype == TN_F32) return (double)((const float *)data)[i];
+    uint16_t bits = ((const uint16_t *)data)[i];
+    return (double)(dtype == TN_BF16 ? tn_from_bf16(bits) : tn_from_f16(bits));
+}
+
+/* v as dtype holds it. */
+static double put(void *data, int64_t i, double v)
+{
+    if (dtype == TN_F32) ((float *)data)[i] = (float)v;
+    else ((uint16_t *)data)[i] = dtype == TN_BF16 ? tn_to_bf16((float)v) : tn_to_f16((float)v);
+    return get(data, i);
+}
+
+static size_t bytes_of(const numbers *x)
+{
+    return (size_t)(x->n + x->lead) * tn_dtype_size(dtype);
+}
+
+static numbers *make(int64_t lead, int64_t n)
+{
+    numbers *x = &made[n_made++];
+    ck_assert_int_le(n_made, 16);
+    *x = (numbers){ .n = n, .lead = lead };
+    char *data = malloc(bytes_of(x) + 1);
+    x->exact = malloc((size_t)(n + 1) * sizeof(double));
+    for (int64_t i = 0; i < lead; i++) put(data, i, 99);
+    for (int64_t i = 0; i < n; i++) x->exact[i] = put(data, lead + i, uniform());
+    assert_ok(gpu->alloc(bytes_of(x), &x->block));
+    assert_ok(gpu->upload(x->block, data, bytes_of(x)));
+    x->at = (char *)x->block + (size_t)lead * tn_dtype_size(dtype);
+    free(data);
+    return x;
+}
+
+static void drop_all(void)
+{
+    for (int i = 0; i < n_made; i++) {
+        gpu->free(made[i].block, bytes_of(&made[i]));
+        free(made[i].exact);
+    }
+    assert_ok(tn_cuda_synchronize());
+    n_made = 0;
+}
+
+static char *held(const numbers *x)
+{
+    char *data = malloc(bytes_of(x) + 1);
+    assert_ok(gpu->download(data, x->block, bytes_of(x)));
+    return data;
+}
+
+/* Half a unit in the last place of v in dtype. */
+static double half_unit(double v)
+{
+    int e = 0;
+    if (v == 0) return 0;
+    frexp(v, &e);
+    if (dtype == TN_F32) return ldexp(1, e - 25);
+    if (dtype == TN_BF16) return ldexp(1, e - 9);
+    return ldexp(1, e > -13 ? e - 12 : -25);
+}
+
+/* What the GPU holds is the exact numbers, summed in f32 (`terms` of about 1), rounded once. */
+static void check(const numbers *y, int64_t terms, const char *what)
+{
+    double sum = 2e-7 * (2 + sqrt((double)terms)) + 2e-8 * (double)terms;
+    char *data = held(y);
+    for (int64_t i = 0; i < y->n; i++) {
+        double e = y->exact[i], a = get(data, y->lead + i);
+        if (!(fabs(a - e) <= half_unit(e) + sum * (1 + fabs(e)))) {
+            ck_abort_msg("%s, %s: element %lld of %lld is %.9g, not %.9g", what,
+                         tn_dtype_name(dtype), (long long)i, (long long)y->n, a, e);
+        }
+    }
+    for (int64_t i = 0; i < y->lead; i++) ck_assert(get(data, i) == put(&(uint32_t){ 0 }, 0, 99));
+    free(data);
+}
+
+/* ---- gemm ------------------------------------------------------------------------------------- */
+
+enum { PLAIN, TURNED, WIDE, LOOSE, LAYOUTS }; /* LOOSE: no unit stride */
+
+static int64_t lay_out(int layout, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
+{
+    int64_t gap = layout == WIDE ? 3 : 0;
+    *row = layout == TURNED ? 1 : layout == LOOSE ? 2 * cols + 1 : cols + gap;
+    *col = layout == TURNED ? rows : layout == LOOSE ? 2 : 1;
+    return layout == LOOSE ? rows * (2 * cols + 1) : rows * (cols + gap);
+}
+
+typedef struct gemm_case {
+    int64_t m, n, k, batch;
+    int a, b; /* layouts */
+    bool bias, accumulate;
+    int repeats;
+} gemm_case;
+
+static void run_gemm(const gemm_case *c)
+{
+    char what[128];
+    tni_gemm g = { .m = c->m, .n = c->n, .k = c->k, .batch = c->batch };
+    g.a_batch = lay_out(c->a, c->m, c->k, &g.a_row, &g.a_col);
+    g.b_batch = lay_out(c->b, c->k, c->n, &g.b_row, &g.b_col);
+    g.c_row = c->n + 2;
+    g.c_batch = c->m * (c->n + 2) + 5;
+    g.accumulate = c->accumulate;
+    numbers *a = make(1, g.a_batch * c->batch), *b = make(2, g.b_batch * c->batch);
+    numbers *y = make(3, c->batch * g.c_batch), *bias = make(0, c->n);
+    char *before = held(y), *first = NULL;
+    tni_gemm f = g, e = g;
+    f.dtype = dtype, f.a = a->at, f.b = b->at, f.c = y->at, f.bias = c->bias ? bias->at : NULL;
+    e.dtype = TN_F64, e.a = a->exact, e.b = b->exact, e.c = y->exact;
+    e.bias = c->bias ? bias->exact : NULL;
+    snprintf(what, sizeof what, "gemm [%lld,%lld,%lld] x %lld, layouts %d %d%s%s", (long long)c->m,
+             (long long)c->n, (long long)c->k, (long long)c->batch, c->a, c->b,
+             c->bias ? ", bias" : "", c->accumulate ? ", added" : "");
+    for (int i = 0; i <= c->repeats; i++) {
+        assert_ok(gpu->upload(y->block, before, bytes_of(y)));
+        assert_ok(gpu->gemm(&f));
+        char *now = held(y);
+        if (first) ck_assert_msg(!memcmp(first, now, bytes_of(y)), "%s: other bits", what);
+        free(first);
+        first = now;
+    }
+    assert_ok(cpu->gemm(&e));
+    check(y, c->k, what);
+    free(first);
+    free(before);
+    drop_all();
+}
+
+START_TEST(gemm_sizes)
+{
+    static const int64_t sizes[] = { 0, 1, 7, 33, 257 };
+    choose(_i);
+    for (int m = 0; m < 5; m++)
+        for (int n = 0; n < 5; n++)
+            for (int k = 0; k < 5; k++) {
+                int turn = m + 2 * n + 3 * k; /* layouts, biases and so on in turn */
+                run_gemm(&(gemm_case){ sizes[m], sizes[n], sizes[k], 1, turn % LAYOUTS,
+                                       (turn / 2 + 1) % LAYOUTS, turn % 3 == 0, turn % 5 < 2, 0 });
+            }
+    run_gemm(&(gemm_case){ 1025, 3, 1025, 1, PLAIN, TURNED, true, false, 0 });
+}
+END_TEST
+
+/* Every pair of layouts, with and without a bias and what is there, and again. */
+START_TEST(gemm_layouts)
+{
+    choose(_i);
+    for (int i = 0; i < LAYOUTS * LAYOUTS * 4; i++)
+        for (int batch = 1; batch < 7; batch += 5)
+            run_gemm(&(gemm_case){ 13, 18, 40, batch, i % LAYOUTS, i / LAYOUTS % LAYOUTS,
+                                   (i / 16 & 1) != 0, (i / 32 & 1) != 0, i % 5 ? 0 : 9 });
+}
+END_TEST
+
+static tni_gemm linear_of(numbers *const *x, int64_t m, int64_t n)
+{
+    return (tni_gemm){ .dtype = dtype, .m = m, .n = n, .k = 16, .batch = 1,
+                       .a = x[0]->at, .a_row = 16, .a_col = 1, .b = x[1]->at, .b_row = n,
+                       .b_col = 1, .c = x[2]->at, .c_row = n, .bias = x[3]->at };
+}
+
+/* cublasLt is asked once for a shape, and a product with a bias takes no memory. */
+START_TEST(plans_are_kept)
+{
+    if (!shim()) return; /* a real GPU counts no calls */
+    long long calls[3] = { 0 };
+    choose(_i);
+    numbers *x[4] = { make(0, 4000), make(0, 4000), make(0, 4000), make(0, 4000) };
+    for (int round = 0; round < 3; round++) {
+        long long before = host.calls(), blocks = host.blocks();
+        for (int i = 0; i < 30; i++) {
+            tni_gemm g = linear_of(x, 4 + i % 3, 8 + i);
+            assert_ok(gpu->gemm(&g));
+        }
+        calls[round] = host.calls() - before;
+        assert_ok(tn_cuda_synchronize());
+        if (round) ck_assert_int_eq(host.blocks(), blocks);
+    }
+    ck_assert_int_ge(calls[0] - calls[1], 30);
+    ck_assert_int_eq(calls[1], calls[2]);
+    drop_all();
+}
+END_TEST
+
+/* ---- convolution ------------------------------------------------------------------------------ */
+
+typedef struct conv_numbers {
+    numbers *x, *w, *b, *y, *z, *dy, *dx, *dw; /* z: without a bias */
+} conv_numbers;
+
+static void conv_on_gpu(const conv_numbers *t, const tni_conv2d *c)
+{
+    assert_ok(gpu->conv2d(t->y->at, t->x->at, t->w->at, t->b->at, dtype, c));
+    assert_ok(gpu->conv2d(t->z->at, t->x->at, t->w->at, NULL, dtype, c));
+    assert_ok(gpu->conv2d_grad_input(t->dx->at, t->dy->at, t->w->at, dtype, c));
+    assert_ok(gpu->conv2d_grad_weight(t->dw->at, t->dy->at, t->x->at, dtype, c));
+}
+
+static void conv_exactly(const conv_numbers *t, const tni_conv2d *c)
+{
+    double *x = t->x->exact, *w = t->w->exact, *dy = t->dy->exact;
+    assert_ok(cpu->conv2d(t->y->exact, x, w, t->b->exact, TN_F64, c));
+    assert_ok(cpu->conv2d(t->z->exact, x, w, NULL, TN_F64, c));
+    assert_ok(cpu->conv2d_grad_input(t->dx->exact, dy, w, TN_F64, c));
+    assert_ok(cpu->conv2d_grad_weight(t->dw->exact, dy, x, TN_F64, c));
+}
+
+static conv_numbers conv_make(const tni_conv2d *c)
+{
+    int64_t taps = c->c / c->groups * c->kh * c->kw, outputs = c->n * c->o * c->oh * c->ow;
+    int64_t inputs = c->n * c->c * c->h * c->w;
+    return (conv_numbers){ make(1, inputs),  make(2, c->o * taps), make(1, c->o),
+                           make(3, outputs), make(0, outputs),     make(1, outputs),
+                           make(1, inputs),  make(3, c->o * taps) };
+}
+
+static void run_conv(const tni_conv2d *c, int i, bool again)
+{
+    char what[64];
+    conv_numbers t = conv_make(c);
+    const numbers *out[] = { t.y, t.z, t.dx, t.dw };
+    int64_t terms[] = { c->c / c->groups * c->kh * c->kw, c->c / c->groups * c->kh * c->kw,
+                        c->o / c->groups * c->kh * c->kw, c->n * c->oh * c->ow };
+    char *first[4];
+    conv_exactly(&t, c);
+    conv_on_gpu(&t, c);
+    for (int k = 0; k < 4; k++) {
+        snprintf(what, sizeof what, "convolution %d: %s", i,
+                 (const char *[]){ "y", "y without bias", "dx", "dw" }[k]);
+        check(out[k], terms[k], what);
+        first[k] = held(out[k]);
+    }
+    for (int round = 0; again && round < 9; round++) {
+        conv_on_gpu(&t, c);
+        for (int k = 0; k < 4; k++) {
+            char *now = held(out[k]);
+            ck_assert_msg(!memcmp(first[k], now, bytes_of(out[k])), "convolution %d: other bits", i);
+            free(now);
+        }
+    }
+    for (int k = 0; k < 4; k++) free(first[k]);
+    drop_all();
+}
+
+START_TEST(convolutions)
+{
+    choose(_i);
+    for (int i = 0; i < CONVS; i++) {
+        tni_conv2d c = conv_of(i);
+        run_conv(&c, i, i % 7 == 2);
+    }
+}
+END_TEST
+
+/* More columns than are made at a time: images in several pieces; one image in parts of its places,
+ * and of its channels, in groups. */
+START_TEST(convolutions_in_pieces)
+{
+    tni_conv2d images = { 13, 1, 4, 203, 197, 3, 3, 3, 203, 197, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    tni_conv2d parts = { 2, 2, 32, 150, 151, 4, 6, 6, 149, 150, { 1, 1 }, { 2, 2 }, { 1, 1 } };
+    choose(_i);
+    if (TEST_ASAN && _i) return; /* minutes */
+    run_conv(&images, 100, false);
+    run_conv(&parts, 101, false);
+}
+END_TEST
+
+/* ---- TF32 ------------------------------------------------------------------------------------- */
+
+/* The largest distance from the exact numbers. */
+static double worst(const numbers *y)
+{
+    double most = 0;
+    char *data = held(y);
+    for (int64_t i = 0; i < y->n; i++) {
+        double d = fabs(get(data, y->lead + i) - y->exact[i]);
+        if (d > most) most = d;
+    }
+    free(data);
+    return most;
+}
+
+/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. */
+START_TEST(tf32_is_honoured)
+{
+    tni_conv2d c = conv_of(_i);
+    int64_t terms = c.c / c.groups * c.kh * c.kw;
+    choose(2);
+    for (int allowed = 0; allowed < 2; allowed++) {
+        assert_ok(tn_allow_tf32(allowed));
+        conv_numbers t = conv_make(&c);
+        const numbers *out[] = { t.y, t.z, t.dx, t.dw };
+        conv_exactly(&t, &c);
+        conv_on_gpu(&t, &c);
+        for (int k = 0; k < 4; k++) {
+            double far = worst(out[k]), most = 0x1p-10 * sqrt((double)c.n * (double)(c.oh * c.ow));
+            if (allowed) ck_assert_msg(far > 2e-5 && far < most, "output %d is %g away", k, far);
+            else check(out[k], terms * c.n * c.oh * c.ow, "f32");
+        }
+        drop_all();
+    }
+    assert_ok(tn_allow_tf32(false));
+}
+END_TEST
+
+/* Numbers that TF32 holds: the columns' way is then as exact as f32. */
+START_TEST(tf32_of_exact_numbers)
+{
+    choose(2);
+    assert_ok(tn_allow_tf32(true));
+    for (int i = 0; i < CONVS; i++) {
+        tni_conv2d c = conv_of(i);
+        conv_numbers t = conv_make(&c);
+        numbers *in[] = { t.x, t.w, t.dy };
+        for (int k = 0; k < 3; k++) {
+            float *data = malloc(bytes_of(in[k]) + 1);
+            for (int64_t j = 0; j < in[k]->n; j++) {
+                in[k]->exact[j] = floor(in[k]->exact[j] * 512) / 512;
+                data[in[k]->lead + j] = (float)in[k]->exact[j];
+            }
+            assert_ok(gpu->upload(in[k]->at, data + in[k]->lead, (size_t)in[k]->n * 4));
+            free(data);
+        }
+        conv_exactly(&t, &c);
+        conv_on_gpu(&t, &c);
+        const numbers *out[] = { t.y, t.z, t.dx, t.dw };
+        for (int k = 0; k < 4; k++) check(out[k], c.n * c.oh * c.ow + 999, "exact TF32");
+        drop_all();
+    }
+    assert_ok(tn_allow_tf32(false));
+}
+END_TEST
+
+/* ---- dropout ---------------------------------------------------------------------------------- */
+
+/* The CPU's bits: the same mask, the product made in f32. */
+START_TEST(dropout)
+{
+    static const int64_t sizes[] = { 0, 1, 7, 33, 257, 1025, 100003 };
+    choose(_i);
+    for (int s = 0; s < 7; s++)
+        for (int lead = 0; lead < 2; lead++) {
+            numbers *x = make(lead, sizes[s]), *y = make(lead, sizes[s]);
+            char *from = held(x), *to = malloc(bytes_of(x) + 1), *got;
+            size_t skip = (size_t)lead * 2;
+            tni_array a = { from + skip, dtype, 1, { sizes[s] }, { 1 } }, b = a, c = a, d = a;
+            b.data = to + skip, c.data = x->at, d.data = y->at;
+            assert_ok(cpu->dropout(&b, &a, 0.3, 5, 77));
+            assert_ok(gpu->dropout(&d, &c, 0.3, 5, 77));
+            got = held(y);
+            ck_assert(!memcmp(got + skip, to + skip, (size_t)sizes[s] * 2));
+            free(from);
+            free(to);
+            free(got);
+            drop_all();
+        }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("cuda_short");
+    TCase *t = test_case(suite, "gemm");
+    tcase_add_loop_test(t, gemm_sizes, 0, 2);
+    tcase_add_loop_test(t, gemm_layouts, 0, 2);
+    tcase_add_loop_test(t, plans_are_kept, 0, 3);
+    t = test_case(suite, "convolution");
+    tcase_add_loop_test(t, convolutions, 0, 2);
+    tcase_add_loop_test(t, convolutions_in_pieces, 0, 2);
+    t = test_case(suite, "tf32");
+    tcase_add_loop_test(t, tf32_is_honoured, 2, 6);
+    tcase_add_test(t, tf32_of_exact_numbers);
+    t = test_case(suite, "dropout");
+    tcase_add_loop_test(t, dropout, 0, 2);
+    return suite;
+}
