@@ -302,7 +302,7 @@ START_TEST(gemm_expanded)
     }
     compare(y, 4, "expanded");
     g[GPU].dtype = TN_I32;
-    assert_fails(kernels[GPU]->gemm(&g[GPU]), TN_E_UNSUPPORTED, "gemm: dtype");
+    assert_fails(kernels[GPU]->gemm(&g[GPU]), TN_E_UNSUPPORTED, "gemm: i32 on the GPU");
     drop_all();
 }
 END_TEST
@@ -754,6 +754,21 @@ static tn_status fail_conv(void)
                                             parts[1]->at[GPU].data, TN_F32, &c);
 }
 
+static tn_status fail_columns(void)
+{
+    tni_conv2d c = { 2, 1, 3, 9, 9, 4, 3, 3, 9, 9, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    void *p[6];
+    for (int i = 0; i < 6; i++) {
+        p[i] = parts[i]->at[GPU].data;
+    }
+    tn_status status = kernels[GPU]->conv2d(p[0], p[1], p[2], p[3], TN_BF16, &c);
+    if (status == TN_OK) {
+        status = kernels[GPU]->conv2d_grad_input(p[4], p[0], p[2], TN_BF16, &c);
+    }
+    return status == TN_OK ? kernels[GPU]->conv2d_grad_weight(p[5], p[0], p[1], TN_BF16, &c)
+                           : status;
+}
+
 static tn_status fail_attention(void)
 {
     tni_array x[6];
@@ -771,6 +786,7 @@ START_TEST(failures)
 {
     static const failing scenarios[] = { { fail_gemm, 2 },
                                          { fail_conv, 1 },
+                                         { fail_columns, 4 },
                                          { fail_attention, 1 } };
     void (*fail_at)(long long);
     long long (*calls)(void);
@@ -834,6 +850,6 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, attention_masks, 0, 2);
     tcase_add_test(t, attention_memory);
     t = test_case(suite, "failures");
-    tcase_add_loop_test(t, failures, 0, 3);
+    tcase_add_loop_test(t, failures, 0, 4);
     return suite;
 }

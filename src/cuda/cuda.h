@@ -26,6 +26,8 @@ extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
  * the first message again. */
 tn_status tni_cuda_check(cudaError_t error, const char *what);
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
+/* TN_E_DTYPE naming the slot (of __func__), the dtype and what is wanted instead. */
+tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted);
 /* Bound to the stream, made at first use; NULL + message. */
 cublasHandle_t tni_cuda_blas(void);
 /* Whether f32 products may round their operands to TF32; the handle's math mode follows it. */
@@ -101,6 +103,12 @@ static inline unsigned tni_cuda_blocks(int64_t n, int block, int64_t most)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
+static inline const char *dtype_name(tn_dtype dtype)
+{
+    static const char *const name[] = { "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool" };
+    return name[dtype];
+}
+
 /* Runs `call` with the C++ type R of a real dtype; TN_E_DTYPE for others. */
 #define TN_REAL(dtype, call)                                                                       \
     do {                                                                                           \
@@ -111,8 +119,7 @@ static inline unsigned tni_cuda_blocks(int64_t n, int block, int64_t most)
             typedef double R;                                                                      \
             TN_TRY(call);                                                                          \
         } else {                                                                                   \
-            return tni_cuda_host->fail(TN_E_DTYPE, "%s: dtype %d: want f32 or f64", __func__,      \
-                                       (int)(dtype));                                              \
+            return tni_cuda_refuse(__func__, dtype, "f32 or f64");                                 \
         }                                                                                          \
     } while (0)
 
@@ -157,11 +164,12 @@ static inline bool tni_cuda_is_depthwise(const tni_conv2d *c)
     return c->groups > 1 && c->c == c->groups;
 }
 
-/* depthwise.cu, for conv2d.cu. The weight's gradient: [parts, o, kh, kw], each over `run` pixels. */
+/* depthwise.cu, for conv2d.cu. The weight's gradient: sums [parts, o, kh, kw], each over `run` pixels,
+ * f32 for bf16 and f16, else of dtype. */
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
                              const tni_conv2d *c);
 tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c,
+tn_status tni_cuda_depthwise_grad_weight(void *sums, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c,
                                          int64_t parts, int64_t run);
 
 /* pool2d.cu */

@@ -102,6 +102,15 @@ tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what)
                                cublasGetStatusString(error), static_cast<int>(error));
 }
 
+tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted)
+{
+    static const char prefix[] = "tni_cuda_";
+    size_t skip = std::strncmp(function, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
+
+    return tni_cuda_host->fail(TN_E_DTYPE, "%s: %s on the GPU: want %s", function + skip,
+                               dtype_name(dtype), wanted);
+}
+
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;

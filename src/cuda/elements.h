@@ -20,12 +20,6 @@ static inline size_t item_size(tn_dtype dtype)
                                                  : 1;
 }
 
-static inline const char *dtype_name(tn_dtype dtype)
-{
-    static const char *const name[] = { "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool" };
-    return name[dtype];
-}
-
 static inline bool is_float(tn_dtype dtype)
 {
     return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;

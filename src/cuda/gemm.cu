@@ -194,8 +194,8 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
 
     if (g.dtype != TN_F32 && g.dtype != TN_F64 && !is_short(g.dtype))
         return tni_cuda_host->fail(TN_E_UNSUPPORTED,
-                                   "gemm: dtype %d on CUDA: want f32, f64, bf16 or f16",
-                                   static_cast<int>(g.dtype));
+                                   "gemm: %s on the GPU: want f32, f64, bf16 or f16",
+                                   dtype_name(g.dtype));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return TN_OK;
     if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even where there is one row */
     if (g.k == 0) return run_empty(&g, c_dtype);

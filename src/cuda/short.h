@@ -57,8 +57,7 @@ static inline size_t floating_size(tn_dtype dtype)
 static inline tn_status check_floating(const char *name, tn_dtype dtype)
 {
     if (dtype == TN_F32 || dtype == TN_F64 || is_short(dtype)) return TN_OK;
-    return tni_cuda_host->fail(TN_E_DTYPE, "%s: dtype %d: want f32, f64, bf16 or f16", name,
-                               static_cast<int>(dtype));
+    return tni_cuda_refuse(name, dtype, "f32, f64, bf16 or f16");
 }
 
 /* Runs `call` with the C++ type R of a floating dtype; TN_E_DTYPE for others. */

@@ -1,0 +1,412 @@
+/*
+ * test_cuda_autocast.c - mixed precision on the CUDA device beside the CPU's, which test_autocast.c
+ * compares with PyTorch: every row of the op table in bf16 and f16, what ops say that have no short
+ * kernels, casts of weights, and training.
+ *
+ * Both devices keep sums in f32 and round once, so that they differ where two sums fall on different
+ * sides of a rounding border: by one unit in the last place here and there.
+ *
+ * Seen to fail: SEEN
+ */
+#include <stdlib.h>
+
+#include "cuda_shim.h"
+#include "models.h"
+#include "op_table.h"
+
+#include <autograd/trace.h>
+
+static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
+
+/* Half a unit in the last place of 1. */
+static double unit(tn_dtype dtype)
+{
+    return dtype == TN_BF16 ? 0x1p-9 : 0x1p-12;
+}
+
+/* Whether attention has kernels for short floats; if not, it says so. */
+static bool has_attention(tn_dtype dtype)
+{
+    tn_tensor *q = tn_full_as(TN_SHAPE(1, 1, 2, 2), 1, dtype, tn_cuda(0));
+    bool there = tn_scaled_dot_product_attention(q, q, q, TN_NONE, false, 0) != NULL;
+    if (!there) assert_error(TN_E_DTYPE, "want f32 or f64");
+    return there;
+}
+
+/* ---- every row of the op table ----------------------------------------------------------------- */
+
+typedef struct applied {
+    tn_tensor *x[OP_MAX_IN], *y;
+    tn_status status;
+    char text[256];
+} applied;
+
+/* A row on a device, f32 inputs as `in`, under `region`; its gradients. */
+static applied apply(const op_row *row, const op_case *c, tn_device device, tn_dtype region,
+                     tn_dtype in)
+{
+    applied a = { .status = TN_OK };
+    for (int i = 0; i < c->n; i++) {
+        tn_tensor *x = c->in[i];
+        if (tn_dtype_of(x) == TN_F32) x = tn_to_dtype(x, in);
+        a.x[i] = op_leaf(tn_to(tn_clone(x), device), c->differentiable[i]);
+    }
+    TN_AUTOCAST(region) a.y = row->build(a.x);
+    if (a.y && tn_requires_grad(a.y)) {
+        tn_tensor *seed = c->seed ? tn_to_dtype(tn_to(c->seed, device), tn_dtype_of(a.y))
+                                  : tn_ones_like(a.y);
+        a.status = tn_backward_from(a.y, seed, 0);
+    } else if (!a.y) {
+        a.status = tn_error_status();
+    }
+    if (a.status != TN_OK) snprintf(a.text, sizeof a.text, "%s", tn_error());
+    tn_error_clear();
+    return a;
+}
+
+static void row_close(const op_row *row, const char *what, tn_tensor *gpu, tn_tensor *cpu,
+                      double bound)
+{
+    const char *text;
+    ck_assert_msg(tn_dtype_of(gpu) == tn_dtype_of(cpu), "%s: %s is %s, not %s", row->name, what,
+                  tn_dtype_name(tn_dtype_of(gpu)), tn_dtype_name(tn_dtype_of(cpu)));
+    TN_NO_GRAD text = difference(gpu, cpu, bound, bound);
+    ck_assert_msg(!text, "%s: %s: %s", row->name, what, text);
+}
+
+static bool is_attention(const op_row *row)
+{
+    return !strcmp(row->op, "scaled_dot_product_attention");
+}
+
+/* "softmax: bf16 on the CPU: ..." -> "softmax: bf16" */
+static void cut(char *text)
+{
+    char *at = strstr(text, " on the ");
+    if (at) *at = 0;
+}
+
+/* The same dtypes and numbers on both devices, or the same words. */
+static void rows_agree(const op_row *row, tn_dtype region, tn_dtype in)
+{
+    tn_dtype low = region == TN_F32 ? in : region;
+    double bound = (row->flags & ROW_LOOSE ? 8 : 4) * unit(low);
+    op_case c = op_load(row, TN_F32);
+    applied cpu = apply(row, &c, tn_cpu(), region, in);
+    applied gpu = apply(row, &c, tn_cuda(0), region, in);
+    if (is_attention(row) && !has_attention(low)) {
+        ck_assert_int_eq(gpu.status, TN_E_DTYPE);
+        return;
+    }
+    cut(cpu.text);
+    cut(gpu.text);
+    ck_assert_msg(gpu.status == cpu.status && !strcmp(gpu.text, cpu.text),
+                  "%s, %s under %s: cuda: %s, cpu: %s", row->name, tn_dtype_name(in),
+                  tn_dtype_name(region), gpu.text, cpu.text);
+    if (cpu.status != TN_OK) {
+        ck_assert_ptr_ne(strstr(cpu.text, tn_dtype_name(in)), NULL);
+        return;
+    }
+    row_close(row, "the result", gpu.y, cpu.y, bound);
+    for (int i = 0; i < c.n; i++) {
+        if (!c.differentiable[i]) continue;
+        tn_tensor *g = tn_grad(gpu.x[i]), *e = tn_grad(cpu.x[i]);
+        ck_assert_int_eq(tn_is_none(g), tn_is_none(e));
+        if (tn_is_none(e)) continue;
+        ck_assert_int_eq(tn_dtype_of(g), tn_dtype_of(gpu.x[i]));
+        row_close(row, "a gradient", g, e, bound);
+    }
+}
+
+START_TEST(rows_of_f32)
+{
+    if (op_rows[_i / 2].flags & ROW_FIXED) return;
+    rows_agree(&op_rows[_i / 2], shorts[_i % 2], TN_F32);
+}
+END_TEST
+
+START_TEST(rows_of_short)
+{
+    if (op_rows[_i / 2].flags & ROW_FIXED) return;
+    rows_agree(&op_rows[_i / 2], shorts[_i % 2], shorts[_i % 2]);
+}
+END_TEST
+
+/* Outside a region: short kernels, f32, or the error that names the dtype. */
+START_TEST(rows_without_a_region)
+{
+    if (op_rows[_i / 2].flags & ROW_FIXED) return;
+    rows_agree(&op_rows[_i / 2], TN_F32, shorts[_i % 2]);
+}
+END_TEST
+
+/* ---- casts of weights -------------------------------------------------------------------------- */
+
+static tn_tensor *on_gpu(tn_shape shape, uint64_t seed, bool leaf)
+{
+    return op_leaf(tn_to(random_as(shape, -1, 1, seed, TN_F32), tn_cuda(0)), leaf);
+}
+
+/* In kernels: the first linear casts x, weight and bias, the later ones x. */
+START_TEST(a_weight_is_cast_by_one_launch)
+{
+    if (!shim()) return;
+    tn_tensor *w = on_gpu(TN_SHAPE(8, 16), 1, true), *b = on_gpu(TN_SHAPE(8), 2, true);
+    tn_tensor *x = on_gpu(TN_SHAPE(4, 16), 3, false);
+    for (int step = 0; step < 2; step++) {
+        TN_AUTOCAST(shorts[_i])
+        {
+            for (int i = 0; i < 3; i++) {
+                long long before = host.launches();
+                assert_made(tn_linear(x, w, b));
+                ck_assert_int_eq(host.launches() - before, i ? 1 : 3);
+            }
+        }
+    }
+}
+END_TEST
+
+static int casts;
+
+static tn_status count_cast(tni_tracer *self, const tni_call *c)
+{
+    (void)self;
+    casts += !strcmp(c->op->name, "to_dtype") && tn_requires_grad(c->in[0]) &&
+             tn_dtype_of(c->in[0]) == TN_F32 && !c->in[0]->node;
+    return TN_OK;
+}
+
+/* ---- training ----------------------------------------------------------------------------------- */
+
+/* x + attention of x, from products and a softmax: what attention does without its kernel. */
+typedef struct composed {
+    tn_module base;
+    tn_module *embed, *qkv, *out, *norm, *head;
+} composed;
+
+static tn_tensor *composed_forward(tn_module *self, tn_tensor *ids)
+{
+    composed *m = (composed *)self;
+    tn_tensor *x = tn_forward(m->embed, ids), *h = tn_forward(m->qkv, tn_forward(m->norm, x)), *p[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = tn_narrow(h, 2, i * MODEL_WIDTH, MODEL_WIDTH);
+        p[i] = tn_transpose(tn_reshape(p[i], TN_SHAPE(-1, MODEL_CONTEXT, 2, MODEL_WIDTH / 2)), 1, 2);
+    }
+    h = tn_softmax(tn_mul_scalar(tn_matmul(p[0], tn_transpose(p[1], -1, -2)), 0.25), -1);
+    h = tn_transpose(tn_matmul(h, p[2]), 1, 2);
+    h = tn_reshape(h, TN_SHAPE(-1, MODEL_CONTEXT, MODEL_WIDTH));
+    return tn_forward(m->head, tn_gelu(tn_add(x, tn_forward(m->out, h))));
+}
+
+static const tn_module_type composed_type = { .name = "Composed",
+                                              .size = sizeof(composed),
+                                              .forward = composed_forward };
+
+static tn_module *composed_new(void)
+{
+    composed *m = tn_module_new(&composed_type);
+    tn_linear_options o = { 0 };
+    if (!m) return NULL;
+    tn_register_module(&m->base, "embed", &m->embed,
+                       tn_embedding_new(MODEL_VOCAB, MODEL_WIDTH, (tn_embedding_options){ 0 }));
+    tn_register_module(&m->base, "qkv", &m->qkv, tn_linear_new(MODEL_WIDTH, 3 * MODEL_WIDTH, o));
+    tn_register_module(&m->base, "out", &m->out, tn_linear_new(MODEL_WIDTH, MODEL_WIDTH, o));
+    tn_register_module(&m->base, "norm", &m->norm,
+                       tn_layernorm_new(TN_SHAPE(MODEL_WIDTH), (tn_layernorm_options){ 0 }));
+    tn_register_module(&m->base, "head", &m->head, tn_linear_new(MODEL_WIDTH, MODEL_VOCAB, o));
+    return tn_module_done(&m->base);
+}
+
+typedef enum kind { COMPOSED, TRANSFORMER, CNN } kind;
+
+static tn_module *model_new(kind k)
+{
+    tn_manual_seed(2);
+    tn_module *m = k == COMPOSED ? composed_new() : k == CNN ? cnn_new() : transformer_new();
+    assert_made(m);
+    return m;
+}
+
+/* What a device trains with. */
+typedef struct trainer {
+    tn_module *model;
+    tn_optim *opt;
+    tn_grad_scaler *scaler; /* f16 */
+    tn_dtype dtype;
+    tn_device device;
+} trainer;
+
+static trainer trainer_new(tn_module *like, tn_device device, tn_dtype dtype, double lr)
+{
+    trainer t = { .model = tn_module_clone(like), .dtype = dtype, .device = device };
+    assert_made(t.model);
+    assert_ok(tn_module_to(t.model, device));
+    t.opt = tn_sgd(tn_parameters(t.model), (tn_sgd_options){ .lr = lr, .momentum = 0.9 });
+    assert_made(t.opt);
+    if (dtype == TN_F16) t.scaler = tn_scaler_new((tn_scaler_options){ .init_scale = 128 });
+    return t;
+}
+
+static void trainer_free(trainer *t)
+{
+    tn_optim_free(t->opt);
+    tn_scaler_free(t->scaler);
+    tn_module_drop(t->model);
+}
+
+/* A step, which leaves its gradients; the loss. */
+static tn_tensor *step(trainer *t, tn_tensor *x, tn_tensor *y)
+{
+    tn_tensor *loss = NULL;
+    x = tn_to(x, t->device);
+    y = tn_to(y, t->device);
+    TN_AUTOCAST(t->dtype) loss = tn_cross_entropy(tn_forward(t->model, x), y);
+    assert_made(loss);
+    assert_ok(tn_optim_zero_grad(t->opt));
+    assert_ok(tn_backward(t->scaler ? tn_scaler_scale(t->scaler, loss) : loss));
+    assert_ok(t->scaler ? tn_scaler_step(t->scaler, t->opt) : tn_optim_step(t->opt));
+    if (t->scaler) assert_ok(tn_scaler_update(t->scaler));
+    return loss;
+}
+
+static void batch(kind k, int i, tn_tensor **x, tn_tensor **y)
+{
+    if (k == CNN) synthetic_images(i, TN_F32, x, y);
+    else random_text(3, x, y);
+}
+
+/* |a - b| / |b| in the 2-norm. */
+static double distance(tn_tensor *a, tn_tensor *b)
+{
+    double whole = 0, far = 0;
+    TN_NO_GRAD
+    {
+        a = tn_to_dtype(tn_to(a, tn_cpu()), TN_F64);
+        b = tn_to_dtype(b, TN_F64);
+        whole = tn_item(tn_norm(b, 2, NULL, 0, false));
+        far = tn_item(tn_norm(tn_sub(a, b), 2, NULL, 0, false));
+    }
+    return whole > 0 ? far / whole : far;
+}
+
+static void gradients_agree(const trainer *gpu, const trainer *cpu, int i, double bound)
+{
+    tn_list *a = tn_parameters(gpu->model), *e = tn_parameters(cpu->model);
+    for (int k = 0; k < a->n; k++) {
+        tn_tensor *g = tn_grad(a->entry[k].tensor), *h = tn_grad(e->entry[k].tensor);
+        ck_assert_int_eq(tn_dtype_of(g), TN_F32);
+        ck_assert_int_eq(tn_device_of(g).type, TN_CUDA);
+        if (!strncmp(a->entry[k].name, "conv", 4) && strstr(a->entry[k].name, "bias"))
+            continue; /* before a batch norm it has no gradient but noise */
+        double d = distance(g, h);
+        ck_assert_msg(d < bound, "step %d: the gradient of %s is %g away", i, a->entry[k].name, d);
+    }
+}
+
+enum { STEPS = 4, KINDS = 3 };
+
+/* Measured, in units: losses within 0.2; gradients within 1, but for those before the maxima and ReLUs
+ * of the CNN in f16 (8), where a sign may turn. */
+START_TEST(training_beside_the_cpu)
+{
+    kind k = (kind)(_i / 2);
+    tn_dtype dtype = shorts[_i % 2];
+    if (k == TRANSFORMER && !has_attention(dtype)) return;
+    tn_module *like = model_new(k);
+    trainer cpu = trainer_new(like, tn_cpu(), dtype, 0.01);
+    trainer gpu = trainer_new(like, tn_cuda(0), dtype, 0.01);
+    for (int i = 0; i < STEPS; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *x, *y;
+        batch(k, i, &x, &y);
+        double e = tn_item(step(&cpu, x, y)), a = tn_item(step(&gpu, x, y));
+        ck_assert_msg(fabs(a - e) <= unit(dtype) * fabs(e), "step %d: loss %g, not %g", i, a, e);
+        gradients_agree(&gpu, &cpu, i, 16 * unit(dtype));
+        if (gpu.scaler) ck_assert(tn_scaler_value(gpu.scaler) == tn_scaler_value(cpu.scaler));
+        tn_scope_end(scope);
+    }
+    trainer_free(&cpu);
+    trainer_free(&gpu);
+    tn_module_drop(like);
+}
+END_TEST
+
+/* On the device as on the CPU: bf16 falls as far as f32. */
+START_TEST(training_reaches_the_f32_loss)
+{
+    enum { LONG = 40 };
+    double last[2];
+    kind k = _i && has_attention(TN_BF16) ? TRANSFORMER : COMPOSED;
+    tn_module *like = model_new(k);
+    tn_tensor *x, *y;
+    batch(k, 0, &x, &y);
+    for (int low = 0; low < 2; low++) {
+        trainer t = trainer_new(like, tn_cuda(0), low ? TN_BF16 : TN_F32, 0.1);
+        for (int i = 0; i < LONG; i++) {
+            tn_scope scope = tn_scope_begin();
+            last[low] = tn_item(step(&t, x, y));
+            tn_scope_end(scope);
+        }
+        trainer_free(&t);
+    }
+    ck_assert_msg(last[0] < 1 && fabs(last[1] - last[0]) < 0.05, "bf16 ends at %g, f32 at %g",
+                  last[1], last[0]);
+    tn_module_drop(like);
+}
+END_TEST
+
+/* A step in bf16: each weight is cast once, the host waits for nothing, memory stays, and the bits
+ * are the same again. */
+START_TEST(a_step_in_bf16)
+{
+    static tni_tracer counter = { .applied = count_cast };
+    kind k = _i ? CNN : COMPOSED;
+    tn_module *like = model_new(k);
+    uint64_t bits = 0;
+    tn_tensor *x, *y;
+    batch(k, 0, &x, &y);
+    x = tn_to(x, tn_cuda(0));
+    y = tn_to(y, tn_cuda(0));
+    for (int round = 0; round < 3; round++) {
+        trainer t = trainer_new(like, tn_cuda(0), TN_BF16, 0.01);
+        for (int i = 0; i < 3; i++) {
+            tn_scope scope = tn_scope_begin();
+            bool look = i > 0 && shim();
+            long long waits = look ? host.waits() : 0, blocks = look ? host.blocks() : 0;
+            int64_t in_use = tn_cuda_memory().in_use;
+            casts = 0;
+            tni_tracing = &counter;
+            step(&t, x, y);
+            tni_tracing = NULL;
+            ck_assert_int_eq(casts, k == CNN ? 8 : 6);
+            tn_scope_end(scope);
+            if (!look) continue;
+            ck_assert_int_eq(host.waits() - waits, 0);
+            ck_assert_int_eq(tn_cuda_memory().in_use - in_use, 0);
+            ck_assert_int_eq(host.blocks(), blocks);
+        }
+        uint64_t now = state_hash(t.model);
+        if (round == 0) bits = now;
+        ck_assert_msg(now == bits, "round %d has other bits", round);
+        trainer_free(&t);
+    }
+    tn_module_drop(like);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    op_read_golden();
+    Suite *suite = suite_create("cuda_autocast");
+    TCase *t = test_case(suite, "rows");
+    tcase_add_loop_test(t, rows_of_f32, 0, 2 * n_op_rows);
+    tcase_add_loop_test(t, rows_of_short, 0, 2 * n_op_rows);
+    tcase_add_loop_test(t, rows_without_a_region, 0, 2 * n_op_rows);
+    t = test_case(suite, "casts");
+    tcase_add_loop_test(t, a_weight_is_cast_by_one_launch, 0, 2);
+    t = test_case(suite, "training");
+    tcase_add_loop_test(t, training_beside_the_cpu, 0, 2 * KINDS);
+    tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
+    tcase_add_loop_test(t, a_step_in_bf16, 0, 2);
+    return suite;
+}
