@@ -1,18 +1,22 @@
 /*
- * cuda_shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h). On a real GPU
- * they are not there: shim() is false, and tests that need them do nothing.
+ * cuda_shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp). On a
+ * real GPU they are not there: shim() is false, and tests that need them are left out by name.
  */
 #ifndef TENON_TESTS_CUDA_SHIM_H
 #define TENON_TESTS_CUDA_SHIM_H
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common.h"
 
 static struct {
     long long (*calls)(void), (*blocks)(void), (*waits)(void), (*launches)(void), (*graphs)(void);
+    long long (*calls_of)(const char *function);
     void (*fail_call)(long long n);
+    void (*break_call)(long long n); /* as fail_call, and every call after it fails too */
+    const char *(*failed)(void);     /* the call that failed as asked, of a launch the kernel; "": none */
     void (*memory)(size_t bytes);
     void (*fault)(const char *text);
 } host;
@@ -31,13 +35,24 @@ static inline bool module_function(const char *name, void *to)
 static inline bool shim(void)
 {
     return module_function("cuda_host_calls", &host.calls) &&
+           module_function("cuda_host_calls_of", &host.calls_of) &&
            module_function("cuda_host_blocks", &host.blocks) &&
            module_function("cuda_host_waits", &host.waits) &&
            module_function("cuda_host_launches", &host.launches) &&
            module_function("cuda_host_graphs", &host.graphs) &&
            module_function("cuda_host_fail", &host.fail_call) &&
+           module_function("cuda_host_break", &host.break_call) &&
+           module_function("cuda_host_failed", &host.failed) &&
            module_function("cuda_host_memory", &host.memory) &&
            module_function("cuda_host_fault", &host.fault);
+}
+
+/* In test_suite(): whether tests that steer the shim can run; where not, says that they are left out. */
+static inline bool shim_for(const char *tests)
+{
+    bool there = shim();
+    if (!there) printf("left out, they steer the shim of the CUDA runtime: %s\n", tests);
+    return there;
 }
 
 #endif

@@ -1,5 +1,10 @@
-/* main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one
- * process. TN_CUDA_LAUNCHES names the file where tests/cuda_host adds the kernels that ran. */
+/*
+ * main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one process.
+ *
+ * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda_host adds the kernels that ran and
+ * the calls that failed. With TN_TEST_GPU=1 the program tests a real GPU: in one process, since no child
+ * can use a GPU that its parent has looked at; where there is none it says why and ends with 77.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,9 +12,16 @@
 
 int main(void)
 {
-    const char *launches = getenv("TN_CUDA_LAUNCHES");
-    if (launches) remove(launches);
+    static const char *const logs[] = { "TN_CUDA_LAUNCHES", "TN_CUDA_FAILED" };
+    bool gpu = getenv("TN_TEST_GPU") != NULL;
+    if (gpu && !tn_cuda_available()) {
+        printf("skipped: no GPU was tested: %s\n", tn_cuda_why());
+        return 77;
+    }
+    for (int i = 0; i < 2; i++)
+        if (getenv(logs[i])) remove(getenv(logs[i]));
     SRunner *runner = srunner_create(test_suite());
+    if (gpu) srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -306,7 +306,6 @@ static void run_free(run *r)
 
 START_TEST(a_step_waits_for_nothing)
 {
-    if (!shim()) return;
     run r = run_new(_i);
     for (int i = 0; i < 2; i++) plain_step(r.model, r.optimizer, r.x, r.y);
     long long waits = host.waits();
@@ -349,7 +348,7 @@ Suite *test_suite(void)
     tcase_add_test(t, resume);
     tcase_add_loop_test(t, masks_equal_the_cpus, 0, 2);
     t = test_case(suite, "steps");
-    tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
+    if (shim_for("a_step_waits_for_nothing")) tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
     tcase_add_loop_test(t, the_same_bits, 0, 2);
     return suite;
 }

@@ -93,10 +93,13 @@ tn_status tni_cuda_check(cudaError_t error, const char *what)
     return error == cudaSuccess ? TN_OK : report(error, what);
 }
 
+/* A library says "execution failed" also where a kernel before it broke the device. */
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what)
 {
     if (error == CUBLAS_STATUS_SUCCESS) return TN_OK;
-    if (lost) return say_lost();
+    cudaError_t behind = cudaStreamQuery(tni_cuda_stream);
+    if (lost || kills_context(behind)) return report(behind, what);
+    cudaGetLastError();
     return tni_cuda_host->fail(error == CUBLAS_STATUS_ALLOC_FAILED ? TN_E_NOMEM : TN_E_BACKEND,
                                "cuda: %.*s: %s (status %d)", word(what), what,
                                cublasGetStatusString(error), static_cast<int>(error));
@@ -269,6 +272,7 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     return tni_cuda_check(error, "cudaMallocAsync");
 }
 
+/* A block that cannot be freed is lost: nothing waits for an answer, so the error only stays pending. */
 void tni_cuda_return(void *block)
 {
     if (tni_cuda_graph_give(block)) return;

@@ -49,6 +49,7 @@ typedef struct plan {
     int n;
     int loaded;
     bool may_fail_late; /* hooks or extra state follow the copies */
+    bool on_gpu;        /* a copy may fail */
     line mismatched, wrong_dtype, cast, tied;
 } plan;
 
@@ -88,6 +89,7 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
                  tn_dtype_name(t->dtype));
     }
     p->steps[p->n++] = (step){ e, t, source, 0, NULL };
+    p->on_gpu |= t->storage->device.type != TN_CPU;
     p->loaded++;
 }
 
@@ -353,18 +355,17 @@ static void put_back(const plan *p, tn_list *extra)
 
 static tn_status copy_and_follow(plan *p)
 {
-    if (!p->may_fail_late) {
-        tn_status status = verdict(p);
-        return status == TN_OK ? copy_all(p) : status;
-    }
+    tn_status status = p->may_fail_late ? TN_OK : verdict(p);
+    if (status != TN_OK) return status;
+    if (!p->may_fail_late && !p->on_gpu) return copy_all(p);
     tn_list *extra = tn_list_new();
-    tn_status status = extra ? backup_tensors(p) : TN_E_NOMEM;
+    status = extra ? backup_tensors(p) : TN_E_NOMEM;
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, backup_extra, NULL, extra);
     if (status != TN_OK) return status;
     status = copy_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, set_extra, NULL, p->state);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, NULL, load_post, p);
-    if (status == TN_OK) status = verdict(p);
+    if (status == TN_OK && p->may_fail_late) status = verdict(p);
     if (status != TN_OK) put_back(p, extra);
     return status;
 }

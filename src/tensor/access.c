@@ -271,6 +271,8 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
         to.data = out;
         return backend->copy(&to, &from);
     }
+    if (t->dtype == dtype && tni_is_dense(t)) /* readable also where the device is full */
+        return backend->download(out, from.data, nbytes);
     if ((status = backend->alloc(nbytes, &staged)) != TN_OK)
         return status;
     to.data = staged;

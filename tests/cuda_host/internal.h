@@ -17,11 +17,12 @@ namespace cuda_host {
 extern std::recursive_mutex lock;
 
 /* The kernel that runs failed: nothing works any more, and the text is the reason. */
-void set_fault(const char *text);
+void set_fault(const char *text, bool quiet = false);
+bool is_lost();
 
 /* Counts a call of a runtime or library function: true when it is to fail (forced, or the device is
- * lost). */
-bool fails(const char *function);
+ * lost). Launches are named after their kernel. forced.cpp */
+bool fails(const char *function, const char *kernel = nullptr);
 
 /* block.cpp: the block is given up, with what the running thread did. */
 [[noreturn]] void fail_thread(const char *what);

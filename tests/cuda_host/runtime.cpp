@@ -1,12 +1,12 @@
 /*
- * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_FAIL=n in the environment makes the
- * n-th call fail, TN_CUDA_MEMORY=bytes sets the size of the device, TN_CUDA_LAUNCHES=file gets the
- * name of each kernel that runs, once.
+ * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment sets
+ * the size of the device, TN_CUDA_LAUNCHES=file gets the name of each kernel that runs, once.
  */
 #include "cuda_runtime.h"
 
 #include <cstdio>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -45,6 +45,13 @@ typedef std::lock_guard<std::recursive_mutex> guard;
 enum { FRESH = 0xa5, LONG_QUEUE = 64 };
 static const size_t STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 
+static size_t memory_asked()
+{
+    const char *text = std::getenv("TN_CUDA_MEMORY");
+    long long bytes = text ? std::atoll(text) : 0;
+    return bytes > 0 ? static_cast<size_t>(bytes) : static_cast<size_t>(16) << 30;
+}
+
 struct item {
     std::function<void()> work;
     bool always; /* also after a fault */
@@ -55,45 +62,20 @@ static bool flushing;
 static std::map<char *, size_t> blocks, pinned; /* device and page-locked memory: start, size */
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
-static size_t total = static_cast<size_t>(16) << 30;
-static long long calls, fail_at, launches, waits;
+static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how many */
+static size_t total = memory_asked();
+static long long launches, waits;
 static std::string fault;
 static thread_local cudaError_t last_error;
 
-static long long number_of(const char *name)
-{
-    const char *text = std::getenv(name);
-    return text ? std::atoll(text) : 0;
-}
-
-static void settings()
-{
-    static bool done;
-
-    if (done) return;
-    done = true;
-    if (fail_at == 0) fail_at = number_of("TN_CUDA_FAIL");
-    long long bytes = number_of("TN_CUDA_MEMORY");
-    if (bytes > 0) total = static_cast<size_t>(bytes);
-}
-
-void set_fault(const char *text)
+void set_fault(const char *text, bool quiet)
 {
     fault = text;
-    std::fprintf(stderr, "cuda_host: %s\n", text);
+    if (!quiet) std::fprintf(stderr, "cuda_host: %s\n", text);
 }
 
-bool fails(const char *function)
+bool is_lost()
 {
-    settings();
-    calls++;
-    if (calls == fail_at) {
-        fail_at = 0;
-        if (std::getenv("TN_CUDA_FAIL_SHOW")) {
-            std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls, function);
-        }
-        return true;
-    }
     return !fault.empty();
 }
 
@@ -185,7 +167,7 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
     size_t most = asked == attributes.end() ? STATIC_SHARED : asked->second;
     uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
 
-    if (fails("launch")) {
+    if (fails("launch", base_name(name).c_str())) {
         failed(cudaErrorLaunchOutOfResources);
         return;
     }
@@ -208,7 +190,8 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
 
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value)
 {
-    CALL(cudaErrorInvalidValue);
+    guard hold(lock);
+    if (fails("cudaFuncSetAttribute")) return failed(cudaErrorInvalidValue);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         static_cast<size_t>(value) > MOST_SHARED) {
         return failed(cudaErrorInvalidValue);
@@ -230,14 +213,39 @@ static bool inside(const std::map<char *, size_t> &map, const void *at, size_t s
     return static_cast<size_t>(p - next->first) + size <= next->second;
 }
 
+/* The pool serves a request from what it keeps of that very size, else from the device: so memory can
+ * be short although little is in use, until the pool is trimmed. */
+static bool reserve(size_t size)
+{
+    auto found = kept.find(size);
+
+    if (found != kept.end()) {
+        if (--found->second == 0) kept.erase(found);
+        return true;
+    }
+    if (size > total || pool.reserved > total - size) return false;
+    pool.reserved += size;
+    return true;
+}
+
+static void trim(size_t keep)
+{
+    while (pool.reserved > keep && !kept.empty()) {
+        auto largest = std::prev(kept.end());
+        pool.reserved -= largest->first;
+        if (--largest->second == 0) kept.erase(largest);
+    }
+}
+
 static cudaError_t take(void **block, size_t size)
 {
     void *memory = nullptr;
 
     *block = nullptr;
     if (size == 0) return cudaSuccess;
-    if (size > total || pool.used + size > total ||
-        posix_memalign(&memory, 256, size) != 0) { /* of the exact size: overruns are seen */
+    if (!reserve(size)) return failed(cudaErrorMemoryAllocation);
+    if (posix_memalign(&memory, 256, size) != 0) { /* of the exact size: overruns are seen */
+        kept[size]++;
         return failed(cudaErrorMemoryAllocation);
     }
     std::memset(memory, FRESH, size);
@@ -245,7 +253,6 @@ static cudaError_t take(void **block, size_t size)
     ASAN_POISON_MEMORY_REGION(memory, size);
     pool.used += size;
     if (pool.used > pool.used_high) pool.used_high = pool.used;
-    if (pool.used > pool.reserved) pool.reserved = pool.used;
     if (pool.reserved > pool.reserved_high) pool.reserved_high = pool.reserved;
     *block = memory;
     return cudaSuccess;
@@ -259,6 +266,7 @@ static cudaError_t give(void *block)
     if (found == blocks.end()) return failed(cudaErrorInvalidValue);
     size_t size = found->second;
     pool.used -= size;
+    kept[size]++;
     blocks.erase(found); /* no copy may name it any more; kernels in the queue still use it */
     ASAN_UNPOISON_MEMORY_REGION(block, size);
     queue.push_back({ [block, size]() {
@@ -330,16 +338,17 @@ const char *cudaGetErrorName(cudaError_t error)
     return error == cudaSuccess ? "cudaSuccess" : "cudaError";
 }
 
-cudaError_t cudaGetLastError()
-{
-    cudaError_t error = cuda_host::last_error;
-    if (cuda_host::fault.empty()) cuda_host::last_error = cudaSuccess;
-    return error;
-}
-
+/* A device that is lost answers so every time. */
 cudaError_t cudaPeekAtLastError()
 {
-    return cuda_host::last_error;
+    return cuda_host::fault.empty() ? cuda_host::last_error : cudaErrorLaunchFailure;
+}
+
+cudaError_t cudaGetLastError()
+{
+    cudaError_t error = cudaPeekAtLastError();
+    cuda_host::last_error = cudaSuccess;
+    return error;
 }
 
 /* ---- the device ---------------------------------------------------------------------------------------- */
@@ -602,7 +611,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     CALL(cudaErrorUnknown);
     *total = cuda_host::total;
-    *free = cuda_host::total - cuda_host::pool.used;
+    *free = cuda_host::total > cuda_host::pool.reserved ? cuda_host::total - cuda_host::pool.reserved : 0;
     return cudaSuccess;
 }
 
@@ -653,7 +662,8 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 {
     CALL(cudaErrorInvalidValue);
-    if (pool->reserved > keep) pool->reserved = pool->used > keep ? pool->used : keep;
+    (void)pool;
+    cuda_host::trim(keep);
     return cudaSuccess;
 }
 
@@ -693,22 +703,9 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-EXPORTED long long cuda_host_calls(void)
-{
-    return cuda_host::calls;
-}
-
-EXPORTED void cuda_host_fail(long long n)
-{
-    guard hold(cuda_host::lock);
-    cuda_host::settings();
-    cuda_host::fail_at = n > 0 ? cuda_host::calls + n : 0;
-}
-
 EXPORTED void cuda_host_memory(size_t bytes)
 {
     guard hold(cuda_host::lock);
-    cuda_host::settings();
     cuda_host::total = bytes;
 }
 

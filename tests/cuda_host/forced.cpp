@@ -1,0 +1,101 @@
+/*
+ * forced.cpp - calls that fail because a test asks for it, and counts of all calls by name.
+ *
+ * TN_CUDA_FAIL=n in the environment makes the n-th call fail, TN_CUDA_FAIL_SHOW=1 says so on stderr,
+ * TN_CUDA_FAILED=file gets the name of each function that has failed as asked, once.
+ */
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+
+#include "internal.h"
+
+namespace cuda_host {
+
+static long long asked()
+{
+    const char *text = std::getenv("TN_CUDA_FAIL");
+    return text ? std::atoll(text) : 0;
+}
+
+static long long calls, fail_at = asked();
+static bool breaks; /* the call that fails finds the device broken, for good */
+static std::map<std::string, long long> calls_of;
+static std::string failed_name;
+
+static void note(const char *function)
+{
+    static std::set<std::string> seen;
+    const char *path = std::getenv("TN_CUDA_FAILED");
+
+    if (!path || !seen.insert(function).second) return;
+    std::FILE *file = std::fopen(path, "a");
+    if (!file) return;
+    std::fprintf(file, "%s\n", function);
+    std::fclose(file);
+}
+
+bool fails(const char *function, const char *kernel)
+{
+    calls++;
+    calls_of[function]++;
+    if (calls != fail_at) {
+        if (is_lost()) note(function);
+        return is_lost();
+    }
+    fail_at = 0;
+    failed_name = kernel ? kernel : function;
+    note(function);
+    if (std::getenv("TN_CUDA_FAIL_SHOW")) {
+        std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls, failed_name.c_str());
+    }
+    if (breaks) set_fault("the device broke as asked", true);
+    return true;
+}
+
+} /* namespace cuda_host */
+
+/* ---- for tests -------------------------------------------------------------------------------------------- */
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+typedef std::lock_guard<std::recursive_mutex> guard;
+
+EXPORTED long long cuda_host_calls(void)
+{
+    return cuda_host::calls;
+}
+
+/* Of one function; launches are "launch". */
+EXPORTED long long cuda_host_calls_of(const char *function)
+{
+    guard hold(cuda_host::lock);
+    return cuda_host::calls_of[function];
+}
+
+static void fail_later(long long n, bool breaks)
+{
+    guard hold(cuda_host::lock);
+    cuda_host::fail_at = n > 0 ? cuda_host::calls + n : 0;
+    cuda_host::breaks = breaks;
+    cuda_host::failed_name.clear();
+}
+
+EXPORTED void cuda_host_fail(long long n)
+{
+    fail_later(n, false);
+}
+
+/* Call number n from now finds the device broken: it fails, and so does every call after it. */
+EXPORTED void cuda_host_break(long long n)
+{
+    fail_later(n, true);
+}
+
+/* The function that failed as asked since the last cuda_host_fail or cuda_host_break, of a launch the
+ * kernel; "": none has. */
+EXPORTED const char *cuda_host_failed(void)
+{
+    return cuda_host::failed_name.c_str();
+}
