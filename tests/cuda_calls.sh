@@ -10,10 +10,12 @@ cannot_fail='cudaGetLastError|cudaPeekAtLastError|cudaGetErrorString|cublasGetSt
 
 module=$1
 shift
-if [ ! -e "$1" ] || [ "$module" -nt "$1" ]; then
-    echo "skipped: $1 is missing or older than $module: run the suite cuda as a whole"
-    exit 77
-fi
+for log in "$@"; do
+    if [ ! -e "$log" ] || [ "$module" -nt "$log" ]; then
+        echo "skipped: $log is missing or older than $module: run the suite cuda as a whole"
+        exit 77
+    fi
+done
 
 # Calls, and names of functions handed to a macro that calls them; comments are left out.
 mapfile -t calls < <(cat src/cuda/*.cu src/cuda/*.h |

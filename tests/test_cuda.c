@@ -111,7 +111,9 @@ START_TEST(an_upload_reads_at_once)
         memset(v, 0x55, (size_t)n * sizeof *v);
     }
     assert_ok(tn_copy_out(t, back, (size_t)n * sizeof *v, TN_I32));
-    for (int64_t i = 0; i < n; i++) ck_assert_int_eq(back[i], (int32_t)(i * 7 + 2));
+    int64_t right = 0; /* five million assertions would take seconds */
+    while (right < n && back[right] == (int32_t)(right * 7 + 2)) right++;
+    ck_assert_int_eq(right, n);
     free(v);
     free(back);
 }
