@@ -101,12 +101,17 @@ static void help(const ex_options *options)
     printf("  %-24s %s\n", "--help", "this list");
 }
 
+static void name_program(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    program = slash ? slash + 1 : path;
+}
+
 void ex_parse(ex_options *options, int argc, char **argv)
 {
     enum { EX_MAX_OPTIONS = 62, HELP = 1000, FIRST };
     static struct option table[EX_MAX_OPTIONS + 2]; /* ends with an empty row */
-    const char *slash = strrchr(argv[0], '/');
-    program = slash ? slash + 1 : argv[0];
+    name_program(argv[0]);
     if (options->n > EX_MAX_OPTIONS) ex_refuse("more than %d options", EX_MAX_OPTIONS);
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
@@ -295,10 +300,27 @@ uint64_t ex_hash(tn_module *model)
     return hash;
 }
 
+/* ---- where it runs ------------------------------------------------------------------------- */
+
 tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
     if (strcmp(name, "cuda")) ex_refuse("--device %s: wanted cpu or cuda", name);
-    if (!tn_cuda_available()) ex_refuse("--device cuda: %s", tn_cuda_why());
-    return tn_cuda(0);
+    if (tn_cuda_available()) return tn_cuda(0);
+    fprintf(stderr, "%s: --device cuda: %s\n", program, tn_cuda_why());
+    exit(1);
+}
+
+tn_device ex_take_device(int *argc, char **argv)
+{
+    name_program(argv[0]);
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--device")) continue;
+        if (i + 1 == *argc) ex_refuse("--device needs an argument: cpu or cuda");
+        tn_device device = ex_device(argv[i + 1]);
+        for (int k = i; k + 2 <= *argc; k++) argv[k] = argv[k + 2]; /* the NULL at the end too */
+        *argc -= 2;
+        return device;
+    }
+    return tn_cpu();
 }

@@ -101,7 +101,11 @@ typedef struct ex_progress {
  * lines in all. */
 void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per_step,
                        const char *unit, bool quiet);
-void ex_progress_step(ex_progress *p, int64_t step, double loss, double lr);
+/* Whether this step is to be shown. It asks the clock only, so a loss need not be known yet. */
+bool ex_progress_due(const ex_progress *p, int64_t step);
+/* A step's loss, in the order of the steps; the line shows the mean of those since the last line. */
+void ex_progress_loss(ex_progress *p, double loss);
+void ex_progress_show(ex_progress *p, int64_t step, double lr);
 /* Prints a line that stays, above the one that is redrawn. Nothing when quiet. */
 void ex_say(ex_progress *p, const char *format, ...) TN_PRINTF(2, 3);
 /* Time between these two is not training: evaluation, files. */
@@ -132,7 +136,11 @@ void ex_watch_print(const ex_watch *w);
 
 /* One number over names, shapes and bits of all parameters and all buffers. */
 uint64_t ex_hash(tn_module *model);
-/* "cpu" or "cuda"; refuses another word, and cuda where there is none, saying why. */
+/* ---- where it runs -------------------------------------------------------------------------- */
+
+/* "cpu" or "cuda". Another word ends the program with 2, cuda where there is none with 1, and why. */
 tn_device ex_device(const char *name);
+/* For programs without a table of flags: takes "--device NAME" off the command line, if it is there. */
+tn_device ex_take_device(int *argc, char **argv);
 
 #endif

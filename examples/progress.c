@@ -81,16 +81,24 @@ static void draw(ex_progress *p, int64_t step, double rate, double lr, const cha
     p->on_line = true;
 }
 
-void ex_progress_step(ex_progress *p, int64_t step, double loss, double lr)
+bool ex_progress_due(const ex_progress *p, int64_t step)
+{
+    int64_t every = p->total / 25 > 0 ? p->total / 25 : 1;
+    if (p->quiet) return false;
+    if (step == p->total) return true;
+    if (p->tty) return ex_seconds() - p->shown_at >= 0.1;
+    return step % every == 0 || step == p->first + 1;
+}
+
+void ex_progress_loss(ex_progress *p, double loss)
 {
     p->loss += loss;
     p->losses++;
-    if (p->quiet) return;
-    double now = ex_seconds();
-    int64_t every = p->total / 25 > 0 ? p->total / 25 : 1;
-    bool due = p->tty ? now - p->shown_at >= 0.1 : step % every == 0 || step == p->first + 1;
-    if (!due && step != p->total) return;
+}
 
+void ex_progress_show(ex_progress *p, int64_t step, double lr)
+{
+    double now = ex_seconds();
     double seconds = now - p->shown_at, all = now - p->began - p->paused;
     double rate = seconds > 0 ? (double)((step - p->shown) * p->per_step) / seconds : 0;
     char left[32];

@@ -67,22 +67,62 @@ void ex_settle(ex_settings *s, const ex_options *options)
                   s->place, newest, s->place);
     }
     tn_error_clear(); /* a folder without checkpoints is what was hoped for */
+    s->where = ex_device(s->device);
     if (s->threads > 0) ex_check(tn_set_num_threads((int)s->threads));
-}
-
-tn_dtype ex_precision(const ex_settings *s)
-{
-    if (!strcmp(s->precision, "bf16")) return TN_BF16;
-    if (strcmp(s->precision, "f32")) ex_refuse("--precision %s: wanted f32 or bf16", s->precision);
-    return TN_F32;
 }
 
 void ex_print_head(const ex_settings *s, const ex_options *options)
 {
+    tn_cuda_properties gpu = { .name = "" };
     if (s->quiet) return;
-    printf("tenon %s, %d threads, %s\n", tn_version_string(), tn_num_threads(), s->device);
+    if (s->where.type == TN_CUDA) ex_check(tn_cuda_get_properties(s->where.index, &gpu));
+    printf("tenon %s, %d threads, %s%s%s\n", tn_version_string(), tn_num_threads(), s->device,
+           *gpu.name ? ": " : "", gpu.name);
     ex_print_settings(options);
 }
+
+/* ---- precision, and what follows a loss ------------------------------------------------------ */
+
+tn_dtype ex_precision(const ex_settings *s)
+{
+    if (!strcmp(s->precision, "f32")) return TN_F32;
+    if (!strcmp(s->precision, "bf16")) return TN_BF16;
+    if (!strcmp(s->precision, "f16")) return TN_F16;
+    if (strcmp(s->precision, "tf32")) {
+        ex_refuse("--precision %s: wanted f32, tf32, bf16 or f16", s->precision);
+    }
+    if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: wanted --device cuda with it");
+    ex_check(tn_allow_tf32(true));
+    return TN_F32;
+}
+
+tn_grad_scaler *ex_scaler(tn_dtype precision)
+{
+    if (precision != TN_F16) return NULL;
+    tn_grad_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
+    ex_check_ptr(scaler);
+    return scaler;
+}
+
+void ex_learn(tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler, double clip)
+{
+    ex_check(tn_optim_zero_grad(optimizer));
+    ex_check(tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss));
+    if (clip > 0) {
+        if (scaler) ex_check(tn_scaler_unscale(scaler, optimizer));
+        /* The scaler skips a step whose gradients are not finite; without it that is an error. */
+        double norm = tn_clip_grad_norm(tn_optim_parameters(optimizer), clip, 2, !scaler);
+        if (norm != norm && !scaler) ex_check(tn_error_status());
+    }
+    if (!scaler) {
+        ex_check(tn_optim_step(optimizer));
+        return;
+    }
+    ex_check(tn_scaler_step(scaler, optimizer));
+    ex_check(tn_scaler_update(scaler));
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
 
 void ex_checkpoint(const ex_settings *s, const tn_checkpoint *c)
 {
@@ -132,6 +172,85 @@ int ex_signal(void)
     return signal_seen;
 }
 
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/* Into taken[].loss; waits for the device. */
+static tn_status fetch_losses(ex_training *t)
+{
+    float value[EX_LATEST];
+    tn_scope scope = tn_scope_begin();
+    tn_status status = tn_copy_out(tn_narrow(t->losses, 0, 0, t->n), value,
+                                   (size_t)t->n * sizeof *value, TN_F32);
+    tn_scope_end(scope);
+    for (int i = t->read; i < t->n && status == TN_OK; i++) t->taken[i].loss = (double)value[i];
+    return status;
+}
+
+static void read_losses(ex_training *t)
+{
+    if (t->read == t->n) return;
+    ex_check(fetch_losses(t));
+    for (; t->read < t->n; t->read++) {
+        const ex_taken *a = &t->taken[t->read];
+        t->sum += a->loss;
+        t->summed++;
+        t->mean += a->loss;
+        if (++t->in_mean == t->point) {
+            ex_curve_add(&t->curve, (double)a->step, t->mean / (double)t->point);
+            t->mean = 0;
+            t->in_mean = 0;
+        }
+        if (a->progress) ex_progress_loss(&t->progress, a->loss);
+    }
+}
+
+/* The lines of the first n steps taken. False when the file does not take them. */
+static bool write_lines(const ex_training *t, int n)
+{
+    for (int i = 0; i < n && t->log; i++) {
+        const ex_taken *a = &t->taken[i];
+        if (fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", a->step, a->loss, a->lr, a->more) < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* All lines; from here on there is room again. */
+static void write_log(ex_training *t)
+{
+    read_losses(t);
+    if (!write_lines(t, t->n)) ex_refuse("--log %s: %s", t->set->log, strerror(errno));
+    t->n = t->read = 0;
+}
+
+/* A program that ends on an error has lines to write still: they tell how it came to that. */
+static ex_training *open_log;
+
+static void write_the_rest(void)
+{
+    const ex_training *t = open_log;
+    if (!t || t->n == 0) return;
+    int known = fetch_losses(open_log) == TN_OK ? t->n : t->read;
+    write_lines(t, known);
+}
+
+static void note_loss(ex_training *t, tn_tensor *loss)
+{
+    tn_scope scope = tn_scope_begin();
+    TN_NO_GRAD ex_check(tn_copy_(tn_select(t->losses, 0, t->n), loss));
+    tn_scope_end(scope);
+}
+
+double ex_training_mean(ex_training *t)
+{
+    read_losses(t);
+    double mean = t->summed > 0 ? t->sum / (double)t->summed : 0;
+    t->sum = 0;
+    t->summed = 0;
+    return mean;
+}
+
 /* ---- the clockwork --------------------------------------------------------------------------- */
 
 void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
@@ -142,33 +261,38 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
         t->log = fopen(s->log, step > 0 ? "a" : "w");
         if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
         if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
+        open_log = t;
+        atexit(write_the_rest);
     }
+    tn_scope scope = tn_scope_begin();
+    t->losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, s->where));
+    tn_scope_end(scope);
+    ex_check_ptr(t->losses);
     catch_signals();
     ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
 }
 
-void ex_training_step(ex_training *t, int64_t step, double loss, double lr, bool progress)
+void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress)
 {
-    t->mean += loss;
-    if (++t->in_mean == t->point) {
-        ex_curve_add(&t->curve, (double)step, t->mean / (double)t->point);
-        t->mean = 0;
-        t->in_mean = 0;
+    if (t->n == EX_LATEST) write_log(t);
+    note_loss(t, loss);
+    t->taken[t->n++] = (ex_taken){ .step = step, .lr = lr, .progress = progress };
+    if (progress && ex_progress_due(&t->progress, step)) {
+        read_losses(t);
+        ex_progress_show(&t->progress, step, lr);
     }
-    if (progress) ex_progress_step(&t->progress, step, loss, lr);
     t->leave = ex_signal() || step - t->began == t->set->stop_after;
 }
 
-void ex_training_log(ex_training *t, int64_t step, double loss, double lr, const char *more)
+void ex_training_remark(ex_training *t, const char *more)
 {
-    if (!t->log) return;
-    if (fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", step, loss, lr, more) < 0) {
-        ex_refuse("--log %s: %s", t->set->log, strerror(errno));
-    }
+    ex_taken *latest = &t->taken[t->n - 1];
+    snprintf(latest->more, sizeof latest->more, "%s", more);
 }
 
 void ex_training_pause(ex_training *t)
 {
+    read_losses(t);
     ex_progress_pause(&t->progress);
 }
 
@@ -180,6 +304,7 @@ void ex_training_resume(ex_training *t, bool evaluated)
 
 double ex_training_end(ex_training *t, int64_t step)
 {
+    write_log(t);
     double rate = ex_progress_end(&t->progress, step);
     if (t->watch.tensors && !t->set->quiet) ex_watch_print(&t->watch);
     return rate;
@@ -187,6 +312,8 @@ double ex_training_end(ex_training *t, int64_t step)
 
 void ex_training_free(ex_training *t)
 {
+    open_log = NULL;
     if (t->log) fclose(t->log);
+    tn_drop(t->losses);
     ex_curve_free(&t->curve);
 }

@@ -1,6 +1,6 @@
 /*
- * training.h - what programs that train share: their flags, the log and the curve of the loss,
- * where checkpoints come from and go to, leaving early.
+ * training.h - what programs that train share: their flags, where and how exactly they compute, the
+ * log and the curve of the loss, where checkpoints come from and go to, leaving early.
  */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
@@ -14,6 +14,7 @@ typedef struct ex_settings {
     bool print_hash, quiet;
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones */
     bool in_folder;
+    tn_device where;          /* what --device says */
     char resume_file[4096];   /* what --resume leads to */
     char default_place[4096]; /* without --checkpoint */
 } ex_settings;
@@ -25,7 +26,7 @@ typedef struct ex_settings {
     EX_WHOLE_ROW("seed", (s).seed, 0, 1e9, EX_RUN, "of all that is random"),                       \
     EX_WHOLE_ROW("threads", (s).threads, 0, 1024, 0, "0: all cores; same bits for any"),           \
     EX_TEXT_ROW("device", (s).device, "NAME", "cpu or cuda"),                                      \
-    { "precision", EX_TEXT, &(s).precision, "NAME", "f32, or bf16: mixed, parameters stay f32",    \
+    { "precision", EX_TEXT, &(s).precision, "NAME", "f32; tf32 (cuda); or mixed: bf16, f16",        \
       0, 0, EX_RUN, false },                                                                       \
     EX_TEXT_ROW("save", (s).save, "FILE", "weights and buffers at the end (safetensors)"),         \
     EX_TEXT_ROW("checkpoint", (s).checkpoint, "PATH", "whole state on the way and at the end:"     \
@@ -42,12 +43,18 @@ typedef struct ex_settings {
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
 
-/* After ex_parse: refuses flags that do not go together, finds the file that --resume DIR/ means,
- * makes the folder of --checkpoint DIR/, sets the threads. A new run may not begin in a folder that
- * has checkpoints of this program: the newest of them would be taken for its own. */
+/* After ex_parse: refuses flags that do not go together, finds the device and the file that --resume
+ * DIR/ means, makes the folder of --checkpoint DIR/, sets the threads. A new run may not begin in a
+ * folder that has checkpoints of this program: the newest of them would be taken for its own. */
 void ex_settle(ex_settings *s, const ex_options *options);
-/* What --precision says, for TN_AUTOCAST; refuses another word than f32 and bf16. */
+/* What --precision says, once a checkpoint has had its say too: the dtype of products, for TN_AUTOCAST;
+ * tf32 is f32 with rounded operands, allowed from here on. Refuses other words, and tf32 on a CPU. */
 tn_dtype ex_precision(const ex_settings *s);
+/* What f16 needs beside it (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
+tn_grad_scaler *ex_scaler(tn_dtype precision);
+/* What follows a loss: gradients, scaled to a joint norm of at most clip (0: any), and the optimizer's
+ * step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the gradients. */
+void ex_learn(tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler, double clip);
 /* Version, threads, device, and the settings that make the run. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 
@@ -58,6 +65,21 @@ void ex_say_checkpoint(const ex_settings *s, int64_t step);
 
 /* ---- the clockwork of a loop over steps ---------------------------------------------------- */
 
+enum { EX_LATEST = 64 };
+
+/* A step that was taken: its line in the log. */
+typedef struct ex_taken {
+    int64_t step;
+    double loss, lr;
+    bool progress; /* counts in the progress line */
+    char more[32];
+} ex_taken;
+
+/*
+ * Reading a loss waits until a GPU has done all that it was given, and then it has nothing to do. So a
+ * step leaves its loss where it was computed; the host reads those of the latest steps together when
+ * there is something to print, when time is taken, and when there is no room for more.
+ */
 typedef struct ex_training {
     const ex_settings *set;
     ex_progress progress;
@@ -66,6 +88,11 @@ typedef struct ex_training {
     int64_t began;       /* the step it began after */
     int64_t point, in_mean;
     double mean;
+    double sum;          /* of losses, and their count, since ex_training_mean */
+    int64_t summed;
+    tn_tensor *losses;   /* [EX_LATEST] f32, on the device */
+    ex_taken taken[EX_LATEST];
+    int n, read;         /* steps in taken; those whose loss the host knows */
     FILE *log;
     bool leave;          /* a signal came, or --stop-after is reached */
 } ex_training;
@@ -74,10 +101,13 @@ typedef struct ex_training {
  * at once. columns: the log's first line; the log of a resumed run is continued. */
 void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
                        int64_t per_step, const char *unit, const char *columns);
-/* After a step: curve, leave, and the progress line unless the program prints its own. */
-void ex_training_step(ex_training *t, int64_t step, double loss, double lr, bool progress);
-/* A line of the log: "STEP,LOSS,LR" and what follows. */
-void ex_training_log(ex_training *t, int64_t step, double loss, double lr, const char *more);
+/* After a step: its line of the log, "STEP,LOSS,LR"; curve; leave; and the progress line unless the
+ * program prints its own. loss: one number, copied. */
+void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress);
+/* What follows on the latest step's line of the log. */
+void ex_training_remark(ex_training *t, const char *more);
+/* The mean of the losses since this was last asked; 0 when there were none. */
+double ex_training_mean(ex_training *t);
 /* Time between these two is not training. What is alive after an evaluation must not grow. */
 void ex_training_pause(ex_training *t);
 void ex_training_resume(ex_training *t, bool evaluated);

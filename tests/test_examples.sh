@@ -137,7 +137,12 @@ check 'transformer, bf16 is another run' differ "$whole" "$bf16"
 check 'transformer, bf16 stops' t --precision bf16 --quiet --stop-after 9 --checkpoint part16
 check 'transformer, bf16 is resumed as such' same "$bf16" \
     "$("$transformer" --resume part16 --quiet --print-hash)"
-check 'transformer, no such precision' refused 'wanted f32 or bf16' t --precision f8
+f16=$(hash_of --precision f16)
+check 'transformer, f16 is a third run' differ "$bf16" "$f16"
+check 'transformer, f16 stops' t --precision f16 --quiet --stop-after 9 --checkpoint part16
+check 'transformer, f16 is resumed with its scaler' same "$f16" \
+    "$("$transformer" --resume part16 --quiet --print-hash)"
+check 'transformer, no such precision' refused 'wanted f32, tf32, bf16 or f16' t --precision f8
 check 'transformer, another rate on resume' refused '--lr 0.5 conflicts with part' \
     "$transformer" --resume part --lr 0.5
 tr a-y b-z <text >other

@@ -77,13 +77,11 @@ static void end_of_epoch(run *r)
         test = run_score(r, &r->test, 0);
         ex_check(tn_train(r->model, true));
     }
-    double mean = r->epoch_steps ? r->epoch_loss / (double)r->epoch_steps : 0;
+    double mean = ex_training_mean(t); /* of this process' steps */
     ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
     ex_say(&t->progress,
            "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
            (r->step + per_epoch - 1) / per_epoch, mean, test.loss, 100 * test.accuracy);
-    r->epoch_loss = 0;
-    r->epoch_steps = 0;
     if (!set.shared.checkpoint_every && ex_checkpoint_due(t, r->step, true)) run_checkpoint(r);
     ex_training_resume(t, true);
 }
@@ -91,12 +89,9 @@ static void end_of_epoch(run *r)
 static void one_step(run *r, tn_tensor *const *batch)
 {
     double lr = tn_optim_lr(r->optimizer, 0);
-    bool watched = r->step < 3 && !set.shared.quiet;
-    double loss = run_step(r, batch, watched);
-    r->epoch_loss += loss;
-    r->epoch_steps++;
-    ex_training_step(&r->training, r->step, loss, lr, !watched);
-    ex_training_log(&r->training, r->step, loss, lr, "");
+    r->watched = r->step < 3 && !set.shared.quiet;
+    tn_tensor *loss = run_step(r, batch);
+    ex_training_step(&r->training, r->step, loss, lr, !r->watched);
     if (!r->training.leave && ex_checkpoint_due(&r->training, r->step, false)) run_checkpoint(r);
 }
 

@@ -49,8 +49,9 @@ void run_read_data(run *r)
 void run_build(run *r)
 {
     const settings *s = r->set;
-    r->device = ex_device(s->shared.device);
+    r->device = s->shared.where;
     r->precision = ex_precision(&s->shared);
+    r->scaling = (tn_checkpoint_part){ .name = "scaler", .scaler = ex_scaler(r->precision) };
     r->model = net_new(r->mean, r->deviation);
     ex_check_ptr(r->model);
     ex_check(tn_module_to(r->model, r->device));
@@ -82,6 +83,7 @@ void run_free(run *r)
     ex_curve_free(&r->test_curve);
     tn_loader_free(r->loader);
     if (r->schedule) tn_scheduler_free(r->schedule);
+    tn_scaler_free(r->scaling.scaler);
     tn_optim_free(r->optimizer);
     tn_module_drop(r->model);
 }
@@ -101,20 +103,27 @@ static void print_statistics(run *r, const char *when)
     fflush(stdout);
 }
 
-double run_step(run *r, tn_tensor *const *batch, bool watched)
+/* The part of a step that is the device's: in holds images and labels. */
+static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 {
-    if (watched) print_statistics(r, "before forward");
-    tn_tensor *x = tn_to(batch[0], r->device), *y = tn_to(batch[1], r->device);
-    tn_tensor *loss = NULL;
+    run *r = context;
+    if (r->watched) print_statistics(r, "before forward");
+    tn_tensor *x = tn_to(in[0], r->device), *y = tn_to(in[1], r->device), *loss = NULL;
     TN_AUTOCAST(r->precision) loss = tn_cross_entropy(tn_forward(r->model, x), y);
-    if (watched) print_statistics(r, "after forward");
-    ex_check(tn_optim_zero_grad(r->optimizer));
-    ex_check(tn_backward(loss));
-    ex_check(tn_optim_step(r->optimizer));
+    if (r->watched) print_statistics(r, "after forward");
+    ex_learn(loss, r->optimizer, r->scaling.scaler, 0);
+    if (r->watched) print_statistics(r, "after the optimizer");
+    (void)n;
+    return loss;
+}
+
+tn_tensor *run_step(run *r, tn_tensor *const *batch)
+{
+    tn_tensor *loss = learn(r, 2, batch);
+    ex_check_ptr(loss);
     ex_check(tn_scheduler_step(r->schedule));
-    if (watched) print_statistics(r, "after the optimizer");
     r->step++;
-    return tn_item(loss);
+    return loss;
 }
 
 /* Images at a time: their activations stay within a few MiB. */
@@ -122,9 +131,10 @@ enum { AT_ONCE = 100 };
 
 score run_score(run *r, const images *set, int64_t limit)
 {
-    score s = { 0 };
     int64_t n = tn_size(set->x, 0);
     if (limit > 0 && n > limit) n = limit;
+    tn_scope outer = tn_scope_begin();
+    tn_tensor *right = tn_full_as(TN_SCALAR, 0, TN_F64, r->device), *sum = tn_zeros_like(right);
     TN_NO_GRAD TN_AUTOCAST(r->precision) {
         for (int64_t i = 0; i < n; i += AT_ONCE) {
             int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
@@ -134,14 +144,14 @@ score run_score(run *r, const images *set, int64_t limit)
             tn_tensor *logits = tn_forward(r->model, x);
             tn_tensor *hits = tn_sum(tn_eq(tn_argmax(logits, 1, false), y), NULL, 0, false);
             tn_tensor *loss = tn_cross_entropy(logits, y);
-            ex_check_ptr(hits);
-            ex_check_ptr(loss);
-            s.accuracy += tn_item(hits);
-            s.loss += tn_item(loss) * (double)rows;
+            ex_check(tn_add_(right, tn_to_dtype(hits, TN_F64)));
+            ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
             tn_scope_end(scope);
         }
     }
-    return (score){ .loss = s.loss / (double)n, .accuracy = s.accuracy / (double)n };
+    score s = { .loss = tn_item(sum) / (double)n, .accuracy = tn_item(right) / (double)n };
+    tn_scope_end(outer);
+    return s;
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -149,7 +159,8 @@ score run_score(run *r, const images *set, int64_t limit)
 static tn_checkpoint checkpoint_of(run *r)
 {
     return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
-                            .loader = r->loader, .step = r->step };
+                            .loader = r->loader, .parts = &r->scaling,
+                            .n_parts = r->scaling.scaler != NULL, .step = r->step };
 }
 
 void run_checkpoint(run *r)

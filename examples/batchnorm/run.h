@@ -29,10 +29,10 @@ typedef struct run {
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
+    tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
     tn_loader *loader;
     int64_t step, total; /* steps taken, steps in all */
-    double epoch_loss;   /* sum over this epoch's steps, and their count: of this process only */
-    int64_t epoch_steps;
+    bool watched;           /* the next step prints bn1's statistics, which waits for them */
     ex_training training;
     ex_curve test_curve;
 } run;
@@ -43,9 +43,9 @@ void run_read_data(run *r);
 void run_build(run *r);
 void run_free(run *r);
 
-/* One training step on a batch that the loader gave; its loss. When watched, prints bn1's
- * statistics before and after forward and after the optimizer's step. */
-double run_step(run *r, tn_tensor *const *batch, bool watched);
+/* One training step on a batch that the loader gave; its loss, left on the device. When watched, prints
+ * bn1's statistics before and after forward and after the optimizer's step. */
+tn_tensor *run_step(run *r, tn_tensor *const *batch);
 
 typedef struct score {
     double loss, accuracy;

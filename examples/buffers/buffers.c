@@ -4,14 +4,30 @@
  * A parameter is trained. A buffer is carried: saved, loaded, moved and cast with the model,
  * changed by forward where a layer says so, never seen by an optimizer. A plain field is neither.
  * The program ends with 1 if a claim does not hold.
+ *
+ * usage: buffers [--device cpu|cuda]
  */
-#include <tenon/tenon.h>
+#include "../common.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 static int wrong;
+static tn_device device;
+
+/* A model goes to the device with its buffers, an input by itself. */
+static tn_module *placed(tn_module *model)
+{
+    TN_CHECK_PTR(model);
+    TN_CHECK(tn_module_to(model, device));
+    return model;
+}
+
+static tn_tensor *on_device(tn_tensor *x)
+{
+    return tn_to(x, device);
+}
 
 static void heading(const char *text)
 {
@@ -91,8 +107,7 @@ static tn_module *lookup_new(void)
 static void note_table(void)
 {
     heading("1. A table: a buffer is saved and moved, a plain field is neither");
-    tn_module *model = lookup_new();
-    TN_CHECK_PTR(model);
+    tn_module *model = placed(lookup_new());
     lookup *m = (lookup *)model;
     tn_list *state = tn_state_dict(model, ""), *parameters = tn_parameters(model);
     print_list("state_dict", state);
@@ -153,8 +168,7 @@ static tn_module *frozen_norm_new(int64_t n)
 static void note_frozen(void)
 {
     heading("2. Buffer or parameter: a BatchNorm whose weights are frozen for good");
-    tn_module *model = frozen_norm_new(2);
-    TN_CHECK_PTR(model);
+    tn_module *model = placed(frozen_norm_new(2));
     print_list("state_dict", tn_state_dict(model, ""));
     print_list("parameters", tn_parameters(model));
     print_list("buffers", tn_buffers(model));
@@ -162,7 +176,7 @@ static void note_frozen(void)
     claim(!has(tn_state_dict(model, ""), "anchors"), "a non-persistent buffer is not saved");
     claim(has(tn_buffers(model), "anchors"), "but it is listed, moved and cast as the others are");
 
-    tn_tensor *x = tn_randn(TN_SHAPE(4, 2, 3, 3));
+    tn_tensor *x = on_device(tn_randn(TN_SHAPE(4, 2, 3, 3)));
     claim(tn_max_abs_diff(tn_forward(model, x), x) < 1e-6, "fresh, it is the identity");
     uint64_t before = tn_hash(tn_get_buffer(model, "running_mean"));
     TN_CHECK(tn_train(model, true));
@@ -176,9 +190,8 @@ static void note_frozen(void)
 static void note_registering(void)
 {
     heading("3. Registering: what is refused, and in which order");
-    tn_module *model = lookup_new();
-    TN_CHECK_PTR(model);
-    tn_tensor *t = tn_ones(TN_SHAPE(3));
+    tn_module *model = placed(lookup_new());
+    tn_tensor *t = on_device(tn_ones(TN_SHAPE(3)));
     tn_tensor *result = tn_mul_scalar(tn_get_parameter(model, "linear.bias"), 2);
 #define PARAMETER(name, t) tn_register_parameter(model, name, NULL, t) != TN_OK
 #define BUFFER(name, t) tn_register_buffer(model, name, NULL, t, TN_PERSISTENT) != TN_OK
@@ -207,14 +220,13 @@ static void note_registering(void)
 static void note_batchnorm(void)
 {
     heading("4. BatchNorm: running_mean, running_var, num_batches_tracked");
-    tn_module *norm = tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
-    TN_CHECK_PTR(norm);
+    tn_module *norm = placed(tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }));
     print_list("parameters", tn_parameters(norm));
     print_list("buffers", tn_buffers(norm));
     tn_tensor *mean = tn_get_buffer(norm, "running_mean");
     tn_tensor *count = tn_get_buffer(norm, "num_batches_tracked");
 
-    tn_tensor *x = tn_add_scalar(tn_randn(TN_SHAPE(1, 3, 50, 50)), 5);
+    tn_tensor *x = on_device(tn_add_scalar(tn_randn(TN_SHAPE(1, 3, 50, 50)), 5));
     TN_CHECK_PTR(tn_forward(norm, x));
     printf("  one image of 50 x 50 pixels around 5: running_mean[0] 0 -> %.4f, batches %g\n",
            tn_at(mean, (int64_t[]){ 0 }), tn_item(count));
@@ -237,9 +249,8 @@ static void note_batchnorm(void)
     claim(tn_item(count) == seen && tn_hash(mean) == before, "in eval mode they are only read");
     tn_module_drop(norm);
 
-    norm = tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 });
-    TN_CHECK_PTR(norm);
-    x = tn_ones(TN_SHAPE(1, 3));
+    norm = placed(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    x = on_device(tn_ones(TN_SHAPE(1, 3)));
     refused("a batch of 1 with one value a channel", tn_forward(norm, x) == NULL);
     claim(tn_item(tn_get_buffer(norm, "num_batches_tracked")) == 0, "which was not counted");
     TN_CHECK(tn_eval(norm));
@@ -253,8 +264,7 @@ static void note_positions(void)
 {
     const tn_positional_encoding_options plain = { 0 };
     heading("5. PositionalEncoding: a table of sines, and what goes wrong around it");
-    tn_module *m = tn_positional_encoding_new(6, 10, plain);
-    TN_CHECK_PTR(m);
+    tn_module *m = placed(tn_positional_encoding_new(6, 10, plain));
     tn_tensor *pe = tn_get_buffer(m, "pe");
     TN_CHECK_PTR(pe);
     printf("  pe has shape [%" PRId64 ", %" PRId64 ", %" PRId64 "]; place 1 begins %.4f, %.4f\n",
@@ -263,11 +273,12 @@ static void note_positions(void)
     claim(fabs(tn_at(pe, (int64_t[]){ 0, 1, 0 }) - sin(1)) < 1e-6 &&
               fabs(tn_at(pe, (int64_t[]){ 0, 1, 1 }) - cos(1)) < 1e-6,
           "even columns are sines, odd ones cosines");
-    tn_tensor *x = tn_zeros(TN_SHAPE(2, 4, 6));
+    tn_tensor *x = on_device(tn_zeros(TN_SHAPE(2, 4, 6)));
     claim(tn_max_abs_diff(tn_select(tn_forward(m, x), 0, 1),
                           tn_narrow(tn_select(pe, 0, 0), 0, 0, 4)) == 0,
           "forward adds the first T rows to every sequence");
-    refused("12 places where 10 were made", tn_forward(m, tn_zeros(TN_SHAPE(2, 12, 6))) == NULL);
+    tn_tensor *longer = on_device(tn_zeros(TN_SHAPE(2, 12, 6)));
+    refused("12 places where 10 were made", tn_forward(m, longer) == NULL);
     refused("a parameter named \"pe\"", tn_register_parameter(m, "pe", NULL, tn_ones(TN_SHAPE(1))));
 
     tn_list *list = tn_list_new();
@@ -281,17 +292,19 @@ static void note_positions(void)
           "it may have a gradient; parameters() is still empty");
     tn_module_drop(m);
 
-    m = tn_positional_encoding_new(5, 10, plain);
-    claim(m && tn_forward(m, tn_zeros(TN_SHAPE(1, 4, 5))), "an odd width has one cosine less");
+    m = placed(tn_positional_encoding_new(5, 10, plain));
+    claim(tn_forward(m, on_device(tn_zeros(TN_SHAPE(1, 4, 5)))) != NULL, "an odd width has one cosine less");
     tn_module_drop(m);
-    m = tn_positional_encoding_new(6, 1, plain);
-    TN_CHECK_PTR(m);
-    refused("3 places where 1 was made", tn_forward(m, tn_zeros(TN_SHAPE(1, 3, 6))) == NULL);
+    m = placed(tn_positional_encoding_new(6, 1, plain));
+    x = on_device(tn_zeros(TN_SHAPE(1, 3, 6)));
+    refused("3 places where 1 was made", tn_forward(m, x) == NULL);
     tn_module_drop(m);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    device = ex_take_device(&argc, argv);
+    if (argc > 1) ex_refuse("unexpected argument %s", argv[1]);
     tn_manual_seed(1);
     void (*const note[])(void) = { note_table, note_frozen, note_registering, note_batchnorm,
                                    note_positions };

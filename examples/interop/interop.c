@@ -9,16 +9,19 @@
  *                               there, with NAME.safetensors bit for bit
  *     interop convert IN OUT    one file of weights as another: .pt, .pth or .safetensors
  *
- * roundtrip.py runs the first two with PyTorch between them.
+ * roundtrip.py runs the first two with PyTorch between them. With --device cuda the models train and
+ * compute on the GPU; files are the same wherever a model is.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common.h"
 #include "models.h"
 
 static char path_text[8][4096];
 static const char *folder;
+static tn_device device;
 
 static const char *path_of(const char *name, const char *end)
 {
@@ -56,6 +59,7 @@ static void write_model(const interop_model *model)
     tn_tensor *x[3];
     tn_module *m = model->make();
     TN_CHECK_PTR(m);
+    TN_CHECK(tn_module_to(m, device));
     if (model->train)
         TN_CHECK(model->train(m));
     else
@@ -64,6 +68,7 @@ static void write_model(const interop_model *model)
     TN_CHECK(tn_save(m, path_of(model->name, ".pt")));
     TN_CHECK(tn_save(m, path_of(model->name, ".safetensors")));
     int n = interop_inputs(model, dtype_of(m), x);
+    for (int i = 0; i < n; i++) x[i] = tn_to(x[i], device);
     tn_list *io = tn_list_new();
     for (int i = 0; i < n; i++) TN_CHECK(tn_list_add(io, names[i], x[i]));
     if (n) TN_CHECK(tn_list_add(io, "y", tn_detach(interop_forward(model, m, x))));
@@ -103,6 +108,7 @@ static bool read_model(const interop_model *model)
 {
     tn_module *m = model->make();
     TN_CHECK_PTR(m);
+    TN_CHECK(tn_module_to(m, device));
     TN_CHECK(tn_load(m, path_of(model->name, ".theirs.pt")));
     TN_CHECK(tn_eval(m));
     TN_CHECK(tn_save(m, path_of(model->name, ".back.pt")));
@@ -114,7 +120,8 @@ static bool read_model(const interop_model *model)
         TN_CHECK_PTR(io);
         tn_tensor *x[3] = { tn_list_get(io, "x") };
         if (model->input == QKV) x[1] = tn_list_get(io, "k"), x[2] = tn_list_get(io, "v");
-        worst = difference(interop_forward(model, m, x), tn_list_get(io, "y"));
+        for (int i = 0; i < (model->input == QKV ? 3 : 1); i++) x[i] = tn_to(x[i], device);
+        worst = difference(interop_forward(model, m, x), tn_to(tn_list_get(io, "y"), device));
         good = worst <= (dtype_of(m) == TN_F64 ? 1e-12 : 1e-5);
     }
     const char *returned = path_of(model->name, ".returned.pt");
@@ -129,6 +136,7 @@ static bool read_model(const interop_model *model)
 
 int main(int argc, char **argv)
 {
+    device = ex_take_device(&argc, argv);
     const char *what = argc > 1 ? argv[1] : "";
     int failed = 0;
     if (argc == 4 && !strcmp(what, "convert")) {
@@ -140,7 +148,8 @@ int main(int argc, char **argv)
         return 0;
     }
     if (argc != 3 || (strcmp(what, "write") != 0 && strcmp(what, "read") != 0)) {
-        fprintf(stderr, "usage: interop write FOLDER | read FOLDER | convert IN OUT\n");
+        fprintf(stderr, "usage: interop [--device cpu|cuda] write FOLDER | read FOLDER\n"
+                        "       interop convert IN OUT\n");
         return 2;
     }
     folder = argv[2];

@@ -183,6 +183,9 @@ static tn_status train(tn_module *m, tn_optim *optimizer, int64_t classes, bool 
         tn_tensor *x = ids ? tn_randint(0, classes, TN_SHAPE(4, 8))
                            : tn_mul_scalar(tn_rand(TN_SHAPE(8, 1, 28, 28)), 255);
         tn_tensor *y = tn_randint(0, classes, ids ? TN_SHAPE(4 * 8) : TN_SHAPE(8));
+        tn_device device = tn_device_of(tn_parameters(m)->entry[0].tensor);
+        x = tn_to(x, device);
+        y = tn_to(y, device);
         tn_tensor *loss = tn_cross_entropy(tn_reshape(tn_forward(m, x), TN_SHAPE(-1, classes)), y);
         status = tn_optim_zero_grad(optimizer);
         if (status == TN_OK) status = tn_backward(loss);

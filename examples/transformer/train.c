@@ -9,8 +9,9 @@
 void run_build(run *r)
 {
     const settings *s = r->set;
-    r->device = ex_device(s->shared.device);
+    r->device = s->shared.where;
     r->precision = ex_precision(&s->shared);
+    r->scaling = (tn_checkpoint_part){ .name = "scaler", .scaler = ex_scaler(r->precision) };
     r->model = gpt_new((gpt_sizes){ .vocab = r->vocab.n, .context = s->context, .layers = s->layers,
                                     .heads = s->heads, .d_model = s->d_model,
                                     .dropout = s->dropout });
@@ -31,6 +32,7 @@ void run_free(run *r)
     ex_training_free(&r->training);
     ex_curve_free(&r->valid_curve);
     if (r->schedule) tn_scheduler_free(r->schedule);
+    tn_scaler_free(r->scaling.scaler);
     tn_optim_free(r->optimizer);
     tn_module_drop(r->model);
     if (r->text) tn_text_free(r->text);
@@ -49,25 +51,26 @@ static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
     return loss;
 }
 
-double run_step(run *r)
+/* The part of a step that is the device's: in holds x and y [B, T]. */
+static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *x = NULL, *y = NULL;
+    run *r = context;
+    tn_tensor *loss = loss_of(r, in[0], in[1]);
+    ex_learn(loss, r->optimizer, r->scaling.scaler, r->set->clip);
+    (void)n;
+    return loss;
+}
+
+tn_tensor *run_step(run *r)
+{
+    tn_tensor *in[2] = { NULL, NULL };
     ex_check(tn_text_batch(r->text, false, tn_default_generator(), r->set->batch, r->set->context,
-                           &x, &y));
-    tn_tensor *loss = loss_of(r, x, y);
-    ex_check(tn_optim_zero_grad(r->optimizer));
-    ex_check(tn_backward(loss));
-    if (r->set->clip > 0) {
-        double norm = tn_clip_grad_norm(tn_optim_parameters(r->optimizer), r->set->clip, 2, true);
-        if (norm != norm) ex_check(tn_error_status());
-    }
-    ex_check(tn_optim_step(r->optimizer));
+                           &in[0], &in[1]));
+    tn_tensor *loss = learn(r, 2, in);
+    ex_check_ptr(loss);
     ex_check(tn_scheduler_step(r->schedule));
-    double value = tn_item(loss);
-    tn_scope_end(scope);
     r->step++;
-    return value;
+    return loss;
 }
 
 evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t limit)
@@ -77,11 +80,12 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     if (limit > 0 && windows > limit) windows = limit;
     if (windows < 1) ex_refuse("--text: %" PRId64 " characters are less than a --context", n);
     if (windows > batch) windows -= windows % batch;
-    double sum = 0;
     bool training = tn_training(r->model);
     int64_t *buffer = malloc((size_t)(2 * batch * context) * sizeof *buffer);
     if (!buffer) ex_refuse("out of memory");
     ex_check(tn_eval(r->model));
+    tn_scope outer = tn_scope_begin();
+    tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, r->device);
     TN_NO_GRAD {
         for (int64_t w = 0; w < windows; w += batch) {
             int64_t rows = windows - w < batch ? windows - w : batch;
@@ -96,14 +100,15 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
             tn_scope scope = tn_scope_begin();
             tn_tensor *loss = loss_of(r, tn_from_data(x, TN_SHAPE(rows, context), TN_I64),
                                       tn_from_data(y, TN_SHAPE(rows, context), TN_I64));
-            ex_check_ptr(loss);
-            sum += tn_item(loss) * (double)rows;
+            ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
             tn_scope_end(scope);
         }
     }
     free(buffer);
     if (training) ex_check(tn_train(r->model, true));
-    return (evaluation){ .loss = sum / (double)windows, .characters = windows * context };
+    evaluation e = { .loss = tn_item(sum) / (double)windows, .characters = windows * context };
+    tn_scope_end(outer);
+    return e;
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -142,12 +147,19 @@ void run_save_weights(run *r)
     tn_scope_end(scope);
 }
 
+static tn_checkpoint checkpoint_of(const run *r)
+{
+    return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
+                            .parts = &r->scaling, .n_parts = r->scaling.scaler != NULL,
+                            .step = r->step };
+}
+
 static void save_checkpoint(run *r)
 {
     ex_notes notes;
     tn_scope scope = tn_scope_begin();
-    tn_checkpoint c = { .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
-                        .step = r->step, .metadata = notes_of(r, EX_MODEL | EX_RUN, &notes) };
+    tn_checkpoint c = checkpoint_of(r);
+    c.metadata = notes_of(r, EX_MODEL | EX_RUN, &notes);
     ex_checkpoint(&r->set->shared, &c);
     tn_scope_end(scope);
 }
@@ -204,7 +216,7 @@ void run_load_weights(run *r)
 void run_resume(run *r)
 {
     tn_scope scope = tn_scope_begin();
-    tn_checkpoint c = { .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule };
+    tn_checkpoint c = checkpoint_of(r);
     ex_check(tn_checkpoint_load(&c, r->set->shared.resume_file));
     r->step = c.step;
     tn_scope_end(scope);
@@ -232,8 +244,10 @@ double run_train(run *r)
     while (r->step < s->steps && !t->leave) {
         char valid[32] = ",";
         double lr = tn_optim_lr(r->optimizer, 0);
-        double loss = run_step(r);
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *loss = run_step(r);
         ex_training_step(t, r->step, loss, lr, true);
+        tn_scope_end(scope);
         bool evaluate = s->eval_every > 0 && r->step % s->eval_every == 0 && r->step < s->steps;
         bool due = ex_checkpoint_due(t, r->step, evaluate);
         if ((evaluate || due) && !t->leave) {
@@ -247,7 +261,7 @@ double run_train(run *r)
             if (due) save_checkpoint(r);
             ex_training_resume(t, evaluate);
         }
-        ex_training_log(t, r->step, loss, lr, valid);
+        ex_training_remark(t, valid);
     }
     double rate = ex_training_end(t, r->step);
     if (t->leave || s->shared.checkpoint) {

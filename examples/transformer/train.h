@@ -24,6 +24,7 @@ typedef struct run {
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
+    tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
     int64_t step; /* steps taken */
     bool has_text_hash;
     char text_path[4096]; /* as the checkpoint says, where --text does not */
@@ -36,8 +37,9 @@ typedef struct run {
 void run_build(run *r);
 void run_free(run *r);
 
-/* One step on a random batch of the training text; its loss in nats per character. */
-double run_step(run *r);
+/* One step on a random batch of the training text; its loss in nats per character, which is left on
+ * the device. In the current scope. */
+tn_tensor *run_step(run *r);
 
 /* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
  * the same ones. At most limit of them (0: as many as fit side by side), in whole batches. */

@@ -1,19 +1,23 @@
-/* xor - a complete training program: two layers learn "one or the other, but not both". */
-#include <tenon/tenon.h>
+/* xor - a complete training program: two layers learn "one or the other, but not both".
+ * usage: xor [--device cpu|cuda] */
+#include "../common.h"
 
-int main(void)
+int main(int argc, char **argv)
 {
     const float inputs[] = { 0, 0, 0, 1, 1, 0, 1, 1 };
     const float wanted[] = { 0, 1, 1, 0 };
 
+    tn_device device = ex_take_device(&argc, argv); /* where it all happens: x, y and the model */
+    if (argc > 1) ex_refuse("unexpected argument %s", argv[1]);
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin(); /* holds x, y and the optimizer's list until the end */
-    tn_tensor *x = tn_from_floats(inputs, TN_SHAPE(4, 2));
-    tn_tensor *y = tn_from_floats(wanted, TN_SHAPE(4, 1));
+    tn_tensor *x = tn_to(tn_from_floats(inputs, TN_SHAPE(4, 2)), device);
+    tn_tensor *y = tn_to(tn_from_floats(wanted, TN_SHAPE(4, 1)), device);
 
     tn_module *model = tn_sequential(tn_linear_new(2, 8, (tn_linear_options){ 0 }), tn_tanh_new(),
                                      tn_linear_new(8, 1, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(model);
+    TN_CHECK(tn_module_to(model, device));
     tn_optim *optimizer = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 0.05 });
     TN_CHECK_PTR(optimizer);
 
