@@ -229,10 +229,10 @@ static ex_training *open_log;
 
 static void write_the_rest(void)
 {
-    const ex_training *t = open_log;
+    ex_training *t = open_log;
+    open_log = NULL;
     if (!t || t->n == 0) return;
-    int known = fetch_losses(open_log) == TN_OK ? t->n : t->read;
-    write_lines(t, known);
+    write_lines(t, fetch_losses(t) == TN_OK ? t->n : t->read);
 }
 
 static void note_loss(ex_training *t, tn_tensor *loss)
@@ -261,13 +261,13 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
         t->log = fopen(s->log, step > 0 ? "a" : "w");
         if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
         if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
-        open_log = t;
-        atexit(write_the_rest);
     }
     tn_scope scope = tn_scope_begin();
     t->losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, s->where));
     tn_scope_end(scope);
     ex_check_ptr(t->losses);
+    open_log = t;
+    atexit(write_the_rest); /* now that the device is open: at the end the last one goes first */
     catch_signals();
     ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
 }

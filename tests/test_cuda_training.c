@@ -101,7 +101,7 @@ START_TEST(an_error_keeps_the_log)
     }
     int status = 0;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "status %x", (unsigned)status);
     assert_log(path, 33);
 }
 END_TEST
