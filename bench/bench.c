@@ -10,6 +10,8 @@
 
 /* ---- flags --------------------------------------------------------------------------------- */
 
+static bool waits; /* the chosen device works behind the host */
+
 static int64_t number(const char *text)
 {
     char *end;
@@ -21,28 +23,82 @@ static int64_t number(const char *text)
     return v;
 }
 
+static void refuse(const char *flag, const char *value, const char *wanted)
+{
+    fprintf(stderr, "bench: --%s %s: wanted %s\n", flag, value, wanted);
+    exit(2);
+}
+
+static tn_device device_of(const char *name)
+{
+    if (!strcmp(name, "cpu")) return tn_cpu();
+    if (strcmp(name, "cuda")) refuse("device", name, "cpu or cuda");
+    if (tn_cuda_available()) return tn_cuda(0);
+    fprintf(stderr, "bench: --device cuda: %s\n", tn_cuda_why());
+    exit(1);
+}
+
+static tn_dtype precision_of(const char *name, tn_device where)
+{
+    bool tf32 = !strcmp(name, "tf32");
+    if (!strcmp(name, "bf16")) return TN_BF16;
+    if (!tf32 && strcmp(name, "f32")) refuse("precision", name, "f32, tf32 or bf16");
+    if (tf32 && where.type != TN_CUDA) refuse("precision", name, "--device cuda with it");
+    if (where.type == TN_CUDA) TN_CHECK(tn_allow_tf32(tf32));
+    return TN_F32;
+}
+
 bench_flags bench_parse(int argc, char **argv, bench_flags f)
 {
-    static const struct option table[] = {
-        { "config", required_argument, NULL, 'c' }, { "weights", required_argument, NULL, 'w' },
-        { "steps", required_argument, NULL, 's' },  { "warmup", required_argument, NULL, 'u' },
-        { "threads", required_argument, NULL, 't' }, { 0 },
+    const struct {
+        const char *name;
+        const char **text;
+        int64_t *number;
+    } flag[] = {
+        { "config", &f.config, NULL },       { "weights", &f.weights, NULL },
+        { "precision", &f.precision, NULL }, { "device", &f.device, NULL },
+        { "batch", NULL, &f.batch },         { "steps", NULL, &f.steps },
+        { "warmup", NULL, &f.warmup },       { "threads", NULL, &f.threads },
+        { "block", NULL, &f.block },         { "find-batch", NULL, &f.find_batch },
     };
+    enum { FLAGS = sizeof flag / sizeof *flag };
+    struct option table[FLAGS + 1] = { 0 };
+    for (int i = 0; i < FLAGS; i++) {
+        table[i] = (struct option){ flag[i].name, required_argument, NULL, i + 1 };
+    }
+    if (!f.precision) f.precision = "f32";
+    if (!f.device) f.device = "cpu";
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
-        switch (c) {
-        case 'c': f.config = optarg; break;
-        case 'w': f.weights = optarg; break;
-        case 's': f.steps = number(optarg); break;
-        case 'u': f.warmup = number(optarg); break;
-        case 't': f.threads = number(optarg); break;
-        default:
-            fprintf(stderr, "usage: %s [--config NAME] [--weights FILE] [--steps N] [--warmup N] "
-                            "[--threads N]\n", argv[0]);
+        if (c == '?') {
+            fprintf(stderr, "usage: %s", argv[0]);
+            for (int i = 0; i < FLAGS; i++) fprintf(stderr, " [--%s X]", flag[i].name);
+            fprintf(stderr, "\n");
             exit(2);
         }
+        if (flag[c - 1].text) *flag[c - 1].text = optarg;
+        if (flag[c - 1].number) *flag[c - 1].number = number(optarg);
     }
+    if (optind < argc) refuse("", argv[optind], "flags only");
     if (f.threads > 0) TN_CHECK(tn_set_num_threads((int)f.threads));
+    f.where = device_of(f.device);
+    waits = f.where.type == TN_CUDA;
+    f.dtype = precision_of(f.precision, f.where);
+    if (f.block == 0) f.block = f.where.type == TN_CUDA ? 10 : 1;
+    if (f.block > BENCH_BLOCK) refuse("block", "N", "64 at most");
     return f;
+}
+
+void bench_wait(void)
+{
+    if (waits) TN_CHECK(tn_cuda_synchronize());
+}
+
+const char *bench_name(const bench_flags *f, const char *workload)
+{
+    static char name[96];
+    bool plain = f->where.type == TN_CPU && !strcmp(f->precision, "f32");
+    snprintf(name, sizeof name, "tenon_%s%s%s", workload, plain ? "" : "_", plain ? "" : f->precision);
+    return name;
 }
 
 /* ---- clock and lines ----------------------------------------------------------------------- */
@@ -91,8 +147,11 @@ static const char *info(const char *key, char *text, size_t size)
 void bench_banner(const char *name)
 {
     char blas[128], simd[128];
-    fprintf(stderr, "# %s: tenon %s, %d threads, %s, %s\n", name, tn_version_string(),
-            tn_num_threads(), info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd));
+    tn_cuda_properties gpu = { .name = "no GPU" };
+    if (waits) TN_CHECK(tn_cuda_get_properties(0, &gpu));
+    fprintf(stderr, "# %s: tenon %s, %d threads, %s, %s, %s\n", name, tn_version_string(),
+            tn_num_threads(), info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd),
+            gpu.name);
 }
 
 /* ---- data ---------------------------------------------------------------------------------- */
@@ -131,70 +190,4 @@ void bench_image(int64_t n, float *pixels, int64_t *label)
         float noise = (float)(h >> 8) * 0x1p-24f;
         pixels[p] = noise + (p % BENCH_CLASSES == drawn ? 0.5f : 0.0f);
     }
-}
-
-/* ---- training steps ------------------------------------------------------------------------ */
-
-bench_times bench_times_new(int64_t steps)
-{
-    bench_times t = { .room = steps };
-    t.forward = calloc((size_t)(4 * steps + 1), sizeof *t.forward);
-    if (!t.forward) exit(1);
-    t.backward = t.forward + steps;
-    t.optimizer = t.backward + steps;
-    t.step = t.optimizer + steps;
-    return t;
-}
-
-void bench_times_print(bench_times *t, const char *name, const char *unit, int64_t per_step)
-{
-    char metric[64];
-    bench_line(name, "ms/step", t->step, t->n);
-    bench_line(name, "ms_forward", t->forward, t->n);
-    bench_line(name, "ms_backward", t->backward, t->n);
-    bench_line(name, "ms_optimizer", t->optimizer, t->n);
-    for (int64_t i = 0; i < t->n; i++) t->step[i] = 1e3 * (double)per_step / t->step[i];
-    snprintf(metric, sizeof metric, "%s/s", unit);
-    bench_line(name, metric, t->step, t->n);
-    free(t->forward);
-}
-
-void bench_run(const bench_task *k, const bench_flags *f)
-{
-    bench_times times = bench_times_new(f->steps);
-    bench_banner(k->name);
-    if (f->weights) TN_CHECK(tn_save(k->model, f->weights));
-    int64_t total = f->warmup + f->steps, allocations = 0;
-    double losses[3] = { 0 };
-    for (int64_t i = 0; i < total; i++) {
-        if (i == f->warmup) allocations = tn_memory().system_allocations;
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *x = NULL, *y = NULL;
-        k->batch(i, &x, &y);
-        double t0 = bench_now();
-        tn_tensor *loss = k->loss(k->model, x, y);
-        double t1 = bench_now();
-        TN_CHECK(tn_backward(loss));
-        double t2 = bench_now();
-        TN_CHECK(tn_optim_step(k->optimizer));
-        TN_CHECK(tn_optim_zero_grad(k->optimizer));
-        double value = tn_item(loss), t3 = bench_now();
-        if (i == 0) losses[0] = value;
-        if (i == 9) losses[1] = value;
-        losses[2] = value;
-        tn_scope_end(scope);
-        if (i < f->warmup) continue;
-        times.forward[times.n] = 1e3 * (t1 - t0);
-        times.backward[times.n] = 1e3 * (t2 - t1);
-        times.optimizer[times.n] = 1e3 * (t3 - t2);
-        times.step[times.n++] = 1e3 * (t3 - t0);
-    }
-    bench_times_print(&times, k->name, k->unit, k->per_step);
-    bench_one(k->name, "loss_1", losses[0]);
-    if (total >= 10) bench_one(k->name, "loss_10", losses[1]);
-    bench_one(k->name, "loss_last", losses[2]);
-    bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
-    allocations = tn_memory().system_allocations - allocations;
-    bench_one(k->name, "system_allocations", (double)allocations);
-    bench_one(k->name, "peak_rss_MiB", bench_peak_rss());
 }

@@ -1,5 +1,6 @@
 /*
- * bench.h - what the benchmark programs share: clock, the output line, deterministic data, flags.
+ * bench.h - what the benchmark programs share: flags, clock, the output line, deterministic data, timed
+ * training steps.
  *
  * The data are formulas over a 32-bit mixing function, so that the PyTorch twins (torch_*.py,
  * common.py) make the very same tokens and images.
@@ -10,13 +11,26 @@
 #include <tenon/tenon.h>
 
 typedef struct bench_flags {
-    const char *config;  /* "small", "medium": bench_gpt only */
-    const char *weights; /* the initial weights are written here, for the twin */
+    const char *config;    /* which of a program's workloads */
+    const char *weights;   /* the initial weights are written here, for the twin */
+    const char *precision; /* f32, tf32, bf16 */
+    const char *device;    /* cpu, cuda */
+    int64_t batch;         /* 0: the config's own */
     int64_t steps, warmup, threads;
+    int64_t block;      /* steps between two looks at the clock; a GPU waits only there */
+    int64_t find_batch; /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
+    tn_device where;    /* what device says */
+    tn_dtype dtype;     /* of products under autocast; f32: no autocast */
 } bench_flags;
 
-/* --config, --weights, --steps, --warmup, --threads; ends the program on anything else. */
+/* Reads the flags that are named as the fields above; ends the program on anything else, with 2, and
+ * with 1 where there is no such device. presets: what is not on the command line. */
 bench_flags bench_parse(int argc, char **argv, bench_flags presets);
+
+/* Waits for the device that was chosen. */
+void bench_wait(void);
+/* "tenon_WORKLOAD", and "_PRECISION" where that is not plain f32 on a CPU. */
+const char *bench_name(const bench_flags *f, const char *workload);
 
 double bench_now(void); /* seconds, monotonic */
 /* "name,metric,median,min,max"; sorts the values */
@@ -31,29 +45,27 @@ void bench_banner(const char *name);
 uint32_t bench_mix(uint32_t x);
 /* [batch, context + 1] tokens below vocab: steps of a constant stride, one in eight replaced. */
 void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, int64_t *ids);
-enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10 };
+enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10, BENCH_BLOCK = 64 };
 /* Noise in [0, 1) with the label drawn in: every tenth pixel, from the label on, is half brighter.
  * One image in four shows another label, by lot, so that the loss stays above zero. */
 void bench_image(int64_t n, float *pixels, int64_t *label);
 
-/* Timed training steps: total and parts, one entry a step. */
-typedef struct bench_times {
-    int64_t n, room;
-    double *forward, *backward, *optimizer, *step; /* milliseconds */
-} bench_times;
-bench_times bench_times_new(int64_t steps);
-/* Prints ms/step, its parts, units/s; frees. */
-void bench_times_print(bench_times *t, const char *name, const char *unit, int64_t per_step);
+/* ---- training steps (train.c) ------------------------------------------------------------------ */
 
-/* Trains on x, y (made by batch) and prints everything: times, losses, memory. */
 typedef struct bench_task {
     const char *name, *unit;
-    int64_t per_step;
+    int64_t per_step; /* units a step */
+    double flop;      /* of forward and backward, a unit; 0: not counted */
     tn_module *model;
     tn_optim *optimizer;
+    tn_dtype dtype; /* for autocast */
     tn_tensor *(*loss)(tn_module *model, tn_tensor *x, tn_tensor *y);
-    void (*batch)(int64_t step, tn_tensor **x, tn_tensor **y);
+    void (*batch)(int64_t step, tn_tensor **x, tn_tensor **y); /* on the CPU */
 } bench_task;
+
+/* Trains on the batches and prints everything: times, rates, losses, memory. */
 void bench_run(const bench_task *task, const bench_flags *flags);
+/* Two steps, the first of which makes the optimizer's state. False when memory runs out. */
+bool bench_fits(const bench_task *task, const bench_flags *flags);
 
 #endif

@@ -1,10 +1,16 @@
 /*
- * bench_gpt - a training step of a GPT-2 like model: forward, backward, AdamW, 2,048 tokens.
+ * bench_gpt - a training step of a GPT-2 like model: forward, backward, AdamW.
  *
- *   small    4 layers, d 128, 4 heads, T  64, batch 32
- *   medium   6 layers, d 384, 6 heads, T 256, batch  8
- * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table,
- * 96 tokens.
+ *   tiny      2 layers, d  32,  2 heads, T   16, batch  2,     96 tokens: to see that it runs
+ *   small     4 layers, d 128,  4 heads, T   64, batch 32,     96 tokens
+ *   medium    6 layers, d 384,  6 heads, T  256, batch  8,     96 tokens
+ *   gpt2     12 layers, d 768, 12 heads, T 1024, batch  8, 50,257 tokens: GPT-2 124M (Radford et al., 2019)
+ * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table. The table of
+ * gpt2 has 50,304 rows, a multiple of 64, on both sides.
+ *
+ * FLOPs of forward and backward, a token: 6 N + 12 L d T, N being all parameters (Chowdhery et al., PaLM,
+ * 2022, appendix B). Attention counts in full, though half of it is masked.
+ *
  * Twin: torch_gpt.py
  */
 #include "bench.h"
@@ -12,11 +18,18 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { VOCAB = 96 };
-static struct {
+typedef struct sizes {
     const char *name;
-    int64_t layers, d, heads, context, batch;
-} size;
+    int64_t layers, d, heads, context, batch, tokens, rows; /* rows of the table: at least the tokens */
+} sizes;
+
+static const sizes configs[] = {
+    { "tiny", 2, 32, 2, 16, 2, 96, 96 },
+    { "small", 4, 128, 4, 64, 32, 96, 96 },
+    { "medium", 6, 384, 6, 256, 8, 96, 96 },
+    { "gpt2", 12, 768, 12, 1024, 8, 50257, 50304 },
+};
+static sizes size;
 
 typedef struct block {
     tn_module base;
@@ -74,7 +87,7 @@ static tn_module *gpt_new(void)
 {
     gpt *m = tn_module_new(&gpt_type);
     if (!m) return NULL;
-    tn_register_parameter(&m->base, "wte", &m->wte, tn_empty(TN_SHAPE(VOCAB, size.d)));
+    tn_register_parameter(&m->base, "wte", &m->wte, tn_empty(TN_SHAPE(size.rows, size.d)));
     tn_register_parameter(&m->base, "wpe", &m->wpe, tn_empty(TN_SHAPE(size.context, size.d)));
     tn_register_module(&m->base, "h", &m->h, tn_sequential_of(NULL, 0));
     for (int64_t i = 0; i < size.layers; i++) tn_module_append(m->h, block_new());
@@ -96,36 +109,58 @@ static tn_tensor *loss(tn_module *model, tn_tensor *x, tn_tensor *y)
 
 static void batch(int64_t step, tn_tensor **x, tn_tensor **y)
 {
-    static int64_t ids[8 * 257 + 32 * 65];
-    bench_tokens(step, size.batch, size.context, VOCAB, ids);
-    tn_tensor *all = tn_from_data(ids, TN_SHAPE(size.batch, size.context + 1), TN_I64);
+    tn_tensor *all = tn_empty_as(TN_SHAPE(size.batch, size.context + 1), TN_I64, tn_cpu());
+    int64_t *ids = tn_data_mut(all);
+    TN_CHECK_PTR(ids);
+    bench_tokens(step, size.batch, size.context, size.tokens, ids);
     *x = tn_contiguous(tn_narrow(all, 1, 0, size.context));
     *y = tn_contiguous(tn_narrow(all, 1, 1, size.context));
+}
+
+/* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 when not even the first does. */
+static int64_t largest_batch(const bench_task *task, const bench_flags *f, int64_t most)
+{
+    int64_t fits = 0;
+    for (; size.batch <= most; size.batch *= 2) {
+        if (!bench_fits(task, f)) break;
+        fits = size.batch;
+    }
+    return fits;
 }
 
 int main(int argc, char **argv)
 {
     bench_flags f = bench_parse(argc, argv, (bench_flags){ .config = "small", .steps = 20,
                                                            .warmup = 5 });
-    char name[64];
-    if (!strcmp(f.config, "small")) {
-        size.layers = 4, size.d = 128, size.heads = 4, size.context = 64, size.batch = 32;
-    } else if (!strcmp(f.config, "medium")) {
-        size.layers = 6, size.d = 384, size.heads = 6, size.context = 256, size.batch = 8;
-    } else {
-        fprintf(stderr, "bench_gpt: --config %s: wanted small or medium\n", f.config);
+    char workload[64];
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        if (!strcmp(f.config, configs[i].name)) size = configs[i];
+    }
+    if (!size.name) {
+        fprintf(stderr, "bench_gpt: --config %s: wanted tiny, small, medium or gpt2\n", f.config);
         return 2;
     }
-    snprintf(name, sizeof name, "tenon_gpt_%s", f.config);
+    if (f.batch) size.batch = f.batch;
+    snprintf(workload, sizeof workload, "gpt_%s", size.name);
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();
     tn_module *model = gpt_new();
     TN_CHECK_PTR(model);
+    TN_CHECK(tn_module_to(model, f.where));
     tn_optim *opt = tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 3e-4, .beta2 = 0.95,
                                                                        .weight_decay = 0.1 });
     TN_CHECK_PTR(opt);
-    bench_run(&(bench_task){ .name = name, .unit = "tokens", .per_step = size.batch * size.context,
-                             .model = model, .optimizer = opt, .loss = loss, .batch = batch }, &f);
+    double n = (double)tn_count_parameters(model, false);
+    bench_task task = { .name = bench_name(&f, workload), .unit = "tokens",
+                        .per_step = size.batch * size.context,
+                        .flop = 6 * n + 12 * (double)(size.layers * size.d * size.context),
+                        .model = model, .optimizer = opt, .dtype = f.dtype, .loss = loss,
+                        .batch = batch };
+    if (f.find_batch > 0) {
+        bench_one(task.name, "batch", (double)largest_batch(&task, &f, f.find_batch));
+    } else {
+        bench_run(&task, &f);
+    }
     tn_optim_free(opt);
     tn_module_drop(model);
     tn_scope_end(program);

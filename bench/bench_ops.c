@@ -1,9 +1,18 @@
 /*
- * bench_ops - single ops: the cost of a tiny one, and the usual ones at sizes of the models here.
+ * bench_ops - single ops: the cost of a tiny one, and the usual ones at sizes of models.
  *
  * tiny_*   8 floats, a chain of 1,000 ops: nanoseconds each; what remains when arithmetic is free
+ * peak_*   on a GPU: the rates of a large copy (bytes read and written) and of a large product
  * others   microseconds a call: forward alone, recording nothing; and forward with backward from a
- *          seed of ones to every float input
+ *          seed of ones to every float input. GB and GFLOP: what forward must at least move (every input
+ *          read once, the result written once) and compute; over the peaks, the time it cannot do without
+ *
+ *   --config cpu     sizes of the small models (what a CPU takes by default)
+ *   --config gpu     sizes of GPT-2 124M, above a GPU's cache; by default on one
+ *   --config tiny    the same, far smaller: to see that they run
+ * With bf16 the ops that mixed precision gives to the tensor cores run, on bf16 inputs; others stay f32 there.
+ * On a GPU each sample is --block calls, the clock is read when the last is done.
+ *
  * Twin: torch_ops.py
  */
 #include "bench.h"
@@ -12,6 +21,8 @@
 
 enum { CHAIN = 1000, TINY = 8, MOST = 400 };
 static int64_t samples = 15;
+static bench_flags flags;
+static bool tiny_sizes;
 
 /* ---- tiny ops ------------------------------------------------------------------------------ */
 
@@ -27,10 +38,13 @@ static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool re
         tn_tensor *y = a;
         double t0 = bench_now();
         for (int k = 0; k < CHAIN; k++) y = f(y, b);
+        bench_wait();
         double t1 = bench_now();
         tn_tensor *s = recording ? tn_sum(y, NULL, 0, false) : TN_NONE;
+        bench_wait();
         double t2 = bench_now();
         if (recording) TN_CHECK(tn_backward(s));
+        bench_wait();
         double t3 = bench_now();
         tn_set_grad(was);
         tn_scope_end(scope);
@@ -38,11 +52,11 @@ static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool re
         forward[i] = 1e9 * (t1 - t0) / CHAIN;
         backward[i] = 1e9 * (t3 - t2) / CHAIN;
     }
-    snprintf(text, sizeof text, "tenon_tiny_%s%s", name, recording ? "_recording" : "");
-    bench_line(text, "ns", forward, samples);
+    snprintf(text, sizeof text, "tiny_%s%s", name, recording ? "_recording" : "");
+    bench_line(bench_name(&flags, text), "ns", forward, samples);
     if (!recording) return;
-    snprintf(text, sizeof text, "tenon_tiny_%s_backward", name);
-    bench_line(text, "ns", backward, samples);
+    snprintf(text, sizeof text, "tiny_%s_backward", name);
+    bench_line(bench_name(&flags, text), "ns", backward, samples);
 }
 
 static void tiny_in_place(tn_tensor *a, tn_tensor *b)
@@ -51,17 +65,23 @@ static void tiny_in_place(tn_tensor *a, tn_tensor *b)
     for (int64_t i = -2; i < samples; i++) {
         double t0 = bench_now();
         for (int k = 0; k < CHAIN; k++) TN_CHECK(tn_add_(a, b));
+        bench_wait();
         if (i >= 0) v[i] = 1e9 * (bench_now() - t0) / CHAIN;
     }
-    bench_line("tenon_tiny_add_in_place", "ns", v, samples);
+    bench_line(bench_name(&flags, "tiny_add_in_place"), "ns", v, samples);
+}
+
+static tn_tensor *there(tn_tensor *x)
+{
+    return tn_to(x, flags.where);
 }
 
 static void tiny_all(void)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *a = tn_ones(TN_SHAPE(TINY)), *b = tn_full(TN_SHAPE(TINY), 1e-6);
-    tn_tensor *g = tn_ones(TN_SHAPE(TINY)), *c = tn_ones(TN_SHAPE(TINY));
-    tn_tensor *x = tn_ones(TN_SHAPE(1, TINY)), *m = tn_eye(TINY), *gm = tn_eye(TINY);
+    tn_tensor *a = there(tn_ones(TN_SHAPE(TINY))), *b = there(tn_full(TN_SHAPE(TINY), 1e-6));
+    tn_tensor *g = there(tn_ones(TN_SHAPE(TINY))), *c = there(tn_ones(TN_SHAPE(TINY)));
+    tn_tensor *x = there(tn_ones(TN_SHAPE(1, TINY))), *m = there(tn_eye(TINY)), *gm = there(tn_eye(TINY));
     TN_CHECK(tn_set_requires_grad(g, true));
     TN_CHECK(tn_set_requires_grad(gm, true));
     tiny("add", tn_add, a, b, false);
@@ -118,11 +138,24 @@ typedef struct row {
     int64_t classes; /* the last input holds class ids below this */
 } row;
 
+/* 2 floating operations for every multiplication with an addition; 0: not an op of products. */
+static double flop_of(const row *r)
+{
+    const int64_t *a = r->in[0].size, *b = r->in[1].size;
+    int last = r->in[0].rank - 1;
+    double rows = 1, n = r->f == matmul ? (double)b[last] : (double)b[0];
+    for (int i = 0; i < last; i++) rows *= (double)a[i];
+    if (r->f == matmul || r->f == linear) return 2 * rows * (double)a[last] * n;
+    if (r->f == attention) return 4 * rows * (double)a[2] * (double)a[3] / 2; /* half is masked */
+    if (r->f == conv2d) return 2 * (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]);
+    return 0;
+}
+
 #define S(...)                                                                                     \
     { .rank = (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), .size = { __VA_ARGS__ } }
 #define THREE(...) { S(__VA_ARGS__), S(__VA_ARGS__), S(__VA_ARGS__) }
 
-static const row rows[] = {
+static const row cpu_rows[] = {
     { "add_1M", add, { S(1024, 1024), S(1024, 1024) }, 0 },
     { "add_row_2048x512", add, { S(2048, 512), S(512) }, 0 },
     { "mul_1M", mul, { S(1024, 1024), S(1024, 1024) }, 0 },
@@ -151,79 +184,193 @@ static const row rows[] = {
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
 };
 
-static void time_row(const row *r)
+/* What a GPU is for: 32 sequences of 1,024, the layers of GPT-2 124M. */
+static const row gpu_rows[] = {
+    { "add", add, { S(32768, 3072), S(32768, 3072) }, 0 },
+    { "add_row", add, { S(32768, 3072), S(3072) }, 0 },
+    { "relu", relu, { S(32768, 3072) }, 0 },
+    { "gelu_tanh", gelu_tanh, { S(32768, 3072) }, 0 },
+    { "sum", sum, { S(32768, 3072) }, 0 },
+    { "sum_axis0", sum_rows, { S(32768, 3072) }, 0 },
+    { "transpose_copy", transposed, { S(8192, 8192) }, 0 },
+    { "softmax", softmax, { S(32768, 1024) }, 0 },
+    { "layer_norm", layer_norm, { S(32768, 768), S(768), S(768) }, 0 },
+    { "cross_entropy", cross_entropy, { S(8192, 50304), S(8192) }, 50304 },
+    { "embedding", embedding, { S(50304, 768), S(32768) }, 50304 },
+    { "linear_768_2304", linear, { S(32768, 768), S(2304, 768), S(2304) }, 0 },
+    { "linear_768_3072", linear, { S(32768, 768), S(3072, 768), S(3072) }, 0 },
+    { "linear_3072_768", linear, { S(32768, 3072), S(768, 3072), S(768) }, 0 },
+    { "matmul_4096", matmul, { S(4096, 4096), S(4096, 4096) }, 0 },
+    { "attention", attention, THREE(32, 12, 1024, 64), 0 },
+    { "conv_3x3", conv2d, { S(256, 64, 28, 28), S(128, 64, 3, 3), S(128) }, 0 },
+    { "batch_norm", batch_norm, { S(256, 128, 28, 28), S(128), S(128) }, 0 },
+    { "max_pool", max_pool, { S(256, 128, 28, 28) }, 0 },
+};
+
+/* Equal sizes stay equal, so that the shapes still fit. */
+static int64_t at_size(int64_t n)
+{
+    if (!tiny_sizes || n < 64) return n;
+    return n < 4096 ? n / 16 : n / 256;
+}
+
+/* Ops that mixed precision runs in bf16, and those that take what they are given. */
+static bool runs_low(const row *r)
+{
+    return flop_of(r) > 0 || r->f == add || r->f == relu || r->f == gelu_tanh || r->f == transposed;
+}
+
+static double bytes_of(const tn_tensor *t)
+{
+    return (double)tn_numel(t) * (double)tn_dtype_size(tn_dtype_of(t));
+}
+
+static void print_least(const char *name, const row *r, tn_tensor **in, int n)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = r->f(in);
+    double bytes = bytes_of(y);
+    for (int i = 0; i < n; i++) bytes += bytes_of(in[i]);
+    /* of a table only the rows that are asked for */
+    if (r->f == embedding) bytes = 2 * bytes_of(y) + bytes_of(in[1]);
+    bench_one(name, "GB", 1e-9 * bytes);
+    if (flop_of(r) > 0) bench_one(name, "GFLOP", 1e-9 * flop_of(r));
+    tn_scope_end(scope);
+}
+
+/* flags.block calls; backward too when seed is given. Microseconds a call. */
+static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
+{
+    bench_wait();
+    double t0 = bench_now();
+    for (int64_t i = 0; i < flags.block; i++) {
+        tn_scope scope = tn_scope_begin();
+        if (seed) TN_CHECK(tn_backward_from(r->f(in), seed, 0));
+        else TN_NO_GRAD TN_CHECK_PTR(r->f(in));
+        for (int k = 0; k < n && seed; k++) {
+            if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad_of(in[k], TN_NONE));
+        }
+        tn_scope_end(scope);
+    }
+    bench_wait();
+    return 1e6 * (bench_now() - t0) / (double)flags.block;
+}
+
+static void time_row(row r)
 {
     double forward[MOST], both[MOST];
     char text[96];
     tn_scope outer = tn_scope_begin();
     tn_tensor *in[3] = { TN_NONE, TN_NONE, TN_NONE };
     int n = 0;
-    for (; n < 3 && r->in[n].rank > 0; n++) in[n] = tn_randn(r->in[n]);
-    if (r->classes) in[n - 1] = tn_randint(0, r->classes, r->in[n - 1]);
-    tn_tensor *seed = tn_ones_like(r->f(in));
-    TN_CHECK_PTR(seed);
-    for (int i = 0; i < n - (r->classes > 0); i++) TN_CHECK(tn_set_requires_grad(in[i], true));
-
-    for (int64_t i = -3; i < samples; i++) {
-        tn_scope scope = tn_scope_begin();
-        double t0 = bench_now();
-        bool was = tn_set_grad(false);
-        TN_CHECK_PTR(r->f(in));
-        tn_set_grad(was);
-        double t1 = bench_now();
-        TN_CHECK(tn_backward_from(r->f(in), seed, 0));
-        double t2 = bench_now();
-        for (int k = 0; k < n; k++) {
-            if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad_of(in[k], TN_NONE));
-        }
-        tn_scope_end(scope);
-        if (i < 0) continue;
-        forward[i] = 1e6 * (t1 - t0);
-        both[i] = 1e6 * (t2 - t1);
+    for (int i = 0; i < 3; i++) {
+        for (int d = 0; d < r.in[i].rank; d++) r.in[i].size[d] = at_size(r.in[i].size[d]);
     }
-    snprintf(text, sizeof text, "tenon_%s", r->name);
+    r.classes = at_size(r.classes);
+    for (; n < 3 && r.in[n].rank > 0; n++) {
+        in[n] = there(tn_to_dtype(tn_randn(r.in[n]), flags.dtype));
+    }
+    if (r.classes) in[n - 1] = there(tn_randint(0, r.classes, r.in[n - 1]));
+    tn_tensor *seed = tn_ones_like(r.f(in));
+    TN_CHECK_PTR(seed);
+    for (int i = 0; i < n; i++) {
+        bool ids = r.classes && i == n - 1;
+        if (!ids) TN_CHECK(tn_set_requires_grad(in[i], true));
+    }
+    for (int64_t i = -3; i < samples; i++) {
+        double alone = time_calls(&r, in, n, NULL), whole = time_calls(&r, in, n, seed);
+        if (i < 0) continue;
+        forward[i] = alone;
+        both[i] = whole;
+    }
+    snprintf(text, sizeof text, "%s", bench_name(&flags, r.name));
     bench_line(text, "us_forward", forward, samples);
     bench_line(text, "us_forward_backward", both, samples);
+    if (flags.where.type == TN_CUDA || tiny_sizes) print_least(text, &r, in, n);
     tn_scope_end(outer);
 }
 
-/* One fused step over 16 tensors, 0.82 million numbers: about the size of the small GPT. */
-static void time_adamw(void)
+/* The two ceilings: bytes read and written by a copy, the rate of a product. */
+static void time_peaks(void)
+{
+    const int64_t side = at_size(8192);
+    double v[MOST];
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = there(tn_to_dtype(tn_randn(TN_SHAPE(side, side)), flags.dtype));
+    tn_tensor *y = tn_empty_like(x);
+    for (int64_t i = -3; i < samples; i++) {
+        bench_wait();
+        double t0 = bench_now();
+        for (int64_t k = 0; k < flags.block; k++) TN_CHECK(tn_copy_(y, x));
+        bench_wait();
+        double seconds = (bench_now() - t0) / (double)flags.block;
+        if (i >= 0) v[i] = 1e-9 * 2 * bytes_of(x) / seconds;
+    }
+    bench_line(bench_name(&flags, "peak_copy"), "GB/s", v, samples);
+    const row product = { "", matmul, { tn_shape_get(x), tn_shape_get(x) }, 0 };
+    tn_tensor *in[3] = { x, y, TN_NONE };
+    for (int64_t i = -3; i < samples; i++) {
+        double us = time_calls(&product, in, 2, NULL);
+        if (i >= 0) v[i] = 1e-6 * flop_of(&product) / us;
+    }
+    bench_line(bench_name(&flags, "peak_product"), "TFLOP/s", v, samples);
+    tn_scope_end(scope);
+}
+
+/* One fused step over 16 tensors, of `each` numbers or of as many rows of 200: 16 of 512 are about the
+ * small GPT. */
+static void time_adamw(const char *name, int64_t each)
 {
     double v[MOST];
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_list_new();
     for (int i = 0; i < 16; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "p%d", i);
-        tn_tensor *p = tn_randn(i % 2 ? TN_SHAPE(512) : TN_SHAPE(512, 200));
+        char text[16];
+        snprintf(text, sizeof text, "p%d", i);
+        tn_tensor *p = there(tn_randn(i % 2 ? TN_SHAPE(each) : TN_SHAPE(each, 200)));
         TN_CHECK(tn_set_requires_grad(p, true));
-        TN_CHECK(tn_list_add(list, name, p));
+        TN_CHECK(tn_list_add(list, text, p));
         TN_CHECK(tn_set_grad_of(p, tn_ones_like(p)));
     }
     tn_optim *opt = tn_adamw(list, (tn_adamw_options){ .weight_decay = 0.01 });
     TN_CHECK_PTR(opt);
     for (int64_t i = -3; i < samples; i++) {
+        bench_wait();
         double t0 = bench_now();
-        TN_CHECK(tn_optim_step(opt));
-        if (i >= 0) v[i] = 1e6 * (bench_now() - t0);
+        for (int64_t k = 0; k < flags.block; k++) TN_CHECK(tn_optim_step(opt));
+        bench_wait();
+        if (i >= 0) v[i] = 1e6 * (bench_now() - t0) / (double)flags.block;
     }
-    bench_line("tenon_adamw_820k", "us_step", v, samples);
+    bench_line(bench_name(&flags, name), "us_step", v, samples);
     tn_optim_free(opt);
     tn_scope_end(scope);
 }
 
 int main(int argc, char **argv)
 {
-    bench_flags f = bench_parse(argc, argv, (bench_flags){ .steps = 15 });
-    samples = f.steps > 0 && f.steps < MOST ? f.steps : 15;
+    flags = bench_parse(argc, argv, (bench_flags){ .steps = 15 });
+    bool gpu = flags.where.type == TN_CUDA, low = flags.dtype != TN_F32;
+    if (!flags.config) flags.config = gpu ? "gpu" : "cpu";
+    tiny_sizes = !strcmp(flags.config, "tiny");
+    bool large = tiny_sizes || !strcmp(flags.config, "gpu");
+    if (!large && strcmp(flags.config, "cpu")) {
+        fprintf(stderr, "bench_ops: --config %s: wanted cpu, gpu or tiny\n", flags.config);
+        return 2;
+    }
+    samples = flags.steps > 0 && flags.steps < MOST ? flags.steps : 15;
     bench_banner("bench_ops");
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();
-    tiny_all();
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) time_row(&rows[i]);
-    time_adamw();
-    bench_one("tenon_ops", "peak_rss_MiB", bench_peak_rss());
+    if (!low) tiny_all();
+    if (large) time_peaks();
+    const row *rows = large ? gpu_rows : cpu_rows;
+    size_t n = large ? sizeof gpu_rows / sizeof *rows : sizeof cpu_rows / sizeof *rows;
+    for (size_t i = 0; i < n; i++) {
+        if (!low || runs_low(&rows[i])) time_row(rows[i]);
+    }
+    if (!low && large) time_adamw("adamw_124M", at_size(77000));
+    if (!low && !large) time_adamw("adamw_820k", 512);
+    if (!gpu) bench_one(bench_name(&flags, "ops"), "peak_rss_MiB", bench_peak_rss());
     tn_scope_end(program);
     return 0;
 }

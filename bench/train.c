@@ -1,0 +1,170 @@
+/*
+ * train.c - timed training steps; see bench.h.
+ *
+ * On a CPU every step is timed, with its parts. A GPU works behind the host, and a program that waited for
+ * it after each step would time the waiting: so the steps of a block follow each other as they do in
+ * training, and the clock is read when the last of them is done. The parts come from further steps that do
+ * wait. The batches of a block are made before its clock starts; taking them to the device is in the time.
+ */
+#include "bench.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Milliseconds, one entry a block or a step. */
+typedef struct series {
+    int64_t n;
+    double *v;
+} series;
+
+typedef struct session {
+    const bench_task *task;
+    const bench_flags *flags;
+    series step, forward, backward, optimizer;
+    bool parts;             /* wait after each part */
+    tn_tensor *losses;      /* of the first step, the tenth, the last: [3] on the device */
+    int64_t taken;          /* steps */
+} session;
+
+static void add(series *s, double value)
+{
+    double *v = realloc(s->v, (size_t)(s->n + 1) * sizeof *v);
+    if (!v) exit(1);
+    s->v = v;
+    s->v[s->n++] = value;
+}
+
+static double stamp(const session *s)
+{
+    if (s->parts) bench_wait();
+    return bench_now();
+}
+
+/* One training step on x and y; the loss stays on the device. NULL when something failed. */
+static tn_tensor *step(session *s, tn_tensor *const *in)
+{
+    const bench_task *k = s->task;
+    tn_tensor *x = tn_to(in[0], s->flags->where), *y = tn_to(in[1], s->flags->where), *loss = NULL;
+    double t0 = stamp(s);
+    TN_AUTOCAST(k->dtype) loss = k->loss(k->model, x, y);
+    double t1 = stamp(s);
+    if (tn_backward(loss) != TN_OK) return NULL;
+    double t2 = stamp(s);
+    if (tn_optim_step(k->optimizer) != TN_OK || tn_optim_zero_grad(k->optimizer) != TN_OK) return NULL;
+    double t3 = stamp(s);
+    if (s->parts) {
+        add(&s->forward, 1e3 * (t1 - t0));
+        add(&s->backward, 1e3 * (t2 - t1));
+        add(&s->optimizer, 1e3 * (t3 - t2));
+    }
+    return loss;
+}
+
+static void keep_loss(session *s, int which, tn_tensor *loss)
+{
+    TN_NO_GRAD TN_CHECK(tn_copy_(tn_select(s->losses, 0, which), loss));
+}
+
+/* n steps, at most BENCH_BLOCK; their mean time goes into s->step when timed. */
+static void block(session *s, int64_t n, bool timed)
+{
+    tn_tensor *in[BENCH_BLOCK][2];
+    tn_scope scope = tn_scope_begin();
+    for (int64_t i = 0; i < n; i++) s->task->batch(s->taken + i, &in[i][0], &in[i][1]);
+    bench_wait();
+    double t0 = bench_now();
+    for (int64_t i = 0; i < n; i++) {
+        tn_scope inner = tn_scope_begin();
+        tn_tensor *loss = step(s, in[i]);
+        TN_CHECK_PTR(loss);
+        if (s->taken == 0) keep_loss(s, 0, loss);
+        if (s->taken == 9) keep_loss(s, 1, loss);
+        if (i == n - 1) keep_loss(s, 2, loss);
+        tn_scope_end(inner);
+        s->taken++;
+    }
+    bench_wait();
+    if (timed) add(&s->step, 1e3 * (bench_now() - t0) / (double)n);
+    tn_scope_end(scope);
+}
+
+static void steps(session *s, int64_t n, int64_t at_once, bool timed)
+{
+    for (int64_t left = n; left > 0; left -= at_once) {
+        block(s, left < at_once ? left : at_once, timed);
+    }
+}
+
+static void print_losses(const bench_task *k, const double *loss, int64_t taken)
+{
+    bench_one(k->name, "loss_1", loss[0]);
+    if (taken >= 10) bench_one(k->name, "loss_10", loss[1]);
+    bench_one(k->name, "loss_last", loss[2]);
+}
+
+static void print_times(session *s)
+{
+    const bench_task *k = s->task;
+    series *all[] = { &s->step, &s->forward, &s->backward, &s->optimizer };
+    const char *metric[] = { "ms/step", "ms_forward", "ms_backward", "ms_optimizer" };
+    char text[64];
+    for (int i = 0; i < 4; i++) bench_line(k->name, metric[i], all[i]->v, all[i]->n);
+    for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] = 1e3 * (double)k->per_step / s->step.v[i];
+    snprintf(text, sizeof text, "%s/s", k->unit);
+    bench_line(k->name, text, s->step.v, s->step.n);
+    for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] *= 1e-12 * k->flop;
+    if (k->flop > 0) bench_line(k->name, "TFLOP/s", s->step.v, s->step.n);
+    for (int i = 0; i < 4; i++) free(all[i]->v);
+}
+
+static void print_memory(const bench_task *k, const bench_flags *f, int64_t allocations)
+{
+    tn_cuda_memory_stats gpu = tn_cuda_memory();
+    if (f->where.type == TN_CUDA) {
+        bench_one(k->name, "peak_gpu_MiB", (double)gpu.peak_in_use / 1048576);
+        bench_one(k->name, "reserved_gpu_MiB", (double)gpu.reserved / 1048576);
+    } else {
+        bench_one(k->name, "system_allocations", (double)allocations);
+        bench_one(k->name, "peak_rss_MiB", bench_peak_rss());
+    }
+}
+
+void bench_run(const bench_task *k, const bench_flags *f)
+{
+    session s = { .task = k, .flags = f };
+    tn_scope scope = tn_scope_begin();
+    s.losses = tn_full_as(TN_SHAPE(3), 0, TN_F32, f->where);
+    bench_banner(k->name);
+    if (f->weights) TN_CHECK(tn_save(k->model, f->weights));
+    steps(&s, f->warmup, f->block, false);
+    int64_t allocations = tn_memory().system_allocations;
+    s.parts = f->block == 1;
+    steps(&s, f->steps, f->block, true);
+    allocations = tn_memory().system_allocations - allocations;
+    double loss[3];
+    int64_t taken = s.taken;
+    TN_CHECK(tn_copy_out(s.losses, loss, sizeof loss, TN_F64));
+    s.parts = true;
+    if (f->block > 1) steps(&s, f->block, 1, false);
+    print_times(&s);
+    print_losses(k, loss, taken);
+    bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
+    print_memory(k, f, allocations);
+    tn_scope_end(scope);
+}
+
+bool bench_fits(const bench_task *k, const bench_flags *f)
+{
+    session s = { .task = k, .flags = f };
+    bool fits = true;
+    for (int i = 0; i < 2 && fits; i++) {
+        tn_tensor *in[2];
+        tn_scope scope = tn_scope_begin();
+        k->batch(i, &in[0], &in[1]);
+        fits = step(&s, in) != NULL;
+        tn_scope_end(scope);
+    }
+    if (!fits && tn_error_status() != TN_E_NOMEM) TN_CHECK(tn_error_status());
+    tn_cuda_memory_trim();
+    return fits;
+}
