@@ -40,9 +40,9 @@ static tn_device device_of(const char *name)
 
 static tn_dtype precision_of(const char *name, tn_device where)
 {
-    bool tf32 = !strcmp(name, "tf32");
-    if (!strcmp(name, "bf16")) return TN_BF16;
-    if (!tf32 && strcmp(name, "f32")) refuse("precision", name, "f32, tf32 or bf16");
+    bool tf32 = name && !strcmp(name, "tf32");
+    if (name && !strcmp(name, "bf16")) return TN_BF16;
+    if (name && !tf32 && strcmp(name, "f32")) refuse("precision", name, "f32, tf32 or bf16");
     if (tf32 && where.type != TN_CUDA) refuse("precision", name, "--device cuda with it");
     if (where.type == TN_CUDA) TN_CHECK(tn_allow_tf32(tf32));
     return TN_F32;
@@ -66,7 +66,6 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     for (int i = 0; i < FLAGS; i++) {
         table[i] = (struct option){ flag[i].name, required_argument, NULL, i + 1 };
     }
-    if (!f.precision) f.precision = "f32";
     if (!f.device) f.device = "cpu";
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
         if (c == '?') {
@@ -96,8 +95,11 @@ void bench_wait(void)
 const char *bench_name(const bench_flags *f, const char *workload)
 {
     static char name[96];
-    bool plain = f->where.type == TN_CPU && !strcmp(f->precision, "f32");
-    snprintf(name, sizeof name, "tenon_%s%s%s", workload, plain ? "" : "_", plain ? "" : f->precision);
+    int n = snprintf(name, sizeof name, "tenon_%s", workload);
+    if (f->batch && !f->find_batch) {
+        n += snprintf(name + n, sizeof name - (size_t)n, "_b%" PRId64, f->batch);
+    }
+    if (f->precision) snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
     return name;
 }
 

@@ -13,7 +13,7 @@
 typedef struct bench_flags {
     const char *config;    /* which of a program's workloads */
     const char *weights;   /* the initial weights are written here, for the twin */
-    const char *precision; /* f32, tf32, bf16 */
+    const char *precision; /* f32, tf32, bf16; NULL: f32 */
     const char *device;    /* cpu, cuda */
     int64_t batch;         /* 0: the config's own */
     int64_t steps, warmup, threads;
@@ -29,7 +29,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
 /* Waits for the device that was chosen. */
 void bench_wait(void);
-/* "tenon_WORKLOAD", and "_PRECISION" where that is not plain f32 on a CPU. */
+/* "tenon_WORKLOAD", "_bBATCH" and "_PRECISION" where the flags are given. Static memory. */
 const char *bench_name(const bench_flags *f, const char *workload);
 
 double bench_now(void); /* seconds, monotonic */

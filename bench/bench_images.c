@@ -58,10 +58,10 @@ static void make_images(bool flat)
 
 int main(int argc, char **argv)
 {
-    bench_flags f = bench_parse(argc, argv, (bench_flags){ .config = "cnn", .batch = 128,
-                                                           .steps = 40, .warmup = 5 });
+    bench_flags f = bench_parse(argc, argv, (bench_flags){ .config = "cnn", .steps = 40,
+                                                           .warmup = 5 });
     bool mlp = !strcmp(f.config, "mlp");
-    batch_size = f.batch;
+    batch_size = f.batch ? f.batch : 128;
     if ((!mlp && strcmp(f.config, "cnn")) || f.find_batch) {
         fprintf(stderr, "bench_images: --config %s: wanted cnn or mlp, without --find-batch\n", f.config);
         return 2;

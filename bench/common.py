@@ -10,13 +10,30 @@ import time
 
 
 def parse(steps, warmup, config=None):
+    """The flags of bench_parse() in bench.c, and how PyTorch runs."""
     ap = argparse.ArgumentParser()
     ap.add_argument("--config", default=config)
     ap.add_argument("--weights", help="initial weights, as the tenon program wrote them")
+    ap.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    ap.add_argument("--precision", choices=["f32", "tf32", "bf16"], help="f32 by default")
+    ap.add_argument("--batch", type=int, default=0)
     ap.add_argument("--steps", type=int, default=steps)
     ap.add_argument("--warmup", type=int, default=warmup)
     ap.add_argument("--threads", type=int, default=0)
-    return ap.parse_args()
+    ap.add_argument("--block", type=int, default=0)
+    ap.add_argument("--find-batch", type=int, default=0)
+    ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
+    args = ap.parse_args()
+    args.block = args.block or (10 if args.device == "cuda" else 1)
+    return args
+
+
+def name_of(args, workload):
+    """SIDE_WORKLOAD, as bench_name() in bench.c; the side says how PyTorch runs."""
+    side = {None: "torch", "default": "compile", "reduce-overhead": "cudagraph",
+            "max-autotune": "autotune"}[args.compile]
+    batch = f"_b{args.batch}" if args.batch and not args.find_batch else ""
+    return f"{side}_{workload}{batch}" + (f"_{args.precision}" if args.precision else "")
 
 
 def blas():
@@ -30,18 +47,44 @@ def blas():
     return real
 
 
-def setup(name, args):
+def setup(args, workload):
+    """torch, told what the flags say; args.name and args.wait for later."""
     import torch
+    args.name = name_of(args, workload)
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    torch.ones(64, 64) @ torch.ones(64, 64)
-    libraries = blas()
-    if not any("openblas" in f for f in libraries):
-        print(f"# {name}: no OpenBLAS is mapped: {libraries}", file=sys.stderr)
-    print(f"# {name}: torch {torch.__version__}, {torch.get_num_threads()} threads, "
-          f"BLAS {', '.join(libraries)}", file=sys.stderr, flush=True)
+    if args.device == "cuda":
+        if not torch.cuda.is_available():
+            sys.exit("--device cuda: torch finds no GPU")
+        torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
+        torch.backends.cudnn.benchmark = True
+        print(f"# {args.name}: torch {torch.__version__}, CUDA {torch.version.cuda}, "
+              f"{torch.cuda.get_device_name()}", file=sys.stderr, flush=True)
+    else:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        libraries = blas()
+        if not any("openblas" in f for f in libraries):
+            print(f"# {args.name}: no OpenBLAS is mapped: {libraries}", file=sys.stderr)
+        print(f"# {args.name}: torch {torch.__version__}, {torch.get_num_threads()} threads, "
+              f"BLAS {', '.join(libraries)}", file=sys.stderr, flush=True)
+    args.wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     return torch
+
+
+def place(net, args):
+    """The network on its device, after its weights are loaded. Convolutions in bf16 are at their best
+    with channels last."""
+    import torch
+    if args.device == "cuda" and args.precision == "bf16":
+        return net.to("cuda", memory_format=torch.channels_last)
+    return net.to(args.device)
+
+
+def fused(args):
+    """For optimizers: one kernel a step."""
+    return {"fused": True} if args.device == "cuda" else {}
 
 
 def line(name, metric, values):
@@ -111,29 +154,97 @@ def load(torch, net, path, rename=()):
 
 # ---- timed steps -------------------------------------------------------------------------------
 
-def run(name, unit, per_step, net, optimizer, loss_of, batch, args):
-    parts, losses = [], []
-    for i in range(args.warmup + args.steps):
-        x, y = batch(i)
-        t0 = time.perf_counter()
-        loss = loss_of(x, y)
-        t1 = time.perf_counter()
+class Session:
+    """Training steps; what train.c says about blocks and parts holds here too."""
+
+    def __init__(self, args, net, optimizer, loss_of, batch):
+        import torch
+        self.args, self.optimizer, self.batch, self.torch = args, optimizer, batch, torch
+        self.autocast = lambda: torch.autocast(args.device, torch.bfloat16,
+                                               enabled=args.precision == "bf16")
+        self.loss_of = loss_of if args.compile is None else torch.compile(loss_of, mode=args.compile)
+        self.taken, self.losses, self.steps, self.parts = 0, {}, [], []
+
+    def host_batch(self):
+        x, y = self.batch(self.taken)
+        return (x.pin_memory(), y.pin_memory()) if self.args.device == "cuda" else (x, y)
+
+    def step(self, x, y, parts):
+        stamp = lambda: (self.args.wait() if parts else None, time.perf_counter())[1]
+        x = x.to(self.args.device, non_blocking=True)
+        y = y.to(self.args.device, non_blocking=True)
+        t0 = stamp()
+        with self.autocast():
+            loss = self.loss_of(x, y)
+        t1 = stamp()
         loss.backward()
-        t2 = time.perf_counter()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        t3 = time.perf_counter()
-        if i >= args.warmup:
-            parts.append((t1 - t0, t2 - t1, t3 - t2, t3 - t0))
-    line(name, "ms/step", [1e3 * p[3] for p in parts])
-    line(name, "ms_forward", [1e3 * p[0] for p in parts])
-    line(name, "ms_backward", [1e3 * p[1] for p in parts])
-    line(name, "ms_optimizer", [1e3 * p[2] for p in parts])
-    line(name, f"{unit}/s", [per_step / p[3] for p in parts])
-    line(name, "loss_1", losses[:1])
-    if len(losses) >= 10:
+        t2 = stamp()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if parts:
+            self.parts.append((t1 - t0, t2 - t1, stamp() - t2))
+        return loss.detach()
+
+    def block(self, n, parts=False, timed=True):
+        first, batches = self.taken, []
+        for i in range(n):
+            batches.append(self.host_batch())
+            self.taken += 1
+        self.args.wait()
+        t0 = time.perf_counter()
+        for i, (x, y) in enumerate(batches):
+            loss = self.step(x, y, parts)
+            if first + i in (0, 9):
+                self.losses[first + i] = loss.clone()
+            if i == n - 1:
+                self.losses[-1] = loss.clone()
+        self.args.wait()
+        if timed:
+            self.steps.append((time.perf_counter() - t0) / n)
+
+    def run(self, count, at_once, **how):
+        for left in range(count, 0, -at_once):
+            self.block(min(left, at_once), **how)
+
+
+def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
+    """flop: of forward and backward, a unit."""
+    torch, name = sys.modules["torch"], args.name
+    s = Session(args, net, optimizer, loss_of, batch)
+    s.run(args.warmup, args.block, timed=False)
+    s.parts.clear()
+    s.run(args.steps, args.block, parts=args.block == 1)
+    losses, taken = {k: v.item() for k, v in s.losses.items()}, s.taken
+    if args.block > 1:
+        s.run(args.block, 1, parts=True, timed=False)
+    line(name, "ms/step", [1e3 * t for t in s.steps])
+    for k, part in enumerate(("forward", "backward", "optimizer")):
+        line(name, f"ms_{part}", [1e3 * p[k] for p in s.parts])
+    line(name, f"{unit}/s", [per_step / t for t in s.steps])
+    if flop:
+        line(name, "TFLOP/s", [1e-12 * flop * per_step / t for t in s.steps])
+    line(name, "loss_1", [losses[0]])
+    if taken >= 10:
         line(name, "loss_10", [losses[9]])
-    line(name, "loss_last", losses[-1:])
+    line(name, "loss_last", [losses[-1]])
     line(name, "parameters", [sum(p.numel() for p in net.parameters())])
-    line(name, "peak_rss_MiB", [peak_rss()])
+    if args.device == "cuda":
+        line(name, "peak_gpu_MiB", [torch.cuda.max_memory_allocated() / 2**20])
+        line(name, "reserved_gpu_MiB", [torch.cuda.max_memory_reserved() / 2**20])
+    else:
+        line(name, "peak_rss_MiB", [peak_rss()])
+
+
+def fits(args, net, optimizer, loss_of, batch):
+    """Two steps. False when memory runs out."""
+    torch = sys.modules["torch"]
+    try:
+        Session(args, net, optimizer, loss_of, batch).run(2, 2, timed=False)
+        args.wait()
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        if args.device == "cuda":
+            torch.cuda.empty_cache()

@@ -36,12 +36,12 @@ for round in $(seq "$rounds"); do
         case $set in
         gpt_small) pair bench_gpt torch_gpt.py --config small ;;
         gpt_medium) pair bench_gpt torch_gpt.py --config medium --steps 6 --warmup 2 ;;
-        cnn) pair bench_cnn torch_cnn.py ;;
-        mlp) pair bench_mlp torch_mlp.py ;;
+        cnn) pair bench_images torch_images.py --config cnn ;;
+        mlp) pair bench_images torch_images.py --config mlp --steps 300 --warmup 20 ;;
         ops) pair bench_ops torch_ops.py ;;
         *) echo "run.sh: unknown set $set" >&2 && exit 2 ;;
         esac
     done
 done >>"$out"
-sed -n 's/^# [a-z_]*: /# peer: /p' "$log" | sort -u >>"$out"
+sed -n 's/^# [a-z0-9_]*: /# peer: /p' "$log" | sort -u >>"$out"
 "$python" "$here/summarise.py" "$out"

@@ -4,15 +4,24 @@ import math
 
 import common
 
-SIZES = {"small": (4, 128, 4, 64, 32), "medium": (6, 384, 6, 256, 8)}
-V = 96
+# layers, d, heads, T, batch, tokens, rows of the table
+SIZES = {"tiny": (2, 32, 2, 16, 2, 96, 96), "small": (4, 128, 4, 64, 32, 96, 96),
+         "medium": (6, 384, 6, 256, 8, 96, 96), "gpt2": (12, 768, 12, 1024, 8, 50257, 50304)}
 
 args = common.parse(steps=20, warmup=5, config="small")
-L, D, H, T, B = SIZES[args.config]
-name = f"torch_gpt_{args.config}"
-torch = common.setup(name, args)
+L, D, H, T, B, TOKENS, V = SIZES[args.config]
+B = args.batch or B
+torch = common.setup(args, f"gpt_{args.config}")
 import torch.nn as nn
 import torch.nn.functional as F
+
+
+def attention(q, k, v, mask):
+    """PyTorch's fused kernels where it has them; flash attention needs bf16."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(D // H))
+    return F.softmax(a.masked_fill(mask, float("-inf")), dim=-1) @ v
 
 
 class Block(nn.Module):
@@ -26,9 +35,7 @@ class Block(nn.Module):
         b, t, d = x.shape
         q, k, v = self.qkv(self.ln1(x)).split(D, dim=2)
         q, k, v = (z.view(b, t, H, D // H).transpose(1, 2) for z in (q, k, v))
-        a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(D // H))
-        a = F.softmax(a.masked_fill(mask, float("-inf")), dim=-1)
-        x = x + self.proj((a @ v).transpose(1, 2).reshape(b, t, d))
+        x = x + self.proj(attention(q, k, v, mask).transpose(1, 2).reshape(b, t, d))
         return x + self.fc2(F.gelu(self.fc1(self.ln2(x)), approximate="tanh"))
 
 
@@ -54,8 +61,12 @@ class GPT(nn.Module):
 
 
 def batch(i):
-    ids = common.tokens(torch, i, B, T, V)
+    ids = common.tokens(torch, i, B, T, TOKENS)
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def loss_of(x, y):
+    return F.cross_entropy(net(x).view(-1, V), y.view(-1))
 
 
 net = GPT()
@@ -63,6 +74,14 @@ if args.weights:
     common.load(torch, net, args.weights, (("attn.in_proj_weight", "qkv.weight"),
                                            ("attn.in_proj_bias", "qkv.bias"),
                                            ("attn.out_proj", "proj")))
-opt = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
-common.run(name, "tokens", B * T, net, opt,
-           lambda x, y: F.cross_entropy(net(x).view(-1, V), y.view(-1)), batch, args)
+net = net.to(args.device)
+opt = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
+                        **common.fused(args))
+if args.find_batch:
+    found = 0
+    while B <= args.find_batch and common.fits(args, net, opt, loss_of, batch):
+        found, B = B, 2 * B
+    common.line(args.name, "batch", [found])
+else:
+    parameters = sum(p.numel() for p in net.parameters())
+    common.run(args, "tokens", B * T, net, opt, loss_of, batch, flop=6 * parameters + 12 * L * D * T)

@@ -2,11 +2,12 @@
 """The workloads of bench_images.c in PyTorch."""
 import common
 
-args = common.parse(steps=40, warmup=5, config="cnn", batch=128)
+args = common.parse(steps=40, warmup=5, config="cnn")
 torch = common.setup(args, args.config)
 import torch.nn as nn
 import torch.nn.functional as F
 
+BATCH = args.batch or 128
 X, Y = common.images(torch)
 if args.config == "mlp":
     net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
@@ -27,8 +28,8 @@ else:
 
 
 def batch(i):
-    k = i % (len(X) // args.batch) * args.batch
-    return X[k:k + args.batch], Y[k:k + args.batch]
+    k = i % (len(X) // BATCH) * BATCH
+    return X[k:k + BATCH], Y[k:k + BATCH]
 
 
-common.run(args, "images", args.batch, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch)
+common.run(args, "images", BATCH, net, opt, lambda x, y: F.cross_entropy(net(x), y), batch)

@@ -8,10 +8,32 @@ import common
 CHAIN, TINY = 1000, 8
 
 args = common.parse(steps=15, warmup=3)
-torch = common.setup("torch_ops", args)
+torch = common.setup(args, "ops")
 import torch.nn.functional as F
 
-now = time.perf_counter
+GPU, LOW = args.device == "cuda", args.precision == "bf16"
+CONFIG = args.config or ("gpu" if GPU else "cpu")
+LARGE = CONFIG != "cpu"
+
+
+def now():
+    args.wait()
+    return time.perf_counter()
+
+
+def there(x):
+    return x.to(args.device)
+
+
+def print_line(name, metric, values):
+    common.line(common.name_of(args, name), metric, values)
+
+
+def size(n):
+    """at_size() of bench_ops.c"""
+    if CONFIG != "tiny" or n < 64:
+        return n
+    return n // 16 if n < 4096 else n // 256
 
 
 def tiny(name, f, a, b, recording):
@@ -31,9 +53,9 @@ def tiny(name, f, a, b, recording):
         if i >= 0:
             forward.append(1e9 * (t1 - t0) / CHAIN)
             backward.append(1e9 * (t3 - t2) / CHAIN)
-    common.line(f"torch_tiny_{name}{'_recording' if recording else ''}", "ns", forward)
+    print_line(f"tiny_{name}{'_recording' if recording else ''}", "ns", forward)
     if recording:
-        common.line(f"torch_tiny_{name}_backward", "ns", backward)
+        print_line(f"tiny_{name}_backward", "ns", backward)
 
 
 def tiny_in_place(a, b):
@@ -44,22 +66,27 @@ def tiny_in_place(a, b):
             a.add_(b)
         if i >= 0:
             v.append(1e9 * (now() - t0) / CHAIN)
-    common.line("torch_tiny_add_in_place", "ns", v)
+    print_line("tiny_add_in_place", "ns", v)
 
 
-ones = lambda: torch.ones(TINY)
-b, x = torch.full((TINY,), 1e-6), torch.ones(1, TINY)
-tiny("add", torch.add, ones(), b, False)
-tiny_in_place(ones(), b)
-tiny("matmul", torch.matmul, x, torch.eye(TINY), False)
-tiny("add", torch.add, ones().requires_grad_(), b, True)
-tiny("mul", torch.mul, ones().requires_grad_(), b, True)
-tiny("matmul", torch.matmul, x, torch.eye(TINY).requires_grad_(), True)
+def tiny_all():
+    ones = lambda: there(torch.ones(TINY))
+    eye = lambda: there(torch.eye(TINY))
+    b, x = there(torch.full((TINY,), 1e-6)), there(torch.ones(1, TINY))
+    tiny("add", torch.add, ones(), b, False)
+    tiny_in_place(ones(), b)
+    tiny("matmul", torch.matmul, x, eye(), False)
+    tiny("add", torch.add, ones().requires_grad_(), b, True)
+    tiny("mul", torch.mul, ones().requires_grad_(), b, True)
+    tiny("matmul", torch.matmul, x, eye().requires_grad_(), True)
+
 
 mask = {t: torch.triu(torch.ones(t, t, dtype=torch.bool), 1) for t in (64, 256)}
 
 
 def attention(q, k, v):
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
     return F.softmax(a.masked_fill(mask[q.shape[-2]], float("-inf")), dim=-1) @ v
 
@@ -76,8 +103,12 @@ def batch_norm(x, w, c):
     return F.batch_norm(x, None, None, w, c, True)
 
 
+def cross_entropy(x, y):
+    return F.cross_entropy(x, y)
+
+
 gelu_tanh = lambda x: F.gelu(x, approximate="tanh")
-rows = [
+cpu_rows = [
     ("add_1M", torch.add, [(1024, 1024), (1024, 1024)], 0),
     ("add_row_2048x512", torch.add, [(2048, 512), (512,)], 0),
     ("mul_1M", torch.mul, [(1024, 1024), (1024, 1024)], 0),
@@ -91,7 +122,7 @@ rows = [
     ("softmax_2048x512", lambda x: F.softmax(x, -1), [(2048, 512)], 0),
     ("layer_norm_2048x128", norm, [(2048, 128), (128,), (128,)], 0),
     ("layer_norm_2048x384", norm, [(2048, 384), (384,), (384,)], 0),
-    ("cross_entropy_2048x96", F.cross_entropy, [(2048, 96), (2048,)], 96),
+    ("cross_entropy_2048x96", cross_entropy, [(2048, 96), (2048,)], 96),
     ("embedding_96x128_2048", lambda w, i: F.embedding(i, w), [(96, 128), (2048,)], 96),
     ("matmul_512", torch.matmul, [(512, 512), (512, 512)], 0),
     ("matmul_batch_128x64x32", torch.matmul, [(128, 64, 32), (128, 32, 64)], 0),
@@ -105,39 +136,109 @@ rows = [
     ("batch_norm_128x32x28", batch_norm, [(128, 32, 28, 28), (32,), (32,)], 0),
     ("max_pool_128x32x28", lambda x: F.max_pool2d(x, 2), [(128, 32, 28, 28)], 0),
 ]
-for name, f, shapes, classes in rows:
-    ins = [torch.randn(s) for s in shapes]
+sum_axis0 = lambda x: x.sum(0)
+transposed = lambda x: x.t().contiguous()
+gpu_rows = [
+    ("add", torch.add, [(32768, 3072), (32768, 3072)], 0),
+    ("add_row", torch.add, [(32768, 3072), (3072,)], 0),
+    ("relu", torch.relu, [(32768, 3072)], 0),
+    ("gelu_tanh", gelu_tanh, [(32768, 3072)], 0),
+    ("sum", torch.sum, [(32768, 3072)], 0),
+    ("sum_axis0", sum_axis0, [(32768, 3072)], 0),
+    ("transpose_copy", transposed, [(8192, 8192)], 0),
+    ("softmax", lambda x: F.softmax(x, -1), [(32768, 1024)], 0),
+    ("layer_norm", norm, [(32768, 768), (768,), (768,)], 0),
+    ("cross_entropy", cross_entropy, [(8192, 50304), (8192,)], 50304),
+    ("embedding", lambda w, i: F.embedding(i, w), [(50304, 768), (32768,)], 50304),
+    ("linear_768_2304", F.linear, [(32768, 768), (2304, 768), (2304,)], 0),
+    ("linear_768_3072", F.linear, [(32768, 768), (3072, 768), (3072,)], 0),
+    ("linear_3072_768", F.linear, [(32768, 3072), (768, 3072), (768,)], 0),
+    ("matmul_4096", torch.matmul, [(4096, 4096), (4096, 4096)], 0),
+    ("attention", attention, [(32, 12, 1024, 64)] * 3, 0),
+    ("conv_3x3", conv, [(256, 64, 28, 28), (128, 64, 3, 3), (128,)], 0),
+    ("batch_norm", batch_norm, [(256, 128, 28, 28), (128,), (128,)], 0),
+    ("max_pool", lambda x: F.max_pool2d(x, 2), [(256, 128, 28, 28)], 0),
+]
+# what mixed precision runs in bf16, and what takes what it is given
+low = (torch.matmul, F.linear, attention, conv, torch.add, torch.relu, gelu_tanh, transposed)
+
+
+def time_calls(f, ins, seed=None):
+    t0 = now()
+    for _ in range(args.block):
+        if seed is None:
+            with torch.no_grad():
+                f(*ins)
+        else:
+            f(*ins).backward(seed)
+            for t in ins:
+                t.grad = None
+    return 1e6 * (now() - t0) / args.block
+
+
+def time_row(name, f, shapes, classes):
+    shapes = [tuple(size(n) for n in shape) for shape in shapes]
+    dtype = torch.bfloat16 if LOW else torch.float32
+    ins = [there(torch.randn(s).to(dtype)) for s in shapes]
     if classes:
-        ins[-1] = torch.randint(0, classes, shapes[-1])
+        ins[-1] = there(torch.randint(0, size(classes), shapes[-1]))
+    if LOW and f is conv:
+        ins[:2] = [x.to(memory_format=torch.channels_last) for x in ins[:2]]
     seed = torch.ones_like(f(*ins))
     for t in ins[:len(ins) - bool(classes)]:
         t.requires_grad_()
     forward, both = [], []
     for i in range(-3, args.steps):
-        t0 = now()
-        with torch.no_grad():
-            f(*ins)
-        t1 = now()
-        f(*ins).backward(seed)
-        t2 = now()
-        for t in ins:
-            t.grad = None
+        times = time_calls(f, ins), time_calls(f, ins, seed)
         if i >= 0:
-            forward.append(1e6 * (t1 - t0))
-            both.append(1e6 * (t2 - t1))
-    common.line(f"torch_{name}", "us_forward", forward)
-    common.line(f"torch_{name}", "us_forward_backward", both)
+            forward.append(times[0])
+            both.append(times[1])
+    print_line(name, "us_forward", forward)
+    print_line(name, "us_forward_backward", both)
 
-params = [torch.randn(512) if i % 2 else torch.randn(512, 200) for i in range(16)]
-for p in params:
-    p.requires_grad_()
-    p.grad = torch.ones_like(p)
-opt = torch.optim.AdamW(params, weight_decay=0.01)
-v = []
-for i in range(-3, args.steps):
-    t0 = now()
-    opt.step()
-    if i >= 0:
-        v.append(1e6 * (now() - t0))
-common.line("torch_adamw_820k", "us_step", v)
-common.line("torch_ops", "peak_rss_MiB", [common.peak_rss()])
+
+def time_peaks():
+    side = size(8192)
+    x = there(torch.randn(side, side).to(torch.bfloat16 if LOW else torch.float32))
+    y, copies, products = torch.empty_like(x), [], []
+    for i in range(-3, args.steps):
+        t0 = now()
+        for _ in range(args.block):
+            y.copy_(x)
+        if i >= 0:
+            copies.append(1e-9 * args.block * 2 * x.numel() * x.element_size() / (now() - t0))
+    for i in range(-3, args.steps):
+        us = time_calls(torch.matmul, (x, y))
+        if i >= 0:
+            products.append(1e-6 * 2 * side ** 3 / us)
+    print_line("peak_copy", "GB/s", copies)
+    print_line("peak_product", "TFLOP/s", products)
+
+
+def time_adamw(name, each):
+    params = [there(torch.randn(each) if i % 2 else torch.randn(each, 200)) for i in range(16)]
+    for p in params:
+        p.requires_grad_()
+        p.grad = torch.ones_like(p)
+    opt = torch.optim.AdamW(params, weight_decay=0.01, **common.fused(args))
+    v = []
+    for i in range(-3, args.steps):
+        t0 = now()
+        for _ in range(args.block):
+            opt.step()
+        if i >= 0:
+            v.append(1e6 * (now() - t0) / args.block)
+    print_line(name, "us_step", v)
+
+
+if not LOW:
+    tiny_all()
+if LARGE:
+    time_peaks()
+for row in gpu_rows if LARGE else cpu_rows:
+    if not LOW or row[1] in low:
+        time_row(*row)
+if not LOW:
+    time_adamw("adamw_124M" if LARGE else "adamw_820k", size(77000) if LARGE else 512)
+if not GPU:
+    print_line("ops", "peak_rss_MiB", [common.peak_rss()])
