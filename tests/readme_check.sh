@@ -17,6 +17,14 @@ block() {
         inside && n == wanted' "$root/README.md"
 }
 
+# The fenced block of C with a line that holds TEXT.
+block_with() {
+    awk -v text="$1" '
+        $0 == "```c" { inside = 1; kept = ""; found = 0; next }
+        $0 == "```" && inside { if (found) { printf "%s", kept; exit } inside = 0; next }
+        inside { kept = kept $0 "\n"; if (index($0, text)) found = 1 }' "$root/README.md"
+}
+
 cd "$work"
 ln -s "$build" build
 block c 1 >mine.c
@@ -43,10 +51,36 @@ awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first /
 cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o \
     $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags tenon)
 
-# So does the captured step; this test's own program runs it, on the CPU.
+# The loop of "On an NVIDIA GPU" runs wherever the program does.
 {
     echo '#include <tenon/tenon.h>'
-    block c 5
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = tn_randn(TN_SHAPE(6, 4)), *y = tn_randint(0, 3, TN_SHAPE(6));
+    tn_module *model = tn_linear_new(4, 3, (tn_linear_options){ 0 });
+    TN_CHECK_PTR(model);
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.5 });
+END
+    block_with tn_cuda_available
+    cat <<'END'
+    tn_optim_free(opt), tn_module_drop(model);
+    tn_scope_end(scope);
+    return 0;
+}
+END
+} >gpu.c
+cc -std=c11 -Wall -Wextra -Werror gpu.c -o gpu \
+    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags --libs tenon) -Wl,-rpath,$PWD/build/src
+./gpu >log
+cat log
+awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 10 && last < first) }' log
+
+# The captured step, here on the CPU.
+{
+    echo '#include <tenon/tenon.h>'
+    block_with tn_capture_run
     cat <<'END'
 int main(void)
 {
