@@ -19,7 +19,7 @@ extern "C" Suite *test_suite(void);
 static std::string fault;
 
 namespace cuda_host {
-void set_fault(const char *text)
+void set_fault(const char *text, bool)
 {
     fault = text;
 }
