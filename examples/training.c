@@ -104,11 +104,30 @@ tn_grad_scaler *ex_scaler(tn_dtype precision)
     return scaler;
 }
 
-void ex_learn(tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler, double clip)
+tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_grad_scaler *scaler)
+{
+    if (!s->capture) return NULL;
+    if (scaler) ex_refuse("--capture: --precision f16 looks at the gradients: wanted f32, tf32 or bf16");
+    tn_capture *capture = tn_capture_new(step, user, s->where);
+    ex_check_ptr(capture);
+    return capture;
+}
+
+tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in)
+{
+    tn_tensor *y = capture ? tn_capture_run(capture, n, in) : step(user, n, in);
+    ex_check_ptr(y);
+    return y;
+}
+
+void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
+              double clip)
 {
     ex_check(tn_optim_zero_grad(optimizer));
     ex_check(tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss));
-    if (clip > 0) {
+    if (clip > 0 && s->capture) {
+        ex_check_ptr(tn_clip_grad_norm_tensor(tn_optim_parameters(optimizer), clip, 2));
+    } else if (clip > 0) {
         if (scaler) ex_check(tn_scaler_unscale(scaler, optimizer));
         /* The scaler skips a step whose gradients are not finite; without it that is an error. */
         double norm = tn_clip_grad_norm(tn_optim_parameters(optimizer), clip, 2, !scaler);

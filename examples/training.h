@@ -11,7 +11,7 @@
 typedef struct ex_settings {
     const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
     int64_t seed, threads, checkpoint_every, keep, stop_after;
-    bool print_hash, quiet;
+    bool capture, print_hash, quiet;
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones */
     bool in_folder;
     tn_device where;          /* what --device says */
@@ -40,6 +40,7 @@ typedef struct ex_settings {
                  "stops early, with a checkpoint; 0: no"),                                         \
     EX_TEXT_ROW("log", (s).log, "FILE", "every step as CSV"),                                      \
     EX_TEXT_ROW("plot", (s).plot, "FILE", "the curves as SVG"),                                    \
+    EX_FLAG_ROW("capture", (s).capture, "the step recorded once as a CUDA graph, and run again"),   \
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
 
@@ -53,8 +54,15 @@ tn_dtype ex_precision(const ex_settings *s);
 /* What f16 needs beside it (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
 tn_grad_scaler *ex_scaler(tn_dtype precision);
 /* What follows a loss: gradients, scaled to a joint norm of at most clip (0: any), and the optimizer's
- * step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the gradients. */
-void ex_learn(tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler, double clip);
+ * step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the gradients. With
+ * --capture nothing waits: then gradients that are not finite are seen in the loss, not before. */
+void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
+              double clip);
+/* With --capture, the capture of that step, which --precision f16 does not go together with; else NULL.
+ * Owner: the caller, tn_capture_free. */
+tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_grad_scaler *scaler);
+/* The step, through the capture unless that is NULL. In the current scope. */
+tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in);
 /* Version, threads, device, and the settings that make the run. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 

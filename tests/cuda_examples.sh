@@ -62,6 +62,16 @@ check 'transformer, tf32' t --quiet --device cuda --precision tf32 --steps 5 --l
 sample=("$transformer" --load cuda.safetensors --generate 30 --quiet --prompt And)
 check 'transformer, the same sample' same "$("${sample[@]}")" "$("${sample[@]}" --device cuda)"
 whole=$(t --device cuda --quiet --print-hash)
+captured=$(t --device cuda --quiet --print-hash --clip 0)
+check 'transformer, captured' same "$captured" "$(t --device cuda --quiet --print-hash --clip 0 --capture)"
+check 'transformer, captured with clipping' t --device cuda --capture --quiet --log captured.csv
+check 'transformer, its losses' near 2e-4 cuda.csv captured.csv 70
+check 'transformer, captured and resumed' same "$captured" "$(
+    t --device cuda --quiet --clip 0 --capture --stop-after 20 --checkpoint some
+    "$transformer" --resume some --device cuda --quiet --print-hash --capture)"
+check 'transformer, captured in f16' ends 2 'looks at the gradients' t --device cuda --capture --quiet --precision f16
+check 'transformer, captured on the CPU' same "$(t --quiet --print-hash --clip 0)" \
+    "$(t --quiet --print-hash --clip 0 --capture)"
 check 'transformer, stop' t --device cuda --quiet --stop-after 33 --checkpoint part
 check 'transformer, resumed' same "$whole" \
     "$("$transformer" --resume part --device cuda --quiet --print-hash)"
@@ -72,6 +82,10 @@ b() { "$batchnorm" --data images --batch 8 --steps 5 "$@"; }
 check 'batchnorm, cpu' b --log cpu.csv
 check 'batchnorm, cuda' says 'test accuracy [0-9.]+ %' b --device cuda --log cuda.csv --save net.safetensors
 check 'batchnorm, the losses' near 2e-4 cpu.csv cuda.csv 5
+check 'batchnorm, captured' same "$(b --device cuda --quiet --print-hash --steps 9)" \
+    "$(b --device cuda --quiet --print-hash --steps 9 --capture)"
+check 'batchnorm, captured and watched' same "$(b --device cuda --print-hash --steps 9 | grep '^hash')" \
+    "$(b --device cuda --print-hash --steps 9 --capture | grep '^hash')"
 check 'batchnorm, weights go to the CPU' says '^test loss [0-9.]+, test accuracy' b --load net.safetensors
 
 # ---- the small ones ---------------------------------------------------------------------------------

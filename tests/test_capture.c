@@ -59,7 +59,9 @@ START_TEST(runs_are_calls)
         job j = job_new();
         tn_capture *c = tn_capture_new(step, &j, tn_cpu());
         assert_made(c);
+        int64_t alive = 0;
         for (int i = 0; i < 20; i++) {
+            if (i == 1) alive = tn_live_tensors();
             tn_scope scope = tn_scope_begin();
             tn_tensor *in[2];
             batch(i, in);
@@ -71,6 +73,7 @@ START_TEST(runs_are_calls)
             tn_scope_end(scope);
         }
         ck_assert_int_eq(j.calls, 20);
+        ck_assert(!with || tn_live_tensors() == alive);
         if (!with) bits = state_hash(j.model);
         ck_assert(state_hash(j.model) == bits);
         tn_capture_free(c);

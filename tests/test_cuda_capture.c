@@ -2,6 +2,13 @@
  * test_cuda_capture.c - captured steps over the CUDA device: 50 runs with schedules and dropout equal 50
  * eager steps bit for bit; what a capture refuses, and that it then has changed nothing; every call of the
  * runtime failing; memory.
+ *
+ * Seen to fail: in optim.cu a block that runs do not rewrite; in dropout.cu the generator's place left out; in
+ * capture_step.c rates or step numbers of the recording; in capture.c versions, gradients, step counts or the
+ * generator left as the recording made them, steps not counted back after a failed launch, a dropped tensor
+ * read on; in indexing.cu the op's name of a recorded launch among those that are forgotten; in capture.cu an
+ * arena kept after its last block, a block of before freed in the recording, another thread let through; in
+ * arena.h a used block given out again; in recorder.c a moved parameter not noticed.
  */
 #include <pthread.h>
 
@@ -19,6 +26,7 @@ struct job {
     tn_optim *opt, *second; /* second: of the first layer alone, or NULL */
     tn_scheduler *schedule;
     double clip; /* 0: none */
+    tn_dtype precision;
     bool zero_last, twice;
     int calls;
     tn_status (*bad)(job *j, tn_tensor *loss); /* called after backward; NULL: nothing is */
@@ -27,15 +35,21 @@ struct job {
     tn_capture *capture;
 };
 
+static tn_tensor *loss_of(job *j, tn_tensor *const *in)
+{
+    tn_tensor *y = tn_forward(j->model, in[0]);
+    if (j->kind == MLP) return tn_mean(tn_square(tn_sub(y, in[1])), NULL, 0, false);
+    if (j->kind == CNN) return tn_cross_entropy(y, in[1]);
+    return tn_cross_entropy(tn_flatten(y, 0, 1), tn_flatten(in[1], 0, 1));
+}
+
 static tn_tensor *step(void *user, int n, tn_tensor *const *in)
 {
     job *j = user;
     ck_assert_int_eq(n, 2);
     j->calls++;
-    tn_tensor *y = tn_forward(j->model, in[0]);
-    tn_tensor *loss = j->kind == MLP ? tn_mean(tn_square(tn_sub(y, in[1])), NULL, 0, false)
-                                     : tn_cross_entropy(j->kind == CNN ? y : tn_flatten(y, 0, 1),
-                                                        j->kind == CNN ? in[1] : tn_flatten(in[1], 0, 1));
+    tn_tensor *loss = NULL;
+    TN_AUTOCAST(j->precision) loss = loss_of(j, in);
     tn_status status = loss ? TN_OK : tn_error_status();
     if (status == TN_OK && !j->zero_last) status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK && j->second && !j->zero_last) status = tn_optim_zero_grad(j->second);
@@ -341,6 +355,19 @@ static tn_status larger_later(job *j, tn_tensor *loss)
         if (!tn_exp(tn_full_as(TN_SHAPE(1 << 19), i, TN_F32, tn_cuda(0)))) return tn_error_status();
     return TN_OK;
 }
+
+static job in_bf16(kind kind, int optimizer)
+{
+    job j = job_new(kind, optimizer);
+    j.precision = TN_BF16;
+    return j;
+}
+
+START_TEST(mixed_precision)
+{
+    assert_same(in_bf16, (kind)_i, 0, _i == CNN ? 4 : 12);
+}
+END_TEST
 
 static job growing(kind kind, int optimizer)
 {
@@ -802,8 +829,14 @@ START_TEST(bad_index)
     assert_ok(tn_copy_out(in[0], id, sizeof id, TN_I64));
     id[7] = MODEL_VOCAB + 2;
     in[0] = tn_from_data(id, TN_SHAPE(3, MODEL_CONTEXT), TN_I64);
-    for (int i = 0; i < 5000; i++) /* the names of eager launches are forgotten after some thousand */
-        if (i % 500 == 0) assert_made(tn_index_select(tn_detach(tn_get_parameter(j.model, "embed.weight")), 0, tn_to(tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), tn_cuda(0))));
+    /* more eager launches than have their names kept */
+    tn_tensor *table = tn_to(tn_zeros(TN_SHAPE(3, 1)), tn_cuda(0));
+    tn_tensor *one = tn_to(tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), tn_cuda(0));
+    for (int i = 0; i < 4200; i++) {
+        tn_scope scope = tn_scope_begin();
+        assert_made(tn_index_select(table, 0, one));
+        tn_scope_end(scope);
+    }
     tn_tensor *loss = tn_capture_run(j.capture, 2, in);
     assert_made(loss);
     ck_assert(isnan(tn_item(loss)));
@@ -964,6 +997,29 @@ START_TEST(every_call_may_fail)
 }
 END_TEST
 
+START_TEST(freeing_may_fail)
+{
+    if (!shim()) return;
+    for (long long k = 1;; k++) {
+        job j = job_new(MLP, 0);
+        for (int i = 0; i < 3; i++) job_step(&j, i, true);
+        uint64_t bits = bits_of(&j);
+        long long calls = host.calls();
+        host.fail_call(k);
+        tn_capture_free(j.capture);
+        j.capture = NULL;
+        bool reached = host.calls() - calls >= k;
+        host.fail_call(0);
+        tn_error_clear();
+        ck_assert(bits_of(&j) == bits);
+        ck_assert_int_eq(host.graphs(), 0);
+        for (int i = 3; i < 6; i++) job_step(&j, i, true);
+        job_free(&j);
+        if (!reached) break;
+    }
+}
+END_TEST
+
 /* Last: the process is lost for the device. */
 START_TEST(a_lost_device)
 {
@@ -991,6 +1047,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, cnn, 2, 4);
     tcase_add_loop_test(t, variants, 0, 5);
     tcase_add_loop_test(t, clipping, 0, 6);
+    tcase_add_loop_test(t, mixed_precision, 0, 3);
     tcase_add_test(t, strided_parameter);
     tcase_add_test(t, more_memory);
     t = test_case(suite, "between the runs");
@@ -1009,6 +1066,7 @@ Suite *test_suite(void)
     tcase_add_test(t, another_thread);
     t = test_case(suite, "failures");
     tcase_add_loop_test(t, every_call_may_fail, 0, 2);
+    tcase_add_test(t, freeing_may_fail);
     tcase_add_test(t, a_lost_device);
     return suite;
 }

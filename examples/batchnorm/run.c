@@ -84,6 +84,7 @@ void run_free(run *r)
     tn_loader_free(r->loader);
     if (r->schedule) tn_scheduler_free(r->schedule);
     tn_scaler_free(r->scaling.scaler);
+    tn_capture_free(r->capture);
     tn_optim_free(r->optimizer);
     tn_module_drop(r->model);
 }
@@ -111,7 +112,7 @@ static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
     tn_tensor *x = tn_to(in[0], r->device), *y = tn_to(in[1], r->device), *loss = NULL;
     TN_AUTOCAST(r->precision) loss = tn_cross_entropy(tn_forward(r->model, x), y);
     if (r->watched) print_statistics(r, "after forward");
-    ex_learn(loss, r->optimizer, r->scaling.scaler, 0);
+    ex_learn(&r->set->shared, loss, r->optimizer, r->scaling.scaler, 0);
     if (r->watched) print_statistics(r, "after the optimizer");
     (void)n;
     return loss;
@@ -119,8 +120,8 @@ static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 
 tn_tensor *run_step(run *r, tn_tensor *const *batch)
 {
-    tn_tensor *loss = learn(r, 2, batch);
-    ex_check_ptr(loss);
+    if (!r->capture) r->capture = ex_capture(&r->set->shared, learn, r, r->scaling.scaler);
+    tn_tensor *loss = ex_run(r->watched ? NULL : r->capture, learn, r, 2, batch);
     ex_check(tn_scheduler_step(r->schedule));
     r->step++;
     return loss;

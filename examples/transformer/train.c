@@ -33,6 +33,7 @@ void run_free(run *r)
     ex_curve_free(&r->valid_curve);
     if (r->schedule) tn_scheduler_free(r->schedule);
     tn_scaler_free(r->scaling.scaler);
+    tn_capture_free(r->capture);
     tn_optim_free(r->optimizer);
     tn_module_drop(r->model);
     if (r->text) tn_text_free(r->text);
@@ -56,7 +57,7 @@ static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 {
     run *r = context;
     tn_tensor *loss = loss_of(r, in[0], in[1]);
-    ex_learn(loss, r->optimizer, r->scaling.scaler, r->set->clip);
+    ex_learn(&r->set->shared, loss, r->optimizer, r->scaling.scaler, r->set->clip);
     (void)n;
     return loss;
 }
@@ -66,8 +67,8 @@ tn_tensor *run_step(run *r)
     tn_tensor *in[2] = { NULL, NULL };
     ex_check(tn_text_batch(r->text, false, tn_default_generator(), r->set->batch, r->set->context,
                            &in[0], &in[1]));
-    tn_tensor *loss = learn(r, 2, in);
-    ex_check_ptr(loss);
+    if (!r->capture) r->capture = ex_capture(&r->set->shared, learn, r, r->scaling.scaler);
+    tn_tensor *loss = ex_run(r->capture, learn, r, 2, in);
     ex_check(tn_scheduler_step(r->schedule));
     r->step++;
     return loss;

@@ -24,6 +24,7 @@ typedef struct run {
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
+    tn_capture *capture; /* of --capture, else NULL */
     tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
     int64_t step; /* steps taken */
     bool has_text_hash;

@@ -28,7 +28,8 @@
  * these two runs only. What tenon would do there only once is refused when the step is recorded, with what
  * to do instead: values read (tn_item, tn_clip_grad_norm: see tn_clip_grad_norm_tensor), data from the
  * host, random numbers from the host or cuRAND, rates set, tn_scaler_*, tn_ema_update, batch norm with cumulative
- * or skip_nonfinite, tensors on the CPU. Then nothing has changed but what your code did. The mode of modules (tn_train,
+ * or skip_nonfinite, tensors on the CPU; and tn_nll_loss (want tn_cross_entropy), tn_one_hot, tn_flip, tn_tril
+ * and tn_triu, which look at values or make a constant on the host. Then nothing has changed but what your code did. The mode of modules (tn_train,
  * tn_eval) is that of the recording.
  */
 #ifndef TENON_CAPTURE_H

@@ -88,6 +88,11 @@ static tn_status take_beside(size_t size, void **memory)
     return status != TN_OK ? status : destroyed;
 }
 
+tn_status tni_cuda_keep(size_t nbytes, void **block)
+{
+    return here ? take_beside(nbytes, block) : tni_cuda_borrow(nbytes, block);
+}
+
 /* More than was measured is needed: a chunk that holds this block, and a quarter of what there was. */
 static tn_status grow(arena *a, size_t nbytes)
 {

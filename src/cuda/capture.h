@@ -23,6 +23,9 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block);
 /* Whether a block that comes back was a graph's, or waits until the recording has ended. */
 bool tni_cuda_graph_give(void *block);
 
+/* Memory that a library or a file keeps for good: never a graph's, also when this thread is recording. */
+tn_status tni_cuda_keep(size_t nbytes, void **block);
+
 /* Dropout of a recorded step: the counter it is given stands for its distance from `offset`. */
 typedef struct tni_cuda_draw {
     uint64_t seed, offset;

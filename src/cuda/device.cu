@@ -194,7 +194,7 @@ static tn_status set_workspace(cublasHandle_t handle)
     int major;
     TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0)));
     size_t nbytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
-    if (!workspace) TN_TRY(tni_cuda_borrow(nbytes, &workspace));
+    if (!workspace) TN_TRY(tni_cuda_keep(nbytes, &workspace));
     return TN_BLAS(cublasSetWorkspace(handle, workspace, nbytes));
 }
 

@@ -11,6 +11,7 @@
 #include <cublasLt.h>
 #include <mutex>
 
+#include "cuda/capture.h"
 #include "cuda/gemm.h"
 
 enum { SETS = 64, WAYS = 4, WORKSPACE = 32 << 20 };
@@ -168,7 +169,7 @@ static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, p
     }
     to->key = *s;
     TN_TRY(choose(handle, p, to));
-    if (to->workspace && to->found && !workspace) TN_TRY(tni_cuda_borrow(WORKSPACE, &workspace));
+    if (to->workspace && to->found && !workspace) TN_TRY(tni_cuda_keep(WORKSPACE, &workspace));
     plans[set][turns[set]++ % WAYS] = *to;
     return TN_OK;
 }

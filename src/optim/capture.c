@@ -29,12 +29,18 @@ tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
     return c;
 }
 
+/* Of n inputs; never nothing, so that NULL means that there was no memory. */
+static size_t places(int n)
+{
+    return (size_t)TNI_MAX(n, 1);
+}
+
 static void drop_inputs(tn_capture *c)
 {
-    for (int i = 0; i < c->n; i++) tn_drop(c->input[i]);
-    if (c->n > 0) {
-        tni_free(c->input, (size_t)c->n * sizeof *c->input);
-        tni_free(c->like, (size_t)c->n * sizeof *c->like);
+    for (int i = 0; i < c->n && c->input; i++) tn_drop(c->input[i]);
+    if (c->n >= 0) {
+        tni_free(c->input, places(c->n) * sizeof *c->input);
+        tni_free(c->like, places(c->n) * sizeof *c->like);
     }
     c->input = NULL;
     c->like = NULL;
@@ -104,10 +110,9 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
 
 static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
 {
-    size_t room = (size_t)TNI_MAX(n, 1);
     c->n = n;
-    c->input = tni_calloc(room * sizeof *c->input);
-    c->like = tni_calloc(room * sizeof *c->like);
+    c->input = tni_calloc(places(n) * sizeof *c->input);
+    c->like = tni_calloc(places(n) * sizeof *c->like);
     if (!c->input || !c->like) return TN_E_NOMEM;
     for (int i = 0; i < n; i++) {
         if (tni_none(inputs[i]))
@@ -186,6 +191,10 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
     }
     c->warm = c->warm || y;
     if (!c->warm) drop_inputs(c);
+    for (int i = 0; i < c->n && !c->graphs; i++) { /* a batch is not kept until the next one */
+        tn_drop(c->input[i]);
+        c->input[i] = NULL;
+    }
     tn_scope_end(scope);
     return y ? tn_scope_adopt(y) : NULL;
 }
