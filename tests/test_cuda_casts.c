@@ -3,7 +3,8 @@
  * short number, for every border between two of them and the floats beside it, NaN payloads,
  * subnormals, infinities; for lengths and places in memory that the wide accesses do not divide.
  *
- * Seen to fail: SEEN
+ * Seen to fail: the elements behind the last whole sixteen bytes one too far; wide accesses at any
+ * address; NaN as a number, halves rounded up, in the CUDA module alone.
  */
 #include <stdlib.h>
 

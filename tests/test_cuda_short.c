@@ -6,7 +6,11 @@
  * within half a unit in the last place of the exact one, and the error of an f32 sum. Whoever rounds
  * twice, or keeps a part of the sum in the short type, is further away.
  *
- * Seen to fail: SEEN
+ * Seen to fail: cuBLAS allowed to keep sums in the short type, cublasLt parts of them; C rounded
+ * before the product where a bias and C are added; in conv2d_columns.cu later pieces of a weight's
+ * gradient written instead of added, the next image taken one channel away, a part of an image taken
+ * for its beginning; f32's gradient of the image made without TF32; dropout's last elements off by a
+ * hundredth.
  */
 #include <stdlib.h>
 
@@ -350,7 +354,7 @@ START_TEST(tf32_is_honoured)
         conv_on_gpu(&t, &c);
         for (int k = 0; k < 4; k++) {
             double far = worst(out[k]), most = 0x1p-10 * sqrt((double)c.n * (double)(c.oh * c.ow));
-            if (allowed) ck_assert_msg(far > 2e-5 && far < most, "output %d is %g away", k, far);
+            if (allowed) ck_assert_msg(far > 1e-4 && far < most, "output %d is %g away", k, far);
             else check(out[k], terms * c.n * c.oh * c.ow, "f32");
         }
         drop_all();
