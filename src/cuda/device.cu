@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "cuda/capture.h"
+#include "cuda/gemm.h"
 
 const tni_host *tni_cuda_host;
 cudaStream_t tni_cuda_stream;
@@ -33,6 +34,7 @@ static int multiprocessors = 1;
 static tni_cuda_fault *fault_word;
 static cublasHandle_t blas;
 static void *workspace; /* of blas */
+static size_t workspace_bytes;
 static std::atomic<bool> tf32;
 static std::atomic<int64_t> in_use, peak, allocations;
 
@@ -193,9 +195,15 @@ static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;
     TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0)));
-    size_t nbytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
-    if (!workspace) TN_TRY(tni_cuda_keep(nbytes, &workspace));
-    return TN_BLAS(cublasSetWorkspace(handle, workspace, nbytes));
+    workspace_bytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
+    if (!workspace) TN_TRY(tni_cuda_keep(workspace_bytes, &workspace));
+    return TN_BLAS(cublasSetWorkspace(handle, workspace, workspace_bytes));
+}
+
+void *tni_cuda_blas_workspace(size_t *nbytes)
+{
+    *nbytes = workspace_bytes;
+    return workspace;
 }
 
 cublasHandle_t tni_cuda_blas(void)

@@ -17,6 +17,10 @@ struct operand {
 
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);
 
+/* device.cu: the workspace of the handle that tni_cuda_blas gave. Products of cublasLt use it as well:
+ * all of them follow each other in one stream. */
+void *tni_cuda_blas_workspace(size_t *nbytes);
+
 /* gemm.cu: the product of g with C in f32 whatever g->dtype is (f32, bf16 or f16): g->c points to
  * floats, g->accumulate adds to them; no bias. */
 tn_status tni_cuda_gemm_to_f32(const tni_gemm *g);

@@ -3,18 +3,16 @@
  *
  * Asking cublasLt for an algorithm takes longer than many products do, so it is asked once for a
  * shape and the answer kept. Of its ways to sum the parts of a long inner axis only the one is
- * allowed that has a fixed order and keeps the parts in f32. The workspace is one block, made at
- * first use and never given back: all products follow each other in one stream, and a graph that has
- * recorded one finds the memory where it was.
+ * allowed that has a fixed order and keeps the parts in f32. The workspace is cuBLAS's own, which is
+ * there before a step is recorded and stays: a graph finds it where it was.
  */
 #include <cstring>
 #include <cublasLt.h>
 #include <mutex>
 
-#include "cuda/capture.h"
 #include "cuda/gemm.h"
 
-enum { SETS = 64, WAYS = 4, WORKSPACE = 32 << 20 };
+enum { SETS = 64, WAYS = 4 };
 
 /* What cublasLt's choice depends on. No padding: compared as bytes. */
 struct shape {
@@ -35,7 +33,6 @@ struct plan {
 static std::mutex lock;
 static plan plans[SETS][WAYS];
 static unsigned turns[SETS];
-static void *workspace;
 
 static int alignment(const void *p)
 {
@@ -110,7 +107,7 @@ static tn_status describe(product *p, const shape *s, const void *bias)
 
 static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const shape *s)
 {
-    size_t most = WORKSPACE;
+    size_t most;
     uint32_t sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int32_t result = s->align[2] < s->align[3] ? s->align[2] : s->align[3];
     const struct {
@@ -123,6 +120,7 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
                     { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)result }
     };
 
+    tni_cuda_blas_workspace(&most);
     TN_TRY(TN_BLAS(cublasLtMatmulPreferenceInit(want)));
     TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
         want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most)));
@@ -169,7 +167,6 @@ static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, p
     }
     to->key = *s;
     TN_TRY(choose(handle, p, to));
-    if (to->workspace && to->found && !workspace) TN_TRY(tni_cuda_keep(WORKSPACE, &workspace));
     plans[set][turns[set]++ % WAYS] = *to;
     return TN_OK;
 }
@@ -183,6 +180,8 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
     cublasLtHandle_t handle = reinterpret_cast<cublasLtHandle_t>(blas);
     const float one = 1, zero = 0;
     shape s = shape_of(g, a, b);
+    size_t nbytes;
+    void *workspace = tni_cuda_blas_workspace(&nbytes);
     product p;
     plan mine = plan();
 

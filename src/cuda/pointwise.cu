@@ -3,10 +3,13 @@
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
  * Where every array has neighbours next to each other (or one element for a whole row, as a bias or a
- * scalar that is broadcast) a thread takes four at a time; if all are of the computing type, with a
- * kernel for each function. Other dtypes, and any strides one by one, go through kernels that choose the
- * function as they run.
+ * scalar that is broadcast) a thread takes four at a time; if all are f32, with a kernel for each
+ * function. Other dtypes, and any strides one by one, go through kernels that choose the function as
+ * they run: all threads take the same way, and memory stays what is waited for. (A kernel for each
+ * function and type would treble the compiler's time.)
  */
+#include <type_traits>
+
 #include "cuda/elements.h"
 #include "tensor/formulas.h"
 
@@ -83,10 +86,11 @@ template <int ARITY, class T> struct operands {
     __device__ __forceinline__ T z() const { return v[ARITY > 2 ? 2 : 0]; }
 };
 
-/* Fours of operands, all of T; y of T, or bool of a predicate (S). */
-template <int ARITY, int F, class T, class S>
-__global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, T> a)
+/* Fours of operands, all f32; y f32, or bool of a predicate (S). */
+template <int ARITY, int F, class S>
+__global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, float> a)
 {
+    typedef float T;
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     S *y = static_cast<S *>(a.data[0]);
@@ -220,34 +224,27 @@ static unsigned blocks_for(int64_t n)
     return tni_cuda_blocks(n, POINTWISE_THREADS, 16LL * tni_cuda_multiprocessors());
 }
 
-template <int ARITY, int F, class T> static tn_status run_fours(const pointwise_args<ARITY, T> &a)
+template <int ARITY, int F> static tn_status run_fours(const pointwise_args<ARITY, float> &a)
 {
     constexpr bool predicate = (ARITY == 1 && F >= TNI_U_PREDICATES) || (ARITY == 2 && F >= TNI_B_PREDICATES);
-    typedef typename std::conditional<predicate, uint8_t, T>::type S;
-    return TN_LAUNCH((pointwise_fours<ARITY, F, T, S>), blocks_for(a.at.numel + a.left),
+    typedef typename std::conditional<predicate, uint8_t, float>::type S;
+    return TN_LAUNCH((pointwise_fours<ARITY, F, S>), blocks_for(a.at.numel + a.left),
                      POINTWISE_THREADS, 0, a);
 }
 
-#define CALL(F) return run_fours<ARITY, F, T>(a);
-#define FOURS(ARITY_, T_, CASES)                                                                   \
-    static tn_status fours(const pointwise_args<ARITY_, T_> &a)                                    \
+#define CALL(F) return run_fours<ARITY, F>(a);
+#define FOURS(ARITY_, CASES)                                                                       \
+    static tn_status fours(const pointwise_args<ARITY_, float> &a)                                 \
     {                                                                                              \
         constexpr int ARITY = ARITY_;                                                              \
-        typedef T_ T;                                                                              \
         switch (a.function) {                                                                      \
             CASES                                                                                  \
-        default: return TN_E_UNSUPPORTED;                                                            \
+        default: return TN_E_UNSUPPORTED;                                                          \
         }                                                                                          \
     }
-FOURS(1, float, CASES_REAL_1)
-FOURS(2, float, CASES_REAL_2)
-FOURS(3, float, CASES_REAL_3)
-FOURS(1, double, CASES_REAL_1)
-FOURS(2, double, CASES_REAL_2)
-FOURS(3, double, CASES_REAL_3)
-FOURS(1, int64_t, CASES_INT_1)
-FOURS(2, int64_t, CASES_INT_2)
-FOURS(3, int64_t, CASES_INT_3)
+FOURS(1, CASES_REAL_1)
+FOURS(2, CASES_REAL_2)
+FOURS(3, CASES_REAL_3)
 #undef CALL
 
 /* What a function is called, how many parameters it has, whether integers have it. */
@@ -315,7 +312,9 @@ static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype re
         return TN_LAUNCH((pointwise_single<ARITY, T>), blocks_for(numel), POINTWISE_THREADS, 0, a);
     }
     a.left = static_cast<int>(numel - 4 * a.at.numel);
-    if (!mixed) return fours(a);
+    if constexpr (std::is_same<T, float>::value) {
+        if (!mixed) return fours(a);
+    }
     return TN_LAUNCH((pointwise_mixed<ARITY, T>), blocks_for(a.at.numel + a.left), POINTWISE_THREADS, 0, a);
 }
 
