@@ -3,7 +3,7 @@
  * model with dropout, every row of the op table forward and backward. Over the shim blocks and threads
  * run first to last, last to first, and by turns; everywhere other tensors take other places in memory.
  *
- * Seen to fail: PENDING
+ * Seen to fail: in dropout.cu a factor that depends on the order in which threads come.
  */
 #include "cuda_shim.h"
 #include "models.h"

@@ -3,8 +3,13 @@
  * stand for all that a program does with the device, call k is broken for k = 1 .. until none is left
  * (cuda_faults.h says what must hold). cuda_calls.sh then asks that no function was left out.
  *
- * Seen to fail: PENDING
+ * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an unchecked
+ * cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error of cuBLAS on a
+ * broken device that is not taken for the device's; in random.cu the same, and a borrowed block not given
+ * back; in optim.cu a table that was not uploaded; in nn/state.c a model on the device half loaded; a
+ * function left out (cuda_calls.sh named those of what is made once before "first use" was there).
  */
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -369,13 +374,13 @@ END_TEST
 /* Stream, pool, staging memory, events, cuBLAS, cublasLt's choice for a product, cuRAND. */
 static tn_status first_use(void)
 {
+    tn_scope scope = tn_scope_begin();
     tn_tensor *a = on_gpu(tn_ones(TN_SHAPE(3, 3)));
     tn_tensor *b = tn_linear(a, a, tn_sum(a, (int[]){ 0 }, 1, false));
     tn_tensor *c = b ? tn_rand_as(TN_SHAPE(3), TN_F32, tn_cuda(0)) : NULL;
-    uint64_t hash = c ? tn_hash(b) : 0;
-    if (!hash) return tn_error_status();
-    w.result = hash;
-    return TN_OK;
+    w.result = c ? tn_hash(b) : 0;
+    tn_scope_end(scope);
+    return w.result ? TN_OK : tn_error_status();
 }
 
 static const scenario first = { "first use", nothing, first_use, result, drop, true };
@@ -386,7 +391,10 @@ START_TEST(the_device_breaks_at_first_use)
 }
 END_TEST
 
-/* Each in a process of its own: the call fails, and the next try makes what is missing. */
+/* Shared by the processes: blocks on the device after a first use that nothing disturbed. */
+static long long *blocks;
+
+/* Each in a process of its own: the call fails, and the next try makes what is missing, that alone. */
 static int first_failure(void *user)
 {
     long long k = *(long long *)user;
@@ -395,21 +403,31 @@ static int first_failure(void *user)
     tn_status status = first_use();
     snprintf(call, sizeof call, "%s", host.failed());
     host.fail_call(0);
-    if (!call[0]) return NO_SUCH_CALL;
+    if (!call[0]) {
+        *blocks = host.blocks();
+        return NO_SUCH_CALL;
+    }
     if (status == TN_OK && strcmp(call, "cudaMallocAsync") != 0 && strcmp(call, "cudaFreeAsync") != 0)
         return bad("first use: call %lld, %s, failed in vain", k, call);
     if (status != TN_OK && !strstr(tn_error(), call))
         return bad("first use: call %lld, %s: \"%s\"", k, call, tn_error());
-    uint64_t none = w.result;
-    if (status != TN_OK && none) return bad("first use: call %lld, %s: a result", k, call);
-    return first_use() == TN_OK ? GOOD : bad("first use: after call %lld, %s: %s", k, call, tn_error());
+    if (status != TN_OK && w.result) return bad("first use: call %lld, %s: a result", k, call);
+    tn_error_clear();
+    if (first_use() != TN_OK) return bad("first use: after call %lld, %s: %s", k, call, tn_error());
+    return host.blocks() == *blocks ? GOOD
+                                    : bad("first use: after call %lld, %s: %lld blocks, not %lld", k, call,
+                                          host.blocks(), *blocks);
 }
 
 START_TEST(a_call_fails_at_first_use)
 {
-    long long k = 1;
-    while (in_child("first use", first_failure, &k) == GOOD) k++;
+    long long k = 1 << 20; /* none */
+    blocks = mmap(NULL, sizeof *blocks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(blocks != MAP_FAILED);
+    ck_assert_int_eq(in_child("first use", first_failure, &k), NO_SUCH_CALL);
+    for (k = 1; in_child("first use", first_failure, &k) == GOOD;) k++;
     ck_assert_msg(k > 20, "first use makes %lld calls", k - 1);
+    munmap(blocks, sizeof *blocks);
 }
 END_TEST
 

@@ -3,7 +3,8 @@
  * once more, then there is an error with sizes; training's state is as before, and training goes on
  * when there is room again.
  *
- * Seen to fail: PENDING
+ * Seen to fail: in device.cu no second request, a second request without trimming the pool; a dense
+ * tensor's values read through a second block on the device (tensor/access.c).
  */
 #include "cuda_shim.h"
 #include "models.h"

@@ -2,7 +2,8 @@
  * forced.cpp - calls that fail because a test asks for it, and counts of all calls by name.
  *
  * TN_CUDA_FAIL=n in the environment makes the n-th call fail, TN_CUDA_FAIL_SHOW=1 says so on stderr,
- * TN_CUDA_FAILED=file gets the name of each function that has failed as asked, once.
+ * TN_CUDA_FAILED=file gets the name of each function, and of each kernel whose launch, has failed as
+ * asked, once.
  */
 #include <cstdio>
 #include <map>
@@ -47,6 +48,7 @@ bool fails(const char *function, const char *kernel)
     fail_at = 0;
     failed_name = kernel ? kernel : function;
     note(function);
+    if (kernel) note(kernel);
     if (std::getenv("TN_CUDA_FAIL_SHOW")) {
         std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls, failed_name.c_str());
     }
