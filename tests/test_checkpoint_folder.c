@@ -5,10 +5,12 @@
  * Seen to fail, in src/io/checkpoint_folder.c: newest() without tni_checkpoint_verify (torn_files,
  * flipped_bits), step_of() without the comparison of the whole name (other_files_stay), names
  * compared in place of steps (numbers_beyond_the_padding), keep + 1 files kept (the_last_n_stay),
- * no sweep (stale_temporaries_go); in tni_safetensors_verify, checksums that are not compared
- * (torn_files: zeros).
+ * no sweep (stale_temporaries_go), the error of reading the folder taken for its end (a_folder_that_breaks);
+ * in tni_safetensors_verify, checksums that are not compared (torn_files: zeros).
  */
 #include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,22 @@
 #include "files.h"
 
 #define NAME "net"
+
+/* In the place of the C library's: entries that may still be read, -1: all. */
+static int entries = -1;
+
+struct dirent *readdir(DIR *dir)
+{
+    struct dirent *(*real)(DIR *dir);
+    void *symbol = dlsym(RTLD_NEXT, "readdir");
+    memcpy(&real, &symbol, sizeof real);
+    if (entries == 0) {
+        errno = EIO;
+        return NULL;
+    }
+    if (entries > 0) entries--;
+    return real(dir);
+}
 
 /* ---- a small run ----------------------------------------------------------------------------- */
 
@@ -293,6 +311,26 @@ START_TEST(nothing_whole_is_there)
 }
 END_TEST
 
+/* A disk that fails while the folder is read must not turn an older checkpoint into the newest. */
+START_TEST(a_folder_that_breaks)
+{
+    char path[4096];
+    tn_module *m = linear_new(2);
+    for (int step = 1; step <= 5; step++) assert_ok(save_at(m, step, 0));
+    for (int n = 0; n < 7; n++) { /* of five files, . and .. */
+        entries = n;
+        tn_status status = tn_checkpoint_latest(folder, NAME, path, sizeof path);
+        entries = -1;
+        ck_assert_int_eq(status, TN_E_IO);
+        assert_error(TN_E_IO, strerror(EIO));
+        tn_error_clear();
+    }
+    assert_ok(tn_checkpoint_latest(folder, NAME, path, sizeof path));
+    ck_assert(strstr(path, "00000005") != NULL);
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(arguments)
 {
     char path[1024], name[200];
@@ -390,6 +428,7 @@ Suite *test_suite(void)
     tcase_add_test(t, torn_files);
     tcase_add_test(t, flipped_bits);
     tcase_add_test(t, nothing_whole_is_there);
+    tcase_add_test(t, a_folder_that_breaks);
     tcase_add_test(t, arguments);
     tcase_add_test(t, every_allocation_may_fail);
     return suite;

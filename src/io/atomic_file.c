@@ -81,8 +81,8 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* Where path leads (through a symbolic link), which must be nothing yet or a regular file. */
-static tn_status find_target(tni_atomic_file *file, mode_t *mode)
+/* Where path leads (through a symbolic link), which must be nothing yet (*mode -1) or a regular file. */
+static tn_status find_target(tni_atomic_file *file, int *mode)
 {
     struct stat st;
     char *real = realpath(file->name, NULL);
@@ -96,38 +96,50 @@ static tn_status find_target(tni_atomic_file *file, mode_t *mode)
     free(real);
     if (error) return fail(file, "cannot look at it", error);
     if (!file->target) return tni_pending();
-    *mode = 0;
+    *mode = -1;
     if (!there) return TN_OK;
     if (stat(file->target, &st) != 0) return fail(file, "cannot look at it", errno);
     if (!S_ISREG(st.st_mode))
         return tni_error(TN_E_IO, "%s: %s: %s: only a regular file can be replaced", file->function,
                          file->name, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
-    *mode = st.st_mode & 07777;
+    *mode = (int)(st.st_mode & 07777);
     return TN_OK;
 }
 
+/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation and its
+ * lock, when it looked like one that was left behind. */
+static bool lock_temp(int fd)
+{
+    struct stat st;
+    /* where there are no locks, nothing is swept either */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    return fstat(fd, &st) != 0 || st.st_nlink > 0;
+}
+
 /* Creates the temporary, locked, and never readable for more people than the file it replaces. */
-static tn_status open_temp(tni_atomic_file *file, mode_t mode)
+static tn_status open_temp(tni_atomic_file *file, int mode)
 {
     static atomic_int serial;
     const size_t size = strlen(file->target) + 48;
     char *temp = tni_alloc(size);
     if (!temp) return tni_pending();
-    for (int tries = 0; tries < 100; tries++) { /* a taken name: of another machine's process */
+    int error = EEXIST; /* a taken name: of another machine's process; or swept at once */
+    for (int tries = 0; tries < 100 && error == EEXIST; tries++) {
         snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
                  atomic_fetch_add(&serial, 1));
         UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-                                     mode ? mode & 0777 : 0666));
-        if (file->fd >= 0 || errno != EEXIST) break;
+                                     mode < 0 ? 0666 : mode & 0777));
+        error = file->fd < 0 ? errno : lock_temp(file->fd) ? 0 : EEXIST;
+        if (!error || file->fd < 0) continue;
+        close(file->fd); /* the sweep removes it, or has done so */
+        file->fd = -1;
     }
-    int error = file->fd < 0 ? errno : 0;
     file->temp = error ? NULL : tni_strdup(temp);
     if (!error && !file->temp) unlink(temp);
     tni_free(temp, size);
     if (error) return fail(file, "cannot create", error);
     if (!file->temp) return tni_pending();
-    flock(file->fd, LOCK_EX | LOCK_NB); /* where there are no locks, nothing is swept either */
-    if (mode && fchmod(file->fd, mode) != 0 && errno != EPERM && errno != ENOTSUP)
+    if (mode >= 0 && fchmod(file->fd, (mode_t)mode) != 0 && errno != EPERM && errno != ENOTSUP)
         return fail(file, "cannot set its mode", errno); /* some file systems have no modes */
     return TN_OK;
 }
@@ -139,7 +151,7 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
     if (!path) return tni_poison(function, "path");
     if (!*path)
         return tni_error(TN_E_INVALID, "%s: the path is empty: a file name is wanted", function);
-    mode_t mode = 0;
+    int mode = -1;
     tn_status status = find_target(file, &mode);
     if (status == TN_OK) status = open_folder(file);
     if (status == TN_OK) status = open_temp(file, mode);

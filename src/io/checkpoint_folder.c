@@ -55,15 +55,16 @@ static tn_status check(const char *function, const char *folder, const char *nam
 typedef struct census {
     int64_t n;
     long long lowest, highest; /* -1: none */
+    int error; /* of reading the folder: there may be more */
 } census;
 
 /* sweep: also removes what killed writers left behind under any step. */
 static census count(DIR *dir, const char *name, long long below, bool sweep)
 {
-    census c = { 0, -1, -1 };
+    census c = { 0, -1, -1, 0 };
     size_t n;
     rewinddir(dir);
-    for (struct dirent *e; (e = readdir(dir));) {
+    for (struct dirent *e; errno = 0, (e = readdir(dir));) {
         long long step = step_of(e->d_name, name, &n);
         if (sweep && step >= 0) tni_file_sweep(dirfd(dir), e->d_name, n);
         if (step < 0 || step >= below || e->d_name[n]) continue;
@@ -71,6 +72,7 @@ static census count(DIR *dir, const char *name, long long below, bool sweep)
         if (c.lowest < 0 || step < c.lowest) c.lowest = step;
         if (step > c.highest) c.highest = step;
     }
+    c.error = errno;
     return c;
 }
 
@@ -125,7 +127,10 @@ static tn_status newest(const char *function, const char *folder, const char *na
     int damaged = 0;
     char file[FILE_SIZE], why[640];
     for (long long below = INT64_MAX;;) {
-        below = count(dir, name, below, false).highest;
+        census c = count(dir, name, below, false);
+        if (c.error) /* an older one would be taken for the newest */
+            return tni_error(TN_E_IO, "%s: %s: %s", function, folder, strerror(c.error));
+        below = c.highest;
         if (below < 0 && damaged == 0)
             return tni_error(TN_E_NAME, "%s: %s: no %s-STEP.safetensors is in it", function, folder,
                              name);

@@ -48,7 +48,7 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path);
  */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
-/* TN_E_FORMAT with "FUNCTION: PATH: " in front. */
+/* TN_E_FORMAT with "FUNCTION: PATH: " in front; control characters become '?'. */
 tn_status tni_input_bad(const tni_input *in, const char *format, ...) TN_PRINTF(2, 3);
 
 /* ---- text in memory -------------------------------------------------------------------------- */

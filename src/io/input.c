@@ -63,6 +63,8 @@ tn_status tni_input_bad(const tni_input *in, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    for (char *c = text; *c; c++) /* what a file says may end on a terminal */
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     return tni_error(TN_E_FORMAT, "%s: %s: %s", in->function, in->path, text);
 }
 

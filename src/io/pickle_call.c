@@ -64,9 +64,10 @@ tn_status tni_pickle_global(tni_pickle *p, int n)
     return bad(p, "the global %.*s.%.*s: " TNI_PICKLE_WANTED, m, text, k, text + module);
 }
 
+/* NULL for an empty tuple: there may be no table yet. */
 static const value *members_of(const tni_pickle *p, const value *tuple)
 {
-    return (const value *)p->members.data + tuple->number;
+    return tuple->n ? (const value *)p->members.data + tuple->number : NULL;
 }
 
 static bool is_hooks(const tni_pickle *p, const value *v)
@@ -129,7 +130,7 @@ static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n)
     bool plain = t.offset >= 0;
     t.shape.rank = (int)a[2].n;
     for (int i = 0; i < t.shape.rank; i++) {
-        const value *size = members_of(p, &a[2]) + i, *stride = members_of(p, &a[3]) + i;
+        const value *size = &members_of(p, &a[2])[i], *stride = &members_of(p, &a[3])[i];
         plain = plain && size->kind == TNI_PICKLE_INT && size->number >= 0 &&
                 stride->kind == TNI_PICKLE_INT && stride->number >= 0;
         t.shape.size[i] = size->number;
