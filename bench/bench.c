@@ -54,28 +54,31 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         const char *name;
         const char **text;
         int64_t *number;
+        bool *set;
     } flag[] = {
-        { "config", &f.config, NULL },       { "weights", &f.weights, NULL },
-        { "precision", &f.precision, NULL }, { "device", &f.device, NULL },
-        { "batch", NULL, &f.batch },         { "steps", NULL, &f.steps },
-        { "warmup", NULL, &f.warmup },       { "threads", NULL, &f.threads },
-        { "block", NULL, &f.block },         { "find-batch", NULL, &f.find_batch },
+        { "config", &f.config, NULL, NULL },       { "weights", &f.weights, NULL, NULL },
+        { "precision", &f.precision, NULL, NULL }, { "device", &f.device, NULL, NULL },
+        { "batch", NULL, &f.batch, NULL },         { "steps", NULL, &f.steps, NULL },
+        { "warmup", NULL, &f.warmup, NULL },       { "threads", NULL, &f.threads, NULL },
+        { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
+        { "capture", NULL, NULL, &f.capture },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };
     for (int i = 0; i < FLAGS; i++) {
-        table[i] = (struct option){ flag[i].name, required_argument, NULL, i + 1 };
+        table[i] = (struct option){ flag[i].name, !flag[i].set, NULL, i + 1 };
     }
     if (!f.device) f.device = "cpu";
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
         if (c == '?') {
             fprintf(stderr, "usage: %s", argv[0]);
-            for (int i = 0; i < FLAGS; i++) fprintf(stderr, " [--%s X]", flag[i].name);
+            for (int i = 0; i < FLAGS; i++) fprintf(stderr, " [--%s%s]", flag[i].name, flag[i].set ? "" : " X");
             fprintf(stderr, "\n");
             exit(2);
         }
         if (flag[c - 1].text) *flag[c - 1].text = optarg;
         if (flag[c - 1].number) *flag[c - 1].number = number(optarg);
+        if (flag[c - 1].set) *flag[c - 1].set = true;
     }
     if (optind < argc) refuse("", argv[optind], "flags only");
     if (f.threads > 0) TN_CHECK(tn_set_num_threads((int)f.threads));
@@ -95,7 +98,7 @@ void bench_wait(void)
 const char *bench_name(const bench_flags *f, const char *workload)
 {
     static char name[96];
-    int n = snprintf(name, sizeof name, "tenon_%s", workload);
+    int n = snprintf(name, sizeof name, "%s_%s", f->capture ? "graph" : "tenon", workload);
     if (f->batch && !f->find_batch) {
         n += snprintf(name + n, sizeof name - (size_t)n, "_b%" PRId64, f->batch);
     }

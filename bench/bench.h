@@ -18,6 +18,7 @@ typedef struct bench_flags {
     int64_t batch;         /* 0: the config's own */
     int64_t steps, warmup, threads;
     int64_t block;      /* steps between two looks at the clock; a GPU waits only there */
+    bool capture;       /* steps through tn_capture_run: a GPU launches each as one graph */
     int64_t find_batch; /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
     tn_device where;    /* what device says */
     tn_dtype dtype;     /* of products under autocast; f32: no autocast */
@@ -29,7 +30,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
 /* Waits for the device that was chosen. */
 void bench_wait(void);
-/* "tenon_WORKLOAD", "_bBATCH" and "_PRECISION" where the flags are given. Static memory. */
+/* "tenon_WORKLOAD", captured "graph_WORKLOAD", then "_bBATCH" and "_PRECISION" where the flags are given. Static memory. */
 const char *bench_name(const bench_flags *f, const char *workload);
 
 double bench_now(void); /* seconds, monotonic */

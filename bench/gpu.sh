@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The benchmarks on a GPU beside PyTorch, eager and compiled, within a time limit; Markdown at the end.
+# The benchmarks on a GPU, called and captured, beside PyTorch, eager and compiled, within a time limit; Markdown at the end.
 # usage: bench/gpu.sh [--minutes N] [--rounds N] [--tiny] OUT.md [SET...]
 #
 # sets, by default all in this order: gpt2_bf16 gpt2_tf32 ops_bf16 ops_tf32 small_bf16 small_tf32
@@ -93,6 +93,7 @@ rounds_of() { # SECONDS PROGRAM TWIN MODES ARG...
     for round in $(seq "$rounds"); do
         time_for "$1" "$2 ${*:5}, round $round" || return
         run "$build/$2" "${ours[@]}" "${@:5}" --weights "$weights" || return
+        run "$build/$2" "${ours[@]}" "${@:5}" --capture
         run "$python" "$here/$3" "${theirs[@]}" "${@:5}" --weights "$weights"
         for mode in $4; do
             run "$python" "$here/$3" "${theirs[@]}" "${@:5}" --weights "$weights" --compile "$mode"

@@ -4,7 +4,8 @@
  * On a CPU every step is timed, with its parts. A GPU works behind the host, and a program that waited for
  * it after each step would time the waiting: so the steps of a block follow each other as they do in
  * training, and the clock is read when the last of them is done. The parts come from further steps that do
- * wait. The batches of a block are made before its clock starts; taking them to the device is in the time.
+ * wait; a captured step has none. The batches of a block are made before its clock starts; taking them to the
+ * device is in the time.
  */
 #include "bench.h"
 
@@ -22,6 +23,7 @@ typedef struct session {
     const bench_flags *flags;
     series step, forward, backward, optimizer;
     bool parts;             /* wait after each part */
+    tn_capture *capture;    /* NULL: steps are called */
     tn_tensor *losses;      /* of the first step, the tenth, the last: [3] on the device */
     int64_t taken;          /* steps */
 } session;
@@ -41,8 +43,9 @@ static double stamp(const session *s)
 }
 
 /* One training step on x and y; the loss stays on the device. NULL when something failed. */
-static tn_tensor *step(session *s, tn_tensor *const *in)
+static tn_tensor *step(void *user, int n, tn_tensor *const *in)
 {
+    session *s = user;
     const bench_task *k = s->task;
     tn_tensor *x = tn_to(in[0], s->flags->where), *y = tn_to(in[1], s->flags->where), *loss = NULL;
     double t0 = stamp(s);
@@ -57,6 +60,7 @@ static tn_tensor *step(session *s, tn_tensor *const *in)
         add(&s->backward, 1e3 * (t2 - t1));
         add(&s->optimizer, 1e3 * (t3 - t2));
     }
+    (void)n;
     return loss;
 }
 
@@ -75,7 +79,7 @@ static void block(session *s, int64_t n, bool timed)
     double t0 = bench_now();
     for (int64_t i = 0; i < n; i++) {
         tn_scope inner = tn_scope_begin();
-        tn_tensor *loss = step(s, in[i]);
+        tn_tensor *loss = s->capture ? tn_capture_run(s->capture, 2, in[i]) : step(s, 2, in[i]);
         TN_CHECK_PTR(loss);
         if (s->taken == 0) keep_loss(s, 0, loss);
         if (s->taken == 9) keep_loss(s, 1, loss);
@@ -108,7 +112,9 @@ static void print_times(session *s)
     series *all[] = { &s->step, &s->forward, &s->backward, &s->optimizer };
     const char *metric[] = { "ms/step", "ms_forward", "ms_backward", "ms_optimizer" };
     char text[64];
-    for (int i = 0; i < 4; i++) bench_line(k->name, metric[i], all[i]->v, all[i]->n);
+    for (int i = 0; i < 4; i++) {
+        if (all[i]->n > 0) bench_line(k->name, metric[i], all[i]->v, all[i]->n);
+    }
     for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] = 1e3 * (double)k->per_step / s->step.v[i];
     snprintf(text, sizeof text, "%s/s", k->unit);
     bench_line(k->name, text, s->step.v, s->step.n);
@@ -136,20 +142,25 @@ void bench_run(const bench_task *k, const bench_flags *f)
     s.losses = tn_full_as(TN_SHAPE(3), 0, TN_F32, f->where);
     bench_banner(k->name);
     if (f->weights) TN_CHECK(tn_save(k->model, f->weights));
+    if (f->capture) {
+        s.capture = tn_capture_new(step, &s, f->where);
+        TN_CHECK_PTR(s.capture);
+    }
     steps(&s, f->warmup, f->block, false);
     int64_t allocations = tn_memory().system_allocations;
-    s.parts = f->block == 1;
+    s.parts = f->block == 1 && !s.capture;
     steps(&s, f->steps, f->block, true);
     allocations = tn_memory().system_allocations - allocations;
     double loss[3];
     int64_t taken = s.taken;
     TN_CHECK(tn_copy_out(s.losses, loss, sizeof loss, TN_F64));
     s.parts = true;
-    if (f->block > 1) steps(&s, f->block, 1, false);
+    if (f->block > 1 && !s.capture) steps(&s, f->block, 1, false);
     print_times(&s);
     print_losses(k, loss, taken);
     bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
     print_memory(k, f, allocations);
+    tn_capture_free(s.capture);
     tn_scope_end(scope);
 }
 
@@ -161,7 +172,7 @@ bool bench_fits(const bench_task *k, const bench_flags *f)
         tn_tensor *in[2];
         tn_scope scope = tn_scope_begin();
         k->batch(i, &in[0], &in[1]);
-        fits = step(&s, in) != NULL;
+        fits = step(&s, 2, in) != NULL;
         tn_scope_end(scope);
     }
     if (!fits && tn_error_status() != TN_E_NOMEM) TN_CHECK(tn_error_status());

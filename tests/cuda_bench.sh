@@ -38,7 +38,11 @@ check 'gpt, cpu' says 1 '^tenon_gpt_tiny_f32,ms/step,' "$gpt" "${t[@]}"
 sed -n 's/^tenon_/torch_/p' said >gpt.csv
 check 'gpt, cuda' says 1 '^tenon_gpt_tiny_f32,peak_gpu_MiB,' "$gpt" "${t[@]}" --device cuda --block 4
 cat said >>gpt.csv
-check 'gpt, three losses on each side' same "$(grep -c ',loss_' gpt.csv)" 6
+check 'gpt, captured' says 1 '^graph_gpt_tiny_f32,ms/step,' "$gpt" "${t[@]}" --device cuda --block 4 --capture
+cat said >>gpt.csv
+check 'gpt, three losses on each side' same "$(grep -c ',loss_' gpt.csv)" 9
+check 'gpt, captured: the same bits' same "$(sed -n 's/^tenon_\(.*loss_\)/\1/p' gpt.csv)" \
+    "$(sed -n 's/^graph_\(.*loss_\)/\1/p' gpt.csv)"
 check 'gpt, the largest batch' says 1 '^tenon_gpt_tiny_f32,batch,4,' \
     "$gpt" --config tiny --precision f32 --device cuda --batch 1 --find-batch 7
 few=(--batch 4 --steps 2 --warmup 1 --device cuda --block 2 --precision tf32)
@@ -51,7 +55,8 @@ sed -n 's/^tenon_/torch_/p' said >>gpt.csv
 
 if command -v python3 >/dev/null; then
     table() { python3 "$here/../bench/summarise.py" "$@"; }
-    check 'table' says 1 '^\| gpt_tiny_f32 \| loss_1 \| 4\.[0-9]+ \| 4\.[0-9]+ \| (equal|differ)' table gpt.csv
+    check 'table' says 1 '^\| gpt_tiny_f32 \| loss_1 \| 4\.[0-9]+ \| 4\.[0-9]+ \| 4\.[0-9]+ \| (equal|differ)' \
+        table gpt.csv
     check 'table, ops against the least time' grep -qE '^\| attention_f32 \| [0-9.e-]+ \| ' said
     sed 's/^torch_gpt_tiny_f32,loss_1,.*/torch_gpt_tiny_f32,loss_1,4.6,4.6,4.6/' gpt.csv >other.csv
     check 'table, losses that differ' ends 1 'The losses differ' table other.csv

@@ -58,7 +58,12 @@ t() { "$transformer" "${small[@]}" "$@"; }
 check 'transformer, cpu' t --log cpu.csv --save cpu.safetensors
 check 'transformer, cuda' says ', cuda: ' t --device cuda --log cuda.csv --save cuda.safetensors
 check 'transformer, the losses' near 2e-4 cpu.csv cuda.csv 70
-check 'transformer, tf32' t --quiet --device cuda --precision tf32 --steps 5 --log tf32.csv
+check 'transformer, tf32' t --quiet --device cuda --precision tf32 --steps 5 --log cuda.csv
+for precision in bf16 f16; do
+    check "transformer, $precision, cpu" t --quiet --precision $precision --steps 12 --log cpu.csv
+    check "transformer, $precision, cuda" t --quiet --device cuda --precision $precision --steps 12 --log cuda.csv
+    check "transformer, $precision, the losses" near 1e-2 cpu.csv cuda.csv 12
+done
 sample=("$transformer" --load cuda.safetensors --generate 30 --quiet --prompt And)
 check 'transformer, the same sample' same "$("${sample[@]}")" "$("${sample[@]}" --device cuda)"
 whole=$(t --device cuda --quiet --print-hash)
@@ -86,6 +91,9 @@ check 'batchnorm, captured' same "$(b --device cuda --quiet --print-hash --steps
     "$(b --device cuda --quiet --print-hash --steps 9 --capture)"
 check 'batchnorm, captured and watched' same "$(b --device cuda --print-hash --steps 9 | grep '^hash')" \
     "$(b --device cuda --print-hash --steps 9 --capture | grep '^hash')"
+check 'batchnorm, bf16, cpu' b --quiet --precision bf16 --log cpu.csv
+check 'batchnorm, bf16, cuda' b --quiet --device cuda --precision bf16 --log cuda.csv
+check 'batchnorm, bf16, the losses' near 3e-2 cpu.csv cuda.csv 5
 check 'batchnorm, weights go to the CPU' says '^test loss [0-9.]+, test accuracy' b --load net.safetensors
 
 # ---- the small ones ---------------------------------------------------------------------------------
