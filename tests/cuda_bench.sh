@@ -2,7 +2,8 @@
 # The benchmark programs at their smallest: over the host shim as on the CPU, and the table made of both.
 # usage: TN_CUDA_MODULE=SHIM cuda_bench.sh BENCH_GPT BENCH_IMAGES BENCH_OPS
 #
-# Seen to fail: with the batches of a block all made for its first step (train.c) the losses on the device;
+# Seen to fail: with the batches of a block all made for its first step (train.c) the losses on the device; with
+# a captured step always given the first of them, "captured: the same bits";
 # with differing_losses() in summarise.py returning nothing, "losses that differ".
 set -uo pipefail
 gpt=$(realpath "$1") images=$(realpath "$2") ops=$(realpath "$3")
