@@ -66,7 +66,8 @@ typedef struct bench_task {
 
 /* Trains on the batches and prints everything: times, rates, losses, memory. */
 void bench_run(const bench_task *task, const bench_flags *flags);
-/* Two steps, the first of which makes the optimizer's state. False when memory runs out. */
+/* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, when they fail:
+ * when memory runs out. */
 bool bench_fits(const bench_task *task, const bench_flags *flags);
 
 #endif

@@ -173,6 +173,8 @@ class Session:
         stamp = lambda: (self.args.wait() if parts else None, time.perf_counter())[1]
         x = x.to(self.args.device, non_blocking=True)
         y = y.to(self.args.device, non_blocking=True)
+        if self.args.compile:
+            self.torch.compiler.cudagraph_mark_step_begin()  # results of the step before may go
         t0 = stamp()
         with self.autocast():
             loss = self.loss_of(x, y)

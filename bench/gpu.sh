@@ -85,6 +85,10 @@ batch_of() { # PRECISION
     run "$python" "$here/torch_gpt.py" --config "$gpt2" --precision "$1" "${theirs[@]}" --batch 1 --find-batch $most
     other=$(sed -n 's/^torch_[^,]*,batch,\([0-9]*\).*/\1/p' "$scratch/lines")
     batch=$((${mine:-0} < ${other:-0} ? ${mine:-0} : ${other:-0}))
+    [ "$batch" -gt 0 ] && return
+    failed=1
+    note "FAILED: $gpt2 in $1: largest batches ${mine:-none} and ${other:-none}: $(tail -n 1 "$log")"
+    return 1
 }
 
 # Both sides, turn about; the initial weights are written once.
@@ -112,8 +116,7 @@ for set in "$@"; do
     case $set in
     gpt2_*)
         time_for 60 "$set" || continue
-        batch_of "$precision"
-        [ "$batch" -gt 0 ] || continue
+        batch_of "$precision" || continue
         rounds_of 90 bench_gpt torch_gpt.py default --config $gpt2 --batch "$batch" --precision "$precision" \
             --steps 30 --warmup 10 "${steps[@]}"
         ;;

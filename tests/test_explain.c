@@ -6,7 +6,8 @@
  *
  * Seen to fail: without the look at `leads` (src/optim/explain.c) a measurement beside the loss is
  * blamed (deep_in_the_tree); without tni_handle_made nearly everything is "unregistered"; without
- * putting back buffers or the generator the_next_step_is_the_same fails; with a gate taken for one
+ * putting back buffers or the generator the_next_step_is_the_same fails; with buffers put back by their
+ * place among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one
  * op of all its inputs behind_a_backward_hook fails; without come_out's count (src/nn/summary.c)
  * a_summary loses rows.
  */
@@ -680,6 +681,29 @@ START_TEST(buffers_are_put_back)
 }
 END_TEST
 
+static tn_tensor *spent(box *m, tn_tensor *x)
+{
+    if (tn_get_buffer(&m->base, "once") && tn_module_delete(&m->base, "once") != TN_OK) return NULL;
+    tn_error_clear();
+    if (tn_assign(&m->b, tn_add_scalar(m->b, 1)) != TN_OK) return NULL;
+    return tn_add(both(m, x), m->b);
+}
+
+START_TEST(a_deleted_buffer_harms_no_other)
+{
+    box *m = pair(spent);
+    assert_ok(tn_register_buffer(&m->base, "once", NULL, tn_ones(TN_SCALAR), TN_PERSISTENT));
+    assert_ok(tn_register_buffer(&m->base, "count", &m->b, tn_zeros(TN_SCALAR), TN_PERSISTENT));
+    tn_tensor *count = m->b;
+    assert_ok(tn_explain_training(NULL, &m->base, NULL, mean_square, sample(), &report));
+    ck_assert_int_eq(report.findings, 0);
+    ck_assert_int_eq(tn_buffers(&m->base)->n, 1);
+    ck_assert_ptr_eq(m->b, count);
+    ck_assert(tn_item(m->b) == 0);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
 typedef struct counter {
     tn_module base;
     int64_t calls;
@@ -1014,6 +1038,7 @@ Suite *test_suite(void)
     tcase_add_test(t, an_optimizer_over_half_a_model);
     t = test_case(s, "nothing lasts");
     tcase_add_test(t, buffers_are_put_back);
+    tcase_add_test(t, a_deleted_buffer_harms_no_other);
     tcase_add_test(t, extra_state_is_put_back);
     tcase_add_test(t, the_next_step_is_the_same);
     tcase_add_test(t, a_loss_that_fails);

@@ -49,7 +49,7 @@ typedef struct tni_part {
 
 typedef struct tni_carried {
     tn_module *module;
-    int slot;
+    char *name;               /* not its place among the slots: the run may delete others */
     tn_tensor *tensor, *copy; /* TN_NONE when absent; one reference each */
     uint64_t version;
 } tni_carried;

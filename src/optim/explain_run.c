@@ -228,14 +228,15 @@ static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, 
 /* ---- before and after ------------------------------------------------------------------------ */
 
 /* The value that a buffer has now, for the way back. */
-static tn_status carry(tni_run *r, tn_module *m, int slot)
+static tn_status carry(tni_run *r, tn_module *m, const tni_slot *slot)
 {
-    tn_tensor *t = m->state->slot[slot].tensor, *copy = t;
+    tn_tensor *t = slot->tensor, *copy = t;
     if (!tni_room(&r->carried, r->n_carried, &r->carried_room, sizeof *r->carried))
         return TN_E_NOMEM;
     if (!tni_none(t)) copy = tn_clone(t);
-    if (!copy) return tni_pending();
-    r->carried[r->n_carried++] = (tni_carried){ m, slot, tn_keep(t), tn_keep(copy), tn_version(t) };
+    char *name = copy ? tni_strdup(slot->name) : NULL;
+    if (!name) return tni_pending();
+    r->carried[r->n_carried++] = (tni_carried){ m, name, tn_keep(t), tn_keep(copy), tn_version(t) };
     return TN_OK;
 }
 
@@ -253,7 +254,7 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     for (int i = 0; i < m->state->n && status == TN_OK; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD) continue;
-        if (slot->kind == TNI_BUFFER) status = carry(r, m, i);
+        if (slot->kind == TNI_BUFFER) status = carry(r, m, slot);
         if (status == TN_OK && !tni_none(slot->tensor) &&
             tni_map_put(&r->member, slot->tensor, slot->tensor) < 0)
             status = TN_E_NOMEM;
@@ -311,11 +312,9 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
 
 static tn_status restore_buffer(tni_carried *c)
 {
-    tn_module_state *s = c->module->state;
-    if (c->slot >= s->n || s->slot[c->slot].kind != TNI_BUFFER)
-        return TN_OK; /* deleted in the run */
-    if (s->slot[c->slot].tensor != c->tensor)
-        tn_drop(tni_slot_put(c->module, &s->slot[c->slot], c->tensor));
+    tni_slot *slot = tni_slot_find(c->module, c->name, strlen(c->name));
+    if (!slot || slot->kind != TNI_BUFFER) return TN_OK; /* deleted in the run */
+    if (slot->tensor != c->tensor) tn_drop(tni_slot_put(c->module, slot, c->tensor));
     if (tni_none(c->tensor) || tn_version(c->tensor) == c->version) return TN_OK;
     return tn_copy_(c->tensor, c->copy);
 }
@@ -342,6 +341,7 @@ void tni_run_free(tni_run *r)
     for (size_t i = 0; i < r->n_carried; i++) {
         tn_drop(r->carried[i].tensor);
         tn_drop(r->carried[i].copy);
+        tni_strfree(r->carried[i].name);
     }
     for (size_t i = 0; i < r->n_part; i++) {
         tn_module_drop(r->part[i].module);
