@@ -47,9 +47,11 @@ static void drop_inputs(tn_capture *c)
     c->n = -1;
 }
 
-/* What a recording left: all of it. */
+/* What a recording left: all of it. An error that is pending stays as it is. */
 static void drop_recording(tn_capture *c)
 {
+    tni_saved_error error;
+    tni_error_save(&error);
     tn_drop(c->result);
     c->result = NULL;
     if (c->graph) c->graphs->free(c->graph);
@@ -57,6 +59,7 @@ static void drop_recording(tn_capture *c)
     tni_capture_drop_steps(c);
     tni_recorder_free(c->recorder);
     c->recorder = NULL;
+    tni_error_restore(&error);
 }
 
 void tn_capture_free(tn_capture *c)
@@ -246,12 +249,6 @@ static tn_status record(tn_capture *c)
     tni_autocast_forget();
     tni_recorder_end(c->recorder);
     put_back(c);
-    if (status != TN_OK) {
-        tni_saved_error error;
-        tni_error_save(&error);
-        drop_recording(c);
-        tni_error_restore(&error);
-    }
     return status;
 }
 

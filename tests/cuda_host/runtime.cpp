@@ -448,11 +448,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     return cudaSuccess;
 }
 
+/* Like cudaFreeAsync, a call that fails destroys all the same. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    CALL(cudaErrorInvalidValue);
+    guard hold(cuda_host::lock);
+    bool fails = cuda_host::fails(__func__);
     delete stream;
-    return cudaSuccess;
+    return fails ? failed(cudaErrorInvalidValue) : cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
