@@ -2,8 +2,8 @@
  * test_capture.c - tn_capture on the CPU: runs are calls, with the same checks of inputs as on a GPU. Those
  * over the CUDA device are in test_cuda_capture.c.
  *
- * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), a refused input that
- * had been counted as the first run's.
+ * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), the inputs of a first
+ * run that failed taken for those to compare with.
  */
 #include "models.h"
 

@@ -329,6 +329,8 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaErrorLaunchFailure:
         return cuda_host::fault.empty() ? "unspecified launch failure" : cuda_host::fault.c_str();
     case cudaErrorNotSupported: return "operation not supported";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     default: return "unknown error";
     }
 }
