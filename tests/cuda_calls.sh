@@ -21,15 +21,15 @@ done
 mapfile -t calls < <(cat src/cuda/*.cu src/cuda/*.h |
     perl -0777 -pe 's{/\*.*?\*/|//[^\n]*}{}gs' |
     grep -oP '\b(cuda|cublas|cublasLt|curand)[A-Z]\w*(?=\s*\()|TN_RAND\(\K\w+' |
-    sed 's/_64$//' | grep -vxE "$cannot_fail|call" | sort -u) # the shim's _64 functions call the others
+    grep -vxE "$cannot_fail|call" | sort -u)
 if [ ${#calls[@]} -lt 30 ]; then
     echo "only ${#calls[@]} functions found in src/cuda: the search is wrong" >&2
     exit 1
 fi
 
-missing=()
+missing=() # of the shim's _64 functions some count as the ones they call
 for call in "${calls[@]}" launch; do
-    grep -qsx "$call" "$@" || missing+=("$call")
+    grep -qsxE "$call|${call%_64}" "$@" || missing+=("$call")
 done
 if [ ${#missing[@]} -gt 0 ]; then
     echo "never made to fail: ${missing[*]}" >&2

@@ -14,14 +14,14 @@ int main(void)
 {
     static const char *const logs[] = { "TN_CUDA_LAUNCHES", "TN_CUDA_FAILED" };
     bool gpu = getenv("TN_TEST_GPU") != NULL;
+    for (int i = 0; i < 2; i++)
+        if (getenv(logs[i])) remove(getenv(logs[i]));
     /* the module is opened here, not by every child */
     bool there = (gpu || getenv("TN_CUDA_MODULE")) && tn_cuda_available();
     if (gpu && !there) {
         printf("skipped: no GPU was tested: %s\n", tn_cuda_why());
         return 77;
     }
-    for (int i = 0; i < 2; i++)
-        if (getenv(logs[i])) remove(getenv(logs[i]));
     SRunner *runner = srunner_create(test_suite());
     if (gpu) srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_ENV);

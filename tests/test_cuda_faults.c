@@ -128,6 +128,19 @@ static tn_status step(void)
     return status == TN_OK ? tn_optim_step(w.optimizer) : status;
 }
 
+/* Products, convolution and attention in bf16. */
+static tn_status bf16_step(void)
+{
+    tn_manual_seed(5);
+    tn_dtype was = tn_set_autocast(TN_BF16);
+    tn_tensor *loss = tn_cross_entropy(tn_forward(w.model, w.x), w.y);
+    tn_set_autocast(was);
+    if (!loss) return tn_error_status();
+    tn_status status = tn_optim_zero_grad(w.optimizer);
+    if (status == TN_OK) status = tn_backward(loss);
+    return status == TN_OK ? tn_optim_step(w.optimizer) : status;
+}
+
 /* The gradients of one batch are there; those of a second one are added. */
 static tn_status accumulate(void)
 {
@@ -343,6 +356,8 @@ static const scenario scenarios[] = {
     { "an MLP's step in f64", mlp_f64_make, step, training_state, drop, false },
     { "a transformer's step", transformer_make, step, training_state, drop, false },
     { "a CNN's step", cnn_make, step, training_state, drop, false },
+    { "a transformer's step in bf16", transformer_make, bf16_step, training_state, drop, false },
+    { "a CNN's step in bf16", cnn_make, bf16_step, training_state, drop, false },
     { "gradients added", accumulate_make, accumulate, gradients, drop, false },
     { "a module to the device", to_gpu_make, to_gpu, model_state, drop, true },
     { "a module from the device", from_gpu_make, from_gpu, model_state, drop, false },

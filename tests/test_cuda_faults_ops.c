@@ -17,6 +17,7 @@ typedef struct large_row {
     int64_t size[4][5]; /* of each input; 0: no more */
     int64_t ids;        /* above 0: the last input holds ids below it */
     tn_tensor *(*build)(tn_tensor **x);
+    bool bf16; /* else f32 */
 } large_row;
 
 #define BUILD(name, ...)                                                                           \
@@ -34,22 +35,27 @@ BUILD(large_columns, tn_sum(x[0], (int[]){ 0 }, 1, false))
 BUILD(large_cumsum, tn_cumsum(x[0], 1))
 BUILD(large_gather, tn_gather(x[0], 0, x[1]))
 BUILD(large_embedding, tn_embedding(x[0], x[1], -1))
+BUILD(attention, tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0))
 BUILD(strided_product, tn_matmul(tn_slice(x[0], 1, 0, 40, 2), tn_slice(x[1], 1, 0, 40, 2)))
 
 static const large_row large_rows[] = {
-    { "softmax", { { 3, 3000 } }, 0, large_softmax },
-    { "cross_entropy", { { 3, 3000 }, { 3 } }, 3000, large_cross_entropy },
-    { "layer_norm", { { 3, 1500 }, { 1500 }, { 1500 } }, 0, large_layer_norm },
-    { "layer_norm of many", { { 700, 20 }, { 20 }, { 20 } }, 0, large_layer_norm },
-    { "batch_norm", { { 3, 1, 100, 100 }, { 1 }, { 1 } }, 0, large_batch_norm },
-    { "conv2d", { { 2, 3, 40, 40 }, { 4, 3, 3, 3 }, { 4 } }, 0, large_conv2d },
-    { "conv2d of 1x1", { { 2, 3, 9, 9 }, { 4, 3, 1, 1 }, { 4 } }, 0, large_conv2d },
-    { "sum", { { 40000 } }, 0, large_sum },
-    { "sum of columns", { { 700, 50 } }, 0, large_columns },
-    { "cumsum", { { 3, 5000 } }, 0, large_cumsum },
-    { "gather", { { 9, 3 }, { 200, 3 } }, 9, large_gather },
-    { "embedding", { { 9, 3 }, { 200 } }, 9, large_embedding },
-    { "matmul, strided", { { 20, 40 }, { 20, 40 } }, 0, strided_product },
+    { "softmax", { { 3, 3000 } }, 0, large_softmax, false },
+    { "cross_entropy", { { 3, 3000 }, { 3 } }, 3000, large_cross_entropy, false },
+    { "layer_norm", { { 3, 1500 }, { 1500 }, { 1500 } }, 0, large_layer_norm, false },
+    { "layer_norm of many", { { 700, 20 }, { 20 }, { 20 } }, 0, large_layer_norm, false },
+    { "batch_norm", { { 3, 1, 100, 100 }, { 1 }, { 1 } }, 0, large_batch_norm, false },
+    { "conv2d", { { 2, 3, 40, 40 }, { 4, 3, 3, 3 }, { 4 } }, 0, large_conv2d, false },
+    { "conv2d of 1x1", { { 2, 3, 9, 9 }, { 4, 3, 1, 1 }, { 4 } }, 0, large_conv2d, false },
+    { "sum", { { 40000 } }, 0, large_sum, false },
+    { "sum of columns", { { 700, 50 } }, 0, large_columns, false },
+    { "cumsum", { { 3, 5000 } }, 0, large_cumsum, false },
+    { "gather", { { 9, 3 }, { 200, 3 } }, 9, large_gather, false },
+    { "embedding", { { 9, 3 }, { 200 } }, 9, large_embedding, false },
+    { "conv2d, bf16", { { 2, 3, 12, 12 }, { 4, 3, 3, 3 }, { 4 } }, 0, large_conv2d, true },
+    { "attention, bf16", { { 2, 9, 16 }, { 2, 9, 16 }, { 2, 9, 16 } }, 0, attention, true },
+    { "attention, 128 wide", { { 1, 9, 128 }, { 1, 9, 128 }, { 1, 9, 128 } }, 0, attention, true },
+    { "attention, 160 wide", { { 1, 9, 160 }, { 1, 9, 160 }, { 1, 9, 160 } }, 0, attention, true },
+    { "matmul, strided", { { 20, 40 }, { 20, 40 } }, 0, strided_product, false },
 };
 enum { LARGE_ROWS = sizeof large_rows / sizeof *large_rows };
 
@@ -94,7 +100,8 @@ static const char *load_large(int i)
         int k = given.n;
         bool ids = row->ids && (k == 3 || !row->size[k + 1][0]);
         tn_shape shape = shape_of(row->size[k]);
-        given.in[k] = ids ? tn_randint(0, row->ids, shape) : random_as(shape, -1, 1, 7, TN_F32);
+        given.in[k] = ids ? tn_randint(0, row->ids, shape)
+                             : random_as(shape, -1, 1, 7, row->bf16 ? TN_BF16 : TN_F32);
         given.differentiable[k] = !ids;
         to_gpu(&given.in[k]);
     }
