@@ -511,11 +511,172 @@ START_TEST(masks)
 }
 END_TEST
 
+/* Any sign of the scale; scores so large that all but one key vanish; more than the type can hold. */
+START_TEST(sizes_of_scores)
+{
+    static const attention_case cases[] = {
+        { 1, 2, 70, 130, 16, 16, true, NO_MASK, 0, 0, -0.7 },
+        { 1, 2, 70, 130, 16, 16, false, BOOL_FULL, 0, 0, -0.7 },
+        { 1, 1, 33, 65, 8, 8, false, NO_MASK, 0, 60, 1 },
+        { 1, 1, 33, 65, 8, 8, true, REAL_FULL, 0, 60, 1 },
+        { 1, 1, 33, 65, 40, 40, false, NO_MASK, 0, 1, 0.001 },
+    };
+    choose(_i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run_case(&cases[i], 0);
+    }
+}
+END_TEST
+
+/* q and k with infinities: where the CPU has NaN so has the GPU, and nowhere else. */
+START_TEST(infinite_scores)
+{
+    problem p;
+    attention_case c = { 1, 1, 40, 70, 8, 8, _i / 2 == 1, NO_MASK, 0, 0, 0 };
+    choose(_i);
+    set_up(&p, &c);
+    for (int i = 0; i < 3; i++) { /* queries 5, 17, 29: a score of +inf or -inf for every key */
+        int64_t at = (5 + 12 * i) * c.d + i;
+        ((uint16_t *)(void *)p.q->block)[at] = rounded(i == 1 ? -(double)INFINITY : (double)INFINITY);
+        wide_of(p.q)[at] = i == 1 ? -(double)INFINITY : (double)INFINITY;
+    }
+    upload(p.q);
+    assert_ok(gpu->attention(&p.on_gpu));
+    assert_ok(cpu->attention(&p.wide));
+    deviations(&p);
+    uint16_t *y = download(p.y);
+    int lost = 0;
+    for (int64_t i = 0; i < elements(p.y); i++) {
+        double got = number(y[place(p.y, i)]), want = wide_of(p.y)[i];
+        ck_assert_int_eq(isnan(got), isnan(want));
+        lost += isnan(got);
+        near(got, want, unit * fabs(want) + 4 * sqrt(p.off[0][i]) + 4e-6, "y", i);
+    }
+    ck_assert_int_gt(lost, 0);
+    free(y);
+    for (int i = 0; i < 4; i++) {
+        free(p.off[i]);
+    }
+    drop_arrays();
+}
+END_TEST
+
+START_TEST(the_same_bits)
+{
+    static const attention_case cases[] = {
+        { 1, 2, 65, 70, 24, 24, true, BOOL_FULL, 0, 0, 0 },
+        { 1, 1, 129, 129, 64, 64, true, NO_MASK, HEADS_INSIDE, 0, 0 },
+        { 1, 1, 40, 70, 100, 100, false, NO_MASK, ODD_ROWS, 0, 0 },
+        { 1, 1, 40, 70, 140, 140, false, REAL_FULL, 0, 0, 0 },
+    };
+    choose(_i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run_case(&cases[i], 4);
+    }
+}
+END_TEST
+
+/* Besides inputs and results there is one f32 number for each query, whatever T is. A real GPU's pool
+ * grows by large steps: there on so many heads that the T x T matrices would show. */
+START_TEST(memory)
+{
+    problem p;
+    attention_case c = { 1, shim() ? 1 : 64, 1024, 1024, 8, 8, true, NO_MASK, 0, 0, 0 };
+    int64_t slack = shim() ? 64 << 10 : 64 << 20;
+    choose(0);
+    set_up(&p, &c);
+    assert_ok(tn_cuda_synchronize());
+    tn_cuda_memory_trim();
+    int64_t before = tn_cuda_memory().reserved;
+    run_on_gpu(&p);
+    assert_ok(tn_cuda_synchronize());
+    ck_assert_int_le(tn_cuda_memory().reserved - before, c.h * c.t * 4 + slack);
+    drop_arrays();
+}
+END_TEST
+
+/* Each call of the runtime fails once: the kernels report it, and what they borrowed is returned. */
+START_TEST(failures)
+{
+    problem p;
+    attention_case c = { 1, 2, 9, 17, 64, 64, true, NO_MASK, 0, 0, 0 };
+    choose(_i);
+    if (!shim()) return; /* a real GPU's calls do not fail when asked to */
+    set_up(&p, &c);
+    run_on_gpu(&p);
+    assert_ok(tn_cuda_synchronize());
+    long long before = host.calls(), alive = host.blocks();
+    run_on_gpu(&p);
+    long long count = host.calls() - before;
+    assert_ok(tn_cuda_synchronize());
+    int refused = 0;
+    for (long long n = 1; n <= count; n++) {
+        host.fail_call(n);
+        tn_status status = gpu->attention(&p.on_gpu);
+        if (status == TN_OK)
+            status = gpu->attention_grad(&p.on_gpu, &p.dy->on_gpu, &p.dq->on_gpu, &p.dk->on_gpu,
+                                         &p.dv->on_gpu);
+        host.fail_call(0);
+        if (status != TN_OK) {
+            refused++;
+            ck_assert_msg(strstr(tn_error(), "cuda: ") != NULL, "call %lld: %s", n, tn_error());
+            tn_error_clear();
+        }
+        assert_ok(tn_cuda_synchronize());
+        ck_assert_int_eq(host.blocks(), alive);
+    }
+    /* memory that is not there is asked for again; a return that fails is nobody's to mend */
+    ck_assert_int_ge(refused, count - 2);
+    drop_arrays();
+}
+END_TEST
+
+START_TEST(too_large)
+{
+    choose(_i);
+    int64_t size = (int64_t)1 << 31;
+    tni_array x = { NULL, dtype, 4, { 1, 1, size, 8 }, { 8, 8, 8, 1 } };
+    tni_attention a = { x, x, x, x, { .data = NULL }, { .data = NULL }, 1, false };
+    assert_fails(gpu->attention(&a), TN_E_UNSUPPORTED, "2147483648 queries of 8");
+    assert_fails(gpu->attention_grad(&a, &x, &x, &x, &x), TN_E_UNSUPPORTED, "2147483648 keys");
+}
+END_TEST
+
+/* Through the public interface, heads as a view of [B, T, H, D] in five axes' company. */
+START_TEST(public_interface)
+{
+    choose(_i);
+    tn_tensor *x[2][3], *y[2];
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < 3; i++) {
+            tn_tensor *wide = random_as(TN_SHAPE(2, 33, 3, 20), -1, 1, (uint64_t)(7 + i), dtype);
+            x[side][i] = tn_to(wide, side ? tn_cuda(0) : tn_cpu());
+            assert_ok(tn_set_requires_grad(x[side][i], true));
+        }
+        y[side] = tn_scaled_dot_product_attention(tn_transpose(x[side][0], 1, 2), tn_transpose(x[side][1], 1, 2),
+                                                  tn_transpose(x[side][2], 1, 2), TN_NONE, true, 0);
+        assert_made(y[side]);
+        assert_ok(tn_backward(tn_sum(tn_to_dtype(tn_mul(y[side], y[side]), TN_F32), NULL, 0, false)));
+    }
+    assert_close(tn_to(y[1], tn_cpu()), y[0], 2 * unit, 2 * unit);
+    for (int i = 0; i < 3; i++) {
+        assert_close(tn_to(tn_grad(x[1][i]), tn_cpu()), tn_grad(x[0][i]), 4 * unit, 4 * unit);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_attention");
     TCase *t = test_case(suite, "attention");
     tcase_add_loop_test(t, shapes, 0, 2);
     tcase_add_loop_test(t, masks, 0, 2);
+    tcase_add_loop_test(t, sizes_of_scores, 0, 2);
+    tcase_add_loop_test(t, infinite_scores, 0, 4);
+    tcase_add_loop_test(t, the_same_bits, 0, 2);
+    tcase_add_test(t, memory);
+    tcase_add_loop_test(t, failures, 0, 2);
+    tcase_add_loop_test(t, too_large, 0, 2);
+    tcase_add_loop_test(t, public_interface, 0, 2);
     return suite;
 }

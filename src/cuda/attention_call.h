@@ -95,19 +95,20 @@ static __device__ __forceinline__ work work_of(const attention<R> &a, int64_t nu
     return w;
 }
 
-/* The same with the tiles of a head side by side: its keys and values stay in the cache. */
+/* The same with the tiles of a head side by side: its keys and values stay in the cache. There are
+ * fewer than 2^31 blocks (tiles_fit), so fewer items and heads as well. */
 template <typename R>
-static __device__ __forceinline__ work work_by_head(const attention<R> &a, int64_t number,
+static __device__ __forceinline__ work work_by_head(const attention<R> &a, unsigned number,
                                                     bool late_first)
 {
+    const unsigned tile = number / (unsigned)a.slices, item = tile / (unsigned)a.tiles;
     work w;
-    w.slice = (int)(number % a.slices);
-    number /= a.slices;
-    w.tile = (int)(number % a.tiles);
-    w.item = number / a.tiles;
+    w.slice = (int)(number % (unsigned)a.slices);
+    w.tile = (int)(tile % (unsigned)a.tiles);
     if (late_first) w.tile = a.tiles - 1 - w.tile;
-    w.b = w.item / a.heads;
-    w.h = w.item % a.heads;
+    w.item = item;
+    w.b = item / (unsigned)a.heads;
+    w.h = item % (unsigned)a.heads;
     return w;
 }
 

@@ -39,21 +39,27 @@ template <typename E, int ROWS, int C>
 static __device__ __forceinline__ void load_tile(E *to, const matrix<E> &m, int r0, int rows,
                                                  int c0, int columns)
 {
-    constexpr int EIGHTS = C / 8, N = ROWS * EIGHTS;
-    static_assert(N % THREADS == 0, "every thread loads as much");
+    constexpr int GROUP = C % 64 == 0 ? 8 : 4, STEP = THREADS / GROUP; /* threads to a row; rows */
+    static_assert(ROWS % STEP == 0, "every thread loads as much");
+    const int r = (int)threadIdx.x / GROUP, c = (int)threadIdx.x % GROUP * 8;
+    const E *from = m.data + (r0 + r) * m.row + c0 + c;
     if (m.quads) {
-        TN_UNROLL for (int i = 0; i < N; i += THREADS) {
-            const int e = i + (int)threadIdx.x, r = e / EIGHTS, c = e % EIGHTS * 8;
-            const int n = r0 + r < rows ? min(max(columns - c0 - c, 0), 8) : 0;
-            const E *from = n > 0 ? m.data + (r0 + r) * m.row + c0 + c : m.data;
-            copy_async(place_of(to + r * tile_row<C>::length + c), from, 2 * n);
+        const shared_place at = place_of(to) + r * tile_row<C>::bytes + c * 2;
+        TN_UNROLL for (int i = 0; i < ROWS; i += STEP) {
+            TN_UNROLL for (int j = 0; j < C; j += GROUP * 8) {
+                const int n = r0 + r + i < rows ? min(max(columns - c0 - c - j, 0), 8) : 0;
+                copy_async(at + i * tile_row<C>::bytes + j * 2, n > 0 ? from + j : m.data, 2 * n);
+            }
+            from += STEP * m.row;
         }
     } else {
-        TN_ROLLED for (int e = (int)threadIdx.x; e < N; e += THREADS) {
-            const int r = e / EIGHTS, c = e % EIGHTS * 8;
-            const int n = r0 + r < rows ? min(max(columns - c0 - c, 0), 8) : 0;
-            *reinterpret_cast<eight<E> *>(to + r * tile_row<C>::length + c) =
-                few(m.data + (r0 + r) * m.row + c0 + c, n);
+        TN_ROLLED for (int i = 0; i < ROWS; i += STEP) {
+            TN_ROLLED for (int j = 0; j < C; j += GROUP * 8) {
+                const int n = r0 + r + i < rows ? min(max(columns - c0 - c - j, 0), 8) : 0;
+                *reinterpret_cast<eight<E> *>(to + (r + i) * tile_row<C>::length + c + j) =
+                    few(from + j, n);
+            }
+            from += STEP * m.row;
         }
     }
 }
