@@ -9,6 +9,10 @@
  * reads at a time fall on different banks. C is D (and Dv), up to 32, 64, 96 or 128; zeros fill it up.
  * Rows that begin on 16 bytes come by cp.async while the tile before them is computed; others by
  * ordinary loads, an element at a time.
+ *
+ * Tiles are as large as 255 registers and 99 KiB of shared memory (sm_86, sm_89) allow, two blocks to a
+ * multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once for two
+ * products; dk and dv of more than 64 columns leave registers for 16.
  */
 #ifndef TNI_CUDA_ATTENTION_SHORT_H
 #define TNI_CUDA_ATTENTION_SHORT_H
