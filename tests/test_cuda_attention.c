@@ -15,8 +15,9 @@
  * is given the same y.
  *
  * Seen to fail: in attention_short.cu the wait for the values, either of the two barriers of a tile, the
- * tile on the diagonal skipped; in attention_rows.h the shrink of earlier keys left out; a copy from a
- * row that does not lie on 16 bytes; the reference's own rounding of scores not allowed for.
+ * tile on the diagonal skipped; in attention_short_grad.cu the barriers, the tile on the diagonal skipped,
+ * dk without the scale; in attention_rows.h the shrink of earlier keys left out, -inf subtracted in blocked
+ * rows, keys beyond the last seen; in attention_short.h a copy from a row that is not on 16 bytes.
  */
 #include <stdlib.h>
 
