@@ -18,20 +18,7 @@
 #ifndef TNI_CUDA_MMA_H
 #define TNI_CUDA_MMA_H
 
-#include "cuda/cuda.h"
-#include "tensor/math.h"
-
-struct bf16 {
-    uint16_t bits;
-};
-
-struct f16 {
-    uint16_t bits;
-};
-
-static __device__ __forceinline__ float wide(float x) { return x; }
-static __device__ __forceinline__ double wide(double x) { return x; }
-static __device__ __forceinline__ float wide(bf16 x) { return tn_from_bf16(x.bits); }
+#include "cuda/short.h"
 
 /* Neighbours in one access. */
 template <typename E> struct alignas(4) two {
@@ -42,13 +29,6 @@ template <typename E> struct alignas(16) eight {
 };
 
 #ifdef __CUDACC__
-
-static __device__ __forceinline__ float wide(f16 x)
-{
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-    return y;
-}
 
 /* Two numbers rounded to nearest even, in one register. */
 template <typename E> static __device__ __forceinline__ uint32_t pack(float low, float high);

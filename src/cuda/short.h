@@ -33,7 +33,16 @@ template <> struct element<bf16> {
 template <> struct element<f16> {
     typedef float computing;
     static constexpr bool is_short = true;
-    static __device__ __forceinline__ float wide(f16 x) { return tn_from_f16(x.bits); }
+    static __device__ __forceinline__ float wide(f16 x)
+    {
+#ifdef __CUDACC__
+        float y;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+        return y;
+#else
+        return tn_from_f16(x.bits);
+#endif
+    }
     static __device__ __forceinline__ f16 rounded(float x) { return f16{ tn_to_f16(x) }; }
 };
 

@@ -26,7 +26,6 @@ void copies_done();
 
 #pragma GCC visibility pop
 
-static inline float wide(f16 x) { return tn_from_f16(x.bits); }
 
 template <typename E> static inline uint32_t pack(float low, float high);
 template <> inline uint32_t pack<bf16>(float low, float high)
