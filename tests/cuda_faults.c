@@ -38,7 +38,7 @@ static tn_status run(const scenario *s)
     return status;
 }
 
-/* ---- one call fails --------------------------------------------------------------------------------- */
+/* ---- one call fails -------------------------------------------------------------------------- */
 
 /* Without these a run can do: what cannot be freed is lost, a request for memory is repeated. */
 static bool spared(const char *call)
@@ -76,11 +76,12 @@ static void check_failure(const scenario *s, long long k, const char *call, tn_s
 static void check_leaks(const scenario *s, long long k, const char *call, held before)
 {
     held now = held_now();
-    ck_assert_msg(now.tensors == before.tensors && now.bytes == before.bytes &&
-                      now.in_use == before.in_use && now.blocks == before.blocks,
-                  "%s: call %lld, %s, leaks %d tensors, %d bytes here, %d bytes and %d blocks there",
-                  s->name, k, call, (int)(now.tensors - before.tensors), (int)(now.bytes - before.bytes),
-                  (int)(now.in_use - before.in_use), (int)(now.blocks - before.blocks));
+    ck_assert_msg(
+        now.tensors == before.tensors && now.bytes == before.bytes && now.in_use == before.in_use &&
+            now.blocks == before.blocks,
+        "%s: call %lld, %s, leaks %d tensors, %d bytes here, %d bytes and %d blocks there", s->name,
+        k, call, (int)(now.tensors - before.tensors), (int)(now.bytes - before.bytes),
+        (int)(now.in_use - before.in_use), (int)(now.blocks - before.blocks));
 }
 
 static void make(const scenario *s)
@@ -119,7 +120,7 @@ void sweep_failures(const scenario *s)
     }
 }
 
-/* ---- the device breaks ------------------------------------------------------------------------------ */
+/* ---- the device breaks ----------------------------------------------------------------------- */
 
 static int pipe_end; /* a child's */
 
@@ -144,8 +145,8 @@ static bool cpu_works(int n)
     return works;
 }
 
-/* Uses of the device after it broke: each is refused with what was said first. Also the scenario again,
- * unless it got through and there may be nothing left to do. */
+/* Uses of the device after it broke: each is refused with what was said first. Also the scenario
+ * again, unless it got through and there may be nothing left to do. */
 static int check_refusals(const scenario *s, const char *call, bool again)
 {
     enum { USES = 8 };
@@ -168,22 +169,26 @@ static int check_refusals(const scenario *s, const char *call, bool again)
         }
         if (kept || ((i == 3 || i == 7) && status == TN_OK) || stats.total)
             return bad("use %d after the break of %s was not refused", i, call);
-        if (!strstr(tn_error(), first)) return bad("use %d after \"%s\": \"%s\"", i, first, tn_error());
+        if (!strstr(tn_error(), first))
+            return bad("use %d after \"%s\": \"%s\"", i, first, tn_error());
     }
     tn_error_clear();
     return cpu_works(3) ? GOOD : bad("after the break of %s the CPU fails too", call);
 }
 
-typedef struct try {
+typedef struct
+try {
     const scenario *s;
     long long k;
-} try;
+}
+try;
 
 static int break_at(void *user)
 {
     const scenario *s = ((try *)user)->s;
     long long k = ((try *)user)->k;
-    if (!cpu_works(1000)) return bad("%s: %s", s->name, tn_error()); /* the scope's memory stays large */
+    if (!cpu_works(1000))
+        return bad("%s: %s", s->name, tn_error()); /* the scope's memory stays large */
     int64_t tensors = tn_live_tensors(), bytes = tn_memory().in_use;
     if (!made(s)) return bad("%s: %s", s->name, tn_error());
     uint64_t before = s->here ? s->state() : 0;
@@ -223,7 +228,8 @@ int in_child(const char *what, int (*f)(void *user), void *user)
     }
     close(ends[1]);
     size_t n = 0;
-    for (ssize_t got; n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
+    for (ssize_t got;
+         n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
         n += (size_t)got;
     close(ends[0]);
     ck_assert_int_eq(waitpid(child, &state, 0), child);

@@ -47,7 +47,8 @@ static inline bool shim(void)
            module_function("cuda_host_fault", &host.fault);
 }
 
-/* In test_suite(): whether tests that steer the shim can run; where not, says that they are left out. */
+/* Whether tests that steer the shim can run, asked in test_suite() or by a test at its start; where not, says
+ * that they are left out. */
 static inline bool shim_for(const char *tests)
 {
     bool there = shim();

@@ -142,7 +142,7 @@ static tn_tensor *on_gpu(tn_shape shape, uint64_t seed, bool leaf)
 /* In kernels: the first linear casts x, weight and bias, the later ones x. */
 START_TEST(a_weight_is_cast_by_one_launch)
 {
-    if (!shim()) return;
+    if (!shim_for(__func__)) return;
     tn_tensor *w = on_gpu(TN_SHAPE(8, 16), 1, true), *b = on_gpu(TN_SHAPE(8), 2, true);
     tn_tensor *x = on_gpu(TN_SHAPE(4, 16), 3, false);
     for (int step = 0; step < 2; step++) {

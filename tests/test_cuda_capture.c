@@ -958,7 +958,7 @@ END_TEST
  * changed, and the next try does what it would have done. */
 START_TEST(every_call_may_fail)
 {
-    if (!shim()) return;
+    if (!shim_for(__func__)) return;
     int failed = 0; /* _i 0: as it is recorded, with more memory than measured; 1: in a later run */
     long long k = 1;
     uint64_t after = 0;
@@ -999,7 +999,7 @@ END_TEST
 
 START_TEST(freeing_may_fail)
 {
-    if (!shim()) return;
+    if (!shim_for(__func__)) return;
     for (long long k = 1;; k++) {
         job j = job_new(MLP, 0);
         for (int i = 0; i < 3; i++) job_step(&j, i, true);
@@ -1023,7 +1023,7 @@ END_TEST
 /* Last: the process is lost for the device. */
 START_TEST(a_lost_device)
 {
-    if (!shim()) return;
+    if (!shim_for(__func__)) return;
     job j = job_new(MLP, 0);
     for (int i = 0; i < 3; i++) job_step(&j, i, true);
     int64_t steps = tn_optim_steps(j.opt);

@@ -1,7 +1,8 @@
 /*
- * test_cuda_determinism.c - the same program gives the same bits, ten times: both models of the examples, a
- * model with dropout, every row of the op table forward and backward. Over the shim blocks and threads
- * run first to last, last to first, and by turns; everywhere other tensors take other places in memory.
+ * test_cuda_determinism.c - the same program gives the same bits, ten times: both models of the
+ * examples, a model with dropout, every row of the op table forward and backward. Over the shim
+ * blocks and threads run first to last, last to first, and by turns; everywhere other tensors take
+ * other places in memory.
  *
  * Seen to fail: in dropout.cu a factor that depends on the order in which threads come.
  */
@@ -32,7 +33,7 @@ static void assert_same(uint64_t (*run)(void))
     }
 }
 
-/* ---- training -------------------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static uint64_t train(tn_module *model, tn_tensor *x, tn_tensor *y, int steps)
 {
@@ -73,9 +74,10 @@ static uint64_t cnn_run(void)
 static uint64_t dropout_run(void)
 {
     tn_manual_seed(4);
-    tn_module *m = tn_sequential(tn_embedding_new(11, 8, (tn_embedding_options){ 0 }),
-                                 tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 }),
-                                 tn_dropout_new(0.2), tn_linear_new(8, 11, (tn_linear_options){ 0 }));
+    tn_module *m =
+        tn_sequential(tn_embedding_new(11, 8, (tn_embedding_options){ 0 }),
+                      tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 }),
+                      tn_dropout_new(0.2), tn_linear_new(8, 11, (tn_linear_options){ 0 }));
     return train(m, tn_randint(0, 11, TN_SHAPE(300)), tn_randint(0, 11, TN_SHAPE(300)), 5);
 }
 
@@ -86,7 +88,7 @@ START_TEST(training)
 }
 END_TEST
 
-/* ---- every op ------------------------------------------------------------------------------------------------ */
+/* ---- every op -------------------------------------------------------------------------------- */
 
 static const op_row *row;
 

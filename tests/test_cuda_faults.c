@@ -1,13 +1,15 @@
 /*
- * test_cuda_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in scenarios that
- * stand for all that a program does with the device, call k is broken for k = 1 .. until none is left
- * (cuda_faults.h says what must hold). cuda_calls.sh then asks that no function was left out.
+ * test_cuda_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in
+ * scenarios that stand for all that a program does with the device, call k is broken for k = 1 ..
+ * until none is left (cuda_faults.h says what must hold). cuda_calls.sh then asks that no function
+ * was left out.
  *
- * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an unchecked
- * cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error of cuBLAS on a
- * broken device that is not taken for the device's; in random.cu the same, and a borrowed block not given
- * back; in optim.cu a table that was not uploaded; in nn/state.c a model on the device half loaded; a
- * function left out (cuda_calls.sh named those of what is made once before "first use" was there).
+ * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an
+ * unchecked cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error
+ * of cuBLAS on a broken device that is not taken for the device's; in random.cu the same, and a
+ * borrowed block not given back; in optim.cu a table that was not uploaded; in nn/state.c a model
+ * on the device half loaded; a function left out (cuda_calls.sh named those of what is made once
+ * before "first use" was there).
  */
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -44,7 +46,7 @@ static tn_tensor *on_gpu(tn_tensor *t)
     return tn_to(t, tn_cuda(0));
 }
 
-/* ---- training ------------------------------------------------------------------------------------------ */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static tn_module *mlp(void)
 {
@@ -66,7 +68,9 @@ static bool train_make(tn_module *model, tn_tensor *x, tn_tensor *y)
 
 static bool transformer_make(void)
 {
-    tn_encoder_layer_options o = { .feedforward = 12, .gelu = true, .norm_first = true, .dropout = 0.1 };
+    tn_encoder_layer_options o = {
+        .feedforward = 12, .gelu = true, .norm_first = true, .dropout = 0.1
+    };
     tn_manual_seed(3);
     tn_module *m = tn_sequential(tn_embedding_new(11, 8, (tn_embedding_options){ 0 }),
                                  tn_encoder_layer_new(8, 2, o),
@@ -77,10 +81,11 @@ static bool transformer_make(void)
 static bool cnn_make(void)
 {
     tn_manual_seed(3);
-    tn_module *m = tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                                 tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
-                                 tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }), tn_flatten_new(1, -1),
-                                 tn_linear_new(27, 5, (tn_linear_options){ 0 }));
+    tn_module *m =
+        tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
+                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
+                      tn_flatten_new(1, -1), tn_linear_new(27, 5, (tn_linear_options){ 0 }));
     return train_make(m, tn_rand(TN_SHAPE(2, 1, 6, 6)), tn_randint(0, 5, TN_SHAPE(2)));
 }
 
@@ -163,7 +168,7 @@ static uint64_t gradients(void)
     return hash;
 }
 
-/* ---- moving, files ---------------------------------------------------------------------------------------- */
+/* ---- moving, files --------------------------------------------------------------------------- */
 
 static uint64_t model_state(void)
 {
@@ -258,7 +263,7 @@ static uint64_t everything(void)
     return training_state() * 31 + model_state();
 }
 
-/* ---- memory, copies, random numbers --------------------------------------------------------------------------- */
+/* ---- memory, copies, random numbers ---------------------------------------------------------- */
 
 static bool nothing(void)
 {
@@ -349,7 +354,7 @@ static void kept_drop(void)
     drop();
 }
 
-/* ---- all of them -------------------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 static const scenario scenarios[] = {
     { "an MLP's step", mlp_make, step, training_state, drop, false },
@@ -380,11 +385,12 @@ END_TEST
 START_TEST(the_device_breaks)
 {
     warm_up(&scenarios[_i]);
-    sweep_breaks(&scenarios[_i], 1, scenarios[_i].run == bf16_step ? 3 : 1); /* a process for each call */
+    sweep_breaks(&scenarios[_i], 1,
+                 scenarios[_i].run == bf16_step ? 3 : 1); /* a process for each call */
 }
 END_TEST
 
-/* ---- what is made once ---------------------------------------------------------------------------------------- */
+/* ---- what is made once ----------------------------------------------------------------------- */
 
 /* Stream, pool, staging memory, events, cuBLAS, cublasLt's choice for a product, cuRAND. */
 static tn_status first_use(void)
@@ -409,7 +415,8 @@ END_TEST
 /* Shared by the processes: blocks on the device after a first use that nothing disturbed. */
 static long long *blocks;
 
-/* Each in a process of its own: the call fails, and the next try makes what is missing, that alone. */
+/* Each in a process of its own: the call fails, and the next try makes what is missing, that alone.
+ * */
 static int first_failure(void *user)
 {
     long long k = *(long long *)user;
@@ -422,7 +429,8 @@ static int first_failure(void *user)
         *blocks = host.blocks();
         return NO_SUCH_CALL;
     }
-    if (status == TN_OK && strcmp(call, "cudaMallocAsync") != 0 && strcmp(call, "cudaFreeAsync") != 0)
+    if (status == TN_OK && strcmp(call, "cudaMallocAsync") != 0 &&
+        strcmp(call, "cudaFreeAsync") != 0)
         return bad("first use: call %lld, %s, failed in vain", k, call);
     if (status != TN_OK && !strstr(tn_error(), call))
         return bad("first use: call %lld, %s: \"%s\"", k, call, tn_error());
@@ -430,8 +438,8 @@ static int first_failure(void *user)
     tn_error_clear();
     if (first_use() != TN_OK) return bad("first use: after call %lld, %s: %s", k, call, tn_error());
     return host.blocks() == *blocks ? GOOD
-                                    : bad("first use: after call %lld, %s: %lld blocks, not %lld", k, call,
-                                          host.blocks(), *blocks);
+                                    : bad("first use: after call %lld, %s: %lld blocks, not %lld",
+                                          k, call, host.blocks(), *blocks);
 }
 
 START_TEST(a_call_fails_at_first_use)
@@ -446,7 +454,8 @@ START_TEST(a_call_fails_at_first_use)
 }
 END_TEST
 
-/* No device is found when the module is opened: in another process, whose module is not open yet. */
+/* No device is found when the module is opened: in another process, whose module is not open yet.
+ * */
 START_TEST(no_device_is_found)
 {
     pid_t child = fork();

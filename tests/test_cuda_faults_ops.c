@@ -1,16 +1,16 @@
 /*
- * test_cuda_faults_ops.c - every row of the op table, and rows so large that kernels take their other
- * ways, forward and backward on the device, with each of their calls failing in turn, and with the device
- * breaking at some of them.
+ * test_cuda_faults_ops.c - every row of the op table, and rows so large that kernels take their
+ * other ways, forward and backward on the device, with each of their calls failing in turn, and
+ * with the device breaking at some of them.
  *
- * Seen to fail: in softmax.cu a launch whose status is not looked at; in index_add.cu and gemm.cu borrowed
- * memory not given back after a failure.
+ * Seen to fail: in softmax.cu a launch whose status is not looked at; in index_add.cu and gemm.cu
+ * borrowed memory not given back after a failure.
  */
 #include "cuda_faults.h"
 #include "cuda_shim.h"
 #include "op_table.h"
 
-/* ---- rows too large for the kernels that serve the op table's ------------------------------------------ */
+/* ---- rows too large for the kernels that serve the op table's -------------------------------- */
 
 typedef struct large_row {
     const char *name;
@@ -69,7 +69,7 @@ static tn_shape shape_of(const int64_t *size)
     return shape;
 }
 
-/* ---- the scenario ----------------------------------------------------------------------------------------- */
+/* ---- the scenario ---------------------------------------------------------------------------- */
 
 /* What is called, its inputs on the device, the hash of what it gave. */
 static tn_tensor *(*build)(tn_tensor **x);
@@ -101,7 +101,7 @@ static const char *load_large(int i)
         bool ids = row->ids && (k == 3 || !row->size[k + 1][0]);
         tn_shape shape = shape_of(row->size[k]);
         given.in[k] = ids ? tn_randint(0, row->ids, shape)
-                             : random_as(shape, -1, 1, 7, row->bf16 ? TN_BF16 : TN_F32);
+                          : random_as(shape, -1, 1, 7, row->bf16 ? TN_BF16 : TN_F32);
         given.differentiable[k] = !ids;
         to_gpu(&given.in[k]);
     }

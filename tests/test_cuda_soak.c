@@ -1,8 +1,10 @@
 /*
- * test_cuda_soak.c - thousands of training steps take no more memory than a few: neither on the device nor
- * here, by the tensors' own counters, the pool's, the driver's, and the host allocator's.
+ * test_cuda_soak.c - thousands of training steps take no more memory than a few: neither on the
+ * device nor here, by the tensors' own counters, the pool's, the driver's, and the host
+ * allocator's.
  *
- * Seen to fail: in optim.cu a new table at every step; in device.cu small blocks not counted when freed.
+ * Seen to fail: in optim.cu a new table at every step; in device.cu small blocks not counted when
+ * freed.
  */
 #include "cuda_shim.h"
 #include "models.h"
@@ -19,19 +21,21 @@ static held held_now(void)
 {
     tn_memory_stats here = tn_memory();
     tn_cuda_memory_stats there = tn_cuda_memory();
-    return (held){ tn_live_tensors(), here.in_use,    here.system_allocations, there.in_use,
-                   there.reserved,    there.free, steered ? host.blocks() : 0 };
+    return (held){ tn_live_tensors(), here.in_use, here.system_allocations,    there.in_use,
+                   there.reserved,    there.free,  steered ? host.blocks() : 0 };
 }
 
 static void assert_flat(int step, held now, held then)
 {
-    ck_assert_msg(memcmp(&now, &then, sizeof now) == 0,
-                  "step %d: %lld tensors, %lld bytes here after %lld requests; on the device %lld bytes in "
-                  "tensors, %lld held, %lld free, %lld blocks; before %lld, %lld, %lld; %lld, %lld, %lld, %lld",
-                  step, (long long)now.tensors, (long long)now.host_bytes, (long long)now.host_asked,
-                  (long long)now.device_bytes, (long long)now.reserved, (long long)now.free, now.blocks,
-                  (long long)then.tensors, (long long)then.host_bytes, (long long)then.host_asked,
-                  (long long)then.device_bytes, (long long)then.reserved, (long long)then.free, then.blocks);
+    ck_assert_msg(
+        memcmp(&now, &then, sizeof now) == 0,
+        "step %d: %lld tensors, %lld bytes here after %lld requests; on the device %lld bytes in "
+        "tensors, %lld held, %lld free, %lld blocks; before %lld, %lld, %lld; %lld, %lld, %lld, "
+        "%lld",
+        step, (long long)now.tensors, (long long)now.host_bytes, (long long)now.host_asked,
+        (long long)now.device_bytes, (long long)now.reserved, (long long)now.free, now.blocks,
+        (long long)then.tensors, (long long)then.host_bytes, (long long)then.host_asked,
+        (long long)then.device_bytes, (long long)then.reserved, (long long)then.free, then.blocks);
 }
 
 /* A step on data made anew, as a program would: uploaded, with clipped gradients. */
@@ -39,8 +43,10 @@ static void step(tn_module *model, tn_optim *optimizer, bool text)
 {
     tn_tensor *x, *y;
     tn_scope scope = tn_scope_begin();
-    if (text) random_text(1, &x, &y);
-    else x = tn_rand(TN_SHAPE(4, 8)), y = tn_randint(0, 4, TN_SHAPE(4));
+    if (text)
+        random_text(1, &x, &y);
+    else
+        x = tn_rand(TN_SHAPE(4, 8)), y = tn_randint(0, 4, TN_SHAPE(4));
     tn_tensor *out = tn_forward(model, tn_to(x, tn_cuda(0)));
     tn_tensor *loss = tn_cross_entropy(out, tn_to(y, tn_cuda(0)));
     assert_made(loss);
@@ -75,8 +81,8 @@ static void soak(tn_module *model, bool text, int steps)
 START_TEST(mlp)
 {
     tn_manual_seed(2);
-    soak(tn_sequential(tn_linear_new(8, 16, (tn_linear_options){ 0 }), tn_gelu_new(), tn_dropout_new(0.2),
-                       tn_linear_new(16, 4, (tn_linear_options){ 0 })),
+    soak(tn_sequential(tn_linear_new(8, 16, (tn_linear_options){ 0 }), tn_gelu_new(),
+                       tn_dropout_new(0.2), tn_linear_new(16, 4, (tn_linear_options){ 0 })),
          false, TEST_ASAN ? 1000 : 10000);
 }
 END_TEST

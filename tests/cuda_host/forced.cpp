@@ -1,9 +1,9 @@
 /*
  * forced.cpp - calls that fail because a test asks for it, and counts of all calls by name.
  *
- * TN_CUDA_FAIL=n in the environment makes the n-th call fail, TN_CUDA_FAIL_SHOW=1 says so on stderr,
- * TN_CUDA_FAILED=file gets the name of each function, and of each kernel whose launch, has failed as
- * asked, once.
+ * TN_CUDA_FAIL=n in the environment makes the n-th call fail, TN_CUDA_FAIL_SHOW=1 says so on
+ * stderr, TN_CUDA_FAILED=file gets the name of each function, and of each kernel whose launch, has
+ * failed as asked, once.
  */
 #include <cstdio>
 #include <map>
@@ -50,7 +50,8 @@ bool fails(const char *function, const char *kernel)
     note(function);
     if (kernel) note(kernel);
     if (std::getenv("TN_CUDA_FAIL_SHOW")) {
-        std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls, failed_name.c_str());
+        std::fprintf(stderr, "cuda_host: call %lld, %s, fails as asked\n", calls,
+                     failed_name.c_str());
     }
     if (breaks) set_fault("the device broke as asked", true);
     return true;
@@ -58,7 +59,7 @@ bool fails(const char *function, const char *kernel)
 
 } /* namespace cuda_host */
 
-/* ---- for tests -------------------------------------------------------------------------------------------- */
+/* ---- for tests ------------------------------------------------------------------------------- */
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -95,8 +96,8 @@ EXPORTED void cuda_host_break(long long n)
     fail_later(n, true);
 }
 
-/* The function that failed as asked since the last cuda_host_fail or cuda_host_break, of a launch the
- * kernel; "": none has. */
+/* The function that failed as asked since the last cuda_host_fail or cuda_host_break, of a launch
+ * the kernel; "": none has. */
 EXPORTED const char *cuda_host_failed(void)
 {
     return cuda_host::failed_name.c_str();
