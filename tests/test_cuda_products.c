@@ -141,8 +141,9 @@ static void compare(const twin *t, int64_t terms, const char *what)
     for (int64_t i = 0; i < t->n; i++) {
         double a = get(got, of, i);
         double b = get(t->block[CPU], of, i);
-        ck_assert_msg(close_to(a, b, tolerance), "%s, %s: element %lld of %lld is %.9g, not %.9g",
-                      what, tn_dtype_name(dtype), (long long)i, (long long)t->n, a, b);
+        if (close_to(a, b, tolerance)) continue; /* an assertion for each takes most of the time */
+        ck_abort_msg("%s, %s: element %lld of %lld is %.9g, not %.9g", what, tn_dtype_name(dtype),
+                     (long long)i, (long long)t->n, a, b);
     }
     free(got);
 }
