@@ -58,11 +58,11 @@ t() { "$transformer" "${small[@]}" "$@"; }
 check 'transformer, cpu' t --log cpu.csv --save cpu.safetensors
 check 'transformer, cuda' says ', cuda: ' t --device cuda --log cuda.csv --save cuda.safetensors
 check 'transformer, the losses' near 2e-4 cpu.csv cuda.csv 70
-check 'transformer, tf32' t --quiet --device cuda --precision tf32 --steps 5 --log cuda.csv
+check 'transformer, tf32' t --quiet --device cuda --precision tf32 --steps 5 --log tf32.csv
 for precision in bf16 f16; do
-    check "transformer, $precision, cpu" t --quiet --precision $precision --steps 12 --log cpu.csv
-    check "transformer, $precision, cuda" t --quiet --device cuda --precision $precision --steps 12 --log cuda.csv
-    check "transformer, $precision, the losses" near 1e-2 cpu.csv cuda.csv 12
+    check "transformer, $precision, cpu" t --quiet --precision $precision --steps 12 --log cpu12.csv
+    check "transformer, $precision, cuda" t --quiet --device cuda --precision $precision --steps 12 --log cuda12.csv
+    check "transformer, $precision, the losses" near 1e-2 cpu12.csv cuda12.csv 12
 done
 sample=("$transformer" --load cuda.safetensors --generate 30 --quiet --prompt And)
 check 'transformer, the same sample' same "$("${sample[@]}")" "$("${sample[@]}" --device cuda)"
