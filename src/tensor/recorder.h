@@ -55,8 +55,8 @@ tni_recorder *tni_recorder_begin(void *owner);
 void tni_recorder_end(tni_recorder *r);
 /* Takes over one reference to the object, unless this returns false: it is there already. */
 bool tni_record_mode(tni_mode mode);
-/* Whether modules are in the mode they were called in, and every module still has the tensors that the graph reads and writes; names the first that has
- * not. */
+/* Whether modules are in the mode they were called in and still have the tensors that the graph reads and
+ * writes; names the first that are or have not. */
 tn_status tni_recorder_check(const tni_recorder *r);
 /* Whether somebody else still holds every tensor that the step reads. One that was dropped since is replaced
  * by another, which the graph does not know. */
