@@ -7,7 +7,7 @@
  * left out; in online.h the sum not scaled when the maximum grows, -inf subtracted from -inf; in
  * cross_entropy.cu the target's own term left out, an ignored row made 0 x.
  */
-#include "cuda_twins.h"
+#include "twins.h"
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 

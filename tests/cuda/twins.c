@@ -1,5 +1,5 @@
-/* cuda_twins.c - arrays on both sides, filled, compared and freed. */
-#include "cuda_twins.h"
+/* twins.c - arrays on both sides, filled, compared and freed. */
+#include "twins.h"
 
 const tni_backend *kernels[SIDES];
 tn_dtype dtype;

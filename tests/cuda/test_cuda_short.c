@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 #include "conv_cases.h"
-#include "cuda_shim.h"
+#include "shim.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 

@@ -7,7 +7,7 @@
  * whatever its position; in optim.cu the fault word not read, or a tensor looked up by `<`; in
  * dropout.cu and random.cu the offset left out.
  */
-#include "cuda_twins.h"
+#include "twins.h"
 
 /* ---- indexing -------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /*
- * cuda_twins.h - a slot on the CPU and on the GPU: the same array twice, one call for both sides.
+ * twins.h - a slot on the CPU and on the GPU: the same array twice, one call for both sides.
  */
 #ifndef TENON_TESTS_CUDA_TWINS_H
 #define TENON_TESTS_CUDA_TWINS_H

@@ -6,8 +6,8 @@
  * Seen to fail: in softmax.cu a launch whose status is not looked at; in index_add.cu and gemm.cu
  * borrowed memory not given back after a failure.
  */
-#include "cuda_faults.h"
-#include "cuda_shim.h"
+#include "faults.h"
+#include "shim.h"
 #include "op_table.h"
 
 /* ---- rows too large for the kernels that serve the op table's -------------------------------- */

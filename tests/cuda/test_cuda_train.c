@@ -6,7 +6,7 @@
  * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in the
  * upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
  */
-#include "cuda_shim.h"
+#include "shim.h"
 #include "files.h"
 #include "models.h"
 

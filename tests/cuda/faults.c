@@ -1,11 +1,11 @@
-/* cuda_faults.c - the sweeps of cuda_faults.h. */
-#include "cuda_faults.h"
+/* faults.c - the sweeps of faults.h. */
+#include "faults.h"
 
 #include <stdarg.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_shim.h"
+#include "shim.h"
 
 enum { MOST_CALLS = 5000 };
 

@@ -1,22 +1,22 @@
 /*
- * test_cuda_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in
+ * test_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in
  * scenarios that stand for all that a program does with the device, call k is broken for k = 1 ..
- * until none is left (cuda_faults.h says what must hold). cuda_calls.sh then asks that no function
+ * until none is left (faults.h says what must hold). calls.sh then asks that no function
  * was left out.
  *
  * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an
  * unchecked cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error
  * of cuBLAS on a broken device that is not taken for the device's; in random.cu the same, and a
  * borrowed block not given back; in optim.cu a table that was not uploaded; in nn/state.c a model
- * on the device half loaded; a function left out (cuda_calls.sh named those of what is made once
+ * on the device half loaded; a function left out (calls.sh named those of what is made once
  * before "first use" was there).
  */
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_faults.h"
-#include "cuda_shim.h"
+#include "faults.h"
+#include "shim.h"
 #include "files.h"
 #include "models.h"
 

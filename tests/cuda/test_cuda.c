@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 #include "cuda/module.h"
-#include "cuda_shim.h"
+#include "shim.h"
 #include "tensor/internal.h"
 
 /* ---- the table ------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@
  */
 #include <stdlib.h>
 
-#include "cuda_shim.h"
+#include "shim.h"
 #include "models.h"
 #include "op_table.h"
 

@@ -12,7 +12,7 @@
  */
 #include <pthread.h>
 
-#include "cuda_shim.h"
+#include "shim.h"
 #include "models.h"
 
 /* ---- a training job, run both ways ------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * cuda_shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp). On a
+ * shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp). On a
  * real GPU they are not there: shim() is false, and tests that need them are left out by name.
  */
 #ifndef TENON_TESTS_CUDA_SHIM_H

@@ -6,7 +6,7 @@
  *
  * Seen to fail: in dropout.cu a factor that depends on the order in which threads come.
  */
-#include "cuda_shim.h"
+#include "shim.h"
 #include "models.h"
 #include "op_table.h"
 

@@ -6,7 +6,7 @@
  * Seen to fail: in optim.cu a new table at every step; in device.cu small blocks not counted when
  * freed.
  */
-#include "cuda_shim.h"
+#include "shim.h"
 #include "models.h"
 
 /* What must not grow. */

@@ -1,5 +1,5 @@
 /*
- * cuda_faults.h - a scenario, with each of its runtime and library calls failing in turn.
+ * faults.h - a scenario, with each of its runtime and library calls failing in turn.
  *
  * Two sweeps. In this process: call k fails, once; what must hold is checked, and the scenario goes
  * on in the same process. In a child for each k: call k finds the device broken, for good.

@@ -6,7 +6,7 @@
  * Seen to fail: in device.cu no second request, a second request without trimming the pool; a dense
  * tensor's values read through a second block on the device (tensor/access.c).
  */
-#include "cuda_shim.h"
+#include "shim.h"
 #include "models.h"
 
 typedef struct training {

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../examples/training.h"
-#include "cuda_shim.h"
+#include "../../examples/training.h"
+#include "shim.h"
 #include "files.h"
 
 enum { STEPS = 3 * EX_LATEST + 7 };

@@ -21,7 +21,7 @@
  */
 #include <stdlib.h>
 
-#include "cuda_shim.h"
+#include "shim.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
