@@ -13,7 +13,7 @@
 enum { MT = 2, QUERIES = 16 * MT * WARPS };
 
 template <int C, bool MASKED> struct forward_tiles {
-    static constexpr int keys = (C <= 96 ? 64 : 32) / (MASKED ? 2 : 1);
+    static constexpr int keys = (C <= 64 ? 64 : 32) / (MASKED ? 2 : 1);
     static constexpr int elements = (QUERIES + 2 * keys) * tile_row<C>::length;
 };
 

@@ -6,7 +6,7 @@
  * in registers, where they also become the left operand of the next product (mma.h says why that fits).
  * So scores, probabilities and their gradients are never stored. A tile lies by rows in shared memory,
  * C elements and 8 more to a row: an odd number of 16 bytes, with which the eight rows that ldmatrix
- * reads at a time fall on different banks. C is D (and Dv), up to 32, 64, 96 or 128; zeros fill it up.
+ * reads at a time fall on different banks. C is D (and Dv), up to 32, 64 or 128; zeros fill it up.
  * Rows that begin on 16 bytes come by cp.async while the tile before them is computed; others by
  * ordinary loads, an element at a time.
  *
@@ -199,7 +199,6 @@ template <typename E> static int columns_of(const attention<E> &a)
         const bool masked = is_masked(a);                                                          \
         if (columns <= 32) return masked ? launch<E, 32, true>(a) : launch<E, 32, false>(a);       \
         if (columns <= 64) return masked ? launch<E, 64, true>(a) : launch<E, 64, false>(a);       \
-        if (columns <= 96) return masked ? launch<E, 96, true>(a) : launch<E, 96, false>(a);       \
         if (columns <= 128) return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);    \
         return wide(a);                                                                            \
     } while (0)
