@@ -31,8 +31,7 @@ static arena *arenas;
 static void **waiting; /* blocks that were given back while a graph was recorded */
 static size_t n_waiting, waiting_capacity;
 static std::atomic<tni_graph *> recorded; /* now, by any thread */
-/* By this thread. Of fixed place: leak checkers lose their way in what a loaded module gets on demand. */
-static thread_local bool here __attribute__((tls_model("initial-exec")));
+static thread_local bool here; /* by this thread */
 
 bool tni_cuda_recording(void)
 {

@@ -66,7 +66,7 @@ static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how
 static size_t total = memory_asked();
 static long long launches, waits;
 static std::string fault;
-static thread_local cudaError_t last_error __attribute__((tls_model("initial-exec")));
+static thread_local cudaError_t last_error;
 
 void set_fault(const char *text, bool quiet)
 {
