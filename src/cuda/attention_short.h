@@ -211,9 +211,14 @@ tn_status tni_cuda_wide_dq(const attention<f16> &a);
 tn_status tni_cuda_wide_dkv(const attention<bf16> &a);
 tn_status tni_cuda_wide_dkv(const attention<f16> &a);
 
+/* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it (attention_short_dkv's
+ * numbers); other GPUs of compute capability 8.0 and above give more. */
+#define MOST_SHARED (99 * 1024 - 512)
+
 /* Launches with more shared memory than a kernel has without asking. */
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \
     do {                                                                                           \
+        static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \
         TN_TRY(TN_CUDA(cudaFuncSetAttribute(                                                       \
             kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))));                  \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
