@@ -23,7 +23,7 @@ fi
 
 missing=()
 for kernel in "${kernels[@]}"; do
-    grep -qx "$kernel" "$@" || missing+=("$kernel")
+    grep -q "^$kernel " "$@" || missing+=("$kernel")
 done
 if [ ${#missing[@]} -gt 0 ]; then
     echo "never launched: ${missing[*]}" >&2

@@ -1,14 +1,15 @@
 /*
  * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment sets
- * the size of the device, TN_CUDA_LAUNCHES=file gets the name of each kernel that runs, once.
+ * the size of the device, TN_CUDA_LAUNCHES=file gets the name of each kernel that runs and what its
+ * largest launch took (log_launch).
  */
 #include "cuda_runtime.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <iterator>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -136,17 +137,30 @@ static std::string base_name(const char *name)
     return std::string(begin, end);
 }
 
-static void log_launch(const char *name)
+/* What a kernel's launches took at most: threads of a block, dynamic shared memory, and how much of that
+ * without having asked for more than every kernel may have. */
+struct launch_size {
+    uint64_t threads;
+    size_t shared, unasked;
+};
+
+/* A line for each launch that is larger than those before it: NAME THREADS SHARED UNASKED. */
+static void log_launch(const char *name, launch_size now)
 {
-    static std::set<std::string> seen;
+    static std::map<std::string, launch_size> largest;
     const char *path = std::getenv("TN_CUDA_LAUNCHES");
-    std::string base = base_name(name);
 
     launches++;
-    if (!path || !seen.insert(base).second) return;
+    if (!path) return;
+    std::string base = base_name(name);
+    launch_size &most = largest[base];
+    if (now.threads <= most.threads && now.shared <= most.shared && now.unasked <= most.unasked) return;
+    most = { std::max(most.threads, now.threads), std::max(most.shared, now.shared),
+             std::max(most.unasked, now.unasked) };
     std::FILE *file = std::fopen(path, "a");
     if (!file) return;
-    std::fprintf(file, "%s\n", base.c_str());
+    std::fprintf(file, "%s %llu %zu %zu\n", base.c_str(), static_cast<unsigned long long>(most.threads),
+                 most.shared, most.unasked);
     std::fclose(file);
 }
 
@@ -183,7 +197,7 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
         last_error = cudaErrorStreamCaptureInvalidated;
         return;
     }
-    log_launch(name);
+    log_launch(name, { threads, shared, asked == attributes.end() ? shared : 0 });
     bool backward = backward_now();
     enqueue([=]() { run_grid(name, grid, block, shared, body, backward); });
 }
