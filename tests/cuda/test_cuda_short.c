@@ -330,20 +330,22 @@ END_TEST
 
 /* ---- TF32 ------------------------------------------------------------------------------------- */
 
-/* The largest distance from the exact numbers. */
-static double worst(const numbers *y)
+/* The largest distance from the exact numbers, less `share` of their size. */
+static double worst(const numbers *y, double share)
 {
     double most = 0;
     char *data = held(y);
     for (int64_t i = 0; i < y->n; i++) {
-        double d = fabs(get(data, y->lead + i) - y->exact[i]);
+        double d = fabs(get(data, y->lead + i) - y->exact[i]) - share * fabs(y->exact[i]);
         if (d > most) most = d;
     }
     free(data);
     return most;
 }
 
-/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. */
+/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. Tensor cores
+ * leave the others away, and libraries need not round before: all numbers are then too small by half of
+ * the last bit on average, products by 2^-10. */
 START_TEST(tf32_is_honoured)
 {
     tni_conv2d c = conv_of(_i);
@@ -356,8 +358,9 @@ START_TEST(tf32_is_honoured)
         conv_exactly(&t, &c);
         conv_on_gpu(&t, &c);
         for (int k = 0; k < 4; k++) {
-            double far = worst(out[k]), most = 0x1p-10 * sqrt((double)c.n * (double)(c.oh * c.ow));
-            if (allowed) ck_assert_msg(far > 1e-4 && far < most, "output %d is %g away", k, far);
+            double far = worst(out[k], 0), beyond = worst(out[k], 0x1p-10);
+            double most = 0x1p-10 * sqrt((double)c.n * (double)(c.oh * c.ow));
+            if (allowed) ck_assert_msg(far > 1e-4 && beyond < most, "output %d is %g away", k, far);
             else check(out[k], terms * c.n * c.oh * c.ow, "f32");
         }
         drop_all();
