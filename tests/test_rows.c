@@ -597,8 +597,8 @@ static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t,
     case TNI_ADAGRAD:
         s[0] += g * g;
         return p - lr / (1 + (step - 1) * o->beta1) * g / (sqrt(s[0]) + o->eps);
+    default: return NAN;
     }
-    return NAN;
 }
 
 static const tni_optim_args optimizers[] = {
@@ -619,8 +619,8 @@ static bool uses(const tni_optim_args *o, int slot)
     case TNI_ADAMW: return slot < 2 || o->flag;
     case TNI_RMSPROP: return slot == 0 || (slot == 1 ? o->flag : o->beta2 != 0);
     case TNI_ADAGRAD: return slot == 0;
+    default: return false;
     }
-    return false;
 }
 
 START_TEST(

@@ -91,6 +91,8 @@ static __device__ __forceinline__ void update(const optim_rates<R> &r, R &p, R g
                     r.one_minus_a, r.b, r.eps, r.rate);
         break;
     case TNI_ADAGRAD: tni_adagrad(&p, g, &s0, r.eps, r.rate); break;
+    case TNI_SCALE: p *= r.rate; break;
+    case TNI_LERP: tni_lerp(&p, g, r.rate); break;
     }
 }
 
@@ -312,6 +314,8 @@ static tn_status launch(tni_optim_kind kind, unsigned states, const optim_head *
         case 5: return LAUNCH(TNI_RMSPROP, 5);
         default: return LAUNCH(TNI_RMSPROP, 7);
         }
+    case TNI_SCALE: return LAUNCH(TNI_SCALE, 0);
+    case TNI_LERP: return LAUNCH(TNI_LERP, 0);
     default: return LAUNCH(TNI_ADAGRAD, 1);
     }
 }

@@ -131,6 +131,30 @@ static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
     return tn_to_dtype(tn_to(x, a->storage->device), a->dtype);
 }
 
+/* Averages, or copies, all in one launch (op.h) but for integers: their copies come before it, and
+ * the next update repeats them. The count is last. */
+static tn_status take_values(const ema *m, const tn_list *average, const tn_list *source, double n,
+                             void *room)
+{
+    tn_tensor **x = room, **y = x + average->n;
+    double *weight = (double *)(y + average->n);
+    tn_tensor *next = tn_add_scalar(m->n_averaged, 1);
+    if (!next) return tni_pending();
+    for (int i = 0; i < average->n; i++) {
+        x[i] = average->entry[i].tensor;
+        y[i] = source->entry[i].tensor;
+        bool averaged = source->entry[i].kind == TN_PARAMETER || m->o.average_buffers;
+        averaged = averaged && n > 0 && tn_dtype_is_float(x[i]->dtype);
+        weight[i] = !averaged ? 1 : m->o.equal ? 1 / (n + 1) : 1 - m->o.decay;
+    }
+    tn_status status = tni_lerp_all("tn_ema_update", average->n, x, y, weight);
+    if (status != TN_OK) return status;
+    tni_array to = tni_array_of(m->n_averaged), from = tni_array_of(next);
+    status = tni_copy_last(tni_backend_of(next), &to, &from);
+    tni_bump_version(m->n_averaged);
+    return status;
+}
+
 static tn_status update(const ema *m, tn_module *model)
 {
     tn_list *average = members(m->module, false), *all = members(m->module, true);
@@ -150,14 +174,13 @@ static tn_status update(const ema *m, tn_module *model)
         e.tensor = beside(e.tensor, average->entry[i].tensor);
         status = e.tensor ? tni_list_push(source, "", "", e.name, e) : tni_pending();
     }
-    double weight = m->o.equal ? 1 / (n + 1) : 1 - m->o.decay;
-    for (int i = 0; status == TN_OK && i < average->n; i++) {
-        tn_tensor *a = average->entry[i].tensor, *x = source->entry[i].tensor;
-        bool averaged = source->entry[i].kind == TN_PARAMETER || m->o.average_buffers;
-        averaged = averaged && n > 0 && tn_dtype_is_float(a->dtype);
-        status = averaged ? tn_lerp_(a, x, weight) : tn_copy_(a, x);
-    }
-    return status == TN_OK ? tn_add_scalar_(m->n_averaged, 1) : status;
+    if (status != TN_OK) return status;
+    size_t nbytes = ((size_t)average->n + 1) * (2 * sizeof(tn_tensor *) + sizeof(double));
+    void *room = tni_alloc(nbytes);
+    if (!room) return TN_E_NOMEM;
+    status = take_values(m, average, source, n, room);
+    tni_free(room, nbytes);
+    return status;
 }
 
 tn_status tn_ema_update(tn_module *self, tn_module *model)

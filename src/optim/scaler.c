@@ -155,6 +155,20 @@ static tn_status reserve(tn_grad_scaler *s)
     return TN_OK;
 }
 
+/* All gradients, or none (op.h). */
+static tn_status divide(const tn_optim *opt, double by)
+{
+    size_t nbytes = (size_t)opt->n * sizeof(tn_tensor *);
+    tn_tensor **g = tni_alloc(nbytes);
+    int n = 0;
+    if (!g) return TN_E_NOMEM;
+    for (int i = 0; i < opt->n; i++)
+        if (gradient_of(&opt->param[i])) g[n++] = gradient_of(&opt->param[i]);
+    tn_status status = tni_scale_all("tn_scaler_unscale", n, g, 1 / by);
+    tni_free(g, nbytes);
+    return status;
+}
+
 /* As in PyTorch, gradients that hold NaN or infinity are divided too: clipping sees them. */
 static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
 {
@@ -165,10 +179,7 @@ static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
     bool bad;
     tn_status status = reserve(s);
     if (status == TN_OK) status = look(opt, &bad);
-    for (int i = 0; i < opt->n && status == TN_OK; i++) {
-        tn_tensor *g = gradient_of(&opt->param[i]);
-        if (g) status = tn_mul_scalar_(g, 1 / s->state.scale);
-    }
+    if (status == TN_OK) status = divide(opt, s->state.scale);
     if (status == TN_OK) s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
     tn_set_grad(was);
     tn_scope_end(scope);

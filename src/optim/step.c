@@ -3,7 +3,7 @@
  *
  * Three phases, and only the last one writes: check every parameter, make what is missing (state,
  * dense gradients), one kernel call over all. So a step that fails has changed nothing that can be
- * seen.
+ * seen. Strided parameters alone are written after it, each by a copy that is tried twice.
  */
 #include <stdio.h>
 
@@ -115,7 +115,7 @@ static tn_status write_back(const tni_optim_param *p, const tni_optim_tensor *c)
     tni_array from = to;
     from.data = c->p;
     tni_dense_strides(&t->shape, from.stride);
-    return t->storage->backend->copy(&to, &from);
+    return tni_copy_last(t->storage->backend, &to, &from);
 }
 
 /* Phases one and two; n receives how many parameters take part. */

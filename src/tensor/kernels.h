@@ -83,7 +83,11 @@ typedef struct tni_optim_tensor {
     int64_t step;            /* of this tensor, from 1 */
 } tni_optim_tensor;
 
-typedef enum tni_optim_kind { TNI_SGD, TNI_ADAM, TNI_ADAMW, TNI_RMSPROP, TNI_ADAGRAD } tni_optim_kind;
+/* The last two are no optimizers, but change many tensors in one pass: p = lr p; p += lr (g - p), which is g for
+ * lr 1. Of args they read kind alone. */
+typedef enum tni_optim_kind {
+    TNI_SGD, TNI_ADAM, TNI_ADAMW, TNI_RMSPROP, TNI_ADAGRAD, TNI_SCALE, TNI_LERP
+} tni_optim_kind;
 
 typedef struct tni_optim_args {
     tni_optim_kind kind;

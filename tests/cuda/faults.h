@@ -26,6 +26,8 @@ typedef struct scenario {
  * without failure; nothing has leaked, on the device or here; the next run gives what it always
  * gives. */
 void sweep_failures(const scenario *s);
+/* Unless NULL: launches of kernels whose names begin so are repeated, and may fail in vain. */
+extern const char *tried_twice;
 
 /* The same with the device broken at call k: that call is named, every later use of the device is
  * refused with the same message, and what the process holds can still be dropped. k = first, first

@@ -168,6 +168,62 @@ static uint64_t gradients(void)
     return hash;
 }
 
+/* ---- many tensors that change together ------------------------------------------------------- */
+
+static bool from_gpu_make(void);
+
+static tn_status clip(void)
+{
+    double norm = tn_clip_grad_norm(tn_parameters(w.model), 0.01, 2, true);
+    return isnan(norm) ? tn_error_status() : TN_OK;
+}
+
+/* Of the model, updated once; the model has gone on since. */
+static tn_module *average;
+
+static bool average_make(void)
+{
+    if (!from_gpu_make()) return false;
+    average = tn_ema_new(w.model, (tn_ema_options){ .decay = 0.9 });
+    if (!average || tn_ema_update(average, w.model) != TN_OK) return false;
+    tn_list *all = tn_parameters(w.model);
+    tn_status status = TN_OK;
+    TN_NO_GRAD for (int i = 0; i < all->n && status == TN_OK; i++)
+        status = tn_mul_scalar_(all->entry[i].tensor, 1.5);
+    return status == TN_OK;
+}
+
+static tn_status average_update(void)
+{
+    return tn_ema_update(average, w.model);
+}
+
+static uint64_t average_state(void)
+{
+    tn_scope scope = tn_scope_begin();
+    uint64_t hash = hash_list(1, tn_state_dict(average, NULL));
+    tn_scope_end(scope);
+    return hash;
+}
+
+static void average_drop(void)
+{
+    tn_module_drop(average);
+    average = NULL;
+    drop();
+}
+
+/* A parameter that is a view: its step ends with a copy into it. */
+static bool strided_make(void)
+{
+    tn_manual_seed(3);
+    if (!train_make(mlp(), tn_rand(TN_SHAPE(6, 7)), tn_randint(0, 5, TN_SHAPE(6)))) return false;
+    tn_tensor *wide = on_gpu(tn_rand(TN_SHAPE(7, 9)));
+    return tn_module_set(w.model, "0.weight", tn_transpose(wide, 0, 1)) == TN_OK &&
+           (tn_optim_free(w.optimizer),
+            w.optimizer = tn_adamw(tn_parameters(w.model), (tn_adamw_options){ .lr = 1e-2 }));
+}
+
 /* ---- moving, files --------------------------------------------------------------------------- */
 
 static uint64_t model_state(void)
@@ -364,6 +420,8 @@ static const scenario scenarios[] = {
     { "a transformer's step in bf16", transformer_make, bf16_step, training_state, drop, false },
     { "a CNN's step in bf16", cnn_make, bf16_step, training_state, drop, false },
     { "gradients added", accumulate_make, accumulate, gradients, drop, false },
+    { "gradients clipped", accumulate_make, clip, gradients, drop, false },
+    { "an average", average_make, average_update, average_state, average_drop, false },
     { "a module to the device", to_gpu_make, to_gpu, model_state, drop, true },
     { "a module from the device", from_gpu_make, from_gpu, model_state, drop, false },
     { "a module's dtype", from_gpu_make, to_f64, model_state, drop, false },
@@ -379,6 +437,17 @@ static const scenario scenarios[] = {
 START_TEST(a_call_fails)
 {
     sweep_failures(&scenarios[_i]);
+}
+END_TEST
+
+static const scenario strided = { "a strided parameter's step", strided_make, step,
+                                  training_state, drop, false };
+
+START_TEST(a_call_fails_around_a_strided_parameter)
+{
+    tried_twice = "move_";
+    sweep_failures(&strided);
+    tried_twice = NULL;
 }
 END_TEST
 
@@ -497,6 +566,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_call_fails_at_first_use);
     t = file_case(suite, "fails");
     tcase_add_loop_test(t, a_call_fails, 0, COUNT(scenarios));
+    tcase_add_test(t, a_call_fails_around_a_strided_parameter);
     t = file_case(suite, "breaks");
     tcase_add_loop_test(t, the_device_breaks, 0, COUNT(scenarios));
     return suite;

@@ -344,8 +344,8 @@ static bool uses(const tni_optim_args *o, int slot)
     case TNI_ADAMW: return slot < 2 || o->flag;
     case TNI_RMSPROP: return slot == 0 || (slot == 1 ? o->flag : o->beta2 != 0);
     case TNI_ADAGRAD: return slot == 0;
+    default: return false;
     }
-    return false;
 }
 
 START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begin at no boundary */

@@ -221,3 +221,98 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     tn_scope_end(scope);
     return status;
 }
+
+/* ---- many tensors at once -------------------------------------------------------------------- */
+
+/* Whether x may be part of the one launch over call[0..n): dense and real, beside the first of them. */
+static bool joins(const tni_optim_tensor *call, int n, const tn_tensor *x, const tn_tensor *first)
+{
+    const char *begin, *end;
+
+    if (x->dtype != TN_F32 && x->dtype != TN_F64) return false;
+    if (!tni_is_dense(x) || tni_recording) return false;
+    if (first && tni_backend_of(first) != tni_backend_of(x)) return false;
+    begin = tni_data(x);
+    end = begin + tni_shape_numel(&x->shape) * (int64_t)tn_dtype_size(x->dtype);
+    for (int i = 0; i < n; i++) { /* memory that is listed twice changes twice: not in one launch */
+        const char *p = call[i].p;
+        if (p < end && begin < p + call[i].n * (int64_t)tn_dtype_size(call[i].dtype)) return false;
+    }
+    return tni_backend_of(x)->optim_step != NULL;
+}
+
+static tn_status change_one(tni_optim_kind kind, tn_tensor *x, tn_tensor *y, double rate)
+{
+    if (kind == TNI_SCALE) return tn_mul_scalar_(x, rate);
+    return rate == 1.0 ? tn_copy_(x, y) : tn_lerp_(x, y, rate);
+}
+
+/* y NULL: there are none, and one rate for all. alone: n flags. */
+static tn_status change_all(const char *function, tni_optim_kind kind, int n, tn_tensor *const *x,
+                            tn_tensor *const *y, const double *rate, tni_optim_tensor *call,
+                            bool *alone)
+{
+    tn_status status = TN_OK;
+    tn_tensor *first = NULL;
+    int joint = 0;
+
+    for (int i = 0; i < n && !status; i++) {
+        status = may_write(function, x[i], TN_NONE);
+        alone[i] = status || !joins(call, joint, x[i], first);
+        if (alone[i]) continue;
+        tn_tensor *from = y ? tni_dense(y[i]) : x[i];
+        if (!from) return tni_pending();
+        call[joint++] = (tni_optim_tensor){ .dtype = x[i]->dtype,
+                                            .n = tni_shape_numel(&x[i]->shape),
+                                            .p = tni_data(x[i]),
+                                            .g = tni_data(from),
+                                            .lr = rate[y ? i : 0] };
+        if (!first) first = x[i];
+    }
+    for (int i = 0; i < n && !status; i++)
+        if (alone[i]) status = change_one(kind, x[i], y ? y[i] : NULL, rate[y ? i : 0]);
+    if (!status && joint > 0)
+        status = tni_backend_of(first)->optim_step(&(tni_optim_args){ .kind = kind }, call, joint);
+    for (int i = 0; i < n && !status; i++)
+        if (!alone[i]) tni_bump_version(x[i]);
+    return status;
+}
+
+static tn_status with_room(const char *function, tni_optim_kind kind, int n, tn_tensor *const *x,
+                           tn_tensor *const *y, const double *rate)
+{
+    size_t nbytes = (size_t)n * (sizeof(tni_optim_tensor) + sizeof(bool));
+    tni_optim_tensor *call = n > 0 ? tni_alloc(nbytes) : NULL;
+    tn_status status;
+    tn_scope scope;
+
+    if (!call) return n > 0 ? TN_E_NOMEM : TN_OK;
+    scope = tn_scope_begin();
+    status = change_all(function, kind, n, x, y, rate, call, (bool *)(call + n));
+    tn_scope_end(scope);
+    tni_free(call, nbytes);
+    return status;
+}
+
+tn_status tni_scale_all(const char *function, int n, tn_tensor *const *x, double factor)
+{
+    return with_room(function, TNI_SCALE, n, x, NULL, &factor);
+}
+
+tn_status tni_lerp_all(const char *function, int n, tn_tensor *const *x, tn_tensor *const *y,
+                       const double *weight)
+{
+    return with_room(function, TNI_LERP, n, x, y, weight);
+}
+
+tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)
+{
+    tni_saved_error before;
+    tn_status status;
+
+    tni_error_save(&before);
+    if (backend->copy(y, x) == TN_OK) return TN_OK;
+    status = backend->copy(y, x);
+    if (status == TN_OK) tni_error_restore(&before);
+    return status;
+}

@@ -156,6 +156,27 @@ static void adagrad_span(const span *r)
     }
 }
 
+static void scale_span(const span *r)
+{
+    REAL *p = r->t->p;
+    const REAL rate = (REAL)r->s.rate;
+#pragma omp simd
+    for (int64_t i = r->b; i < r->e; i++) {
+        p[i] *= rate;
+    }
+}
+
+static void lerp_span(const span *r)
+{
+    REAL *restrict p = r->t->p;
+    const REAL *restrict g = r->t->g;
+    const REAL rate = (REAL)r->s.rate;
+#pragma omp simd
+    for (int64_t i = r->b; i < r->e; i++) {
+        tni_lerp(&p[i], g[i], rate);
+    }
+}
+
 static void step_span(const optim_job *job, const tni_optim_tensor *t, int64_t b, int64_t e)
 {
     span r = { t, tni_optim_scalars_of(job->args, t), job->args->maximize ? -1 : 1, b, e };
@@ -165,6 +186,8 @@ static void step_span(const optim_job *job, const tni_optim_tensor *t, int64_t b
     case TNI_ADAMW: adam_span(&r); break;
     case TNI_RMSPROP: rmsprop_span(&r); break;
     case TNI_ADAGRAD: adagrad_span(&r); break;
+    case TNI_SCALE: scale_span(&r); break;
+    case TNI_LERP: lerp_span(&r); break;
     }
 }
 
