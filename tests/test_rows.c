@@ -249,6 +249,45 @@ START_TEST(cross_entropy_checks_before_writing)
 }
 END_TEST
 
+/* ---- negative log likelihood ----------------------------------------------------------------- */
+
+static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
+{
+    tni_array x = make(3, n, c, d), dx = make(3, n, c, d), w = make(1, c, 0, 0);
+    tni_array loss = make(2, n, d, 0), row_weight = make(2, n, d, 0), drow = make(2, n, d, 0);
+    tni_array target = make_ids(2, n, d, c);
+    const tni_array *weight = weighted ? &w : &absent;
+    int64_t *t = target.data;
+    for (int64_t r = 0; r < n * d; r += 3) {
+        t[r] = r % 2 ? -100 : -7;
+    }
+    ck_assert_int_eq(kernels->nll(&loss, &row_weight, &x, &target, weight, -7), TN_OK);
+    ck_assert_int_eq(kernels->nll_grad(&dx, &drow, &target, weight, -7), TN_OK);
+    for (int64_t r = 0; r < n * d; r++) {
+        int64_t at = r / d * c * d + r % d;
+        double wt = t[r] < 0 ? 0 : weighted ? get(&w, t[r]) : 1;
+        check_near(&row_weight, r, wt, 0, "row_weight");
+        check_near(&loss, r, t[r] < 0 ? 0 : -wt * get(&x, at + t[r] * d), 0, "nll");
+        for (int64_t j = 0; j < c; j++) {
+            check_near(&dx, at + j * d, j == t[r] ? -wt * get(&drow, r) : 0, 0, "nll_grad");
+        }
+    }
+    free(x.data), free(dx.data), free(w.data), free(loss.data);
+    free(row_weight.data), free(drow.data), free(target.data);
+}
+
+START_TEST(nll_rows)
+{
+    choose(_i);
+    for (int weighted = 0; weighted < 2; weighted++) {
+        for (int k = 0; k < SIZES; k++) {
+            nll_case(sizes[k], 7, 1, weighted);
+            nll_case(3, 7, sizes[k], weighted);
+        }
+    }
+}
+END_TEST
+
 /* ---- layer norm ------------------------------------------------------------------------------ */
 
 static void layer_norm_case(int64_t n, int64_t f, bool affine)
@@ -814,6 +853,7 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "kernels");
     tcase_add_loop_test(t, softmax_rows, 0, VARIANTS);
     tcase_add_loop_test(t, cross_entropy_rows, 0, VARIANTS);
+    tcase_add_loop_test(t, nll_rows, 0, VARIANTS);
     tcase_add_test(t, cross_entropy_checks_before_writing);
     tcase_add_loop_test(t, layer_norm_rows, 0, VARIANTS);
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, VARIANTS);

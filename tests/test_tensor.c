@@ -326,6 +326,10 @@ START_TEST(flip_and_repeat)
     assert_values(tn_flip(x, (int[]){0, -1}, 2), 0, 5, 4, 3, 2, 1, 0);
     assert_values(tn_flip(x, NULL, 0), 0, 5, 4, 3, 2, 1, 0);
     assert_values(tn_flip(tn_scalar(3), NULL, 0), 0, 3);
+    assert_values(tn_flip(tn_transpose(x, 0, 1), (int[]){0}, 1), 0, 2, 5, 1, 4, 0, 3);
+    assert_values(tn_flip(tn_narrow(x, 1, 1, 2), NULL, 0), 0, 5, 4, 2, 1);
+    assert_values(tn_flip(tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 2)), NULL, 0), 0, 3, 3, 0, 0);
+    assert_values(tn_flip(tn_to_dtype(x, TN_U8), (int[]){1}, 1), 0, 2, 1, 0, 5, 4, 3);
     assert_null(tn_flip(x, (int[]){1, -1}, 2), TN_E_INVALID, "tn_flip: axis 1 of [2,3] twice");
     assert_null(tn_flip(x, (int[]){2}, 1), TN_E_INDEX, "tn_flip: axis 2");
 
@@ -353,6 +357,7 @@ START_TEST(triangles)
     assert_values(tn_tril(x, 0), 0, 1, 0, 0, 4, 5, 0, 7, 8, 9);
     assert_values(tn_tril(x, -1), 0, 0, 0, 0, 4, 0, 0, 7, 8, 0);
     assert_values(tn_triu(x, 1), 0, 0, 2, 3, 0, 0, 6, 0, 0, 0);
+    assert_values(tn_tril(tn_transpose(x, 0, 1), 1), 0, 1, 4, 0, 2, 5, 8, 3, 6, 9);
     assert_values(tn_triu(x, INT64_MIN), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
     assert_values(tn_triu(x, INT64_MAX), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     assert_values(tn_tril(x, INT64_MAX), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);

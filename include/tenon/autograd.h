@@ -37,7 +37,7 @@ TN_API bool tn_grad_enabled(void);
  * In dtype  matmul, linear, conv2d, scaled_dot_product_attention
  * In f32    exp expm1 log log1p pow square reciprocal rsqrt softplus, sum mean var std prod norm logsumexp
  *           cumsum, max and min along an axis, softmax, all losses, layer_norm, batch_norm, pooling,
- *           gather, index_select, scatter_add, embedding (flip, which is an index_select)
+ *           gather, index_select, scatter_add, embedding, flip
  * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
  * Untouched f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward runs with
  *           it off, in the dtypes that forward used

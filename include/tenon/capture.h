@@ -28,10 +28,9 @@
  * these two runs only. What tenon would do there only once is refused when the step is recorded, with what
  * to do instead: values read (tn_item, tn_clip_grad_norm: see tn_clip_grad_norm_tensor), data and random
  * numbers from the host, cuRAND's numbers, rates set, tn_scaler_*, tn_ema_update, batch norm with cumulative
- * or skip_nonfinite, tensors on the CPU; and tn_nll_loss (want tn_cross_entropy), tn_one_hot, tn_flip,
- * tn_tril and tn_triu, which look at values or make a constant on the host. Then nothing has changed but
- * what your code did. Modules stay in the mode (tn_train, tn_eval) that the recording found: in another one
- * a run is refused.
+ * or skip_nonfinite, tensors on the CPU, and tn_one_hot with n -1, which looks for the largest index. Then
+ * nothing has changed but what your code did. Modules stay in the mode (tn_train, tn_eval) that the recording
+ * found: in another one a run is refused.
  */
 #ifndef TENON_CAPTURE_H
 #define TENON_CAPTURE_H

@@ -253,7 +253,7 @@ TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_te
  * Source   Mikolov et al. (2013), section 2.1 (projection layer)
  */
 TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
-/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1 */
+/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1, for which a GPU is waited */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
 /* ---- softmax and losses ---------------------------------------------------------------------- */

@@ -193,7 +193,7 @@ tn_status tni_cuda_take(const tni_array *y, const tni_array *x, const tni_array 
 tn_status tni_cuda_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
                             int64_t skip);
 
-/* softmax.cu, cross_entropy.cu, layer_norm.cu, batch_norm.cu, dropout.cu, optim.cu, random.cu */
+/* softmax.cu, cross_entropy.cu, nll.cu, layer_norm.cu, batch_norm.cu, dropout.cu, optim.cu, random.cu */
 tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log);
 tn_status tni_cuda_softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
                                 bool log);
@@ -204,6 +204,10 @@ tn_status tni_cuda_cross_entropy_grad(const tni_array *dx, const tni_array *drow
                                       const tni_array *lse, const tni_array *x,
                                       const tni_array *target, const tni_array *weight,
                                       double smoothing, int64_t ignore);
+tn_status tni_cuda_nll(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
+                       const tni_array *target, const tni_array *weight, int64_t ignore);
+tn_status tni_cuda_nll_grad(const tni_array *dx, const tni_array *drow, const tni_array *target,
+                            const tni_array *weight, int64_t ignore);
 tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
                               const tni_array *x, const tni_array *weight, const tni_array *bias,
                               double eps);

@@ -58,13 +58,12 @@ tn_status tni_cuda_fault_error(const tni_cuda_fault *f)
 {
     const char *name = name_of(f->launch);
     char op[80] = "";
+    if (name) std::snprintf(op, sizeof op, "tn_%s: ", name);
     if (f->set == TNI_FAULT_TARGET)
         return tni_cuda_host->fail(
-            TN_E_INDEX,
-            "tn_cross_entropy: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+            TN_E_INDEX, "%starget value %lld at row %lld: want 0..%lld (or %lld to ignore)", op,
             (long long)f->value, (long long)f->position, (long long)f->limit - 1,
             (long long)f->ignore);
-    if (name) std::snprintf(op, sizeof op, "tn_%s: ", name);
     if (f->limit == 0)
         return tni_cuda_host->fail(TN_E_INDEX, "%sindex %lld at position %lld: the axis is empty",
                                    op, (long long)f->value, (long long)f->position);

@@ -48,6 +48,7 @@ static void fill_table()
     SLOT(adaptive_avg_pool2d), SLOT(adaptive_avg_pool2d_grad), SLOT(attention), SLOT(attention_grad);
     SLOT(gather), SLOT(scatter_add), SLOT(take), SLOT(take_add);
     SLOT(softmax), SLOT(softmax_grad), SLOT(cross_entropy), SLOT(cross_entropy_grad);
+    SLOT(nll), SLOT(nll_grad);
     SLOT(layer_norm), SLOT(layer_norm_grad), SLOT(batch_norm), SLOT(batch_norm_grad);
     SLOT(dropout), SLOT(random), SLOT(optim_step);
 }

@@ -9,7 +9,7 @@
  *   - dtypes and sizes fit as the comment says; outputs are allocated and overlap no input unless said
  *   - sizes may be 0 anywhere; n is never a multiple of anything
  *   - "dense" arrays are row-major without gaps; others may have any strides, 0 and negative excluded
- *     except 0 from expand
+ *     except 0 from expand, and negative ones where a comment says so
  *   - real: f32 or f64, all real arrays of one call of one dtype unless said. gemm, conv2d and its
  *     gradients, attention and its gradient, dropout: bf16 and f16 too, sums kept in f32, rounded once
  */
@@ -114,8 +114,9 @@ typedef struct tni_backend {
 
     /* -- pointwise (formulas.h numbers the functions); any strides, equal sizes (0-strides broadcast) -- */
     tn_status (*fill)(const tni_array *y, tni_number value);
-    tn_status (*copy)(const tni_array *y, const tni_array *x); /* any dtypes: casts */
+    tn_status (*copy)(const tni_array *y, const tni_array *x); /* any dtypes: casts; x: negative strides too */
     tn_status (*unary)(int function, const tni_array *y, const tni_array *x, const double *p);
+    /* p: as many parameters as formulas.h says */
     tn_status (*binary)(int function, const tni_array *y, const tni_array *a, const tni_array *b, const double *p);
     tn_status (*ternary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
                          const tni_array *c, const double *p);
@@ -150,6 +151,13 @@ typedef struct tni_backend {
     tn_status (*cross_entropy_grad)(const tni_array *dx, const tni_array *drow, const tni_array *lse,
                                     const tni_array *x, const tni_array *target, const tni_array *weight,
                                     double smoothing, int64_t ignore);
+    /* x [n, c, d], target i64 [n, d], weight [c] or data NULL; row_loss -w[t] x[t], row_weight w[t] (1 without
+     * weights), both 0 on ignored rows. All dense. Bad class: TN_E_INDEX. */
+    tn_status (*nll)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
+                     const tni_array *target, const tni_array *weight, int64_t ignore);
+    /* dx [n, c, d]: -w[t] drow at the class of each row that is not ignored, 0 elsewhere */
+    tn_status (*nll_grad)(const tni_array *dx, const tni_array *drow, const tni_array *target,
+                          const tni_array *weight, int64_t ignore);
     /* x, y [n, f]; mean, rstd [n]; weight, bias [f] or data NULL */
     tn_status (*layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
                             const tni_array *weight, const tni_array *bias, double eps);

@@ -192,6 +192,8 @@ START_TEST(bad_index_is_reported_where_the_host_waits)
                tn_scatter_add(gflat, 0, gfew, tn_narrow(gs, 0, 0, 7)));
     SAME_ERROR(tn_scatter_add(flat, 0, lots, s), tn_scatter_add(gflat, 0, glots, gs));
     SAME_ERROR(tn_gather(empty, 0, few), tn_gather(gempty, 0, gfew));
+    SAME_ERROR(tn_one_hot(few, 9), tn_one_hot(gfew, 9));
+    SAME_ERROR(tn_one_hot(lots, 5), tn_one_hot(glots, 5));
     /* scatter_add changed nothing, gather put zeros */
     tn_tensor *late = tn_scatter_add(gflat, 0, glots, gs);
     ck_assert_ptr_null(tn_to(late, tn_cpu()));
@@ -206,6 +208,34 @@ START_TEST(bad_index_is_reported_where_the_host_waits)
 }
 END_TEST
 
+/* Copies that read backwards, in the kernels for fours, for single elements and for tiles. */
+START_TEST(flips_and_triangles)
+{
+    static const tn_dtype types[] = { TN_F32, TN_F64, TN_BF16, TN_BOOL };
+    choose(0);
+    for (int type = 0; type < 4; type++) {
+        tn_tensor *x = tn_to_dtype(tn_randn(TN_SHAPE(3, 8, 12)), types[type]);
+        tn_tensor *seen[] = { x, tn_narrow(x, 2, 1, 7), tn_transpose(x, 1, 2), tn_transpose(x, 0, 2) };
+        for (int view = 0; view < 4; view++) {
+            tn_tensor *there = on_gpu(x);
+            there = view == 0 ? there : view == 1 ? tn_narrow(there, 2, 1, 7)
+                                                  : tn_transpose(there, view - 2 ? 0 : 1, 2);
+            for (int axes = 0; axes < 8; axes++) {
+                int axis[3], n = 0;
+                for (int d = 0; d < 3; d++)
+                    if (axes >> d & 1) axis[n++] = d;
+                assert_close(tn_to(tn_flip(there, axis, n), tn_cpu()), tn_flip(seen[view], axis, n), 0,
+                             0);
+            }
+            for (int64_t k = -9; k < 10; k += 3) {
+                assert_close(tn_to(tn_tril(there, k), tn_cpu()), tn_tril(seen[view], k), 0, 0);
+                assert_close(tn_to(tn_triu(there, k), tn_cpu()), tn_triu(seen[view], k), 0, 0);
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(bad_class_is_reported_where_the_host_waits)
 {
     static const int64_t bad[] = { 0, -100, 4, -5, 1, 2, 3 };
@@ -213,6 +243,10 @@ START_TEST(bad_class_is_reported_where_the_host_waits)
     tn_tensor *x = tn_randn(TN_SHAPE(7, 4)), *t = ids(7, bad);
     SAME_ERROR(tn_cross_entropy(x, t), tn_cross_entropy(on_gpu(x), on_gpu(t)));
     tn_tensor *image = tn_randn(TN_SHAPE(1, 4, 7)), *pixels = tn_reshape(t, TN_SHAPE(1, 7));
+    SAME_ERROR(tn_nll_loss(x, t, (tn_cross_entropy_options){ 0 }),
+               tn_nll_loss(on_gpu(x), on_gpu(t), (tn_cross_entropy_options){ 0 }));
+    SAME_ERROR(tn_nll_loss(image, pixels, (tn_cross_entropy_options){ 0 }),
+               tn_nll_loss(on_gpu(image), on_gpu(pixels), (tn_cross_entropy_options){ 0 }));
     SAME_ERROR(tn_cross_entropy(image, pixels), tn_cross_entropy(on_gpu(image), on_gpu(pixels)));
 }
 END_TEST
@@ -511,6 +545,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, scatter_add_in_order, 0, 2);
     tcase_add_test(t, bad_index_is_reported_where_the_host_waits);
     tcase_add_test(t, bad_class_is_reported_where_the_host_waits);
+    tcase_add_test(t, flips_and_triangles);
     tcase_add_test(t, the_first_fault_stays);
     t = test_case(suite, "random");
     tcase_add_loop_test(t, dropout_drops_what_the_cpu_drops, 0, 2);

@@ -120,6 +120,38 @@ START_TEST(cross_entropy_rows)
 }
 END_TEST
 
+/* ---- negative log likelihood ----------------------------------------------------------------- */
+
+static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
+{
+    twin *x = make(n, c, d), *dx = make(n, c, d), *w = weighted ? make(c) : &none;
+    twin *target = make_ids(c, SIZES_OF(n, d)), *loss = make(n, d), *row_weight = make(n, d);
+    for (int64_t r = 0; r < n * d; r += 3) {
+        ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
+    }
+    upload(target);
+    BOTH(loss, nll, A(loss), A(row_weight), A(x), A(target), A(w), -7);
+    check_near(loss, 0, "nll");
+    check_near(row_weight, 0, "row_weight");
+    upload(loss);
+    BOTH(dx, nll_grad, A(dx), A(loss), A(target), A(w), -7);
+    check_near(dx, 0, "nll_grad");
+    free_twins();
+}
+
+START_TEST(nll_rows)
+{
+    choose(_i);
+    for (int weighted = 0; weighted < 2; weighted++) {
+        for (int k = 0; k < SIZES; k++) {
+            nll_case(sizes[k], 7, 1, weighted);
+            nll_case(3, 7, sizes[k], weighted);
+        }
+        nll_case(5, 4500, 2, weighted);
+    }
+}
+END_TEST
+
 /* ---- layer norm ------------------------------------------------------------------------------ */
 
 static void layer_norm_case(int64_t n, int64_t f, bool affine)
@@ -280,6 +312,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, softmax_rows, 0, 2);
     tcase_add_loop_test(t, softmax_extremes, 0, 2);
     tcase_add_loop_test(t, cross_entropy_rows, 0, 2);
+    tcase_add_loop_test(t, nll_rows, 0, 2);
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, 4);
     tcase_add_loop_test(t, batch_norm_offset, 0, 2);

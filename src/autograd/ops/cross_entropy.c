@@ -88,8 +88,7 @@ static tn_tensor *ce_grad_composed(const tni_grad *g)
 
     tn_tensor *ignored = tni_ignored_rows(target, args->ignore);
     tn_tensor *safe = tn_masked_fill(target, ignored, 0);
-    tn_tensor *ids = tn_to(tn_arange(0, (double)classes, 1, TN_I64), tn_device_of(x));
-    ids = over_classes(ids, rank, args->axis);
+    tn_tensor *ids = over_classes(tni_iota(classes, tn_device_of(x)), rank, args->axis);
     tn_tensor *onehot = tn_to_dtype(tn_eq(tn_unsqueeze(safe, args->axis), ids), dtype);
     tn_tensor *drow = tn_unsqueeze(tn_masked_fill(tni_dy(g, 0), ignored, 0), args->axis);
     tn_tensor *p = tn_softmax(x, args->axis);
@@ -269,14 +268,7 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
     if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
         return NULL;
     }
-    if (o->reduction == TN_NO_REDUCTION) {
-        return out[0];
-    }
-    tn_tensor *sum = tn_sum(out[0], NULL, 0, false);
-    if (o->reduction == TN_SUM) {
-        return sum;
-    }
-    return tn_div(sum, tn_sum(tn_detach(out[1]), NULL, 0, false));
+    return tni_reduce_weighted(out, o->reduction);
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */

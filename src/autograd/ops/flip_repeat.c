@@ -4,28 +4,65 @@
  * flip:   y[.., i, ..] = x[.., n - 1 - i, ..] along each given axis
  * repeat: y[i] = x[i mod size] along every axis
  *
- * Composites. flip selects reversed indices axis by axis; the gradient of a selection puts dy back in its
- * place, which is a flip again. repeat lays x out as [outer, size, inner], inserts an axis of stride 0
- * before size and copies; the engine sums the gradient over that axis, as over any broadcast.
+ * flip is a copy that reads x backwards, by strides below 0; its gradient is a flip of dy. repeat
+ * is a composite: x laid out as [outer, size, inner], with an axis of stride 0 inserted before size,
+ * and copied; the engine sums the gradient over that axis, as over any broadcast.
  */
-#include "autograd/op.h"
+#include "autograd/ops/elementwise.h"
 
-static tn_tensor *reversed(int64_t n, tn_device device)
+/* ---- flip ------------------------------------------------------------------------------------ */
+
+typedef struct flip_args {
+    bool axis[TN_MAX_RANK];
+} flip_args;
+
+static tn_tensor *flipped(tn_tensor *x, const flip_args *args);
+
+static tn_status flip_forward(tni_call *c)
 {
-    tn_tensor *index = tni_new_dense(TN_SHAPE(n), TN_I64, tn_cpu());
+    const flip_args *args = c->args;
+    const tn_tensor *from = c->in[0];
+    tni_array y = tni_array_of(c->out[0]);
+    tni_array x = tni_array_of(from);
+    int64_t last = 0; /* where x's last element along the axes lies, in elements */
 
-    if (!index)
-        return NULL;
-    int64_t *at = tni_data(index);
-    for (int64_t i = 0; i < n; i++)
-        at[i] = n - 1 - i;
-    return tn_to(index, device);
+    if (tni_shape_numel(&from->shape) == 0)
+        return TN_OK;
+    for (int d = 0; d < x.rank; d++) {
+        if (!args->axis[d])
+            continue;
+        last += (x.size[d] - 1) * x.stride[d];
+        x.stride[d] = -x.stride[d];
+    }
+    x.data = (char *)x.data + last * (int64_t)tn_dtype_size(x.dtype);
+    return TNI_KERNEL("flip", from, copy, &y, &x);
+}
+
+static tn_status flip_backward(tni_grad *g)
+{
+    g->dx[0] = flipped(g->dy, g->args);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_flip = {
+    .name = "flip",
+    .formula = "y[i] = x[n - 1 - i]",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .autocast = TNI_CAST_F32, /* as the other selections */
+    .shape = tni_shape_like_first,
+    .forward = flip_forward,
+    .backward = flip_backward,
+};
+
+static tn_tensor *flipped(tn_tensor *x, const flip_args *args)
+{
+    return tni_apply(&op_flip, args, sizeof *args, 1, &x);
 }
 
 tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {
-    bool flipped[TN_MAX_RANK] = {false};
-    tn_tensor *y = x;
+    flip_args args = {{false}};
 
     if (!x) {
         tni_poison("tn_flip", "x");
@@ -38,17 +75,17 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
         int axis = tni_axis("tn_flip", axes[i], x->shape.rank);
         if (axis < 0)
             return NULL;
-        if (flipped[axis])
+        if (args.axis[axis])
             return tni_fail(TN_E_INVALID, "tn_flip: axis %d of %s twice: want each axis once", axis,
                             tni_text(x));
-        flipped[axis] = true;
+        args.axis[axis] = true;
     }
-    tn_scope scope = tn_scope_begin();
-    for (int axis = 0; axis < x->shape.rank; axis++)
-        if (flipped[axis] || n_axes == 0)
-            y = tn_index_select(y, axis, reversed(x->shape.size[axis], tn_device_of(x)));
-    return tn_scope_return(scope, y == x ? tn_clone(x) : y);
+    for (int d = 0; n_axes == 0 && d < x->shape.rank; d++)
+        args.axis[d] = true;
+    return flipped(x, &args);
 }
+
+/* ---- repeat ---------------------------------------------------------------------------------- */
 
 /* x, dense or not, with axis tiled count times. The other sizes stay. */
 static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)

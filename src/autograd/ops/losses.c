@@ -3,7 +3,6 @@
  *
  * Each formula is written so that no branch has a kink where the function has none, and nothing
  * cancels:
- *   nll        -w[t] log_p[t] per row, 0 on ignored rows; the mean divides by the sum of the w[t]
  *   huber(k)   m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2)
  *              outside; Huber (1964), section 4
  *   smooth_l1  huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
@@ -27,6 +26,15 @@ tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction r
     }
     return tni_fail(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
                     function, (int)reduction);
+}
+
+tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction)
+{
+    if (reduction == TN_NO_REDUCTION) {
+        return rows[0];
+    }
+    tn_tensor *sum = tn_sum(rows[0], NULL, 0, false);
+    return reduction == TN_SUM ? sum : tn_div(sum, tn_sum(tn_detach(rows[1]), NULL, 0, false));
 }
 
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
@@ -180,87 +188,4 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
         return tn_scope_return(scope, tn_div_scalar(sum, (double)log_p->shape.size[0]));
     }
     return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction));
-}
-
-/* ---- negative log likelihood ----------------------------------------------------------------- */
-
-/* Every target is a class or ignored. On a GPU this waits: tn_cross_entropy checks in its
- * kernel. */
-static tn_status check_classes(const tn_tensor *target, int64_t classes, int64_t ignore)
-{
-    int64_t n = tni_shape_numel(&target->shape);
-    size_t nbytes;
-    if (n < 0 || !tni_mul_size((size_t)n, sizeof(int64_t), &nbytes)) {
-        return tni_error(TN_E_NOMEM, "tn_nll_loss: target %s is too large", tni_text(target));
-    }
-    int64_t *ids = n > 0 ? tni_alloc(nbytes) : NULL;
-    if (n > 0 && !ids) {
-        return TN_E_NOMEM;
-    }
-    tn_status status = n > 0 ? tn_copy_out(target, ids, nbytes, TN_I64) : TN_OK;
-    for (int64_t i = 0; i < n && status == TN_OK; i++) {
-        if ((ids[i] < 0 || ids[i] >= classes) && ids[i] != -100 && ids[i] != ignore) {
-            status = tni_error(
-                TN_E_INDEX,
-                "tn_nll_loss: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
-                (long long)ids[i], (long long)i, (long long)classes - 1, (long long)ignore);
-        }
-    }
-    tni_free(ids, n > 0 ? nbytes : 0);
-    return status;
-}
-
-static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entropy_options *o)
-{
-    if (o->label_smoothing != 0) {
-        return tni_fail(TN_E_INVALID,
-                        "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
-                        o->label_smoothing);
-    }
-    if (!tn_dtype_is_float(log_p->dtype)) {
-        return tni_fail(TN_E_DTYPE, "tn_nll_loss: log_p is %s: want a floating dtype",
-                        tn_dtype_name(log_p->dtype));
-    }
-    target = tni_index_arg("tn_nll_loss", target);
-    int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
-    if (axis < 0) {
-        return NULL;
-    }
-    int64_t classes = log_p->shape.size[axis];
-    if (tni_check_class_options("tn_nll_loss", o, classes, log_p) != TN_OK ||
-        check_classes(target, classes, rows_ignore(o)) != TN_OK) {
-        return NULL;
-    }
-    tn_tensor *ignored = tni_ignored_rows(target, rows_ignore(o));
-    tn_tensor *safe = tn_masked_fill(target, ignored, 0);
-    tn_tensor *weights;
-    if (tni_none(rows_weight(o))) {
-        weights = tn_to_dtype(tn_logical_not(ignored), log_p->dtype);
-    } else {
-        tn_tensor *flat = tn_reshape(safe, TN_SHAPE(tn_numel(target)));
-        weights = tn_reshape(tn_index_select(o->weight, 0, flat), target->shape);
-        weights = tn_masked_fill(weights, ignored, 0);
-    }
-    tn_tensor *picked = tn_squeeze(tn_gather(log_p, axis, tn_unsqueeze(safe, axis)), axis);
-    /* an ignored row may hold -inf: 0 times it would be NaN */
-    tn_tensor *rows = tn_neg(tn_mul(tn_masked_fill(picked, ignored, 0), weights));
-    if (o->reduction == TN_NO_REDUCTION) {
-        return rows;
-    }
-    tn_tensor *sum = tn_sum(rows, NULL, 0, false);
-    return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum(weights, NULL, 0, false));
-}
-
-tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
-{
-    if (!log_p || !target) {
-        return NULL;
-    }
-    if (tni_none(log_p) || tni_none(target)) {
-        return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
-    }
-    tn_scope scope = tn_scope_begin();
-    o.weight = tni_autocast_f32(rows_weight(&o));
-    log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(scope, log_p && o.weight ? nll(log_p, target, &o) : NULL);
 }

@@ -1,57 +1,87 @@
 /*
  * one_hot.c - index [...] -> [..., n]: 1 at position index, 0 elsewhere. i64, no gradient.
+ *
+ * Composite: index == 0..n-1, broadcast, once every index has been looked at where it lives.
  */
 #include "autograd/ops/rows.h"
 
-/* The smallest and the largest value; 0 and -1 when there are none. */
-static tn_status extremes(const tn_tensor *index, int64_t *low, int64_t *high)
+tn_tensor *tni_iota(int64_t n, tn_device device)
 {
-    int64_t n = tni_shape_numel(&index->shape);
-    *low = 0;
-    *high = -1;
-    if (n == 0) {
-        return TN_OK;
+    return tn_sub_scalar(tn_cumsum(tn_full_as(TN_SHAPE(n), 1, TN_I64, device), 0), 1);
+}
+
+/* ---- y = index, each of 0..n-1 --------------------------------------------------------------- */
+
+typedef struct one_hot_args {
+    int64_t n;
+} one_hot_args;
+
+/* Rows of nothing taken from n: the kernel has but the indices to check. */
+static tn_status one_hot_forward(tni_call *c)
+{
+    const one_hot_args *args = c->args;
+    tn_tensor *index = tni_dense(c->in[0]);
+    if (!index) {
+        return tni_pending();
     }
-    size_t nbytes;
-    if (n < 0 || !tni_mul_size((size_t)n, sizeof(int64_t), &nbytes)) {
-        return tni_error(TN_E_NOMEM, "tn_one_hot: index %s is too large", tni_text(index));
+    int64_t count = tni_shape_numel(&index->shape);
+    tni_array ids = rows_array(index, 1, count, 0, 0);
+    tni_array from = rows_array(index, 3, 1, args->n, 0);
+    tni_array to = rows_array(c->out[0], 3, 1, count, 0);
+    tn_status status = ROWS_KERNEL(c->op, index, take, &to, &from, &ids);
+    if (status != TN_OK) {
+        return tni_name_index_error(c->op, status);
     }
-    int64_t *ids = tni_alloc(nbytes);
-    if (!ids) {
-        return TN_E_NOMEM;
+    to = rows_array(c->out[0], 1, count, 0, 0);
+    return ROWS_KERNEL(c->op, index, copy, &to, &ids);
+}
+
+static const tn_op one_hot_op = {
+    .name = "one_hot",
+    .formula = "y = index, 0 <= index < n",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = tni_shape_like_first,
+    .forward = one_hot_forward,
+};
+
+/* ---- the largest index ----------------------------------------------------------------------- */
+
+/* Its value + 1; -1 and a message when that cannot be had. */
+static int64_t number_of_classes(tn_tensor *index)
+{
+    if (TNI_UNLIKELY(tni_recording)) {
+        tni_record_refuse("tn_one_hot", "with n -1 reads the largest index", "n given");
+        return -1;
     }
-    tn_status status = tn_copy_out(index, ids, nbytes, TN_I64);
-    if (status == TN_OK) {
-        *low = ids[0];
-        *high = ids[0];
-        for (int64_t i = 1; i < n; i++) {
-            *low = TNI_MIN(*low, ids[i]);
-            *high = TNI_MAX(*high, ids[i]);
-        }
+    if (tn_numel(index) == 0) {
+        tni_error(TN_E_INVALID,
+                  "tn_one_hot: n -1, index %s: want n >= 0, or -1 and at least one index",
+                  tni_text(index));
+        return -1;
     }
-    tni_free(ids, nbytes);
-    return status;
+    int64_t largest = -1;
+    tn_tensor *top = tn_amax(index, NULL, 0, false);
+    if (!top || tn_copy_out(top, &largest, sizeof largest, TN_I64) != TN_OK) {
+        return -1;
+    }
+    return TNI_MAX(largest, 0) + 1; /* one below 0 is found with the others */
 }
 
 tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
 {
-    int64_t low, high;
-    index = tni_index_arg("tn_one_hot", index);
-    if (!index || extremes(index, &low, &high) != TN_OK) {
-        return NULL;
-    }
-    if (n < -1 || (n == -1 && high < 0 && low >= 0)) {
-        return tni_fail(TN_E_INVALID,
-                        "tn_one_hot: n %lld, index %s: want n >= 0, or -1 and at least one index",
-                        (long long)n, tni_text(index));
-    }
-    n = n == -1 ? high + 1 : n;
-    if (low < 0 || high >= n) {
-        return tni_fail(TN_E_INDEX, "tn_one_hot: index value %lld: want 0..%lld",
-                        (long long)(low < 0 ? low : high), (long long)n - 1);
-    }
     tn_scope scope = tn_scope_begin();
-    tn_tensor *ids = tn_to(tn_arange(0, (double)n, 1, TN_I64), tn_device_of(index));
-    tn_tensor *hot = tn_to_dtype(tn_eq(tn_unsqueeze(index, -1), ids), TN_I64);
+    tn_tensor *hot = NULL;
+    index = tni_index_arg("tn_one_hot", index);
+    if (index && n < -1) {
+        tni_error(TN_E_INVALID,
+                  "tn_one_hot: n %lld, index %s: want n >= 0, or -1 and at least one index",
+                  (long long)n, tni_text(index));
+    } else if (index && (n >= 0 || (n = number_of_classes(index)) >= 0)) {
+        one_hot_args args = { n };
+        tn_tensor *ids = tni_apply(&one_hot_op, &args, sizeof args, 1, &index);
+        tn_tensor *each = ids ? tni_iota(n, tn_device_of(ids)) : NULL;
+        hot = tn_to_dtype(tn_eq(tn_unsqueeze(ids, -1), each), TN_I64);
+    }
     return tn_scope_return(scope, hot);
 }

@@ -53,6 +53,8 @@ static inline bool rows_absent(const tn_tensor *t)
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */
 tn_tensor *tni_index_arg(const char *function, tn_tensor *index);
+/* 0..n-1 as i64, made on the device. */
+tn_tensor *tni_iota(int64_t n, tn_device device);
 /* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of
  * args->shape. */
 typedef struct tni_take_args {
@@ -67,7 +69,9 @@ extern const tn_op tni_op_take_add;
 
 /* mean, sum or nothing over all elements. */
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction);
-/* true where target is ignored (bool); and target with 0 in those places. */
+/* The same of losses and weights of rows, where the mean divides by the sum of the weights. */
+tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction);
+/* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
 /* The options' weight as a tensor: NULL counts as TN_NONE. */
 static inline tn_tensor *rows_weight(const tn_cross_entropy_options *o)

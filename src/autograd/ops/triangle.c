@@ -3,27 +3,96 @@
  *
  * y[.., i, j] = x[.., i, j] where j - i <= k (tril) or j - i >= k (triu), else 0.
  *
- * Composite: masked_fill with the other triangle as mask, broadcast over the leading axes. Its gradient,
- * dx = dy inside the triangle and 0 outside, is masked_fill's.
+ * What is blocked depends on j - i alone: a vector of m + n - 1 values, of which row i is those
+ * from number m - 1 - i on. So the mask is a copy of that vector seen with strides -1 and 1, made
+ * where x is. Linear in x; dx is the same triangle of dy.
  */
-#include "autograd/op.h"
+#include "autograd/ops/elementwise.h"
 
-/* bool [m, n] on device, true where j - i > k (above) or j - i < k (below). */
-static tn_tensor *outside(int64_t m, int64_t n, int64_t k, bool above, tn_device device)
+typedef struct triangle_args {
+    int64_t k; /* -m..n */
+    bool lower;
+} triangle_args;
+
+static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args);
+
+/* The blocked values of j - i, for j - i = t - (m - 1), t = 0..m + n - 2: those above k (lower), or
+ * below it. */
+static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
 {
-    tn_tensor *mask = tni_new_dense(TN_SHAPE(m, n), TN_BOOL, tn_cpu());
+    const triangle_args *args = c->args;
+    const char *name = c->op->name;
+    tni_array part = *vector;
+    int64_t t = TNI_MAX(args->k + m - (args->lower ? 0 : 1), 0);
+    int64_t from = TNI_MIN(t, part.size[0]);
+    tni_number before = {.f = !args->lower, .i = !args->lower};
+    tni_number behind = {.f = args->lower, .i = args->lower};
 
-    if (!mask)
-        return NULL;
-    unsigned char *row = tni_data(mask);
-    for (int64_t i = 0; i < m; i++, row += n) {
-        /* the first column past the diagonal; k is clamped to [-m, n], so nothing overflows */
-        int64_t from = i + (above ? k + 1 : k);
-        from = TNI_MIN(TNI_MAX(from, 0), n);
-        memset(row, !above, (size_t)from);
-        memset(row + from, above, (size_t)(n - from));
-    }
-    return tn_to(mask, device);
+    part.size[0] = from;
+    tn_status status = TNI_KERNEL(name, c->in[0], fill, &part, before);
+    part.data = (char *)part.data + from;
+    part.size[0] = vector->size[0] - from;
+    return status ? status : TNI_KERNEL(name, c->in[0], fill, &part, behind);
+}
+
+static tn_status triangle_forward(tni_call *c)
+{
+    const tn_tensor *x = c->in[0];
+    const char *name = c->op->name;
+    int row = x->shape.rank - 2;
+    int64_t m = x->shape.size[row], n = x->shape.size[row + 1];
+
+    if (tni_shape_numel(&x->shape) == 0)
+        return TN_OK;
+    tn_tensor *values = tni_new_dense(TN_SHAPE(m + n - 1), TN_BOOL, c->device);
+    tn_tensor *mask = tni_new_dense(TN_SHAPE(m, n), TN_BOOL, c->device);
+    if (!values || !mask)
+        return tni_pending();
+    tni_array vector = tni_array_of(values);
+    tni_array rows = tni_array_of(mask);
+    tni_array from = rows;
+    from.data = (char *)vector.data + (m - 1);
+    from.stride[0] = -1;
+    tn_status status = blocked(c, m, &vector);
+    if (!status)
+        status = TNI_KERNEL(name, x, copy, &rows, &from);
+    if (status)
+        return status;
+    tni_array y = tni_array_of(c->out[0]);
+    tni_array in = tni_array_of(x);
+    tni_array over = tni_array_expand(mask, &x->shape);
+    return TNI_KERNEL(name, x, binary, TNI_B_masked_fill, &y, &in, &over, (double[]){0});
+}
+
+static tn_status triangle_backward(tni_grad *g)
+{
+    g->dx[0] = triangle_of(g->dy, g->args);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op op_tril = {
+    .name = "tril",
+    .formula = "y[i,j] = j - i <= k ? x[i,j] : 0",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = tni_shape_like_first,
+    .forward = triangle_forward,
+    .backward = triangle_backward,
+};
+
+static const tn_op op_triu = {
+    .name = "triu",
+    .formula = "y[i,j] = j - i >= k ? x[i,j] : 0",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = tni_shape_like_first,
+    .forward = triangle_forward,
+    .backward = triangle_backward,
+};
+
+static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args)
+{
+    return tni_apply(args->lower ? &op_tril : &op_triu, args, sizeof *args, 1, &x);
 }
 
 static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool lower)
@@ -36,9 +105,7 @@ static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool l
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];
     int64_t n = x->shape.size[x->shape.rank - 1];
-    k = TNI_MIN(TNI_MAX(k, -m), n);
-    tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, tn_masked_fill(x, outside(m, n, k, lower, tn_device_of(x)), 0.0));
+    return triangle_of(x, &(triangle_args){TNI_MIN(TNI_MAX(k, -m), n), lower});
 }
 
 tn_tensor *tn_tril(tn_tensor *x, int64_t k)

@@ -39,6 +39,19 @@ tn_status K(tni_cpu_cross_entropy_grad)(const tni_array *dx, const tni_array *dr
                        (dx, drow, lse, x, target, weight, smoothing, ignore));
 }
 
+tn_status K(tni_cpu_nll)(const tni_array *row_loss, const tni_array *row_weight,
+                         const tni_array *x, const tni_array *target, const tni_array *weight,
+                         int64_t ignore)
+{
+    return TNI_BY_REAL(x->dtype, nll, (row_loss, row_weight, x, target, weight, ignore));
+}
+
+tn_status K(tni_cpu_nll_grad)(const tni_array *dx, const tni_array *drow, const tni_array *target,
+                              const tni_array *weight, int64_t ignore)
+{
+    return TNI_BY_REAL(dx->dtype, nll_grad, (dx, drow, target, weight, ignore));
+}
+
 tn_status K(tni_cpu_layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
                                 const tni_array *x, const tni_array *weight, const tni_array *bias,
                                 double eps)

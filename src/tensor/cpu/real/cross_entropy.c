@@ -30,22 +30,7 @@ typedef struct ce_job {
 
 static bool ignored(const ce_job *job, int64_t target)
 {
-    return target == -100 || target == job->ignore;
-}
-
-/* Nothing is written before every class id is known to be good. */
-static tn_status check_targets(const int64_t *target, int64_t n, int64_t c, int64_t ignore)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t t = target[i];
-        if ((t < 0 || t >= c) && t != -100 && t != ignore) {
-            return tni_error(
-                TN_E_INDEX,
-                "tn_cross_entropy: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
-                (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
-        }
-    }
-    return TN_OK;
+    return row_ignored(target, job->ignore);
 }
 
 static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_array *weight,
@@ -168,7 +153,8 @@ tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_w
                                const tni_array *weight, double smoothing, int64_t ignore)
 {
     int64_t n = x->size[0];
-    tn_status status = check_targets(target->data, n * x->size[2], x->size[1], ignore);
+    tn_status status =
+        row_check_classes("tn_cross_entropy", target->data, n * x->size[2], x->size[1], ignore);
     if (status != TN_OK) {
         return status;
     }
@@ -268,7 +254,8 @@ tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow,
                                     double smoothing, int64_t ignore)
 {
     int64_t n = x->size[0];
-    tn_status status = check_targets(target->data, n * x->size[2], x->size[1], ignore);
+    tn_status status =
+        row_check_classes("tn_cross_entropy", target->data, n * x->size[2], x->size[1], ignore);
     if (status != TN_OK) {
         return status;
     }

@@ -34,6 +34,28 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
     return work >= 32768 ? 1 : 32768 / work;
 }
 
+/* A class id that stands for a row that does not count. */
+static inline bool row_ignored(int64_t target, int64_t ignore)
+{
+    return target == -100 || target == ignore;
+}
+
+/* Nothing is written before every class id is known to be good. */
+static inline tn_status row_check_classes(const char *function, const int64_t *target, int64_t n,
+                                          int64_t c, int64_t ignore)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = target[i];
+        if ((t < 0 || t >= c) && !row_ignored(t, ignore)) {
+            return tni_error(
+                TN_E_INDEX,
+                "%s: target value %lld at row %lld: want 0..%lld (or %lld to ignore)", function,
+                (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
+        }
+    }
+    return TN_OK;
+}
+
 /* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty
  * row. By hand in lanes: clang vectorises no maximum that must respect NaN. The last lanes may
  * overlap. */

@@ -1,0 +1,175 @@
+/*
+ * nll.c - the negative log likelihood: minus the log-probability of the right class.
+ *
+ *   nll       loss = -w[t] x[t] per row, and its weight w[t] (1 without); both 0 on ignored rows
+ *   nll_grad  dx = 0, dx[t] = -w[t] dloss
+ * Linear in x and in dloss, with one matrix: each one's gradient is the other, so second
+ * derivatives need no text of their own. The mean divides by the sum of the w[t]; NaN when no row
+ * is left.
+ */
+#include "autograd/ops/rows.h"
+
+typedef struct nll_args {
+    int axis; /* of the classes */
+    int64_t ignore;
+    tn_shape shape; /* of log_p */
+} nll_args;
+
+static const tn_op nll_op, nll_grad_op;
+
+/* target and weight as kernels want them. */
+typedef struct nll_rows {
+    tni_array target, weight;
+    int64_t n, c, d;
+} nll_rows;
+
+static tn_status rows_of(const nll_args *args, tn_tensor *target, tn_tensor *weight, nll_rows *r)
+{
+    const tn_shape *s = &args->shape;
+    target = tni_dense(target);
+    weight = rows_dense(weight);
+    if (!target || !weight) {
+        return tni_pending();
+    }
+    r->n = rows_count(s, 0, args->axis);
+    r->c = s->size[args->axis];
+    r->d = rows_count(s, args->axis + 1, s->rank);
+    r->target = rows_array(target, 2, r->n, r->d, 0);
+    r->weight = rows_array(weight, 1, r->c, 0, 0);
+    return TN_OK;
+}
+
+/* ---- nll ------------------------------------------------------------------------------------- */
+
+static tn_status nll_shape(tni_call *c)
+{
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = c->in[1]->shape;
+    c->out_spec[1] = c->out_spec[0];
+    return TN_OK;
+}
+
+static tn_status nll_forward(tni_call *c)
+{
+    const nll_args *args = c->args;
+    nll_rows r;
+    tn_tensor *x = tni_dense(c->in[0]);
+    tn_status status = x ? rows_of(args, c->in[1], c->in[2], &r) : tni_pending();
+    if (status != TN_OK) {
+        return status;
+    }
+    tni_array from = rows_array(x, 3, r.n, r.c, r.d);
+    tni_array loss = rows_array(c->out[0], 2, r.n, r.d, 0);
+    tni_array row_weight = rows_array(c->out[1], 2, r.n, r.d, 0);
+    return ROWS_KERNEL(c->op, x, nll, &loss, &row_weight, &from, &r.target, &r.weight,
+                       args->ignore);
+}
+
+static tn_status nll_backward(tni_grad *g)
+{
+    tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE };
+    g->dx[0] = tni_apply(&nll_grad_op, g->args, sizeof(nll_args), 3, in);
+    return g->dx[0] ? TN_OK : tni_pending();
+}
+
+static const tn_op nll_op = {
+    .name = "nll_loss",
+    .formula = "loss = -w[t] x[t]",
+    .arity = 3,
+    .optional = TNI_X(2),
+    .reads = { TNI_X(1) | TNI_X(2) },
+    .shape = nll_shape,
+    .forward = nll_forward,
+    .backward = nll_backward,
+};
+
+/* ---- nll_grad -------------------------------------------------------------------------------- */
+
+static tn_status nll_grad_shape(tni_call *c)
+{
+    const nll_args *args = c->args;
+    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].shape = args->shape;
+    return TN_OK;
+}
+
+static tn_status nll_grad_forward(tni_call *c)
+{
+    const nll_args *args = c->args;
+    nll_rows r;
+    tn_tensor *drow = tni_dense(c->in[0]);
+    tn_status status = drow ? rows_of(args, c->in[1], c->in[2], &r) : tni_pending();
+    if (status != TN_OK) {
+        return status;
+    }
+    tni_array to = rows_array(c->out[0], 3, r.n, r.c, r.d);
+    tni_array from = rows_array(drow, 2, r.n, r.d, 0);
+    return ROWS_KERNEL(c->op, drow, nll_grad, &to, &from, &r.target, &r.weight, args->ignore);
+}
+
+static tn_status nll_grad_backward(tni_grad *g)
+{
+    tn_tensor *in[3] = { g->dy, g->x[1], g->x[2] ? g->x[2] : TN_NONE };
+    tn_tensor *out[2];
+    tn_status status = tni_apply_n(&nll_op, g->args, sizeof(nll_args), 3, in, 2, out);
+    if (status == TN_OK) {
+        g->dx[0] = out[0];
+    }
+    return status;
+}
+
+static const tn_op nll_grad_op = {
+    .name = "nll_loss",
+    .formula = "dx = 0; dx[t] = -w[t] dloss",
+    .arity = 3,
+    .optional = TNI_X(2),
+    .reads = { TNI_X(1) | TNI_X(2) },
+    .shape = nll_grad_shape,
+    .forward = nll_grad_forward,
+    .backward = nll_grad_backward,
+};
+
+/* ---- the loss -------------------------------------------------------------------------------- */
+
+static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entropy_options *o)
+{
+    if (o->label_smoothing != 0) {
+        return tni_fail(TN_E_INVALID,
+                        "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
+                        o->label_smoothing);
+    }
+    if (!tn_dtype_is_float(log_p->dtype)) {
+        return tni_fail(TN_E_DTYPE, "tn_nll_loss: log_p is %s: want a floating dtype",
+                        tn_dtype_name(log_p->dtype));
+    }
+    target = tni_index_arg("tn_nll_loss", target);
+    int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
+    if (axis < 0 ||
+        tni_check_class_options("tn_nll_loss", o, log_p->shape.size[axis], log_p) != TN_OK) {
+        return NULL;
+    }
+    nll_args args = { axis, rows_ignore(o), log_p->shape };
+    tn_dtype dtype = log_p->dtype, real = dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_tensor *weight = rows_weight(o);
+    tn_tensor *in[3] = { tn_to_dtype(log_p, real), target,
+                         tni_none(weight) ? weight : tn_to_dtype(weight, real) };
+    tn_tensor *out[2]; /* loss and weight per row */
+    if (tni_apply_n(&nll_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
+        return NULL;
+    }
+    return tn_to_dtype(tni_reduce_weighted(out, o->reduction), dtype);
+}
+
+tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
+{
+    if (!log_p || !target) {
+        return NULL;
+    }
+    if (tni_none(log_p) || tni_none(target)) {
+        return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
+    }
+    tn_scope scope = tn_scope_begin();
+    o.weight = tni_autocast_f32(rows_weight(&o));
+    log_p = tni_autocast_f32(log_p);
+    return tn_scope_return(scope, log_p && o.weight ? nll(log_p, target, &o) : NULL);
+}

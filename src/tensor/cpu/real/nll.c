@@ -1,0 +1,79 @@
+/*
+ * nll.c - the negative log likelihood over a dense [n, c, d] array, and its gradient: row (i, k) is
+ * the c log-probabilities x[i, :, k], of which only that of its class t counts.
+ *
+ *   row_loss = -w[t] x[t], dx[t] = -w[t] drow; 0 elsewhere and on ignored rows
+ */
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/real/rows.h"
+
+typedef struct nll_job {
+    REAL *row_loss, *row_weight, *dx;
+    const REAL *x, *w, *drow;
+    const int64_t *target;
+    int64_t c, d, ignore;
+} nll_job;
+
+static void nll_rows(void *context, int64_t begin, int64_t end)
+{
+    const nll_job *job = context;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t t = job->target[row];
+        bool counts = !row_ignored(t, job->ignore);
+        REAL wt = !counts ? 0 : job->w ? job->w[t] : 1;
+        int64_t i = row / job->d, k = row % job->d;
+        job->row_loss[row] = counts ? -(wt * job->x[(i * job->c + t) * job->d + k]) : 0;
+        job->row_weight[row] = wt;
+    }
+}
+
+tn_status K(tni_nll)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
+                     const tni_array *target, const tni_array *weight, int64_t ignore)
+{
+    nll_job job = { .row_loss = row_loss->data,
+                    .row_weight = row_weight->data,
+                    .x = x->data,
+                    .w = weight->data,
+                    .target = target->data,
+                    .c = x->size[1],
+                    .d = x->size[2],
+                    .ignore = ignore };
+    int64_t rows = x->size[0] * job.d;
+    tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, ignore);
+    if (status == TN_OK) {
+        tni_parallel(rows, row_grain(1, 4), nll_rows, &job);
+    }
+    return status;
+}
+
+static void nll_grad_planes(void *context, int64_t begin, int64_t end)
+{
+    const nll_job *job = context;
+    int64_t c = job->c, d = job->d;
+    memset(job->dx + begin * c * d, 0, (size_t)((end - begin) * c * d) * sizeof(REAL));
+    for (int64_t row = begin * d; row < end * d; row++) {
+        int64_t t = job->target[row];
+        int64_t i = row / d, k = row % d;
+        if (!row_ignored(t, job->ignore)) {
+            job->dx[(i * c + t) * d + k] = -((job->w ? job->w[t] : 1) * job->drow[row]);
+        }
+    }
+}
+
+tn_status K(tni_nll_grad)(const tni_array *dx, const tni_array *drow, const tni_array *target,
+                          const tni_array *weight, int64_t ignore)
+{
+    nll_job job = { .dx = dx->data,
+                    .drow = drow->data,
+                    .w = weight->data,
+                    .target = target->data,
+                    .c = dx->size[1],
+                    .d = dx->size[2],
+                    .ignore = ignore };
+    int64_t n = dx->size[0];
+    tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, ignore);
+    if (status == TN_OK && n * job.c * job.d > 0) {
+        tni_parallel(n, row_grain(job.c * job.d, 1), nll_grad_planes, &job);
+    }
+    return status;
+}
