@@ -17,6 +17,14 @@
 
 #include "cuda/module.h"
 
+/* The option gpu_archs: what there is code for. */
+#ifndef TN_GPU_ARCHS
+#define TN_GPU_ARCHS sm_80/compute_80
+#endif
+#define TNI_CUDA_TEXT_OF(x) #x
+#define TNI_CUDA_TEXT(x) TNI_CUDA_TEXT_OF(x)
+#define TNI_CUDA_ARCHS TNI_CUDA_TEXT(TN_GPU_ARCHS)
+
 /* ---- the device (device.cu) ------------------------------------------------------------------- */
 
 extern const tni_host *tni_cuda_host;
@@ -26,6 +34,9 @@ extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
  * the first message again. */
 tn_status tni_cuda_check(cudaError_t error, const char *what);
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
+/* After an error of a library, which says "execution failed" also where a kernel before it broke the
+ * device: whether that is so, which then is the error. */
+bool tni_cuda_broken(const char *what);
 /* TN_E_DTYPE naming the slot (of __func__), the dtype and what is wanted instead. */
 tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted);
 /* Bound to the stream, made at first use; NULL + message. */

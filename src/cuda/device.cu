@@ -40,11 +40,20 @@ static std::atomic<int64_t> in_use, peak, allocations;
 
 /* ---- checked calls ------------------------------------------------------------------------------- */
 
-/* Errors after which the context answers every call with the same error. */
+/* cudaError..., not in the headers of every CUDA 12 */
+enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
+
+/* Errors after which the context answers every call with the same error, or is gone. */
 static bool kills_context(cudaError_t error)
 {
-    switch (error) {
+    switch (static_cast<int>(error)) {
+    case CONTAINED:
+    case TENSOR_MEMORY_LEAK:
+    case MPS_CLIENT_TERMINATED:
+    case EXTERNAL_DEVICE:
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
@@ -62,6 +71,21 @@ static tn_status say_lost()
 {
     return tni_cuda_host->fail(TN_E_BACKEND, "cuda: the device is lost since %s: want a new process",
                                lost_why);
+}
+
+/* What lies behind an error whose own text does not say it. */
+static const char *hint(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorInitializationError:
+        return "; a child of a process that used the GPU cannot: want fork first, or exec";
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidPtx:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorUnsupportedPtxVersion:
+        return "; this build is for " TNI_CUDA_ARCHS ": want the GPU's in -Dgpu_archs";
+    default: return "";
+    }
 }
 
 /* "cudaMemsetAsync(at, 0, n, s)" -> its first word */
@@ -86,8 +110,8 @@ static tn_status report(cudaError_t error, const char *what)
         return say_lost();
     }
     return tni_cuda_host->fail(error == cudaErrorMemoryAllocation ? TN_E_NOMEM : TN_E_BACKEND,
-                               "cuda: %.*s: %s (error %d)", word(name), name,
-                               cudaGetErrorString(error), static_cast<int>(error));
+                               "cuda: %.*s: %s (error %d)%s", word(name), name,
+                               cudaGetErrorString(error), static_cast<int>(error), hint(error));
 }
 
 tn_status tni_cuda_check(cudaError_t error, const char *what)
@@ -95,13 +119,21 @@ tn_status tni_cuda_check(cudaError_t error, const char *what)
     return error == cudaSuccess ? TN_OK : report(error, what);
 }
 
-/* A library says "execution failed" also where a kernel before it broke the device. */
+/* A stream that is captured cannot be asked; the device is lost at the next call that looks. */
+bool tni_cuda_broken(const char *what)
+{
+    cudaError_t behind = tni_cuda_recording() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);
+
+    cudaGetLastError(); /* also "not ready", which is no failure */
+    if (!lost && !kills_context(behind)) return false;
+    report(behind, what);
+    return true;
+}
+
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what)
 {
     if (error == CUBLAS_STATUS_SUCCESS) return TN_OK;
-    cudaError_t behind = cudaStreamQuery(tni_cuda_stream);
-    if (lost || kills_context(behind)) return report(behind, what);
-    cudaGetLastError();
+    if (tni_cuda_broken(what)) return TN_E_BACKEND;
     return tni_cuda_host->fail(error == CUBLAS_STATUS_ALLOC_FAILED ? TN_E_NOMEM : TN_E_BACKEND,
                                "cuda: %.*s: %s (status %d)", word(what), what,
                                cublasGetStatusString(error), static_cast<int>(error));
@@ -119,6 +151,7 @@ tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *want
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
+    cudaGetLastError(); /* of somebody else's call: a launch tells by the last error alone */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
 
@@ -130,6 +163,7 @@ static tn_status make_device()
     uint64_t keep = UINT64_MAX;
     void *word = nullptr;
 
+    TN_TRY(TN_CUDA(cudaSetDevice(0))); /* else CUDA takes another one where this is in use */
     if (!tni_cuda_stream) {
         TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking)));
     }
@@ -146,6 +180,7 @@ static tn_status make_device()
             TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
         if (status != TN_OK) {
             cudaFreeAsync(word, tni_cuda_stream);
+            cudaGetLastError();
             return status;
         }
         fault_word = static_cast<tni_cuda_fault *>(word);

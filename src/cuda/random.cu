@@ -18,8 +18,7 @@ static curandGenerator_t generator;
 static tn_status check(curandStatus_t error, const char *what)
 {
     if (error == CURAND_STATUS_SUCCESS) return TN_OK;
-    cudaError_t behind = cudaStreamQuery(tni_cuda_stream); /* the device may have been broken before */
-    if (behind != cudaSuccess && behind != cudaErrorNotReady) return tni_cuda_check(behind, what);
+    if (tni_cuda_broken(what)) return TN_E_BACKEND;
     return tni_cuda_host->fail(error == CURAND_STATUS_ALLOCATION_FAILED ? TN_E_NOMEM : TN_E_BACKEND,
                                "cuda: %s: cuRAND status %d", what, static_cast<int>(error));
 }

@@ -19,6 +19,8 @@ static struct {
     const char *(*failed)(void);     /* the call that failed as asked, of a launch the kernel; "": none */
     void (*memory)(size_t bytes);
     void (*fault)(const char *text);
+    void (*fail_with)(long long n, int error); /* as fail_call, with this error of the runtime */
+    void (*stale)(void); /* an error of somebody else's call is this thread's last */
 } host;
 
 /* The function of the module behind TN_CUDA_MODULE; false: it has none of that name. */
@@ -44,7 +46,9 @@ static inline bool shim(void)
            module_function("cuda_host_break", &host.break_call) &&
            module_function("cuda_host_failed", &host.failed) &&
            module_function("cuda_host_memory", &host.memory) &&
-           module_function("cuda_host_fault", &host.fault);
+           module_function("cuda_host_fault", &host.fault) &&
+           module_function("cuda_host_fail_with", &host.fail_with) &&
+           module_function("cuda_host_stale", &host.stale);
 }
 
 /* Whether tests that steer the shim can run, asked in test_suite() or by a test at its start; where not, says

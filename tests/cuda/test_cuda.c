@@ -4,7 +4,8 @@
  *
  * Seen to fail: a slot left out of module.cu; in device.cu an upload straight from the caller's memory
  * (the shim's host memory was not page-locked, then page-locked and late), no retry after the pool was
- * trimmed, the first message of a lost device overwritten.
+ * trimmed, the first message of a lost device overwritten, an error of others left for a launch to find,
+ * a product without its lock (threads).
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -177,6 +178,65 @@ START_TEST(threads)
 }
 END_TEST
 
+/* ---- errors of the runtime ------------------------------------------------------------------------------- */
+
+/* A launch tells by the last error alone, which may be that of a call of another library. */
+START_TEST(an_error_of_others)
+{
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0));
+    assert_made(x);
+    host.stale();
+    assert_values(tn_add_scalar(x, 1), 0, 2, 2, 2);
+    host.stale();
+    assert_values(tn_matmul(tn_reshape(x, TN_SHAPE(1, 3)), tn_reshape(x, TN_SHAPE(3, 1))), 0, 3);
+}
+END_TEST
+
+static const struct {
+    int error;
+    bool lost; /* for good: by driver_types.h, or with the context */
+    const char *says;
+} errors[] = {
+    { 3, false, "fork" },
+    { 46, false, "(error 46)" },
+    { 209, false, "this build is for sm_80" },
+    { 222, false, "gpu_archs" },
+    { 801, false, "(error 801)" },
+    { 214, true, "(error 214)" },
+    { 220, true, "(error 220)" },
+    { 226, true, "(error 226)" },
+    { 700, true, "(error 700)" },
+    { 702, true, "(error 702)" },
+    { 709, true, "(error 709)" },
+    { 710, true, "(error 710)" },
+    { 714, true, "(error 714)" },
+    { 715, true, "(error 715)" },
+    { 716, true, "(error 716)" },
+    { 717, true, "(error 717)" },
+    { 718, true, "(error 718)" },
+    { 719, true, "(error 719)" },
+    { 721, true, "(error 721)" },
+    { 810, true, "(error 810)" },
+    { 911, true, "(error 911)" },
+};
+
+START_TEST(errors_that_stay)
+{
+    assert_made(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)));
+    host.fail_with(1, errors[_i].error);
+    ck_assert(tn_empty_as(TN_SHAPE(3), TN_F32, tn_cuda(0)) == NULL);
+    ck_assert_msg(strstr(tn_error(), "cudaMallocAsync: ") && strstr(tn_error(), errors[_i].says), "%s",
+                  tn_error());
+    tn_error_clear();
+    if (errors[_i].lost) {
+        assert_null(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)), TN_E_BACKEND,
+                    "the device is lost since cudaMallocAsync");
+    } else {
+        assert_values(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)), 0, 1, 1, 1);
+    }
+}
+END_TEST
+
 /* ---- a lost device --------------------------------------------------------------------------------------- */
 
 /* Last: the process is lost for the device. */
@@ -198,7 +258,8 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda");
-    bool steered = shim_for("out_of_memory_says_sizes, a_lost_device_stays_lost");
+    bool steered = shim_for("out_of_memory_says_sizes, an_error_of_others, errors_that_stay, "
+                            "a_lost_device_stays_lost");
     TCase *t = test_case(suite, "device");
     tcase_add_test(t, every_slot_is_filled);
     tcase_add_test(t, another_build_is_refused);
@@ -211,6 +272,10 @@ Suite *test_suite(void)
     tcase_add_test(t, many_small_uploads);
     tcase_add_test(t, values_read_as_on_the_cpu);
     tcase_add_test(t, threads);
-    if (steered) tcase_add_test(test_case(suite, "lost"), a_lost_device_stays_lost);
+    if (!steered) return suite;
+    t = test_case(suite, "errors");
+    tcase_add_test(t, an_error_of_others);
+    tcase_add_loop_test(t, errors_that_stay, 0, (int)(sizeof errors / sizeof *errors));
+    tcase_add_test(test_case(suite, "lost"), a_lost_device_stays_lost);
     return suite;
 }

@@ -969,11 +969,13 @@ START_TEST(every_call_may_fail)
         for (int i = 0; i < (_i ? 3 : 1); i++) job_step(&j, i, true);
         tn_scope scope = tn_scope_begin();
         uint64_t before = bits_of(&j);
-        long long calls = host.calls();
+        long long calls = host.calls(), asked = host.calls_of("cudaStreamQuery");
         if (k > 1) host.fail_call(k - 1); /* the first time around none fails */
         tn_tensor *loss = run_batch(&j, 4);
         long long made = host.calls() - calls;
         host.fail_call(0);
+        /* the products are in the recording, where asking about the stream would end it */
+        ck_assert_int_eq(host.calls_of("cudaStreamQuery"), asked);
         if (!loss) {
             failed++;
             ck_assert_msg(tn_error_status() != TN_OK && strstr(tn_error(), "cuda"), "%s", tn_error());

@@ -22,6 +22,7 @@ static long long asked()
 
 static long long calls, fail_at = asked();
 static bool breaks; /* the call that fails finds the device broken, for good */
+static cudaError_t with; /* what the call that fails says; cudaSuccess: its own error */
 static std::map<std::string, long long> calls_of;
 static std::string failed_name;
 
@@ -57,6 +58,13 @@ bool fails(const char *function, const char *kernel)
     return true;
 }
 
+cudaError_t forced_error()
+{
+    cudaError_t error = fail_at ? cudaSuccess : with;
+    if (error != cudaSuccess) with = cudaSuccess;
+    return error;
+}
+
 } /* namespace cuda_host */
 
 /* ---- for tests ------------------------------------------------------------------------------- */
@@ -82,12 +90,21 @@ static void fail_later(long long n, bool breaks)
     guard hold(cuda_host::lock);
     cuda_host::fail_at = n > 0 ? cuda_host::calls + n : 0;
     cuda_host::breaks = breaks;
+    cuda_host::with = cudaSuccess;
     cuda_host::failed_name.clear();
 }
 
 EXPORTED void cuda_host_fail(long long n)
 {
     fail_later(n, false);
+}
+
+/* Call number n from now, of the runtime, fails with this error. */
+EXPORTED void cuda_host_fail_with(long long n, int error)
+{
+    guard hold(cuda_host::lock);
+    fail_later(n, false);
+    cuda_host::with = static_cast<cudaError_t>(error);
 }
 
 /* Call number n from now finds the device broken: it fails, and so does every call after it. */

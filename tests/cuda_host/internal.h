@@ -24,6 +24,9 @@ bool is_lost();
  * lost). Launches are named after their kernel. forced.cpp */
 bool fails(const char *function, const char *kernel = nullptr);
 
+/* What the call that just failed as asked is to say; cudaSuccess: its own error. forced.cpp */
+cudaError_t forced_error();
+
 /* block.cpp: the block is given up, with what the running thread did. */
 [[noreturn]] void fail_thread(const char *what);
 

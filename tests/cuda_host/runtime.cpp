@@ -85,6 +85,8 @@ cudaError_t failed(cudaError_t error)
     return last_error = fault.empty() ? error : cudaErrorLaunchFailure;
 }
 
+    cudaError_t wanted = forced_error();
+    if (wanted != cudaSuccess) error = wanted;
 #define CALL(error)                                                                                \
     guard hold(cuda_host::lock);                                                                   \
     if (cuda_host::fails(__func__)) return cuda_host::failed(error)
@@ -484,8 +486,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     CALL(cudaErrorUnknown);
     NOT_CAPTURED(stream);
+/* "Not ready" is no failure, yet stays the thread's last error as one does. */
     (void)stream;
-    return cuda_host::queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return cuda_host::queue.empty() ? cudaSuccess : failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -540,7 +543,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     CALL(cudaErrorInvalidValue);
-    return !event->recorded || event->done ? cudaSuccess : cudaErrorNotReady;
+    return !event->recorded || event->done ? cudaSuccess : failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -681,7 +684,8 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 {
     CALL(cudaErrorInvalidValue);
     (void)pool;
-    cuda_host::trim(keep);
+/* What was given back in a stream that has not come so far is still in use. */
+    if (cuda_host::queue.empty()) cuda_host::trim(keep);
     return cudaSuccess;
 }
 
@@ -747,4 +751,10 @@ EXPORTED void cuda_host_fault(const char *text)
 {
     guard hold(cuda_host::lock);
     cuda_host::set_fault(text);
+/* As if another library had left an error in this thread that nobody asked for. */
+EXPORTED void cuda_host_stale(void)
+{
+    cuda_host::last_error = cudaErrorInvalidValue;
+}
+
 }
