@@ -25,8 +25,8 @@ enum {
     FIRST_MESSAGE = 256
 };
 
-/* Locks: of what is made at first use, of lost_why, of each direction of copies. */
-static std::mutex making, losing, uploading, downloading;
+/* Locks: of what is made at first use, of lost_why, of each direction of copies, of products. */
+static std::mutex making, losing, uploading, downloading, multiplying;
 static std::atomic<bool> made, lost;
 static char lost_why[FIRST_MESSAGE]; /* written once, before lost is set */
 static cudaMemPool_t pool;
@@ -216,9 +216,15 @@ bool tni_cuda_tf32(void)
     return tf32;
 }
 
+std::mutex &tni_cuda_product_lock(void)
+{
+    return multiplying;
+}
+
 /* Handles keep the mode they were given. Sums of short floats stay in f32 to their end. */
 static tn_status set_math(cublasHandle_t handle)
 {
+    std::lock_guard<std::mutex> hold(multiplying);
     int mode = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
                CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     return TN_BLAS(cublasSetMathMode(handle, static_cast<cublasMath_t>(mode)));

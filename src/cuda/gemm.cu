@@ -11,6 +11,8 @@
 #include "cuda/gemm.h"
 #include "cuda/short.h"
 
+constexpr int64_t MOST_BATCHES = 1 << 15;
+
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype)
 {
     switch (dtype) {
@@ -111,12 +113,13 @@ template <typename R> static tn_status start_in_place(const tni_gemm *g)
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* C += or = A B; c_dtype: g->dtype, or f32 for short operands. */
-static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
-                          const operand *a, const operand *b, bool add)
+/* C += or = A B for at most MOST_BATCHES; c_dtype: g->dtype, or f32 for short operands. */
+static tn_status multiply_some(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
+                               const operand *a, const operand *b, bool add)
 {
     const double one = 1, beta = add;
     const float one_f = 1, beta_f = add;
+    std::lock_guard<std::mutex> hold(tni_cuda_product_lock());
 
     if (g->dtype == TN_F32)
         return TN_BLAS(cublasSgemmStridedBatched_64(
@@ -133,6 +136,28 @@ static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dty
         blas, b->trans, a->trans, g->n, g->m, g->k, &one_f, b->data, type, b->ld, b->batch, a->data,
         type, a->ld, a->batch, &beta_f, g->c, tni_cuda_blas_type(c_dtype), g->c_row, g->c_batch,
         g->batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+}
+
+static const void *after(const void *p, int64_t elements, tn_dtype dtype)
+{
+    return static_cast<const char *>(p) + elements * static_cast<int64_t>(floating_size(dtype));
+}
+
+/* C += or = A B: some of cuBLAS's kernels number the batch by an axis of the grid that ends at 65535. */
+static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
+                          const operand *a, const operand *b, bool add)
+{
+    tni_gemm part = *g;
+    operand x = *a, y = *b;
+
+    for (int64_t done = 0; done < g->batch; done += part.batch) {
+        part.batch = g->batch - done < MOST_BATCHES ? g->batch - done : MOST_BATCHES;
+        x.data = after(a->data, done * a->batch, g->dtype);
+        y.data = after(b->data, done * b->batch, g->dtype);
+        part.c = const_cast<void *>(after(g->c, done * g->c_batch, c_dtype));
+        TN_TRY(multiply_some(blas, &part, c_dtype, &x, &y, add));
+    }
+    return TN_OK;
 }
 
 /* Short C += A B + bias: an f32 copy of C and the bias, the product added to it, rounded. */

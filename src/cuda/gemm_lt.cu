@@ -132,6 +132,13 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
     return TN_OK;
 }
 
+/* Found out before anything is launched. */
+static bool is_refusal(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+           status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
 {
     cublasLtMatmulPreferenceOpaque_t want;
@@ -142,13 +149,12 @@ static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &p->what, &p->b, &p->a, &p->c,
                                                            &p->c, &want, 1, &result, &n);
     to->used = true;
-    to->found = status == CUBLAS_STATUS_SUCCESS && n > 0;
+    if (status != CUBLAS_STATUS_SUCCESS && !is_refusal(status))
+        return tni_cuda_check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+    to->found = status == CUBLAS_STATUS_SUCCESS && n > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     if (to->found) {
         to->algo = result.algo;
         to->workspace = result.workspaceSize;
-    } else if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
-               status != CUBLAS_STATUS_INVALID_VALUE) {
-        return tni_cuda_check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
     }
     return TN_OK;
 }
@@ -171,6 +177,15 @@ static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, p
     return TN_OK;
 }
 
+/* The library chose an algorithm that it does not carry out: this shape is not asked for again. */
+static void forget(const shape *s)
+{
+    std::lock_guard<std::mutex> hold(lock);
+
+    for (plan &kept : plans[set_of(s)])
+        if (kept.used && std::memcmp(&kept.key, s, sizeof *s) == 0) kept.found = false;
+}
+
 /* ---- the product ---------------------------------------------------------------------------------- */
 
 tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
@@ -189,7 +204,13 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
     TN_TRY(plan_for(handle, &p, &s, &mine));
     *done = mine.found;
     if (!mine.found) return TN_OK;
-    return TN_BLAS(cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a, &zero, g->c,
-                                  &p.c, g->c, &p.c, &mine.algo, workspace, mine.workspace,
-                                  tni_cuda_stream));
+    std::unique_lock<std::mutex> hold(tni_cuda_product_lock());
+    cublasStatus_t status = cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a,
+                                           &zero, g->c, &p.c, g->c, &p.c, &mine.algo, workspace,
+                                           mine.workspace, tni_cuda_stream);
+    hold.unlock();
+    if (!is_refusal(status)) return tni_cuda_check_blas(status, "cublasLtMatmul");
+    forget(&s);
+    *done = false;
+    return TN_OK;
 }

@@ -5,7 +5,8 @@
  * attention takes.
  *
  * Seen to fail: in gemm.cu the bias left out where there is one column, cublasLt's choice kept by m
- * alone or made without C's alignment; in conv2d.cu classes of taps one short, the threads that
+ * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or the
+ * second part of them taken from the first; in conv2d.cu classes of taps one short, the threads that
  * share a place not spread over the taps, the barrier of a step removed; in conv2d_weight.cu the
  * last part not summed; in depthwise.cu outputs between the strides taken; in pool2d.cu >= for > in
  * the maximum, the padding counted where it is not to be; in attention.h the key after the query
@@ -276,6 +277,16 @@ START_TEST(gemm_biases)
     }
     run_gemm(&(gemm_case){ 33, 17, 21, 1, PLAIN, TURNED, true, false, false, false }, REPEATS);
     run_gemm(&(gemm_case){ 33, 17, 21, 4, PLAIN, TURNED, true, true, false, true }, REPEATS);
+}
+END_TEST
+
+/* More than cuBLAS is asked for at a time, and than the last axis of a grid holds. */
+START_TEST(gemm_batches)
+{
+    choose(_i);
+    run_gemm(&(gemm_case){ 2, 3, 2, 70001, PLAIN, TURNED, false, false, false, false }, 1);
+    run_gemm(&(gemm_case){ 3, 1, 2, 65536, WIDE, PLAIN, true, true, false, true }, 1);
+    run_gemm(&(gemm_case){ 1, 2, 3, 32769, PLAIN, PLAIN, true, false, true, false }, 1);
 }
 END_TEST
 
@@ -841,6 +852,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, gemm_sizes, 0, 2);
     tcase_add_loop_test(t, gemm_layouts, 0, 2);
     tcase_add_loop_test(t, gemm_biases, 0, 2);
+    tcase_add_loop_test(t, gemm_batches, 0, 2);
     tcase_add_loop_test(t, gemm_expanded, 0, 2);
     t = test_case(suite, "convolution");
     tcase_add_loop_test(t, convolutions, 0, 2);

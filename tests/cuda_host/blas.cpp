@@ -3,11 +3,16 @@
  */
 #include "cublas_v2.h"
 
+#include <atomic>
+#include <sched.h>
+#include <string>
+
 #include "internal.h"
 #include "product.h"
 
 struct cuda_host_blas {
     cublasMath_t mode;
+    const void *workspace; /* the caller's; NULL: the library's own */
 };
 
 #define CALL                                                                                       \
@@ -15,6 +20,23 @@ struct cuda_host_blas {
     if (cuda_host::fails(__func__)) return CUBLAS_STATUS_EXECUTION_FAILED
 
 using cuda_host::product;
+
+static std::atomic<int> threads_in;
+
+cuda_host::in_blas::in_blas() : others(threads_in++ > 0)
+{
+    sched_yield(); /* another one may come */
+}
+
+cuda_host::in_blas::~in_blas()
+{
+    threads_in--;
+}
+
+#define PRODUCT                                                                                    \
+    cuda_host::in_blas here;                                                                       \
+    CALL;                                                                                          \
+    if (here.others) return cuda_host::refuse_threads(__func__)
 
 /* The handle's math mode: what f32 and short floats may lose. */
 static cublasStatus_t put(cublasHandle_t handle, product p)
@@ -26,8 +48,19 @@ static cublasStatus_t put(cublasHandle_t handle, product p)
     p.loose = cuda_host::item(p.c_type) == 2 &&
               !(mode & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (cuda_host::captured(nullptr) && !handle->workspace) { /* its own would be taken in the stream */
+        cuda_host::refuse_in_capture("cuBLAS without a workspace of the caller's");
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
     cuda_host::enqueue([p]() { cuda_host::run(p); });
     return CUBLAS_STATUS_SUCCESS;
+}
+
+/* The parts of one product and the other's share a workspace and a stream. */
+cublasStatus_t cuda_host::refuse_threads(const char *function)
+{
+    set_fault((std::string(function) + " in two threads at once, with one workspace").c_str());
+    return CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 const char *cublasGetStatusString(cublasStatus_t status)
@@ -57,19 +90,24 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Also goes back to the library's own workspace. */
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 {
     CALL;
     (void)stream;
-    return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    handle->workspace = nullptr;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t size)
 {
     CALL;
-    (void)workspace;
-    (void)size;
-    return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (reinterpret_cast<uintptr_t>(workspace) % 256 != 0 || size == 0)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    handle->workspace = workspace;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode)
@@ -108,7 +146,7 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t m
         int64_t ldb, long long stride_b, const T *beta, T *c, int64_t ldc, long long stride_c,     \
         int64_t batch)                                                                             \
     {                                                                                              \
-        CALL;                                                                                      \
+        PRODUCT;                                                                                   \
         if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;                                         \
         return put(handle, { ta, tb, m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c,  \
                              type, type, type, a, b, c, static_cast<double>(*alpha),               \
@@ -127,7 +165,7 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(
 {
     bool in_double = compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;
 
-    CALL;
+    PRODUCT;
     (void)algorithm;
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;

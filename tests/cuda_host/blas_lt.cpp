@@ -13,7 +13,9 @@
     std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);                                   \
     if (cuda_host::fails(__func__)) return CUBLAS_STATUS_EXECUTION_FAILED
 
-enum { WORKSPACE = 1024 };
+/* Results of so many rows: the answer to a question for an algorithm holds none that is fit; there
+ * is one, and the product is refused all the same. */
+enum { WORKSPACE = 1024, UNFIT = 5, REFUSED = 6 };
 
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeType_t compute,
                                       cudaDataType_t scale)
@@ -119,7 +121,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results->algo.sums = want->sums;
     std::memcpy(results->algo.align, want->align, sizeof want->align);
     results->workspaceSize = WORKSPACE;
-    results->state = CUBLAS_STATUS_SUCCESS;
+    results->state = s.m == UNFIT ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -133,15 +135,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
 {
     const void *pointers[4] = { a, b, c, d };
     shape s;
+    cuda_host::in_blas here;
 
     CALL;
+    if (here.others) return cuda_host::refuse_threads(__func__);
     (void)handle;
     (void)stream;
     if (!agree(what, a_layout, b_layout, c_layout, &s) ||
         what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
         c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||
-        algo->type != c_layout->type || !alpha || !beta || !workspace || workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
+        algo->type != c_layout->type || !alpha || !beta || !workspace ||
+        reinterpret_cast<uintptr_t>(workspace) % 256 != 0 || workspace_size < WORKSPACE ||
+        *static_cast<const float *>(beta) != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (s.m == REFUSED) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(pointers[i]) % algo->align[i] != 0)
             return CUBLAS_STATUS_INVALID_VALUE;

@@ -53,6 +53,7 @@ bool fits(const product &p)
     if (p.lda < (rows_a > 1 ? rows_a : 1) || p.ldb < (rows_b > 1 ? rows_b : 1) ||
         p.ldc < (p.m > 1 ? p.m : 1) || p.stride_a < 0 || p.stride_b < 0)
         return false;
+    if (p.batch > 65535) return false;
     if (p.m == 0 || p.n == 0 || p.batch == 0) return true;
     if (p.batch > 1 && p.stride_c < (p.n - 1) * p.ldc + p.m) return false;
     if (p.bias && !on_border(p.bias, p.c_type)) return false;
