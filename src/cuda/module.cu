@@ -3,6 +3,7 @@
  * made on the device before the first tensor is.
  */
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/capture.h"
@@ -53,6 +54,50 @@ static void fill_table()
     SLOT(dropout), SLOT(random), SLOT(optim_step);
 }
 
+/* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those of its
+ * major number that are no older; the other, which the driver translates, on all that are no older; with
+ * an f either stays within the major number, with an a on that one GPU. */
+static bool runs_on(const char *arch, int capability)
+{
+    bool translated = std::strncmp(arch, "compute_", 8) == 0;
+    char *end;
+    long made_for = std::strtol(arch + std::strcspn(arch, "_") + 1, &end, 10);
+
+    if (*end == 'a') return made_for == capability;
+    return made_for <= capability &&
+           ((translated && *end != 'f') || made_for / 10 == capability / 10);
+}
+
+/* What keeps the first device from being used, found without making anything on it. */
+static bool fits(char *why, size_t size)
+{
+    int major = 0, minor = 0, pools = 0;
+    bool code = false;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, 0);
+    if (error != cudaSuccess) {
+        std::snprintf(why, size, "the CUDA device does not say what it is: %s (error %d)",
+                      cudaGetErrorString(error), static_cast<int>(error));
+        return false;
+    }
+    for (const char *arch = TNI_CUDA_ARCHS; arch; arch = std::strchr(arch, '/')) {
+        arch += *arch == '/';
+        code = code || runs_on(arch, 10 * major + minor);
+    }
+    if (!code)
+        std::snprintf(why, size, "the CUDA device has compute capability %d.%d, and this build is for "
+                      TNI_CUDA_ARCHS ": want another GPU, or its sm_%d%d in -Dgpu_archs (8.0 or later)",
+                      major, minor, major, minor);
+    else if (!pools)
+        std::snprintf(why, size, "the CUDA device has no memory pools: want a GPU, or a virtual one, "
+                      "with cudaDevAttrMemoryPoolsSupported");
+    return code && pools;
+}
+
 extern "C" __attribute__((visibility("default"))) const tni_cuda_module *
 tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t size)
 {
@@ -69,6 +114,7 @@ tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t si
                       static_cast<int>(error));
         return nullptr;
     }
+    if (!fits(why, size)) return nullptr;
     tni_cuda_host = host;
     fill_table();
     return &table;

@@ -1,7 +1,8 @@
 /*
  * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment sets
- * the size of the device, TN_CUDA_LAUNCHES=file gets the name of each kernel that runs and what its
- * largest launch took (log_launch).
+ * the size of the device, TN_CUDA_CAPABILITY=75 makes it one of compute capability 7.5,
+ * TN_CUDA_POOLS=0 one without memory pools, TN_CUDA_LAUNCHES=file gets the name of each kernel that
+ * runs and what its largest launch took (log_launch).
  */
 #include "cuda_runtime.h"
 
@@ -46,11 +47,10 @@ typedef std::lock_guard<std::recursive_mutex> guard;
 enum { FRESH = 0xa5, LONG_QUEUE = 64 };
 static const size_t STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 
-static size_t memory_asked()
+static long long asked(const char *variable, long long otherwise)
 {
-    const char *text = std::getenv("TN_CUDA_MEMORY");
-    long long bytes = text ? std::atoll(text) : 0;
-    return bytes > 0 ? static_cast<size_t>(bytes) : static_cast<size_t>(16) << 30;
+    const char *text = std::getenv(variable);
+    return text && *text ? std::atoll(text) : otherwise;
 }
 
 struct item {
@@ -64,7 +64,9 @@ static std::map<char *, size_t> blocks, pinned; /* device and page-locked memory
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
 static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how many */
-static size_t total = memory_asked();
+static size_t total = static_cast<size_t>(asked("TN_CUDA_MEMORY", 16LL << 30));
+static const int capability = static_cast<int>(asked("TN_CUDA_CAPABILITY", 90));
+static const int pools = static_cast<int>(asked("TN_CUDA_POOLS", 1));
 static long long launches, waits;
 static std::string fault;
 static thread_local cudaError_t last_error;
@@ -82,11 +84,11 @@ bool is_lost()
 
 cudaError_t failed(cudaError_t error)
 {
+    cudaError_t wanted = forced_error();
+    if (wanted != cudaSuccess) error = wanted;
     return last_error = fault.empty() ? error : cudaErrorLaunchFailure;
 }
 
-    cudaError_t wanted = forced_error();
-    if (wanted != cudaSuccess) error = wanted;
 #define CALL(error)                                                                                \
     guard hold(cuda_host::lock);                                                                   \
     if (cuda_host::fails(__func__)) return cuda_host::failed(error)
@@ -400,12 +402,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->totalGlobalMem = cuda_host::total;
     p->sharedMemPerBlock = cuda_host::STATIC_SHARED;
     p->sharedMemPerBlockOptin = cuda_host::MOST_SHARED;
-    p->major = 9;
+    p->major = cuda_host::capability / 10;
+    p->minor = cuda_host::capability % 10;
     p->multiProcessorCount = 4;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;
     p->l2CacheSize = 1 << 20;
-    p->memoryPoolsSupported = 1;
+    p->memoryPoolsSupported = cuda_host::pools;
     return cudaSuccess;
 }
 
@@ -420,9 +423,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMultiProcessorCount: *value = 4; break;
     case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = cuda_host::capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = cuda_host::capability % 10; break;
+    case cudaDevAttrMemoryPoolsSupported: *value = cuda_host::pools; break;
     default: return failed(cudaErrorInvalidValue);
     }
     return cudaSuccess;
@@ -482,11 +485,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return flushed();
 }
 
+/* "Not ready" is no failure, yet stays the thread's last error as one does. */
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     CALL(cudaErrorUnknown);
     NOT_CAPTURED(stream);
-/* "Not ready" is no failure, yet stays the thread's last error as one does. */
     (void)stream;
     return cuda_host::queue.empty() ? cudaSuccess : failed(cudaErrorNotReady);
 }
@@ -680,11 +683,11 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
     return cudaSuccess;
 }
 
+/* What was given back in a stream that has not come so far is still in use. */
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 {
     CALL(cudaErrorInvalidValue);
     (void)pool;
-/* What was given back in a stream that has not come so far is still in use. */
     if (cuda_host::queue.empty()) cuda_host::trim(keep);
     return cudaSuccess;
 }
@@ -747,14 +750,14 @@ EXPORTED long long cuda_host_waits(void)
     return cuda_host::waits;
 }
 
-EXPORTED void cuda_host_fault(const char *text)
-{
-    guard hold(cuda_host::lock);
-    cuda_host::set_fault(text);
 /* As if another library had left an error in this thread that nobody asked for. */
 EXPORTED void cuda_host_stale(void)
 {
     cuda_host::last_error = cudaErrorInvalidValue;
 }
 
+EXPORTED void cuda_host_fault(const char *text)
+{
+    guard hold(cuda_host::lock);
+    cuda_host::set_fault(text);
 }
