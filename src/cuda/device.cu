@@ -298,6 +298,12 @@ static tn_status trim()
     return TN_CUDA(cudaMemPoolTrimTo(pool, 0));
 }
 
+/* More than can be addressed may be "an invalid value" to CUDA. */
+static bool is_short(cudaError_t error, size_t nbytes)
+{
+    return error == cudaErrorMemoryAllocation || (error == cudaErrorInvalidValue && nbytes >> 40);
+}
+
 tn_status tni_cuda_borrow(size_t nbytes, void **block)
 {
     cudaError_t error;
@@ -308,12 +314,12 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     if (tni_cuda_recording()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
     error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
-    if (error == cudaErrorMemoryAllocation) {
+    if (is_short(error, nbytes)) {
         cudaGetLastError();
         TN_TRY(trim());
         error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     }
-    if (error == cudaErrorMemoryAllocation) {
+    if (is_short(error, nbytes)) {
         cudaGetLastError();
         *block = nullptr;
         return out_of_memory(nbytes);

@@ -149,6 +149,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
         *static_cast<const float *>(beta) != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m == REFUSED) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (s.m == UNFIT) return CUBLAS_STATUS_INTERNAL_ERROR;
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(pointers[i]) % algo->align[i] != 0)
             return CUBLAS_STATUS_INVALID_VALUE;

@@ -261,6 +261,7 @@ static cudaError_t take(void **block, size_t size)
 
     *block = nullptr;
     if (size == 0) return cudaSuccess;
+    if (size >> 47) return failed(cudaErrorInvalidValue); /* no such address */
     if (!reserve(size)) return failed(cudaErrorMemoryAllocation);
     if (posix_memalign(&memory, 256, size) != 0) { /* of the exact size: overruns are seen */
         kept[size]++;
