@@ -58,11 +58,6 @@ tn_status tni_cuda_not_recorded(const char *does, const char *want)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-static void release(void *memory)
-{
-    tni_cuda_check(cudaFreeAsync(memory, tni_cuda_stream), "cudaFreeAsync");
-}
-
 /* A block that came back while a graph is recorded. */
 static void wait_for_end(void *block)
 {
@@ -128,24 +123,26 @@ static void drop_closed()
         arena *a = *at;
         if (a->closed && a->used == 0) {
             *at = a->next;
-            arena_free(a, release);
+            arena_free(a, tni_cuda_give_back);
         } else {
             at = &a->next;
         }
     }
 }
 
-bool tni_cuda_graph_give(void *block)
+void tni_cuda_graph_give(void *block)
 {
-    if (!block) return true;
+    if (!block) return;
     std::lock_guard<std::mutex> hold(lock);
     for (arena *a = arenas; a; a = a->next) {
         if (!arena_give(a, block)) continue;
         drop_closed();
-        return true;
+        return;
     }
-    if (recorded) wait_for_end(block);
-    return recorded != nullptr;
+    if (recorded)
+        wait_for_end(block);
+    else
+        tni_cuda_give_back(block); /* holding the lock, without which no recording begins */
 }
 
 /* ---- the block that changes ------------------------------------------------------------------------ */
@@ -309,7 +306,7 @@ static void give_waiting()
     std::lock_guard<std::mutex> hold(lock);
     recorded = nullptr;
     here = false;
-    while (n_waiting > 0) release(waiting[--n_waiting]);
+    while (n_waiting > 0) tni_cuda_give_back(waiting[--n_waiting]);
     drop_closed();
 }
 

@@ -20,8 +20,11 @@ tn_status tni_cuda_not_recorded(const char *does, const char *want);
 
 /* Memory of the graph that this thread records. */
 tn_status tni_cuda_graph_take(size_t nbytes, void **block);
-/* Whether a block that comes back was a graph's, or waits until the recording has ended. */
-bool tni_cuda_graph_give(void *block);
+/* A block comes back, in any thread: to its graph, or to the pool, while a graph is recorded when that
+ * has ended. */
+void tni_cuda_graph_give(void *block);
+/* device.cu: to the pool, now. No recording may begin meanwhile: the free would become part of it. */
+void tni_cuda_give_back(void *block);
 
 /* Memory that a library or a file keeps for good: never a graph's, also when this thread is recording. */
 tn_status tni_cuda_keep(size_t nbytes, void **block);

@@ -328,11 +328,15 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
 }
 
 /* A block that cannot be freed is lost: nothing waits for an answer, so the error only stays pending. */
-void tni_cuda_return(void *block)
+void tni_cuda_give_back(void *block)
 {
-    if (tni_cuda_graph_give(block)) return;
     cudaError_t error = cudaFreeAsync(block, tni_cuda_stream);
     if (!lost) tni_cuda_check(error, "cudaFreeAsync");
+}
+
+void tni_cuda_return(void *block)
+{
+    tni_cuda_graph_give(block);
 }
 
 tn_status tni_cuda_alloc(size_t nbytes, void **block)

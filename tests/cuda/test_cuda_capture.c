@@ -7,10 +7,12 @@
  * capture_step.c rates or step numbers of the recording; in capture.c versions, gradients, step counts or the
  * generator left as the recording made them, steps not counted back after a failed launch, a dropped tensor
  * read on; in indexing.cu the op's name of a recorded launch among those that are forgotten; in capture.cu an
- * arena kept after its last block, a block of before freed in the recording, another thread let through; in
- * arena.h a used block given out again; in recorder.c a moved parameter not noticed.
+ * arena kept after its last block, a block of before freed in the recording, another thread let through,
+ * a free of its after the lock; in device.cu a captured stream asked for its state, cuBLAS's stream set after
+ * its workspace; in arena.h a used block given out again; in recorder.c a moved parameter not noticed.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "shim.h"
 #include "models.h"
@@ -952,6 +954,43 @@ START_TEST(another_thread)
 }
 END_TEST
 
+/* Any thread may free, and a recording may begin meanwhile, of which the free must not become part. */
+static atomic_bool dropped;
+
+static void *drop_them(void *user)
+{
+    tn_tensor **kept = user;
+    for (int i = 0; kept[i]; i++) tn_drop(kept[i]);
+    dropped = true;
+    return NULL;
+}
+
+START_TEST(freed_by_another_thread)
+{
+    enum { N = 4000 };
+    static tn_tensor *kept[N + 1];
+    tn_scope scope = tn_scope_begin();
+    job j = job_new(MLP, 0);
+    pthread_t thread;
+    job_step(&j, 0, true);
+    for (int i = 0; i < N; i++) {
+        kept[i] = tn_empty_as(TN_SHAPE(3), TN_F32, tn_cuda(0));
+        assert_made(kept[i]);
+        tn_keep(kept[i]);
+    }
+    tn_scope_end(scope);
+    ck_assert_int_eq(pthread_create(&thread, NULL, drop_them, kept), 0);
+    for (int i = 0; !dropped; i++) {
+        tn_capture_free(j.capture);
+        j.capture = NULL;
+        for (int run = 0; run < 2; run++) job_step(&j, 2 * i + run, true);
+    }
+    pthread_join(thread, NULL);
+    job_free(&j);
+    assert_ok(tn_cuda_synchronize());
+}
+END_TEST
+
 /* ---- failures -------------------------------------------------------------------------------------------------- */
 
 /* Every call fails once in the run that records (run 2) or in a later one: it says so, nothing has
@@ -1066,6 +1105,7 @@ Suite *test_suite(void)
     tcase_add_test(t, flat);
     tcase_add_test(t, freed_while_in_use);
     tcase_add_test(t, another_thread);
+    tcase_add_test(t, freed_by_another_thread);
     t = test_case(suite, "failures");
     tcase_add_loop_test(t, every_call_may_fail, 0, 2);
     tcase_add_test(t, freeing_may_fail);

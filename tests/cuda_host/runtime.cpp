@@ -11,6 +11,8 @@
 #include <deque>
 #include <iterator>
 #include <map>
+#include <sched.h>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -598,6 +600,7 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
  * leak would be seen that is not the caller's. */
 cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
 {
+    sched_yield(); /* another thread may begin a capture */
     guard hold(cuda_host::lock);
     bool fails = cuda_host::fails(__func__);
     NOT_CAPTURED(stream);
