@@ -90,8 +90,8 @@ static bool fits(char *why, size_t size)
     }
     if (!code)
         std::snprintf(why, size, "the CUDA device has compute capability %d.%d, and this build is for "
-                      TNI_CUDA_ARCHS ": want another GPU, or its sm_%d%d in -Dgpu_archs (8.0 or later)",
-                      major, minor, major, minor);
+                      TNI_CUDA_ARCHS ": want %s",
+                      major, minor, major < 8 ? "8.0 or later" : "the GPU's own in -Dgpu_archs");
     else if (!pools)
         std::snprintf(why, size, "the CUDA device has no memory pools: want a GPU, or a virtual one, "
                       "with cudaDevAttrMemoryPoolsSupported");

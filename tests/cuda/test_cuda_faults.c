@@ -528,16 +528,16 @@ END_TEST
 static const struct {
     const char *variable, *value, *why; /* "": it is taken */
 } devices[] = {
-    { "TN_CUDA_FAIL", "1", "no CUDA device: " },
     { "TN_CUDA_FAIL", "2", "the CUDA device does not say what it is: " },
     { "TN_CUDA_FAIL", "3", "the CUDA device does not say what it is: " },
     { "TN_CUDA_FAIL", "4", "the CUDA device does not say what it is: " },
     { "TN_CUDA_CAPABILITY", "75", "capability 7.5, and this build is for sm_80/compute_80" },
-    { "TN_CUDA_CAPABILITY", "70", "sm_70 in -Dgpu_archs" },
+    { "TN_CUDA_CAPABILITY", "70", "compute_80: want 8.0 or later" },
     { "TN_CUDA_CAPABILITY", "80", "" },
     { "TN_CUDA_CAPABILITY", "89", "" },
     { "TN_CUDA_CAPABILITY", "103", "" },
     { "TN_CUDA_POOLS", "0", "the CUDA device has no memory pools: " },
+    { "TN_CUDA_FAIL", "1", "no CUDA device: " }, /* last: no other test makes that call fail */
 };
 
 START_TEST(no_device_is_found)
@@ -582,7 +582,7 @@ Suite *test_suite(void)
     tn_set_num_threads(1); /* children are forked after ops have run here */
     if (!shim_for("cuda_faults")) return suite;
     TCase *t = test_case(suite, "first use");
-    /* first: their processes begin a new log of failed calls */
+    /* first: each of their processes begins a new log of failed calls */
     tcase_add_loop_test(t, no_device_is_found, 0, COUNT(devices));
     tcase_add_test(t, the_device_breaks_at_first_use);
     tcase_add_test(t, a_call_fails_at_first_use);

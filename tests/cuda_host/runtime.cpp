@@ -12,7 +12,6 @@
 #include <iterator>
 #include <map>
 #include <sched.h>
-#include <set>
 #include <string>
 #include <vector>
 
