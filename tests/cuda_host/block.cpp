@@ -56,6 +56,8 @@ struct worker {
     int thread = -1;
 };
 
+const observer *looking;
+
 static worker caller;
 static worker *running = &caller;
 
@@ -226,6 +228,7 @@ static void enter(int thread)
 {
     running->thread = thread;
     threadIdx = block.index[static_cast<size_t>(thread)];
+    if (looking) looking->thread(thread, running->bottom, running->size);
 }
 
 /* The block is given up: back to the caller, who drops all stacks. */
@@ -321,6 +324,7 @@ int barrier(barrier_kind kind, int value, int line)
     block.result = kind == BARRIER_AND  ? block.sum == block.n
                    : kind == BARRIER_OR ? block.sum != 0
                                         : block.sum;
+    if (looking) looking->barrier(line);
     for (int t = 0; t < block.n; t++) {
         if (t != here()) wake(t);
     }
@@ -399,6 +403,8 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
         return w->result[self];
     }
     meet(w, g);
+    /* The other functions of a warp exchange values; by CUDA's documentation they order no memory. */
+    if (looking && kind == WARP_WAIT && mask == 0xffffffffu) looking->warp(first, line);
     *g = w->groups[--w->open];
     for (int i = 0; i < 32; i++) {
         if (mask >> i & 1 && i != self) wake(first + i);
@@ -431,6 +437,7 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
     block.warps.assign((n + 31) / 32, lanes());
     block.shared.reset(new char[shared ? shared : 1]);
     instructions_begin();
+    if (looking) looking->grid(block.shared.get(), shared);
     first = take_worker();
     for (uint64_t b = 0; b < blocks && !block.failed; b++) {
         uint64_t i = backward ? blocks - 1 - b : b;
@@ -441,9 +448,11 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
         block.ready_first = block.ready_count = 0;
         block.over.assign(n, 0);
         std::memset(block.shared.get(), 0xa5, shared);
+        if (looking) looking->block();
         switch_to(first);
         first = came_from; /* the worker whose thread ended last */
     }
+    if (looking) looking->end();
     if (!block.failed) {
         idle.push_back(first);
         return true;

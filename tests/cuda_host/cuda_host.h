@@ -58,8 +58,9 @@ static inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim
 enum barrier_kind { BARRIER, BARRIER_AND, BARRIER_OR, BARRIER_COUNT };
 int barrier(barrier_kind kind, int value, int line);
 
-/* What a lane hands to the warp, and what it gets: by shuffle, the value of lane `from`. */
-enum warp_kind { WARP_WAIT, WARP_SHUFFLE, WARP_BALLOT, WARP_MATCH };
+/* What a lane hands to the warp, and what it gets: by shuffle, the value of lane `from`. WARP_TOGETHER:
+ * as WARP_WAIT, of instructions that order no memory. */
+enum warp_kind { WARP_WAIT, WARP_TOGETHER, WARP_SHUFFLE, WARP_BALLOT, WARP_MATCH };
 uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line);
 int lane();
 
@@ -172,9 +173,22 @@ static inline unsigned cuda_host_mask(unsigned mask = 0xffffffffu)
 
 /* ---- atomics: CUDA's own types. One thread runs at a time. ---------------------------------------- */
 
+/* Where races are looked for, these are not read as plain accesses. */
+#ifdef CUDA_HOST_RACES
+namespace cuda_host {
+void atomic_access(const void *at, size_t size, const void *from) __attribute__((visibility("hidden")));
+}
+#define CUDA_HOST_ATOMIC_FN static __attribute__((noinline, unused, no_sanitize("thread")))
+#define CUDA_HOST_ATOMIC_AT(at) cuda_host::atomic_access(at, sizeof *(at), __builtin_return_address(0))
+#else
+#define CUDA_HOST_ATOMIC_FN static inline
+#define CUDA_HOST_ATOMIC_AT(at) ((void)0)
+#endif
+
 #define CUDA_HOST_ATOMIC(name, T, expression)                                                      \
-    static inline T name(T *at, T value)                                                           \
+    CUDA_HOST_ATOMIC_FN T name(T *at, T value)                                                     \
     {                                                                                              \
+        CUDA_HOST_ATOMIC_AT(at);                                                                   \
         T old = *at;                                                                               \
         *at = (expression);                                                                        \
         return old;                                                                                \
@@ -185,8 +199,9 @@ static inline unsigned cuda_host_mask(unsigned mask = 0xffffffffu)
     CUDA_HOST_ATOMIC(atomicAnd, T, old & value)                                                    \
     CUDA_HOST_ATOMIC(atomicOr, T, old | value)                                                     \
     CUDA_HOST_ATOMIC(atomicXor, T, old ^ value)                                                    \
-    static inline T atomicCAS(T *at, T expected, T value)                                          \
+    CUDA_HOST_ATOMIC_FN T atomicCAS(T *at, T expected, T value)                                    \
     {                                                                                              \
+        CUDA_HOST_ATOMIC_AT(at);                                                                   \
         T old = *at;                                                                               \
         if (old == expected) *at = value;                                                          \
         return old;                                                                                \

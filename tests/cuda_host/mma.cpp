@@ -38,7 +38,7 @@ static void together(void *own, together_fn act, int line)
             act(g->lane);
         }
     }
-    warp(WARP_WAIT, 0xffffffffu, 0, 0, line);
+    warp(WARP_TOGETHER, 0xffffffffu, 0, 0, line);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */
@@ -124,6 +124,7 @@ void load_matrix_4(uint32_t *x, const void *row, bool turned, int line)
     if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
         fail_thread("loads a row of a matrix that does not begin on 16 bytes");
     }
+    if (looking) looking->access(ACCESS_READ, row, 16, __builtin_return_address(0));
     together(&own, load, line);
 }
 
@@ -133,6 +134,7 @@ struct copy {
     void *to;
     const void *from;
     int n;
+    const void *caller;
 };
 
 static std::vector<copy> under_way[1024]; /* of each thread of the block */
@@ -143,8 +145,12 @@ void copy_16(void *to, const void *from, int n)
     if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
         fail_thread("copies from or to a place that is not on 16 bytes");
     }
+    if (looking) {
+        looking->access(ACCESS_READ, from, static_cast<size_t>(n), __builtin_return_address(0));
+        looking->access(COPY_BEGINS, to, 16, __builtin_return_address(0));
+    }
     std::memset(to, 0xa5, 16);
-    under_way[thread_number()].push_back(copy{ to, from, n });
+    under_way[thread_number()].push_back(copy{ to, from, n, __builtin_return_address(0) });
 }
 
 void copies_done()
@@ -153,6 +159,10 @@ void copies_done()
 
     for (const copy &c : mine) {
         char bytes[16] = { 0 };
+        if (looking) {
+            looking->access(ACCESS_READ, c.from, static_cast<size_t>(c.n), c.caller);
+            looking->access(COPY_ENDS, c.to, 16, c.caller);
+        }
         if (c.n > 0) std::memcpy(bytes, c.from, static_cast<size_t>(c.n));
         std::memcpy(c.to, bytes, sizeof bytes);
     }

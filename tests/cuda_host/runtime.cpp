@@ -1,8 +1,9 @@
 /*
  * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment sets
  * the size of the device, TN_CUDA_CAPABILITY=75 makes it one of compute capability 7.5,
- * TN_CUDA_POOLS=0 one without memory pools, TN_CUDA_LAUNCHES=file gets the name of each kernel that
- * runs and what its largest launch took (log_launch).
+ * TN_CUDA_POOLS=0 one without memory pools, TN_CUDA_PROCESSORS=n one of n multiprocessors (4; with one,
+ * loops over what a grid does not cover run in small tests too), TN_CUDA_LAUNCHES=file gets the name of
+ * each kernel that runs and what its largest launch took (log_launch).
  */
 #include "cuda_runtime.h"
 
@@ -68,6 +69,7 @@ static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how
 static size_t total = static_cast<size_t>(asked("TN_CUDA_MEMORY", 16LL << 30));
 static const int capability = static_cast<int>(asked("TN_CUDA_CAPABILITY", 90));
 static const int pools = static_cast<int>(asked("TN_CUDA_POOLS", 1));
+static const int processors = static_cast<int>(asked("TN_CUDA_PROCESSORS", 4));
 static long long launches, waits;
 static std::string fault;
 static thread_local cudaError_t last_error;
@@ -230,6 +232,12 @@ static bool inside(const std::map<char *, size_t> &map, const void *at, size_t s
     if (next == map.begin()) return false;
     --next;
     return static_cast<size_t>(p - next->first) + size <= next->second;
+}
+
+const void *device_block(const void *at)
+{
+    auto next = blocks.upper_bound(static_cast<char *>(const_cast<void *>(at)));
+    return inside(blocks, at, 1) ? std::prev(next)->first : nullptr;
 }
 
 /* The pool serves a request from what it keeps of that very size, else from the device: so memory can
@@ -406,7 +414,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->sharedMemPerBlockOptin = cuda_host::MOST_SHARED;
     p->major = cuda_host::capability / 10;
     p->minor = cuda_host::capability % 10;
-    p->multiProcessorCount = 4;
+    p->multiProcessorCount = cuda_host::processors;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;
     p->l2CacheSize = 1 << 20;
@@ -423,7 +431,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = cuda_host::STATIC_SHARED; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_host::MOST_SHARED; break;
     case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrMultiProcessorCount: *value = 4; break;
+    case cudaDevAttrMultiProcessorCount: *value = cuda_host::processors; break;
     case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
     case cudaDevAttrComputeCapabilityMajor: *value = cuda_host::capability / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = cuda_host::capability % 10; break;
