@@ -308,12 +308,15 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_rows");
-    TCase *t = test_case(suite, "rows");
+    TCase *t = test_case(suite, "softmax");
     tcase_add_loop_test(t, softmax_rows, 0, 2);
     tcase_add_loop_test(t, softmax_extremes, 0, 2);
+    t = test_case(suite, "cross entropy");
     tcase_add_loop_test(t, cross_entropy_rows, 0, 2);
     tcase_add_loop_test(t, nll_rows, 0, 2);
+    t = test_case(suite, "layer norm");
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
+    t = test_case(suite, "batch norm");
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, 4);
     tcase_add_loop_test(t, batch_norm_offset, 0, 2);
     return suite;
