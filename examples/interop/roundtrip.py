@@ -154,6 +154,10 @@ def back(name, path):
 
 
 def main():
+    if len(sys.argv) < 2 or not os.access(sys.argv[1], os.X_OK):
+        print(__doc__ if len(sys.argv) < 2 or sys.argv[1].startswith("-")
+              else "%s: no program there: want build/examples/interop/interop" % sys.argv[1], file=sys.stderr)
+        return 2
     program = os.path.abspath(sys.argv[1])
     folder = sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp(prefix="tenon-interop-")
     os.makedirs(folder, exist_ok=True)
