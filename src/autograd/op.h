@@ -126,12 +126,16 @@ tn_tensor *tni_sum_to(tn_tensor *t, const tn_shape *shape);
 /* The guard of in-place ops: TN_OK if target may be written and source (or TN_NONE) read now. */
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source);
 
-/* Many tensors in one launch, so that all of them change or none: x *= factor, and
- * x[i] += weight[i] (y[i] - x[i]), a copy for weight 1 (y[i]: x[i]'s shape, dtype and device). What is strided, not
- * f32 or f64, on another device than the first or listed twice changes before that launch, one by one. */
-tn_status tni_scale_all(const char *function, int n, tn_tensor *const *x, double factor);
-tn_status tni_lerp_all(const char *function, int n, tn_tensor *const *x, tn_tensor *const *y,
-                       const double *weight);
+/* A change of one tensor among many: x *= rate where y is NULL, else x += rate (y - x), a copy for rate 1
+ * (y: x's shape, dtype and device). x NULL: none. */
+typedef struct tni_change {
+    tn_tensor *x, *y;
+    double rate;
+} tni_change;
+/* The changes that each(from, 0..n-1) tells, in one launch, so that all are made or none. What is strided, not f32
+ * or f64, on another device than the first, of the other kind or listed twice changes before it, one by one. */
+tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
+                         const void *from);
 /* A copy after writes that cannot be taken back: tried once more where it fails. */
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
 

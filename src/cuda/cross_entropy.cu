@@ -24,20 +24,11 @@ template <typename R> struct ce_job {
     int64_t launch;
 };
 
-enum ce_kind { CE_IGNORED, CE_BAD, CE_GOOD };
-
-/* A class that is none is reported and counts as ignored: nothing is read or written through it. */
 template <typename R>
-static __device__ __forceinline__ ce_kind ce_check(const ce_job<R> &job, int64_t t)
+static __device__ __forceinline__ bool ce_counts(const ce_job<R> &job, int64_t row, int64_t t,
+                                                 bool report)
 {
-    if (t == -100 || t == job.ignore) return CE_IGNORED;
-    return t < 0 || t >= job.c ? CE_BAD : CE_GOOD;
-}
-
-template <typename R>
-static __device__ inline void ce_report(const ce_job<R> &job, int64_t row, int64_t t)
-{
-    fault_record(job.fault, TNI_FAULT_TARGET, job.launch, t, job.c, row, job.ignore);
+    return row_counts(t, job.c, job.ignore, row, job.fault, job.launch, report);
 }
 
 /* What one thread writes of row number `row`; sum: of w[j] (lse - x[j]), 0 without smoothing. */
@@ -46,14 +37,11 @@ static __device__ __forceinline__ void ce_write(const ce_job<R> &job, int64_t ro
                                                 const R *x, int64_t stride)
 {
     int64_t t = job.target[row];
-    ce_kind kind = ce_check(job, t);
     R loss = 0, wt = 0;
-    if (kind == CE_GOOD) {
+    if (ce_counts(job, row, t, true)) {
         wt = job.w ? job.w[t] : 1;
         loss = job.keep * wt * (lse - x[t * stride]);
         if (job.spread != 0) loss += job.spread * sum;
-    } else if (kind == CE_BAD) {
-        ce_report(job, row, t);
     }
     job.lse[row] = lse;
     job.row_loss[row] = loss;
@@ -135,13 +123,11 @@ static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<R> &job, 
                                                           R weight_sum, bool first)
 {
     ce_slope<R> s = { 0, 0, 0, job.lse[row], job.target[row] };
-    ce_kind kind = ce_check(job, s.t);
-    if (kind == CE_GOOD) {
+    if (ce_counts(job, row, s.t, first)) {
         s.a = g * job.keep * (job.w ? job.w[s.t] : 1);
         s.b = g * job.spread;
         s.scale = s.a + s.b * weight_sum;
     } else {
-        if (kind == CE_BAD && first) ce_report(job, row, s.t);
         s.t = -1;
     }
     return s;

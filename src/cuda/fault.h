@@ -9,6 +9,7 @@
 #define TNI_CUDA_FAULT_H
 
 #include "cuda/cuda.h"
+#include "tensor/classes.h"
 
 static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t launch,
                                            int64_t value, int64_t limit, int64_t position,
@@ -32,6 +33,17 @@ static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t 
         atomicExch(&f->lock, 0);
         done = true;
     }
+}
+
+/* Whether a row counts, whose target is t. One that is no class is reported, by the thread that says so, and
+ * counts as ignored: nothing is read or written through it. */
+static __device__ __forceinline__ bool row_counts(int64_t t, int64_t c, int64_t ignore, int64_t row,
+                                                  tni_cuda_fault *f, int64_t launch, bool report)
+{
+    tni_class kind = tni_class_of(t, c, ignore);
+    if (kind == TNI_CLASS_BAD && report)
+        fault_record(f, TNI_FAULT_TARGET, launch, t, c, row, ignore);
+    return kind == TNI_CLASS_GOOD;
 }
 
 /* A kernel before this one met a bad index: what changes training's state must not be written. */

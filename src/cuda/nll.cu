@@ -3,8 +3,6 @@
  * is the c log-probabilities x[i, :, k], of which only that of its class t counts; a thread each.
  *
  *   row_loss = -w[t] x[t], dx[t] = -w[t] drow; 0 elsewhere and on ignored rows
- *
- * A class that is none is reported and counts as ignored: nothing is read or written through it.
  */
 #include "cuda/ids.h"
 
@@ -17,14 +15,10 @@ template <typename R> struct nll_job {
     int64_t launch;
 };
 
-/* Whether the row counts. */
 template <typename R>
 static __device__ __forceinline__ bool nll_counts(const nll_job<R> &job, int64_t row, int64_t t)
 {
-    if (t == -100 || t == job.ignore) return false;
-    if (t >= 0 && t < job.c) return true;
-    fault_record(job.fault, TNI_FAULT_TARGET, job.launch, t, job.c, row, job.ignore);
-    return false;
+    return row_counts(t, job.c, job.ignore, row, job.fault, job.launch, true);
 }
 
 /* Where row's element of class t is, in x and dx. */

@@ -131,27 +131,35 @@ static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
     return tn_to_dtype(tn_to(x, a->storage->device), a->dtype);
 }
 
-/* Averages, or copies, all in one launch (op.h) but for integers: their copies come before it, and
- * the next update repeats them. The count is last. */
-static tn_status take_values(const ema *m, const tn_list *average, const tn_list *source, double n,
-                             void *room)
+typedef struct averaging {
+    const ema *m;
+    const tn_list *average, *source; /* entry by entry */
+    double n;                        /* updates so far */
+} averaging;
+
+/* An average, or a copy. */
+static tni_change averaged(const void *from, int i)
 {
-    tn_tensor **x = room, **y = x + average->n;
-    double *weight = (double *)(y + average->n);
-    tn_tensor *next = tn_add_scalar(m->n_averaged, 1);
+    const averaging *a = from;
+    const tn_ema_options *o = &a->m->o;
+    const tn_entry *source = &a->source->entry[i];
+    tn_tensor *x = a->average->entry[i].tensor;
+    bool moves = source->kind == TN_PARAMETER || o->average_buffers;
+    moves = moves && a->n > 0 && tn_dtype_is_float(x->dtype);
+    return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
+}
+
+/* All in one launch but for integers: their copies come before it, and the next update repeats them. The
+ * count is last. */
+static tn_status take_values(const averaging *a)
+{
+    tn_tensor *count = a->m->n_averaged, *next = tn_add_scalar(count, 1);
     if (!next) return tni_pending();
-    for (int i = 0; i < average->n; i++) {
-        x[i] = average->entry[i].tensor;
-        y[i] = source->entry[i].tensor;
-        bool averaged = source->entry[i].kind == TN_PARAMETER || m->o.average_buffers;
-        averaged = averaged && n > 0 && tn_dtype_is_float(x[i]->dtype);
-        weight[i] = !averaged ? 1 : m->o.equal ? 1 / (n + 1) : 1 - m->o.decay;
-    }
-    tn_status status = tni_lerp_all("tn_ema_update", average->n, x, y, weight);
+    tn_status status = tni_change_all("tn_ema_update", a->average->n, averaged, a);
     if (status != TN_OK) return status;
-    tni_array to = tni_array_of(m->n_averaged), from = tni_array_of(next);
+    tni_array to = tni_array_of(count), from = tni_array_of(next);
     status = tni_copy_last(tni_backend_of(next), &to, &from);
-    tni_bump_version(m->n_averaged);
+    tni_bump_version(count);
     return status;
 }
 
@@ -174,13 +182,7 @@ static tn_status update(const ema *m, tn_module *model)
         e.tensor = beside(e.tensor, average->entry[i].tensor);
         status = e.tensor ? tni_list_push(source, "", "", e.name, e) : tni_pending();
     }
-    if (status != TN_OK) return status;
-    size_t nbytes = ((size_t)average->n + 1) * (2 * sizeof(tn_tensor *) + sizeof(double));
-    void *room = tni_alloc(nbytes);
-    if (!room) return TN_E_NOMEM;
-    status = take_values(m, average, source, n, room);
-    tni_free(room, nbytes);
-    return status;
+    return status == TN_OK ? take_values(&(averaging){ m, average, source, n }) : status;
 }
 
 tn_status tn_ema_update(tn_module *self, tn_module *model)

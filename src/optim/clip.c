@@ -81,18 +81,15 @@ static tn_status add_norms(const tn_list *parameters, double p, tn_tensor *cells
     return status;
 }
 
-/* All gradients times factor, or none (op.h). */
-static tn_status scale(const tn_list *parameters, double factor)
+typedef struct scaling {
+    const tn_list *parameters;
+    double factor;
+} scaling;
+
+static tni_change scaled(const void *from, int i)
 {
-    size_t nbytes = (size_t)parameters->n * sizeof(tn_tensor *);
-    tn_tensor **g = parameters->n > 0 ? tni_alloc(nbytes) : NULL;
-    int n = 0;
-    if (!g) return parameters->n > 0 ? TN_E_NOMEM : TN_OK;
-    for (int i = 0; i < parameters->n; i++)
-        if (nonempty(parameters, i)) g[n++] = nonempty(parameters, i);
-    tn_status status = tni_scale_all("tn_clip_grad_norm", n, g, factor);
-    tni_free(g, nbytes);
-    return status;
+    const scaling *s = from;
+    return (tni_change){ .x = nonempty(s->parameters, i), .rate = s->factor };
 }
 
 /* The joint p-norm; NaN with *status set when a kernel failed. */
@@ -138,7 +135,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                            f, total);
     double factor = max_norm / (total + 1e-6);
     if (status == TN_OK && !(factor >= 1)) /* NaN scales too, as it does in PyTorch */
-        status = scale(parameters, factor);
+        status = tni_change_all(f, parameters->n, scaled, &(scaling){ parameters, factor });
     tn_set_grad(was);
     tn_scope_end(scope);
     return status == TN_OK ? total : NAN;

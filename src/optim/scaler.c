@@ -155,18 +155,15 @@ static tn_status reserve(tn_grad_scaler *s)
     return TN_OK;
 }
 
-/* All gradients, or none (op.h). */
-static tn_status divide(const tn_optim *opt, double by)
+typedef struct unscaling {
+    const tn_optim *opt;
+    double factor;
+} unscaling;
+
+static tni_change unscaled(const void *from, int i)
 {
-    size_t nbytes = (size_t)opt->n * sizeof(tn_tensor *);
-    tn_tensor **g = tni_alloc(nbytes);
-    int n = 0;
-    if (!g) return TN_E_NOMEM;
-    for (int i = 0; i < opt->n; i++)
-        if (gradient_of(&opt->param[i])) g[n++] = gradient_of(&opt->param[i]);
-    tn_status status = tni_scale_all("tn_scaler_unscale", n, g, 1 / by);
-    tni_free(g, nbytes);
-    return status;
+    const unscaling *u = from;
+    return (tni_change){ .x = gradient_of(&u->opt->param[i]), .rate = u->factor };
 }
 
 /* As in PyTorch, gradients that hold NaN or infinity are divided too: clipping sees them. */
@@ -179,7 +176,9 @@ static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
     bool bad;
     tn_status status = reserve(s);
     if (status == TN_OK) status = look(opt, &bad);
-    if (status == TN_OK) status = divide(opt, s->state.scale);
+    if (status == TN_OK)
+        status = tni_change_all("tn_scaler_unscale", opt->n, unscaled,
+                                &(unscaling){ opt, 1 / s->state.scale });
     if (status == TN_OK) s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
     tn_set_grad(was);
     tn_scope_end(scope);

@@ -67,7 +67,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(pow, 0, HEAVY, M(pow)(x, y))                                                                 \
     F(minimum, 0, LIGHT, x < y ? x : y < x ? y : x == y ? x : x + y)                             \
     F(maximum, 0, LIGHT, x > y ? x : y > x ? y : x == y ? x : x + y)                             \
-    F(lerp, 1, LIGHT, x + p * (y - x))                                                             \
+    F(lerp, 1, LIGHT, TN_LERP(x, y, p))                                                            \
     F(masked_fill, 1, LIGHT, y != (R)0 ? p : x)                                                    \
     F(abs_grad, 0, LIGHT, y > (R)0 ? x : y < (R)0 ? -x : (R)0 * y)                                 \
     F(square_grad, 0, LIGHT, x * ((R)2 * y))                                                       \

@@ -31,6 +31,9 @@
 #define TN_FN static inline
 #endif
 
+/* From x, the part p of the way to y: a pointwise function, and an update of averages. */
+#define TN_LERP(x, y, p) ((x) + (p) * ((y) - (x)))
+
 /* ---- bits ------------------------------------------------------------------------------------ */
 
 TN_FN uint32_t tn_bits_f32(float x)

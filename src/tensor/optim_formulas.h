@@ -128,5 +128,5 @@ TN_FN void TNI_OPTIM(tni_adagrad)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM
 /* p += rate (g - p), and g where rate is 1: also where p is not finite. */
 TN_FN void TNI_OPTIM(tni_lerp)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL rate)
 {
-    *p = rate == (TNI_OPTIM_REAL)1 ? g : *p + rate * (g - *p);
+    *p = rate == (TNI_OPTIM_REAL)1 ? g : TN_LERP(*p, g, rate);
 }

@@ -224,14 +224,16 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 
 /* ---- many tensors at once -------------------------------------------------------------------- */
 
-/* Whether x may be part of the one launch over call[0..n): dense and real, beside the first of them. */
-static bool joins(const tni_optim_tensor *call, int n, const tn_tensor *x, const tn_tensor *first)
+/* Whether the change may be part of the one launch over call[0..n): dense and real, and beside the first
+ * of them and of its kind. */
+static bool joins(const tni_optim_tensor *call, int n, const tni_change *c, const tni_change *first)
 {
+    const tn_tensor *x = c->x;
     const char *begin, *end;
 
     if (x->dtype != TN_F32 && x->dtype != TN_F64) return false;
     if (!tni_is_dense(x) || tni_recording) return false;
-    if (first && tni_backend_of(first) != tni_backend_of(x)) return false;
+    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(x) || !first->y != !c->y)) return false;
     begin = tni_data(x);
     end = begin + tni_shape_numel(&x->shape) * (int64_t)tn_dtype_size(x->dtype);
     for (int i = 0; i < n; i++) { /* memory that is listed twice changes twice: not in one launch */
@@ -241,68 +243,60 @@ static bool joins(const tni_optim_tensor *call, int n, const tn_tensor *x, const
     return tni_backend_of(x)->optim_step != NULL;
 }
 
-static tn_status change_one(tni_optim_kind kind, tn_tensor *x, tn_tensor *y, double rate)
+static tn_status change_one(const tni_change *c)
 {
-    if (kind == TNI_SCALE) return tn_mul_scalar_(x, rate);
-    return rate == 1.0 ? tn_copy_(x, y) : tn_lerp_(x, y, rate);
+    if (!c->y) return tn_mul_scalar_(c->x, c->rate);
+    return c->rate == 1.0 ? tn_copy_(c->x, c->y) : tn_lerp_(c->x, c->y, c->rate);
 }
 
-/* y NULL: there are none, and one rate for all. alone: n flags. */
-static tn_status change_all(const char *function, tni_optim_kind kind, int n, tn_tensor *const *x,
-                            tn_tensor *const *y, const double *rate, tni_optim_tensor *call,
-                            bool *alone)
+/* change: room for n; those to be made alone are kept from its beginning on, joint ones from its end. */
+static tn_status change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
+                            const void *from, tni_optim_tensor *call, tni_change *change)
 {
+    const tni_change *first = &change[n - 1];
     tn_status status = TN_OK;
-    tn_tensor *first = NULL;
-    int joint = 0;
+    int alone = 0, joint = 0;
 
-    for (int i = 0; i < n && !status; i++) {
-        status = may_write(function, x[i], TN_NONE);
-        alone[i] = status || !joins(call, joint, x[i], first);
-        if (alone[i]) continue;
-        tn_tensor *from = y ? tni_dense(y[i]) : x[i];
-        if (!from) return tni_pending();
-        call[joint++] = (tni_optim_tensor){ .dtype = x[i]->dtype,
-                                            .n = tni_shape_numel(&x[i]->shape),
-                                            .p = tni_data(x[i]),
-                                            .g = tni_data(from),
-                                            .lr = rate[y ? i : 0] };
-        if (!first) first = x[i];
+    for (int i = 0; i < n; i++) {
+        tni_change c = each(from, i);
+        if (!c.x) continue;
+        status = may_write(function, c.x, TN_NONE);
+        if (status) return status;
+        if (!joins(call, joint, &c, first)) {
+            change[alone++] = c;
+            continue;
+        }
+        const tn_tensor *g = c.y ? tni_dense(c.y) : c.x;
+        if (!g) return tni_pending();
+        call[joint++] = (tni_optim_tensor){ .dtype = c.x->dtype,
+                                            .n = tni_shape_numel(&c.x->shape),
+                                            .p = tni_data(c.x),
+                                            .g = tni_data(g),
+                                            .lr = c.rate };
+        change[n - joint] = c;
     }
-    for (int i = 0; i < n && !status; i++)
-        if (alone[i]) status = change_one(kind, x[i], y ? y[i] : NULL, rate[y ? i : 0]);
-    if (!status && joint > 0)
-        status = tni_backend_of(first)->optim_step(&(tni_optim_args){ .kind = kind }, call, joint);
-    for (int i = 0; i < n && !status; i++)
-        if (!alone[i]) tni_bump_version(x[i]);
+    for (int i = 0; i < alone && !status; i++) status = change_one(&change[i]);
+    if (status || joint == 0) return status;
+    tni_optim_args args = { .kind = first->y ? TNI_LERP : TNI_SCALE };
+    status = tni_backend_of(first->x)->optim_step(&args, call, joint);
+    for (int i = n - joint; i < n && !status; i++) tni_bump_version(change[i].x);
     return status;
 }
 
-static tn_status with_room(const char *function, tni_optim_kind kind, int n, tn_tensor *const *x,
-                           tn_tensor *const *y, const double *rate)
+tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
+                         const void *from)
 {
-    size_t nbytes = (size_t)n * (sizeof(tni_optim_tensor) + sizeof(bool));
+    size_t nbytes = (size_t)n * (sizeof(tni_optim_tensor) + sizeof(tni_change));
     tni_optim_tensor *call = n > 0 ? tni_alloc(nbytes) : NULL;
     tn_status status;
     tn_scope scope;
 
     if (!call) return n > 0 ? TN_E_NOMEM : TN_OK;
     scope = tn_scope_begin();
-    status = change_all(function, kind, n, x, y, rate, call, (bool *)(call + n));
+    status = change_all(function, n, each, from, call, (tni_change *)(call + n));
     tn_scope_end(scope);
     tni_free(call, nbytes);
     return status;
-}
-
-tn_status tni_scale_all(const char *function, int n, tn_tensor *const *x, double factor)
-{
-    return with_room(function, TNI_SCALE, n, x, NULL, &factor);
-}
-
-tn_status tni_lerp_all(const char *function, int n, tn_tensor *const *x, tn_tensor *const *y,
-                       const double *weight)
-{
-    return with_room(function, TNI_LERP, n, x, y, weight);
 }
 
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)

@@ -30,7 +30,7 @@ typedef struct ce_job {
 
 static bool ignored(const ce_job *job, int64_t target)
 {
-    return row_ignored(target, job->ignore);
+    return tni_class_of(target, job->c, job->ignore) == TNI_CLASS_IGNORED;
 }
 
 static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_array *weight,

@@ -19,7 +19,7 @@ static void nll_rows(void *context, int64_t begin, int64_t end)
     const nll_job *job = context;
     for (int64_t row = begin; row < end; row++) {
         int64_t t = job->target[row];
-        bool counts = !row_ignored(t, job->ignore);
+        bool counts = tni_class_of(t, job->c, job->ignore) == TNI_CLASS_GOOD;
         REAL wt = !counts ? 0 : job->w ? job->w[t] : 1;
         int64_t i = row / job->d, k = row % job->d;
         job->row_loss[row] = counts ? -(wt * job->x[(i * job->c + t) * job->d + k]) : 0;
@@ -54,7 +54,7 @@ static void nll_grad_planes(void *context, int64_t begin, int64_t end)
     for (int64_t row = begin * d; row < end * d; row++) {
         int64_t t = job->target[row];
         int64_t i = row / d, k = row % d;
-        if (!row_ignored(t, job->ignore)) {
+        if (tni_class_of(t, c, job->ignore) == TNI_CLASS_GOOD) {
             job->dx[(i * c + t) * d + k] = -((job->w ? job->w[t] : 1) * job->drow[row]);
         }
     }

@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "tensor/classes.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -34,19 +35,13 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
     return work >= 32768 ? 1 : 32768 / work;
 }
 
-/* A class id that stands for a row that does not count. */
-static inline bool row_ignored(int64_t target, int64_t ignore)
-{
-    return target == -100 || target == ignore;
-}
-
 /* Nothing is written before every class id is known to be good. */
 static inline tn_status row_check_classes(const char *function, const int64_t *target, int64_t n,
                                           int64_t c, int64_t ignore)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
-        if ((t < 0 || t >= c) && !row_ignored(t, ignore)) {
+        if (tni_class_of(t, c, ignore) == TNI_CLASS_BAD) {
             return tni_error(
                 TN_E_INDEX,
                 "%s: target value %lld at row %lld: want 0..%lld (or %lld to ignore)", function,
