@@ -1,4 +1,4 @@
-/* common.c - see common.h */
+/* common.c - flags, notes, curves and reports; see common.h */
 #include "common.h"
 
 #include <errno.h>
@@ -7,38 +7,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-
-static const char *program = "example";
-
-const char *ex_program(void)
-{
-    return program;
-}
-
-void ex_refuse(const char *format, ...)
-{
-    va_list args;
-    fflush(stdout);
-    fprintf(stderr, "%s: ", program);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\n");
-    exit(2);
-}
-
-void ex_check(tn_status status)
-{
-    if (status == TN_OK) return;
-    fflush(stdout);
-    fprintf(stderr, "%s: %s\n", program, tn_error());
-    exit(1);
-}
-
-void ex_check_ptr(const void *pointer)
-{
-    if (!pointer) ex_check(tn_error_status() != TN_OK ? tn_error_status() : TN_E_INVALID);
-}
 
 /* ---- flags --------------------------------------------------------------------------------- */
 
@@ -58,6 +26,8 @@ static bool value_read(ex_option *o, const char *text)
     char *end = NULL;
     errno = 0;
     if (o->kind == EX_TEXT) {
+        const char *preset = *(const char **)o->value;
+        if (!*text && !(preset && !*preset)) return false; /* "" names no file: an unset variable */
         *(const char **)o->value = text;
         return true;
     }
@@ -81,7 +51,7 @@ static bool value_read(ex_option *o, const char *text)
 
 static void help(const ex_options *options)
 {
-    printf("usage: %s [OPTION...]\n%s\n\n", program, options->what);
+    printf("usage: %s [OPTION...]\n%s\n\n", ex_program(), options->what);
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
         char left[64], preset[64];
@@ -99,19 +69,32 @@ static void help(const ex_options *options)
         printf("\n");
     }
     printf("  %-24s %s\n", "--help", "this list");
+    printf("\nOf an option that is given twice the last one counts.\n");
 }
 
-static void name_program(const char *path)
+/* Ends the program: what o takes, and what it got. */
+static void refuse_value(const ex_option *o, const char *got)
 {
-    const char *slash = strrchr(path, '/');
-    program = slash ? slash + 1 : path;
+    const char *shown = *got ? got : "\"\"", *whole = o->kind == EX_WHOLE ? "whole " : "";
+    if (o->kind == EX_TEXT) ex_refuse("--%s %s: wanted a %s", o->name, shown, o->argument);
+    if (o->low >= o->high) ex_refuse("--%s %s: wanted a %snumber", o->name, shown, whole);
+    ex_refuse("--%s %s: wanted a %snumber from %.10g to %.10g", o->name, shown, whole, o->low,
+              o->high);
+}
+
+/* Ends the program: getopt_long stopped at this argument, optopt says at which option's. */
+static void refuse_flag(const ex_options *options, const char *argument, int first)
+{
+    int i = optopt - first;
+    if (i < 0 || i >= options->n) ex_refuse("unknown flag %s (see --help)", argument);
+    ex_refuse("%s: --%s takes no argument", argument, options->option[i].name);
 }
 
 void ex_parse(ex_options *options, int argc, char **argv)
 {
     enum { EX_MAX_OPTIONS = 62, HELP = 1000, FIRST };
     static struct option table[EX_MAX_OPTIONS + 2]; /* ends with an empty row */
-    name_program(argv[0]);
+    ex_begin(argv[0]);
     if (options->n > EX_MAX_OPTIONS) ex_refuse("more than %d options", EX_MAX_OPTIONS);
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
@@ -122,33 +105,40 @@ void ex_parse(ex_options *options, int argc, char **argv)
     opterr = 0;
     for (;;) {
         int at = optind;
-        int c = getopt_long(argc, argv, ":h", table, NULL);
+        int c = getopt_long(argc, argv, "+:h", table, NULL);
         if (c == -1) break;
         if (c == HELP || c == 'h') {
             help(options);
-            exit(0);
+            exit(ex_end());
         }
         if (c == ':') ex_refuse("%s needs an argument (see --help)", argv[at]);
-        if (c < FIRST) ex_refuse("unknown flag %s (see --help)", argv[at]);
+        if (c < FIRST) refuse_flag(options, argv[at], FIRST);
         ex_option *o = &options->option[c - FIRST];
         o->given = true;
-        if (value_read(o, o->kind == EX_FLAG ? "yes" : optarg)) continue;
-        if (o->low < o->high) {
-            ex_refuse("--%s %s: wanted a %snumber from %g to %g", o->name, optarg,
-                      o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
-        }
-        ex_refuse("--%s %s: wanted a %snumber", o->name, optarg,
-                  o->kind == EX_WHOLE ? "whole " : "");
+        const char *value = o->kind == EX_FLAG ? "yes" : optarg;
+        if (!value_read(o, value)) refuse_value(o, value);
     }
     if (optind < argc) ex_refuse("unexpected argument %s (see --help)", argv[optind]);
 }
 
-bool ex_given(const ex_options *options, const char *name)
+static const ex_option *find(const ex_options *options, const char *name)
 {
     for (int i = 0; i < options->n; i++) {
-        if (!strcmp(options->option[i].name, name)) return options->option[i].given;
+        if (!strcmp(options->option[i].name, name)) return &options->option[i];
     }
-    return false;
+    return NULL;
+}
+
+bool ex_given(const ex_options *options, const char *name)
+{
+    const ex_option *o = find(options, name);
+    return o && o->given;
+}
+
+const char *ex_text(const ex_options *options, const char *name)
+{
+    const ex_option *o = find(options, name);
+    return o ? *(const char **)o->value : NULL;
 }
 
 void ex_print_settings(const ex_options *options)
@@ -214,8 +204,10 @@ void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, 
         if (!(o->belongs & which)) continue;
         const char *noted = tn_metadata_get(metadata, o->name);
         if (!noted) {
-            ex_refuse("%s does not say its %s: it was not saved by %s", file, o->name, program);
+            ex_refuse("%s does not say its %s: it was not saved by %s", file, o->name,
+                      ex_program());
         }
+        if ((o->belongs & EX_LENGTH) && o->given) continue;
         char mine[4096];
         value_text(o, mine, sizeof mine);
         if (o->given && strcmp(mine, noted)) {
@@ -307,20 +299,39 @@ tn_device ex_device(const char *name)
     if (!strcmp(name, "cpu")) return tn_cpu();
     if (strcmp(name, "cuda")) ex_refuse("--device %s: wanted cpu or cuda", name);
     if (tn_cuda_available()) return tn_cuda(0);
-    fprintf(stderr, "%s: --device cuda: %s\n", program, tn_cuda_why());
+    ex_complain("--device cuda: %s", tn_cuda_why());
     exit(1);
 }
 
-tn_device ex_take_device(int *argc, char **argv)
+/* The last one of several counts. */
+static tn_device take_device(int *argc, char **argv)
 {
-    name_program(argv[0]);
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--device")) continue;
+    tn_device device = tn_cpu();
+    for (int i = 1; i < *argc;) {
+        if (strcmp(argv[i], "--device")) {
+            i++;
+            continue;
+        }
         if (i + 1 == *argc) ex_refuse("--device needs an argument: cpu or cuda");
-        tn_device device = ex_device(argv[i + 1]);
+        device = ex_device(argv[i + 1]);
         for (int k = i; k + 2 <= *argc; k++) argv[k] = argv[k + 2]; /* the NULL at the end too */
         *argc -= 2;
-        return device;
     }
-    return tn_cpu();
+    return device;
+}
+
+tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage)
+{
+    ex_begin(argv[0]);
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--help") && strcmp(argv[i], "-h")) continue;
+        printf("%s", usage);
+        exit(ex_end());
+    }
+    tn_device device = take_device(argc, argv);
+    for (int i = 1; i < *argc; i++) {
+        if (argv[i][0] == '-') ex_refuse("unknown flag %s (see --help)", argv[i]);
+        if (i > most) ex_refuse("unexpected argument %s (see --help)", argv[i]);
+    }
+    return device;
 }

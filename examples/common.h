@@ -10,19 +10,50 @@
 
 #include <tenon/tenon.h>
 
+/* ---- the process: messages, standard output, signals, exit status -------------------------- */
+
+/* The first thing a program does; ex_parse and ex_parse_few do it. path: argv[0]. */
+void ex_begin(const char *path);
+const char *ex_program(void);
+/* Prints "PROGRAM: message" and ends the program with 2: for what the user typed. */
+void ex_refuse(const char *format, ...) TN_PRINTF(1, 2) __attribute__((noreturn));
+/* Prints "PROGRAM: message"; the program goes on, to end with 1: for a file that cannot be written
+ * while there is work to save. */
+void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
+/* Unless status is TN_OK, prints "PROGRAM: tn_error()" and ends the program with 1. */
+void ex_check(tn_status status);
+/* The same for anything that is NULL on failure. */
+void ex_check_ptr(const void *pointer);
+/* What was printed is on its way. That it did not arrive is told at the end. */
+void ex_flush(void);
+/* Ends the program with 1, before any work, where standard output takes nothing. */
+void ex_need_output(void);
+/* The last thing a program does: the exit status. 1 after a complaint (standard output that did not
+ * take all lines is one), 128 plus the signal that came, else 0. */
+int ex_end(void);
+
+/* From here the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only noted; a second one ends the
+ * program at once. Where nohup and the like have SIGHUP or SIGPIPE ignored, it stays so. */
+void ex_catch_signals(void);
+/* From here they end the program at once, unless one has come: nothing is left to be saved. */
+void ex_let_signals(void);
+/* The signal that came, 0 when none did: to be asked between any two parts of long work. */
+int ex_signal(void);
+
 /* ---- flags --------------------------------------------------------------------------------- */
 
 typedef enum ex_kind {
     EX_WHOLE, /* int64_t */
     EX_REAL,  /* double */
-    EX_TEXT,  /* const char *, NULL when absent */
+    EX_TEXT,  /* const char *, NULL when absent; "" is refused, unless it is the default */
     EX_FLAG   /* bool, takes no argument */
 } ex_kind;
 
 /* What else a flag's value belongs to, beside this one call of the program. */
 enum {
     EX_MODEL = 1, /* sizes of the model: noted in weight files, read back by --load and --resume */
-    EX_RUN = 2    /* decides the bits of a run: noted in checkpoints, read back by --resume */
+    EX_RUN = 2,   /* decides the bits of a run: noted in checkpoints, read back by --resume */
+    EX_LENGTH = 4 /* with EX_RUN: how long the run is; --resume takes another one, if it is given */
 };
 
 typedef struct ex_option {
@@ -55,16 +86,10 @@ typedef struct ex_options {
  * a flag that is unknown, lacks its argument or is out of range ends it with 2 and a message. */
 void ex_parse(ex_options *options, int argc, char **argv);
 bool ex_given(const ex_options *options, const char *name);
+/* The value of an EX_TEXT; NULL also for an option that this program does not have. */
+const char *ex_text(const ex_options *options, const char *name);
 /* "name value" pairs of all numbers and flags that make the run, on as few lines as fit. */
 void ex_print_settings(const ex_options *options);
-
-/* Prints "PROGRAM: message" and ends the program with 2: for what the user typed. */
-void ex_refuse(const char *format, ...) TN_PRINTF(1, 2) __attribute__((noreturn));
-/* Unless status is TN_OK, prints "PROGRAM: tn_error()" and ends the program with 1. */
-void ex_check(tn_status status);
-/* The same for anything that is NULL on failure. */
-void ex_check_ptr(const void *pointer);
-const char *ex_program(void);
 
 /* ---- notes: strings in the metadata of a file ---------------------------------------------- */
 
@@ -94,7 +119,7 @@ typedef struct ex_progress {
     double began, shown_at, paused;
     double loss;              /* mean of the losses since the last line: sum and count */
     int64_t losses;
-    bool quiet, tty, color, on_line;
+    bool quiet, tty, color;
 } ex_progress;
 
 /* On a terminal one line is redrawn, at most ten times a second; otherwise there are about 25 plain
@@ -111,6 +136,8 @@ void ex_say(ex_progress *p, const char *format, ...) TN_PRINTF(2, 3);
 /* Time between these two is not training: evaluation, files. */
 void ex_progress_pause(ex_progress *p);
 void ex_progress_resume(ex_progress *p);
+/* Clears the line that is redrawn, for another one. */
+void ex_progress_clear(void);
 /* Clears the line; returns the units per second over all steps since begin. */
 double ex_progress_end(ex_progress *p, int64_t step);
 double ex_seconds(void); /* monotonic clock */
@@ -136,11 +163,14 @@ void ex_watch_print(const ex_watch *w);
 
 /* One number over names, shapes and bits of all parameters and all buffers. */
 uint64_t ex_hash(tn_module *model);
+
 /* ---- where it runs -------------------------------------------------------------------------- */
 
 /* "cpu" or "cuda". Another word ends the program with 2, cuda where there is none with 1, and why. */
 tn_device ex_device(const char *name);
-/* For programs without a table of flags: takes "--device NAME" off the command line, if it is there. */
-tn_device ex_take_device(int *argc, char **argv);
+/* For programs without a table of flags: begins; takes "--device NAME" off the command line, if it
+ * is there; --help prints the usage and ends the program with 0; another flag, or more than `most`
+ * arguments, end it with 2. */
+tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage);
 
 #endif

@@ -35,11 +35,13 @@ void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per
     p->shown_at = p->began;
 }
 
-static void clear_line(ex_progress *p)
+static bool on_line; /* of the one terminal that a program has */
+
+void ex_progress_clear(void)
 {
-    if (!p->on_line) return;
+    if (!on_line) return;
     printf("\r\033[K");
-    p->on_line = false;
+    on_line = false;
 }
 
 static void time_text(double seconds, char *text, size_t size)
@@ -78,7 +80,7 @@ static void draw(ex_progress *p, int64_t step, double rate, double lr, const cha
                "........................................");
     }
     printf("\033[K");
-    p->on_line = true;
+    on_line = true;
 }
 
 bool ex_progress_due(const ex_progress *p, int64_t step)
@@ -109,7 +111,7 @@ void ex_progress_show(ex_progress *p, int64_t step, double lr)
         printf("step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f %s/s  lr %.2e  %s left\n", step,
                p->total, p->loss / (double)p->losses, rate, p->unit, lr, left);
     }
-    fflush(stdout);
+    ex_flush();
     p->shown = step;
     p->shown_at = now;
     p->loss = 0;
@@ -119,13 +121,13 @@ void ex_progress_show(ex_progress *p, int64_t step, double lr)
 void ex_say(ex_progress *p, const char *format, ...)
 {
     if (p->quiet) return;
-    clear_line(p);
+    ex_progress_clear();
     va_list args;
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
     printf("\n");
-    fflush(stdout);
+    ex_flush();
 }
 
 void ex_progress_pause(ex_progress *p)
@@ -142,7 +144,7 @@ void ex_progress_resume(ex_progress *p)
 
 double ex_progress_end(ex_progress *p, int64_t step)
 {
-    clear_line(p);
+    ex_progress_clear();
     double seconds = ex_seconds() - p->began - p->paused;
     return seconds > 0 ? (double)((step - p->first) * p->per_step) / seconds : 0;
 }

@@ -3,73 +3,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
-
-#include <sys/stat.h>
-
-/* ---- where checkpoints go -------------------------------------------------------------------- */
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    size_t n = strlen(path);
-    return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
-}
-
-/* Where a run that came from --resume saves without --checkpoint: to the place it came from, which
- * for a numbered file is its folder. */
-static const char *place_of_resume(ex_settings *s)
-{
-    const char *slash = strrchr(s->resume, '/'), *file = slash ? slash + 1 : s->resume;
-    size_t n = strlen(ex_program());
-    int end = 0;
-    if (!strncmp(file, ex_program(), n)) sscanf(file + n, "-%*[0-9].safetensors%n", &end);
-    if (end == 0 || file[n + (size_t)end]) return s->resume;
-    snprintf(s->default_place, sizeof s->default_place, "%.*s", (int)(file - s->resume), s->resume);
-    return slash ? s->default_place : "./";
-}
-
-static void find_resume_file(ex_settings *s)
-{
-    if (is_folder(s->resume)) {
-        ex_check(tn_checkpoint_latest(s->resume, ex_program(), s->resume_file,
-                                      sizeof s->resume_file));
-    } else {
-        snprintf(s->resume_file, sizeof s->resume_file, "%s", s->resume);
-    }
-}
-
-void ex_settle(ex_settings *s, const ex_options *options)
-{
-    char newest[sizeof s->resume_file];
-    if (s->resume && s->load) ex_refuse("--resume and --load: wanted one of them");
-    s->place = s->checkpoint;
-    if (s->resume) find_resume_file(s);
-    if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
-    if (!s->place && s->resume) s->place = place_of_resume(s);
-    if (!s->place) {
-        snprintf(s->default_place, sizeof s->default_place, "%s.ckpt", ex_program());
-        s->place = s->default_place;
-    }
-    s->in_folder = is_folder(s->place);
-    if (ex_given(options, "keep") && !s->in_folder) {
-        ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s: wanted --checkpoint %s/",
-                  s->keep, s->place, s->checkpoint ? s->checkpoint : "DIR");
-    }
-    if (s->in_folder && mkdir(s->place, 0777) != 0 && errno != EEXIST) {
-        ex_refuse("--checkpoint %s: %s", s->place, strerror(errno));
-    }
-    if (s->in_folder && !s->resume &&
-        tn_checkpoint_latest(s->place, ex_program(), newest, sizeof newest) == TN_OK) {
-        ex_refuse("--checkpoint %s: %s is there already: wanted --resume %s, or another folder",
-                  s->place, newest, s->place);
-    }
-    tn_error_clear(); /* a folder without checkpoints is what was hoped for */
-    s->where = ex_device(s->device);
-    if (s->threads > 0) ex_check(tn_set_num_threads((int)s->threads));
-}
+#include <unistd.h>
 
 void ex_print_head(const ex_settings *s, const ex_options *options)
 {
@@ -79,6 +14,7 @@ void ex_print_head(const ex_settings *s, const ex_options *options)
     printf("tenon %s, %d threads, %s%s%s\n", tn_version_string(), tn_num_threads(), s->device,
            *gpu.name ? ": " : "", gpu.name);
     ex_print_settings(options);
+    ex_need_output();
 }
 
 /* ---- precision, and what follows a loss ------------------------------------------------------ */
@@ -141,54 +77,11 @@ void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_gra
     ex_check(tn_scaler_update(scaler));
 }
 
-/* ---- checkpoints ----------------------------------------------------------------------------- */
-
-void ex_checkpoint(const ex_settings *s, const tn_checkpoint *c)
-{
-    if (s->in_folder) {
-        ex_check(tn_checkpoint_save_numbered(c, s->place, ex_program(), (int)s->keep));
-    } else {
-        ex_check(tn_checkpoint_save(c, s->place));
-    }
-}
-
-void ex_say_checkpoint(const ex_settings *s, int64_t step)
-{
-    if (s->quiet) return;
-    printf("checkpoint after step %" PRId64 "; go on with --resume %s\n", step, s->place);
-}
-
 bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
 {
     const ex_settings *s = t->set;
     if (!s->checkpoint || step == t->progress.total) return false;
     return s->checkpoint_every > 0 ? step % s->checkpoint_every == 0 : evaluated;
-}
-
-/* ---- leaving early --------------------------------------------------------------------------- */
-
-static atomic_int signal_seen;
-
-/* The first one is noted. The second does what it does to any program, when this has returned. Two
- * may come to two threads at once: one of them is the second. */
-static void note_signal(int number)
-{
-    if (atomic_exchange(&signal_seen, number) == 0) return;
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-static void catch_signals(void)
-{
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-int ex_signal(void)
-{
-    return signal_seen;
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
@@ -224,22 +117,34 @@ static void read_losses(ex_training *t)
 }
 
 /* The lines of the first n steps taken. False when the file does not take them. */
-static bool write_lines(const ex_training *t, int n)
+static bool write_lines(ex_training *t, int n)
 {
     for (int i = 0; i < n && t->log; i++) {
         const ex_taken *a = &t->taken[i];
-        if (fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", a->step, a->loss, a->lr, a->more) < 0) {
-            return false;
-        }
+        fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", a->step, a->loss, a->lr, a->more);
     }
+    if (!t->log) return true;
+    errno = 0;
+    if (fflush(t->log) != 0 || ferror(t->log)) return false;
+    t->log_end = ftell(t->log);
     return true;
+}
+
+/* The log ends here, with its last whole line, but not the run: its weights are worth more. */
+static void give_up_log(ex_training *t)
+{
+    ex_complain("--log %s: %s: it ends before step %" PRId64 ", training goes on", t->set->log,
+                strerror(errno ? errno : EIO), t->taken[0].step);
+    fclose(t->log);
+    t->log = NULL;
+    if (t->log_end >= 0 && truncate(t->set->log, t->log_end) != 0) t->log_end = -1; /* a device */
 }
 
 /* All lines; from here on there is room again. */
 static void write_log(ex_training *t)
 {
     read_losses(t);
-    if (!write_lines(t, t->n)) ex_refuse("--log %s: %s", t->set->log, strerror(errno));
+    if (!write_lines(t, t->n)) give_up_log(t);
     t->n = t->read = 0;
 }
 
@@ -279,7 +184,9 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
     if (s->log) {
         t->log = fopen(s->log, step > 0 ? "a" : "w");
         if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
+        setvbuf(t->log, NULL, _IOFBF, 1 << 15); /* all lines at once: what fails, fails in fflush */
         if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
+        t->log_end = ftell(t->log);
     }
     tn_scope scope = tn_scope_begin();
     t->losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, s->where));
@@ -287,8 +194,12 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
     ex_check_ptr(t->losses);
     open_log = t;
     atexit(write_the_rest); /* now that the device is open: at the end the last one goes first */
-    catch_signals();
+    ex_catch_signals();
     ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
+    if (ex_why_no_place(s)) {
+        ex_say(&t->progress, "stopped, this run will be lost: no checkpoint can be written here: "
+               "%s (--checkpoint PATH)", ex_why_no_place(s));
+    }
 }
 
 void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress)
@@ -318,6 +229,7 @@ void ex_training_pause(ex_training *t)
 void ex_training_resume(ex_training *t, bool evaluated)
 {
     ex_progress_resume(&t->progress);
+    t->leave |= ex_signal() != 0;
     if (evaluated && !t->watch.tensors) t->watch = ex_watch_begin();
 }
 
@@ -332,7 +244,17 @@ double ex_training_end(ex_training *t, int64_t step)
 void ex_training_free(ex_training *t)
 {
     open_log = NULL;
-    if (t->log) fclose(t->log);
+    if (t->log && fclose(t->log) != 0) ex_complain("--log %s: %s", t->set->log, strerror(errno));
     tn_drop(t->losses);
     ex_curve_free(&t->curve);
+}
+
+void ex_plot(const ex_settings *s, const char *y_label, const tn_curve *curves, int n)
+{
+    if (tn_plot_svg(s->plot, ex_program(), "step", y_label, curves, n) == TN_OK) {
+        if (!s->quiet) printf("plotted %s\n", s->plot);
+        return;
+    }
+    ex_complain("--plot %s: %s", s->plot, tn_error());
+    tn_error_clear();
 }

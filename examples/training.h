@@ -12,7 +12,8 @@ typedef struct ex_settings {
     const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
     int64_t seed, threads, checkpoint_every, keep, stop_after;
     bool capture, print_hash, quiet;
-    const char *place; /* where checkpoints go: a file, or a folder of numbered ones */
+    const char *place; /* where checkpoints go: a file, or a folder of numbered ones; NULL: a new
+                          file where the program runs, when there is one to save */
     bool in_folder;
     tn_device where;          /* what --device says */
     char resume_file[4096];   /* what --resume leads to */
@@ -44,10 +45,13 @@ typedef struct ex_settings {
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
 
-/* After ex_parse: refuses flags that do not go together, finds the device and the file that --resume
- * DIR/ means, makes the folder of --checkpoint DIR/, sets the threads. A new run may not begin in a
- * folder that has checkpoints of this program: the newest of them would be taken for its own. */
+/* After ex_parse: refuses flags that do not go together and files that could not be written in the
+ * end, finds the device and the file that --resume DIR/ means, makes the folder of --checkpoint
+ * DIR/, sets the threads. A new run may not begin in a folder that has checkpoints of this program:
+ * the newest of them would be taken for its own. */
 void ex_settle(ex_settings *s, const ex_options *options);
+/* Why a run that is stopped cannot be saved, for a place of its own is not given; NULL: it can. */
+const char *ex_why_no_place(const ex_settings *s);
 /* What --precision says, once a checkpoint has had its say too: the dtype of products, for TN_AUTOCAST;
  * tf32 is f32 with rounded operands, allowed from here on. Refuses other words, and tf32 on a CPU. */
 tn_dtype ex_precision(const ex_settings *s);
@@ -66,10 +70,21 @@ tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tenso
 /* Version, threads, device, and the settings that make the run. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 
-/* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them. */
-void ex_checkpoint(const ex_settings *s, const tn_checkpoint *c);
+/* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them.
+ * False after a complaint, when the file cannot be written: training goes on. */
+bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c);
 /* "checkpoint after step 12; go on with --resume PATH" */
 void ex_say_checkpoint(const ex_settings *s, int64_t step);
+/* Says what became of --save; false after a complaint. Then the weights should go into a
+ * checkpoint, and ex_say_rescued says how to get them from there. */
+bool ex_saved(const ex_settings *s, tn_status status);
+void ex_say_rescued(const ex_settings *s);
+/* After --resume: "going on after step 12", or how a run goes on that came to its end; flag: of its
+ * length. Nothing without --resume, or when quiet. */
+void ex_say_resumed(const ex_settings *s, int64_t step, int64_t total, const char *flag);
+
+/* To --plot; a failure is a complaint. */
+void ex_plot(const ex_settings *s, const char *y_label, const tn_curve *curves, int n);
 
 /* ---- the clockwork of a loop over steps ---------------------------------------------------- */
 
@@ -101,12 +116,13 @@ typedef struct ex_training {
     tn_tensor *losses;   /* [EX_LATEST] f32, on the device */
     ex_taken taken[EX_LATEST];
     int n, read;         /* steps in taken; those whose loss the host knows */
-    FILE *log;
+    FILE *log;           /* NULL: none, or given up */
+    long log_end;        /* after its last whole line; -1: of a pipe */
     bool leave;          /* a signal came, or --stop-after is reached */
 } ex_training;
 
-/* From here the first SIGINT or SIGTERM sets leave at the next step; a second one ends the program
- * at once. columns: the log's first line; the log of a resumed run is continued. */
+/* Catches signals (ex_catch_signals): the first one sets leave at the next step, or after the
+ * evaluation that it broke off. columns: the log's first line; the log of a resumed run goes on. */
 void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
                        int64_t per_step, const char *unit, const char *columns);
 /* After a step: its line of the log, "STEP,LOSS,LR"; curve; leave; and the progress line unless the
@@ -125,10 +141,7 @@ bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated);
 /* Ends the progress line, says how memory went; returns units per second. Then a checkpoint is due
  * if leave is set, or there is a --checkpoint. */
 double ex_training_end(ex_training *t, int64_t step);
-/* Closes the log; frees the curve. */
+/* Closes the log; frees the curve. A log that is short is a complaint, here or before. */
 void ex_training_free(ex_training *t);
-
-/* The signal that came, 0 when none did: the exit status is then 128 plus it. */
-int ex_signal(void);
 
 #endif

@@ -26,13 +26,14 @@ example_images() {
     done
 }
 
+# Sourced with a scratch folder in $dir.
 checks=0 failures=0
 check() { # TITLE COMMAND...
     checks=$((checks + 1))
-    if "${@:2}" >out 2>&1; then return; fi
+    if "${@:2}" >"$dir/out" 2>&1; then return; fi
     failures=$((failures + 1))
     echo "FAILED: $1: ${*:2}"
-    sed 's/^/    /' out | tail -n 15
+    sed 's/^/    /' "$dir/out" | tail -n 15
 }
 same() { # prints both
     echo "$1 and $2"

@@ -4,7 +4,7 @@
 #
 # Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
-# note_signal (training.c) that only notes: both "a second signal".
+# note_signal (process.c) that only notes: both "a second signal".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -67,15 +67,17 @@ interrupted_twice() { # CHECKPOINT PROGRAM...: the second signal leaves nothing
     kill -CONT "$pid"
     ended 130 143 && [ ! -e "$1" ]
 }
-# Nobody reads on: the program ends by SIGPIPE, says nothing, leaves what it had saved and no part of a file.
+# Nobody reads on: the program ends as by SIGPIPE, after a checkpoint, and leaves no part of a file.
 cut_off() { # LINES CHECKPOINT PROGRAM...
     local status
     timeout 100 env --default-signal=PIPE "${@:3}" --checkpoint "$2" 2>"$dir/stderr" | head -n "$1" >"$dir/head"
     status=${PIPESTATUS[0]}
     cat "$dir/stderr" "$dir/head"
     echo "status $status"
-    [ "$status" -eq 141 ] && [ ! -s "$dir/stderr" ] && [ "$(wc -l <"$dir/head")" -eq "$1" ] &&
-        ! ls "$2".tmp-* 2>"$dir/null" && "$3" --resume "$2" --stop-after 2 --quiet --checkpoint "$dir/further"
+    [ "$status" -eq 141 ] && [ "$(wc -l <"$dir/head")" -eq "$1" ] &&
+        grep -qx "checkpoint after step [0-9]*; go on with --resume $2" "$dir/stderr" &&
+        [ "$(wc -l <"$dir/stderr")" -eq 1 ] && ! ls "$2".tmp-* 2>"$dir/null" &&
+        "$3" --resume "$2" --stop-after 2 --quiet --checkpoint "$dir/further"
 }
 
 example_text >text
@@ -117,7 +119,7 @@ check 'transformer, a sample has a key' same \
     "$("${sample[@]}" --top-k 5)" "$("${sample[@]}" --top-k 5)"
 check 'transformer, --load and another size' refused '--layers 3 conflicts with model.safetensors' \
     "$transformer" --load model.safetensors --layers 3
-check 'transformer, a character it does not know' refused "--prompt: '~'" \
+check 'transformer, a character it does not know' refused '--prompt ~: byte 1 (0x7e) does not occur' \
     "$transformer" --load model.safetensors --prompt '~'
 check 'transformer, not a model' fails 'text' "$transformer" --load text
 

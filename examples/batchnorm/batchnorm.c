@@ -25,8 +25,11 @@ static settings set = {
 #define BIG 1e9
 static ex_option flags[] = {
     EX_TEXT_ROW("data", set.data, "DIR", "folder of the four *-ubyte.gz files"),
-    EX_WHOLE_ROW("epochs", set.epochs, 0, 100000, EX_RUN, "passes over the training images"),
-    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN, "at most so many steps, 0: no limit"),
+    EX_WHOLE_ROW("epochs", set.epochs, 0, 100000, EX_RUN | EX_LENGTH,
+                 "passes over the training images; another number with --resume: the schedule is"
+                 " stretched to it"),
+    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN | EX_LENGTH,
+                 "at most so many steps, 0: no limit; with --resume as --epochs"),
     EX_WHOLE_ROW("batch", set.batch, 2, 60000, EX_RUN, "images a step"),
     EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN,
                 "highest learning rate of the one-cycle schedule"),
@@ -77,6 +80,10 @@ static void end_of_epoch(run *r)
         test = run_score(r, &r->test, 0);
         ex_check(tn_train(r->model, true));
     }
+    if (ex_signal()) {
+        ex_training_resume(t, false);
+        return;
+    }
     double mean = ex_training_mean(t); /* of this process' steps */
     ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
     ex_say(&t->progress,
@@ -112,13 +119,12 @@ static double train(run *r)
         if (got == 1) one_step(r, batch);
         tn_scope_end(scope);
         if (got == 0) {
-            end_of_epoch(r);
             end = r->step == r->total;
+            end_of_epoch(r);
         }
     }
     double rate = ex_training_end(t, r->step);
-    if (t->leave || set.shared.checkpoint) {
-        run_checkpoint(r);
+    if ((t->leave || set.shared.checkpoint) && run_checkpoint(r)) {
         ex_say_checkpoint(&set.shared, r->step);
     }
     return rate;
@@ -135,12 +141,13 @@ static void print_train_versus_eval(run *r)
     score eval = run_score(r, &r->test, SOME);
     ex_check(tn_train(copy, true));
     score training = run_score(r, &r->test, SOME);
+    r->model = trained;
+    tn_module_drop(copy);
+    if (ex_signal()) return;
     printf("%d test images in eval mode: loss %.4f, accuracy %.2f %% (running statistics)\n", SOME,
            eval.loss, 100 * eval.accuracy);
     printf("the same in training mode: loss %.4f, accuracy %.2f %% (each batch's own statistics)\n",
            training.loss, 100 * training.accuracy);
-    r->model = trained;
-    tn_module_drop(copy);
 }
 
 static void print_accuracy(run *r)
@@ -148,6 +155,24 @@ static void print_accuracy(run *r)
     ex_check(tn_eval(r->model));
     score test = run_score(r, &r->test, 0);
     printf("test loss %.4f, test accuracy %.2f %%\n", test.loss, 100 * test.accuracy);
+}
+
+/* First the weights: what follows may be broken off. */
+static void finish(run *r, bool trained, double rate)
+{
+    const ex_settings *shared = &set.shared;
+    bool whole = r->step >= r->total;
+    if (whole && shared->save) run_save_weights(r, trained);
+    if (trained && !shared->quiet) printf("%" PRId64 " steps, %.0f images/s\n", r->step, rate);
+    if (!trained && !shared->quiet) print_accuracy(r);
+    if (whole && !shared->quiet) print_train_versus_eval(r);
+    if (trained && shared->plot) {
+        tn_curve curves[2] = { ex_curve_view(&r->training.curve, "training loss"),
+                               ex_curve_view(&r->test_curve, "test accuracy") };
+        ex_plot(shared, "", curves, 2);
+    }
+    ex_let_signals();
+    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r->model));
 }
 
 int main(int argc, char **argv)
@@ -166,26 +191,12 @@ int main(int argc, char **argv)
     if (!shared->quiet) print_model(&r);
     if (shared->load) ex_check(tn_load(r.model, shared->load));
     if (shared->resume) run_resume(&r);
-    if (shared->resume && !shared->quiet) printf("going on after step %" PRId64 "\n", r.step);
+    ex_say_resumed(shared, r.step, r.total, set.steps > 0 ? "--steps" : "--epochs");
 
     bool trains = r.step < r.total;
     double rate = trains ? train(&r) : 0;
-    bool whole = r.step >= r.total;
-    if (trains && !shared->quiet) printf("%" PRId64 " steps, %.0f images/s\n", r.step, rate);
-    if (!trains && !shared->quiet) print_accuracy(&r);
-    if (whole && !shared->quiet) print_train_versus_eval(&r);
-    if (whole && shared->save) {
-        run_save_weights(&r);
-        if (!shared->quiet) printf("saved %s\n", shared->save);
-    }
-    if (trains && shared->plot) {
-        tn_curve curves[2] = { ex_curve_view(&r.training.curve, "training loss"),
-                               ex_curve_view(&r.test_curve, "test accuracy") };
-        ex_check(tn_plot_svg(shared->plot, "batchnorm", "step", "", curves, 2));
-        if (!shared->quiet) printf("plotted %s\n", shared->plot);
-    }
-    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
+    finish(&r, trains, rate);
     run_free(&r);
     tn_scope_end(program);
-    return ex_signal() ? 128 + ex_signal() : 0;
+    return ex_end();
 }

@@ -69,6 +69,11 @@ void run_build(run *r)
                           (tn_sgd_options){ .lr = s->lr, .momentum = s->momentum,
                                             .weight_decay = s->weight_decay, .nesterov = true });
     ex_check_ptr(r->optimizer);
+    if (r->total < r->step) {
+        ex_refuse("--epochs %" PRId64 ", --steps %" PRId64 ": %" PRId64 " steps, and %s is after step "
+                  "%" PRId64 ": wanted at least as many", s->epochs, s->steps, r->total,
+                  s->shared.resume_file, r->step);
+    }
     if (r->total == 0) return;
     r->schedule = tn_one_cycle_lr(r->optimizer,
                                   (tn_one_cycle_options){ .max_lr = s->lr, .pct_start = 0.2,
@@ -101,7 +106,7 @@ static void print_statistics(run *r, const char *when)
 {
     printf("  %-24s %12.6f %12.6f %8.0f\n", when, first(r, "bn1.running_mean"),
            first(r, "bn1.running_var"), first(r, "bn1.num_batches_tracked"));
-    fflush(stdout);
+    ex_flush();
 }
 
 /* The part of a step that is the device's: in holds images and labels. */
@@ -137,7 +142,7 @@ score run_score(run *r, const images *set, int64_t limit)
     tn_scope outer = tn_scope_begin();
     tn_tensor *right = tn_full_as(TN_SCALAR, 0, TN_F64, r->device), *sum = tn_zeros_like(right);
     TN_NO_GRAD TN_AUTOCAST(r->precision) {
-        for (int64_t i = 0; i < n; i += AT_ONCE) {
+        for (int64_t i = 0; i < n && !ex_signal(); i += AT_ONCE) {
             int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
             tn_scope scope = tn_scope_begin();
             tn_tensor *x = tn_to(tn_narrow(set->x, 0, i, rows), r->device);
@@ -164,7 +169,7 @@ static tn_checkpoint checkpoint_of(run *r)
                             .n_parts = r->scaling.scaler != NULL, .step = r->step };
 }
 
-void run_checkpoint(run *r)
+bool run_checkpoint(run *r)
 {
     ex_notes notes = { 0 };
     tn_scope scope = tn_scope_begin();
@@ -173,8 +178,9 @@ void run_checkpoint(run *r)
     ex_note(&notes, "data", "%s", r->set->data);
     ex_note_options(&notes, r->options, EX_RUN);
     c.metadata = ex_metadata(&notes);
-    ex_checkpoint(&r->set->shared, &c);
+    bool saved = ex_checkpoint(&r->set->shared, &c);
     tn_scope_end(scope);
+    return saved;
 }
 
 void run_adopt(run *r)
@@ -206,13 +212,16 @@ void run_resume(run *r)
     tn_scope_end(scope);
 }
 
-void run_save_weights(run *r)
+void run_save_weights(run *r, bool trained)
 {
+    const ex_settings *s = &r->set->shared;
     ex_notes notes = { 0 };
     tn_scope scope = tn_scope_begin();
     ex_note(&notes, "format", "pt"); /* what PyTorch's own tools look for */
     ex_note(&notes, "model", "tenon batchnorm");
     tn_metadata metadata = ex_metadata(&notes);
-    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->shared.save));
+    tn_status status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
     tn_scope_end(scope);
+    if (ex_saved(s, status)) return;
+    if (trained && (s->checkpoint || run_checkpoint(r))) ex_say_rescued(s);
 }

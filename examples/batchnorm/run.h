@@ -52,14 +52,16 @@ typedef struct score {
     double loss, accuracy;
 } score;
 /* Over the first images of a set (limit of them; 0: all), in the mode the model is in, recording
- * nothing. */
+ * nothing. A signal breaks it off: then ex_signal(), and the result says nothing. */
 score run_score(run *r, const images *set, int64_t limit);
 
 /* Takes the settings noted in the checkpoint, and its folder of data where --data is not given. */
 void run_adopt(run *r);
 /* Reads the state; the data must be what it was training on. */
 void run_resume(run *r);
-void run_checkpoint(run *r);
-void run_save_weights(run *r);
+/* False after a complaint, when it cannot be written. */
+bool run_checkpoint(run *r);
+/* To --save. When that fails, a run that was trained is in a checkpoint, and that is said. */
+void run_save_weights(run *r, bool trained);
 
 #endif

@@ -303,8 +303,7 @@ static void note_positions(void)
 
 int main(int argc, char **argv)
 {
-    device = ex_take_device(&argc, argv);
-    if (argc > 1) ex_refuse("unexpected argument %s", argv[1]);
+    device = ex_parse_few(&argc, argv, 0, "usage: buffers [--device cpu|cuda]\n");
     tn_manual_seed(1);
     void (*const note[])(void) = { note_table, note_frozen, note_registering, note_batchnorm,
                                    note_positions };
@@ -314,5 +313,5 @@ int main(int argc, char **argv)
         tn_scope_end(scope);
     }
     printf("\n%s\n", wrong ? "some claims do not hold" : "all claims hold");
-    return wrong > 0;
+    return ex_end() || wrong > 0;
 }

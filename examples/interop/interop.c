@@ -136,7 +136,9 @@ static bool read_model(const interop_model *model)
 
 int main(int argc, char **argv)
 {
-    device = ex_take_device(&argc, argv);
+    static const char usage[] = "usage: interop [--device cpu|cuda] write FOLDER | read FOLDER\n"
+                                "       interop convert IN OUT\n";
+    device = ex_parse_few(&argc, argv, 3, usage);
     const char *what = argc > 1 ? argv[1] : "";
     int failed = 0;
     if (argc == 4 && !strcmp(what, "convert")) {
@@ -145,11 +147,10 @@ int main(int argc, char **argv)
         TN_CHECK_PTR(list);
         TN_CHECK(tn_save_tensors(list, NULL, argv[3]));
         tn_scope_end(s);
-        return 0;
+        return ex_end();
     }
     if (argc != 3 || (strcmp(what, "write") != 0 && strcmp(what, "read") != 0)) {
-        fprintf(stderr, "usage: interop [--device cpu|cuda] write FOLDER | read FOLDER\n"
-                        "       interop convert IN OUT\n");
+        fprintf(stderr, "%s", usage);
         return 2;
     }
     folder = argv[2];
@@ -164,5 +165,5 @@ int main(int argc, char **argv)
     }
     printf("%d models %s, %d failed\n", interop_count, !strcmp(what, "write") ? "written" : "read",
            failed);
-    return failed != 0;
+    return ex_end() || failed;
 }

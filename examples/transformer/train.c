@@ -1,8 +1,10 @@
 /* train.c - see train.h */
 #include "train.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- building ------------------------------------------------------------------------------ */
 
@@ -79,7 +81,6 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     int64_t context = r->set->context, batch = r->set->batch;
     int64_t windows = (n - 1) / context;
     if (limit > 0 && windows > limit) windows = limit;
-    if (windows < 1) ex_refuse("--text: %" PRId64 " characters are less than a --context", n);
     if (windows > batch) windows -= windows % batch;
     bool training = tn_training(r->model);
     int64_t *buffer = malloc((size_t)(2 * batch * context) * sizeof *buffer);
@@ -88,7 +89,7 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     tn_scope outer = tn_scope_begin();
     tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, r->device);
     TN_NO_GRAD {
-        for (int64_t w = 0; w < windows; w += batch) {
+        for (int64_t w = 0; w < windows && !ex_signal(); w += batch) {
             int64_t rows = windows - w < batch ? windows - w : batch;
             int64_t *x = buffer, *y = buffer + rows * context;
             for (int64_t b = 0; b < rows; b++) {
@@ -139,15 +140,6 @@ static tn_metadata notes_of(const run *r, unsigned which, ex_notes *notes)
     return ex_metadata(notes);
 }
 
-void run_save_weights(run *r)
-{
-    ex_notes notes;
-    tn_scope scope = tn_scope_begin();
-    tn_metadata metadata = notes_of(r, EX_MODEL, &notes);
-    ex_check(tn_save_tensors(tn_state_dict(r->model, ""), &metadata, r->set->shared.save));
-    tn_scope_end(scope);
-}
-
 static tn_checkpoint checkpoint_of(const run *r)
 {
     return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
@@ -155,14 +147,27 @@ static tn_checkpoint checkpoint_of(const run *r)
                             .step = r->step };
 }
 
-static void save_checkpoint(run *r)
+static bool save_checkpoint(run *r)
 {
     ex_notes notes;
     tn_scope scope = tn_scope_begin();
     tn_checkpoint c = checkpoint_of(r);
     c.metadata = notes_of(r, EX_MODEL | EX_RUN, &notes);
-    ex_checkpoint(&r->set->shared, &c);
+    bool saved = ex_checkpoint(&r->set->shared, &c);
     tn_scope_end(scope);
+    return saved;
+}
+
+void run_save_weights(run *r, bool trained)
+{
+    ex_settings *s = &r->set->shared;
+    ex_notes notes;
+    tn_scope scope = tn_scope_begin();
+    tn_metadata metadata = notes_of(r, EX_MODEL, &notes);
+    tn_status status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
+    tn_scope_end(scope);
+    if (ex_saved(s, status)) return;
+    if (trained && (s->checkpoint || save_checkpoint(r))) ex_say_rescued(s);
 }
 
 void run_adopt(run *r)
@@ -174,6 +179,10 @@ void run_adopt(run *r)
     if (s->resume) {
         ex_check(tn_checkpoint_peek(file, &m, &r->step));
         ex_adopt(r->options, &m, EX_MODEL | EX_RUN, file);
+        if (r->set->steps < r->step) {
+            ex_refuse("--steps %" PRId64 ": %s is after step %" PRId64 ": wanted at least as many",
+                      r->set->steps, file, r->step);
+        }
         const char *hash = tn_metadata_get(&m, "text-hash"), *path = tn_metadata_get(&m, "text");
         if (!hash || !path) ex_refuse("%s does not say its text", file);
         r->has_text_hash = true;
@@ -193,14 +202,24 @@ void run_adopt(run *r)
 
 void run_read_text(run *r)
 {
-    r->text = tn_text_load(r->set->text, 0.1);
+    const char *path = r->set->text;
+    if (path == r->text_path && access(path, R_OK) != 0) {
+        ex_refuse("--resume %s: its text was %s: %s: wanted --text FILE", r->set->shared.resume,
+                  path, strerror(errno));
+    }
+    r->text = tn_text_load(path, 0.1);
     ex_check_ptr(r->text);
+    if (r->text->n_valid <= r->set->context) {
+        ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: wanted more "
+                  "than --context %" PRId64 " there", path, r->text->n_train + r->text->n_valid,
+                  r->text->n_valid, r->set->context);
+    }
     vocabulary v = vocabulary_of(r->text);
     if (r->vocab.n > 0 && !vocabulary_equal(&v, &r->vocab)) {
-        ex_refuse("--text %s has other characters than the text the model learned", r->set->text);
+        ex_refuse("--text %s has other characters than the text the model learned", path);
     }
     if (r->has_text_hash && r->text_hash != text_hash(r->text)) {
-        ex_refuse("--text %s is not the text that %s was training on", r->set->text,
+        ex_refuse("--text %s is not the text that %s was training on", path,
                   r->set->shared.resume_file);
     }
     r->vocab = v;
@@ -227,8 +246,7 @@ void run_plot(run *r)
 {
     tn_curve curves[2] = { ex_curve_view(&r->training.curve, "training"),
                            ex_curve_view(&r->valid_curve, "validation") };
-    ex_check(tn_plot_svg(r->set->shared.plot, "transformer", "step", "nats per character", curves,
-                         2));
+    ex_plot(&r->set->shared, "nats per character", curves, 2);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------ */
@@ -255,18 +273,20 @@ double run_train(run *r)
             ex_training_pause(t);
             if (evaluate) {
                 double mean = run_evaluate(r, r->text->valid, r->text->n_valid, ON_THE_WAY).loss;
-                ex_curve_add(&r->valid_curve, (double)r->step, mean);
-                ex_say(&t->progress, "step %" PRId64 ": validation loss %.4f", r->step, mean);
-                snprintf(valid, sizeof valid, ",%.6f", mean);
+                evaluate = !ex_signal();
+                if (evaluate) {
+                    ex_curve_add(&r->valid_curve, (double)r->step, mean);
+                    ex_say(&t->progress, "step %" PRId64 ": validation loss %.4f", r->step, mean);
+                    snprintf(valid, sizeof valid, ",%.6f", mean);
+                }
             }
-            if (due) save_checkpoint(r);
+            if (due && !ex_signal()) save_checkpoint(r);
             ex_training_resume(t, evaluate);
         }
         ex_training_remark(t, valid);
     }
     double rate = ex_training_end(t, r->step);
-    if (t->leave || s->shared.checkpoint) {
-        save_checkpoint(r);
+    if ((t->leave || s->shared.checkpoint) && save_checkpoint(r)) {
         ex_say_checkpoint(&s->shared, r->step);
     }
     return rate;

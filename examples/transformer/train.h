@@ -43,7 +43,8 @@ void run_free(run *r);
 tn_tensor *run_step(run *r);
 
 /* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
- * the same ones. At most limit of them (0: as many as fit side by side), in whole batches. */
+ * the same ones. At most limit of them (0: as many as fit side by side), in whole batches. A signal
+ * breaks it off: then ex_signal(), and the result says nothing. */
 typedef struct evaluation {
     double loss;
     int64_t characters;
@@ -56,13 +57,14 @@ double run_train(run *r);
 /* Takes the settings and the vocabulary noted in the file that --resume or --load names; flags that
  * say something else are refused. */
 void run_adopt(run *r);
-/* Reads --text. It must have the characters of an adopted file, and be the very text of a
- * checkpoint. */
+/* Reads --text. Its held-out part must be longer than a window; it must have the characters of an
+ * adopted file, and be the very text of a checkpoint. */
 void run_read_text(run *r);
 /* Reads the state of the checkpoint, or the weights. */
 void run_resume(run *r);
 void run_load_weights(run *r);
-void run_save_weights(run *r);
+/* To --save. When that fails, a run that was trained is in a checkpoint, and that is said. */
+void run_save_weights(run *r, bool trained);
 void run_plot(run *r);
 
 #endif

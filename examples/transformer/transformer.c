@@ -33,7 +33,8 @@ static settings set = {
 #define BIG 1e9
 static ex_option flags[] = {
     EX_TEXT_ROW("text", set.text, "FILE", "text to learn; its last tenth is held out"),
-    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN, "training steps"),
+    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN | EX_LENGTH,
+                 "training steps; another number with --resume: the schedule is stretched to it"),
     EX_WHOLE_ROW("batch", set.batch, 1, 65536, EX_RUN, "sequences a step"),
     EX_WHOLE_ROW("context", set.context, 1, 4096, EX_MODEL, "characters a sequence"),
     EX_WHOLE_ROW("layers", set.layers, 0, 1000, EX_MODEL, "blocks"),
@@ -80,10 +81,6 @@ static void check_flags(void)
 {
     if (set.shared.load && !ex_given(&options, "steps")) set.steps = 0;
     if (!ex_given(&options, "warmup") && set.warmup > set.steps / 10) set.warmup = set.steps / 10;
-    if (set.warmup > set.steps) {
-        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": wanted at most the steps", set.warmup,
-                  set.steps);
-    }
     if (!set.text && !set.shared.resume && (!set.shared.load || set.steps > 0)) {
         ex_refuse("--text FILE is needed (see --help)");
     }
@@ -91,9 +88,22 @@ static void check_flags(void)
 
 static void check_sizes(void)
 {
+    if (set.warmup > set.steps) {
+        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": wanted at most the steps", set.warmup,
+                  set.steps);
+    }
     if (set.d_model % set.heads) {
         ex_refuse("--d-model %" PRId64 " --heads %" PRId64 ": wanted a multiple of the heads",
                   set.d_model, set.heads);
+    }
+}
+
+static void check_prompt(const vocabulary *v)
+{
+    for (const char *c = set.prompt; *c; c++) {
+        if (v->id_of[(unsigned char)*c] >= 0) continue;
+        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text", set.prompt,
+                  (int)(c - set.prompt) + 1, (unsigned char)*c);
     }
 }
 
@@ -103,6 +113,7 @@ static void report_losses(run *r, double rate, bool trained)
     evaluation valid = run_evaluate(r, r->text->valid, r->text->n_valid, 0);
     evaluation train = run_evaluate(r, r->text->train, r->text->n_train,
                                     valid.characters / set.context);
+    if (ex_signal()) return;
     ex_curve_add(&r->valid_curve, (double)r->step, valid.loss);
     if (set.shared.quiet) return;
     printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
@@ -113,10 +124,6 @@ static void report_losses(run *r, double rate, bool trained)
 static void write_sample(run *r)
 {
     size_t given = strlen(set.prompt);
-    for (size_t i = 0; i < given; i++) {
-        if (r->vocab.id_of[(unsigned char)set.prompt[i]] >= 0) continue;
-        ex_refuse("--prompt: '%c' does not occur in the text", set.prompt[i]);
-    }
     unsigned char *ids = malloc(given + 1 + (size_t)set.generate);
     if (!ids) ex_refuse("out of memory");
     for (size_t i = 0; i < given; i++) {
@@ -144,6 +151,20 @@ static void write_sample(run *r)
     free(ids);
 }
 
+/* First the weights: what follows may be broken off. */
+static void finish(run *r, bool trained, double rate)
+{
+    const ex_settings *shared = &set.shared;
+    bool whole = r->step >= set.steps;
+    if (whole && shared->save) run_save_weights(r, trained);
+    if (whole && r->text && (!shared->quiet || shared->plot)) report_losses(r, rate, trained);
+    if (trained && shared->plot) run_plot(r);
+    ex_let_signals();
+    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r->model));
+    bool wanted = !shared->quiet || ex_given(&options, "generate");
+    if (whole && wanted && set.generate > 0 && !ex_signal()) write_sample(r);
+}
+
 int main(int argc, char **argv)
 {
     ex_settings *shared = &set.shared;
@@ -153,32 +174,21 @@ int main(int argc, char **argv)
     tn_scope program = tn_scope_begin();
     run r = { .set = &set, .options = &options };
     if (shared->resume || shared->load) run_adopt(&r);
-    if (set.text) run_read_text(&r);
     check_sizes();
+    if (set.text) run_read_text(&r);
+    check_prompt(&r.vocab);
     tn_manual_seed((uint64_t)shared->seed);
     run_build(&r);
     ex_print_head(shared, &options);
     if (!shared->quiet) print_model(&r);
     if (shared->load) run_load_weights(&r);
     if (shared->resume) run_resume(&r);
-    if (shared->resume && !shared->quiet) printf("going on after step %" PRId64 "\n", r.step);
+    ex_say_resumed(shared, r.step, set.steps, "--steps");
 
     bool trained = r.step < set.steps;
     double rate = trained ? run_train(&r) : 0;
-    bool whole = r.step >= set.steps;
-    if (whole && r.text && (!shared->quiet || shared->plot)) report_losses(&r, rate, trained);
-    if (whole && shared->save) {
-        run_save_weights(&r);
-        if (!shared->quiet) printf("saved %s\n", shared->save);
-    }
-    if (trained && shared->plot) {
-        run_plot(&r);
-        if (!shared->quiet) printf("plotted %s\n", shared->plot);
-    }
-    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r.model));
-    bool wanted = !shared->quiet || ex_given(&options, "generate");
-    if (whole && wanted && set.generate > 0) write_sample(&r);
+    finish(&r, trained, rate);
     run_free(&r);
     tn_scope_end(program);
-    return ex_signal() ? 128 + ex_signal() : 0;
+    return ex_end();
 }

@@ -7,8 +7,8 @@ int main(int argc, char **argv)
     const float inputs[] = { 0, 0, 0, 1, 1, 0, 1, 1 };
     const float wanted[] = { 0, 1, 1, 0 };
 
-    tn_device device = ex_take_device(&argc, argv); /* where it all happens: x, y and the model */
-    if (argc > 1) ex_refuse("unexpected argument %s", argv[1]);
+    /* where it all happens: x, y and the model */
+    tn_device device = ex_parse_few(&argc, argv, 0, "usage: xor [--device cpu|cuda]\n");
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin(); /* holds x, y and the optimizer's list until the end */
     tn_tensor *x = tn_to(tn_from_floats(inputs, TN_SHAPE(4, 2)), device);
@@ -42,5 +42,5 @@ int main(int argc, char **argv)
     tn_optim_free(optimizer);
     tn_module_drop(model);
     tn_scope_end(program);
-    return wrong > 0;
+    return ex_end() || wrong > 0;
 }
