@@ -179,24 +179,57 @@ static const char *why_not_saved(const char *place)
     return why_not_replaced(first);
 }
 
-/* PROGRAM.ckpt, or PROGRAM-2.ckpt ...: a run that was not told where to save replaces no file. */
-static void take_default_place(ex_settings *s)
+static tn_file_lock *lock;
+
+static void give_lock(void)
+{
+    tn_checkpoint_unlock(lock);
+    lock = NULL;
+}
+
+/* Of two runs with one place each would replace what the other saved. False: one is there. A file
+ * system without locks is the user's own care. */
+static bool take_lock(const char *place)
+{
+    if (tn_checkpoint_lock(place, &lock) == TN_OK) {
+        atexit(give_lock);
+    } else if (tn_error_status() == TN_E_STATE) {
+        return false;
+    }
+    tn_error_clear();
+    return true;
+}
+
+static bool exists(const char *path)
 {
     struct stat st;
-    snprintf(s->default_place, sizeof s->default_place, "%s.ckpt", ex_program());
-    for (int i = 2; i < 10000 && lstat(s->default_place, &st) == 0; i++) {
-        snprintf(s->default_place, sizeof s->default_place, "%s-%d.ckpt", ex_program(), i);
+    return lstat(path, &st) == 0;
+}
+
+/* PROGRAM.ckpt, or PROGRAM-2.ckpt ...: a run that was not told where to save replaces no file. */
+static void default_place(char *path, size_t size, int i)
+{
+    snprintf(path, size, i < 2 ? "%s.ckpt" : "%s-%d.ckpt", ex_program(), i);
+}
+
+static void take_default_place(ex_settings *s)
+{
+    for (int i = 1; i < 10000; i++) {
+        default_place(s->default_place, sizeof s->default_place, i);
+        if (exists(s->default_place) || !take_lock(s->default_place)) continue;
+        if (!exists(s->default_place)) break; /* still: nobody else makes it now */
+        give_lock();
     }
+    tn_error_clear(); /* of runs that hold the names before it */
     s->place = s->default_place;
     s->in_folder = false;
 }
 
 const char *ex_why_no_place(const ex_settings *s)
 {
-    ex_settings other = *s;
-    if (s->place) return NULL;
-    take_default_place(&other);
-    return why_not_replaced(other.place);
+    char path[256];
+    default_place(path, sizeof path, 10000);
+    return s->place ? NULL : why_not_replaced(path);
 }
 
 /* A new run may not begin where another one's checkpoints are. */
@@ -237,6 +270,7 @@ void ex_settle(ex_settings *s, const ex_options *options)
     s->where = ex_device(s->device);
     check_files(s, options);
     if (s->in_folder) open_folder(s);
+    if (s->place && !take_lock(s->place)) ex_refuse("%s", tn_error());
     if (s->threads > 0) ex_check(tn_set_num_threads((int)s->threads));
 }
 

@@ -48,7 +48,8 @@ typedef struct ex_settings {
 /* After ex_parse: refuses flags that do not go together and files that could not be written in the
  * end, finds the device and the file that --resume DIR/ means, makes the folder of --checkpoint
  * DIR/, sets the threads. A new run may not begin in a folder that has checkpoints of this program:
- * the newest of them would be taken for its own. */
+ * the newest of them would be taken for its own. Nor may two runs save to one place: this one locks
+ * it until the program ends. */
 void ex_settle(ex_settings *s, const ex_options *options);
 /* Why a run that is stopped cannot be saved, for a place of its own is not given; NULL: it can. */
 const char *ex_why_no_place(const ex_settings *s);

@@ -274,6 +274,21 @@ breaks_off() { # PROGRAM ARGUMENT...
 }
 check 'Ctrl-C in the evaluation' breaks_off "$transformer" --text long --steps 1 --batch 1 --context 16 --layers 8 \
     --eval-every 0
+# A second run on the place of one that is going on.
+second() { # PLACE ARGUMENT...
+    begin 'validation loss' "$transformer" "${small[@]}" --steps 1000000 --checkpoint "$1" --checkpoint-every 1 ||
+        return 1
+    "$transformer" "${@:2}" --quiet >"$dir/second" 2>&1
+    local status=$?
+    cat "$dir/second"
+    kill -INT "$pid"
+    ended 130 && [ $status -eq 2 ] && [ "$(wc -l <"$dir/second")" -eq 1 ] &&
+        grep -q "$1: another run writes to it, process [0-9]" "$dir/second" &&
+        "$transformer" "${@:2}" --stop-after 1 --quiet
+}
+check 'two runs, one file' second two "${small[@]}" --checkpoint two
+check 'two runs, a file gone on with' second two --resume two
+check 'two runs, one folder' second two.d/ --resume two.d/
 hangs_up() {
     begin '^step [0-9]' "$transformer" "${small[@]}" --steps 1000000 --checkpoint hup
     kill -HUP "$pid"
