@@ -12,26 +12,32 @@
 #
 # Ends with 1 when a program failed, or when the two sides' losses differ.
 set -uo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 usage() {
-    sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+}
+refuse() { # MESSAGE
+    echo "gpu.sh: $1 (see --help)" >&2
     exit 2
 }
 minutes=30 rounds=3 tiny=
 while [ $# -gt 0 ]; do
     case $1 in
-    --minutes) minutes=${2:?} && shift 2 ;;
-    --rounds) rounds=${2:?} && shift 2 ;;
+    --minutes | --rounds) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || refuse "$1 needs a number" ;;&
+    --minutes) minutes=$2 && shift 2 ;;
+    --rounds) rounds=$2 && shift 2 ;;
     --tiny) tiny=yes && shift ;;
-    -*) usage ;;
+    -h | --help) usage && exit ;;
+    -*) refuse "unknown option $1" ;;
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || usage
+[ $# -gt 0 ] || refuse 'OUT.md is wanted'
 out=$(realpath -m "$1") && shift
 [ $# -gt 0 ] || set -- gpt2_bf16 gpt2_tf32 ops_bf16 ops_tf32 small_bf16 small_tf32 medium_bf16 medium_tf32 \
     cnn_bf16 cnn_tf32 large_bf16 large_tf32 mlp_tf32 ops_f32 gpt2_f32 small_f32
-build=$(realpath "${BUILD:-$here/../build}")/bench
+build=${BUILD:-$(dirname "$here")/build}/bench
+[ -x "$build/bench_gpt" ] || refuse "no programs in $build: scripts/build makes them (or BUILD=FOLDER)"
 python=${PYTHON:-python3}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -5,16 +5,31 @@
 # environment: BUILD (release build, default build), PYTHON (with torch, default /usr/bin/python3),
 #              THREADS (both sides, default 2)
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if [ $# -lt 2 ]; then
-    sed -n '4,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+refuse() { # MESSAGE
+    echo "run.sh: $1" >&2
     exit 2
-fi
+}
+case ${1-} in
+-h | --help)
+    sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+[[ ${1-} =~ ^[1-9][0-9]*$ ]] && [ -n "${2-}" ] || refuse 'ROUNDS and OUT.csv are wanted (see --help)'
 rounds=$1 out=$(realpath -m "$2")
 shift 2
-[ $# -gt 0 ] || set -- gpt_small gpt_medium cnn mlp ops
-build=$(realpath "${BUILD:-$here/../build}")/bench
+all=(gpt_small gpt_medium cnn mlp ops)
+[ $# -gt 0 ] || set -- "${all[@]}"
+for set in "$@"; do
+    [[ " ${all[*]} " == *" $set "* ]] || refuse "unknown set $set: wanted ${all[*]}"
+done
+build=${BUILD:-$(dirname "$here")/build}/bench
 python=${PYTHON:-/usr/bin/python3} threads=${THREADS:-2}
+[ -x "$build/bench_ops" ] || refuse "no programs in $build: scripts/build makes them (or BUILD=FOLDER)"
+"$python" -c 'import numpy, torch' 2>/dev/null ||
+    refuse "$python has no PyTorch or no numpy: scripts/setup python3-torch python3-numpy (or PYTHON=PROGRAM)"
+: >"$out" || refuse "$out cannot be written"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export OMP_NUM_THREADS=$threads
@@ -24,6 +39,7 @@ export OMP_NUM_THREADS=$threads
 } >"$out"
 
 log=$scratch/log
+: >"$log"
 trap 'cat "$log" >&2' ERR
 pair() { # TENON-PROGRAM TWIN [ARG...]
     "$build/$1" --threads "$threads" --weights "$scratch/weights" "${@:3}" 2>>"$log"
@@ -39,7 +55,6 @@ for round in $(seq "$rounds"); do
         cnn) pair bench_images torch_images.py --config cnn ;;
         mlp) pair bench_images torch_images.py --config mlp --steps 300 --warmup 20 ;;
         ops) pair bench_ops torch_ops.py ;;
-        *) echo "run.sh: unknown set $set" >&2 && exit 2 ;;
         esac
     done
 done >>"$out"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the README's program exactly as shown, with the README's own command, and runs it.
+# Compiles the README's program exactly as shown, with the README's own command, and runs it: in a folder with
+# a space in its name.
 # usage: tests/readme_check.sh BUILD-FOLDER
 #
-# Seen to fail: tn_item renamed to tn_value in the README's program.
+# Seen to fail: tn_item renamed to tn_value in the README's program; a command that does not quote $PWD.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(cd "$1" && pwd)
@@ -26,7 +27,10 @@ block_with() {
 }
 
 cd "$work"
+mkdir 'a folder' && cd 'a folder'
 ln -s "$build" build
+ln -s "$root/include" include
+against=(-Iinclude -Lbuild/src -ltenon -Wl,-rpath,"$PWD/build/src")
 block c 1 >mine.c
 block sh 1 >compile.sh
 [ -s mine.c ] && [ -s compile.sh ]
@@ -48,8 +52,7 @@ awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first /
     echo '    return loss_now + corner + data[0] + copy[0];'
     echo '}'
 } >reading.c
-cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o \
-    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags tenon)
+cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o -Iinclude
 
 # The loop of "On an NVIDIA GPU" runs wherever the program does.
 {
@@ -71,8 +74,7 @@ END
 }
 END
 } >gpu.c
-cc -std=c11 -Wall -Wextra -Werror gpu.c -o gpu \
-    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags --libs tenon) -Wl,-rpath,$PWD/build/src
+cc -std=c11 -Wall -Wextra -Werror gpu.c -o gpu "${against[@]}"
 ./gpu >log
 cat log
 awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 10 && last < first) }' log
@@ -100,6 +102,5 @@ int main(void)
 }
 END
 } >captured.c
-cc -std=c11 -Wall -Wextra -Werror captured.c -o captured \
-    $(PKG_CONFIG_PATH=build/meson-uninstalled pkg-config --cflags --libs tenon) -Wl,-rpath,$PWD/build/src
+cc -std=c11 -Wall -Wextra -Werror captured.c -o captured "${against[@]}"
 ./captured

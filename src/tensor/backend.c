@@ -1,8 +1,8 @@
 /*
  * backend.c - which backend serves a device. The CPU's is always there. The CUDA module is opened the first
  * time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this library (or the
- * program, when tenon is linked statically), in its src/cuda folder (a build tree), or where the loader
- * looks.
+ * program, when tenon is linked statically), in its src/cuda folder (a build tree), where it was installed,
+ * or where the loader looks.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -10,6 +10,7 @@
 
 #include "cuda/graphs.h"
 #include "cuda/module.h"
+#include "installed.h"
 #include "tensor/internal.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -61,6 +62,7 @@ static void open_cuda(void)
     } else {
         module = open_beside("");
         module = module ? module : open_beside("cuda/");
+        module = module ? module : dlopen(TNI_LIBDIR "/" TNI_CUDA_FILE, RTLD_NOW | RTLD_LOCAL);
         module = module ? module : dlopen(TNI_CUDA_FILE, RTLD_NOW | RTLD_LOCAL);
     }
     if (!module) {
