@@ -3,11 +3,11 @@
 # seconds apart: a machine's speed drifts by more than many a difference.
 # usage: bench/run.sh ROUNDS OUT.csv [gpt_small] [gpt_medium] [cnn] [mlp] [ops]     default: all
 # environment: BUILD (release build, default build), PYTHON (with torch, default /usr/bin/python3),
-#              THREADS (both sides, default 2)
+#              THREADS (both sides, default 2), BUSY (processes that compute beside them, default 0)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ $# -lt 2 ]; then
-    sed -n '4,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+    sed -n '4,7s/^# //p' "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 rounds=$1 out=$(realpath -m "$2")
@@ -16,11 +16,16 @@ shift 2
 build=$(realpath "${BUILD:-$here/../build}")/bench
 python=${PYTHON:-/usr/bin/python3} threads=${THREADS:-2}
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+busy=()
+trap 'rm -rf "$scratch"; [ ${#busy[@]} = 0 ] || kill "${busy[@]}"' EXIT
+for _ in $(seq "${BUSY:-0}"); do
+    (while :; do :; done) &
+    busy+=($!)
+done
 export OMP_NUM_THREADS=$threads
 
 {
-    echo "# $(date -u +%Y-%m-%dT%H:%MZ) $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $threads threads, $rounds rounds"
+    echo "# $(date -u +%Y-%m-%dT%H:%MZ) $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $threads threads, $rounds rounds, ${BUSY:-0} busy processes beside"
 } >"$out"
 
 log=$scratch/log
