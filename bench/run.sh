@@ -3,7 +3,7 @@
 # seconds apart: a machine's speed drifts by more than many a difference.
 # usage: bench/run.sh ROUNDS OUT.csv [gpt_small] [gpt_medium] [cnn] [mlp] [ops]     default: all
 # environment: BUILD (release build, default build), PYTHON (with torch, default /usr/bin/python3),
-#              THREADS (both sides, default 2)
+#              THREADS (both sides, default 2), BUSY (processes that compute beside them, default 0)
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 refuse() { # MESSAGE
@@ -31,11 +31,16 @@ python=${PYTHON:-/usr/bin/python3} threads=${THREADS:-2}
     refuse "$python has no PyTorch or no numpy: scripts/setup python3-torch python3-numpy (or PYTHON=PROGRAM)"
 : >"$out" || refuse "$out cannot be written"
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+busy=()
+trap 'rm -rf "$scratch"; [ ${#busy[@]} = 0 ] || kill "${busy[@]}"' EXIT
+for _ in $(seq "${BUSY:-0}"); do
+    (while :; do :; done) &
+    busy+=($!)
+done
 export OMP_NUM_THREADS=$threads
 
 {
-    echo "# $(date -u +%Y-%m-%dT%H:%MZ) $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $threads threads, $rounds rounds"
+    echo "# $(date -u +%Y-%m-%dT%H:%MZ) $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $threads threads, $rounds rounds, ${BUSY:-0} busy processes beside"
 } >"$out"
 
 log=$scratch/log

@@ -5,9 +5,7 @@
  * has the common fixture: a scope is open and the error is clear when a test begins; when it ends,
  * the scope is closed and no tensor may have outlived it.
  *
- * Nothing here may run an op before a test does: a process that has opened an OpenMP region and
- * forks hangs in its child. So fixtures are checked ones (they run after the fork), and main
- * computes nothing.
+ * Fixtures are checked ones: they run after Check's fork, in the process of the test.
  */
 #ifndef TENON_TESTS_COMMON_H
 #define TENON_TESTS_COMMON_H
@@ -31,6 +29,16 @@
 #endif
 #ifndef TEST_ASAN
 #define TEST_ASAN 0
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define TEST_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TEST_TSAN 1
+#endif
+#endif
+#ifndef TEST_TSAN
+#define TEST_TSAN 0
 #endif
 
 /* The suite of a test program. */

@@ -125,7 +125,17 @@ TN_API void tn_memory_trim(void);
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/** Threads that kernels may use, 1 and up; results do not depend on it. Default: OpenMP's. */
+/**
+ * Threads that each calling thread may use for its kernels, itself included: 1 to 1000, for the whole
+ * process from the next kernel on. Results are the same bits for every number.
+ *
+ * Default  TN_NUM_THREADS or OMP_NUM_THREADS of the environment, else the processors that this process
+ *          may use (its affinity; in a container no more than its quota)
+ * Helpers  are started when they are first needed, sleep when there is nothing to do, take no signals,
+ *          and end with the thread that they help. Where fewer can be started, fewer work
+ * fork     a child computes with helpers of its own. Inside a parallel OpenMP region of the program a
+ *          kernel stays on the thread that calls it
+ */
 TN_API tn_status tn_set_num_threads(int n);
 TN_API int tn_num_threads(void);
 

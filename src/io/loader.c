@@ -6,8 +6,7 @@
  * a few numbers.
  *
  * With prefetch a thread copies the rows of the batch that comes next into host memory while the
- * caller trains. It runs no tensor op and no OpenMP region (a second team would take the cores of
- * ours), touches no count, and what it fills was allocated before it started: nothing it does can
+ * caller trains. It runs no tensor op (a team of its own would take the cores of the caller's), touches no count, and what it fills was allocated before it started: nothing it does can
  * fail. The lock hands one slot back and forth: the thread writes it only while WANTED, the caller
  * reads it only while READY.
  */

@@ -13,7 +13,7 @@ tn_module tn_no_module_object;
 
 /* ---- the table of live modules --------------------------------------------------------------- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
 static tn_module **live;
 static size_t n_live, live_capacity;
 
@@ -34,7 +34,7 @@ static size_t above(uintptr_t address)
 static bool enter_table(tn_module *m)
 {
     bool fits = true;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     if (n_live == live_capacity) {
         size_t wanted = live_capacity ? live_capacity * 2 : 64;
         tn_module **larger = tni_alloc(wanted * sizeof(tn_module *));
@@ -54,13 +54,13 @@ static bool enter_table(tn_module *m)
         live[i] = m;
         n_live++;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return fits;
 }
 
 static void leave_table(tn_module *m)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     size_t i = above((uintptr_t)m); /* one past m */
     memmove(live + i - 1, live + i, (n_live - i) * sizeof *live);
     if (--n_live == 0) {
@@ -68,7 +68,7 @@ static void leave_table(tn_module *m)
         live = NULL;
         live_capacity = 0;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 bool tni_module_contains(const tn_module *m, const void *address)
@@ -80,10 +80,10 @@ bool tni_module_contains(const tn_module *m, const void *address)
 
 tn_module *tni_module_at(const void *address)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     size_t i = above((uintptr_t)address);
     tn_module *m = i ? live[i - 1] : NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return m && tni_module_contains(m, address) ? m : NULL;
 }
 

@@ -42,7 +42,7 @@ typedef struct free_block {
     struct free_block *next;
 } free_block;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MEMORY];
 static free_block *lists[CLASSES];
 static tn_memory_stats stats;
 static tn_allocator allocator; /* alloc NULL: the default below */
@@ -131,7 +131,7 @@ void *tni_alloc(size_t size)
     void *block = NULL;
 
     if (class >= 0) {
-        pthread_mutex_lock(&lock);
+        pthread_mutex_lock(lock);
         if (TNI_UNLIKELY(cached < 0))
             decide();
         if (cached && lists[class]) {
@@ -149,7 +149,7 @@ void *tni_alloc(size_t size)
             if (stats.in_use > stats.peak_in_use)
                 stats.peak_in_use = stats.in_use;
         }
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(lock);
     }
     if (!block)
         tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size,
@@ -174,7 +174,7 @@ void tni_free(void *block, size_t size)
     if (!block)
         return;
     class = class_of(size, &rounded);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     stats.in_use -= (int64_t)rounded;
     if (cached > 0) {
         free_block *head = block;
@@ -185,7 +185,7 @@ void tni_free(void *block, size_t size)
     } else {
         system_free(block, size ? size : 1);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 char *tni_strdup(const char *text)
@@ -207,10 +207,10 @@ void tni_strfree(char *text)
 /* Called by tensor.c for each storage it makes. */
 void tni_count_data(size_t nbytes)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     stats.data_allocations++;
     stats.data_bytes += (int64_t)nbytes;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 tn_status tn_set_allocator(const tn_allocator *a)
@@ -221,9 +221,9 @@ tn_status tn_set_allocator(const tn_allocator *a)
     if (a && (!a->alloc || !a->free))
         return tni_error(TN_E_INVALID, "tn_set_allocator: alloc or free is NULL: want both");
     tn_memory_trim();
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     allocator = a ? *a : (tn_allocator){0};
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return TN_OK;
 }
 
@@ -231,22 +231,22 @@ tn_memory_stats tn_memory(void)
 {
     tn_memory_stats copy;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     copy = stats;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return copy;
 }
 
 void tn_memory_reset_peak(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     stats.peak_in_use = stats.in_use;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 void tn_memory_trim(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     trim_locked();
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }

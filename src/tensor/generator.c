@@ -8,7 +8,7 @@
 
 #define DEFAULT_SEED UINT64_C(67280421310721) /* PyTorch's */
 
-static tn_generator standard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static tn_generator standard = { .lock = &tni_locks[TNI_LOCK_RANDOM] };
 static pthread_once_t standard_once = PTHREAD_ONCE_INIT;
 
 static void seed_locked(tn_generator *g, uint64_t seed)
@@ -26,15 +26,14 @@ static void seed_standard(void)
     seed_locked(&standard, DEFAULT_SEED);
 }
 
-/* The lock guards a const generator's state too: what const promises is the stream, not the mutex. */
 void tni_generator_lock(const tn_generator *g)
 {
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&g->lock);
+    pthread_mutex_lock(g->lock);
 }
 
 void tni_generator_unlock(const tn_generator *g)
 {
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&g->lock);
+    pthread_mutex_unlock(g->lock);
 }
 
 tn_generator *tn_default_generator(void)
@@ -54,7 +53,8 @@ tn_generator *tn_generator_new(uint64_t seed)
 
     if (!g)
         return NULL;
-    pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->own, NULL);
+    g->lock = &g->own;
     seed_locked(g, seed);
     return g;
 }
@@ -63,7 +63,7 @@ void tn_generator_free(tn_generator *g)
 {
     if (!g || g == &standard)
         return;
-    pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->own);
     tni_free(g, sizeof *g);
 }
 

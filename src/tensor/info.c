@@ -3,10 +3,8 @@
  */
 #include <cblas.h>
 #include <pthread.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
+#include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
 #if defined(__clang__)
@@ -41,11 +39,6 @@ static void build(void)
 {
     static const char *const flavour[] = {"one thread", "pthread", "OpenMP"};
     int parallel = openblas_get_parallel();
-    int processors = 1;
-
-#ifdef _OPENMP
-    processors = omp_get_num_procs();
-#endif
     snprintf(text, sizeof text,
              "version: %s\n"
              "compiler: %s\n"
@@ -56,7 +49,7 @@ static void build(void)
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown", tni_cpu_simd(),
-             tn_num_threads(), processors, tn_cuda_available() ? "available" : tn_cuda_why());
+             tn_num_threads(), tni_processors(), tn_cuda_available() ? "available" : tn_cuda_why());
 }
 
 const char *tn_info(void)

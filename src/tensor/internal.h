@@ -7,6 +7,7 @@
 #ifndef TNI_INTERNAL_H
 #define TNI_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdarg.h>
 #include <string.h>
@@ -49,6 +50,12 @@ typedef struct tni_saved_error {
 } tni_saved_error;
 void tni_error_save(tni_saved_error *to);
 void tni_error_restore(const tni_saved_error *from);
+
+/* ---- locks (lock.c) ------------------------------------------------------------------------------ */
+
+/* In the order in which they may be taken, the outermost first; held over fork. */
+enum { TNI_LOCK_MODULES, TNI_LOCK_RECORDING, TNI_LOCK_RANDOM, TNI_LOCK_BLAS, TNI_LOCK_MEMORY, TNI_LOCKS };
+extern pthread_mutex_t tni_locks[TNI_LOCKS];
 
 /* ---- memory (alloc.c) --------------------------------------------------------------------------- */
 

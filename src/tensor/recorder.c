@@ -8,7 +8,7 @@
 
 _Thread_local tni_recorder *tni_recording;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of made, and of: */
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_RECORDING]; /* of made, and of: */
 static bool running;
 static uint64_t serials;
 
@@ -43,11 +43,11 @@ tni_recorder *tni_recorder_begin(void *owner)
 
     if (!r)
         return NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     busy = running;
     running = true;
     r->serial = ++serials;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     if (busy) {
         tni_free(r, sizeof *r);
         return tni_fail(TN_E_STATE, "tn_capture_run: another thread is recording a captured step: want one at "
@@ -72,7 +72,7 @@ static bool keep_alive(tni_storage *s)
 void tni_recorder_end(tni_recorder *r)
 {
     tni_recording = NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     running = false;
     for (size_t i = 0; i < r->n_made; i++) {
         if (!r->made[i])
@@ -82,7 +82,7 @@ void tni_recorder_end(tni_recorder *r)
         if (!keep_alive(r->made[i]))
             r->made[i] = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 void tni_recorder_free(tni_recorder *r)
@@ -175,7 +175,7 @@ void tni_record_made(tni_storage *s)
 
     if (s->device.type == TN_CPU)
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     if (tni_recorder_room(r, &items, r->n_made, &r->made_capacity, sizeof *r->made)) {
         r->made = items;
         s->recorder = r;
@@ -183,15 +183,15 @@ void tni_record_made(tni_storage *s)
         s->record_slot = -1 - (int64_t)r->n_made;
         r->made[r->n_made++] = s;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 void tni_record_gone(tni_storage *s)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     if (s->recorder) /* else the recording has ended */
         s->recorder->made[-1 - s->record_slot] = NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 bool tni_record_mode(tni_mode mode)

@@ -5,129 +5,16 @@
  * so rounds differently on one and on two. Here C is cut into tiles whose number and borders depend on the
  * shape alone, and every tile is one single-threaded BLAS call; a long inner axis over a small C is cut
  * instead, and the parts are summed in index order.
- *
- * Single-threaded means: inside an active region of two or more threads OpenBLAS (OpenMP flavour) never
- * forks; alone, or in a team of one, omp_set_num_threads(1) of the calling task keeps it from forking and
- * is undone afterwards. The pthread flavour has one process-wide count, which is 1 while any product of
- * ours runs. openblas_set_num_threads is never called in the OpenMP flavour: it would lower everybody's count.
  */
 #include <limits.h>
-#include <pthread.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+
 #include <cblas.h>
 
 #include "tensor/cpu/cpu.h"
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-
-/* ---- threads ------------------------------------------------------------------------------------- */
-
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-static int pool_depth, pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
-
-static void pool_enter(void)
-{
-    pthread_mutex_lock(&pool_lock);
-    if (pool_depth++ == 0) {
-        pool_threads = openblas_get_num_threads();
-        openblas_set_num_threads(1);
-    }
-    pthread_mutex_unlock(&pool_lock);
-}
-
-static void pool_leave(void)
-{
-    pthread_mutex_lock(&pool_lock);
-    if (--pool_depth == 0)
-        openblas_set_num_threads(pool_threads);
-    pthread_mutex_unlock(&pool_lock);
-}
-
-/* From here to leave_single BLAS calls of this thread do not fork. Returns what leave_single needs. */
-static int enter_single(void)
-{
-    if (openblas_get_parallel() == 1)
-        pool_enter();
-#ifdef _OPENMP
-    int threads = omp_get_max_threads();
-    if (threads > 1)
-        omp_set_num_threads(1);
-    return threads;
-#else
-    return 1;
-#endif
-}
-
-static void leave_single(int threads)
-{
-#ifdef _OPENMP
-    if (threads > 1)
-        omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-    if (openblas_get_parallel() == 1)
-        pool_leave();
-}
-
-static _Thread_local int lane;
-
-int tni_lane(void)
-{
-    return lane;
-}
-
-int tni_lanes(int64_t n, int64_t grain)
-{
-    int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
-#ifdef _OPENMP
-    if (chunks > 1 && !omp_in_parallel())
-        return tn_num_threads(); /* the full team always: libgomp restarts threads when sizes change */
-#endif
-    return chunks > 0;
-}
-
-void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context)
-{
-    int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
-    if (lanes <= 1) {
-        int threads = enter_single();
-        int outer = lane;
-        lane = 0;
-        for (int64_t i = 0; i < chunks; i++)
-            f(context, i * grain, MIN(n, (i + 1) * grain));
-        lane = outer;
-        leave_single(threads);
-        return;
-    }
-#ifdef _OPENMP
-    bool pool = openblas_get_parallel() == 1;
-    if (pool)
-        pool_enter();
-#pragma omp parallel num_threads(lanes)
-    {
-        /* the count is this implicit task's own: it matters when the team came out as one thread */
-        omp_set_num_threads(1);
-        int outer = lane;
-        lane = omp_get_thread_num();
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < chunks; i++)
-            f(context, i * grain, MIN(n, (i + 1) * grain));
-        lane = outer;
-    }
-    if (pool)
-        pool_leave();
-#endif
-}
-
-void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
-{
-    tni_parallel_lanes(tni_lanes(n, grain), n, grain, f, context);
-}
 
 /* ---- one product on one thread --------------------------------------------------------------------- */
 

@@ -1,24 +1,99 @@
 /*
- * parallel.c - the one place that opens parallel regions for kernels.
+ * parallel.c - how many threads kernels use, and that OpenBLAS uses one.
  *
- * A call is cut into chunks whose borders depend on n and grain alone; threads only decide who
- * works on which chunk. Every region has the full team: libgomp ends and starts threads when team
- * sizes change. The caller's OpenMP settings are never touched.
+ * A call is cut into chunks whose borders depend on n and grain alone; the team (team.h) only decides
+ * who works on which chunk.
+ *
+ * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never start
+ * threads. Its OpenMP flavour asks omp_get_max_threads() of the calling thread: 1 there keeps it alone,
+ * for good in the helpers, and in the caller until it is put back after the run. Its pthread flavour has
+ * one count for the process, which is 1 while any product of ours runs. The serial flavour needs nothing.
+ * openblas_set_num_threads is never called in the OpenMP flavour: it would lower everybody's count.
+ * OpenMP's functions are looked for in the process: who has no OpenMP does not load it for us.
  */
-#include "tensor/cpu/cpu.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cblas.h>
+
+#include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+/* ---- OpenMP, where the process has it -------------------------------------------------------------- */
 
-static atomic_int wanted_threads; /* 0: OpenMP's default */
+static pthread_once_t openmp_once = PTHREAD_ONCE_INIT;
+static int (*openmp_max_threads)(void), (*openmp_in_parallel)(void);
+static void (*openmp_set_threads)(int n);
+
+static void find_openmp(void)
+{
+    void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads"), *in = dlsym(RTLD_DEFAULT, "omp_in_parallel");
+    void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (!get || !set || !in) return;
+    memcpy(&openmp_max_threads, &get, sizeof get); /* C has no cast from an object's pointer */
+    memcpy(&openmp_set_threads, &set, sizeof set);
+    memcpy(&openmp_in_parallel, &in, sizeof in);
+}
+
+/* The threads that OpenMP would give to this one, which gets 1 instead; 0: there is no OpenMP. */
+static int openmp_one_thread(void)
+{
+    pthread_once(&openmp_once, find_openmp);
+    int threads = openmp_max_threads ? openmp_max_threads() : 0;
+    if (threads > 1) openmp_set_threads(1);
+    return threads;
+}
+
+/* ---- the number of threads ------------------------------------------------------------------------ */
+
+static atomic_int wanted_threads; /* 0: the default */
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+static int default_threads, processors;
+
+/* A container may have less time than processors: "200000 100000" is 2 of them; 0: no limit. */
+static int quota(void)
+{
+    long long time, period;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    int found = file ? fscanf(file, "%lld %lld", &time, &period) : 0;
+    if (file) fclose(file);
+    return found == 2 && time > 0 && period > 0 ? (int)TNI_MIN((time + period - 1) / period, 1 << 20) : 0;
+}
+
+static int asked_for(const char *variable)
+{
+    const char *text = getenv(variable);
+    int n = text ? atoi(text) : 0;
+    return n < 0 ? 0 : TNI_MIN(n, TNI_MAX_THREADS);
+}
+
+static void find_default(void)
+{
+    cpu_set_t mine;
+    processors = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine)
+                                                                : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int limit = quota();
+    if (limit > 0) processors = TNI_MIN(processors, limit);
+    processors = TNI_MAX(1, processors);
+    default_threads = asked_for("TN_NUM_THREADS");
+    if (default_threads == 0) default_threads = asked_for("OMP_NUM_THREADS");
+    if (default_threads == 0) default_threads = TNI_MIN(processors, TNI_MAX_THREADS);
+}
+
+int tni_processors(void)
+{
+    pthread_once(&default_once, find_default);
+    return processors;
+}
 
 tn_status tn_set_num_threads(int n)
 {
-    if (n < 1) {
-        return tni_error(TN_E_INVALID, "tn_set_num_threads: %d threads: wanted at least 1", n);
-    }
+    if (n < 1 || n > TNI_MAX_THREADS)
+        return tni_error(TN_E_INVALID, "tn_set_num_threads: %d threads: want 1 to %d", n, TNI_MAX_THREADS);
     atomic_store_explicit(&wanted_threads, n, memory_order_relaxed);
     return TN_OK;
 }
@@ -26,32 +101,74 @@ tn_status tn_set_num_threads(int n)
 int tn_num_threads(void)
 {
     int n = atomic_load_explicit(&wanted_threads, memory_order_relaxed);
-#ifdef _OPENMP
-    return n > 0 ? n : omp_get_max_threads();
-#else
-    return n > 0 ? n : 1;
-#endif
+    if (n > 0) return n;
+    pthread_once(&default_once, find_default);
+    return default_threads;
+}
+
+/* ---- runs ----------------------------------------------------------------------------------------- */
+
+/* A caller's own OpenMP region has put the processors to work already. */
+static bool alone(void)
+{
+    pthread_once(&openmp_once, find_openmp);
+    return tni_team_busy() || (openmp_in_parallel && openmp_in_parallel());
+}
+
+int tni_lanes(int64_t n, int64_t grain)
+{
+    return n <= 0 ? 0 : n <= grain || alone() ? 1 : tn_num_threads();
 }
 
 void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
 {
     if (n <= 0) return;
-    if (n <= grain) {
+    if (n <= grain)
         f(context, 0, n);
-        return;
+    else
+        tni_team_run(tni_lanes(n, grain), n, grain, f, context);
+}
+
+/* ---- runs whose chunks call BLAS -------------------------------------------------------------------- */
+
+enum { BLAS_PTHREADS = 1, BLAS_OPENMP = 2 }; /* openblas_get_parallel() */
+
+static pthread_mutex_t *const pool_lock = &tni_locks[TNI_LOCK_BLAS];
+static int pool_depth, pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
+
+static void pool_enter(void)
+{
+    pthread_mutex_lock(pool_lock);
+    if (pool_depth++ == 0) {
+        pool_threads = openblas_get_num_threads();
+        openblas_set_num_threads(1);
     }
-    int64_t chunks = (n - 1) / grain + 1;
-#ifdef _OPENMP
-    int threads = tn_num_threads();
-    if (threads > 1 && !omp_in_parallel()) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < chunks; i++) {
-            f(context, i * grain, i + 1 < chunks ? (i + 1) * grain : n);
-        }
-        return;
-    }
-#endif
-    for (int64_t i = 0; i < chunks; i++) {
-        f(context, i * grain, i + 1 < chunks ? (i + 1) * grain : n);
-    }
+    pthread_mutex_unlock(pool_lock);
+}
+
+static void pool_leave(void)
+{
+    pthread_mutex_lock(pool_lock);
+    if (--pool_depth == 0) openblas_set_num_threads(pool_threads);
+    pthread_mutex_unlock(pool_lock);
+}
+
+void tni_blas_stay_single(void)
+{
+    if (openblas_get_parallel() == BLAS_OPENMP) openmp_one_thread();
+}
+
+void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    int flavour = openblas_get_parallel(), threads = 0;
+    if (flavour == BLAS_PTHREADS) pool_enter();
+    if (flavour == BLAS_OPENMP) threads = openmp_one_thread();
+    tni_team_run(lanes, n, grain, f, context);
+    if (threads > 1) openmp_set_threads(threads);
+    if (flavour == BLAS_PTHREADS) pool_leave();
+}
+
+void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    tni_parallel_lanes(tni_lanes(n, grain), n, grain, f, context);
 }

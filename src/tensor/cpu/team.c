@@ -1,0 +1,361 @@
+/*
+ * team.c - threads that wait for work, take it chunk by chunk, and sleep when there is none.
+ *
+ * A run divides its chunks into one share for each member. A member takes chunks from the front of its
+ * own share, so that the next kernel finds in its cache what the last one left there, and then from the
+ * shares of the others: a thread that the system has put aside holds up one chunk and no more. A helper
+ * that is not awake when the run ends was not needed. Which thread works on which chunk changes from
+ * run to run; results do not, since borders and sums go by the chunk's number alone.
+ *
+ * Waiting: a short spin, because the next kernel of a training step follows in microseconds, and then
+ * sleep (a futex), so that no thread spins between steps, or against another program that wants the
+ * core. With more threads than processors nobody spins.
+ *
+ * One word, `state`, orders everything: the number of helpers inside, the seats still free, and the
+ * number of the run. A helper enters by taking a seat with compare-and-swap, after which the caller
+ * waits for it to leave before it touches the description of the run again.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+
+#include "tensor/cpu/team.h"
+#include "tensor/internal.h"
+
+/* state: helpers inside, seats, number of the run, and the end */
+#define ONE_INSIDE 1u
+#define INSIDE 0x3ffu
+#define ONE_SEAT 0x400u
+#define SEATS 0xffc00u
+#define ONE_RUN 0x100000u
+#define RUNS 0x7ff00000u
+#define QUIT 0x80000000u
+
+/* Chosen by measurement (docs/design.md): the serial stretches of a step are shorter than the first,
+ * and a chunk that is being finished takes less than the second, nearly always. */
+enum { IDLE_SPIN_NS = 100000, END_SPIN_NS = 100000 };
+
+/* What is left of one member's chunks: [next, end). */
+typedef struct share {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+} share;
+
+typedef struct team team;
+
+typedef struct helper {
+    team *team;
+    int member;
+    pthread_t thread;
+} helper;
+
+struct team {
+    _Alignas(64) atomic_uint state;
+    _Alignas(64) atomic_int sleepers; /* helpers that sleep, or are about to */
+    atomic_uint waiting;              /* 1: the caller sleeps until the last helper has left */
+    /* the run: written only while nobody is inside and no seat is free */
+    tni_chunk f;
+    void *context;
+    int64_t n, grain;
+    int shares;
+    unsigned fp_control;
+    /* the team */
+    int wanted, helpers; /* helpers asked for; threads that could be started */
+    int64_t idle_spin, end_spin;
+    helper *helper;
+    share share[];
+};
+
+static _Thread_local struct {
+    team *team; /* of this thread as a caller */
+    int lane;
+    bool busy;
+} self;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t at_thread_end;
+
+int tni_lane(void)
+{
+    return self.lane;
+}
+
+bool tni_team_busy(void)
+{
+    return self.busy;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------ */
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Sleeps while *word is value; may return early. */
+static void sleep_on(atomic_uint *word, unsigned value)
+{
+#ifdef __linux__
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+#else
+    if (atomic_load(word) == value) usleep(50);
+#endif
+}
+
+static void wake(atomic_uint *word, int n)
+{
+#ifdef __linux__
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+#else
+    (void)word, (void)n;
+#endif
+}
+
+/* Spins until ready(state) or the time is over; the state seen last. */
+static unsigned spin(team *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen, int64_t ns)
+{
+    unsigned state = atomic_load_explicit(&t->state, memory_order_acquire);
+    if (ns == 0 || ready(state, seen)) return state;
+    for (int64_t end = now() + ns; now() < end;)
+        for (int i = 0; i < 16; i++) {
+            relax();
+            state = atomic_load_explicit(&t->state, memory_order_acquire);
+            if (ready(state, seen)) return state;
+        }
+    return state;
+}
+
+static bool there_is_work(unsigned state, unsigned seen)
+{
+    return state & QUIT || ((state & SEATS) && (state & RUNS) != seen);
+}
+
+static bool all_have_left(unsigned state, unsigned seen)
+{
+    (void)seen;
+    return !(state & INSIDE);
+}
+
+/* ---- working ------------------------------------------------------------------------------------ */
+
+/* Rounding and flush-to-zero, which every thread has of its own; exceptions stay masked in helpers. */
+static inline unsigned fp_control(void)
+{
+#if defined(__SSE__)
+    return (__builtin_ia32_stmxcsr() & 0xe040u) | 0x1f80u;
+#else
+    return 0;
+#endif
+}
+
+static inline void set_fp_control(unsigned control)
+{
+#if defined(__SSE__)
+    if (fp_control() != control) __builtin_ia32_ldmxcsr(control);
+#else
+    (void)control;
+#endif
+}
+
+static void work(team *t, int member)
+{
+    int outer = self.lane;
+    self.busy = true;
+    self.lane = member;
+    for (int k = 0; k < t->shares; k++) {
+        share *s = &t->share[(member + k) % t->shares];
+        while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
+            int64_t i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+            if (i >= s->end) break;
+            int64_t begin = i * t->grain;
+            t->f(t->context, begin, TNI_MIN(t->n, begin + t->grain));
+        }
+    }
+    self.lane = outer;
+    self.busy = false;
+}
+
+static void leave(team *t)
+{
+    unsigned before = atomic_fetch_sub_explicit(&t->state, ONE_INSIDE, memory_order_seq_cst);
+    if ((before & INSIDE) == ONE_INSIDE && atomic_exchange(&t->waiting, 0)) wake(&t->waiting, 1);
+}
+
+static unsigned wait_for_work(team *t, unsigned seen)
+{
+    for (;;) {
+        unsigned state = spin(t, there_is_work, seen, t->idle_spin);
+        if (there_is_work(state, seen)) return state;
+        atomic_fetch_add(&t->sleepers, 1);
+        state = atomic_load(&t->state);
+        if (!there_is_work(state, seen)) sleep_on(&t->state, state);
+        atomic_fetch_sub(&t->sleepers, 1);
+    }
+}
+
+static void *help(void *argument)
+{
+    helper *h = argument;
+    team *t = h->team;
+    unsigned seen = 0;
+    tni_blas_stay_single();
+    for (;;) {
+        unsigned state = wait_for_work(t, seen);
+        if (state & QUIT) return NULL;
+        if (!atomic_compare_exchange_strong(&t->state, &state, state + ONE_INSIDE - ONE_SEAT)) continue;
+        seen = state & RUNS;
+        set_fp_control(t->fp_control);
+        work(t, h->member);
+        leave(t);
+    }
+}
+
+static void wait_for_helpers(team *t)
+{
+    unsigned state = spin(t, all_have_left, 0, t->end_spin);
+    while (!all_have_left(state, 0)) {
+        atomic_store(&t->waiting, 1);
+        state = atomic_load(&t->state);
+        if (!all_have_left(state, 0)) sleep_on(&t->waiting, 1);
+        state = atomic_load(&t->state);
+    }
+    atomic_store_explicit(&t->waiting, 0, memory_order_relaxed);
+}
+
+/* The number of the next run, with its seats. Nobody is inside. */
+static unsigned opened(unsigned state, int seats)
+{
+    return ((state + ONE_RUN) & RUNS) | (unsigned)seats * ONE_SEAT;
+}
+
+static void run(team *t, int64_t chunks)
+{
+    int seats = (int)TNI_MIN(chunks - 1, t->helpers);
+    int64_t from = 0;
+    t->shares = seats + 1;
+    for (int i = 0; i < t->shares; i++) {
+        int64_t count = chunks / t->shares + (i < chunks % t->shares);
+        atomic_store_explicit(&t->share[i].next, from, memory_order_relaxed);
+        t->share[i].end = from += count;
+    }
+    unsigned state = atomic_load_explicit(&t->state, memory_order_relaxed);
+    atomic_store(&t->state, opened(state, seats));
+    if (atomic_load(&t->sleepers) > 0) wake(&t->state, seats);
+    work(t, 0);
+    atomic_fetch_and(&t->state, ~SEATS);
+    wait_for_helpers(t);
+}
+
+/* ---- making and ending a team ------------------------------------------------------------------- */
+
+static void end_team(void *argument)
+{
+    team *t = argument;
+    atomic_fetch_or(&t->state, QUIT);
+    wake(&t->state, t->helpers);
+    for (int i = 0; i < t->helpers; i++) pthread_join(t->helper[i].thread, NULL);
+    free(t->helper);
+    free(t);
+}
+
+/* A child has the thread that called fork, and no other. */
+static void forget_team(void)
+{
+    team *t = self.team;
+    if (!t) return;
+    self.team = NULL;
+    pthread_setspecific(at_thread_end, NULL);
+    free(t->helper);
+    free(t);
+}
+
+static void set_up(void)
+{
+    pthread_key_create(&at_thread_end, end_team);
+    pthread_atfork(NULL, NULL, forget_team);
+}
+
+/* Helpers take no signals: those are for the program's own threads. */
+static void start_helpers(team *t)
+{
+    sigset_t all, was;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    for (; t->helpers < t->wanted; t->helpers++) {
+        helper *h = &t->helper[t->helpers];
+        *h = (helper){ t, t->helpers + 1, 0 };
+        if (pthread_create(&h->thread, NULL, help, h) != 0) break; /* fewer then */
+    }
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+}
+
+/* This thread's team with that many members, or as many as could be had; NULL: out of memory. Not from
+ * the library's allocator: a team outlives every tensor. */
+static team *team_of(int members)
+{
+    team *t = self.team;
+    if (t && t->wanted == members - 1) return t;
+    pthread_once(&once, set_up);
+    if (t) {
+        self.team = NULL;
+        pthread_setspecific(at_thread_end, NULL);
+        end_team(t);
+    }
+    size_t nbytes = sizeof *t + (size_t)members * sizeof(share);
+    t = aligned_alloc(64, (nbytes + 63) / 64 * 64);
+    if (!t) return NULL;
+    memset(t, 0, nbytes);
+    t->helper = calloc((size_t)members, sizeof *t->helper);
+    if (!t->helper || pthread_setspecific(at_thread_end, t) != 0) {
+        free(t->helper);
+        free(t);
+        return NULL;
+    }
+    t->wanted = members - 1;
+    if (members <= tni_processors()) {
+        t->idle_spin = IDLE_SPIN_NS;
+        t->end_spin = END_SPIN_NS;
+    }
+    start_helpers(t);
+    self.team = t;
+    return t;
+}
+
+void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
+    team *t = members > 1 && chunks > 1 && !self.busy ? team_of(members) : NULL;
+    if (t && t->helpers > 0) {
+        t->f = f;
+        t->context = context;
+        t->n = n;
+        t->grain = grain;
+        t->fp_control = fp_control();
+        run(t, chunks);
+        return;
+    }
+    int outer = self.lane;
+    self.lane = 0;
+    for (int64_t i = 0; i < chunks; i++) f(context, i * grain, TNI_MIN(n, (i + 1) * grain));
+    self.lane = outer;
+}
