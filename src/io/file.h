@@ -8,6 +8,12 @@
 
 #include "tensor/internal.h"
 
+/* What a NULL that is no tensor means: the pending error, or, with nothing pending, TN_E_INVALID:
+ * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
+tn_status tni_null(const char *function, const char *argument, const char *want);
+
+#define TNI_PATH "%.1000s" /* of a path in a message: the reason behind it must fit too */
+
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
 /* A file being written under a temporary name beside its place. Only this file knows the fields. */

@@ -9,6 +9,12 @@
 
 #include "io/file.h"
 
+tn_status tni_null(const char *function, const char *argument, const char *want)
+{
+    if (tni_pending() != TN_OK) return tni_pending();
+    return tni_error(TN_E_INVALID, "%s: %s is NULL: want %s", function, argument, want);
+}
+
 tn_status tni_input_open(tni_input *in, const char *function, const char *path)
 {
     *in = (tni_input){ function, path, -1, 0 };
