@@ -20,9 +20,9 @@ typedef struct tn_metadata {
 
 /**
  * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of several names
- * is stored once, under the first of them in alphabetical order, and { name: stored name } in the metadata
- * says the others, as the reference's save_model does: load_model reads it. The metadata also holds the state
- * versions of modules, where they are not 1.
+ * is stored once, under the first of them in alphabetical order, as the reference's save_model does, and
+ * tenon.ties in the metadata says the others. The metadata also holds the state versions of modules, where
+ * they are not 1.
  *
  * A path that ends in .pt or .pth is written for torch.load instead, as torch.save(model.state_dict()) does:
  * ties share a storage under all their names, versions stand in _metadata, and there is no place for strings.
@@ -40,34 +40,35 @@ TN_API tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
     bool every_key;              /* tied tensors under every name, for a plain load_state_dict */
-    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. A pair that
-                                    would be read as a tie (its value a tensor's name) is refused */
+    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8
+                                    and each is there once; format and those in tenon. are the library's own */
 } tn_save_options;
 TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
 TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report);
 
 /** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
- *  100,000,000 of each; a JSON reader takes about 20 times a header's size. */
+ *  100,000,000 of each; reading takes up to about 20 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
-    int64_t tensors;      /* ties included */
+    int64_t tensors;      /* ties included; and of modules with a state version */
 } tn_file_limits;
 TN_API tn_status tn_set_file_limits(tn_file_limits limits);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header; then its ties: a pair of the metadata whose
- * key is no tensor's name and whose value is one becomes an entry of the same tensor under that key. State
- * versions are recorded in the list. metadata (may be NULL) gets the pairs that are neither. Values may be
- * NaN or infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is
- * executed, and what is no plain dict of tensors is refused.
+ * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the same tensor
+ * under their names: those of tenon.ties in the metadata, or, in a file that tenon wrote before there was that
+ * key, the pairs whose key is no tensor's name and whose value is one. State versions are recorded in the list.
+ * metadata (may be NULL) gets the pairs that are neither: all of another program's. Values may be NaN or
+ * infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is executed, and
+ * what is no plain dict of tensors is refused.
  *
  * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed unchecked
  * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at once
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The value for a key, NULL (no message) when it is not there. */
+/** The value for a key; NULL, without a message, when it is not there. Looks at one pair after another. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
 
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------------ */

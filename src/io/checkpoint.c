@@ -15,7 +15,7 @@
 #include "io/checkpoint.h"
 #include "nn/module.h"
 
-static const char *const keys[] = { TNI_CHECKPOINT, "tenon.version" };
+static const char *const keys[] = { TNI_CHECKPOINT, TNI_WRITER };
 static const char *const values[] = { "1", TN_VERSION };
 
 /* ---- saving ---------------------------------------------------------------------------------- */

@@ -13,6 +13,13 @@ tn_status tni_in_file(const char *function, const char *path);
 
 /* What readers accept now: no field is zero. */
 tn_file_limits tni_file_limits(void);
+/* Whether a reader would take as many tensors and state versions, of which safetensors files have
+ * those that are not 1. (safetensors_write.c) */
+tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version);
+
+/* An order of handles by the memory they are of; 0: of the same, and, if shapes is set, with the same
+ * shape and strides: else dense ones are compared by their number of elements only. */
+int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
 /* The tensors of an open file whose names begin with prefix, without it, each under all its names,
  * with the state versions the file records; CPU, current scope. */

@@ -1,7 +1,7 @@
 /*
  * limits.c - what readers of files accept, for the whole process.
  *
- * A legal header of 100 MB costs a JSON reader gigabytes, so far less is read unless the caller
+ * A legal header of 100 MB makes millions of tensors, so far less is read unless the caller
  * asks for more.
  */
 #include "io/io.h"

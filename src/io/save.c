@@ -5,7 +5,7 @@
 #include "nn/module.h"
 
 /* HF tools ask which framework a file is for; the layout is PyTorch's. */
-static const char *const keys[] = { "format", "tenon.version" };
+static const char *const keys[] = { TNI_FORMAT, TNI_WRITER };
 static const char *const values[] = { "pt", TN_VERSION };
 
 tn_status tni_in_file(const char *function, const char *path)
