@@ -486,7 +486,8 @@ START_TEST(further_parts_are_checked)
     tn_module *m = tn_identity_new();
     tn_checkpoint_part part[2] = { { .name = "a", .module = m }, { .name = "a", .module = m } };
     tn_checkpoint c = { .parts = part, .n_parts = 2 };
-    assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME, "parts[1] is named \"a\"");
+    assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME,
+                 "two parts are named \"a\": want a name for each");
     part[1].name = "model";
     assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME, "not model, optim");
     part[1].name = "a.b";

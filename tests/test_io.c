@@ -343,7 +343,7 @@ START_TEST(empty_list_and_bad_names)
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_NAME, "other than __metadata__");
     ck_assert_int_eq(tn_save_tensors(NULL, NULL, path), TN_E_INVALID);
     tn_error_clear();
-    assert_fails(tn_save_tensors(read, NULL, ""), TN_E_INVALID, "the path is empty");
+    assert_fails(tn_save_tensors(read, NULL, ""), TN_E_INVALID, "tn_save_tensors: path is empty");
     ck_assert_int_eq(files_in_folder(), 1);
 }
 END_TEST

@@ -29,7 +29,9 @@ typedef struct tn_metadata {
  *
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary stays
  * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the folder.
- * A symbolic link is followed; only regular files are replaced.
+ * A symbolic link is followed; only regular files are replaced. Owner, group and permissions are those of the
+ * file that is replaced, as far as the system lets them be: a group that cannot be kept may do no more than all
+ * others. Set-id bits, access lists and other hard links do not come along.
  * Source   the safetensors format; for .pt the ZIP format and Python's pickle, see docs/interop.md; Pillai et
  *          al. (2014) on replacing files
  */
@@ -126,10 +128,14 @@ TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char 
  * are compared, and a file that fails is passed by for the next older one.
  *
  * path     receives it, at most size bytes with the end; unchanged on failure
- * Errors   TN_E_IO: the folder cannot be read; TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none
- *          is whole: the newest one's reason is in the message
+ * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left; TN_E_NAME: no such
+ *          file; TN_E_FORMAT: there are some, but none is whole: the newest one's reason is in the message
  */
 TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path, size_t size);
+/** The same, and which newer files were passed by: path and reason of each, the newest first (NULL: not asked;
+ *  current scope). Say them before going on: what a run did since the file it goes on from is lost. */
+TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
+                                             tn_metadata *skipped);
 
 /** That this run alone writes to a checkpoint file or folder. */
 typedef struct tn_file_lock tn_file_lock;

@@ -25,9 +25,10 @@ int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
  * with the state versions the file records; CPU, current scope. */
 tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix);
 
-/* tn_checkpoint_save under another function's name; whether a file would be read: all of it is. */
+/* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
-tn_status tni_checkpoint_verify(const char *function, const char *path);
+/* Whether a file would be read: all of it is. *error: the errno for which it could not be opened, or 0. */
+tn_status tni_checkpoint_verify(const char *function, const char *path, int *error);
 
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names --------------- */
 

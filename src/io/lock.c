@@ -31,7 +31,7 @@ static const char f[] = "tn_checkpoint_lock";
 
 static tn_status fail(const char *path, int error)
 {
-    return tni_error(error == ENOMEM ? TN_E_NOMEM : TN_E_IO, "%s: " TNI_PATH ": cannot be locked: %s", f,
+    return tni_error(tni_errno(error), "%s: " TNI_PATH ": cannot be locked: %s", f,
                      path, strerror(error));
 }
 

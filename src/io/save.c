@@ -10,11 +10,9 @@ static const char *const values[] = { "pt", TN_VERSION };
 
 tn_status tni_in_file(const char *function, const char *path)
 {
-    char text[1024];
-    tn_status status = tn_error_status();
-    strncpy(text, tn_error(), sizeof text - 1);
-    text[sizeof text - 1] = 0;
-    return tni_error(status, "%s: %s: %s", function, path, text);
+    tni_saved_error was;
+    tni_error_save(&was);
+    return tni_error(was.status, "%s: " TNI_PATH ": %s", function, path, was.message);
 }
 
 /* ---- writing: the name decides --------------------------------------------------------------- */
@@ -33,7 +31,7 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
         return tni_error(TN_E_INVALID,
-                         "%s: %s: a PyTorch file has no place for metadata: a .safetensors file is "
+                         "%s: " TNI_PATH ": a PyTorch file has no place for metadata: a .safetensors file is "
                          "wanted",
                          function, path);
     return tni_pt_write(function, path, list);

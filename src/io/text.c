@@ -38,7 +38,7 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
     block *b = NULL;
     size_t nbytes;
     if (in.size == 0)
-        tni_error(TN_E_FORMAT, "%s: %s: is empty: a text is wanted", f, path);
+        tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: a text is wanted", f, path);
     else if (tni_add_size((size_t)in.size, sizeof *b, &nbytes))
         b = tni_alloc(nbytes);
     if (b && tni_input_read(&in, 0, b->id, (size_t)in.size) != TN_OK) {
