@@ -379,7 +379,8 @@ START_TEST(limits_can_be_set)
                  "tn_save_tensors: a header of 112 bytes: at most 64 could be read back "
                  "(tn_set_file_limits)");
     const tn_file_limits wrong[] = {
-        { -1, 0 }, { 0, -1 }, { 100000001, 0 }, { 0, 100000001 }, { INT64_MAX, INT64_MAX }
+        { -1, 0, 0 },        { 0, -1, 0 }, { 100000001, 0, 0 },
+        { 0, 100000001, 0 }, { 0, 0, -1 }, { INT64_MAX, INT64_MAX, INT64_MAX },
     };
     for (int i = 0; i < COUNT(wrong); i++)
         assert_fails(tn_set_file_limits(wrong[i]), TN_E_INVALID, "tn_set_file_limits: ");

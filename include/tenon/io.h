@@ -53,6 +53,8 @@ TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
     int64_t tensors;      /* ties included; and of modules with a state version */
+    int64_t inflated_bytes; /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the
+                               file, whichever is more */
 } tn_file_limits;
 TN_API tn_status tn_set_file_limits(tn_file_limits limits);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
@@ -108,7 +110,7 @@ TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
 /** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a byte of
  *  the file is not what was written (a checksum is compared). */
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
-/** Only the metadata and the step, to build the model from: current scope. */
+/** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
 TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
 
 /**
@@ -163,7 +165,8 @@ TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
  * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
  *
  * Shapes   1 to 4 axes, as the file says
- * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked)
+ * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked), compressed
+ *          more than tn_set_file_limits lets be
  * Owner    current scope
  * Source   LeCun's description of the format; RFC 1952
  */
@@ -194,8 +197,11 @@ typedef struct tn_loader_options {
     uint64_t seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
     bool prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
 } tn_loader_options;
-/** Keeps its own references to the n <= 4 tensors (CPU, rank >= 1, equal first sizes). Owner: yours.
- *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last). */
+/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of the handles
+ *  afterwards, as when a module casts a buffer, changes no batch; values written into the tensors come out, unless
+ *  they were not dense, of which it makes a copy. Owner: yours.
+ *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last).
+ *  fork: the child's copy goes on where the parent's stood. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the next

@@ -14,9 +14,8 @@
 #include <stdio.h>
 #include <zlib.h>
 
-#include <tenon/io.h>
-
 #include "io/file.h"
+#include "io/io.h"
 
 #define CHUNK 65536
 /* deflate never shrinks by more than this (zlib's technical notes): bounds what a file can hold */
@@ -222,6 +221,15 @@ static tn_status read_header(stream *s, header *h)
         return tni_error(TN_E_FORMAT,
                          "%s: " TNI_PATH ": %s values of %zu bytes: the file is too short for them",
                          s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
+    const int64_t most = tni_inflated_limit(s->in.size);
+    size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
+    if (s->gz && (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) ||
+                  made > (uint64_t)most))
+        return tni_error(TN_E_FORMAT,
+                         "%s: " TNI_PATH ": %s values from a compressed file of %lld bytes: at most "
+                         "%lld bytes are made (inflated_bytes of tn_set_file_limits)",
+                         s->in.function, s->in.path, tni_shape_text(&h->shape),
+                         (long long)s->in.size, (long long)most);
     return TN_OK;
 }
 

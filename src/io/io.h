@@ -11,8 +11,10 @@
 /* The pending message again, with "FUNCTION: PATH: " in front; its status. */
 tn_status tni_in_file(const char *function, const char *path);
 
-/* What readers accept now: no field is zero. */
+/* What readers accept now. header_bytes and tensors are not zero. */
 tn_file_limits tni_file_limits(void);
+/* How many bytes a compressed file of that size may make. */
+int64_t tni_inflated_limit(int64_t file_bytes);
 /* Whether a reader would take as many tensors and state versions, of which safetensors files have
  * those that are not 1. (safetensors_write.c) */
 tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version);

@@ -1,6 +1,7 @@
 /*
  * save.c - weights: a module or any list of tensors to a file and back.
  */
+#include "io/file.h"
 #include "io/io.h"
 #include "nn/module.h"
 
@@ -39,7 +40,7 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
 
 static tn_status save(const char *function, tn_module *m, const char *path, tn_save_options o)
 {
-    if (!m) return tni_poison(function, "m");
+    if (!m) return tni_null(function, "m", "a module");
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
     tni_writing writing = { .own = &own, .metadata = o.metadata, .every_key = o.every_key };
     tn_scope scope = tn_scope_begin();
@@ -61,7 +62,7 @@ tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o)
 
 tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path)
 {
-    if (!list) return tni_poison("tn_save_tensors", "list");
+    if (!list) return tni_null("tn_save_tensors", "list", "a list of tensors");
     return write_list("tn_save_tensors", path, list,
                       (tni_writing){ .metadata = metadata, .every_key = true });
 }
@@ -106,7 +107,7 @@ static tn_status load_into(const char *function, tn_module *m, const char *path,
                            tn_load_report *report)
 {
     if (report) *report = (tn_load_report){ 0 };
-    if (!m) return tni_poison(function, "m");
+    if (!m) return tni_null(function, "m", "a module");
     tn_scope scope = tn_scope_begin();
     tn_list *list = load(function, path, NULL);
     tn_status status = list ? TN_OK : tni_pending();

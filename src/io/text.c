@@ -74,9 +74,9 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
                         int64_t context, tn_tensor **x, tn_tensor **y)
 {
     static const char f[] = "tn_text_batch";
-    if (!text) return tni_poison(f, "text");
-    if (!g) return tni_poison(f, "g");
-    if (!x || !y) return tni_poison(f, x ? "y" : "x");
+    if (!text) return tni_null(f, "text", "a text");
+    if (!g) return tni_null(f, "g", "a generator");
+    if (!x || !y) return tni_null(f, x ? "y" : "x", "room for a tensor");
     int64_t n = valid ? text->n_valid : text->n_train;
     const unsigned char *id = valid ? text->valid : text->train;
     if (batch < 1 || context < 1)
