@@ -315,9 +315,12 @@ static tn_status write_file(const char *function, const char *path, const tni_by
     return status;
 }
 
-/* Fills items: by name, ties found, names checked. */
-static tn_status collect(const char *function, const tn_list *list, item *items, bool every_key)
+/* Fills items: by name, ties found, names checked. A part of a checkpoint is read without the others: it
+ * has its own ties only. */
+static tn_status collect(const char *function, const tn_list *list, item *items,
+                         const tni_writing *o)
 {
+    const bool every_key = o->every_key, checkpoint = has_key(o->own, TNI_CHECKPOINT);
     for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         items[i] = (item){ e->name, e->name, e->tensor, 0 };
@@ -336,7 +339,8 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
     }
     qsort(items, (size_t)list->n, sizeof *items, by_place);
     for (int i = 1; i < list->n && !every_key; i++)
-        if (items[i].nbytes && !tni_compare_places(items[i - 1].tensor, items[i].tensor, true))
+        if (items[i].nbytes && !tni_compare_places(items[i - 1].tensor, items[i].tensor, true) &&
+            (!checkpoint || tni_same_part(items[i - 1].stored, items[i].name)))
             items[i].stored = items[i - 1].stored;
     qsort(items, (size_t)list->n, sizeof *items, by_name);
     for (int i = 1; i < list->n; i++)
@@ -372,7 +376,7 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
     int n = list->n;
     size_t total;
     tni_bytes header = { 0 };
-    status = collect(function, list, items, o.every_key);
+    status = collect(function, list, items, &o);
     if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
     if (status == TN_OK) status = write_file(function, path, &header, items, n, total, o.checksum);
     tni_bytes_free(&header);
