@@ -83,7 +83,7 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     int error = s->bytes.failed ? ENOMEM : errno;
     s->step = (long long *)s->bytes.data;
     s->n = s->bytes.n / sizeof *s->step;
-    qsort(s->step, s->n, sizeof *s->step, newest_first);
+    if (s->n) qsort(s->step, s->n, sizeof *s->step, newest_first);
     return error;
 }
 
