@@ -1,11 +1,12 @@
 /*
- * test_growth_io.c - what files cost grows as what they hold: each row does one thing with n and with 4 n of
- * something, and may take 5 times as long, not 16.
+ * test_growth_io.c - what files cost grows as what they hold: each row does one thing with n and
+ * with 4 n of something, and may take 5 times as long, not 16.
  *
- * Time is the thread's CPU time, the best of several runs, and a row that fails is measured again: on a busy
- * machine single runs say little.
+ * Time is the thread's CPU time, the best of several runs, and a row that fails is measured again:
+ * on a busy machine single runs say little.
  *
- * Seen to fail before: views .pt 8.8 times as long, metadata 12, damaged 17; parts of one module were refused.
+ * Seen to fail before: views .pt 8.8 times as long, metadata 12, damaged 17; parts of one module
+ * were refused.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static const char *name_of(int i)
     return texts[i];
 }
 
-/* ---- what is done, n times over -------------------------------------------------------------------- */
+/* ---- what is done, n times over -------------------------------------------------------------- */
 
 static tn_list *list_of(int n, bool views)
 {
@@ -49,11 +50,26 @@ static void read_file(const char *name)
     assert_made(tn_load_tensors(in_folder(name), NULL));
 }
 
-static void names(int n) { save_list(n, "f.safetensors", false); }
-static void names_again(int n) { (void)n, read_file("f.safetensors"); }
-static void names_pt(int n) { save_list(n, "f.pt", false); }
-static void views_pt(int n) { save_list(n, "f.pt", true); }
-static void views_again(int n) { (void)n, read_file("f.pt"); }
+static void names(int n)
+{
+    save_list(n, "f.safetensors", false);
+}
+static void names_again(int n)
+{
+    (void)n, read_file("f.safetensors");
+}
+static void names_pt(int n)
+{
+    save_list(n, "f.pt", false);
+}
+static void views_pt(int n)
+{
+    save_list(n, "f.pt", true);
+}
+static void views_again(int n)
+{
+    (void)n, read_file("f.pt");
+}
 
 /* n names of one tensor. */
 static void ties(int n)
@@ -143,7 +159,7 @@ static void pruned(int n)
     unlink(in_folder("net-00000001.safetensors"));
 }
 
-/* ---- how long it takes ---------------------------------------------------------------------------- */
+/* ---- how long it takes ----------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -197,9 +213,10 @@ START_TEST(files_cost_what_they_hold)
         large = best_of(_i, 4 * n, 2);
         ratio = large / small;
     }
-    if (getenv("TN_TEST_SHOW")) printf("%-16s %6d: %8.3f ms, %.2f\n", rows[_i].name, 4 * n, large * 1e3, ratio);
-    ck_assert_msg(ratio <= 5, "%s: %d take %.2f times as long as %d (%.1f ms)", rows[_i].name, 4 * n,
-                  ratio, n, large * 1e3);
+    if (getenv("TN_TEST_SHOW"))
+        printf("%-16s %6d: %8.3f ms, %.2f\n", rows[_i].name, 4 * n, large * 1e3, ratio);
+    ck_assert_msg(ratio <= 5, "%s: %d take %.2f times as long as %d (%.1f ms)", rows[_i].name,
+                  4 * n, ratio, n, large * 1e3);
 }
 END_TEST
 

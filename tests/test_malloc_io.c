@@ -1,14 +1,14 @@
 /*
- * test_malloc_io.c - the C library's allocator refuses once, or from some call on: whatever reads or
- * writes a file says that it is out of memory, or does what it should. Nothing else: no damaged file, no bad
- * name, no older checkpoint; and nothing is left behind.
+ * test_malloc_io.c - the C library's allocator refuses once, or from some call on: whatever reads
+ * or writes a file says that it is out of memory, or does what it should. Nothing else: no damaged
+ * file, no bad name, no older checkpoint; and nothing is left behind.
  *
- * malloc and its like are this program's own, in front of the C library's, so that what that library
- * and zlib allocate for us is met too, past the library's own hook.
+ * malloc and its like are this program's own, in front of the C library's, so that what that
+ * library and zlib allocate for us is met too, past the library's own hook.
  *
- * Seen to fail, with jansson as the JSON reader: all but lock, idx, text and loader; latest then named the
- * older of two whole checkpoints. In src/io/input.c, tni_errno() without ENOMEM: save, save_pt, checkpoint,
- * numbered, latest.
+ * Seen to fail, with jansson as the JSON reader: all but lock, idx, text and loader; latest then
+ * named the older of two whole checkpoints. In src/io/input.c, tni_errno() without ENOMEM: save,
+ * save_pt, checkpoint, numbered, latest.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 
 #include "files.h"
 
-/* ---- an allocator that refuses -------------------------------------------------------------------- */
+/* ---- an allocator that refuses --------------------------------------------------------------- */
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -39,9 +39,18 @@ static bool refuse(void)
     return true;
 }
 
-void *malloc(size_t n) { return refuse() ? NULL : __libc_malloc(n); }
-void *calloc(size_t n, size_t size) { return refuse() ? NULL : __libc_calloc(n, size); }
-void *realloc(void *block, size_t n) { return refuse() ? NULL : __libc_realloc(block, n); }
+void *malloc(size_t n)
+{
+    return refuse() ? NULL : __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    return refuse() ? NULL : __libc_calloc(n, size);
+}
+void *realloc(void *block, size_t n)
+{
+    return refuse() ? NULL : __libc_realloc(block, n);
+}
 void *aligned_alloc(size_t alignment, size_t n)
 {
     return refuse() ? NULL : __libc_memalign(alignment, n);
@@ -58,7 +67,7 @@ __attribute__((constructor)) static void without_cache(void)
     setenv("TN_CACHE", "0", 1);
 }
 
-/* ---- what is tried ---------------------------------------------------------------------------------- */
+/* ---- what is tried --------------------------------------------------------------------------- */
 
 typedef struct run {
     tn_module *model;
@@ -71,17 +80,36 @@ typedef struct run {
 
 static tn_status with_metadata(run *r, const char *name)
 {
-    const char *key[] = { "text", "more" }, *value[] = { "a \"quoted\" string, longer than sixteen", "\xc3\xa9" };
+    const char *key[] = { "text", "more" },
+               *value[] = { "a \"quoted\" string, longer than sixteen", "\xc3\xa9" };
     const tn_metadata m = { 2, key, value };
     return tn_save_with(r->model, in_folder(name), (tn_save_options){ .metadata = &m });
 }
 
-static tn_status save(run *r) { return with_metadata(r, "new.safetensors"); }
-static tn_status save_pt(run *r) { return tn_save(r->model, in_folder("new.pt")); }
-static tn_status load(run *r) { return tn_load(r->model, in_folder("w.safetensors")); }
-static tn_status load_pt(run *r) { return tn_load(r->model, in_folder("w.pt")); }
-static tn_status checkpoint(run *r) { return tn_checkpoint_save(&r->c, in_folder("new.safetensors")); }
-static tn_status resume(run *r) { return tn_checkpoint_load(&r->c, in_folder("net-00000007.safetensors")); }
+static tn_status save(run *r)
+{
+    return with_metadata(r, "new.safetensors");
+}
+static tn_status save_pt(run *r)
+{
+    return tn_save(r->model, in_folder("new.pt"));
+}
+static tn_status load(run *r)
+{
+    return tn_load(r->model, in_folder("w.safetensors"));
+}
+static tn_status load_pt(run *r)
+{
+    return tn_load(r->model, in_folder("w.pt"));
+}
+static tn_status checkpoint(run *r)
+{
+    return tn_checkpoint_save(&r->c, in_folder("new.safetensors"));
+}
+static tn_status resume(run *r)
+{
+    return tn_checkpoint_load(&r->c, in_folder("net-00000007.safetensors"));
+}
 
 static tn_status tensors(run *r)
 {
@@ -89,8 +117,8 @@ static tn_status tensors(run *r)
     tn_list *list = tn_load_tensors(in_folder("w.safetensors"), &m);
     if (!list) return tn_error_status();
     const char *one = tn_metadata_get(&m, "text"), *two = tn_metadata_get(&m, "more");
-    r->wrong = list->n != 10 || !one || strcmp(one, "a \"quoted\" string, longer than sixteen") || !two ||
-               strcmp(two, "\xc3\xa9");
+    r->wrong = list->n != 10 || !one || strcmp(one, "a \"quoted\" string, longer than sixteen") ||
+               !two || strcmp(two, "\xc3\xa9");
     return TN_OK;
 }
 
@@ -105,8 +133,7 @@ static tn_status numbered(run *r)
 static tn_status latest(run *r)
 {
     tn_metadata skipped;
-    tn_status status =
-        tn_checkpoint_latest_report(folder, "net", r->out, sizeof r->out, &skipped);
+    tn_status status = tn_checkpoint_latest_report(folder, "net", r->out, sizeof r->out, &skipped);
     if (status != TN_OK) return status;
     r->wrong = strcmp(r->out, in_folder("net-00000007.safetensors")) || skipped.n != 1;
     return TN_OK;
@@ -139,7 +166,8 @@ static tn_status read_text(run *r)
 static tn_status loader(run *r)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(8, 3)), *batch;
-    tn_loader *l = x ? tn_loader_new(&x, 1, (tn_loader_options){ .shuffle = true, .prefetch = true }) : NULL;
+    tn_loader *l =
+        x ? tn_loader_new(&x, 1, (tn_loader_options){ .shuffle = true, .prefetch = true }) : NULL;
     tn_status status = l && r && tn_loader_next(l, &batch) == 1 ? TN_OK : tn_error_status();
     tn_loader_free(l);
     return status;
@@ -149,13 +177,14 @@ static const struct {
     const char *name;
     tn_status (*call)(run *r);
 } calls[] = {
-    { "save", save },       { "save_pt", save_pt },   { "load", load },       { "load_pt", load_pt },
-    { "tensors", tensors }, { "checkpoint", checkpoint }, { "resume", resume }, { "numbered", numbered },
-    { "latest", latest },   { "idx", idx },           { "lock", lock },       { "text", read_text },
+    { "save", save },       { "save_pt", save_pt },   { "load", load },
+    { "load_pt", load_pt }, { "tensors", tensors },   { "checkpoint", checkpoint },
+    { "resume", resume },   { "numbered", numbered }, { "latest", latest },
+    { "idx", idx },         { "lock", lock },         { "text", read_text },
     { "loader", loader },
 };
 
-/* ---- trying it -------------------------------------------------------------------------------------- */
+/* ---- trying it ------------------------------------------------------------------------------- */
 
 static run run_new(void)
 {
@@ -170,11 +199,12 @@ static run run_new(void)
     r.loader = tn_loader_new(&rows, 1, (tn_loader_options){ .shuffle = true });
     assert_ok(tn_backward(tn_sum(tn_forward(r.model, rows), NULL, 0, false)));
     assert_ok(tn_optim_step(r.optimizer));
-    r.c = (tn_checkpoint){ .model = r.model, .optimizer = r.optimizer, .loader = r.loader, .step = 6 };
+    r.c = (tn_checkpoint){
+        .model = r.model, .optimizer = r.optimizer, .loader = r.loader, .step = 6
+    };
     assert_ok(with_metadata(&r, "w.safetensors"));
     assert_ok(tn_save(r.model, in_folder("w.pt")));
-    for (; r.c.step < 8; r.c.step++)
-        assert_ok(tn_checkpoint_save_numbered(&r.c, folder, "net", 0));
+    for (; r.c.step < 8; r.c.step++) assert_ok(tn_checkpoint_save_numbered(&r.c, folder, "net", 0));
     write_bytes("net-00000008.safetensors", "torn", 4);
     write_bytes("text", "some text", 9);
     unsigned char bytes[] = { 0, 0, 0x0d, 1, 0, 0, 0, 1, 0xbf, 0xc0, 0, 0 };
@@ -208,19 +238,21 @@ START_TEST(one_failed_malloc_is_out_of_memory)
             for_good = rest;
             left = k;
             tn_status status = calls[_i].call(&r);
-            const bool met = left < 0 || (rest && left == 0); /* k requests were made, and one more */
+            const bool met =
+                left < 0 || (rest && left == 0); /* k requests were made, and one more */
             left = -1;
             ck_assert_msg(!r.wrong, "%s, allocation %ld: something else was read", name, k);
-            ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s, allocation %ld: %s: %s", name, k,
-                          tn_status_name(status), tn_error());
-            ck_assert_msg(status == TN_OK || tn_error_status() == TN_E_NOMEM, "%s, allocation %ld: %s",
-                          name, k, tn_error());
+            ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s, allocation %ld: %s: %s",
+                          name, k, tn_status_name(status), tn_error());
+            ck_assert_msg(status == TN_OK || tn_error_status() == TN_E_NOMEM,
+                          "%s, allocation %ld: %s", name, k, tn_error());
             tn_error_clear();
             tn_scope_end(s);
             ck_assert_msg(tn_live_tensors() <= live && tn_memory().in_use <= bytes,
                           "%s, allocation %ld leaves something behind", name, k);
             if (status != TN_OK)
-                ck_assert_msg(hash_of_run(&r) == hash, "%s, allocation %ld changes something", name, k);
+                ck_assert_msg(hash_of_run(&r) == hash, "%s, allocation %ld changes something", name,
+                              k);
             failed += status != TN_OK;
             if (!met) break;
             ck_assert_int_lt(k, 20000);

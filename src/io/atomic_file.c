@@ -23,7 +23,8 @@
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
     return tni_error(tni_errno(error),
-                     "%s: " TNI_PATH ": %s: %s after %lld bytes: the old file, if any, is unchanged",
+                     "%s: " TNI_PATH
+                     ": %s: %s after %lld bytes: the old file, if any, is unchanged",
                      file->function, file->name, what, strerror(error), (long long)file->written);
 }
 
@@ -82,8 +83,8 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* Where path leads (through a symbolic link), which must be nothing yet (*old without a mode) or a regular
- * file. */
+/* Where path leads (through a symbolic link), which must be nothing yet (*old without a mode) or
+ * a regular file. */
 static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     struct stat st;
@@ -91,7 +92,8 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     const bool there = real;
     int error = there ? 0 : errno;
     if (error == ENOENT && lstat(file->name, &st) == 0)
-        return tni_error(TN_E_IO, "%s: " TNI_PATH ": is a symbolic link to nothing: a file is wanted there",
+        return tni_error(TN_E_IO,
+                         "%s: " TNI_PATH ": is a symbolic link to nothing: a file is wanted there",
                          file->function, file->name);
     if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
     if (!error) file->target = tni_strdup(there ? real : file->name);
@@ -109,8 +111,8 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     return TN_OK;
 }
 
-/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation and its
- * lock, when it looked like one that was left behind. */
+/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation
+ * and its lock, when it looked like one that was left behind. */
 static bool lock_temp(int fd)
 {
     struct stat st;
@@ -119,8 +121,9 @@ static bool lock_temp(int fd)
     return fstat(fd, &st) != 0 || st.st_nlink > 0;
 }
 
-/* Makes the temporary the old file's owner's, with its permissions. What cannot be kept opens nothing:
- * a group that is another one may do what all others may. Set-id bits belong to programs: none stays. */
+/* Makes the temporary the old file's owner's, with its permissions. What cannot be kept opens
+ * nothing: a group that is another one may do what all others may. Set-id bits belong to
+ * programs: none stays. */
 static tn_status keep_owner(const tni_atomic_file *file, const struct stat *old)
 {
     struct stat st;
@@ -167,7 +170,8 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
 {
     *file = (tni_atomic_file){ .function = function, .name = path, .fd = -1, .folder = -1 };
     if (!path) return tni_null(function, "path", "the name of a file");
-    if (!*path) return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+    if (!*path)
+        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
     struct stat old;
     tn_status status = find_target(file, &old);
     if (status == TN_OK) status = open_folder(file);
@@ -217,9 +221,9 @@ static tn_status sync_folder(const tni_atomic_file *file)
     if (file->folder < 0) return TN_OK;
     UNINTERRUPTED(synced, fsync(file->folder));
     if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
-    return tni_error(TN_E_IO,
-                     "%s: " TNI_PATH ": the file is in place, but its folder could not be synced: %s",
-                     file->function, file->name, strerror(errno));
+    return tni_error(
+        TN_E_IO, "%s: " TNI_PATH ": the file is in place, but its folder could not be synced: %s",
+        file->function, file->name, strerror(errno));
 }
 
 tn_status tni_file_finish(tni_atomic_file *file)

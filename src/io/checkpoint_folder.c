@@ -68,8 +68,8 @@ typedef struct steps {
     size_t n;
 } steps;
 
-/* sweep: also removes what killed writers left behind. An errno of reading the folder (there may be more
- * then), or ENOMEM with a message; steps are given back by tni_bytes_free. */
+/* sweep: also removes what killed writers left behind. An errno of reading the folder (there may
+ * be more then), or ENOMEM with a message; steps are given back by tni_bytes_free. */
 static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
 {
     size_t n;
@@ -87,8 +87,8 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     return error;
 }
 
-/* Keeps `keep` files up to the one of `step`, the newest of them; removes those before. keep 0: none is
- * removed. Sweeps. */
+/* Keeps `keep` files up to the one of `step`, the newest of them; removes those before. keep 0:
+ * none is removed. Sweeps. */
 static tn_status prune(const char *function, const char *folder, const char *name, long long step,
                        int keep)
 {
@@ -141,9 +141,9 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
 typedef struct search {
     const char *folder, *name;
     char path[PATH_SIZE]; /* of what was found */
-    tni_bytes skipped;    /* path and reason of each file that was passed by, one zero behind each */
-    int damaged, gone;    /* how many were passed by; how many were there no more */
-    char why[640];        /* what is wrong with the newest of the former */
+    tni_bytes skipped; /* path and reason of each file that was passed by, one zero behind each */
+    int damaged, gone; /* how many were passed by; how many were there no more */
+    char why[640];     /* what is wrong with the newest of the former */
 } search;
 
 /* TN_OK: the file is whole. *next: it is not, and an older one may be. */
@@ -180,8 +180,8 @@ static tn_status search_once(search *s, DIR *dir)
     s->damaged = s->gone = 0;
     tni_bytes_free(&s->skipped);
     if (error) /* an older one would be taken for the newest */
-        status = tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", latest, s->folder,
-                           strerror(error));
+        status =
+            tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", latest, s->folder, strerror(error));
     for (size_t i = 0; !error && next && i < all.n; i++) status = look_at(s, all.step[i], &next);
     tni_bytes_free(&all.bytes);
     if (error || !next) return status;
@@ -189,7 +189,8 @@ static tn_status search_once(search *s, DIR *dir)
         return tni_error(TN_E_NAME, "%s: " TNI_PATH ": no %s-STEP.safetensors is in it", latest,
                          s->folder, s->name);
     return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH ": %d damaged %s-STEP.safetensors and no other; the newest: %s",
+                     "%s: " TNI_PATH
+                     ": %d damaged %s-STEP.safetensors and no other; the newest: %s",
                      latest, s->folder, s->damaged, s->name, s->why);
 }
 

@@ -21,10 +21,11 @@ static tn_status check_part(const char *function, const tn_checkpoint_part *p, i
     for (int k = 0; !bad && k < (int)(sizeof taken / sizeof *taken); k++)
         bad = strcmp(p->name, taken[k]) == 0;
     if (!bad) return TN_OK;
-    return tni_error(TN_E_NAME,
-                     "%s: parts[%d] is named \"%.80s\": 1 to 64 bytes without a dot are wanted, and "
-                     "not model, optim, sched, loader, rng, step",
-                     function, i, p->name ? p->name : "(NULL)");
+    return tni_error(
+        TN_E_NAME,
+        "%s: parts[%d] is named \"%.80s\": 1 to 64 bytes without a dot are wanted, and "
+        "not model, optim, sched, loader, rng, step",
+        function, i, p->name ? p->name : "(NULL)");
 }
 
 tn_status tni_parts_check(const char *function, const tn_checkpoint *c)
@@ -39,8 +40,8 @@ tn_status tni_parts_check(const char *function, const tn_checkpoint *c)
     if (status == TN_OK) status = tni_names_make(&names, c->parts, sizeof *c->parts, c->n_parts);
     const char *twice = tni_names_twice(&names);
     if (twice)
-        status = tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each", function,
-                           twice);
+        status = tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
+                           function, twice);
     tni_names_free(&names);
     return status;
 }
@@ -63,7 +64,8 @@ tn_status tni_parts_add(tn_list *list, const tn_checkpoint *c)
     return status;
 }
 
-/* A list whose tensors later loading does not write to; versions stay, so that it loads as it was. */
+/* A list whose tensors later loading does not write to; versions stay, so that it loads as it
+ * was. */
 static tn_list *copied(const tn_list *live)
 {
     tn_list *copy = live ? tni_list_copy(live) : NULL;

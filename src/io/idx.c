@@ -101,7 +101,8 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
             tn_status status = next_member(s, &more);
             if (status != TN_OK) return status;
         } else if (code == Z_MEM_ERROR) {
-            return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function, s->in.path);
+            return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
+                             s->in.path);
         } else if (code != Z_OK && code != Z_BUF_ERROR) {
             return bad(s, s->z.msg ? s->z.msg : "the compressed data is damaged");
         }
@@ -157,7 +158,8 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
     return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH ": begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
+                     "%s: " TNI_PATH
+                     ": begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
                      "1 to 4 axes are wanted",
                      s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
 }
@@ -223,10 +225,11 @@ static tn_status read_header(stream *s, header *h)
                          s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
     const int64_t most = tni_inflated_limit(s->in.size);
     size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
-    if (s->gz && (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) ||
-                  made > (uint64_t)most))
+    if (s->gz &&
+        (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
         return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH ": %s values from a compressed file of %lld bytes: at most "
+                         "%s: " TNI_PATH
+                         ": %s values from a compressed file of %lld bytes: at most "
                          "%lld bytes are made (inflated_bytes of tn_set_file_limits)",
                          s->in.function, s->in.path, tni_shape_text(&h->shape),
                          (long long)s->in.size, (long long)most);
@@ -263,8 +266,9 @@ static tn_status read_values(stream *s, const header *h, char *to)
         size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
         if (status == TN_OK && got < n)
-            status = tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": truncated: %zu of %zu bytes of values",
-                               s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
+            status =
+                tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": truncated: %zu of %zu bytes of values",
+                          s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
         if (status == TN_OK && chunk) {
             convert(h, chunk, to, n / h->size);
             to += n / h->size * tn_dtype_size(h->dtype);

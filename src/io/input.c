@@ -30,7 +30,8 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
 {
     *in = (tni_input){ .function = function, .path = path, .fd = -1 };
     if (!path) return tni_null(function, "path", "the name of a file");
-    if (!*path) return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+    if (!*path)
+        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
     do {
         /* not blocking: a pipe without a writer would wait for ever; for regular files it means
          * nothing */
@@ -42,8 +43,8 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))
-        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: a regular file is wanted", function, path,
-                           S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: a regular file is wanted", function,
+                           path, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     else
         in->size = st.st_size;
     if (status != TN_OK) tni_input_close(in);
@@ -59,7 +60,8 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
         if (n < 0) return fail(in, errno);
         if (n == 0)
             return tni_error(TN_E_IO,
-                             "%s: " TNI_PATH ": became shorter while it was read: %zu bytes missing "
+                             "%s: " TNI_PATH
+                             ": became shorter while it was read: %zu bytes missing "
                              "at %lld",
                              in->function, in->path, nbytes, (long long)offset);
         at += n;

@@ -9,8 +9,8 @@
 #define DEFAULT_BYTES (16 << 20)
 #define DEFAULT_TENSORS 65536
 #define DEFAULT_INFLATED (256 << 20) /* chosen */
-#define DEFAULT_RATIO 64             /* chosen: far above images, far below what deflate can do, 1032 */
-#define MOST 100000000 /* the reference reader's own limit on bytes */
+#define DEFAULT_RATIO 64 /* chosen: far above images, far below what deflate can do, 1032 */
+#define MOST 100000000   /* the reference reader's own limit on bytes */
 
 static _Atomic int64_t header_bytes = DEFAULT_BYTES;
 static _Atomic int64_t tensors = DEFAULT_TENSORS;
@@ -37,7 +37,8 @@ tn_status tn_set_file_limits(tn_file_limits limits)
                          "tn_set_file_limits: %lld bytes, %lld tensors: 0 to %d of each are wanted",
                          (long long)limits.header_bytes, (long long)limits.tensors, MOST);
     if (limits.inflated_bytes < 0)
-        return tni_error(TN_E_INVALID, "tn_set_file_limits: %lld inflated bytes: 0 or more are wanted",
+        return tni_error(TN_E_INVALID,
+                         "tn_set_file_limits: %lld inflated bytes: 0 or more are wanted",
                          (long long)limits.inflated_bytes);
     header_bytes = limits.header_bytes ? limits.header_bytes : DEFAULT_BYTES;
     tensors = limits.tensors ? limits.tensors : DEFAULT_TENSORS;

@@ -108,8 +108,8 @@ static void *fill(void *argument)
     return NULL;
 }
 
-/* In a child of the process whose thread it was, the loader starts afresh where it stands: the thread is
- * not there, and may have held the lock. Any other call: nothing. */
+/* In a child of the process whose thread it was, the loader starts afresh where it stands: the
+ * thread is not there, and may have held the lock. Any other call: nothing. */
 static void leave_parent(tn_loader *l)
 {
     if (!l->threaded || l->pid == getpid()) return;
@@ -362,7 +362,8 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
             f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
             state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size, l->o.shuffle,
             l->o.drop_last);
-    if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 || state->position > l->batches)
+    if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
+        state->position > l->batches)
         return tni_error(TN_E_FORMAT, "%s: epoch %lld, batch %lld: an epoch has %lld batches", f,
                          (long long)state->epoch, (long long)state->position,
                          (long long)l->batches);

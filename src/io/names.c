@@ -84,7 +84,7 @@ void tni_places_free(int *places, int n)
     if (places) tni_free(places, (size_t)TNI_MAX(n, 1) * sizeof *places);
 }
 
-/* ---- pairs for the caller: one block with the arrays in front and the texts behind ------------ */
+/* ---- pairs for the caller: one block with the arrays in front and the texts behind ----------- */
 
 typedef struct block {
     size_t nbytes;

@@ -27,8 +27,8 @@ void tni_names_free(tni_names *names);
 int tni_names_find(const tni_names *names, const char *text);
 /* A name that is there more than once, NULL: none. */
 const char *tni_names_twice(const tni_names *names);
-/* The places of those that begin with prefix, ascending; *n of them. NULL + message, else give it back
- * with tni_places_free. */
+/* The places of those that begin with prefix, ascending; *n of them. NULL + message, else give
+ * it back with tni_places_free. */
 int *tni_names_under(const tni_names *names, const char *prefix, int *n);
 void tni_places_free(int *places, int n);
 

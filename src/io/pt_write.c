@@ -18,8 +18,8 @@ typedef struct item {
     const char *name;
     tn_tensor *tensor;
     size_t nbytes;
-    int place;    /* in the list */
-    int first;    /* the first item of the same memory: it is written, under its key */
+    int place; /* in the list */
+    int first; /* the first item of the same memory: it is written, under its key */
     int key;
 } item;
 
@@ -172,10 +172,11 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
         }
         const size_t length = strlen(path);
         if (length > TNI_NAME_LIMIT || tni_utf8(path, length) < length)
-            return tni_error(TN_E_NAME,
-                             "%s: the path of a module is \"%.64s\": at most %d bytes of UTF-8 text "
-                             "are wanted",
-                             function, path, TNI_NAME_LIMIT);
+            return tni_error(
+                TN_E_NAME,
+                "%s: the path of a module is \"%.64s\": at most %d bytes of UTF-8 text "
+                "are wanted",
+                function, path, TNI_NAME_LIMIT);
         put_text(b, path, length);
         put_literal(b, "}");
         put_text(b, "version", 7);
@@ -252,7 +253,8 @@ static tn_status write_file(const plan *p, const char *path)
     uint64_t size;
     tn_status status = write_archive(p, NULL, &size);
     if (status == TN_OK && size > INT64_MAX)
-        status = tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
+        status =
+            tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
     if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
     if (status != TN_OK) return status;
     status = write_archive(p, &file, &size);

@@ -126,17 +126,16 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
         int i = 0;
         while (i < N_FIELDS && strcmp(key, fields[i].key)) i++;
         if (i == N_FIELDS)
-            return bad(file,
-                       "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted", name,
-                       key);
+            return bad(file, "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted",
+                       name, key);
         if (seen[i]) return bad(file, "%.64s: %s is there twice", name, key);
         seen[i] = true;
         tn_status status = fields[i].read(file, j, &e);
         if (status != TN_OK) return status;
     }
     if (n < N_FIELDS || j->problem)
-        return wrong(file, j,
-                     "%.64s: dtype, shape and data_offsets are wanted, one is missing", name);
+        return wrong(file, j, "%.64s: dtype, shape and data_offsets are wanted, one is missing",
+                     name);
     tni_bytes_add(&file->entries, &e, sizeof e);
     return file->entries.failed ? tni_pending() : check_range(file, &e);
 }
@@ -197,8 +196,7 @@ static tn_status check_names(tni_safetensors *file)
     file->pair = (tni_pair *)file->pairs.data;
     file->n = (int)(file->entries.n / sizeof *file->entry);
     file->n_pairs = (int)(file->pairs.n / sizeof *file->pair);
-    tn_status status =
-        tni_names_make(&file->by_name, file->entry, sizeof *file->entry, file->n);
+    tn_status status = tni_names_make(&file->by_name, file->entry, sizeof *file->entry, file->n);
     if (status == TN_OK)
         status = tni_names_make(&file->by_key, file->pair, sizeof *file->pair, file->n_pairs);
     if (status != TN_OK) return status;
@@ -222,8 +220,9 @@ static tn_status parse_header(tni_safetensors *file)
         else if (file->entries.n < most)
             status = read_entry(file, j, name);
         else
-            status = bad(file, "more than %lld tensors: at most so many are read "
-                               "(tn_set_file_limits)",
+            status = bad(file,
+                         "more than %lld tensors: at most so many are read "
+                         "(tn_set_file_limits)",
                          (long long)tni_file_limits().tensors);
         if (status != TN_OK) return status;
     }

@@ -34,8 +34,8 @@ typedef struct tni_version {
 
 typedef struct tni_safetensors {
     tni_input in;
-    int64_t data;        /* where the data area begins */
-    char *header;        /* all names and strings lie in it */
+    int64_t data; /* where the data area begins */
+    char *header; /* all names and strings lie in it */
     size_t header_bytes;
     tni_bytes entries, pairs, ties, versions; /* arrays of these, in the order of the header: */
     int n, n_pairs, n_ties, n_versions;
@@ -81,9 +81,9 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 /* What both sides keep to. */
 #define TNI_NAME_LIMIT 1024
 #define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
-#define TNI_FORMAT "format"            /* of weights: "pt", for Hugging Face's tools */
-#define TNI_WRITER "tenon.version"     /* which tenon wrote it */
-#define TNI_TIES "tenon.ties"          /* a JSON object: name -> the name it is stored under */
+#define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
+#define TNI_WRITER "tenon.version"        /* which tenon wrote it */
+#define TNI_TIES "tenon.ties"             /* a JSON object: name -> the name it is stored under */
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
 /* Whether a pair is what a tenon before TNI_TIES wrote for a tie: { name: stored name }, in a file
  * that says which tenon wrote it. Its other keys are no names. */

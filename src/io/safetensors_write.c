@@ -115,8 +115,8 @@ static tn_status add_object(pairs *p, const char *key, pairs *object)
     return status;
 }
 
-/* The versions of a list that are to be written. Of several of one path (of joined lists) the last one
- * counts. */
+/* The versions of a list that are to be written. Of several of one path (of joined lists) the
+ * last one counts. */
 static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
 {
     tni_version v;
@@ -127,7 +127,8 @@ static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
     tni_version *all = (tni_version *)versions->data;
     tn_status status = tni_names_make(&names, all, sizeof *all, (int)(versions->n / sizeof *all));
     for (int i = 1; i < names.n; i++)
-        if (!strcmp(names.name[i - 1].text, names.name[i].text)) all[names.name[i - 1].at].version = 1;
+        if (!strcmp(names.name[i - 1].text, names.name[i].text))
+            all[names.name[i - 1].at].version = 1;
     tni_names_free(&names);
     return status;
 }
@@ -315,8 +316,8 @@ static tn_status write_file(const char *function, const char *path, const tni_by
     return status;
 }
 
-/* Fills items: by name, ties found, names checked. A part of a checkpoint is read without the others: it
- * has its own ties only. */
+/* Fills items: by name, ties found, names checked. A part of a checkpoint is read without the
+ * others: it has its own ties only. */
 static tn_status collect(const char *function, const tn_list *list, item *items,
                          const tni_writing *o)
 {

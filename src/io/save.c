@@ -32,7 +32,8 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
         return tni_error(TN_E_INVALID,
-                         "%s: " TNI_PATH ": a PyTorch file has no place for metadata: a .safetensors file is "
+                         "%s: " TNI_PATH
+                         ": a PyTorch file has no place for metadata: a .safetensors file is "
                          "wanted",
                          function, path);
     return tni_pt_write(function, path, list);

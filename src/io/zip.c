@@ -31,8 +31,8 @@ typedef struct end {
     uint64_t n, size, at; /* entries; the directory's bytes and place */
 } end;
 
-/* The zip64 record, if a locator stands in front of the end record. Where its value does not fit the
- * end record, that has all bits set; elsewhere both say the same. */
+/* The zip64 record, if a locator stands in front of the end record. Where its value does not fit
+ * the end record, that has all bits set; elsewhere both say the same. */
 static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
 {
     unsigned char b[END64];

@@ -45,7 +45,7 @@ typedef struct tni_zip {
     size_t directory_size;
     int n;
     tni_zip_entry *entry; /* by name */
-    bool checked; /* the archive has checksums: a writer that is told to leaves 0 in every place of one */
+    bool checked; /* the archive has checksums: a writer may leave 0 in every place of one */
 } tni_zip;
 
 /* Opens and checks everything but the data. Takes at most max_entries of them and max_directory
