@@ -49,7 +49,7 @@ TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o)
 TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report);
 
 /** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
- *  100,000,000 of each; reading takes up to about 20 times a header's size. */
+ *  100,000,000 of each; reading takes up to 25 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
     int64_t tensors;      /* ties included; and of modules with a state version */
