@@ -12,7 +12,12 @@
  * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
 tn_status tni_null(const char *function, const char *argument, const char *want);
 
-#define TNI_PATH "%.1000s" /* of a path in a message: the reason behind it must fit too */
+/* The status that an errno means: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
+tn_status tni_errno(int error);
+
+/* Of a path in a message: the reason behind it must fit too. */
+#define TNI_PATH "%.1000s"
+#define TNI_PATH_SHOWN 1000
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
@@ -46,6 +51,7 @@ typedef struct tni_input {
     const char *function, *path;
     int fd;
     int64_t size;
+    int error; /* why it could not be opened, an errno; 0: it could */
 } tni_input;
 
 /* Opens a regular file. */

@@ -2,9 +2,10 @@
  * lock.c - one run at a time writes to a checkpoint file or folder.
  *
  * The lock is flock's, on a small file beside what it guards: the kernel gives it back when its
- * process ends, however that comes about, so that a file left behind locks nobody out. It is removed
- * while it is still locked, and whoever gets a lock looks whether the file is still the one of that
- * name: so two runs never hold locks on two files of one name. Its text only says who holds it.
+ * process ends, however that comes about, so that a file left behind locks nobody out. It is
+ * removed while it is still locked, and whoever gets a lock looks whether the file is still the
+ * one of that name: so two runs never hold locks on two files of one name. Its text only says who
+ * holds it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +32,8 @@ static const char f[] = "tn_checkpoint_lock";
 
 static tn_status fail(const char *path, int error)
 {
-    return tni_error(error == ENOMEM ? TN_E_NOMEM : TN_E_IO, "%s: " TNI_PATH ": cannot be locked: %s", f,
-                     path, strerror(error));
+    return tni_error(tni_errno(error), "%s: " TNI_PATH ": cannot be locked: %s", f, path,
+                     strerror(error));
 }
 
 /* The lock's file: inside a folder, beside a file, wherever links lead. 0 or an errno. */
@@ -80,10 +81,11 @@ static tn_status held(const char *path, const char *text)
 {
     const char *who = text + sizeof OURS - 1;
     size_t digits = strspn(who, "0123456789");
-    return tni_error(TN_E_STATE,
-                     "%s: " TNI_PATH ": another run writes to it, process %.*s on%s: want that one to "
-                     "end, or another file or folder",
-                     f, path, (int)digits, who, who[digits] ? who + digits : " a host without a name");
+    return tni_error(
+        TN_E_STATE,
+        "%s: " TNI_PATH ": another run writes to it, process %.*s on%s: want that one to "
+        "end, or another file or folder",
+        f, path, (int)digits, who, who[digits] ? who + digits : " a host without a name");
 }
 
 /* TN_OK: locked. *again: the file was another's that has just gone. */
@@ -99,13 +101,15 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
     read_text(*fd, text);
     bool ours = S_ISREG(st.st_mode) && (!text[0] || !strncmp(text, OURS, sizeof OURS - 1));
     if (!ours)
-        return tni_error(TN_E_IO, "%s: " TNI_PATH ": " TNI_PATH " is a file of another kind: want it gone",
+        return tni_error(TN_E_IO,
+                         "%s: " TNI_PATH ": " TNI_PATH " is a file of another kind: want it gone",
                          f, path, name);
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK) return held(path, text[0] ? text : OURS "?");
         if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
             return fail(path, errno);
-        return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f, path);
+        return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,
+                         path);
     }
     *again = fstat(*fd, &st) != 0 || stat(name, &there) != 0 || st.st_ino != there.st_ino ||
              st.st_dev != there.st_dev;
