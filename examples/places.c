@@ -128,14 +128,27 @@ static void check_files(const ex_settings *s, const ex_options *options)
 
 /* ---- where checkpoints come from ------------------------------------------------------------- */
 
+/* The newest whole one; and, quiet or not, which newer ones are not: what they held is lost. */
+static void find_newest(ex_settings *s)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_metadata skipped = { 0 };
+    ex_check(tn_checkpoint_latest_report(s->resume, ex_program(), s->resume_file,
+                                         sizeof s->resume_file, &skipped));
+    for (int i = 0; i < skipped.n; i++) {
+        fprintf(stderr, "%s: passed by, for it is damaged: %s: %s\n", ex_program(), skipped.key[i],
+                skipped.value[i]);
+    }
+    tn_scope_end(scope);
+}
+
 static void find_resume_file(ex_settings *s)
 {
     if (strlen(s->resume) >= sizeof s->resume_file) {
         ex_refuse("--resume: a path of %zu bytes: %s", strlen(s->resume), strerror(ENAMETOOLONG));
     }
     if (is_folder(s->resume)) {
-        ex_check(tn_checkpoint_latest(s->resume, ex_program(), s->resume_file,
-                                      sizeof s->resume_file));
+        find_newest(s);
     } else {
         snprintf(s->resume_file, sizeof s->resume_file, "%s", s->resume);
     }

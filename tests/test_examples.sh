@@ -169,7 +169,8 @@ check 'folder, resumed' same "$whole" "$("$transformer" --resume runs --quiet --
 check 'folder, nothing was saved' same "$(steps_in runs)" '12 13 '
 truncate -s -100 runs/transformer-00000013.safetensors
 check 'folder, a damaged one is passed by' same "$whole" \
-    "$("$transformer" --resume runs --quiet --print-hash --checkpoint runs/)"
+    "$("$transformer" --resume runs --quiet --print-hash --checkpoint runs/ 2>passed)"
+check 'folder, and that is said' grep -q 'passed by.*damaged: runs/transformer-00000013.safetensors: ' passed
 check 'folder, the last three' same "$(steps_in runs)" '12 13 24 '
 check 'folder, of a run before' refused 'runs/transformer-00000024.safetensors is there already' \
     t --checkpoint runs
