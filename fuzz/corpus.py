@@ -35,7 +35,11 @@ tensors("no-elements", {"z": entry("F32", [0], 4, 4), "y": entry("F32", [3, 0], 
 tensors("metadata", {"__metadata__": {"k": "v", "é": "\"\\\n"}, "a": F32}, bytes(4))
 tensors("metadata-number", {"__metadata__": {"k": 1}})
 tensors("metadata-list", {"__metadata__": []})
-tensors("tie", {"__metadata__": {"b": "a", "c": "b"}, "a": F32}, bytes(4))
+tensors("tie", {"__metadata__": {"tenon.ties": '{"b":"a","c":"b"}'}, "a": F32}, bytes(4))
+tensors("tie-before", {"__metadata__": {"tenon.version": "0.1.0", "b": "a", "c": "b"}, "a": F32}, bytes(4))
+tensors("ties-bad", {"__metadata__": {"tenon.ties": '{"b":1}'}, "a": F32}, bytes(4))
+tensors("ties-twice", {"__metadata__": {"tenon.ties": '{"b":"a","b":"a"}'}, "a": F32}, bytes(4))
+tensors("escapes", b'{"__metadata__":{"\\u00e9\\ud83d\\ude00":"\\"\\\\\\/\\b\\f\\n\\r\\t"}}')
 tensors("versions", {"__metadata__": {"tenon.versions": '{"":2,"bn":3}'}, "a": F32}, bytes(4))
 tensors("versions-bad", {"__metadata__": {"tenon.versions": '{"bn":-1}'}, "a": F32}, bytes(4))
 tensors("overlap", {"a": F32, "b": entry("F32", [1], 3, 7)}, bytes(7))
@@ -63,7 +67,8 @@ tensors("size-too-large", b"{}", size=3)
 tensors("size-huge", b"{}", size=2**63)
 tensors("size-int64-max", b"{}", size=2**63 - 1)
 tensors("checkpoint-without-checksum", {"__metadata__": {"tenon.checkpoint": "1"}})
-state = {"__metadata__": {"tenon.crc32": "00000000", "tenon.checkpoint": "1", "model.b": "model.a"},
+state = {"__metadata__": {"tenon.crc32": "00000000", "tenon.checkpoint": "1",
+                          "tenon.ties": '{"model.b":"model.a"}'},
          "step": entry("I64", [], 0, 8), "model.a": entry("U8", [1], 8, 9)}
 text = json.dumps(state, separators=(",", ":")).encode()
 whole = struct.pack("<Q", len(text)) + text + bytes(9)

@@ -3,10 +3,10 @@
  * and a model that was to be loaded from it is bit for bit what it was.
  *
  * Truth: files written byte by byte here, by the description of each format; zlib for compressed
- * ones. The messages of the JSON reader are its own: of those only the beginning is compared.
+ * ones.
  *
  * Seen to fail: in src/io/safetensors.c, check_ranges() without the comparison with at: five rows;
- * read_range() without the comparison with the shape's bytes: four rows; tni_safetensors_verify()
+ * check_range() without the comparison with the shape's bytes: four rows; tni_safetensors_verify()
  * answering TN_OK: torn checkpoints are read; in input.c, without S_ISREG: a folder; in idx.c,
  * read_values() without the extra byte: junk, cut files and the bomb are read.
  */
@@ -79,30 +79,31 @@ static const struct {
 } headers[] = {
     { "{ ", 0, JSON "..." },
     { "[]", 0, "the header is not an object" },
-    { "\"text\"", 0, JSON "..." },
-    { "null", 0, JSON "..." },
-    { "{\"a\":NaN}", 0, JSON "invalid token near 'NaN'..." },
-    { "{\"a\":Infinity}", 0, JSON "invalid token near..." },
+    { "\"text\"", 0, "the header is not an object" },
+    { "null", 0, "the header is not an object" },
+    { "{\"a\":NaN}", 0, JSON "a value is wanted at byte 5" },
+    { "{\"a\":Infinity}", 0, JSON "a value is wanted at byte 5" },
     { "{/* */}", 0, JSON "..." },
-    { "{} // end", 0, JSON "end of file expected..." },
+    { "{} // end", 0, JSON "something follows it..." },
     { "{'a':1}", 0, JSON "..." },
-    { "{\"a\":1,}", 0, JSON "..." },
+    { "{\"__metadata__\":{\"a\":\"1\",}}", 0, JSON "nothing follows the comma at byte 25" },
     { "\xef\xbb\xbf{}", 0, JSON "..." },
-    { "{} x", 0, JSON "end of file expected..." },
-    { "{}{}", 0, JSON "end of file expected..." },
-    { "{\"a\\u0000b\":1}", 0, JSON "NUL byte in object key not supported..." },
-    { "{\"a\xff\":1}", 0, JSON "unable to decode byte 0xff..." },
-    { "{\"a\xc0\x80\":1}", 0, JSON "unable to decode byte 0xc0..." },
-    { "{\"a\xed\xa0\x80\":1}", 0, JSON "unable to decode byte 0xed..." },
-    { "{\"a\\ud800\":1}", 0, JSON "invalid Unicode '\\uD800'..." },
-    { "{\"a\\udc00\":1}", 0, JSON "invalid Unicode '\\uDC00'..." },
+    { "{} x", 0, JSON "something follows it..." },
+    { "{}{}", 0, JSON "something follows it..." },
+    { "{\"a\\u0000b\":1}", 0, JSON "a zero character in a string..." },
+    { "{\"a\xff\":1}", 0, JSON "a byte that is not UTF-8 at byte 3" },
+    { "{\"a\xc0\x80\":1}", 0, JSON "a byte that is not UTF-8 at byte 3" },
+    { "{\"a\xed\xa0\x80\":1}", 0, JSON "a byte that is not UTF-8 at byte 3" },
+    { "{\"a\\ud800\":1}", 0, JSON "half a surrogate pair..." },
+    { "{\"a\\udc00\":1}", 0, JSON "half a surrogate pair..." },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[0,4]") "}", 4,
-      JSON "duplicate object key..." },
+      "two tensors are named a" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"\\u0061\":" T("F32", "[1]", "[0,4]") "}", 4,
-      JSON "duplicate object key..." },
+      "two tensors are named a" },
     { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-      JSON "duplicate object key..." },
-    { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, JSON "duplicate object key..." },
+      "a: dtype is there twice" },
+    { "{\"__metadata__\":{\"k\":\"1\"},\"__metadata__\":{}}", 0, "__metadata__ is there twice" },
+    { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "__metadata__: the key k is there twice" },
     { "{\"__metadata__\":{\"n\":1}}", 0, "__metadata__: n is not a string" },
     { "{\"__metadata__\":{\"n\":null}}", 0, "__metadata__: n is not a string" },
     { "{\"__metadata__\":{\"n\":{\"m\":\"x\"}}}", 0, "__metadata__: n is not a string" },
@@ -147,31 +148,31 @@ static const struct {
       "a: shape [0,4294967296,4294967296]: its size overflows" },
     { "{\"a\":" T("U8", "[2305843009213693952]", "[0,4]") "}", 4,
       "a: data_offsets hold 4 bytes: U8 [2305843009213693952] takes 2305843009213693952" },
-    { "{\"a\":" T("F32", "[9223372036854775808]", "[0,4]") "}", 4, JSON "too big integer..." },
+    { "{\"a\":" T("F32", "[9223372036854775808]", "[0,4]") "}", 4, JSON "an integer above 9223372036854775807..." },
     { "{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4,
-      "a: 9 axes: at most 8 are possible" },
-    { "{\"a\":" T("F32", "[1]", "[0]") "}", 4, "a: data_offsets is not a list of two integers" },
+      "a: more than 8 axes: at most so many are possible" },
+    { "{\"a\":" T("F32", "[1]", "[0]") "}", 4, "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[0,4,4]") "}", 4,
-      "a: data_offsets is not a list of two integers" },
+      "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "{\"begin\":0}") "}", 4,
-      "a: data_offsets is not a list of two integers" },
+      "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[0.0,4.0]") "}", 4,
-      "a: data_offsets is not a list of two integers" },
+      "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[-4,0]") "}", 4,
-      "a: data_offsets [-4,0]: 0 <= begin <= end <= 4 is wanted" },
+      "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[4,0]") "}", 4,
-      "a: data_offsets [4,0]: 0 <= begin <= end <= 4 is wanted" },
+      "a: data_offsets [4,0]: begin <= end <= 4 is wanted" },
     { "{\"a\":" T("F32", "[1]", "[0,8]") "}", 4,
-      "a: data_offsets [0,8]: 0 <= begin <= end <= 4 is wanted" },
+      "a: data_offsets [0,8]: begin <= end <= 4 is wanted" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 3,
-      "a: data_offsets [0,4]: 0 <= begin <= end <= 3 is wanted" },
+      "a: data_offsets [0,4]: begin <= end <= 3 is wanted" },
     { "{\"a\":" T("F32", "[1]", "[0,3]") "}", 4, "a: data_offsets hold 3 bytes: F32 [1] takes 4" },
     { "{\"a\":" T("F32", "[]", "[0,0]") "}", 0, "a: data_offsets hold 0 bytes: F32 [] takes 4" },
     { "{\"a\":" T("F32", "[0]", "[0,4]") "}", 4, "a: data_offsets hold 4 bytes: F32 [0] takes 0" },
-    { "{\"a\":" T("F32", "[1]", "[0,9223372036854775808]") "}", 4, JSON "too big integer..." },
+    { "{\"a\":" T("F32", "[1]", "[0,9223372036854775808]") "}", 4, JSON "an integer above 9223372036854775807..." },
     { "{\"a\":" T("F32", "[1]", "[9223372036854775807,9223372036854775807]") "}", 4,
       "a: data_offsets [9223372036854775807,9223372036854775807]: "
-      "0 <= begin <= end <= 4 is wanted" },
+      "begin <= end <= 4 is wanted" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[3,7]") "}", 7,
       "b begins at 3: overlap, 4 is wanted" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[0,4]") "}", 4,
@@ -185,24 +186,14 @@ static const struct {
       "1 bytes follow the last tensor: none are wanted" },
     { "{}", 1, "1 bytes follow the last tensor: none are wanted" },
     { "{\"__metadata__\":{\"tenon.versions\":\"7\"}}", 0,
-      "tenon.versions is not an object of a few numbers" },
+      "tenon.versions is not an object of numbers" },
     { "{\"__metadata__\":{\"tenon.versions\":\"{\\\"a\\\":0}\"}}", 0,
       "tenon.versions: a: not a number from 1" },
 };
 
-/* What only a checkpoint's reader does not come to: the list of a file that is no checkpoint. */
-static bool of_the_list(const char *text)
-{
-    return !strncmp(text, "tenon.versions", 14);
-}
-
 START_TEST(FF_01_H2_headers)
 {
     const char *path = write_header("bad", headers[_i].header, headers[_i].n);
-    if (of_the_list(headers[_i].text)) {
-        assert_null(tn_load_tensors(path, NULL), TN_E_FORMAT, headers[_i].text);
-        return;
-    }
     refused(headers[_i].header, path, TN_E_FORMAT, headers[_i].text);
 }
 END_TEST
@@ -283,16 +274,15 @@ START_TEST(H2_large_headers)
             "a header of 16777217 bytes: at most 16777216 are read (tn_set_file_limits)");
     memcpy(bytes, "\0\0\0\1\0\0\0\0{}", 10);
     assert_made(tn_load_tensors(write_bytes("f", bytes, 8 + MORE - 1), NULL));
-    /* as deep as the JSON reader goes, and deeper */
-    for (size_t depth = 2000; depth <= 3000; depth += 1000) {
+    /* nothing goes down a nest of lists */
+    for (size_t depth = 2000; depth <= 2000000; depth *= 1000) {
         size_t n = 5 + 2 * depth + 1;
         for (int i = 0; i < 8; i++) bytes[i] = (char)(n >> (8 * i));
         memcpy(bytes + 8, "{\"a\":", 5);
         memset(bytes + 13, '[', depth);
         memset(bytes + 13 + depth, ']', depth);
         bytes[13 + 2 * depth] = '}';
-        refused("deep", write_bytes("f", bytes, 8 + n), TN_E_FORMAT,
-                depth < 2048 ? "a: is not an object" : JSON "maximum parsing depth reached...");
+        refused("deep", write_bytes("f", bytes, 8 + n), TN_E_FORMAT, "a: is not an object");
     }
     /* 100,000 empty tensors; with a higher limit they are read */
     size_t at = 8;
@@ -302,7 +292,7 @@ START_TEST(H2_large_headers)
     bytes[at++] = '}';
     for (int i = 0; i < 8; i++) bytes[i] = (char)((at - 8) >> (8 * i));
     refused("100,000 tensors", write_bytes("f", bytes, at), TN_E_FORMAT,
-            "100000 tensors: at most 65536 are read (tn_set_file_limits)");
+            "more than 65536 tensors: at most so many are read (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 100000 }));
     tn_list *list = tn_load_tensors(in_folder("f"), NULL);
     assert_made(list);
@@ -321,7 +311,7 @@ START_TEST(H2_large_headers)
     for (int i = 1; i < 65; i++) strcat(axes, ",1");
     strcat(axes, "],\"data_offsets\":[0,1]}}");
     refused("65 axes", write_header("f", axes, 1), TN_E_FORMAT,
-            "a: 65 axes: at most 8 are possible");
+            "a: more than 8 axes: at most so many are possible");
     free(bytes);
 }
 END_TEST
@@ -350,7 +340,7 @@ START_TEST(H6_the_largest_headers_are_read_quickly)
                 tni_bytes_printf(&b, "%s\"%0190d\":" T("U8", "[0]", "[0,0]"), i ? "," : "", i);
             tni_bytes_printf(&b, "}");
         } else if (which == 1) {
-            many_pairs(&b, "", "\"%0230d\":\"t\"", entries, "");
+            many_pairs(&b, "\"tenon.ties\":\"{", "\\\"%0220d\\\":\\\"t\\\"", entries, "}\"");
         } else {
             many_pairs(&b, "\"tenon.versions\":\"{", "\\\"%0230d\\\":2", entries, "}\"");
         }
@@ -379,7 +369,7 @@ START_TEST(limits_can_be_set)
     tn_list *list = tn_load_tensors(path, NULL);
     assert_made(list);
     assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 1 }));
-    refused("two", path, TN_E_FORMAT, "2 tensors: at most 1 are read (tn_set_file_limits)");
+    refused("two", path, TN_E_FORMAT, "more than 1 tensors: at most so many are read (tn_set_file_limits)");
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID,
                  "tn_save_tensors: 2 tensors: at most 1 could be read back (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 64 }));
@@ -389,7 +379,8 @@ START_TEST(limits_can_be_set)
                  "tn_save_tensors: a header of 112 bytes: at most 64 could be read back "
                  "(tn_set_file_limits)");
     const tn_file_limits wrong[] = {
-        { -1, 0 }, { 0, -1 }, { 100000001, 0 }, { 0, 100000001 }, { INT64_MAX, INT64_MAX }
+        { -1, 0, 0 },        { 0, -1, 0 }, { 100000001, 0, 0 },
+        { 0, 100000001, 0 }, { 0, 0, -1 }, { INT64_MAX, INT64_MAX, INT64_MAX },
     };
     for (int i = 0; i < COUNT(wrong); i++)
         assert_fails(tn_set_file_limits(wrong[i]), TN_E_INVALID, "tn_set_file_limits: ");

@@ -481,12 +481,36 @@ START_TEST(further_parts_go_on_too)
 }
 END_TEST
 
+/* A backbone in two models, and in the average of one: each part is read by itself, so each has the tensor. */
+START_TEST(parts_that_share_a_tensor)
+{
+    tn_module *back = tn_linear_new(3, 3, (tn_linear_options){ 0 });
+    tn_module *m = tn_sequential(back, tn_linear_new(3, 2, (tn_linear_options){ 0 }));
+    tn_module *other = tn_linear_new(3, 3, (tn_linear_options){ 0 });
+    assert_ok(tn_register_parameter(other, "weight", NULL, tn_get_parameter(m, "0.weight")));
+    assert_ok(tn_register_parameter(other, "again", NULL, tn_get_parameter(m, "0.weight")));
+    tn_checkpoint_part part = { .name = "other", .module = other };
+    tn_checkpoint c = { .model = m, .parts = &part, .n_parts = 1 };
+    uint64_t hash = hash_of_module(m) * 31 + hash_of_module(other);
+    assert_ok(tn_checkpoint_save(&c, in_folder("shared")));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "0.weight"), 0));
+    assert_ok(tn_checkpoint_load(&c, in_folder("shared")));
+    ck_assert_uint_eq(hash_of_module(m) * 31 + hash_of_module(other), hash);
+    ck_assert_ptr_eq(tn_get_parameter(other, "again"), tn_get_parameter(m, "0.weight"));
+    assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .model = m }, in_folder("shared")));
+    assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .parts = &part, .n_parts = 1 }, in_folder("shared")));
+    ck_assert_uint_eq(hash_of_module(m) * 31 + hash_of_module(other), hash);
+    tn_module_drop(m), tn_module_drop(other);
+}
+END_TEST
+
 START_TEST(further_parts_are_checked)
 {
     tn_module *m = tn_identity_new();
     tn_checkpoint_part part[2] = { { .name = "a", .module = m }, { .name = "a", .module = m } };
     tn_checkpoint c = { .parts = part, .n_parts = 2 };
-    assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME, "parts[1] is named \"a\"");
+    assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME,
+                 "two parts are named \"a\": want a name for each");
     part[1].name = "model";
     assert_fails(tn_checkpoint_save(&c, in_folder("x")), TN_E_NAME, "not model, optim");
     part[1].name = "a.b";
@@ -588,6 +612,7 @@ Suite *test_suite(void)
     tcase_add_test(t, generators_of_ones_own);
     tcase_add_test(t, ties_and_versions);
     tcase_add_test(t, further_parts_go_on_too);
+    tcase_add_test(t, parts_that_share_a_tensor);
     tcase_add_test(t, further_parts_are_checked);
     tcase_add_loop_test(t, nonfinite_parameters_are_refused, 0, COUNT(nonfinite));
     return suite;

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -331,6 +332,60 @@ START_TEST(a_folder_that_breaks)
 }
 END_TEST
 
+/* What was passed by on the way to the newest whole file is not kept quiet. */
+START_TEST(skipped_files_are_named)
+{
+    tn_module *m = linear_new(4);
+    char path[1024];
+    tn_metadata skipped = { .n = 7 };
+    for (int64_t s = 1; s <= 4; s++) assert_ok(save_at(m, s, 0));
+    assert_ok(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped));
+    ck_assert_int_eq(skipped.n, 0);
+    write_bytes(file_of(4), "torn", 4);
+    assert_ok(tn_save(m, in_folder(file_of(3)))); /* whole, but no checkpoint */
+    tn_fail(TN_E_SHAPE, "an error from before");
+    assert_ok(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped));
+    assert_error(TN_E_SHAPE, "an error from before"); /* stays what is pending */
+    ck_assert_str_eq(path, in_folder(file_of(2)));
+    ck_assert_int_eq(skipped.n, 2);
+    ck_assert_str_eq(skipped.key[0], in_folder(file_of(4)));
+    ck_assert_str_eq(skipped.value[0], "4 bytes: a safetensors file has at least 8");
+    ck_assert_str_eq(skipped.key[1], in_folder(file_of(3)));
+    ck_assert_str_eq(skipped.value[1], "not a checkpoint (for a file of weights: tn_load)");
+    /* a failure changes neither */
+    path[0] = '!', skipped.n = 7;
+    assert_fails(tn_checkpoint_latest_report(folder, NAME, path, 3, &skipped), TN_E_INVALID,
+                 "room for 3 bytes");
+    write_bytes(file_of(2), "", 0), write_bytes(file_of(1), "", 0);
+    assert_fails(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped), TN_E_FORMAT,
+                 "4 damaged net-STEP.safetensors and no other; the newest: tn_checkpoint_latest: ");
+    ck_assert_int_eq(skipped.n, 7);
+    ck_assert_int_eq(path[0], '!');
+    tn_module_drop(m);
+}
+END_TEST
+
+/* A process that may open no more files has no damaged ones. */
+START_TEST(no_descriptor_is_no_damage)
+{
+    struct rlimit limit, few;
+    char path[1024] = "untouched";
+    tn_module *m = linear_new(4);
+    for (int64_t s = 1; s <= 2; s++) assert_ok(save_at(m, s, 0));
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    int next = open("/dev/null", O_RDONLY); /* the folder gets this one, and its files none */
+    few = (struct rlimit){ (rlim_t)next + 1, limit.rlim_max };
+    close(next);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    tn_status status = tn_checkpoint_latest(folder, NAME, path, sizeof path);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(status, TN_E_IO);
+    assert_error(TN_E_IO, "Too many open files");
+    ck_assert_str_eq(path, "untouched");
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(arguments)
 {
     char path[1024], name[200];
@@ -429,6 +484,8 @@ Suite *test_suite(void)
     tcase_add_test(t, flipped_bits);
     tcase_add_test(t, nothing_whole_is_there);
     tcase_add_test(t, a_folder_that_breaks);
+    tcase_add_test(t, skipped_files_are_named);
+    tcase_add_test(t, no_descriptor_is_no_damage);
     tcase_add_test(t, arguments);
     tcase_add_test(t, every_allocation_may_fail);
     return suite;

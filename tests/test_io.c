@@ -136,14 +136,15 @@ static tn_module *tied_new(void)
     return m;
 }
 
-/* Once, under the first name in the order of strcmp; the reference's save_model writes the same. */
+/* Once, under the first name in the order of strcmp, as the reference's save_model does. */
 START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
 {
     tn_manual_seed(1);
     tn_module *m = tied_new();
     const char *path = in_folder("tied");
     assert_ok(tn_save(m, path));
-    ck_assert(header_has(path, "\"2.weight\":\"10.weight\",\"3.weight\":\"10.weight\""));
+    ck_assert(header_has(path, "\"tenon.ties\":\"{\\\"2.weight\\\":\\\"10.weight\\\","
+                               "\\\"3.weight\\\":\\\"10.weight\\\"}\""));
     ck_assert(header_has(path, "\"10.weight\":{\"dtype\""));
     ck_assert(!header_has(path, "\"2.weight\":{\"dtype\""));
     ck_assert(!header_has(path, "\"3.weight\":{\"dtype\""));
@@ -166,7 +167,7 @@ START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(apart));
     tn_checkpoint c = { .model = m, .step = 1 };
     assert_ok(tn_checkpoint_save(&c, in_folder("checkpoint")));
-    ck_assert(header_has(in_folder("checkpoint"), "\"model.2.weight\":\"model.10.weight\""));
+    ck_assert(header_has(in_folder("checkpoint"), "\\\"model.2.weight\\\":\\\"model.10.weight\\\""));
     tn_module *third = tied_new();
     c.model = third;
     assert_ok(tn_checkpoint_load(&c, in_folder("checkpoint")));
@@ -174,7 +175,7 @@ START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(third));
     assert_ok(tn_save_with(m, path, (tn_save_options){ .every_key = true }));
     ck_assert(header_has(path, "\"2.weight\":{\"dtype\""));
-    ck_assert(!header_has(path, "\"2.weight\":\"10.weight\""));
+    ck_assert(!header_has(path, "tenon.ties"));
     tn_module_drop(m);
     tn_module_drop(other);
     tn_module_drop(apart);
@@ -182,40 +183,106 @@ START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
 }
 END_TEST
 
-/* Pairs that only look like ties are strings; pairs that would be read as ties are not written. */
-START_TEST(FF_03_strings_and_ties)
+#define TENSOR(from, to) "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" #from "," #to "]}"
+
+/* Before there was tenon.ties, tenon wrote a pair for each tie: those files are read as they were. */
+START_TEST(FF_03_ties_of_files_before)
 {
     const char *path = write_header(
         "f",
-        "{\"__metadata__\":{\"chain\":\"tie\",\"tie\":\"a\",\"lost\":\"nowhere\",\"b\":\"a\","
-        "\"\":\"a\",\"m\":\"__metadata__\"},"
-        "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-        "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
-        2);
+        "{\"__metadata__\":{\"format\":\"pt\",\"tenon.version\":\"0.1.0\",\"chain\":\"tie\","
+        "\"tie\":\"a\",\"lost\":\"nowhere\",\"b\":\"a\",\"\":\"a\",\"m\":\"__metadata__\"},"
+        "\"a\":" TENSOR(0, 1) ",\"b\":" TENSOR(1, 2) ",\"pt\":" TENSOR(2, 3) "}",
+        3);
     tn_metadata metadata;
     tn_list *list = tn_load_tensors(path, &metadata);
     assert_made(list);
-    ck_assert_int_eq(list->n, 3);
+    ck_assert_int_eq(list->n, 4); /* and no tensor "format" beside "pt" */
     ck_assert_ptr_eq(tn_list_get(list, "tie"), tn_list_get(list, "a"));
     ck_assert_ptr_ne(tn_list_get(list, "b"), tn_list_get(list, "a"));
-    ck_assert_int_eq(metadata.n, 5);
+    ck_assert_int_eq(metadata.n, 7);
     ck_assert_str_eq(tn_metadata_get(&metadata, "chain"), "tie");
     ck_assert_str_eq(tn_metadata_get(&metadata, "b"), "a");
+    ck_assert_str_eq(tn_metadata_get(&metadata, "format"), "pt");
     ck_assert_ptr_null(tn_metadata_get(&metadata, "tie"));
-    assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 2 }));
+    ck_assert_int_eq(tn_error_status(), TN_OK);
+    assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 3 }));
     assert_null(tn_load_tensors(path, NULL), TN_E_FORMAT,
-                "more than 2 tensors and ties: at most so many are read (tn_set_file_limits)");
+                "3 tensors and 1 ties: at most 3 are read (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
-    const char *key[] = { "best", "unit" };
-    const char *value[] = { "a", "step" };
-    assert_fails(tn_save_tensors(list, &(tn_metadata){ 1, key, value }, path), TN_E_NAME,
-                 "tn_save_tensors: metadata best = a: it would be read as a tie of tensors: "
-                 "another key or value is wanted");
-    /* in a checkpoint the names of another part are strings like any */
-    tn_checkpoint c = { .metadata = { 2, key, value } };
+}
+END_TEST
+
+/* Outside of tenon.ties, and of those files, a pair of strings is a pair of strings. */
+START_TEST(FF_03_strings_are_no_ties)
+{
+    const char *path = write_header("f", "{\"__metadata__\":{\"epoch\":\"1\",\"best\":\"a\"},"
+                                         "\"1\":" TENSOR(0, 1) ",\"a\":" TENSOR(1, 2) "}",
+                                    2);
+    tn_metadata metadata;
+    tn_list *list = tn_load_tensors(path, &metadata);
+    assert_made(list);
+    ck_assert_int_eq(list->n, 2);
+    ck_assert_int_eq(metadata.n, 2);
+    ck_assert_str_eq(tn_metadata_get(&metadata, "epoch"), "1");
+    /* through every writer and back, one that says which tenon it is too */
+    tn_module *m = tn_module_new(&(tn_module_type){ .name = "M", .size = sizeof(tn_module) });
+    assert_ok(tn_register_parameter(m, "a", NULL, tn_zeros(TN_SHAPE(2))));
+    assert_ok(tn_register_parameter(m, "pt", NULL, tn_zeros(TN_SHAPE(3))));
+    const char *key[] = { "best" }, *value[] = { "a" };
+    tn_metadata best = { 1, key, value };
+    for (int tied = 0; tied < 2; tied++) {
+        if (tied) assert_ok(tn_register_parameter(m, "z", NULL, tn_get_parameter(m, "a")));
+        assert_ok(tn_save_with(m, path, (tn_save_options){ .metadata = &best }));
+        list = tn_load_tensors(path, &metadata);
+        assert_made(list);
+        ck_assert_int_eq(list->n, 2 + tied);
+        ck_assert_str_eq(tn_metadata_get(&metadata, "best"), "a");
+        assert_ok(tn_load(m, path));
+        assert_ok(tn_save_tensors(list, &metadata, path)); /* handed on, tenon.version and all */
+        list = tn_load_tensors(path, &metadata);
+        assert_made(list);
+        ck_assert_int_eq(list->n, 2 + tied);
+        ck_assert_str_eq(tn_metadata_get(&metadata, "best"), "a");
+    }
+    /* in a checkpoint too: of one part, and of none */
+    const char *keys[] = { "best", "model.best" }, *values[] = { "a", "model.a" };
+    tn_checkpoint c = { .model = m, .metadata = { 2, keys, values } };
     assert_ok(tn_checkpoint_save(&c, path));
     assert_ok(tn_checkpoint_load(&c, path));
-    ck_assert_str_eq(tn_metadata_get(&c.metadata, "unit"), "step");
+    ck_assert_str_eq(tn_metadata_get(&c.metadata, "best"), "a");
+    ck_assert_str_eq(tn_metadata_get(&c.metadata, "model.best"), "model.a");
+    tn_module_drop(m);
+}
+END_TEST
+
+/* What the file says of ties is believed only where it fits the tensors. */
+START_TEST(FF_03_ties_that_do_not_fit)
+{
+    static const struct {
+        const char *ties, *error;
+        int n;
+    } rows[] = {
+        { "{}", NULL, 2 },
+        { "{\\\"tie\\\":\\\"a\\\"}", NULL, 3 },
+        { "{\\\"tie\\\":\\\"none\\\",\\\"b\\\":\\\"a\\\",\\\"\\\":\\\"a\\\"}", NULL, 2 },
+        { "{\\\"t\\\":\\\"a\\\",\\\"t\\\":\\\"b\\\"}", "tenon.ties: t is there twice", 0 },
+        { "[]", "tenon.ties is not an object of strings", 0 },
+        { "{\\\"t\\\":1}", "tenon.ties is not an object of strings", 0 },
+        { "{\\\"t\\\"}", "tenon.ties is not JSON: : is wanted at byte 4", 0 },
+        { "{} x", "tenon.ties is not JSON: something follows it at byte 3", 0 },
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        char header[512];
+        snprintf(header, sizeof header,
+                 "{\"__metadata__\":{\"tenon.version\":\"9\",\"tenon.ties\":\"%s\",\"c\":\"a\"},"
+                 "\"a\":" TENSOR(0, 1) ",\"b\":" TENSOR(1, 2) "}",
+                 rows[i].ties);
+        tn_list *list = tn_load_tensors(write_header("f", header, 2), NULL);
+        ck_assert_msg(!list == !!rows[i].error, "%s: %s", rows[i].ties, tn_error());
+        if (list) ck_assert_int_eq(list->n, rows[i].n);
+        if (rows[i].error) assert_error(TN_E_FORMAT, rows[i].error);
+    }
 }
 END_TEST
 
@@ -276,7 +343,7 @@ START_TEST(empty_list_and_bad_names)
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_NAME, "other than __metadata__");
     ck_assert_int_eq(tn_save_tensors(NULL, NULL, path), TN_E_INVALID);
     tn_error_clear();
-    assert_fails(tn_save_tensors(read, NULL, ""), TN_E_INVALID, "the path is empty");
+    assert_fails(tn_save_tensors(read, NULL, ""), TN_E_INVALID, "tn_save_tensors: path is empty");
     ck_assert_int_eq(files_in_folder(), 1);
 }
 END_TEST
@@ -597,7 +664,7 @@ START_TEST(checkpoint_and_other_files)
     const char *key = "tenon.mine";
     c.metadata = (tn_metadata){ 1, &key, &key };
     assert_fails(tn_checkpoint_save(&c, in_folder("c")), TN_E_NAME,
-                 "names in tenon. are the library's own");
+                 "metadata key tenon.mine is the library's own");
     ck_assert_int_eq(tn_checkpoint_save(NULL, "x"), TN_E_INVALID);
     tn_error_clear();
     run_free(&a);
@@ -984,7 +1051,9 @@ Suite *test_suite(void)
     tcase_add_test(t, FF_02_layout_of_the_reference_writer);
     tcase_add_test(t, FF_03_lists_have_every_name);
     tcase_add_test(t, FF_03_a_tie_of_a_model_is_stored_once);
-    tcase_add_test(t, FF_03_strings_and_ties);
+    tcase_add_test(t, FF_03_ties_of_files_before);
+    tcase_add_test(t, FF_03_strings_are_no_ties);
+    tcase_add_test(t, FF_03_ties_that_do_not_fit);
     tcase_add_test(t, SD_05_versions_in_files);
     tcase_add_test(t, empty_list_and_bad_names);
     t = file_case(suite, "atomic");

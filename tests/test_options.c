@@ -482,6 +482,23 @@ static void limit_tensors(void)
            (tn_file_limits){ .tensors = -1 }, "1");
 }
 
+static void limit_inflated(void)
+{
+    unsigned char idx[8 + 100] = { 0, 0, 8, 1, 0, 0, 0, 100 };
+    size_t n;
+    unsigned char *bytes = gzip(idx, sizeof idx, 9, &n);
+    const char *path = write_bytes("options.gz", bytes, n);
+    free(bytes);
+    assert_made(tn_load_idx(path)); /* default */
+    assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 99 }));
+    assert_null(tn_load_idx(path), TN_E_FORMAT, "at most 99 bytes are made");
+    assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 100 }));
+    assert_made(tn_load_idx(path));
+    assert_ok(tn_set_file_limits((tn_file_limits){ 0 })); /* back */
+    assert_fails(tn_set_file_limits((tn_file_limits){ .inflated_bytes = -1 }), TN_E_INVALID,
+                 "tn_set_file_limits");
+}
+
 /* Reading ahead changes no value. */
 static void loader_prefetch(void)
 {
@@ -694,6 +711,7 @@ static const row rows[] = {
     CUSTOM(tn_save_options, metadata, save_metadata),
     CUSTOM(tn_file_limits, header_bytes, limit_header),
     CUSTOM(tn_file_limits, tensors, limit_tensors),
+    CUSTOM(tn_file_limits, inflated_bytes, limit_inflated),
     INT(tn_loader_options, batch_size, 1, 2, -1, "batch_size -1", see_loader, 0),
     FLAG(tn_loader_options, shuffle, see_loader, 0),
     FLAG(tn_loader_options, drop_last, see_loader, .batch_size = 3),

@@ -480,6 +480,31 @@ static tn_list *golden(const char *name, const char *version)
     return list;
 }
 
+/* set_crc32_options(False): no entry has a checksum. One that has 0 beside others that have theirs is wrong. */
+START_TEST(FF_04_a_file_of_pytorch_without_checksums)
+{
+    tn_list *list = tn_load_tensors(golden_path("pt_nocrc_2.15.pt"), NULL);
+    tn_list *expected = tn_load_tensors(golden_path("interop.safetensors"), NULL);
+    assert_made(list);
+    ck_assert_int_eq(list->n, 2);
+    ck_assert_uint_eq(tn_hash(entry_of(list, "tie.a")), tn_hash(entry_of(expected, "mixed/tie.a")));
+    ck_assert_uint_eq(tn_hash(entry_of(list, "dtype.int64")),
+                      tn_hash(entry_of(expected, "mixed/dtype.int64")));
+    size_t n;
+    char *bytes = read_bytes(golden_path("pt_nocrc_2.15.pt"), &n);
+    char *last = NULL;
+    for (char *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), "PK\1\2", 4)); at++) last = at;
+    assert_made(last);
+    uint32_t header;
+    memcpy(&header, last + 42, sizeof header);
+    memcpy(last + 16, "\1\2\3\4", 4);           /* in the directory, */
+    memcpy(bytes + header + 14, "\1\2\3\4", 4); /* and in front of the data */
+    assert_null(tn_load_tensors(write_bytes("f", bytes, n), NULL), TN_E_FORMAT,
+                "is damaged: its checksum is");
+    free(bytes);
+}
+END_TEST
+
 START_TEST(FF_05_views_ties_and_dtypes_of_pytorch)
 {
     tn_list *list = golden("mixed", versions[_i]);
@@ -585,6 +610,7 @@ Suite *test_suite(void)
     tcase_add_test(t, zip64_records);
     tcase_add_test(t, zip64_records_of_another_writer);
     t = file_case(s, "files of PyTorch");
+    tcase_add_test(t, FF_04_a_file_of_pytorch_without_checksums);
     tcase_add_loop_test(t, FF_05_views_ties_and_dtypes_of_pytorch, 0, COUNT(versions));
     tcase_add_loop_test(t, FF_04_batchnorm_network_of_pytorch, 0, COUNT(versions));
     tcase_add_loop_test(t, FF_04_transformer_with_a_tie_of_pytorch, 0, COUNT(versions));

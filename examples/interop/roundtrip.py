@@ -43,7 +43,8 @@ def read_safetensors(path):
         t = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=begin) if end > begin else torch.empty(
             0, dtype=torch.uint8)
         state[name] = t.clone().view(DTYPES[e["dtype"]]).reshape(e["shape"])
-    state.update({alias: state[name] for alias, name in metadata.items() if name in state and alias not in state})
+    ties = json.loads(metadata.get("tenon.ties", "{}"))
+    state.update({alias: state[name] for alias, name in ties.items()})
     return state
 
 

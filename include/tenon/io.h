@@ -20,16 +20,18 @@ typedef struct tn_metadata {
 
 /**
  * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of several names
- * is stored once, under the first of them in alphabetical order, and { name: stored name } in the metadata
- * says the others, as the reference's save_model does: load_model reads it. The metadata also holds the state
- * versions of modules, where they are not 1.
+ * is stored once, under the first of them in alphabetical order, as the reference's save_model does, and
+ * tenon.ties in the metadata says the others. The metadata also holds the state versions of modules, where
+ * they are not 1.
  *
  * A path that ends in .pt or .pth is written for torch.load instead, as torch.save(model.state_dict()) does:
  * ties share a storage under all their names, versions stand in _metadata, and there is no place for strings.
  *
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary stays
  * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the folder.
- * A symbolic link is followed; only regular files are replaced.
+ * A symbolic link is followed; only regular files are replaced. Owner, group and permissions are those of the
+ * file that is replaced, as far as the system lets them be: a group that cannot be kept may do no more than all
+ * others. Set-id bits, access lists and other hard links do not come along.
  * Source   the safetensors format; for .pt the ZIP format and Python's pickle, see docs/interop.md; Pillai et
  *          al. (2014) on replacing files
  */
@@ -40,34 +42,37 @@ TN_API tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
     bool every_key;              /* tied tensors under every name, for a plain load_state_dict */
-    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. A pair that
-                                    would be read as a tie (its value a tensor's name) is refused */
+    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8
+                                    and each is there once; format and those in tenon. are the library's own */
 } tn_save_options;
 TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
 TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report);
 
 /** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
- *  100,000,000 of each; a JSON reader takes about 20 times a header's size. */
+ *  100,000,000 of each; reading takes up to 25 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
-    int64_t tensors;      /* ties included */
+    int64_t tensors;      /* ties included; and of modules with a state version */
+    int64_t inflated_bytes; /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the
+                               file, whichever is more */
 } tn_file_limits;
 TN_API tn_status tn_set_file_limits(tn_file_limits limits);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header; then its ties: a pair of the metadata whose
- * key is no tensor's name and whose value is one becomes an entry of the same tensor under that key. State
- * versions are recorded in the list. metadata (may be NULL) gets the pairs that are neither. Values may be
- * NaN or infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is
- * executed, and what is no plain dict of tensors is refused.
+ * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the same tensor
+ * under their names: those of tenon.ties in the metadata, or, in a file that tenon wrote before there was that
+ * key, the pairs whose key is no tensor's name and whose value is one. State versions are recorded in the list.
+ * metadata (may be NULL) gets the pairs that are neither: all of another program's. Values may be NaN or
+ * infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is executed, and
+ * what is no plain dict of tensors is refused.
  *
  * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed unchecked
  * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at once
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The value for a key, NULL (no message) when it is not there. */
+/** The value for a key; NULL, without a message, when it is not there. Looks at one pair after another. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
 
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------------ */
@@ -105,7 +110,7 @@ TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
 /** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a byte of
  *  the file is not what was written (a checksum is compared). */
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
-/** Only the metadata and the step, to build the model from: current scope. */
+/** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
 TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
 
 /**
@@ -125,10 +130,34 @@ TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char 
  * are compared, and a file that fails is passed by for the next older one.
  *
  * path     receives it, at most size bytes with the end; unchanged on failure
- * Errors   TN_E_IO: the folder cannot be read; TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none
- *          is whole: the newest one's reason is in the message
+ * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left; TN_E_NAME: no such
+ *          file; TN_E_FORMAT: there are some, but none is whole: the newest one's reason is in the message
  */
 TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path, size_t size);
+/** The same, and which newer files were passed by: path and reason of each, the newest first (NULL: not asked;
+ *  current scope). Say them before going on: what a run did since the file it goes on from is lost. */
+TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
+                                             tn_metadata *skipped);
+
+/** That this run alone writes to a checkpoint file or folder. */
+typedef struct tn_file_lock tn_file_lock;
+/**
+ * Takes the lock of a checkpoint file, there or yet to be made, or of a folder of numbered ones, for as long as the
+ * process lives or until tn_checkpoint_unlock. Nothing else asks for it: a run takes it before its first save.
+ *
+ * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, of the place that links lead to. One that a killed run
+ * left behind locks nobody out. Two names of one file by hard links are two files here.
+ *
+ * lock     receives it; unchanged on failure
+ * Errors   TN_E_STATE: another run holds it, or this one already: its process is in the message; TN_E_IO: the file
+ *          cannot be made (folder missing or not writable); TN_E_UNSUPPORTED: a file system without locks
+ * Range    runs on one machine. On NFS the lock holds between machines where the server keeps locks (Linux passes
+ *          them on); mounted with nolock or local_lock it holds on one machine
+ * fork     a child shares its parent's lock, which lasts until the parent unlocks or both have ended
+ * Owner    yours, tn_checkpoint_unlock. NULL there does nothing
+ */
+TN_API tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
+TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
 /* ---- data -------------------------------------------------------------------------------------- */
 
@@ -136,7 +165,8 @@ TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char
  * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
  *
  * Shapes   1 to 4 axes, as the file says
- * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked)
+ * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked), compressed
+ *          more than tn_set_file_limits lets be
  * Owner    current scope
  * Source   LeCun's description of the format; RFC 1952
  */
@@ -167,8 +197,11 @@ typedef struct tn_loader_options {
     uint64_t seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
     bool prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
 } tn_loader_options;
-/** Keeps its own references to the n <= 4 tensors (CPU, rank >= 1, equal first sizes). Owner: yours.
- *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last). */
+/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of the handles
+ *  afterwards, as when a module casts a buffer, changes no batch; values written into the tensors come out, unless
+ *  they were not dense, of which it makes a copy. Owner: yours.
+ *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last).
+ *  fork: the child's copy goes on where the parent's stood. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the next

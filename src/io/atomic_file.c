@@ -22,7 +22,9 @@
 
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
-    return tni_error(TN_E_IO, "%s: %s: %s: %s after %lld bytes: the old file, if any, is unchanged",
+    return tni_error(tni_errno(error),
+                     "%s: " TNI_PATH
+                     ": %s: %s after %lld bytes: the old file, if any, is unchanged",
                      file->function, file->name, what, strerror(error), (long long)file->written);
 }
 
@@ -81,33 +83,36 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* Where path leads (through a symbolic link), which must be nothing yet (*mode -1) or a regular file. */
-static tn_status find_target(tni_atomic_file *file, int *mode)
+/* Where path leads (through a symbolic link), which must be nothing yet (*old without a mode) or
+ * a regular file. */
+static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     struct stat st;
     char *real = realpath(file->name, NULL);
     const bool there = real;
     int error = there ? 0 : errno;
     if (error == ENOENT && lstat(file->name, &st) == 0)
-        return tni_error(TN_E_IO, "%s: %s: is a symbolic link to nothing: a file is wanted there",
+        return tni_error(TN_E_IO,
+                         "%s: " TNI_PATH ": is a symbolic link to nothing: a file is wanted there",
                          file->function, file->name);
     if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
     if (!error) file->target = tni_strdup(there ? real : file->name);
     free(real);
     if (error) return fail(file, "cannot look at it", error);
     if (!file->target) return tni_pending();
-    *mode = -1;
+    *old = (struct stat){ 0 };
     if (!there) return TN_OK;
     if (stat(file->target, &st) != 0) return fail(file, "cannot look at it", errno);
     if (!S_ISREG(st.st_mode))
-        return tni_error(TN_E_IO, "%s: %s: %s: only a regular file can be replaced", file->function,
-                         file->name, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
-    *mode = (int)(st.st_mode & 07777);
+        return tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: only a regular file can be replaced",
+                         file->function, file->name,
+                         S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+    *old = st;
     return TN_OK;
 }
 
-/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation and its
- * lock, when it looked like one that was left behind. */
+/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation
+ * and its lock, when it looked like one that was left behind. */
 static bool lock_temp(int fd)
 {
     struct stat st;
@@ -116,8 +121,26 @@ static bool lock_temp(int fd)
     return fstat(fd, &st) != 0 || st.st_nlink > 0;
 }
 
+/* Makes the temporary the old file's owner's, with its permissions. What cannot be kept opens
+ * nothing: a group that is another one may do what all others may. Set-id bits belong to
+ * programs: none stays. */
+static tn_status keep_owner(const tni_atomic_file *file, const struct stat *old)
+{
+    struct stat st;
+    mode_t mode = old->st_mode & 0777;
+    if (fstat(file->fd, &st) != 0) return fail(file, "cannot look at it", errno);
+    bool group = st.st_gid == old->st_gid;
+    if (st.st_uid != old->st_uid || !group)
+        group = fchown(file->fd, old->st_uid, old->st_gid) == 0 || group ||
+                fchown(file->fd, (uid_t)-1, old->st_gid) == 0;
+    if (!group) mode &= ~(mode_t)070 | (mode & 07) << 3;
+    if (fchmod(file->fd, mode) != 0 && errno != EPERM && errno != ENOTSUP)
+        return fail(file, "cannot set its mode", errno); /* some file systems have no modes */
+    return TN_OK;
+}
+
 /* Creates the temporary, locked, and never readable for more people than the file it replaces. */
-static tn_status open_temp(tni_atomic_file *file, int mode)
+static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
 {
     static atomic_int serial;
     const size_t size = strlen(file->target) + 48;
@@ -128,7 +151,7 @@ static tn_status open_temp(tni_atomic_file *file, int mode)
         snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
                  atomic_fetch_add(&serial, 1));
         UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-                                     mode < 0 ? 0666 : mode & 0777));
+                                     old->st_mode ? 0600 : 0666));
         error = file->fd < 0 ? errno : lock_temp(file->fd) ? 0 : EEXIST;
         if (!error || file->fd < 0) continue;
         close(file->fd); /* the sweep removes it, or has done so */
@@ -139,22 +162,20 @@ static tn_status open_temp(tni_atomic_file *file, int mode)
     tni_free(temp, size);
     if (error) return fail(file, "cannot create", error);
     if (!file->temp) return tni_pending();
-    if (mode >= 0 && fchmod(file->fd, (mode_t)mode) != 0 && errno != EPERM && errno != ENOTSUP)
-        return fail(file, "cannot set its mode", errno); /* some file systems have no modes */
-    return TN_OK;
+    return old->st_mode ? keep_owner(file, old) : TN_OK;
 }
 
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
                           int64_t size)
 {
     *file = (tni_atomic_file){ .function = function, .name = path, .fd = -1, .folder = -1 };
-    if (!path) return tni_poison(function, "path");
+    if (!path) return tni_null(function, "path", "the name of a file");
     if (!*path)
-        return tni_error(TN_E_INVALID, "%s: the path is empty: a file name is wanted", function);
-    int mode = -1;
-    tn_status status = find_target(file, &mode);
+        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+    struct stat old;
+    tn_status status = find_target(file, &old);
     if (status == TN_OK) status = open_folder(file);
-    if (status == TN_OK) status = open_temp(file, mode);
+    if (status == TN_OK) status = open_temp(file, &old);
     if (status == TN_OK && size > 0) {
         int error;
         do {
@@ -162,9 +183,9 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
         } while (error == EINTR);
         /* a file system that cannot reserve says so, and writes tell the rest */
         if (error && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
-            status = tni_error(TN_E_IO,
-                               "%s: %s: cannot reserve %lld bytes: %s: the old file, if any, is "
-                               "unchanged",
+            status = tni_error(tni_errno(error),
+                               "%s: " TNI_PATH ": cannot reserve %lld bytes: %s: the old file, if "
+                               "any, is unchanged",
                                function, path, (long long)size, strerror(error));
     }
     if (status != TN_OK) tni_file_abandon(file);
@@ -200,9 +221,9 @@ static tn_status sync_folder(const tni_atomic_file *file)
     if (file->folder < 0) return TN_OK;
     UNINTERRUPTED(synced, fsync(file->folder));
     if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
-    return tni_error(TN_E_IO,
-                     "%s: %s: the file is in place, but its folder could not be synced: %s",
-                     file->function, file->name, strerror(errno));
+    return tni_error(
+        TN_E_IO, "%s: " TNI_PATH ": the file is in place, but its folder could not be synced: %s",
+        file->function, file->name, strerror(errno));
 }
 
 tn_status tni_file_finish(tni_atomic_file *file)

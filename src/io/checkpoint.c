@@ -15,7 +15,7 @@
 #include "io/checkpoint.h"
 #include "nn/module.h"
 
-static const char *const keys[] = { TNI_CHECKPOINT, "tenon.version" };
+static const char *const keys[] = { TNI_CHECKPOINT, TNI_WRITER };
 static const char *const values[] = { "1", TN_VERSION };
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -41,8 +41,13 @@ tn_status tni_checkpoint_add(tn_list *list, const char *name, const tn_list *sta
     tn_status status = add_part(list, prefix, state);
     for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
         char whole[TNI_NAME_LIMIT + 80];
-        snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
-        status = tni_list_push_version(list, whole, version);
+        int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
+        status = length < (int)sizeof whole
+                     ? tni_list_push_version(list, whole, version)
+                     : tni_error(TN_E_NAME,
+                                 "the path of a module has %zu bytes: %.64s...: at most "
+                                 "%d are possible",
+                                 strlen(path), path, TNI_NAME_LIMIT);
     }
     return status;
 }
@@ -125,12 +130,8 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 
 static tn_status save(const char *f, const tn_checkpoint *c, const char *path)
 {
-    for (int i = 0; i < c->metadata.n; i++)
-        if (c->metadata.key[i] && !strncmp(c->metadata.key[i], "tenon.", 6))
-            return tni_error(TN_E_NAME,
-                             "%s: metadata key %s: names in tenon. are the library's own", f,
-                             c->metadata.key[i]);
-    tn_status status = check_generators(f, c);
+    tn_status status = tni_metadata_check(f, &c->metadata);
+    if (status == TN_OK) status = check_generators(f, c);
     if (status == TN_OK) status = tni_parts_check(f, c);
     if (status == TN_OK && c->model && !c->allow_nonfinite) status = check_finite(f, c->model);
     for (int i = 0; status == TN_OK && !c->allow_nonfinite && i < c->n_parts; i++)
@@ -164,7 +165,7 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 {
     static const char f[] = "tn_checkpoint_save";
-    return c ? tni_checkpoint_save(f, c, path) : tni_poison(f, "c");
+    return c ? tni_checkpoint_save(f, c, path) : tni_null(f, "c", "a checkpoint");
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -175,14 +176,16 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
     if (status != TN_OK) return status;
     const char *version = tni_safetensors_string(file, keys[0]);
     if (!version)
-        status = tni_error(TN_E_FORMAT, "%s: %s: not a checkpoint (for a file of weights: tn_load)",
-                           f, path);
+        status = tni_error(TN_E_FORMAT,
+                           "%s: " TNI_PATH ": not a checkpoint (for a file of weights: tn_load)", f,
+                           path);
     else if (strcmp(version, values[0]) != 0)
-        status =
-            tni_error(TN_E_FORMAT, "%s: %s: a checkpoint of version %.16s: version %s is wanted", f,
-                      path, version, values[0]);
+        status = tni_error(TN_E_FORMAT,
+                           "%s: " TNI_PATH ": a checkpoint of version %.16s: version %s is wanted",
+                           f, path, version, values[0]);
     else if (!tni_safetensors_string(file, TNI_CHECKSUM))
-        status = tni_error(TN_E_FORMAT, "%s: %s: a checkpoint without its checksum", f, path);
+        status =
+            tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": a checkpoint without its checksum", f, path);
     if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }
@@ -194,12 +197,12 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
     const tni_safetensor *e = tni_safetensors_find(file, name);
     tn_shape shape = n ? TN_SHAPE(n) : TN_SCALAR;
     if (!e)
-        return tni_error(TN_E_NAME, "%s: %s: %s is missing", file->in.function, file->in.path,
-                         name);
+        return tni_error(TN_E_NAME, "%s: " TNI_PATH ": %s is missing", file->in.function,
+                         file->in.path, name);
     if (e->dtype != dtype || !tni_shape_equal(&e->shape, &shape))
-        return tni_error(TN_E_FORMAT, "%s: %s: %s is %s %s: %s %s is wanted", file->in.function,
-                         file->in.path, name, tn_dtype_name(e->dtype), tni_shape_text(&e->shape),
-                         tn_dtype_name(dtype), tni_shape_text(&shape));
+        return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s is %s %s: %s %s is wanted",
+                         file->in.function, file->in.path, name, tn_dtype_name(e->dtype),
+                         tni_shape_text(&e->shape), tn_dtype_name(dtype), tni_shape_text(&shape));
     return tni_input_read(&file->in, file->data + e->begin, out, (size_t)(e->end - e->begin));
 }
 
@@ -233,7 +236,8 @@ static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, sta
     tn_generator_free(trial);
     random_name(c->n_generators, name, sizeof name);
     if (status == TN_OK && c->n_generators && tni_safetensors_find(file, name))
-        status = tni_error(TN_E_NAME, "%s: %s: %s is in it, but only %d generators are given here",
+        status = tni_error(TN_E_NAME,
+                           "%s: " TNI_PATH ": %s is in it, but only %d generators are given here",
                            file->in.function, file->in.path, name, c->n_generators);
     return status;
 }
@@ -260,7 +264,7 @@ tn_list *tni_checkpoint_part(tni_safetensors *file, const char *prefix, bool may
 {
     tn_list *list = tni_safetensors_list(file, prefix);
     if (!list || list->n || may_be_empty) return list;
-    tni_error(TN_E_NAME, "%s: %s: nothing of %s* is in it, but the part is given here",
+    tni_error(TN_E_NAME, "%s: " TNI_PATH ": nothing of %s* is in it, but the part is given here",
               file->in.function, file->in.path, prefix);
     return NULL;
 }
@@ -304,7 +308,7 @@ static void commit(tn_checkpoint *c, staged *s)
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
     static const char f[] = "tn_checkpoint_load";
-    if (!c) return tni_poison(f, "c");
+    if (!c) return tni_null(f, "c", "a checkpoint");
     tni_safetensors file;
     tn_status status = check_generators(f, c);
     if (status == TN_OK) status = tni_parts_check(f, c);
@@ -336,10 +340,11 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
     return status;
 }
 
-tn_status tni_checkpoint_verify(const char *function, const char *path)
+tn_status tni_checkpoint_verify(const char *function, const char *path, int *error)
 {
     tni_safetensors file;
     tn_status status = open_checkpoint(&file, function, path);
+    *error = file.in.error;
     if (status != TN_OK) return status;
     status = tni_safetensors_verify(&file);
     tni_safetensors_close(&file);

@@ -19,6 +19,8 @@
 #define FILE_SIZE (NAME_LIMIT + 64)
 #define PATH_SIZE 4096
 
+static const char latest[] = "tn_checkpoint_latest"; /* in messages: short, and what most call */
+
 static void file_name(char text[FILE_SIZE], const char *name, long long step)
 {
     snprintf(text, FILE_SIZE, "%s-%08lld.safetensors", name, step);
@@ -39,7 +41,8 @@ static long long step_of(const char *file, const char *name, size_t *n)
 
 static tn_status check(const char *function, const char *folder, const char *name)
 {
-    if (!folder || !name) return tni_poison(function, folder ? "name" : "folder");
+    if (!folder) return tni_null(function, "folder", "the name of a folder");
+    if (!name) return tni_null(function, "name", "what the files' names begin with");
     size_t n = strlen(name);
     if (n == 0 || n > NAME_LIMIT || strchr(name, '/'))
         return tni_error(TN_E_INVALID, "%s: name \"%.64s\": 1 to %d bytes without / are wanted",
@@ -51,54 +54,67 @@ static tn_status check(const char *function, const char *folder, const char *nam
     return TN_OK;
 }
 
-/* Checkpoints of a folder with steps below `below`: how many, the lowest and highest step. */
-typedef struct census {
-    int64_t n;
-    long long lowest, highest; /* -1: none */
-    int error; /* of reading the folder: there may be more */
-} census;
-
-/* sweep: also removes what killed writers left behind under any step. */
-static census count(DIR *dir, const char *name, long long below, bool sweep)
+static int newest_first(const void *a, const void *b)
 {
-    census c = { 0, -1, -1, 0 };
+    long long x = *(const long long *)a;
+    long long y = *(const long long *)b;
+    return (x < y) - (x > y);
+}
+
+/* The steps of a folder's checkpoints, the highest first; the folder is read once. */
+typedef struct steps {
+    tni_bytes bytes;
+    long long *step;
     size_t n;
+} steps;
+
+/* sweep: also removes what killed writers left behind. An errno of reading the folder (there may
+ * be more then), or ENOMEM with a message; steps are given back by tni_bytes_free. */
+static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
+{
+    size_t n;
+    *s = (steps){ 0 };
     rewinddir(dir);
     for (struct dirent *e; errno = 0, (e = readdir(dir));) {
         long long step = step_of(e->d_name, name, &n);
         if (sweep && step >= 0) tni_file_sweep(dirfd(dir), e->d_name, n);
-        if (step < 0 || step >= below || e->d_name[n]) continue;
-        c.n++;
-        if (c.lowest < 0 || step < c.lowest) c.lowest = step;
-        if (step > c.highest) c.highest = step;
+        if (step >= 0 && !e->d_name[n]) tni_bytes_add(&s->bytes, &step, sizeof step);
     }
-    c.error = errno;
-    return c;
+    int error = s->bytes.failed ? ENOMEM : errno;
+    s->step = (long long *)s->bytes.data;
+    s->n = s->bytes.n / sizeof *s->step;
+    if (s->n) qsort(s->step, s->n, sizeof *s->step, newest_first);
+    return error;
 }
 
-/* Removes the oldest below `step` until keep - 1 are left; keep 0: none. Sweeps. */
+/* Keeps `keep` files up to the one of `step`, the newest of them; removes those before. keep 0:
+ * none is removed. Sweeps. */
 static tn_status prune(const char *function, const char *folder, const char *name, long long step,
                        int keep)
 {
+    static const char cannot[] = "the checkpoint is in place, but older ones cannot be looked for";
     DIR *dir = opendir(folder);
     if (!dir) /* written to, but not to be read: nothing can be counted */
-        return tni_error(TN_E_IO,
-                         "%s: %s: the checkpoint is in place, but older ones cannot be "
-                         "looked for: %s",
-                         function, folder, strerror(errno));
+        return tni_error(tni_errno(errno), "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
+                         strerror(errno));
+    steps s;
+    int error = read_steps(&s, dir, name, true);
     tn_status status = TN_OK;
-    census c = count(dir, name, step, true);
-    while (keep > 0 && c.n >= keep && status == TN_OK) {
+    if (error == ENOMEM)
+        status = tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
+                           strerror(error));
+    size_t first = 0; /* of those that are not newer than ours */
+    while (first < s.n && s.step[first] > step) first++;
+    for (size_t i = s.n; keep > 0 && status == TN_OK && i > first + (size_t)keep; i--) {
         char file[FILE_SIZE];
-        file_name(file, name, c.lowest);
+        file_name(file, name, s.step[i - 1]);
         if (unlinkat(dirfd(dir), file, 0) != 0 && errno != ENOENT)
-            status = tni_error(TN_E_IO,
-                               "%s: %s: the checkpoint is in place, but %s cannot be "
+            status = tni_error(tni_errno(errno),
+                               "%s: " TNI_PATH ": the checkpoint is in place, but %s cannot be "
                                "removed: %s",
                                function, folder, file, strerror(errno));
-        else
-            c = count(dir, name, step, false);
     }
+    tni_bytes_free(&s.bytes);
     closedir(dir);
     return status;
 }
@@ -107,7 +123,7 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
                                       int keep)
 {
     static const char f[] = "tn_checkpoint_save_numbered";
-    if (!c) return tni_poison(f, "c");
+    if (!c) return tni_null(f, "c", "a checkpoint");
     tn_status status = check(f, folder, name);
     if (status != TN_OK) return status;
     if (c->step < 0 || keep < 0)
@@ -120,50 +136,111 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     return status == TN_OK ? prune(f, folder, name, (long long)c->step, keep) : status;
 }
 
-/* The newest file that can be read; those that cannot are passed by, and counted. */
-static tn_status newest(const char *function, const char *folder, const char *name, DIR *dir,
-                        char path[PATH_SIZE])
+/* ---- the newest one -------------------------------------------------------------------------- */
+
+typedef struct search {
+    const char *folder, *name;
+    char path[PATH_SIZE]; /* of what was found */
+    tni_bytes skipped; /* path and reason of each file that was passed by, one zero behind each */
+    int damaged, gone; /* how many were passed by; how many were there no more */
+    char why[640];     /* what is wrong with the newest of the former */
+} search;
+
+/* TN_OK: the file is whole. *next: it is not, and an older one may be. */
+static tn_status look_at(search *s, long long step, bool *next)
 {
-    int damaged = 0;
-    char file[FILE_SIZE], why[640];
-    for (long long below = INT64_MAX;;) {
-        census c = count(dir, name, below, false);
-        if (c.error) /* an older one would be taken for the newest */
-            return tni_error(TN_E_IO, "%s: %s: %s", function, folder, strerror(c.error));
-        below = c.highest;
-        if (below < 0 && damaged == 0)
-            return tni_error(TN_E_NAME, "%s: %s: no %s-STEP.safetensors is in it", function, folder,
-                             name);
-        if (below < 0) break;
-        file_name(file, name, below);
-        snprintf(path, PATH_SIZE, "%s/%s", folder, file);
-        tn_status status = tni_checkpoint_verify(function, path);
-        if (status == TN_OK || status == TN_E_NOMEM) return status;
-        if (damaged++ == 0) snprintf(why, sizeof why, "%s", tn_error());
+    char file[FILE_SIZE];
+    int error;
+    file_name(file, s->name, step);
+    snprintf(s->path, PATH_SIZE, "%s/%s", s->folder, file);
+    tn_status status = tni_checkpoint_verify(latest, s->path, &error);
+    /* a reason of this process or machine is none of the file's */
+    *next = status != TN_OK && status != TN_E_NOMEM && error != EMFILE && error != ENFILE;
+    if (!*next) return status;
+    if (error == ENOENT) {
+        s->gone++; /* another run has removed it meanwhile */
+        return status;
     }
+    const char *reason = tn_error();
+    const size_t prefix = strlen(latest) + 4 + TNI_MIN(strlen(s->path), (size_t)TNI_PATH_SHOWN);
+    if (strlen(reason) > prefix) reason += prefix; /* "FUNCTION: PATH: " */
+    if (s->damaged++ == 0) snprintf(s->why, sizeof s->why, "%s", tn_error());
+    tni_bytes_add(&s->skipped, s->path, strlen(s->path) + 1);
+    tni_bytes_add(&s->skipped, reason, strlen(reason) + 1);
+    if (!s->skipped.failed) return status;
+    *next = false;
+    return tni_pending();
+}
+
+/* Looks at the files, the newest first, until one is whole. */
+static tn_status search_once(search *s, DIR *dir)
+{
+    steps all;
+    int error = read_steps(&all, dir, s->name, false);
+    tn_status status = TN_E_NAME;
+    bool next = true;
+    s->damaged = s->gone = 0;
+    tni_bytes_free(&s->skipped);
+    if (error) /* an older one would be taken for the newest */
+        status =
+            tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", latest, s->folder, strerror(error));
+    for (size_t i = 0; !error && next && i < all.n; i++) status = look_at(s, all.step[i], &next);
+    tni_bytes_free(&all.bytes);
+    if (error || !next) return status;
+    if (s->damaged == 0)
+        return tni_error(TN_E_NAME, "%s: " TNI_PATH ": no %s-STEP.safetensors is in it", latest,
+                         s->folder, s->name);
     return tni_error(TN_E_FORMAT,
-                     "%s: %s: %d damaged %s-STEP.safetensors and no other; the newest: "
-                     "%s",
-                     function, folder, damaged, name, why);
+                     "%s: " TNI_PATH
+                     ": %d damaged %s-STEP.safetensors and no other; the newest: %s",
+                     latest, s->folder, s->damaged, s->name, s->why);
+}
+
+static tn_status hand_out(const search *s, tn_metadata *skipped)
+{
+    tni_bytes pairs = { 0 };
+    for (const char *at = s->skipped.data; at && at < s->skipped.data + s->skipped.n;) {
+        tni_pair pair = { .key = at, .value = at + strlen(at) + 1 };
+        at = pair.value + strlen(pair.value) + 1;
+        tni_bytes_add(&pairs, &pair, sizeof pair);
+    }
+    tn_status status = pairs.failed ? tni_pending()
+                                    : tni_metadata_of((const tni_pair *)pairs.data,
+                                                      (int)(pairs.n / sizeof(tni_pair)), skipped);
+    tni_bytes_free(&pairs);
+    return status;
+}
+
+tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
+                                      tn_metadata *skipped)
+{
+    tn_status status = check(latest, folder, name);
+    if (status == TN_OK && !path) status = tni_null(latest, "path", "room for a path");
+    if (status != TN_OK) return status;
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return tni_error(tni_errno(errno), "%s: " TNI_PATH ": %s", latest, folder, strerror(errno));
+    tni_saved_error was;
+    tni_error_save(&was);
+    search s = { .folder = folder, .name = name };
+    /* what another run removes it has replaced: there is a newer one, unless it is removing all */
+    for (int tries = 0; tries == 0 || (status == TN_E_NAME && s.gone && tries < 100); tries++)
+        status = search_once(&s, dir);
+    closedir(dir);
+    tn_metadata pairs = { 0 };
+    if (status == TN_OK && strlen(s.path) >= size)
+        status = tni_error(TN_E_INVALID, "%s: room for %zu bytes: %zu are wanted", latest, size,
+                           strlen(s.path) + 1);
+    if (status == TN_OK && skipped) status = hand_out(&s, &pairs);
+    tni_bytes_free(&s.skipped);
+    if (status != TN_OK) return status;
+    tni_error_restore(&was); /* of files passed by */
+    memcpy(path, s.path, strlen(s.path) + 1);
+    if (skipped) *skipped = pairs;
+    return TN_OK;
 }
 
 tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path, size_t size)
 {
-    static const char f[] = "tn_checkpoint_latest";
-    char found[PATH_SIZE];
-    tn_status status = check(f, folder, name);
-    if (status == TN_OK && !path) status = tni_poison(f, "path");
-    if (status != TN_OK) return status;
-    DIR *dir = opendir(folder);
-    if (!dir) return tni_error(TN_E_IO, "%s: %s: %s", f, folder, strerror(errno));
-    bool clear = tn_error_status() == TN_OK;
-    status = newest(f, folder, name, dir, found);
-    closedir(dir);
-    if (status != TN_OK) return status;
-    if (clear) tn_error_clear(); /* of files passed by */
-    if (strlen(found) >= size)
-        return tni_error(TN_E_INVALID, "%s: room for %zu bytes: %zu are wanted", f, size,
-                         strlen(found) + 1);
-    memcpy(path, found, strlen(found) + 1);
-    return TN_OK;
+    return tn_checkpoint_latest_report(folder, name, path, size, NULL);
 }

@@ -10,10 +10,9 @@
 #include "io/checkpoint.h"
 #include "nn/module.h"
 
-static tn_status check_part(const char *function, const tn_checkpoint *c, int i)
+static tn_status check_part(const char *function, const tn_checkpoint_part *p, int i)
 {
     static const char *const taken[] = { "model", "optim", "sched", "loader", "rng", "step" };
-    const tn_checkpoint_part *p = &c->parts[i];
     int given = !!p->module + !!p->optimizer + !!p->scheduler + !!p->scaler;
     if (given != 1)
         return tni_error(TN_E_INVALID, "%s: parts[%d] holds %d objects: one is wanted", function, i,
@@ -21,13 +20,12 @@ static tn_status check_part(const char *function, const tn_checkpoint *c, int i)
     bool bad = !p->name || !p->name[0] || strlen(p->name) > 64 || strchr(p->name, '.');
     for (int k = 0; !bad && k < (int)(sizeof taken / sizeof *taken); k++)
         bad = strcmp(p->name, taken[k]) == 0;
-    for (int k = 0; !bad && k < i; k++) bad = strcmp(p->name, c->parts[k].name) == 0;
-    if (bad)
-        return tni_error(TN_E_NAME,
-                         "%s: parts[%d] is named \"%.80s\": 1 to 64 bytes without a dot are wanted, "
-                         "of no other part, and not model, optim, sched, loader, rng, step",
-                         function, i, p->name ? p->name : "(NULL)");
-    return TN_OK;
+    if (!bad) return TN_OK;
+    return tni_error(
+        TN_E_NAME,
+        "%s: parts[%d] is named \"%.80s\": 1 to 64 bytes without a dot are wanted, and "
+        "not model, optim, sched, loader, rng, step",
+        function, i, p->name ? p->name : "(NULL)");
 }
 
 tn_status tni_parts_check(const char *function, const tn_checkpoint *c)
@@ -36,7 +34,15 @@ tn_status tni_parts_check(const char *function, const tn_checkpoint *c)
         return tni_error(TN_E_INVALID, "%s: n_parts %d%s: as many parts are wanted", function,
                          c->n_parts, c->n_parts < 0 ? "" : " without parts");
     tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < c->n_parts; i++) status = check_part(function, c, i);
+    for (int i = 0; status == TN_OK && i < c->n_parts; i++)
+        status = check_part(function, &c->parts[i], i);
+    tni_names names = { 0 };
+    if (status == TN_OK) status = tni_names_make(&names, c->parts, sizeof *c->parts, c->n_parts);
+    const char *twice = tni_names_twice(&names);
+    if (twice)
+        status = tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
+                           function, twice);
+    tni_names_free(&names);
     return status;
 }
 
@@ -58,7 +64,8 @@ tn_status tni_parts_add(tn_list *list, const tn_checkpoint *c)
     return status;
 }
 
-/* A list whose tensors later loading does not write to; versions stay, so that it loads as it was. */
+/* A list whose tensors later loading does not write to; versions stay, so that it loads as it
+ * was. */
 static tn_list *copied(const tn_list *live)
 {
     tn_list *copy = live ? tni_list_copy(live) : NULL;
@@ -98,12 +105,11 @@ tn_status tni_parts_stage(tni_safetensors *file, const tn_checkpoint *c, tni_par
 
 static void put_back(const tn_checkpoint *c, const tni_parts_staged *s, int n)
 {
-    char text[2048];
-    tn_status status = tn_error_status();
-    snprintf(text, sizeof text, "%s", tn_error());
+    tni_saved_error was;
+    tni_error_save(&was);
     for (int i = 0; i < n; i++)
         if (s->part[i].before) load_now(&c->parts[i], s->part[i].before);
-    tni_error(status, "%s", text);
+    tni_error_restore(&was);
 }
 
 tn_status tni_parts_load(tni_safetensors *file, const tn_checkpoint *c, tni_parts_staged *s)

@@ -8,6 +8,17 @@
 
 #include "tensor/internal.h"
 
+/* What a NULL that is no tensor means: the pending error, or, with nothing pending, TN_E_INVALID:
+ * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
+tn_status tni_null(const char *function, const char *argument, const char *want);
+
+/* The status that an errno means: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
+tn_status tni_errno(int error);
+
+/* Of a path in a message: the reason behind it must fit too. */
+#define TNI_PATH "%.1000s"
+#define TNI_PATH_SHOWN 1000
+
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
 /* A file being written under a temporary name beside its place. Only this file knows the fields. */
@@ -40,6 +51,7 @@ typedef struct tni_input {
     const char *function, *path;
     int fd;
     int64_t size;
+    int error; /* why it could not be opened, an errno; 0: it could */
 } tni_input;
 
 /* Opens a regular file. */

@@ -14,9 +14,8 @@
 #include <stdio.h>
 #include <zlib.h>
 
-#include <tenon/io.h>
-
 #include "io/file.h"
+#include "io/io.h"
 
 #define CHUNK 65536
 /* deflate never shrinks by more than this (zlib's technical notes): bounds what a file can hold */
@@ -32,7 +31,7 @@ typedef struct stream {
 
 static tn_status bad(const stream *s, const char *what)
 {
-    return tni_error(TN_E_FORMAT, "%s: %s: %s", s->in.function, s->in.path, what);
+    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", s->in.function, s->in.path, what);
 }
 
 /* zlib's memory comes from our allocator, which wants sizes back: they are kept in front of the
@@ -102,7 +101,8 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
             tn_status status = next_member(s, &more);
             if (status != TN_OK) return status;
         } else if (code == Z_MEM_ERROR) {
-            return tni_error(TN_E_NOMEM, "%s: %s: out of memory", s->in.function, s->in.path);
+            return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
+                             s->in.path);
         } else if (code != Z_OK && code != Z_BUF_ERROR) {
             return bad(s, s->z.msg ? s->z.msg : "the compressed data is damaged");
         }
@@ -158,7 +158,8 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
     return tni_error(TN_E_FORMAT,
-                     "%s: %s: begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
+                     "%s: " TNI_PATH
+                     ": begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
                      "1 to 4 axes are wanted",
                      s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
 }
@@ -220,8 +221,18 @@ static tn_status read_header(stream *s, header *h)
         holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
         return tni_error(TN_E_FORMAT,
-                         "%s: %s: %s values of %zu bytes: the file is too short for them",
+                         "%s: " TNI_PATH ": %s values of %zu bytes: the file is too short for them",
                          s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
+    const int64_t most = tni_inflated_limit(s->in.size);
+    size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
+    if (s->gz &&
+        (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
+        return tni_error(TN_E_FORMAT,
+                         "%s: " TNI_PATH
+                         ": %s values from a compressed file of %lld bytes: at most "
+                         "%lld bytes are made (inflated_bytes of tn_set_file_limits)",
+                         s->in.function, s->in.path, tni_shape_text(&h->shape),
+                         (long long)s->in.size, (long long)most);
     return TN_OK;
 }
 
@@ -255,8 +266,9 @@ static tn_status read_values(stream *s, const header *h, char *to)
         size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
         if (status == TN_OK && got < n)
-            status = tni_error(TN_E_FORMAT, "%s: %s: truncated: %zu of %zu bytes of values",
-                               s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
+            status =
+                tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": truncated: %zu of %zu bytes of values",
+                          s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
         if (status == TN_OK && chunk) {
             convert(h, chunk, to, n / h->size);
             to += n / h->size * tn_dtype_size(h->dtype);

@@ -9,23 +9,45 @@
 
 #include "io/file.h"
 
+tn_status tni_null(const char *function, const char *argument, const char *want)
+{
+    if (tni_pending() != TN_OK) return tni_pending();
+    return tni_error(TN_E_INVALID, "%s: %s is NULL: want %s", function, argument, want);
+}
+
+tn_status tni_errno(int error)
+{
+    return error == ENOMEM ? TN_E_NOMEM : TN_E_IO;
+}
+
+static tn_status fail(const tni_input *in, int error)
+{
+    return tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", in->function, in->path,
+                     strerror(error));
+}
+
 tn_status tni_input_open(tni_input *in, const char *function, const char *path)
 {
-    *in = (tni_input){ function, path, -1, 0 };
-    if (!path) return tni_poison(function, "path");
+    *in = (tni_input){ .function = function, .path = path, .fd = -1 };
+    if (!path) return tni_null(function, "path", "the name of a file");
+    if (!*path)
+        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
     do {
         /* not blocking: a pipe without a writer would wait for ever; for regular files it means
          * nothing */
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (in->fd < 0 && errno == EINTR);
-    if (in->fd < 0) return tni_error(TN_E_IO, "%s: %s: %s", function, path, strerror(errno));
     struct stat st;
+    if (in->fd < 0) {
+        in->error = errno;
+        return fail(in, in->error);
+    }
     tn_status status = TN_OK;
     if (fstat(in->fd, &st) != 0)
-        status = tni_error(TN_E_IO, "%s: %s: %s", function, path, strerror(errno));
+        status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))
-        status = tni_error(TN_E_IO, "%s: %s: %s: a regular file is wanted", function, path,
-                           S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: a regular file is wanted", function,
+                           path, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     else
         in->size = st.st_size;
     if (status != TN_OK) tni_input_close(in);
@@ -38,10 +60,12 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
     while (nbytes > 0) {
         ssize_t n = pread(in->fd, at, nbytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return tni_error(TN_E_IO, "%s: %s: %s", in->function, in->path, strerror(errno));
+        if (n < 0) return fail(in, errno);
         if (n == 0)
             return tni_error(TN_E_IO,
-                             "%s: %s: became shorter while it was read: %zu bytes missing at %lld",
+                             "%s: " TNI_PATH
+                             ": became shorter while it was read: %zu bytes missing "
+                             "at %lld",
                              in->function, in->path, nbytes, (long long)offset);
         at += n;
         nbytes -= (size_t)n;
@@ -65,14 +89,19 @@ tn_status tni_input_bad(const tni_input *in, const char *format, ...)
     va_end(args);
     for (char *c = text; *c; c++) /* what a file says may end on a terminal */
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    return tni_error(TN_E_FORMAT, "%s: %s: %s", in->function, in->path, text);
+    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", in->function, in->path, text);
 }
 
 static bool reserve(tni_bytes *b, size_t more)
 {
     size_t need, next;
-    if (b->failed || !tni_add_size(b->n, more, &need)) b->failed = true;
-    if (b->failed || need <= b->capacity) return !b->failed;
+    if (b->failed) return false;
+    if (!tni_add_size(b->n, more, &need)) {
+        tni_error(TN_E_NOMEM, "out of memory: %zu bytes more than %zu were wanted", more, b->n);
+        b->failed = true;
+        return false;
+    }
+    if (need <= b->capacity) return true;
     if (!tni_mul_size(TNI_MAX(need, (size_t)4096), 2, &next)) next = need;
     char *data = tni_alloc(next);
     if (!data) {
@@ -102,6 +131,10 @@ void tni_bytes_printf(tni_bytes *b, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
+    if (n < 0 && !b->failed) { /* only for want of memory: the formats are ours */
+        tni_error(TN_E_NOMEM, "out of memory: a text could not be made");
+        b->failed = true;
+    }
     if (n >= 0 && reserve(b, (size_t)n + 1)) {
         vsnprintf(b->data + b->n, (size_t)n + 1, format, again);
         b->n += (size_t)n;

@@ -11,18 +11,29 @@
 /* The pending message again, with "FUNCTION: PATH: " in front; its status. */
 tn_status tni_in_file(const char *function, const char *path);
 
-/* What readers accept now: no field is zero. */
+/* What readers accept now. header_bytes and tensors are not zero. */
 tn_file_limits tni_file_limits(void);
+/* How many bytes a compressed file of that size may make. */
+int64_t tni_inflated_limit(int64_t file_bytes);
+/* Whether a reader would take as many tensors and state versions, of which safetensors files have
+ * those that are not 1. (safetensors_write.c) */
+tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version);
+
+/* An order of handles by the memory they are of; 0: of the same, and, if shapes is set, with the
+ * same shape and strides: else dense ones are compared by their number of elements only. */
+int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
 /* The tensors of an open file whose names begin with prefix, without it, each under all its names,
  * with the state versions the file records; CPU, current scope. */
 tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix);
 
-/* tn_checkpoint_save under another function's name; whether a file would be read: all of it is. */
+/* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
-tn_status tni_checkpoint_verify(const char *function, const char *path);
+/* Whether a file would be read: all of it is. *error: the errno for which it could not be
+ * opened, or 0. */
+tn_status tni_checkpoint_verify(const char *function, const char *path, int *error);
 
-/* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names --------------- */
+/* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
 
 /* The tensors of a state dict, CPU, current scope: views of one storage share it. Versions that the
  * file records are set. (pt_read.c) */

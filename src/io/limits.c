@@ -1,21 +1,32 @@
 /*
  * limits.c - what readers of files accept, for the whole process.
  *
- * A legal header of 100 MB costs a JSON reader gigabytes, so far less is read unless the caller
+ * A legal header of 100 MB makes millions of tensors, so far less is read unless the caller
  * asks for more.
  */
 #include "io/io.h"
 
 #define DEFAULT_BYTES (16 << 20)
 #define DEFAULT_TENSORS 65536
-#define MOST 100000000 /* the reference reader's own limit on bytes */
+#define DEFAULT_INFLATED (256 << 20) /* chosen */
+#define DEFAULT_RATIO 64 /* chosen: far above images, far below what deflate can do, 1032 */
+#define MOST 100000000   /* the reference reader's own limit on bytes */
 
 static _Atomic int64_t header_bytes = DEFAULT_BYTES;
 static _Atomic int64_t tensors = DEFAULT_TENSORS;
+static _Atomic int64_t inflated_bytes; /* 0: by the file's size */
 
 tn_file_limits tni_file_limits(void)
 {
-    return (tn_file_limits){ header_bytes, tensors };
+    return (tn_file_limits){ header_bytes, tensors, inflated_bytes };
+}
+
+int64_t tni_inflated_limit(int64_t file_bytes)
+{
+    int64_t in_proportion;
+    if (inflated_bytes) return inflated_bytes;
+    if (__builtin_mul_overflow(file_bytes, DEFAULT_RATIO, &in_proportion)) return INT64_MAX;
+    return TNI_MAX(in_proportion, (int64_t)DEFAULT_INFLATED);
 }
 
 tn_status tn_set_file_limits(tn_file_limits limits)
@@ -25,7 +36,12 @@ tn_status tn_set_file_limits(tn_file_limits limits)
         return tni_error(TN_E_INVALID,
                          "tn_set_file_limits: %lld bytes, %lld tensors: 0 to %d of each are wanted",
                          (long long)limits.header_bytes, (long long)limits.tensors, MOST);
+    if (limits.inflated_bytes < 0)
+        return tni_error(TN_E_INVALID,
+                         "tn_set_file_limits: %lld inflated bytes: 0 or more are wanted",
+                         (long long)limits.inflated_bytes);
     header_bytes = limits.header_bytes ? limits.header_bytes : DEFAULT_BYTES;
     tensors = limits.tensors ? limits.tensors : DEFAULT_TENSORS;
+    inflated_bytes = limits.inflated_bytes;
     return TN_OK;
 }

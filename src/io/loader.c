@@ -13,16 +13,20 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
+#include "io/file.h"
 #include "io/io.h"
 
 #define MAX_TENSORS 4
+#define MAX_EPOCH (INT64_MAX / 2) /* nobody counts so far; one more never overflows */
 
 typedef enum slot_state { SLOT_IDLE, SLOT_WANTED, SLOT_READY } slot_state;
 
 struct tn_loader {
     int n_tensors;
-    tn_tensor *tensor[MAX_TENSORS]; /* dense, one reference each */
+    tn_tensor *tensor[MAX_TENSORS]; /* dense; handles of our own: what a module casts or moves under
+                                       the caller's handle is none of the data we were made of */
     size_t row_bytes[MAX_TENSORS];
     int64_t rows, batches;
     tn_loader_options o;
@@ -34,6 +38,7 @@ struct tn_loader {
     int64_t order_epoch;
 
     bool threaded;
+    pid_t pid; /* whose thread it is: after a fork the child has none */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -102,6 +107,18 @@ static void *fill(void *argument)
     return NULL;
 }
 
+/* In a child of the process whose thread it was, the loader starts afresh where it stands: the
+ * thread is not there, and may have held the lock. Any other call: nothing. */
+static void leave_parent(tn_loader *l)
+{
+    if (!l->threaded || l->pid == getpid()) return;
+    l->threaded = false;
+    l->state = SLOT_IDLE;
+    l->order_epoch = -1; /* it may have been half drawn */
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+}
+
 /* Signals are the program's: the thread takes none. */
 static tn_status start_thread(tn_loader *l)
 {
@@ -115,6 +132,7 @@ static tn_status start_thread(tn_loader *l)
         return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
                          strerror(error));
     l->threaded = true;
+    l->pid = getpid();
     return TN_OK;
 }
 
@@ -154,6 +172,7 @@ static size_t slot_bytes(const tn_loader *l, int k)
 void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
+    leave_parent(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
         l->quit = true;
@@ -182,7 +201,9 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
                          (long long)o->batch_size);
     for (int k = 0; k < n; k++) {
         const tn_tensor *t = tensors[k];
-        if (!t) return tni_poison(f, "tensors");
+        char name[24];
+        snprintf(name, sizeof name, "tensors[%d]", k);
+        if (!t) return tni_poison(f, name);
         if (tni_none(t) || t->shape.rank < 1)
             return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: rank >= 1 is wanted", f, k);
         if (t->storage->device.type != TN_CPU)
@@ -207,7 +228,8 @@ static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
     int k = l->n_tensors;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
-    l->tensor[k] = tn_keep(tni_dense(t));
+    tn_tensor *dense = tni_dense(t);
+    l->tensor[k] = dense ? tni_alias_raw(dense) : NULL;
     tn_set_grad(was);
     tn_scope_end(scope);
     if (!l->tensor[k]) return tni_pending();
@@ -221,7 +243,7 @@ static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
 tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 {
     if (!tensors) {
-        tni_poison("tn_loader_new", "tensors");
+        tni_null("tn_loader_new", "tensors", "1 to 4 tensors");
         return NULL;
     }
     if (o.batch_size == 0) o.batch_size = 1;
@@ -239,8 +261,8 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
     if (status == TN_OK && o.shuffle) {
         size_t nbytes;
         l->generator = tn_generator_new(o.seed);
-        if (l->generator && tni_mul_size((size_t)l->rows, sizeof *l->order, &nbytes))
-            l->order = tni_alloc(nbytes);
+        if (!tni_mul_size((size_t)l->rows, sizeof *l->order, &nbytes)) nbytes = SIZE_MAX;
+        if (l->generator) l->order = tni_alloc(nbytes);
         if (!l->order) status = tni_pending();
     }
     if (status == TN_OK) return l;
@@ -253,9 +275,10 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 int tn_loader_next(tn_loader *l, tn_tensor **out)
 {
     if (!l || !out) {
-        tni_poison("tn_loader_next", l ? "out" : "loader");
+        tni_null("tn_loader_next", l ? "out" : "loader", l ? "room for the batch" : "a loader");
         return -1;
     }
+    leave_parent(l);
     if (l->position >= l->batches) {
         l->epoch++;
         l->position = 0;
@@ -280,25 +303,32 @@ int tn_loader_next(tn_loader *l, tn_tensor **out)
     return 1;
 }
 
+/* For a number of a loader that is NULL. */
+static int64_t no_loader(const char *function)
+{
+    tni_null(function, "loader", "a loader");
+    return -1;
+}
+
 int64_t tn_loader_batches(const tn_loader *l)
 {
-    return l ? l->batches : -1;
+    return l ? l->batches : no_loader("tn_loader_batches");
 }
 
 int64_t tn_loader_epoch(const tn_loader *l)
 {
-    return l ? l->epoch : -1;
+    return l ? l->epoch : no_loader("tn_loader_epoch");
 }
 
 int64_t tn_loader_position(const tn_loader *l)
 {
-    return l ? l->position : -1;
+    return l ? l->position : no_loader("tn_loader_position");
 }
 
 tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)
 {
-    if (!l) return tni_poison("tn_loader_seek", "loader");
-    if (epoch < 0 || position < 0 || position > l->batches)
+    if (!l) return tni_null("tn_loader_seek", "loader", "a loader");
+    if (epoch < 0 || epoch > MAX_EPOCH || position < 0 || position > l->batches)
         return tni_error(TN_E_INDEX,
                          "tn_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
                          (long long)epoch, (long long)position, (long long)l->batches);
@@ -331,7 +361,8 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
             f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
             state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size, l->o.shuffle,
             l->o.drop_last);
-    if (state->epoch < 0 || state->position < 0 || state->position > l->batches)
+    if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
+        state->position > l->batches)
         return tni_error(TN_E_FORMAT, "%s: epoch %lld, batch %lld: an epoch has %lld batches", f,
                          (long long)state->epoch, (long long)state->position,
                          (long long)l->batches);
@@ -340,6 +371,7 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
 {
+    leave_parent(l);
     pthread_mutex_lock(&l->lock);
     while (l->threaded && l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
     l->state = SLOT_IDLE; /* what lies there may be of another seed */

@@ -9,10 +9,10 @@
  * A storage is read once, whole: a view may reach all of it, and its checksum is of all of it. The
  * tensors are views of storages, with the strides of the file.
  */
-#include <jansson.h>
 #include <stdio.h>
 
 #include "io/io.h"
+#include "io/json.h"
 #include "io/pickle.h"
 #include "io/zip.h"
 #include "nn/module.h"
@@ -115,9 +115,7 @@ static tn_status name_of(const pt *f, const tni_pickle_value *key, char *to)
     const char *text = (const char *)f->bytes + key->number;
     if (key->n > TNI_NAME_LIMIT)
         return bad(f, "a name has %u bytes: at most %d are possible", key->n, TNI_NAME_LIMIT);
-    json_t *utf8 = json_stringn(text, key->n);
-    json_decref(utf8);
-    if (!utf8 || memchr(text, 0, key->n))
+    if (tni_utf8(text, key->n) < key->n || memchr(text, 0, key->n))
         return bad(f, "the name at byte %lld of data.pkl is not UTF-8 text",
                    (long long)key->number);
     memcpy(to, text, key->n);

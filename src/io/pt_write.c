@@ -6,10 +6,11 @@
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in pt_read.c; storages are written dense, in the order of the list.
  */
-#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "io/io.h"
+#include "io/json.h"
 #include "io/zip.h"
 #include "nn/module.h"
 
@@ -17,73 +18,70 @@ typedef struct item {
     const char *name;
     tn_tensor *tensor;
     size_t nbytes;
-    int key;      /* of its storage */
-    int next;     /* the next item over the same storage in memory, -1: none */
-    bool written; /* by an item before it */
+    int place; /* in the list */
+    int first; /* the first item of the same memory: it is written, under its key */
+    int key;
 } item;
 
 typedef struct plan {
     const char *function;
     const tn_list *list;
     item *items;
-    int n_keys;
     tni_bytes pickle;
 } plan;
 
 /* ---- what is written, and under which key ---------------------------------------------------- */
 
-static bool same_memory(const tn_tensor *a, const tn_tensor *b)
+static tn_status check_item(const plan *p, item *it)
 {
-    if (a->dtype != b->dtype || a->offset != b->offset) return false;
-    if (tni_is_dense(a) && tni_is_dense(b))
-        return tni_shape_numel(&a->shape) == tni_shape_numel(&b->shape);
-    return tni_shape_equal(&a->shape, &b->shape) &&
-           !memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride);
-}
-
-static tn_status check_name(const plan *p, const char *name)
-{
-    size_t length = strlen(name);
-    json_t *utf8 = json_string(name);
-    json_decref(utf8);
-    if (length == 0 || length > TNI_NAME_LIMIT || !utf8)
+    const size_t length = strlen(it->name);
+    if (length == 0 || length > TNI_NAME_LIMIT || tni_utf8(it->name, length) < length)
         return tni_error(TN_E_NAME,
                          "%s: a tensor is named \"%.64s\": 1 to %d bytes of UTF-8 text are wanted",
-                         p->function, name, TNI_NAME_LIMIT);
-    if (tni_list_find(p->list, name)->name != name)
-        return tni_error(TN_E_NAME, "%s: two tensors are named %s", p->function, name);
+                         p->function, it->name, TNI_NAME_LIMIT);
+    if (tni_list_find(p->list, it->name)->name != it->name)
+        return tni_error(TN_E_NAME, "%s: two tensors are named %s", p->function, it->name);
+    if (!it->tensor || tni_none(it->tensor))
+        return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", p->function,
+                         it->name);
+    if (!tni_mul_size((size_t)tni_shape_numel(&it->tensor->shape), tn_dtype_size(it->tensor->dtype),
+                      &it->nbytes) ||
+        it->nbytes > INT64_MAX / 2)
+        return tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, it->name);
     return TN_OK;
 }
 
-/* Keys are given in the order of the list; what lies in the same memory has the same one. */
-static tn_status collect(plan *p, tni_map *first)
+static int by_memory(const void *a, const void *b)
 {
+    const item *x = a;
+    const item *y = b;
+    int d = tni_compare_places(x->tensor, y->tensor, false);
+    return d ? d : x->place - y->place;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    return ((const item *)a)->place - ((const item *)b)->place;
+}
+
+/* Keys are given in the order of the list; what lies in the same memory has the same one. */
+static tn_status collect(plan *p)
+{
+    const size_t n = (size_t)p->list->n;
     for (int i = 0; i < p->list->n; i++) {
         const tn_entry *e = &p->list->entry[i];
-        item *it = &p->items[i];
-        *it = (item){ .name = e->name, .tensor = e->tensor, .key = p->n_keys, .next = -1 };
-        tn_status status = check_name(p, e->name);
+        p->items[i] = (item){ .name = e->name, .tensor = e->tensor, .place = i, .first = i };
+        tn_status status = check_item(p, &p->items[i]);
         if (status != TN_OK) return status;
-        if (!e->tensor || tni_none(e->tensor))
-            return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", p->function,
-                             e->name);
-        if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape),
-                          tn_dtype_size(e->tensor->dtype), &it->nbytes) ||
-            it->nbytes > INT64_MAX / 2)
-            return tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, e->name);
-        item *other = tni_map_get(first, e->tensor->storage);
-        if (!other && tni_map_put(first, e->tensor->storage, it) < 0) return TN_E_NOMEM;
-        for (; other && !it->written; other = other->next < 0 ? NULL : &p->items[other->next]) {
-            it->written = same_memory(other->tensor, e->tensor);
-            if (it->written) {
-                it->key = other->key;
-            } else if (other->next < 0) {
-                other->next = i;
-                break;
-            }
-        }
-        p->n_keys += !it->written;
     }
+    qsort(p->items, n, sizeof *p->items, by_memory);
+    for (size_t i = 1; i < n; i++)
+        if (!tni_compare_places(p->items[i - 1].tensor, p->items[i].tensor, false))
+            p->items[i].first = p->items[i - 1].first;
+    qsort(p->items, n, sizeof *p->items, by_place);
+    int keys = 0;
+    for (item *it = p->items; it < p->items + n; it++)
+        it->key = it->first == it->place ? keys++ : p->items[it->first].key;
     return TN_OK;
 }
 
@@ -162,7 +160,7 @@ static void put_tensor(tni_bytes *b, const item *it)
 }
 
 /* The state of the outer dict: { "_metadata": OrderedDict of paths to { "version": n } }. */
-static void put_versions(tni_bytes *b, const tn_list *list)
+static tn_status put_versions(tni_bytes *b, const char *function, const tn_list *list)
 {
     const char *path;
     int version;
@@ -172,13 +170,21 @@ static void put_versions(tni_bytes *b, const tn_list *list)
             put_text(b, "_metadata", 9);
             put_literal(b, ORDERED_DICT);
         }
-        put_text(b, path, strlen(path));
+        const size_t length = strlen(path);
+        if (length > TNI_NAME_LIMIT || tni_utf8(path, length) < length)
+            return tni_error(
+                TN_E_NAME,
+                "%s: the path of a module is \"%.64s\": at most %d bytes of UTF-8 text "
+                "are wanted",
+                function, path, TNI_NAME_LIMIT);
+        put_text(b, path, length);
         put_literal(b, "}");
         put_text(b, "version", 7);
         put_integer(b, version);
         put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
     }
     if (tni_list_versions(list, 0, &path)) put_literal(b, "sb"); /* SETITEM, BUILD */
+    return TN_OK;
 }
 
 static tn_status make_pickle(plan *p)
@@ -190,9 +196,10 @@ static tn_status make_pickle(plan *p)
         put_tensor(b, &p->items[i]);
         put_literal(b, "s"); /* SETITEM */
     }
-    put_versions(b, p->list);
+    tn_status status = put_versions(b, p->function, p->list);
     put_literal(b, "."); /* STOP */
     const int64_t limit = tni_file_limits().header_bytes;
+    if (status != TN_OK) return status;
     if (b->failed) return tni_pending();
     if ((int64_t)b->n > limit)
         return tni_error(TN_E_INVALID,
@@ -227,8 +234,13 @@ static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *s
     tn_status status = tni_zip_add(&zip, "data.pkl", p->pickle.data, p->pickle.n);
     if (status == TN_OK) status = tni_zip_add(&zip, "byteorder", "little", 6);
     for (int i = 0; status == TN_OK && i < p->list->n; i++)
-        if (!p->items[i].written) status = add_data(&zip, &p->items[i]);
+        if (p->items[i].first == i) status = add_data(&zip, &p->items[i]);
     if (status == TN_OK) status = tni_zip_add(&zip, "version", "3\n", 2);
+    if (status == TN_OK && (int64_t)zip.directory.n > tni_file_limits().header_bytes)
+        status = tni_error(TN_E_INVALID,
+                           "%s: a directory of %zu bytes: at most %lld could be read back "
+                           "(tn_set_file_limits)",
+                           p->function, zip.directory.n, (long long)tni_file_limits().header_bytes);
     if (status == TN_OK) status = tni_zip_end(&zip);
     tni_bytes_free(&zip.directory);
     *size = zip.at;
@@ -241,7 +253,8 @@ static tn_status write_file(const plan *p, const char *path)
     uint64_t size;
     tn_status status = write_archive(p, NULL, &size);
     if (status == TN_OK && size > INT64_MAX)
-        status = tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, path);
+        status =
+            tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
     if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
     if (status != TN_OK) return status;
     status = write_archive(p, &file, &size);
@@ -253,18 +266,12 @@ static tn_status write_file(const plan *p, const char *path)
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)
 {
     plan p = { .function = function, .list = list };
-    const int64_t limit = tni_file_limits().tensors;
-    if (!path) return tni_poison(function, "path");
-    if (list->n > limit)
-        return tni_error(TN_E_INVALID,
-                         "%s: %d tensors: at most %lld could be read back (tn_set_file_limits)",
-                         function, list->n, (long long)limit);
+    tn_status status = tni_check_counts(function, list, true);
+    if (status != TN_OK) return status;
     size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof *p.items;
     p.items = tni_alloc(nbytes);
     if (!p.items) return tni_pending();
-    tni_map first = { 0 };
-    tn_status status = collect(&p, &first);
-    tni_map_free(&first);
+    status = collect(&p);
     if (status == TN_OK) status = make_pickle(&p);
     if (status == TN_OK) status = write_file(&p, path);
     tni_bytes_free(&p.pickle);

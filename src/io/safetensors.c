@@ -2,10 +2,10 @@
  * safetensors.c - reading: nothing in the file is believed before it is checked.
  *
  * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
- * header; JSON without duplicate keys (jansson); metadata strings only; every tensor exactly dtype,
- * shape, data_offsets, all integers, sizes multiplied with overflow checks; ranges sorted: from 0,
- * no hole, no overlap, to the end of the file. Only then memory for data is asked for, and only as
- * much as is there.
+ * header; JSON, read once from front to back: metadata strings only; every tensor exactly dtype,
+ * shape, data_offsets, all integers, sizes multiplied with overflow checks; no name twice; ranges
+ * sorted: from 0, no hole, no overlap, to the end of the file; then what the metadata says of the
+ * tensors. Only then memory for data is asked for, and only as much as is there.
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
@@ -14,7 +14,7 @@
 #include <zlib.h>
 
 #include "io/io.h"
-#include "nn/module.h"
+#include "io/json.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "files are little-endian and are read as they lie: this host is not"
@@ -38,36 +38,62 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
+/* FILE is not JSON where j stopped, or not what was wanted there. */
+#define wrong(file, j, ...)                                                                        \
+    ((j)->problem ? tni_safetensors_not_json(file, "the header", j) : bad(file, __VA_ARGS__))
+
+tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name, const tni_json *j)
+{
+    return bad(file, "%s is not JSON: %s at byte %lld", name, j->problem,
+               (long long)(j->at - j->text));
+}
+
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
-static tn_status read_shape(const tni_safetensors *file, const json_t *shape, tni_safetensor *e)
+static tn_status read_dtype(const tni_safetensors *file, tni_json *j, tni_safetensor *e)
 {
-    if (!json_is_array(shape)) return bad(file, "%.64s: shape is not a list", e->name);
-    size_t rank = json_array_size(shape);
-    if (rank > TN_MAX_RANK)
-        return bad(file, "%.64s: %zu axes: at most %d are possible", e->name, rank, TN_MAX_RANK);
-    e->shape.rank = (int)rank;
-    for (size_t i = 0; i < rank; i++) {
-        const json_t *size = json_array_get(shape, i);
-        if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return bad(file, "%.64s: size %zu of shape is not an integer >= 0", e->name, i);
-        e->shape.size[i] = json_integer_value(size);
+    const char *dtype = tni_json_string(j);
+    if (!dtype) return wrong(file, j, "%.64s: dtype is not a string", e->name);
+    int d = 0;
+    while (d < N_DTYPES && strcmp(dtypes[d].name, dtype)) d++;
+    if (d == N_DTYPES)
+        return bad(file, "%.64s: dtype %.16s: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted",
+                   e->name, dtype);
+    e->dtype = dtypes[d].dtype;
+    return TN_OK;
+}
+
+static tn_status read_shape(const tni_safetensors *file, tni_json *j, tni_safetensor *e)
+{
+    if (tni_json_kind(j) != '[') return wrong(file, j, "%.64s: shape is not a list", e->name);
+    tni_json_open(j);
+    while (tni_json_next(j, ']')) {
+        int i = e->shape.rank;
+        if (i == TN_MAX_RANK)
+            return bad(file, "%.64s: more than %d axes: at most so many are possible", e->name, i);
+        if (!tni_json_integer(j, &e->shape.size[i]))
+            return wrong(file, j, "%.64s: size %d of shape is not an integer >= 0", e->name, i);
+        e->shape.rank++;
     }
     return TN_OK;
 }
 
-static tn_status read_range(const tni_safetensors *file, const json_t *offsets, tni_safetensor *e)
+static tn_status read_offsets(const tni_safetensors *file, tni_json *j, tni_safetensor *e)
 {
-    const json_t *begin = json_array_get(offsets, 0);
-    const json_t *end = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return bad(file, "%.64s: data_offsets is not a list of two integers", e->name);
-    e->begin = json_integer_value(begin);
-    e->end = json_integer_value(end);
+    int64_t *const place[2] = { &e->begin, &e->end };
+    bool two = tni_json_kind(j) == '[';
+    if (two) tni_json_open(j);
+    for (int i = 0; two && i < 2; i++) two = tni_json_next(j, ']') && tni_json_integer(j, place[i]);
+    if (two && !tni_json_next(j, ']') && !j->problem) return TN_OK;
+    return wrong(file, j, "%.64s: data_offsets is not a list of two integers >= 0", e->name);
+}
+
+static tn_status check_range(const tni_safetensors *file, const tni_safetensor *e)
+{
     int64_t available = file->in.size - file->data;
-    if (e->begin < 0 || e->begin > e->end || e->end > available)
-        return bad(file, "%.64s: data_offsets [%lld,%lld]: 0 <= begin <= end <= %lld is wanted",
-                   e->name, (long long)e->begin, (long long)e->end, (long long)available);
+    if (e->begin > e->end || e->end > available)
+        return bad(file, "%.64s: data_offsets [%lld,%lld]: begin <= end <= %lld is wanted", e->name,
+                   (long long)e->begin, (long long)e->end, (long long)available);
     int64_t n = tni_shape_numel(&e->shape);
     size_t nbytes;
     if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(e->dtype), &nbytes) || nbytes > INT64_MAX)
@@ -79,50 +105,56 @@ static tn_status read_range(const tni_safetensors *file, const json_t *offsets, 
     return TN_OK;
 }
 
-static tn_status read_entry(const tni_safetensors *file, const char *name, json_t *value,
-                            tni_safetensor *e)
+static const struct {
+    const char *key;
+    tn_status (*read)(const tni_safetensors *file, tni_json *j, tni_safetensor *e);
+} fields[] = { { "dtype", read_dtype }, { "shape", read_shape }, { "data_offsets", read_offsets } };
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name)
 {
+    tni_safetensor e = { .name = name };
     size_t length = strlen(name);
-    e->name = name;
     if (length == 0 || length > TNI_NAME_LIMIT)
         return bad(file, "a tensor's name has %zu bytes: 1 to %d are possible", length,
                    TNI_NAME_LIMIT);
-    if (!json_is_object(value)) return bad(file, "%.64s: is not an object", name);
-    const char *key;
-    json_t *ignored;
-    json_object_foreach(value, key, ignored)
-    {
-        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+    if (tni_json_kind(j) != '{') return wrong(file, j, "%.64s: is not an object", name);
+    tni_json_open(j);
+    bool seen[N_FIELDS] = { false };
+    int n = 0;
+    for (const char *key; tni_json_next(j, '}') && (key = tni_json_key(j)); n++) {
+        int i = 0;
+        while (i < N_FIELDS && strcmp(key, fields[i].key)) i++;
+        if (i == N_FIELDS)
             return bad(file, "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted",
                        name, key);
+        if (seen[i]) return bad(file, "%.64s: %s is there twice", name, key);
+        seen[i] = true;
+        tn_status status = fields[i].read(file, j, &e);
+        if (status != TN_OK) return status;
     }
-    if (json_object_size(value) != 3)
-        return bad(file, "%.64s: dtype, shape and data_offsets are wanted, one is missing", name);
-    const char *dtype = json_string_value(json_object_get(value, "dtype"));
-    if (!dtype) return bad(file, "%.64s: dtype is not a string", name);
-    int d = 0;
-    while (d < N_DTYPES && strcmp(dtypes[d].name, dtype)) d++;
-    if (d == N_DTYPES)
-        return bad(file, "%.64s: dtype %.16s: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted",
-                   name, dtype);
-    e->dtype = dtypes[d].dtype;
-    tn_status status = read_shape(file, json_object_get(value, "shape"), e);
-    if (status == TN_OK) status = read_range(file, json_object_get(value, "data_offsets"), e);
-    return status;
+    if (n < N_FIELDS || j->problem)
+        return wrong(file, j, "%.64s: dtype, shape and data_offsets are wanted, one is missing",
+                     name);
+    tni_bytes_add(&file->entries, &e, sizeof e);
+    return file->entries.failed ? tni_pending() : check_range(file, &e);
 }
 
 /* ---- the header as a whole ------------------------------------------------------------------- */
 
-static tn_status read_metadata(const tni_safetensors *file, json_t *metadata)
+static tn_status read_metadata(tni_safetensors *file, tni_json *j)
 {
-    if (!json_is_object(metadata)) return bad(file, "__metadata__ is not an object");
-    const char *key;
-    json_t *value;
-    json_object_foreach(metadata, key, value)
-    {
-        if (!json_is_string(value)) return bad(file, "__metadata__: %.64s is not a string", key);
+    if (tni_json_kind(j) != '{') return wrong(file, j, "__metadata__ is not an object");
+    if (file->pairs.n) return bad(file, "__metadata__ is there twice");
+    tni_json_open(j);
+    tni_pair pair;
+    while (tni_json_next(j, '}') && (pair.key = tni_json_key(j))) {
+        pair.value = tni_json_string(j);
+        if (!pair.value) return wrong(file, j, "__metadata__: %.64s is not a string", pair.key);
+        tni_bytes_add(&file->pairs, &pair, sizeof pair);
     }
-    return TN_OK;
+    if (j->problem) return tni_safetensors_not_json(file, "the header", j);
+    return file->pairs.failed ? tni_pending() : TN_OK;
 }
 
 static int by_begin(const void *a, const void *b)
@@ -157,46 +189,47 @@ static tn_status check_ranges(const tni_safetensors *file)
     return status;
 }
 
-static tn_status read_entries(tni_safetensors *file)
+/* The arrays as they are once complete, and their names in order. */
+static tn_status check_names(tni_safetensors *file)
 {
-    size_t n = json_object_size(file->root);
-    file->metadata = json_object_get(file->root, "__metadata__");
-    if (file->metadata) {
-        tn_status status = read_metadata(file, file->metadata);
-        if (status != TN_OK) return status;
-        n--;
-    }
-    int64_t most = tni_file_limits().tensors;
-    if (n > (size_t)most)
-        return bad(file, "%zu tensors: at most %lld are read (tn_set_file_limits)", n,
-                   (long long)most);
-    if (n == 0) return check_ranges(file);
-    file->entry = tni_calloc(n * sizeof *file->entry);
-    if (!file->entry) return tni_pending();
-    const char *name;
-    json_t *value;
-    json_object_foreach(file->root, name, value)
-    {
-        if (value == file->metadata) continue;
-        tn_status status = read_entry(file, name, value, &file->entry[file->n]);
-        file->n++; /* counted also when bad: close frees by n */
-        if (status != TN_OK) {
-            file->n = (int)n;
-            return status;
-        }
-    }
-    return check_ranges(file);
+    file->entry = (tni_safetensor *)file->entries.data;
+    file->pair = (tni_pair *)file->pairs.data;
+    file->n = (int)(file->entries.n / sizeof *file->entry);
+    file->n_pairs = (int)(file->pairs.n / sizeof *file->pair);
+    tn_status status = tni_names_make(&file->by_name, file->entry, sizeof *file->entry, file->n);
+    if (status == TN_OK)
+        status = tni_names_make(&file->by_key, file->pair, sizeof *file->pair, file->n_pairs);
+    if (status != TN_OK) return status;
+    const char *twice = tni_names_twice(&file->by_name);
+    if (twice) return bad(file, "two tensors are named %.64s", twice);
+    twice = tni_names_twice(&file->by_key);
+    return twice ? bad(file, "__metadata__: the key %.64s is there twice", twice) : TN_OK;
 }
 
-static tn_status parse_header(tni_safetensors *file, const char *header, size_t n)
+static tn_status parse_header(tni_safetensors *file)
 {
-    if (memchr(header, 0, n)) return bad(file, "a zero byte in the header");
-    json_error_t error;
-    file->root = json_loadb(header, n, JSON_REJECT_DUPLICATES, &error);
-    if (!file->root)
-        return bad(file, "the header is not JSON: %s at byte %d", error.text, error.position);
-    if (!json_is_object(file->root)) return bad(file, "the header is not an object");
-    return read_entries(file);
+    const size_t most = (size_t)tni_file_limits().tensors * sizeof *file->entry;
+    if (memchr(file->header, 0, file->header_bytes)) return bad(file, "a zero byte in the header");
+    tni_json json = tni_json_of(file->header, file->header_bytes), *j = &json;
+    if (tni_json_kind(j) != '{') return wrong(file, j, "the header is not an object");
+    tni_json_open(j);
+    tn_status status = TN_OK;
+    for (const char *name; tni_json_next(j, '}') && (name = tni_json_key(j));) {
+        if (!strcmp(name, "__metadata__"))
+            status = read_metadata(file, j);
+        else if (file->entries.n < most)
+            status = read_entry(file, j, name);
+        else
+            status = bad(file,
+                         "more than %lld tensors: at most so many are read "
+                         "(tn_set_file_limits)",
+                         (long long)tni_file_limits().tensors);
+        if (status != TN_OK) return status;
+    }
+    if (!tni_json_end(j)) return tni_safetensors_not_json(file, "the header", j);
+    status = check_names(file);
+    if (status == TN_OK) status = check_ranges(file);
+    return status == TN_OK ? tni_safetensors_take_up(file) : status;
 }
 
 tn_status tni_safetensors_open(tni_safetensors *file, const char *function, const char *path)
@@ -219,21 +252,22 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     if (status == TN_OK && n > (uint64_t)most)
         status = bad(file, "a header of %llu bytes: at most %lld are read (tn_set_file_limits)",
                      (unsigned long long)n, (long long)most);
-    char *header = status == TN_OK ? tni_alloc((size_t)n) : NULL;
-    if (status == TN_OK && !header) status = tni_pending();
-    if (status == TN_OK) status = tni_input_read(&file->in, 8, header, (size_t)n);
+    if (status == TN_OK) file->header = tni_alloc((size_t)n);
+    if (file->header) file->header_bytes = (size_t)n;
+    if (status == TN_OK && !file->header) status = tni_pending();
+    if (status == TN_OK) status = tni_input_read(&file->in, 8, file->header, (size_t)n);
     if (status == TN_OK) file->data = (int64_t)n + 8;
-    if (status == TN_OK) status = parse_header(file, header, (size_t)n);
-    if (header) tni_free(header, (size_t)n);
+    if (status == TN_OK) status = parse_header(file);
     if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }
 
 void tni_safetensors_close(tni_safetensors *file)
 {
-    size_t n = json_object_size(file->root) - (file->metadata != NULL);
-    if (file->entry) tni_free(file->entry, n * sizeof *file->entry);
-    json_decref(file->root);
+    tni_names *const names[] = { &file->by_name, &file->by_key, &file->by_tie, &file->by_path };
+    tni_bytes *const arrays[] = { &file->entries, &file->pairs, &file->ties, &file->versions };
+    for (int i = 0; i < 4; i++) tni_names_free(names[i]), tni_bytes_free(arrays[i]);
+    if (file->header) tni_free(file->header, file->header_bytes);
     tni_input_close(&file->in);
     *file = (tni_safetensors){ .in.fd = -1 };
 }
@@ -259,30 +293,14 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
 
 const tni_safetensor *tni_safetensors_find(const tni_safetensors *file, const char *name)
 {
-    for (int i = 0; i < file->n; i++)
-        if (!strcmp(file->entry[i].name, name)) return &file->entry[i];
-    return NULL;
+    int i = tni_names_find(&file->by_name, name);
+    return i < 0 ? NULL : &file->entry[i];
 }
 
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
 {
-    return json_string_value(json_object_get(file->metadata, key));
-}
-
-/* ---- ties ------------------------------------------------------------------------------------ */
-
-bool tni_same_part(const char *a, const char *b)
-{
-    size_t n = strcspn(a, ".");
-    return a[n] && !strncmp(a, b, n + 1);
-}
-
-bool tni_safetensors_tie(const tni_safetensors *file, const char *key, const char *value)
-{
-    size_t n = strlen(key);
-    if (n == 0 || n > TNI_NAME_LIMIT || json_object_get(file->root, key)) return false;
-    if (!strcmp(value, "__metadata__") || !json_object_get(file->root, value)) return false;
-    return !json_object_get(file->metadata, TNI_CHECKPOINT) || tni_same_part(key, value);
+    int i = tni_names_find(&file->by_key, key);
+    return i < 0 ? NULL : file->pair[i].value;
 }
 
 /* ---- the checksum ---------------------------------------------------------------------------- */
@@ -316,65 +334,4 @@ tn_status tni_safetensors_verify(tni_safetensors *file)
         status = bad(file, "the checksum is %s, not %.16s: damaged, or changed by another program",
                      digits, wanted);
     return status;
-}
-
-/* ---- metadata: one block with the arrays in front and the texts behind ----------------------- */
-
-typedef struct block {
-    size_t nbytes;
-    const char *string[]; /* n keys, n values, then the texts */
-} block;
-
-static void drop_block(void *object)
-{
-    tni_free(object, ((block *)object)->nbytes);
-}
-
-/* Pairs that say something of the tensors or the file have done so: they are not handed out. */
-static bool handed_out(const tni_safetensors *file, const char *skip, const char *key,
-                       const json_t *value)
-{
-    if (*skip && !strncmp(key, skip, strlen(skip))) return false;
-    if (!strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_CHECKSUM)) return false;
-    return !tni_safetensors_tie(file, key, json_string_value(value));
-}
-
-tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip, tn_metadata *out)
-{
-    *out = (tn_metadata){ 0 };
-    size_t n = 0, text = 0;
-    const char *key;
-    json_t *value;
-    json_object_foreach(file->metadata, key, value)
-    {
-        if (!handed_out(file, skip, key, value)) continue;
-        n++;
-        text += strlen(key) + json_string_length(value) + 2; /* parts of a header: no overflow */
-    }
-    if (n == 0) return TN_OK;
-    size_t nbytes = sizeof(block) + 2 * n * sizeof(char *) + text;
-    block *b = tni_alloc(nbytes);
-    if (!b) return tni_pending();
-    b->nbytes = nbytes;
-    char *at = (char *)(b->string + 2 * n);
-    size_t i = 0;
-    json_object_foreach(file->metadata, key, value)
-    {
-        if (!handed_out(file, skip, key, value)) continue;
-        b->string[i] = strcpy(at, key);
-        at += strlen(key) + 1;
-        b->string[n + i] = strcpy(at, json_string_value(value));
-        at += json_string_length(value) + 1;
-        i++;
-    }
-    tn_status status = tni_scope_add(b, drop_block);
-    if (status == TN_OK) *out = (tn_metadata){ (int)n, b->string, b->string + n };
-    return status;
-}
-
-const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
-{
-    for (int i = 0; metadata && key && i < metadata->n; i++)
-        if (!strcmp(metadata->key[i], key)) return metadata->value[i];
-    return NULL;
 }

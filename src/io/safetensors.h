@@ -9,10 +9,10 @@
 #ifndef TNI_SAFETENSORS_H
 #define TNI_SAFETENSORS_H
 
-#include <jansson.h>
 #include <tenon/io.h>
 
 #include "io/file.h"
+#include "io/names.h"
 
 typedef struct tni_safetensor {
     const char *name; /* lives as long as the file is open */
@@ -21,13 +21,29 @@ typedef struct tni_safetensor {
     int64_t begin, end; /* in the data area */
 } tni_safetensor;
 
+/* Another name of a tensor: no entry has it. */
+typedef struct tni_tie {
+    const char *name;
+    int entry;
+} tni_tie;
+
+typedef struct tni_version {
+    const char *path; /* of a module */
+    int version;
+} tni_version;
+
 typedef struct tni_safetensors {
     tni_input in;
-    json_t *root;
-    json_t *metadata; /* NULL: none */
-    int64_t data;     /* where the data area begins */
-    int n;
-    tni_safetensor *entry; /* in the order of the header */
+    int64_t data; /* where the data area begins */
+    char *header; /* all names and strings lie in it */
+    size_t header_bytes;
+    tni_bytes entries, pairs, ties, versions; /* arrays of these, in the order of the header: */
+    int n, n_pairs, n_ties, n_versions;
+    tni_safetensor *entry;
+    tni_pair *pair; /* of the metadata */
+    tni_tie *tie;
+    tni_version *version;
+    tni_names by_name, by_key, by_tie, by_path;
 } tni_safetensors;
 
 /* Opens and checks everything but the data. On failure nothing is left open. */
@@ -42,14 +58,16 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key);
 void tni_safetensors_close(tni_safetensors *file);
 
-/* Whether a pair of the metadata says that the tensor `value` is also called `key`: there is one of
- * that name, none named key, and in a checkpoint both are of one part. Else it is just a pair of
- * strings, whatever they are. */
-bool tni_safetensors_tie(const tni_safetensors *file, const char *key, const char *value);
 /* Whether two names begin with the same part of a checkpoint: "model." */
 bool tni_same_part(const char *a, const char *b);
 /* TN_E_FORMAT unless a file written with a checksum still has those bytes. Reads all of it. */
 tn_status tni_safetensors_verify(tni_safetensors *file);
+/* Fills ties and versions from the metadata. (safetensors_list.c) */
+tn_status tni_safetensors_take_up(tni_safetensors *file);
+/* TN_E_FORMAT: NAME is not JSON. */
+struct tni_json;
+tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name,
+                                   const struct tni_json *j);
 
 typedef struct tni_writing {
     const tn_metadata *own, *metadata; /* the library's pairs, then the caller's; NULL: none */
@@ -63,7 +81,13 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 /* What both sides keep to. */
 #define TNI_NAME_LIMIT 1024
 #define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
+#define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
+#define TNI_WRITER "tenon.version"        /* which tenon wrote it */
+#define TNI_TIES "tenon.ties"             /* a JSON object: name -> the name it is stored under */
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
+/* Whether a pair is what a tenon before TNI_TIES wrote for a tie: { name: stored name }, in a file
+ * that says which tenon wrote it. Its other keys are no names. */
+bool tni_old_tie(const tni_names *stored, bool checkpoint, const char *key, const char *value);
 /* CRC-32 of the whole file, its own 8 digits taken as 0; the first pair: their place is fixed. */
 #define TNI_CHECKSUM "tenon.crc32"
 #define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)

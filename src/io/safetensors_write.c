@@ -5,16 +5,18 @@
  * the header is padded with spaces to a multiple of 8.
  *
  * A tensor of several names is stored under the first of them in the order of strcmp; each other
- * name is a pair { name: stored name } of the metadata. That is what the reference's save_model
- * writes and its load_model expects.
+ * name stands in one pair of the metadata, TNI_TIES, as { name: stored name }. The reference's
+ * save_model keeps the same name, but makes each tie a pair of its own, which nothing tells from a
+ * string; its load_model reads neither.
  *
- * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model).
+ * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model, load_model).
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <zlib.h>
 
 #include "io/io.h"
+#include "io/json.h"
 #include "nn/module.h"
 
 typedef struct item {
@@ -51,13 +53,18 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const item *)a)->name, ((const item *)b)->name);
 }
 
-/* 0 for handles of one and the same tensor. */
-static int compare_places(const tn_tensor *s, const tn_tensor *t)
+int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes)
 {
-    size_t axes = (size_t)s->shape.rank;
+    const size_t axes = (size_t)s->shape.rank;
+    const bool flat = !shapes && tni_is_dense(s);
     if (s->storage != t->storage) return (uintptr_t)s->storage < (uintptr_t)t->storage ? -1 : 1;
     if (s->offset != t->offset) return s->offset < t->offset ? -1 : 1;
     if (s->dtype != t->dtype) return s->dtype < t->dtype ? -1 : 1;
+    if (!shapes && flat != tni_is_dense(t)) return flat ? -1 : 1;
+    if (flat) {
+        int64_t n = tni_shape_numel(&s->shape), m = tni_shape_numel(&t->shape);
+        return (n > m) - (n < m);
+    }
     if (s->shape.rank != t->shape.rank) return s->shape.rank - t->shape.rank;
     int d = memcmp(s->shape.size, t->shape.size, axes * sizeof *s->shape.size);
     return d ? d : memcmp(s->stride, t->stride, axes * sizeof *s->stride);
@@ -65,7 +72,7 @@ static int compare_places(const tn_tensor *s, const tn_tensor *t)
 
 static int by_place(const void *a, const void *b)
 {
-    int d = compare_places(((const item *)a)->tensor, ((const item *)b)->tensor);
+    int d = tni_compare_places(((const item *)a)->tensor, ((const item *)b)->tensor, true);
     return d ? d : by_name(a, b);
 }
 
@@ -74,91 +81,155 @@ static int by_place(const void *a, const void *b)
 /* Appends text as a JSON string; TN_E_NAME when it is not UTF-8. */
 static tn_status add_string(tni_bytes *b, const char *function, const char *text)
 {
-    json_t *string = text ? json_string(text) : NULL;
-    char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
-    json_decref(string);
-    if (!quoted)
-        return tni_error(TN_E_NAME, "%s: a name or value is %s: UTF-8 text is wanted", function,
-                         text ? "not UTF-8" : "NULL");
-    tni_bytes_add(b, quoted, strlen(quoted));
-    free(quoted);
-    return TN_OK;
+    if (tni_json_add(b, text)) return TN_OK;
+    return tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: UTF-8 text is wanted", function);
 }
 
+/* An object of pairs that is being written. */
 typedef struct pairs {
     tni_bytes *text;
     const char *function;
     int n;
 } pairs;
 
-static tn_status add_pair(pairs *p, const char *key, const char *value)
+static tn_status add_key(pairs *p, const char *key)
 {
-    tni_bytes_printf(p->text, "%s", p->n++ ? "," : "\"__metadata__\":{");
+    tni_bytes_add(p->text, p->n++ ? "," : "{", 1);
     tn_status status = add_string(p->text, p->function, key);
     tni_bytes_add(p->text, ":", 1);
+    return status;
+}
+
+static tn_status add_pair(pairs *p, const char *key, const char *value)
+{
+    tn_status status = add_key(p, key);
     return status == TN_OK ? add_string(p->text, p->function, value) : status;
+}
+
+/* Ends an object and makes it the value of a pair of p; takes its text over. */
+static tn_status add_object(pairs *p, const char *key, pairs *object)
+{
+    tni_bytes_add(object->text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
+    tn_status status = object->text->failed ? tni_pending() : add_pair(p, key, object->text->data);
+    tni_bytes_free(object->text);
+    return status;
+}
+
+/* The versions of a list that are to be written. Of several of one path (of joined lists) the
+ * last one counts. */
+static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
+{
+    tni_version v;
+    tni_names names;
+    for (int i = 0; (v.version = tni_list_versions(list, i, &v.path)) != 0; i++)
+        tni_bytes_add(versions, &v, sizeof v);
+    if (versions->failed) return tni_pending();
+    tni_version *all = (tni_version *)versions->data;
+    tn_status status = tni_names_make(&names, all, sizeof *all, (int)(versions->n / sizeof *all));
+    for (int i = 1; i < names.n; i++)
+        if (!strcmp(names.name[i - 1].text, names.name[i].text))
+            all[names.name[i - 1].at].version = 1;
+    tni_names_free(&names);
+    return status;
 }
 
 static tn_status add_versions(pairs *p, const tn_list *list)
 {
-    json_t *versions = json_object();
-    const char *path;
-    int version;
-    bool made = versions;
-    for (int i = 0; made && (version = tni_list_versions(list, i, &path)) != 0; i++)
-        if (version != 1) made = !json_object_set_new(versions, path, json_integer(version));
-    char *text = made ? json_dumps(versions, JSON_COMPACT) : NULL;
-    tn_status status =
-        text ? TN_OK
-             : tni_error(TN_E_NAME, "%s: a module's path is not UTF-8: UTF-8 text is wanted",
-                         p->function);
-    if (text && json_object_size(versions)) status = add_pair(p, TNI_VERSIONS, text);
-    free(text);
-    json_decref(versions);
+    tni_bytes text = { 0 }, versions = { 0 };
+    pairs object = { .text = &text, .function = p->function };
+    tn_status status = gather_versions(&versions, list);
+    const tni_version *v = (const tni_version *)versions.data;
+    for (size_t i = 0; status == TN_OK && i < versions.n / sizeof *v; i++) {
+        if (v[i].version == 1) continue;
+        status = add_key(&object, v[i].path);
+        tni_bytes_printf(&text, "%d", v[i].version);
+    }
+    if (status == TN_OK && object.n) status = add_object(p, TNI_VERSIONS, &object);
+    tni_bytes_free(&text);
+    tni_bytes_free(&versions);
     return status;
+}
+
+/* Items by name. */
+static tn_status add_ties(pairs *p, const item *items, int n)
+{
+    tni_bytes text = { 0 };
+    pairs object = { .text = &text, .function = p->function };
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < n; i++)
+        if (is_tie(&items[i])) status = add_pair(&object, items[i].name, items[i].stored);
+    if (status == TN_OK) status = add_object(p, TNI_TIES, &object);
+    tni_bytes_free(&text);
+    return status;
+}
+
+static bool has_key(const tn_metadata *m, const char *key)
+{
+    for (int i = 0; m && i < m->n; i++)
+        if (!strcmp(m->key[i], key)) return true;
+    return false;
 }
 
 static bool own_key(const tni_writing *o, const char *key)
 {
-    return tn_metadata_get(o->own, key) || !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_CHECKSUM);
+    if (o->own && !strncmp(key, "tenon.", 6)) return true;
+    return has_key(o->own, key) || !strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) ||
+           !strcmp(key, TNI_CHECKSUM);
 }
 
-/* A pair of the caller's: neither the library's keys, nor what would be read back as a tie. */
-static tn_status check_pair(const pairs *p, const char *key, const char *value, const item *items,
-                            int n, const tni_writing *o)
+/* The caller's pairs: keys that are nobody else's. *tie_like: one of them would be read as a tie if
+ * the file did not say which those are. */
+static tn_status check_pairs(const pairs *p, const tni_names *stored, const tni_writing *o,
+                             bool *tie_like)
 {
-    if (own_key(o, key))
-        return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function, key);
-    const size_t each = sizeof *items;
-    const item *named = bsearch(&(item){ .name = key }, items, (size_t)n, each, by_name);
-    const item *other = bsearch(&(item){ .name = value }, items, (size_t)n, each, by_name);
-    if (named && !is_tie(named)) return TN_OK; /* a tensor that is there is no other's tie */
-    bool whole = !tn_metadata_get(o->own, TNI_CHECKPOINT);
-    if (!named && (!other || !(whole || tni_same_part(key, value)))) return TN_OK;
-    return tni_error(TN_E_NAME,
-                     "%s: metadata %s = %.64s: it would be read as a tie of tensors: another key "
-                     "or value is wanted",
-                     p->function, key, value);
+    const tn_metadata *m = o->metadata;
+    const bool checkpoint = has_key(o->own, TNI_CHECKPOINT);
+    tni_names keys;
+    if (!m) return TN_OK;
+    tn_status status = tni_names_make(&keys, m->key, sizeof *m->key, m->n);
+    if (status != TN_OK) return status;
+    const char *twice = tni_names_twice(&keys);
+    tni_names_free(&keys);
+    if (twice)
+        return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function, twice);
+    for (int i = 0; i < m->n; i++) {
+        if (own_key(o, m->key[i]))
+            return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
+                             m->key[i]);
+        *tie_like = *tie_like || tni_old_tie(stored, checkpoint, m->key[i], m->value[i]);
+    }
+    return TN_OK;
 }
 
+/* Items by name. */
 static tn_status add_metadata(pairs *p, const item *items, int n, const tni_writing *o)
 {
-    tn_status status = TN_OK;
     const tn_metadata *m = o->metadata;
+    tni_names names;
+    bool ties = false;
+    tn_status status = tni_names_make(&names, items, sizeof *items, n);
+    if (status == TN_OK) status = check_pairs(p, &names, o, &ties);
+    tni_names_free(&names);
     for (int i = 0; status == TN_OK && o->own && i < o->own->n; i++)
         status = add_pair(p, o->own->key[i], o->own->value[i]);
-    /* a name that is one of these keys stays unrecorded, as in the reference */
-    for (int i = 0; status == TN_OK && i < n; i++)
-        if (is_tie(&items[i]) && !own_key(o, items[i].name))
-            status = add_pair(p, items[i].name, items[i].stored);
-    for (int i = 0; status == TN_OK && m && i < m->n; i++) {
-        for (int k = 0; k < i; k++)
-            if (m->key[i] && !strcmp(m->key[i], m->key[k]))
-                return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function,
-                                 m->key[i]);
-        if (m->key[i] && m->value[i]) status = check_pair(p, m->key[i], m->value[i], items, n, o);
-        if (status == TN_OK) status = add_pair(p, m->key[i], m->value[i]);
-    }
+    for (int i = 0; i < n; i++) ties = ties || is_tie(&items[i]);
+    if (status == TN_OK && ties) status = add_ties(p, items, n);
+    for (int i = 0; status == TN_OK && m && i < m->n; i++)
+        status = add_pair(p, m->key[i], m->value[i]);
+    return status;
+}
+
+static tn_status add_tensor(tni_bytes *b, const char *function, const item *it, size_t *total)
+{
+    const tn_tensor *t = it->tensor;
+    tn_status status = add_string(b, function, it->name);
+    tni_bytes_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", tni_safetensors_dtype_name(t->dtype));
+    for (int k = 0; k < t->shape.rank; k++)
+        tni_bytes_printf(b, "%s%lld", k ? "," : "", (long long)t->shape.size[k]);
+    size_t begin = *total;
+    if (!tni_add_size(begin, it->nbytes, total) || *total > INT64_MAX / 2)
+        return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, it->name);
+    tni_bytes_printf(b, "],\"data_offsets\":[%zu,%zu]}", begin, *total);
     return status;
 }
 
@@ -167,11 +238,14 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
                             int *n, size_t *total, const tni_writing *o)
 {
     pairs p = { b, function, 0 };
-    tni_bytes_add(b, "{", 1);
+    tni_bytes_add(b, "{\"__metadata__\":", 16);
     tn_status status = o->checksum ? add_pair(&p, TNI_CHECKSUM, "00000000") : TN_OK;
     if (status == TN_OK) status = add_metadata(&p, items, *n, o);
     if (status == TN_OK) status = add_versions(&p, list);
-    if (p.n) tni_bytes_add(b, "}", 1);
+    if (p.n)
+        tni_bytes_add(b, "}", 1);
+    else
+        b->n = TNI_MIN(b->n, 1); /* none: only the brace stays */
     int stored = 0;
     for (int i = 0; i < *n; i++)
         if (!is_tie(&items[i])) items[stored++] = items[i];
@@ -179,17 +253,8 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     qsort(items, (size_t)stored, sizeof *items, by_layout);
     *total = 0;
     for (int i = 0; status == TN_OK && i < stored; i++) {
-        const tn_tensor *t = items[i].tensor;
         if (i || p.n) tni_bytes_add(b, ",", 1);
-        status = add_string(b, function, items[i].name);
-        tni_bytes_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", tni_safetensors_dtype_name(t->dtype));
-        for (int k = 0; k < t->shape.rank; k++)
-            tni_bytes_printf(b, "%s%lld", k ? "," : "", (long long)t->shape.size[k]);
-        size_t begin = *total;
-        if (!tni_add_size(begin, items[i].nbytes, total) || *total > INT64_MAX / 2)
-            status =
-                tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, items[i].name);
-        tni_bytes_printf(b, "],\"data_offsets\":[%zu,%zu]}", begin, *total);
+        status = add_tensor(b, function, &items[i], total);
     }
     tni_bytes_add(b, "}", 1);
     while (b->n % 8 && !b->failed) tni_bytes_add(b, " ", 1);
@@ -252,9 +317,12 @@ static tn_status write_file(const char *function, const char *path, const tni_by
     return status;
 }
 
-/* Fills items: by name, ties found, names checked. */
-static tn_status collect(const char *function, const tn_list *list, item *items, bool every_key)
+/* Fills items: by name, ties found, names checked. A part of a checkpoint is read without the
+ * others: it has its own ties only. */
+static tn_status collect(const char *function, const tn_list *list, item *items,
+                         const tni_writing *o)
 {
+    const bool every_key = o->every_key, checkpoint = has_key(o->own, TNI_CHECKPOINT);
     for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         items[i] = (item){ e->name, e->name, e->tensor, 0 };
@@ -273,7 +341,8 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
     }
     qsort(items, (size_t)list->n, sizeof *items, by_place);
     for (int i = 1; i < list->n && !every_key; i++)
-        if (items[i].nbytes && !compare_places(items[i - 1].tensor, items[i].tensor))
+        if (items[i].nbytes && !tni_compare_places(items[i - 1].tensor, items[i].tensor, true) &&
+            (!checkpoint || tni_same_part(items[i - 1].stored, items[i].name)))
             items[i].stored = items[i - 1].stored;
     qsort(items, (size_t)list->n, sizeof *items, by_name);
     for (int i = 1; i < list->n; i++)
@@ -282,21 +351,34 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
     return TN_OK;
 }
 
+tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version)
+{
+    const int64_t limit = tni_file_limits().tensors;
+    const char *path;
+    int64_t n = 0;
+    int version;
+    for (int i = 0; (version = tni_list_versions(list, i, &path)) != 0; i++)
+        n += every_version || version != 1;
+    if (list->n <= limit && n <= limit) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: %lld %s: at most %lld could be read back (tn_set_file_limits)", function,
+                     list->n > limit ? (long long)list->n : (long long)n,
+                     list->n > limit ? "tensors" : "modules with state versions", (long long)limit);
+}
+
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,
                                 tni_writing o)
 {
-    if (!path) return tni_poison(function, "path");
-    if (list->n > tni_file_limits().tensors)
-        return tni_error(TN_E_INVALID,
-                         "%s: %d tensors: at most %lld could be read back (tn_set_file_limits)",
-                         function, list->n, (long long)tni_file_limits().tensors);
+    tn_status status = tni_metadata_check(function, o.metadata);
+    if (status == TN_OK) status = tni_check_counts(function, list, false);
+    if (status != TN_OK) return status;
     size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof(item);
     item *items = tni_alloc(nbytes);
     if (!items) return tni_pending();
     int n = list->n;
     size_t total;
     tni_bytes header = { 0 };
-    tn_status status = collect(function, list, items, o.every_key);
+    status = collect(function, list, items, &o);
     if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
     if (status == TN_OK) status = write_file(function, path, &header, items, n, total, o.checksum);
     tni_bytes_free(&header);

@@ -1,20 +1,19 @@
 /*
  * save.c - weights: a module or any list of tensors to a file and back.
  */
+#include "io/file.h"
 #include "io/io.h"
 #include "nn/module.h"
 
 /* HF tools ask which framework a file is for; the layout is PyTorch's. */
-static const char *const keys[] = { "format", "tenon.version" };
+static const char *const keys[] = { TNI_FORMAT, TNI_WRITER };
 static const char *const values[] = { "pt", TN_VERSION };
 
 tn_status tni_in_file(const char *function, const char *path)
 {
-    char text[1024];
-    tn_status status = tn_error_status();
-    strncpy(text, tn_error(), sizeof text - 1);
-    text[sizeof text - 1] = 0;
-    return tni_error(status, "%s: %s: %s", function, path, text);
+    tni_saved_error was;
+    tni_error_save(&was);
+    return tni_error(was.status, "%s: " TNI_PATH ": %s", function, path, was.message);
 }
 
 /* ---- writing: the name decides --------------------------------------------------------------- */
@@ -33,7 +32,8 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
         return tni_error(TN_E_INVALID,
-                         "%s: %s: a PyTorch file has no place for metadata: a .safetensors file is "
+                         "%s: " TNI_PATH
+                         ": a PyTorch file has no place for metadata: a .safetensors file is "
                          "wanted",
                          function, path);
     return tni_pt_write(function, path, list);
@@ -41,7 +41,7 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
 
 static tn_status save(const char *function, tn_module *m, const char *path, tn_save_options o)
 {
-    if (!m) return tni_poison(function, "m");
+    if (!m) return tni_null(function, "m", "a module");
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
     tni_writing writing = { .own = &own, .metadata = o.metadata, .every_key = o.every_key };
     tn_scope scope = tn_scope_begin();
@@ -63,7 +63,7 @@ tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o)
 
 tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path)
 {
-    if (!list) return tni_poison("tn_save_tensors", "list");
+    if (!list) return tni_null("tn_save_tensors", "list", "a list of tensors");
     return write_list("tn_save_tensors", path, list,
                       (tni_writing){ .metadata = metadata, .every_key = true });
 }
@@ -108,7 +108,7 @@ static tn_status load_into(const char *function, tn_module *m, const char *path,
                            tn_load_report *report)
 {
     if (report) *report = (tn_load_report){ 0 };
-    if (!m) return tni_poison(function, "m");
+    if (!m) return tni_null(function, "m", "a module");
     tn_scope scope = tn_scope_begin();
     tn_list *list = load(function, path, NULL);
     tn_status status = list ? TN_OK : tni_pending();

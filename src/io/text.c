@@ -38,7 +38,7 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
     block *b = NULL;
     size_t nbytes;
     if (in.size == 0)
-        tni_error(TN_E_FORMAT, "%s: %s: is empty: a text is wanted", f, path);
+        tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: a text is wanted", f, path);
     else if (tni_add_size((size_t)in.size, sizeof *b, &nbytes))
         b = tni_alloc(nbytes);
     if (b && tni_input_read(&in, 0, b->id, (size_t)in.size) != TN_OK) {
@@ -74,9 +74,9 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
                         int64_t context, tn_tensor **x, tn_tensor **y)
 {
     static const char f[] = "tn_text_batch";
-    if (!text) return tni_poison(f, "text");
-    if (!g) return tni_poison(f, "g");
-    if (!x || !y) return tni_poison(f, x ? "y" : "x");
+    if (!text) return tni_null(f, "text", "a text");
+    if (!g) return tni_null(f, "g", "a generator");
+    if (!x || !y) return tni_null(f, x ? "y" : "x", "room for a tensor");
     int64_t n = valid ? text->n_valid : text->n_train;
     const unsigned char *id = valid ? text->valid : text->train;
     if (batch < 1 || context < 1)

@@ -31,8 +31,8 @@ typedef struct end {
     uint64_t n, size, at; /* entries; the directory's bytes and place */
 } end;
 
-/* The zip64 record, if a locator stands in front of the end record. Where its value does not fit the
- * end record, that has all bits set; elsewhere both say the same. */
+/* The zip64 record, if a locator stands in front of the end record. Where its value does not fit
+ * the end record, that has all bits set; elsewhere both say the same. */
 static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
 {
     unsigned char b[END64];
@@ -265,6 +265,7 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     while (status == TN_OK && zip->n < (int)e.n) {
         status = read_header(zip, &e, &at, &zip->entry[zip->n]);
         if (status == TN_OK) status = read_local(zip, &e, &zip->entry[zip->n]);
+        zip->checked = zip->checked || zip->entry[zip->n].crc;
         zip->n++;
     }
     zip->n = (int)e.n; /* as allocated, also when bad: close frees by n */
@@ -296,7 +297,7 @@ const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
     tn_status status = tni_input_read(&zip->in, entry->begin, data, (size_t)entry->nbytes);
-    if (status != TN_OK) return status;
+    if (status != TN_OK || !zip->checked) return status;
     uint32_t crc = (uint32_t)crc32_z(0, data, (size_t)entry->nbytes);
     return crc == entry->crc ? TN_OK
                              : bad(zip, "%.64s: is damaged: its checksum is %08x, not %08x",

@@ -45,6 +45,7 @@ typedef struct tni_zip {
     size_t directory_size;
     int n;
     tni_zip_entry *entry; /* by name */
+    bool checked; /* the archive has checksums: a writer may leave 0 in every place of one */
 } tni_zip;
 
 /* Opens and checks everything but the data. Takes at most max_entries of them and max_directory
@@ -53,7 +54,7 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
                        int64_t max_directory);
 /* The entry of a name, NULL without a message. */
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
-/* An entry's data and their checksum. */
+/* An entry's data, compared with their checksum where the archive has any. */
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
 void tni_zip_close(tni_zip *zip);
 

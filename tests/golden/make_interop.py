@@ -10,6 +10,7 @@ pt_mixed_V.pt        a plain dict: every dtype, shapes [] and [0], views with of
                      expanded tensor, two names for one storage, nn.Parameter values
 and with 2.15 only:
 pt_zip64.pt          pt_mixed once more, with 64-bit records where a small file needs none
+pt_nocrc_2.15.pt     mixed's tie.a and dtype.int64, written with torch.serialization.set_crc32_options(False)
 interop.safetensors  FILE/NAME: each of these tensors, dense; cnn/x and cnn/y, transformer/x and
                      transformer/y: inputs and outputs of both networks in eval
 tenon_*.pt           what tenon writes after reading pt_*_2.15.pt, when PyTorch found in it what it had
@@ -145,6 +146,10 @@ def main():
             if os.path.exists(os.path.join(FOLDER, "tenon_%s.pt" % name)):
                 check_other_direction(name)
         return
+    torch.serialization.set_crc32_options(False)
+    torch.save({k: files["mixed"][k] for k in ("tie.a", "dtype.int64")},
+               os.path.join(FOLDER, "pt_nocrc_%s.pt" % VERSION))
+    torch.serialization.set_crc32_options(True)
     zip64(os.path.join(FOLDER, "pt_mixed_%s.pt" % VERSION), os.path.join(FOLDER, "pt_zip64.pt"))
     out = {"%s/%s" % (name, key): t for name, state in files.items() for key, t in state.items()}
     with torch.no_grad():

@@ -1,0 +1,223 @@
+/*
+ * json.c - see json.h.
+ *
+ * Written for one purpose, the headers of safetensors files: a JSON library makes a tree of ten
+ * times the header's size, by malloc and not by our allocator, and the one in Debian loses bytes,
+ * or runs over them, when that fails (docs/design.md, Files).
+ *
+ * Source: RFC 8259 (JSON), RFC 3629 (UTF-8).
+ */
+#include "io/json.h"
+
+static bool wrong(tni_json *j, const char *problem)
+{
+    if (!j->problem) j->problem = problem;
+    return false;
+}
+
+tni_json tni_json_of(char *text, size_t n)
+{
+    return (tni_json){ .text = text, .at = text, .end = text + n };
+}
+
+static void skip_space(tni_json *j)
+{
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
+        j->at++;
+}
+
+char tni_json_kind(tni_json *j)
+{
+    skip_space(j);
+    if (j->problem) return 0;
+    if (j->at == j->end) return wrong(j, "it is cut off"), '\0';
+    char c = *j->at;
+    if (c == '{' || c == '[' || c == '"') return c;
+    if (c == '-' || (c >= '0' && c <= '9')) return '0';
+    if (c == 't' || c == 'f' || c == 'n') return 'n';
+    return wrong(j, "a value is wanted"), '\0';
+}
+
+void tni_json_open(tni_json *j)
+{
+    j->at++;
+    j->first = true;
+}
+
+bool tni_json_next(tni_json *j, char close)
+{
+    bool first = j->first;
+    skip_space(j);
+    j->first = false;
+    if (j->problem) return false;
+    if (j->at == j->end) return wrong(j, "it is cut off");
+    if (*j->at == close) {
+        j->at++;
+        return false;
+    }
+    if (first) return true;
+    if (*j->at != ',') return wrong(j, close == '}' ? ", or } is wanted" : ", or ] is wanted");
+    j->at++;
+    skip_space(j);
+    if (j->at < j->end && *j->at == close) return wrong(j, "nothing follows the comma");
+    return true;
+}
+
+/* ---- strings --------------------------------------------------------------------------------- */
+
+/* Bytes of the character at s, n of them there; 0: not UTF-8 (RFC 3629, section 4). */
+static size_t character(const unsigned char *s, size_t n)
+{
+    if (s[0] < 0x80) return 1;
+    size_t length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || n < length) return 0;
+    unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;  /* no longer than needed */
+    unsigned high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf; /* no surrogate; <= 10ffff */
+    if (s[1] < low || s[1] > high) return 0;
+    for (size_t i = 2; i < length; i++)
+        if (s[i] < 0x80 || s[i] > 0xbf) return 0;
+    return length;
+}
+
+size_t tni_utf8(const char *text, size_t n)
+{
+    size_t at = 0;
+    for (size_t k; at < n; at += k)
+        if ((k = character((const unsigned char *)text + at, n - at)) == 0) break;
+    return at;
+}
+
+/* Four hexadecimal digits; -1 when they are not. */
+static int code_unit(const char *s, const char *end)
+{
+    int value = 0;
+    if (end - s < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = s[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0) return -1;
+        value = value << 4 | digit;
+    }
+    return value;
+}
+
+static char *encode(char *to, int c)
+{
+    static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    *to++ = (char)(lead[more] | c >> (6 * more));
+    while (more-- > 0) *to++ = (char)(0x80 | (c >> (6 * more) & 0x3f));
+    return to;
+}
+
+/* The escape at j->at, behind its backslash; what it stands for is shorter. NULL + problem. */
+static char *unescape(tni_json *j, char *to)
+{
+    static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    char c = j->at < j->end ? *j->at : '\0';
+    const char *known = c ? strchr(from, c) : NULL;
+    if (known) {
+        *to++ = meant[known - from];
+        j->at++;
+        return to;
+    }
+    int value = c == 'u' ? code_unit(j->at + 1, j->end) : -1;
+    if (value < 0) return wrong(j, "an unknown escape"), NULL;
+    if (value == 0) return wrong(j, "a zero character in a string"), NULL;
+    j->at += 5;
+    if (value >= 0xd800 && value < 0xe000) {
+        int second = value < 0xdc00 && j->end - j->at > 2 && j->at[0] == '\\' && j->at[1] == 'u'
+                         ? code_unit(j->at + 2, j->end)
+                         : -1;
+        if (second < 0xdc00 || second > 0xdfff) return wrong(j, "half a surrogate pair"), NULL;
+        value = 0x10000 + ((value - 0xd800) << 10) + (second - 0xdc00);
+        j->at += 6;
+    }
+    return encode(to, value);
+}
+
+const char *tni_json_string(tni_json *j)
+{
+    if (tni_json_kind(j) != '"') return NULL;
+    char *begin = ++j->at;
+    char *to = begin;
+    while (j->at < j->end && *j->at != '"') {
+        size_t n = character((unsigned char *)j->at, (size_t)(j->end - j->at));
+        if (n == 0) return wrong(j, "a byte that is not UTF-8"), NULL;
+        if ((unsigned char)*j->at < ' ') return wrong(j, "a control character in a string"), NULL;
+        if (*j->at == '\\') {
+            j->at++;
+            to = unescape(j, to);
+            if (!to) return NULL;
+            continue;
+        }
+        if (to != j->at) memmove(to, j->at, n);
+        to += n;
+        j->at += n;
+    }
+    if (j->at == j->end) return wrong(j, "it is cut off"), NULL;
+    j->at++;
+    *to = 0; /* at the latest where the closing quote was */
+    return begin;
+}
+
+const char *tni_json_key(tni_json *j)
+{
+    const char *key = tni_json_string(j);
+    if (!key) return wrong(j, "a key in double quotes is wanted"), NULL;
+    skip_space(j);
+    if (j->at == j->end || *j->at != ':') return wrong(j, ": is wanted"), NULL;
+    j->at++;
+    return key;
+}
+
+bool tni_json_add(tni_bytes *b, const char *text)
+{
+    static const char meant[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const size_t n = strlen(text);
+    if (tni_utf8(text, n) < n) return false;
+    tni_bytes_add(b, "\"", 1);
+    for (size_t i = 0; i < n;) {
+        size_t plain = 0;
+        while (i + plain < n && (unsigned char)text[i + plain] >= ' ' && text[i + plain] != '"' &&
+               text[i + plain] != '\\')
+            plain++;
+        tni_bytes_add(b, text + i, plain);
+        i += plain;
+        if (i == n) break;
+        const char *known = strchr(meant, text[i]);
+        if (known)
+            tni_bytes_printf(b, "\\%c", letter[known - meant]);
+        else
+            tni_bytes_printf(b, "\\u%04X", (unsigned char)text[i]);
+        i++;
+    }
+    tni_bytes_add(b, "\"", 1);
+    return true;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+bool tni_json_integer(tni_json *j, int64_t *value)
+{
+    int64_t x = 0;
+    if (tni_json_kind(j) != '0' || *j->at == '-') return false;
+    char *from = j->at;
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++)
+        if (__builtin_mul_overflow(x, 10, &x) || __builtin_add_overflow(x, *j->at - '0', &x))
+            return wrong(j, "an integer above 9223372036854775807");
+    if (*from == '0' && j->at - from > 1) return wrong(j, "a zero in front of an integer");
+    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')) return false;
+    *value = x;
+    return true;
+}
+
+bool tni_json_end(tni_json *j)
+{
+    skip_space(j);
+    if (!j->problem && j->at < j->end) wrong(j, "something follows it");
+    return !j->problem;
+}

@@ -1,0 +1,160 @@
+/*
+ * lock.c - one run at a time writes to a checkpoint file or folder.
+ *
+ * The lock is flock's, on a small file beside what it guards: the kernel gives it back when its
+ * process ends, however that comes about, so that a file left behind locks nobody out. It is
+ * removed while it is still locked, and whoever gets a lock looks whether the file is still the
+ * one of that name: so two runs never hold locks on two files of one name. Its text only says who
+ * holds it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/io.h"
+
+#define OURS "tenon " /* what the text begins with: any other file is somebody's own */
+enum { TEXT = 128 };
+
+struct tn_file_lock {
+    int fd;
+    pid_t pid; /* of who took it: a child after fork must not give its parent's lock back */
+    char *name;
+};
+
+static const char f[] = "tn_checkpoint_lock";
+
+static tn_status fail(const char *path, int error)
+{
+    return tni_error(tni_errno(error), "%s: " TNI_PATH ": cannot be locked: %s", f, path,
+                     strerror(error));
+}
+
+/* The lock's file: inside a folder, beside a file, wherever links lead. 0 or an errno. */
+static int name_of(const char *path, char name[PATH_MAX])
+{
+    char real[PATH_MAX];
+    char folder[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    int n = -1;
+    if (realpath(path, real)) {
+        if (stat(real, &st) != 0) return errno;
+        if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return EINVAL;
+        n = snprintf(name, PATH_MAX, "%s%s", real, S_ISDIR(st.st_mode) ? "/.tenon.lock" : ".lock");
+    } else if (errno == ENOENT && *base) { /* a file that is yet to be */
+        if (strlen(path) >= sizeof folder) return ENAMETOOLONG;
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(base - path) : 1, slash ? path : ".");
+        if (!realpath(folder, real)) return errno;
+        n = snprintf(name, PATH_MAX, "%s/%s.lock", real, base);
+    } else {
+        return errno;
+    }
+    return n >= PATH_MAX ? ENAMETOOLONG : 0;
+}
+
+static void read_text(int fd, char text[TEXT])
+{
+    ssize_t n = pread(fd, text, TEXT - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = 0;
+}
+
+static void write_text(int fd)
+{
+    char text[TEXT] = "", host[64] = "";
+    if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
+    int n = snprintf(text, sizeof text, OURS "%ld %s\n", (long)getpid(), host);
+    /* the lock holds without it, on a full disk say */
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) return;
+}
+
+static tn_status held(const char *path, const char *text)
+{
+    const char *who =
+        text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; it may not be written yet */
+    const int digits = (int)strspn(who, "0123456789");
+    return tni_error(
+        TN_E_STATE,
+        "%s: " TNI_PATH ": another run writes to it, process %.*s on %s: want that one "
+        "to end, or another file or folder",
+        f, path, digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
+}
+
+/* TN_OK: locked. *again: the file was another's that has just gone. */
+static tn_status try(const char *path, const char *name, int *fd, bool *again)
+{
+    char text[TEXT];
+    struct stat st, there;
+    *again = false;
+    do {
+        *fd = open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    } while (*fd < 0 && errno == EINTR);
+    if (*fd < 0 || fstat(*fd, &st) != 0) return fail(path, errno);
+    read_text(*fd, text);
+    bool ours = S_ISREG(st.st_mode) && (!text[0] || !strncmp(text, OURS, sizeof OURS - 1));
+    if (!ours)
+        return tni_error(TN_E_IO,
+                         "%s: " TNI_PATH ": " TNI_PATH " is a file of another kind: want it gone",
+                         f, path, name);
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK) return held(path, text);
+        if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
+            return fail(path, errno);
+        return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,
+                         path);
+    }
+    *again = fstat(*fd, &st) != 0 || stat(name, &there) != 0 || st.st_ino != there.st_ino ||
+             st.st_dev != there.st_dev;
+    return TN_OK;
+}
+
+tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
+{
+    char name[PATH_MAX];
+    if (!path) return tni_null(f, "path", "the name of a file or folder");
+    if (!lock) return tni_null(f, "lock", "a place for the lock");
+    if (!*path) return tni_error(TN_E_INVALID, "%s: path is empty: want a file or folder", f);
+    int error = name_of(path, name);
+    if (error) return fail(path, error);
+    tn_file_lock *l = tni_calloc(sizeof *l);
+    if (!l) return TN_E_NOMEM;
+    *l = (tn_file_lock){ .fd = -1, .pid = getpid(), .name = tni_strdup(name) };
+    tn_status status = l->name ? TN_OK : TN_E_NOMEM;
+    bool again = status == TN_OK;
+    for (int tries = 0; again && tries < 100; tries++) {
+        if (l->fd >= 0) close(l->fd);
+        status = try(path, name, &l->fd, &again);
+    }
+    if (status == TN_OK && again) status = fail(path, EAGAIN);
+    if (status == TN_OK) {
+        write_text(l->fd);
+        *lock = l;
+        return TN_OK;
+    }
+    if (l->fd >= 0) close(l->fd);
+    tni_strfree(l->name);
+    tni_free(l, sizeof *l);
+    return status;
+}
+
+void tn_checkpoint_unlock(tn_file_lock *lock)
+{
+    struct stat st, there;
+    if (!lock) return;
+    bool same = fstat(lock->fd, &st) == 0 && stat(lock->name, &there) == 0 &&
+                st.st_ino == there.st_ino && st.st_dev == there.st_dev;
+    if (lock->pid == getpid() && same) unlink(lock->name);
+    if (lock->pid == getpid()) flock(lock->fd, LOCK_UN); /* children of ours may have it open */
+    close(lock->fd);
+    tni_strfree(lock->name);
+    tni_free(lock, sizeof *lock);
+}
