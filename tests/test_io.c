@@ -664,7 +664,7 @@ START_TEST(checkpoint_and_other_files)
     const char *key = "tenon.mine";
     c.metadata = (tn_metadata){ 1, &key, &key };
     assert_fails(tn_checkpoint_save(&c, in_folder("c")), TN_E_NAME,
-                 "names in tenon. are the library's own");
+                 "metadata key tenon.mine is the library's own");
     ck_assert_int_eq(tn_checkpoint_save(NULL, "x"), TN_E_INVALID);
     tn_error_clear();
     run_free(&a);

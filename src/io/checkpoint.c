@@ -131,11 +131,6 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 static tn_status save(const char *f, const tn_checkpoint *c, const char *path)
 {
     tn_status status = tni_metadata_check(f, &c->metadata);
-    for (int i = 0; status == TN_OK && i < c->metadata.n; i++)
-        if (!strncmp(c->metadata.key[i], "tenon.", 6))
-            status =
-                tni_error(TN_E_NAME, "%s: metadata key %s: names in tenon. are the library's own",
-                          f, c->metadata.key[i]);
     if (status == TN_OK) status = check_generators(f, c);
     if (status == TN_OK) status = tni_parts_check(f, c);
     if (status == TN_OK && c->model && !c->allow_nonfinite) status = check_finite(f, c->model);

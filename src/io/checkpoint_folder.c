@@ -167,7 +167,9 @@ static tn_status look_at(search *s, long long step, bool *next)
     if (s->damaged++ == 0) snprintf(s->why, sizeof s->why, "%s", tn_error());
     tni_bytes_add(&s->skipped, s->path, strlen(s->path) + 1);
     tni_bytes_add(&s->skipped, reason, strlen(reason) + 1);
-    return s->skipped.failed ? *next = false, tni_pending() : status;
+    if (!s->skipped.failed) return status;
+    *next = false;
+    return tni_pending();
 }
 
 /* Looks at the files, the newest first, until one is whole. */

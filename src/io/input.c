@@ -38,7 +38,10 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (in->fd < 0 && errno == EINTR);
     struct stat st;
-    if (in->fd < 0) return in->error = errno, fail(in, errno);
+    if (in->fd < 0) {
+        in->error = errno;
+        return fail(in, in->error);
+    }
     tn_status status = TN_OK;
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);

@@ -79,13 +79,14 @@ static void write_text(int fd)
 
 static tn_status held(const char *path, const char *text)
 {
-    const char *who = text + sizeof OURS - 1;
-    size_t digits = strspn(who, "0123456789");
+    const char *who =
+        text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; it may not be written yet */
+    const int digits = (int)strspn(who, "0123456789");
     return tni_error(
         TN_E_STATE,
-        "%s: " TNI_PATH ": another run writes to it, process %.*s on%s: want that one to "
-        "end, or another file or folder",
-        f, path, (int)digits, who, who[digits] ? who + digits : " a host without a name");
+        "%s: " TNI_PATH ": another run writes to it, process %.*s on %s: want that one "
+        "to end, or another file or folder",
+        f, path, digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
 }
 
 /* TN_OK: locked. *again: the file was another's that has just gone. */
@@ -105,7 +106,7 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
                          "%s: " TNI_PATH ": " TNI_PATH " is a file of another kind: want it gone",
                          f, path, name);
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) return held(path, text[0] ? text : OURS "?");
+        if (errno == EWOULDBLOCK) return held(path, text);
         if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
             return fail(path, errno);
         return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,

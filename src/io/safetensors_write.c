@@ -172,6 +172,7 @@ static bool has_key(const tn_metadata *m, const char *key)
 
 static bool own_key(const tni_writing *o, const char *key)
 {
+    if (o->own && !strncmp(key, "tenon.", 6)) return true;
     return has_key(o->own, key) || !strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) ||
            !strcmp(key, TNI_CHECKSUM);
 }
