@@ -44,6 +44,8 @@ program() { # NAME PREFIX
 }
 
 for kind in shared static; do
+    CXX=false meson setup "$work/tests $kind" "$root" -Ddefault_library=$kind -Dcuda=disabled >"$work/said"
+    good "$kind: the tests are configured"
     build="$work/a build $kind" prefix="$work/my prefix $kind"
     meson setup "$build" "$root" --buildtype=release --prefix="$prefix" -Ddefault_library=$kind -Dcuda=disabled \
         -Dtests=disabled -Dexamples=disabled -Dbench=disabled
