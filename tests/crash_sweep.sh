@@ -9,7 +9,7 @@
 # ignored 24, write's 365, that of opening the folder 16; without the sweep of old temporaries 75.
 set -u
 shopt -s nullglob
-export LC_ALL=C OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export LC_ALL=C OMP_NUM_THREADS=1
 
 driver=$1
 kinds=(safetensors pt checkpoint numbered)

@@ -6,7 +6,7 @@ set -euo pipefail
 
 build=$(realpath "$1")
 program=$build/tests/cuda/test_$2
-export OMP_WAIT_POLICY=passive CK_FORK=no CK_RUN_CASE=$3
+export CK_FORK=no CK_RUN_CASE=$3
 export TN_CUDA_MODULE=$build/tests/cuda_host/libtenon-cuda-races.so
 shift 3
 for file in "$@"; do
