@@ -22,15 +22,17 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value)
     return tni_error(TN_E_INVALID, "tn_%s: %s is %g: wanted in [0, 1)", type, what, value);
 }
 
-/* Room for extra more entries; entries that exist stay valid. Array sizes are paired with
- * capacities. */
+/* Room for extra more entries; entries that exist stay valid. Each array has a capacity of its own:
+ * the next one may find no memory. */
 static tn_status grow(void **block, int *capacity, int n, int extra, size_t size)
 {
-    if (n + extra <= *capacity) return TN_OK;
+    if (extra <= *capacity - n) return TN_OK;
+    if (extra > INT32_MAX / 2 - n)
+        return tni_error(TN_E_NOMEM, "tn_optim_add_group: %d parameters beside %d: too many", extra,
+                         n);
     int next = TNI_MAX(n + extra, 2 * *capacity);
     size_t bytes;
-    if (!tni_mul_size((size_t)next, size, &bytes))
-        return tni_error(TN_E_NOMEM, "tn_optim_add_group: %d parameters: too many", next);
+    if (!tni_mul_size((size_t)next, size, &bytes)) bytes = SIZE_MAX; /* refused below */
     void *larger = tni_calloc(bytes);
     if (!larger) return tni_pending();
     if (*block) {
@@ -111,16 +113,13 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, do
 {
     tn_status status = check_list(opt, f, list);
     if (status != TN_OK) return status;
-    int was = opt->capacity;
     status = grow((void **)&opt->group, &opt->group_capacity, opt->n_groups, 1, sizeof *opt->group);
     if (status == TN_OK)
         status = grow((void **)&opt->param, &opt->capacity, opt->n, list->n, sizeof *opt->param);
+    if (status == TN_OK)
+        status =
+            grow((void **)&opt->call, &opt->call_capacity, opt->n, list->n, sizeof *opt->call);
     if (status != TN_OK) return status;
-    if (opt->capacity != was) {
-        tni_free(opt->call, (size_t)was * sizeof *opt->call);
-        opt->call = tni_alloc((size_t)opt->capacity * sizeof *opt->call);
-    }
-    if (!opt->call) return tni_pending();
     for (int i = 0; i < list->n; i++) {
         status = take_entry(&list->entry[i], opt->n_groups, &opt->param[opt->n + i]);
         if (status == TN_OK) continue;
@@ -161,7 +160,7 @@ void tn_optim_free(tn_optim *opt)
 {
     if (!opt || --opt->refs > 0) return;
     for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
-    if (opt->call) tni_free(opt->call, (size_t)opt->capacity * sizeof *opt->call);
+    if (opt->call) tni_free(opt->call, (size_t)opt->call_capacity * sizeof *opt->call);
     if (opt->param) tni_free(opt->param, (size_t)opt->capacity * sizeof *opt->param);
     if (opt->group) tni_free(opt->group, (size_t)opt->group_capacity * sizeof *opt->group);
     tni_free(opt, sizeof *opt);

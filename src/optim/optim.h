@@ -48,7 +48,8 @@ struct tn_optim {
     tni_optim_group *group;
     int n, capacity;
     tni_optim_param *param;
-    tni_optim_tensor *call; /* capacity of them: what step hands to the kernel */
+    int call_capacity;      /* n and up */
+    tni_optim_tensor *call; /* what step hands to the kernel */
     int64_t steps;
 };
 

@@ -118,39 +118,66 @@ static double momentum_at(const tn_scheduler *s, int64_t step)
     return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
 }
 
+static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int i)
+{
+    static const char f[] = "tn_sequential_lr";
+    if (!child) return tni_poison(f, "schedulers");
+    if (child->listed > 1)
+        return tni_error(TN_E_INVALID, "%s: scheduler %d is also one before it: want one for each stretch",
+                         f, i);
+    if (child->opt != opt)
+        return tni_error(TN_E_INVALID, "%s: scheduler %d is another optimizer's", f, i);
+    if (child->schedule == &tni_schedule_plateau)
+        return tni_error(TN_E_INVALID, "%s: scheduler %d is a plateau_lr: it has no steps", f, i);
+    return TN_OK;
+}
+
 static tn_status check_children(const tn_optim *opt, tn_scheduler *const *schedulers, int n)
 {
+    tn_status status = TN_OK;
     for (int i = 0; i < n; i++) {
-        if (!schedulers[i]) return tni_poison("tn_sequential_lr", "schedulers");
-        if (schedulers[i]->opt != opt)
-            return tni_error(TN_E_INVALID, "tn_sequential_lr: scheduler %d is another optimizer's",
-                             i);
-        if (schedulers[i]->schedule == &tni_schedule_plateau)
-            return tni_error(TN_E_INVALID,
-                             "tn_sequential_lr: scheduler %d is a plateau_lr: it has no steps", i);
+        if (schedulers[i]) schedulers[i]->listed++;
+        if (status == TN_OK) status = check_child(opt, schedulers[i], i);
     }
-    return TN_OK;
+    return status;
+}
+
+/* After a failure: each once, however often it is there. */
+static void drop_children(tn_scheduler *const *schedulers, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (schedulers[i] && --schedulers[i]->listed == 0) tn_scheduler_free(schedulers[i]);
+}
+
+static tn_scheduler *make_sequence(tn_optim *opt, int n, const int64_t *milestones)
+{
+    tn_scheduler *s = tni_scheduler_new(&sequential, opt);
+    if (!s) return NULL;
+    if (tni_scheduler_milestones(s, milestones, n - 1) == TN_OK)
+        s->child = tni_alloc((size_t)n * sizeof(tn_scheduler *));
+    if (s->child) return s;
+    tn_scheduler_free(s);
+    return NULL;
 }
 
 tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
                                const int64_t *milestones)
 {
     tn_scheduler *s = NULL;
-    if (n < 1 || !schedulers) {
-        tni_error(TN_E_INVALID, "tn_sequential_lr: %d schedulers: at least one is wanted", n);
-        n = 0;
-    } else if (opt && check_children(opt, schedulers, n) == TN_OK) {
-        s = tni_scheduler_new(&sequential, opt);
-    }
-    if (s) s->child = tni_alloc((size_t)n * sizeof(tn_scheduler *));
-    if (!s || !s->child || tni_scheduler_milestones(s, milestones, n - 1) != TN_OK) {
-        if (s && s->child) tni_free(s->child, (size_t)n * sizeof(tn_scheduler *));
-        if (s) s->child = NULL;
-        for (int i = 0; i < n; i++) tn_scheduler_free(schedulers[i]);
-        tn_scheduler_free(s);
+    if (n < 1 || !schedulers)
+        return tni_fail(TN_E_INVALID, "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array",
+                        n, schedulers ? "" : " in NULL");
+    tn_status status = check_children(opt, schedulers, n);
+    if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
+    if (status == TN_OK) s = make_sequence(opt, n, milestones);
+    if (!s) {
+        drop_children(schedulers, n);
         return NULL;
     }
-    memcpy(s->child, schedulers, (size_t)n * sizeof(tn_scheduler *));
+    for (int i = 0; i < n; i++) {
+        schedulers[i]->listed = 0;
+        s->child[i] = schedulers[i];
+    }
     s->n_children = n;
     return tni_scheduler_start(s);
 }

@@ -27,6 +27,7 @@ struct tn_scheduler {
     bool maximize;      /* plateau */
     int n_milestones;
     int64_t *milestone; /* ascending */
+    int listed; /* how often among those that tn_sequential_lr takes over now */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);
