@@ -461,7 +461,7 @@ END_TEST
 
 START_TEST(numbers_of_a_loader)
 {
-    tn_tensor *many = tn_zeros(TN_SHAPE(INT64_C(1) << 61, 0)), *t = tn_ones(TN_SHAPE(10));
+    tn_tensor *many = tn_zeros(TN_SHAPE((INT64_C(1) << 60) - 1, 0)), *t = tn_ones(TN_SHAPE(10));
     const tn_loader_options shuffle = { .shuffle = true };
     assert_made(many);
     assert_null(tn_loader_new(&many, 1, shuffle), TN_E_NOMEM, "out of memory");

@@ -123,7 +123,7 @@ START_TEST(eye)
     assert_values(tn_eye(3), 0, 1, 0, 0, 0, 1, 0, 0, 0, 1);
     ck_assert_int_eq(tn_numel(tn_eye(0)), 0);
     assert_null(tn_eye(-1), TN_E_INVALID, "tn_eye: size -1");
-    assert_null(tn_eye(INT64_C(1) << 40), TN_E_SHAPE, "bytes");
+    assert_null(tn_eye(INT64_C(1) << 40), TN_E_SHAPE, "tn_eye");
 }
 END_TEST
 
@@ -149,9 +149,9 @@ START_TEST(impossible_shapes)
     int64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     assert_null(tn_zeros(TN_SHAPE(2, -1)), TN_E_SHAPE, "[2,-1]");
     assert_null(tn_zeros(tn_shape_of(9, nine)), TN_E_SHAPE, "8 axes");
-    assert_null(tn_empty(TN_SHAPE(INT64_MAX, 2)), TN_E_SHAPE, "2^63");
-    assert_null(tn_empty(TN_SHAPE(INT64_MAX)), TN_E_SHAPE, "2^63");
-    assert_null(tn_empty(TN_SHAPE(INT64_C(1) << 31, INT64_C(1) << 31)), TN_E_SHAPE, "2^63");
+    assert_null(tn_empty(TN_SHAPE(INT64_MAX, 2)), TN_E_SHAPE, "2^60");
+    assert_null(tn_empty(TN_SHAPE(INT64_MAX)), TN_E_SHAPE, "2^60");
+    assert_null(tn_empty(TN_SHAPE(INT64_C(1) << 31, INT64_C(1) << 31)), TN_E_SHAPE, "2^60");
     assert_null(tn_rand(TN_SHAPE(-3)), TN_E_SHAPE, "[-3]");
     ck_assert_int_eq(tn_shape_of(8, nine).rank, 8);
 }
@@ -279,7 +279,7 @@ START_TEST(slice_select_narrow)
     assert_null(tn_select(tn_scalar(1), 0, 0), TN_E_INDEX, "tn_select");
     assert_null(tn_narrow(x, 1, 4, 2), TN_E_INDEX, "tn_narrow: 2 elements from 4");
     assert_null(tn_narrow(x, 1, 1, INT64_MAX), TN_E_INDEX, "tn_narrow");
-    assert_null(tn_slice(tn_scalar(1), 0, 0, 1, 1), TN_E_SHAPE, "tn_slice");
+    assert_null(tn_slice(tn_scalar(1), 0, 0, 1, 1), TN_E_INDEX, "tn_slice");
 }
 END_TEST
 
@@ -376,10 +376,12 @@ START_TEST(sizes_and_strides)
 {
     tn_tensor *x = tn_zeros(TN_SHAPE(2, 3));
     ck_assert(tn_size(x, -1) == 3 && tn_stride(x, 0) == 3 && tn_stride(x, -1) == 1);
-    ck_assert(tn_rank(NULL) == -1 && tn_shape_get(NULL).rank == -1 && tn_numel(NULL) == -1);
-    ck_assert_int_eq(tn_size(x, 2), -1);
+    ck_assert(tn_rank(NULL) == -1 && tn_shape_get(NULL).rank == -1);
+    ck_assert_int_eq(tn_numel(NULL), TN_NO_SIZE);
+    assert_error(TN_E_INVALID, "tn_numel");
+    ck_assert_int_eq(tn_size(x, 2), TN_NO_SIZE);
     assert_error(TN_E_INDEX, "tn_size: axis 2");
-    ck_assert_int_eq(tn_size(NULL, 0), -1);
+    ck_assert_int_eq(tn_size(NULL, 0), TN_NO_SIZE);
     assert_error(TN_E_INVALID, "tn_size");
     ck_assert(tn_is_none(TN_NONE) && !tn_is_none(x) && !tn_is_none(NULL));
     assert_ok(tn_set_name(x, "weights"));

@@ -9,7 +9,9 @@
  *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32);
  *            a C scalar never widens a tensor of its own kind; other ops refuse mixed floats by name
  *   Views    "view" means shared storage: an in-place change of one shows in the other
- * Axes may be negative. `axes, n_axes`: n_axes 0 means all axes; `keepdim` keeps them with size 1.
+ * Axes may be negative. A single value has the axes 0 and -1, as in PyTorch, for reductions, tn_cumsum,
+ * tn_softmax, tn_flip, tn_squeeze, tn_flatten, tn_transpose, tn_gather, tn_index_select and tn_scatter_add;
+ * others want a tensor with axes. `axes, n_axes`: n_axes 0 means all axes; `keepdim` keeps them with size 1.
  */
 #ifndef TENON_OPS_H
 #define TENON_OPS_H
@@ -22,7 +24,8 @@ extern "C" {
 
 /* ---- views and movement ---------------------------------------------------------------------- */
 
-/** Same elements in row-major order; one size may be -1. A view where strides allow, else a copy. */
+/** Same elements in row-major order; one size may be -1: what is left. A view where strides allow, else a copy.
+ *  A size that a failed tn_size gave (TN_NO_SIZE) is no -1: NULL, and its message stands. */
 TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
 /** Joins axes first..last into one. */
 TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
@@ -233,11 +236,13 @@ TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /**
  * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.
  *
- * Shapes   index has x's rank; sizes on the other axes at most x's; y as index
+ * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. x a single value is a row of one,
+ *          for an index [] or [n]
  * Grad     tn_scatter_add of dy into zeros
  */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
-/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype. */
+/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype; a single value by an
+ *  index [1] is one again. */
 TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
 /**
  * x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0.

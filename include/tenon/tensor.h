@@ -46,13 +46,17 @@ typedef struct tn_shape {
     int64_t size[TN_MAX_RANK];
 } tn_shape;
 
-TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes); /* rank > 8 gives rank -1: refused on use */
+/** The first rank sizes. A rank that is not 0 to 8, or sizes NULL, gives rank -1: refused on use. */
+TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes);
 
 /** TN_SHAPE(2, 3): a shape by its sizes. */
 #define TN_SHAPE(...)                                                                              \
     tn_shape_of((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
 /** The shape of a single value. */
 #define TN_SCALAR ((tn_shape){0, {0}})
+/** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a size that
+ *  one has is a size, or the -1 of tn_reshape. Where a size is wanted it passes the failure on. */
+#define TN_NO_SIZE (-(INT64_C(1) << 40))
 
 /** "Absent", where a tensor is optional (no bias, no mask, no gradient). Never counted, never freed. */
 TN_API extern tn_tensor tn_none_object;
@@ -142,8 +146,8 @@ TN_API int tn_num_threads(void);
 /* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose --------- */
 /* What holds for all of them:
  *   Owner    current scope; TN_E_STATE without one
- *   Errors   NULL: more than 8 axes, a negative size, 2^63 bytes and more (TN_E_SHAPE), out of memory; a
- *            value that an integer dtype cannot hold (TN_E_INVALID; fractions are cut off)
+ *   Errors   NULL: more than 8 axes, a negative size, 2^60 elements and more, where a size of 0 counts as 1
+ *            (TN_E_SHAPE); out of memory; a value that an integer dtype cannot hold (TN_E_INVALID; fractions are cut off)
  * The results are leaves that require no gradient. */
 
 /** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or TN_F64. */
@@ -243,8 +247,8 @@ TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *by
 /* ---- what a tensor is ------------------------------------------------------------------------ */
 
 TN_API int tn_rank(const tn_tensor *t);                    /* -1 for NULL */
-TN_API int64_t tn_size(const tn_tensor *t, int axis);      /* -1 and a message out of range */
-TN_API int64_t tn_numel(const tn_tensor *t);               /* product of sizes, 1 for rank 0 */
+TN_API int64_t tn_size(const tn_tensor *t, int axis);      /* TN_NO_SIZE and a message out of range */
+TN_API int64_t tn_numel(const tn_tensor *t);               /* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
 TN_API tn_shape tn_shape_get(const tn_tensor *t);          /* rank -1 for NULL */
 TN_API int64_t tn_stride(const tn_tensor *t, int axis);    /* in elements */
 TN_API tn_dtype tn_dtype_of(const tn_tensor *t);

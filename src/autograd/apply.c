@@ -181,6 +181,15 @@ fail:
     return TN_E_NOMEM;
 }
 
+/* Why an output could not be made: that its shape does not fit says the op. */
+static tn_status not_made(const tni_call *c, const tn_shape *shape)
+{
+    if (tni_shape_numel(shape) >= 0)
+        return tni_pending();
+    return tni_op_error(c, TN_E_SHAPE, "a result of shape %s: " TNI_SHAPE_WANT, tni_shape_text(shape),
+                        TN_MAX_RANK);
+}
+
 /* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward makes
  * on the way (dense copies, casts) is gone when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
@@ -192,7 +201,7 @@ static tn_status compute(tni_call *c, size_t args_size)
         c->out[i] = c->op->view ? tni_alias(c->in[c->op->arity < 0 ? i : 0], &c->out_spec[i])
                                 : tni_new(&c->out_spec[i], c->device);
         if (!c->out[i])
-            return tni_pending();
+            return not_made(c, &c->out_spec[i].shape);
     }
     if (c->op->view && c->n_saved == 0)
         return c->recorded ? record(c, args_size) : TN_OK;

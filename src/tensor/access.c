@@ -13,21 +13,21 @@ int tn_rank(const tn_tensor *t)
 
 int64_t tn_size(const tn_tensor *t, int axis)
 {
-    if (!t) {
+    if (!t || tni_none(t)) {
         tni_poison("tn_size", "t");
-        return -1;
-    }
-    if (t->shape.rank == 0) {
-        tni_error(TN_E_INDEX, "tn_size: axis %d of a single value: want a tensor with axes", axis);
-        return -1;
+        return TN_NO_SIZE;
     }
     axis = tni_axis("tn_size", axis, t->shape.rank);
-    return axis < 0 ? -1 : t->shape.size[axis];
+    return axis < 0 ? TN_NO_SIZE : t->shape.size[axis];
 }
 
 int64_t tn_numel(const tn_tensor *t)
 {
-    return t && !tni_none(t) ? tni_shape_numel(&t->shape) : -1;
+    if (!t || tni_none(t)) {
+        tni_poison("tn_numel", "t");
+        return TN_NO_SIZE;
+    }
+    return tni_shape_numel(&t->shape);
 }
 
 tn_shape tn_shape_get(const tn_tensor *t)
@@ -37,12 +37,12 @@ tn_shape tn_shape_get(const tn_tensor *t)
 
 int64_t tn_stride(const tn_tensor *t, int axis)
 {
-    if (!t) {
+    if (!t || tni_none(t)) {
         tni_poison("tn_stride", "t");
         return -1;
     }
     axis = tni_axis("tn_stride", axis, t->shape.rank);
-    return axis < 0 || t->shape.rank == 0 ? -1 : t->stride[axis];
+    return axis < 0 ? -1 : t->stride[axis];
 }
 
 tn_dtype tn_dtype_of(const tn_tensor *t)
@@ -114,6 +114,10 @@ static void write_shape(char *text, size_t size, const tn_shape *shape)
 {
     size_t n = (size_t)snprintf(text, size, "[");
 
+    if (shape->rank < 0 || shape->rank > TN_MAX_RANK) { /* made by hand: it has no sizes to show */
+        snprintf(text, size, "[rank %d]", shape->rank);
+        return;
+    }
     for (int i = 0; i < shape->rank && n < size; i++)
         n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
     if (n < size)

@@ -58,7 +58,7 @@ static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dt
     if (!fits(value, dtype))
         return tni_fail(TN_E_INVALID, "%s: value %g: want one that %s can hold", function, value,
                         tn_dtype_name(dtype));
-    tn_tensor *t = tni_new_dense(shape, dtype, device);
+    tn_tensor *t = tni_create(function, shape, dtype, device);
     if (!t)
         return NULL;
     tni_array y = tni_array_of(t);
@@ -67,7 +67,7 @@ static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dt
 
 tn_tensor *tn_empty(tn_shape shape)
 {
-    return tni_new_dense(shape, default_dtype, tn_cpu());
+    return tni_create("tn_empty", shape, default_dtype, tn_cpu());
 }
 
 tn_tensor *tn_zeros(tn_shape shape)
@@ -110,7 +110,7 @@ tn_tensor *tn_empty_like(tn_tensor *t)
 {
     if (!present("tn_empty_like", t))
         return NULL;
-    return tni_new_dense(t->shape, t->dtype, t->storage->device);
+    return tni_create("tn_empty_like", t->shape, t->dtype, t->storage->device);
 }
 
 static tn_tensor *full_like(const char *function, tn_tensor *t, double value)
@@ -210,7 +210,7 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold", start,
                         end, tn_dtype_name(dtype));
 
-    tn_tensor *t = tni_new_dense(TN_SHAPE(n), dtype, tn_cpu());
+    tn_tensor *t = tni_create("tn_arange", TN_SHAPE(n), dtype, tn_cpu());
     if (!t)
         return NULL;
     tn_status status = TN_OK;
@@ -235,7 +235,7 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
 {
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_linspace: %lld values: want 0 or more", (long long)n);
-    tn_tensor *t = tni_new_dense(TN_SHAPE(n), default_dtype, tn_cpu());
+    tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
     if (!t)
         return NULL;
     double step = n > 1 ? (end - start) / (double)(n - 1) : 0.0;
@@ -259,7 +259,7 @@ tn_tensor *tn_eye(int64_t n)
 
 static tn_tensor *from_data(const char *function, const void *data, tn_shape shape, tn_dtype dtype)
 {
-    tn_tensor *t = tni_new_dense(shape, dtype, tn_cpu());
+    tn_tensor *t = tni_create(function, shape, dtype, tn_cpu());
 
     if (!t)
         return NULL;

@@ -123,12 +123,25 @@ typedef struct tni_spec {
 extern _Thread_local void (*tni_handle_made)(const tn_tensor *t)
     __attribute__((tls_model("initial-exec")));
 
-/* product of sizes; -1 when it overflows int64 (sizes of 0 taken as 1) or a size is negative */
+/* The one place where sizes are multiplied and checked; every shape passes it before a tensor has it: the
+ * product of sizes, or -1 where there are more than TN_MAX_RANK axes, a size is negative, or the product
+ * with sizes of 0 taken as 1, times the widest element, is not below 2^63. So no stride, number of
+ * elements or bytes of a tensor, and no part of its product of sizes, can overflow. */
 int64_t tni_shape_numel(const tn_shape *shape);
+/* TN_E_SHAPE and a message naming function where that is -1. */
+tn_status tni_shape_fits(const char *function, const tn_shape *shape);
+#define TNI_SHAPE_WANT                                                                             \
+    "want at most %d axes, sizes of 0 and up, and fewer than 2^60 elements (a size of 0 counts as 1)"
+enum { TNI_WIDEST = 8 }; /* bytes */
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b);
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);
-/* axis in [-rank, rank) -> [0, rank); -1 and a message naming function otherwise */
+/* Whether a size is the TN_NO_SIZE of a failed tn_size: then what is pending, or an error of function. */
+tn_status tni_size_failed(const char *function, const tn_shape *shape);
+/* The one guard of axes: axis in [-rank, rank) -> [0, rank), where size[axis] and stride[axis] are; -1 and a
+ * message naming function otherwise, always for a single value. */
 int tni_axis(const char *function, int axis, int rank);
+/* The same for an op that takes a single value too, whose axes -1 and 0 give 0: it must not look at size[0]. */
+int tni_axis_of_any(const char *function, int axis, int rank);
 /* A tensor as text for messages: "[3,4]" or "weight [3,4]". Rotating thread-local buffers (8). */
 const char *tni_shape_text(const tn_shape *shape);
 const char *tni_text(const tn_tensor *t);
@@ -136,6 +149,8 @@ const char *tni_text(const tn_tensor *t);
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);
 tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device);
+/* The same for a function of the public headers, whose name begins the message of a failure. */
+tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device);
 /* A new handle on t's storage with other geometry, no history, in the current scope. */
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec);
 /* The same geometry: what detach and saved tensors are. NOT entered in a scope: one reference, yours. */

@@ -236,9 +236,9 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
 
     if (!tn_dtype_is_float(dtype))
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
-    tn_tensor *t = tni_new_dense(shape, real, device);
+    tn_tensor *t = tni_create(f, shape, real, device);
     if (!t || tni_shape_numel(&shape) == 0)
-        return t ? tni_new_dense(shape, dtype, device) : NULL;
+        return t ? tni_create(f, shape, dtype, device) : NULL;
     const tni_backend *backend = tni_backend_of(t);
     if (!backend->random)
         return tni_fail(TN_E_UNSUPPORTED, "%s: backend %s has no kernel random", f, backend->name);
@@ -249,7 +249,7 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
         return NULL;
     if (dtype == real)
         return t;
-    tn_tensor *cast = tni_new_dense(shape, dtype, device);
+    tn_tensor *cast = tni_create(f, shape, dtype, device);
     if (!cast)
         return NULL;
     tni_array from = to;
@@ -267,28 +267,28 @@ tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
     return drawn("tn_randn_as", shape, true, dtype, device);
 }
 
-static tn_tensor *filled(tn_shape shape, draw draw, double a, double b)
+static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, double b)
 {
-    tn_tensor *t = tni_new_dense(shape, tn_default_dtype(), tn_cpu());
+    tn_tensor *t = tni_create(f, shape, tn_default_dtype(), tn_cpu());
 
     return t && fill(t, draw, (double[]){a, b}) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_rand(tn_shape shape)
 {
-    return filled(shape, draw_uniforms, 0.0, 1.0);
+    return filled("tn_rand", shape, draw_uniforms, 0.0, 1.0);
 }
 
 tn_tensor *tn_randn(tn_shape shape)
 {
-    return filled(shape, draw_normals, 0.0, 1.0);
+    return filled("tn_randn", shape, draw_normals, 0.0, 1.0);
 }
 
 tn_tensor *tn_bernoulli(tn_shape shape, double p)
 {
     if (!(p >= 0.0 && p <= 1.0))
         return tni_fail(TN_E_INVALID, "tn_bernoulli: p %g: want 0 to 1", p);
-    return filled(shape, draw_bernoulli, p, 0.0);
+    return filled("tn_bernoulli", shape, draw_bernoulli, p, 0.0);
 }
 
 tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
@@ -296,7 +296,7 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
     if (low >= high)
         return tni_fail(TN_E_INVALID, "tn_randint: from %lld to %lld: want low < high", (long long)low,
                         (long long)high);
-    tn_tensor *t = tni_new_dense(shape, TN_I64, tn_cpu());
+    tn_tensor *t = tni_create("tn_randint", shape, TN_I64, tn_cpu());
     if (!t)
         return NULL;
     int64_t n = tni_shape_numel(&shape);
@@ -314,7 +314,7 @@ tn_tensor *tn_randperm(int64_t n)
 {
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_randperm: size %lld: want 0 or more", (long long)n);
-    tn_tensor *t = tni_new_dense(TN_SHAPE(n), TN_I64, tn_cpu());
+    tn_tensor *t = tni_create("tn_randperm", TN_SHAPE(n), TN_I64, tn_cpu());
     if (t)
         tn_generator_permutation(tn_default_generator(), n, tni_data(t));
     return t;

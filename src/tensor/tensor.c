@@ -27,7 +27,7 @@ tn_shape tn_shape_of(int rank, const int64_t *sizes)
 {
     tn_shape shape = {.rank = rank};
 
-    if (rank < 0 || rank > TN_MAX_RANK)
+    if (rank < 0 || rank > TN_MAX_RANK || (rank && !sizes))
         shape.rank = -1;
     else if (rank)
         memcpy(shape.size, sizes, (size_t)rank * sizeof *sizes);
@@ -39,24 +39,49 @@ int64_t tni_shape_numel(const tn_shape *shape)
     int64_t n = 1;
     bool zero = false;
 
-    for (int i = 0; i < shape->rank; i++) {
-        if (shape->size[i] < 0)
-            return -1;
-        zero |= shape->size[i] == 0;
-    }
-    if (shape->rank < 0)
+    if (shape->rank < 0 || shape->rank > TN_MAX_RANK)
         return -1;
-    /* without elements too: strides are products of the other sizes */
-    for (int i = 0; i < shape->rank; i++)
-        if (__builtin_mul_overflow(n, TNI_MAX(shape->size[i], 1), &n))
+    for (int i = 0; i < shape->rank; i++) {
+        int64_t size = shape->size[i];
+
+        if (size < 0 || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n))
             return -1;
+        zero |= size == 0;
+    }
+    if (n > PTRDIFF_MAX / TNI_WIDEST)
+        return -1;
     return zero ? 0 : n;
+}
+
+tn_status tni_size_failed(const char *function, const tn_shape *shape)
+{
+    for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++) {
+        if (shape->size[i] != TN_NO_SIZE)
+            continue;
+        return tni_pending() ? tni_pending()
+                             : tni_error(TN_E_INVALID, "%s: size %d of %s is what a failed tn_size gives: "
+                                                       "want a size", function, i, tni_shape_text(shape));
+    }
+    return TN_OK;
+}
+
+tn_status tni_shape_fits(const char *function, const tn_shape *shape)
+{
+    tn_status status;
+
+    if (TNI_LIKELY(tni_shape_numel(shape) >= 0))
+        return TN_OK;
+    if ((status = tni_size_failed(function, shape)) != TN_OK)
+        return status;
+    return tni_error(TN_E_SHAPE, "%s%sa tensor of shape %s: " TNI_SHAPE_WANT, function, *function ? ": " : "",
+                     tni_shape_text(shape), TN_MAX_RANK);
 }
 
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
 {
-    return a->rank == b->rank &&
-           memcmp(a->size, b->size, (size_t)TNI_MAX(a->rank, 0) * sizeof *a->size) == 0;
+    int rank = TNI_MIN(TNI_MAX(a->rank, 0), TN_MAX_RANK);
+
+    return a->rank == b->rank && memcmp(a->size, b->size, (size_t)rank * sizeof *a->size) == 0;
 }
 
 void tni_dense_strides(const tn_shape *shape, int64_t *stride)
@@ -70,6 +95,15 @@ void tni_dense_strides(const tn_shape *shape, int64_t *stride)
 }
 
 int tni_axis(const char *function, int axis, int rank)
+{
+    if (rank == 0) {
+        tni_error(TN_E_INDEX, "%s: axis %d of a single value: want a tensor with axes", function, axis);
+        return -1;
+    }
+    return tni_axis_of_any(function, axis, rank);
+}
+
+int tni_axis_of_any(const char *function, int axis, int rank)
 {
     int n = rank ? rank : 1; /* a single value has the axes -1 and 0, as in PyTorch */
 
@@ -217,24 +251,23 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
     return t;
 }
 
-/* The elements a fresh storage for spec must hold: dense, or, for a permuted layout, the same number. */
-tn_tensor *tni_new(const tni_spec *spec, tn_device device)
+/* function: what the user called, or "" where the caller names it. */
+static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device device)
 {
-    int64_t n = tni_shape_numel(&spec->shape);
+    const char *colon = *function ? ": " : "";
     size_t nbytes;
     tni_storage *s;
     tn_tensor *t;
 
-    if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(spec->dtype), &nbytes) ||
-        nbytes > (size_t)PTRDIFF_MAX)
-        return tni_fail(TN_E_SHAPE, "a tensor of shape %s: want at most %d axes, sizes of 0 and up, and "
-                                    "fewer than 2^63 bytes",
-                        tni_shape_text(&spec->shape), TN_MAX_RANK);
+    if (tni_shape_fits(function, &spec->shape) != TN_OK)
+        return NULL;
     if (tn_dtype_size(spec->dtype) == 0)
-        return tni_fail(TN_E_DTYPE, "a tensor of dtype %d: want one of tn_dtype", (int)spec->dtype);
+        return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function, colon,
+                        (int)spec->dtype);
     if (!tni_scope_open())
-        return tni_fail(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, so that "
-                                    "somebody owns them");
+        return tni_fail(TN_E_STATE, "%s%sno scope is open: want tn_scope_begin before making tensors, so "
+                                    "that somebody owns them", function, colon);
+    nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype); /* the shape fits */
     s = storage_new(nbytes, device);
     if (!s)
         return NULL;
@@ -242,20 +275,29 @@ tn_tensor *tni_new(const tni_spec *spec, tn_device device)
     return t ? tn_scope_adopt(t) : NULL;
 }
 
+tn_tensor *tni_new(const tni_spec *spec, tn_device device)
+{
+    return new_for("", spec, device);
+}
+
 tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    return tni_new(&(tni_spec){.dtype = dtype, .shape = shape}, device);
+    return new_for("", &(tni_spec){.dtype = dtype, .shape = shape}, device);
+}
+
+tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device)
+{
+    return new_for(function, &(tni_spec){.dtype = dtype, .shape = shape}, device);
 }
 
 tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    return tni_new_dense(shape, dtype, device);
+    return tni_create("tn_empty_as", shape, dtype, device);
 }
 
 tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*release)(void *user),
                           void *user)
 {
-    int64_t n = tni_shape_numel(&shape);
     size_t nbytes;
     tni_storage *s;
     tn_tensor *t;
@@ -263,9 +305,11 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
     if (!data)
         return tni_fail(TN_E_INVALID, "tn_from_memory: data is NULL: want %s elements of %s",
                         tni_shape_text(&shape), tn_dtype_name(dtype));
-    if (n < 0 || !tn_dtype_size(dtype) || !tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
-        return tni_fail(TN_E_SHAPE, "tn_from_memory: shape %s of %s: want sizes of 0 and up",
-                        tni_shape_text(&shape), tn_dtype_name(dtype));
+    if (tni_shape_fits("tn_from_memory", &shape) != TN_OK)
+        return NULL;
+    if (!tn_dtype_size(dtype))
+        return tni_fail(TN_E_DTYPE, "tn_from_memory: dtype %d: want one of tn_dtype", (int)dtype);
+    nbytes = (size_t)tni_shape_numel(&shape) * tn_dtype_size(dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
     s = tni_alloc(sizeof *s);
@@ -289,7 +333,7 @@ static tn_tensor *alias(const tn_tensor *t, const tni_spec *spec)
 
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 {
-    tn_tensor *a = alias(t, spec);
+    tn_tensor *a = tni_shape_fits("", &spec->shape) == TN_OK ? alias(t, spec) : NULL;
 
     return a ? tn_scope_adopt(a) : NULL;
 }

@@ -54,7 +54,7 @@ tn_tensor *tn_cumsum(tn_tensor *x, int axis)
     cumsum_args args = { 0, false };
 
     if (x && !tni_none(x)) {
-        args.axis = tni_axis("tn_cumsum", axis, x->shape.rank);
+        args.axis = tni_axis_of_any("tn_cumsum", axis, x->shape.rank);
         if (args.axis < 0) return NULL;
     }
     return tni_apply(&op_cumsum, &args, sizeof args, 1, &x);

@@ -181,7 +181,7 @@ static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, in
     arg_args args = { .axis = 0, .keepdim = keepdim };
 
     if (x && !tni_none(x)) {
-        args.axis = tni_axis(function, axis, x->shape.rank);
+        args.axis = tni_axis_of_any(function, axis, x->shape.rank);
         if (args.axis < 0) return NULL;
     }
     if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, op->index_only ? 1 : 2, out)) return NULL;

@@ -72,7 +72,7 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
         return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes", tni_text(x),
                         n_axes);
     for (int i = 0; i < n_axes; i++) {
-        int axis = tni_axis("tn_flip", axes[i], x->shape.rank);
+        int axis = tni_axis_of_any("tn_flip", axes[i], x->shape.rank);
         if (axis < 0)
             return NULL;
         if (args.axis[axis])

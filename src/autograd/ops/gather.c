@@ -163,25 +163,38 @@ static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
     return tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
 }
 
+/* A single value as the row of one that it is to these functions, as in PyTorch. */
+static tn_tensor *as_row(tn_tensor *t)
+{
+    return t->shape.rank == 0 && !tni_none(t) ? tn_reshape(t, TN_SHAPE(1)) : t;
+}
+
 tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 {
     index = x ? tni_index_arg("tn_gather", index) : NULL;
-    if (!index) {
+    axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
+    if (axis < 0) {
         return NULL;
     }
-    axis_args args = { tni_axis("tn_gather", axis, x->shape.rank) };
-    tn_tensor *in[2] = { x, index };
-    return args.axis < 0 ? NULL : tni_apply(&gather_op, &args, sizeof args, 2, in);
+    axis_args args = { axis };
+    if (x->shape.rank > 0 || tni_none(x)) {
+        return tni_apply(&gather_op, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
+    }
+    tn_tensor *rows[2] = { as_row(x), as_row(index) };
+    return tn_reshape(tni_apply(&gather_op, &args, sizeof args, 2, rows), index->shape);
 }
 
 tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
     index = x && source ? tni_index_arg("tn_scatter_add", index) : NULL;
-    if (!index) {
+    axis = index ? tni_axis_of_any("tn_scatter_add", axis, x->shape.rank) : -1;
+    if (axis < 0) {
         return NULL;
     }
-    axis = tni_axis("tn_scatter_add", axis, x->shape.rank);
-    return axis < 0 ? NULL : scatter(x, axis, index, source);
+    if (x->shape.rank > 0 || tni_none(x)) {
+        return scatter(x, axis, index, source);
+    }
+    return tn_reshape(scatter(as_row(x), axis, as_row(index), as_row(source)), TN_SCALAR);
 }
 
 /* ---- take and take_add ----------------------------------------------------------------------- */
@@ -320,7 +333,20 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     if (index->shape.rank != 1) {
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
     }
-    tni_take_args args = { tni_axis("tn_index_select", axis, x->shape.rank), -1, x->shape };
-    tn_tensor *in[2] = { x, index };
-    return args.axis < 0 ? NULL : tni_apply(&index_select_op, &args, sizeof args, 2, in);
+    axis = tni_axis_of_any("tn_index_select", axis, x->shape.rank);
+    if (axis < 0) {
+        return NULL;
+    }
+    bool single = x->shape.rank == 0 && !tni_none(x);
+    if (single && index->shape.size[0] != 1) {
+        return tni_fail(TN_E_SHAPE, "tn_index_select: index %s of a single value: want [1]",
+                        tni_text(index));
+    }
+    tn_tensor *in[2] = { as_row(x), index };
+    if (!in[0]) {
+        return NULL;
+    }
+    tni_take_args args = { axis, -1, in[0]->shape };
+    tn_tensor *y = tni_apply(&index_select_op, &args, sizeof args, 2, in);
+    return single ? tn_reshape(y, TN_SCALAR) : y;
 }

@@ -80,7 +80,7 @@ tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, in
                             axes ? "" : " at NULL", TN_MAX_RANK);
         }
         for (int i = 0; i < n_axes; i++) {
-            int axis = tni_axis(function, axes[i], x->shape.rank);
+            int axis = tni_axis_of_any(function, axes[i], x->shape.rank);
             if (axis < 0) return NULL;
             if (args.axes >> axis & 1u) {
                 return tni_fail(TN_E_INVALID, "%s: axis %d is named twice", function, axes[i]);

@@ -103,6 +103,8 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
     int64_t n = tni_shape_numel(&x->shape), rest = 1;
     int open = -1;
 
+    if (shape->rank < 0 || shape->rank > TN_MAX_RANK)
+        goto fail;
     for (int i = 0; i < shape->rank; i++) {
         if (shape->size[i] == -1 && open < 0)
             open = i;
@@ -113,11 +115,13 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
         if (rest == 0 || n % rest)
             goto fail;
         shape->size[open] = n / rest;
-        return true;
+    } else if (rest != n) {
+        goto fail;
     }
-    if (shape->rank >= 0 && rest == n)
-        return true;
+    return tni_shape_fits("tn_reshape", shape) == TN_OK; /* sizes beside one of 0 may be anything */
 fail:
+    if (tni_size_failed("tn_reshape", shape) != TN_OK)
+        return false;
     tni_error(TN_E_SHAPE, "tn_reshape: %s to %s: want the same number of elements (%lld), at most %d axes, "
                           "at most one -1", tni_text(x), tni_shape_text(shape), (long long)n, TN_MAX_RANK);
     return false;
@@ -158,8 +162,8 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 
     if (!present("tn_flatten", x))
         return NULL;
-    if ((first = tni_axis("tn_flatten", first, x->shape.rank)) < 0 ||
-        (last = tni_axis("tn_flatten", last, x->shape.rank)) < 0)
+    if ((first = tni_axis_of_any("tn_flatten", first, x->shape.rank)) < 0 ||
+        (last = tni_axis_of_any("tn_flatten", last, x->shape.rank)) < 0)
         return NULL;
     if (first > last)
         return tni_fail(TN_E_INDEX, "tn_flatten: axes %d to %d of %s: want the first before the last", first,
@@ -178,7 +182,7 @@ tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
     tn_shape shape = {.rank = 0};
 
-    if (!present("tn_squeeze", x) || (axis = tni_axis("tn_squeeze", axis, x->shape.rank)) < 0)
+    if (!present("tn_squeeze", x) || (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
         return NULL;
     for (int i = 0; i < x->shape.rank; i++)
         if (i != axis || x->shape.size[i] != 1)
@@ -291,8 +295,8 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 
     if (!present("tn_transpose", x))
         return NULL;
-    if ((axis0 = tni_axis("tn_transpose", axis0, x->shape.rank)) < 0 ||
-        (axis1 = tni_axis("tn_transpose", axis1, x->shape.rank)) < 0)
+    if ((axis0 = tni_axis_of_any("tn_transpose", axis0, x->shape.rank)) < 0 ||
+        (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
         return NULL;
     for (int i = 0; i < x->shape.rank; i++)
         order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
@@ -339,21 +343,23 @@ tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 
     if (!present("tn_expand", x))
         return NULL;
-    lead = shape.rank - x->shape.rank;
-    for (int i = 0; i < shape.rank; i++) {
+    lead = shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
+    for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
-        int64_t have = i < lead ? 1 : x->shape.size[i - TNI_MAX(lead, 0)];
+        int64_t have = i < lead ? 1 : x->shape.size[i - lead];
 
-        if (lead < 0)
-            break;
         if (*want == -1 && i >= lead)
             *want = have;
         if (*want < 0 || (have != 1 && have != *want))
             lead = -1; /* reported below */
     }
+    if (lead < 0 && tni_size_failed("tn_expand", &shape) != TN_OK)
+        return NULL;
     if (lead < 0)
         return tni_fail(TN_E_SHAPE, "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
                                     "stretched", tni_text(x), tni_shape_text(&shape));
+    if (tni_shape_fits("tn_expand", &args.shape) != TN_OK)
+        return NULL;
     return tni_apply(&op_expand, &args, sizeof args, 1, &x);
 }
 
@@ -455,10 +461,12 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 
     if (!present("tn_slice", x))
         return NULL;
-    if (x->shape.rank == 0)
-        return tni_fail(TN_E_SHAPE, "tn_slice: a single value: want a tensor with axes");
     if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0)
         return NULL;
+    if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
+        tni_size_failed("tn_slice", &(tn_shape){2, {start, end}});
+        return NULL;
+    }
     if (step < 1)
         return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
                         (long long)step);
@@ -477,7 +485,7 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 
     if (!present("tn_narrow", x) || (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
         return NULL;
-    args.whole = x->shape.rank ? x->shape.size[args.axis] : -1;
+    args.whole = x->shape.size[args.axis];
     if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
         return tni_fail(TN_E_INDEX, "tn_narrow: %lld elements from %lld on axis %d of %s: want them inside",
                         (long long)length, (long long)start, args.axis, tni_text(x));
@@ -492,7 +500,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 
     if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
         return NULL;
-    args.whole = x->shape.rank ? x->shape.size[args.axis] : 0;
+    args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
     if (args.start < 0 || args.start >= args.whole)
         return tni_fail(TN_E_INDEX, "tn_select: index %lld on axis %d of %s: want %lld..%lld", (long long)i,
@@ -563,9 +571,9 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
         tni_poison("tn_split", "out");
         return -1;
     }
-    whole = x->shape.rank ? x->shape.size[args.axis] : 0;
+    whole = x->shape.size[args.axis];
     n = size > 0 ? whole / size + (whole % size != 0) : 0;
-    if (x->shape.rank == 0 || size < 1 || n > max_out) {
+    if (size < 1 || n > max_out) {
         tni_error(TN_E_SHAPE, "tn_split: %s in pieces of %lld along axis %d, room for %d: want 1 or more "
                               "each, and room for all", tni_text(x), (long long)size, args.axis, max_out);
         return -1;
@@ -583,9 +591,8 @@ int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out)
 
     if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
         return -1;
-    if (n < 1 || x->shape.rank == 0) {
-        tni_error(TN_E_INVALID, "tn_chunk: %d chunks of %s: want 1 or more, and a tensor with axes", n,
-                  tni_text(x));
+    if (n < 1) {
+        tni_error(TN_E_INVALID, "tn_chunk: %d chunks of %s: want 1 or more", n, tni_text(x));
         return -1;
     }
     whole = x->shape.size[axis];

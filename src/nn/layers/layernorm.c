@@ -53,8 +53,8 @@ tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
 {
     if (shape.rank < 1 || tni_shape_numel(&shape) < 1)
         return tni_fail(TN_E_SHAPE,
-                        "tn_layernorm_new: shape %s: want at least one axis, sizes of 1 and up",
-                        tni_shape_text(&shape));
+                        "tn_layernorm_new: shape %s: want 1 to %d axes, sizes of 1 and up",
+                        tni_shape_text(&shape), TN_MAX_RANK);
     if (tni_check_eps("tn_layernorm_new", o.eps) != TN_OK) return NULL;
     layernorm *m = tn_module_new(&layernorm_type);
     if (!m) return NULL;
