@@ -62,7 +62,7 @@ TN_API tn_tensor *tn_detach(tn_tensor *t);
 TN_API tn_tensor *tn_grad(tn_tensor *t);
 /** Replaces it (TN_NONE clears). Errors: shape, dtype or device differ from t's. */
 TN_API tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad);
-/** Keeps the gradient of a non-leaf at the next backward, readable with tn_grad. */
+/** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of its own. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);
 
 enum {
@@ -87,13 +87,21 @@ TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
  *
  * outputs  n_out tensors with history; seeds one per output, or NULL for ones (one-element outputs)
  * inputs   n_in tensors that require grad, leaves or not
- * grads    n_in results, TN_NONE where an output does not depend on the input
+ * grads    n_in results, TN_NONE where an output does not depend on the input; all NULL on failure. They share
+ *          no memory with a seed, nor, without TN_CREATE_GRAPH, with each other
  * Owner    current scope. With TN_CREATE_GRAPH they have history themselves.
  */
 TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
                               tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
-/** Called with the gradient that flows into a tensor; returns it or a replacement of the same shape. */
+/**
+ * Called with the gradient that flows into a tensor; returns it, or a replacement of the same shape, dtype and
+ * device. NULL or any other tensor fails the backward.
+ *
+ * Hooks of a tensor run in the order of registration. One may add hooks (they run from the next pass on),
+ * remove any, itself included (a removed one is not called any more), free the graph, and run a backward of
+ * its own, over the same graph too: with TN_RETAIN_GRAPH there, since the outer one still needs it.
+ */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 /** Registers a hook on a tensor (leaf or not); returns an id for removal, -1 on failure. */
 TN_API int64_t tn_register_hook(tn_tensor *t, tn_grad_hook hook, void *user);

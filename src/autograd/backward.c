@@ -8,6 +8,10 @@
  * Gradients in flight wait in node->pending (per output) or, for leaves, in gm->pending; only when the
  * whole pass has succeeded are the leaves' sums added to their grads. A failed pass changes no grad.
  *
+ * Hooks are a user's code and may do anything, so a pass holds what it stands on: its outputs, and by them
+ * every node, and its inputs. A hook that starts another pass, over the same graph even, finds the fields
+ * of nodes and tensors free: what this pass has in them is put aside for the time.
+ *
  * In-place accumulation happens only into a tensor that nobody else can see: one reference to the handle,
  * one to the storage, dense. Everything else is added out of place, so a backward may hand out dy itself, a
  * view of it, or one tensor for two inputs.
@@ -15,35 +19,64 @@
 #include "autograd/trace.h"
 #include "tensor/recorder.h"
 
+/* Who has a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked for. */
+typedef struct receiver {
+    tni_gradmeta *gm; /* counted */
+    tn_tensor *leaf;  /* kept; NULL for a result */
+} receiver;
+
+/* What another pass had in a field of a node or a tensor. */
+typedef struct put_aside {
+    tn_tensor **field;
+    tn_tensor *gradient;
+} put_aside;
+
+typedef struct old_mark {
+    uint64_t *mark, was;
+} old_mark;
+
 typedef struct pass {
+    struct pass *outer; /* the one whose hook started this one; NULL: none */
+    int depth;
     tni_node **heap; /* newest first */
     size_t n, capacity;
-    tn_tensor **leaves; /* those with gm->pending, kept */
-    size_t n_leaves, leaf_capacity;
+    tni_node *node; /* the one that is being differentiated, off the heap */
+    receiver *receivers;
+    size_t n_receivers, receiver_capacity;
+    put_aside *aside; /* the outer pass's gradients */
+    size_t n_aside, aside_capacity;
+    old_mark *old; /* the outer passes' marks */
+    size_t n_old, old_capacity;
     uint64_t wanted; /* tn_gradients: mark of nodes on the way to an input; 0: everything is wanted */
     uint64_t target; /* tn_gradients: gm->mark of the inputs */
     tni_tracer *tracer; /* the thread's, which sees nothing itself while the pass runs */
     bool retain;
     bool create;
+    bool was_recording; /* grad mode of the caller */
+    tn_dtype was_casting;
 } pass;
 
+enum { MOST_NESTED = 64 };
+
 static _Atomic uint64_t marks = 1;
+static _Thread_local pass *innermost;
 
 /* ---- the heap ------------------------------------------------------------------------------------- */
 
-static bool reserve(void **items, size_t n, size_t *capacity)
+/* Room for one more item of `size` bytes. */
+static bool reserve(void **items, size_t n, size_t *capacity, size_t size)
 {
     size_t wanted = *capacity ? *capacity * 2 : 64;
     void *bigger;
 
     if (n < *capacity)
         return true;
-    bigger = tni_alloc(wanted * sizeof(void *));
+    bigger = tni_alloc(wanted * size);
     if (!bigger)
         return false;
     if (*items) {
-        memcpy(bigger, *items, n * sizeof(void *));
-        tni_free(*items, *capacity * sizeof(void *));
+        memcpy(bigger, *items, n * size);
+        tni_free(*items, *capacity * size);
     }
     *items = bigger;
     *capacity = wanted;
@@ -55,7 +88,7 @@ static tn_status push(pass *p, tni_node *node)
     void *items = p->heap;
     size_t i;
 
-    if (!reserve(&items, p->n, &p->capacity))
+    if (!reserve(&items, p->n, &p->capacity, sizeof(tni_node *)))
         return TN_E_NOMEM;
     p->heap = items;
     for (i = p->n++; i > 0; i = (i - 1) / 2) {
@@ -92,11 +125,16 @@ static tni_node *pop(pass *p)
 
 /* ---- accumulation --------------------------------------------------------------------------------- */
 
+/* Whether somebody besides the engine may see t's memory change. */
+static bool is_shared(const tn_tensor *t)
+{
+    return atomic_load_explicit(&t->refs, memory_order_acquire) != 1 ||
+           atomic_load_explicit(&t->storage->refs, memory_order_acquire) != 1 || t->storage->borrowed;
+}
+
 static bool is_ours_alone(const tn_tensor *t)
 {
-    return atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && !t->storage->borrowed &&
-           !t->node && tni_is_dense(t);
+    return !is_shared(t) && !t->node && tni_is_dense(t);
 }
 
 /* *sum += g, in place where nobody can notice. */
@@ -119,19 +157,25 @@ static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
     return TN_OK;
 }
 
+/* Before something is put into gm->pending. */
+static tn_status add_receiver(pass *p, tni_gradmeta *gm, tn_tensor *leaf)
+{
+    void *items = p->receivers;
+
+    if (!reserve(&items, p->n_receivers, &p->receiver_capacity, sizeof(receiver)))
+        return TN_E_NOMEM;
+    p->receivers = items;
+    atomic_fetch_add_explicit(&gm->refs, 1, memory_order_relaxed);
+    p->receivers[p->n_receivers++] = (receiver){gm, tn_keep(leaf)};
+    return TN_OK;
+}
+
 static tn_status deliver_to_leaf(pass *p, tn_tensor *leaf, tn_tensor *g)
 {
     tni_gradmeta *gm = tni_gradmeta_of(leaf);
-    void *items = p->leaves;
 
-    if (!gm)
+    if (!gm || (!gm->pending && add_receiver(p, gm, leaf) != TN_OK))
         return TN_E_NOMEM;
-    if (!gm->pending) {
-        if (!reserve(&items, p->n_leaves, &p->leaf_capacity))
-            return TN_E_NOMEM;
-        p->leaves = (tn_tensor **)items;
-        p->leaves[p->n_leaves++] = tn_keep(leaf);
-    }
     return accumulate(&gm->pending, g, p->create);
 }
 
@@ -184,27 +228,24 @@ tn_tensor *tni_dy(const tni_grad *g, int i)
 
 /* ---- one node ------------------------------------------------------------------------------------- */
 
-static tn_status run_hooks(const tni_gradmeta *gm, tn_tensor **g)
+/* *gradient becomes what the hooks make of it. A hook's grad mode and dtype end with it. */
+static tn_status run_hooks(const pass *p, const tni_gradmeta *gm, tn_tensor **gradient)
 {
+    int64_t last = tni_hook_last(&gm->hooks);
+    tni_hook hook = {0};
     tn_status status = TN_OK;
-    tn_tensor *now = *g;
 
-    for (const tni_hook *hook = gm->hooks, *next; hook; hook = next) {
-        tn_tensor *changed;
+    while (status == TN_OK && tni_hook_next(&gm->hooks, 0, last, &hook)) {
+        tn_tensor *changed = ((tn_grad_hook)hook.call)(*gradient, hook.user);
 
-        next = hook->next; /* a hook may remove itself */
-        changed = hook->call(now, hook->user);
-        if (!changed)
-            return tni_poison("a gradient hook", "its result");
-        if (tni_none(changed) || !tni_shape_equal(&changed->shape, &now->shape))
-            return tni_error(TN_E_SHAPE, "a gradient hook: returned %s for a gradient of shape %s: want the "
-                                         "same shape", tni_text(changed), tni_shape_text(&now->shape));
-        now = changed;
-    }
-    if (now != *g) {
-        tn_keep(now);
-        tn_drop(*g);
-        *g = now;
+        tn_set_grad(p->create);
+        tni_autocasting = TN_F32;
+        status = tni_hook_check("a gradient hook", "", *gradient, changed);
+        if (status == TN_OK && changed != *gradient) {
+            tn_keep(changed);
+            tn_drop(*gradient);
+            *gradient = changed;
+        }
     }
     return status;
 }
@@ -281,13 +322,12 @@ static tn_status arrive(pass *p, tni_node *node)
 
         if (!gm || !node->pending[i])
             continue;
-        if (gm->hooks)
-            status = run_hooks(gm, &node->pending[i]);
-        if (status == TN_OK && gm->retain && !p->wanted)
-            status = accumulate(&gm->grad, node->pending[i], true);
-        if (status == TN_OK && p->wanted && gm->mark == p->target) {
-            tn_drop(gm->pending);
-            gm->pending = tn_keep(node->pending[i]);
+        if (gm->hooks.n)
+            status = run_hooks(p, gm, &node->pending[i]);
+        if (status == TN_OK && (p->wanted ? gm->mark == p->target : gm->retain)) {
+            status = add_receiver(p, gm, NULL);
+            if (status == TN_OK)
+                gm->pending = tn_keep(node->pending[i]);
         }
     }
     return status;
@@ -387,6 +427,7 @@ static tn_status step(pass *p, tni_node *node)
     work w = {block, block + n_out, block + n_out + n_in,
               small ? few_need : (bool *)(block + n_out + 2 * n_in)};
     scope = tn_scope_begin();
+    p->node = node;
     status = arrive(p, node);
     if (TNI_UNLIKELY(p->tracer) && status == TN_OK && p->tracer->arrived)
         status = p->tracer->arrived(p->tracer, node);
@@ -396,6 +437,7 @@ static tn_status step(pass *p, tni_node *node)
         tn_drop(node->pending[i]);
         node->pending[i] = NULL;
     }
+    p->node = NULL;
     if (!p->retain)
         release_kept(node);
     tn_scope_end(scope);
@@ -406,27 +448,48 @@ static tn_status step(pass *p, tni_node *node)
 
 /* ---- the pass --------------------------------------------------------------------------------------- */
 
-/* A seed that the graph may take: of the output's shape, dtype and device. */
-static tn_tensor *seed_for(const char *function, tn_tensor *output, tn_tensor *seed)
+static tn_status no_history(const pass *p, const char *function, const tn_tensor *output)
 {
+    if (!p->was_recording)
+        return tni_error(TN_E_STATE, "%s: %s has no history and does not require grad, and recording is off in "
+                                     "this thread: want tn_set_grad(true), or a TN_NO_GRAD block that is not "
+                                     "left by return, break or goto", function, tni_text(output));
+    return tni_error(TN_E_STATE, "%s: %s has no history and does not require grad: want a result of recorded "
+                                 "ops on tensors that require grad", function, tni_text(output));
+}
+
+/* A seed that the graph may take: of the output's shape, dtype and device. */
+static tn_tensor *seed_for(const pass *p, const char *function, tn_tensor *output, tn_tensor *seed)
+{
+    tn_device device;
+
     if (!output || tni_none(output)) {
         tni_poison(function, "the output");
         return NULL;
     }
-    if (!output->requires_grad)
-        return tni_fail(TN_E_STATE, "%s: %s has no history and does not require grad: want a result of "
-                                    "recorded ops on tensors that require grad", function, tni_text(output));
-    if (!seed || tni_none(seed)) {
+    if (!output->requires_grad) {
+        no_history(p, function, output);
+        return NULL;
+    }
+    device = output->storage->device;
+    if (!seed) {
+        tni_poison(function, "a seed");
+        return NULL;
+    }
+    if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
             return tni_fail(TN_E_SHAPE, "%s: %s has %lld elements and no seed was given: want one element, "
                                         "or a seed of its shape (tn_backward_from)", function,
                             tni_text(output), (long long)tni_shape_numel(&output->shape));
-        return tn_full_as(output->shape, 1, output->dtype, output->storage->device);
+        return tn_full_as(output->shape, 1, output->dtype, device);
     }
     if (!tni_shape_equal(&seed->shape, &output->shape) || seed->dtype != output->dtype)
         return tni_fail(TN_E_SHAPE, "%s: seed %s of %s for output %s of %s: want the same shape and dtype",
                         function, tni_text(seed), tn_dtype_name(seed->dtype), tni_text(output),
                         tn_dtype_name(output->dtype));
+    if (seed->storage->device.type != device.type || seed->storage->device.index != device.index)
+        return tni_fail(TN_E_DEVICE, "%s: seed %s and output %s are on different devices: want one device",
+                        function, tni_text(seed), tni_text(output));
     return seed;
 }
 
@@ -436,7 +499,7 @@ static tn_status seed_outputs(pass *p, const char *function, int n, tn_tensor *c
     tn_status status = TN_OK;
 
     for (int i = 0; i < n && status == TN_OK; i++) {
-        tn_tensor *seed = seed_for(function, outputs[i], seeds ? seeds[i] : TN_NONE);
+        tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
 
         if (!seed)
             return tni_pending();
@@ -448,11 +511,11 @@ static tn_status seed_outputs(pass *p, const char *function, int n, tn_tensor *c
     return status;
 }
 
-static tn_status finished(const pass *p, const tn_tensor *leaf)
+static tn_status finished(const pass *p, const receiver *r)
 {
     if (TNI_LIKELY(!p->tracer) || !p->tracer->finished)
         return TN_OK;
-    return p->tracer->finished(p->tracer, leaf, leaf->gm->pending);
+    return p->tracer->finished(p->tracer, r->leaf, r->gm->pending);
 }
 
 static tn_status run(pass *p)
@@ -462,20 +525,90 @@ static tn_status run(pass *p)
     p->tracer = tni_trace_suspend();
     while (p->n && status == TN_OK)
         status = step(p, pop(p));
-    for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
-        tni_gradmeta *gm = p->leaves[i]->gm;
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
+        receiver *r = &p->receivers[i];
 
-        if (gm->hooks)
-            status = run_hooks(gm, &gm->pending);
+        if (!r->leaf)
+            continue;
+        if (r->gm->hooks.n)
+            status = run_hooks(p, r->gm, &r->gm->pending);
         if (status == TN_OK)
-            status = finished(p, p->leaves[i]);
+            status = finished(p, r);
     }
     tni_tracing = p->tracer;
     return status;
 }
 
+/* ---- a pass within a pass ---------------------------------------------------------------------------- */
+
+static void put(pass *p, tn_tensor **field)
+{
+    if (!*field)
+        return;
+    p->aside[p->n_aside++] = (put_aside){field, *field};
+    *field = NULL;
+}
+
+static void put_outputs(pass *p, tni_node *node)
+{
+    for (int i = 0; i < node->n_out; i++)
+        put(p, &node->pending[i]);
+}
+
+static tn_status put_outer_aside(pass *p)
+{
+    const pass *outer = p->outer;
+    size_t n = outer->n_receivers + (outer->node ? (size_t)outer->node->n_out : 0);
+
+    for (size_t i = 0; i < outer->n; i++)
+        n += (size_t)outer->heap[i]->n_out;
+    if (n == 0)
+        return TN_OK;
+    p->aside = tni_alloc(n * sizeof *p->aside);
+    if (!p->aside)
+        return TN_E_NOMEM;
+    p->aside_capacity = n;
+    for (size_t i = 0; i < outer->n; i++)
+        put_outputs(p, outer->heap[i]);
+    if (outer->node)
+        put_outputs(p, outer->node);
+    for (size_t i = 0; i < outer->n_receivers; i++)
+        put(p, &outer->receivers[i].gm->pending);
+    return TN_OK;
+}
+
+/* Sets a mark that an outer pass may still want as it was. */
+static tn_status set_mark(pass *p, uint64_t *mark, uint64_t to)
+{
+    void *items = p->old;
+
+    if (p->outer) {
+        if (!reserve(&items, p->n_old, &p->old_capacity, sizeof(old_mark)))
+            return TN_E_NOMEM;
+        p->old = items;
+        p->old[p->n_old++] = (old_mark){mark, *mark};
+    }
+    *mark = to;
+    return TN_OK;
+}
+
+/* Until it ends, grad mode is the pass's and autocast is off: backward runs in the dtypes that forward left. */
+static tn_status begin(pass *p, const char *function)
+{
+    p->outer = innermost;
+    p->depth = p->outer ? p->outer->depth + 1 : 0;
+    p->was_recording = tn_set_grad(p->create);
+    p->was_casting = tni_autocasting;
+    tni_autocasting = TN_F32;
+    innermost = p;
+    if (p->depth >= MOST_NESTED)
+        return tni_error(TN_E_STATE, "%s: %d passes are running, each in a hook of another: want hooks that "
+                                     "come to an end", function, MOST_NESTED);
+    return p->outer ? put_outer_aside(p) : TN_OK;
+}
+
 /* Leaves nothing of the pass behind. */
-static void finish(pass *p)
+static void end(pass *p)
 {
     while (p->n) {
         tni_node *node = p->heap[--p->n];
@@ -485,25 +618,36 @@ static void finish(pass *p)
             node->pending[i] = NULL;
         }
     }
-    for (size_t i = 0; i < p->n_leaves; i++) {
-        tni_gradmeta *gm = p->leaves[i]->gm;
+    for (size_t i = 0; i < p->n_receivers; i++) {
+        receiver *r = &p->receivers[i];
 
-        tn_drop(gm->pending);
-        gm->pending = NULL;
-        tn_drop(p->leaves[i]);
+        tn_drop(r->gm->pending);
+        r->gm->pending = NULL;
     }
-    tni_free(p->heap, p->capacity * sizeof(void *));
-    tni_free(p->leaves, p->leaf_capacity * sizeof(void *));
+    while (p->n_old--)
+        *p->old[p->n_old].mark = p->old[p->n_old].was;
+    for (size_t i = 0; i < p->n_aside; i++)
+        *p->aside[i].field = p->aside[i].gradient;
+    innermost = p->outer;
+    tni_autocasting = p->was_casting;
+    tn_set_grad(p->was_recording);
+    /* nothing is looked at any more: what goes now may call a user's release */
+    for (size_t i = 0; i < p->n_receivers; i++) {
+        tni_gradmeta_drop(p->receivers[i].gm);
+        tn_drop(p->receivers[i].leaf);
+    }
+    tni_free(p->heap, p->capacity * sizeof *p->heap);
+    tni_free(p->receivers, p->receiver_capacity * sizeof *p->receivers);
+    tni_free(p->aside, p->aside_capacity * sizeof *p->aside);
+    tni_free(p->old, p->old_capacity * sizeof *p->old);
 }
 
-/* Makes gm->pending a tensor that may become a grad: alone, dense, without history. */
-static tn_status own(tni_gradmeta *gm)
-{
-    tn_tensor *copy;
+/* ---- grads --------------------------------------------------------------------------------------------- */
 
-    if (is_ours_alone(gm->pending))
-        return TN_OK;
-    copy = tn_clone(gm->pending);
+static tn_status copy_pending(tni_gradmeta *gm)
+{
+    tn_tensor *copy = tn_clone(gm->pending);
+
     if (!copy)
         return tni_pending();
     tn_keep(copy);
@@ -512,32 +656,38 @@ static tn_status own(tni_gradmeta *gm)
     return TN_OK;
 }
 
+/* Makes gm->pending a tensor that may become a grad: alone, dense, without history. */
+static tn_status own(tni_gradmeta *gm)
+{
+    return is_ours_alone(gm->pending) ? TN_OK : copy_pending(gm);
+}
+
 /* Everything that can fail first, then the commit. A grad that the user can see is replaced, not changed. */
 static tn_status add_to_grads(pass *p)
 {
     tn_status status = TN_OK;
 
-    for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
-        tni_gradmeta *gm = p->leaves[i]->gm;
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
+        receiver *r = &p->receivers[i];
+        tn_tensor *grad = r->gm->grad;
 
-        status = own(gm);
-        if (status == TN_OK && gm->grad && TNI_UNLIKELY(tni_recording) && !tni_record_is_made(gm->grad))
+        status = own(r->gm);
+        if (status == TN_OK && grad && r->leaf && TNI_UNLIKELY(tni_recording) && !tni_record_is_made(grad))
             status = tni_record_refuse("tn_backward", "adds to a gradient from before it",
                                        "tn_optim_zero_grad in the step, before tn_backward");
-        if (status == TN_OK && gm->grad) {
-            status = tn_add_(gm->pending, gm->grad);
-            if (status == TN_OK)
-                status = finished(p, p->leaves[i]);
-        }
+        if (status == TN_OK && grad)
+            status = tn_add_(r->gm->pending, grad);
+        if (status == TN_OK && grad && r->leaf)
+            status = finished(p, r);
     }
-    for (size_t i = 0; i < p->n_leaves && status == TN_OK; i++) {
-        tni_gradmeta *gm = p->leaves[i]->gm;
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
+        receiver *r = &p->receivers[i];
 
-        if (TNI_UNLIKELY(tni_recording))
-            tni_record_leaf(p->leaves[i], true);
-        tn_drop(gm->grad);
-        gm->grad = gm->pending;
-        gm->pending = NULL;
+        if (r->leaf && TNI_UNLIKELY(tni_recording))
+            tni_record_leaf(r->leaf, true);
+        tn_drop(r->gm->grad);
+        r->gm->grad = r->gm->pending;
+        r->gm->pending = NULL;
     }
     return status;
 }
@@ -545,10 +695,8 @@ static tn_status add_to_grads(pass *p)
 tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 {
     pass p = {.retain = flags & TN_RETAIN_GRAPH};
-    tn_dtype autocasting = tni_autocasting;
     tn_scope scope;
     tn_status status;
-    bool was;
 
     if (!output)
         return tni_poison("tn_backward", "loss");
@@ -557,20 +705,20 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     if (flags & TN_CREATE_GRAPH)
         return tni_error(TN_E_INVALID, "tn_backward_from: TN_CREATE_GRAPH: want tn_gradients, which returns "
                                        "gradients with history; a grad never has one");
-    was = tn_set_grad(false);
-    tni_autocasting = TN_F32; /* backward runs in the dtypes that forward left; kept casts stay kept */
+    tn_keep(output);
+    status = begin(&p, "tn_backward");
     scope = tn_scope_begin();
-    status = seed_outputs(&p, "tn_backward", 1, &output, &seed);
+    if (status == TN_OK)
+        status = seed_outputs(&p, "tn_backward", 1, &output, &seed);
     tn_scope_end(scope);
     scope = tn_scope_begin();
     if (status == TN_OK)
         status = run(&p);
     if (status == TN_OK)
         status = add_to_grads(&p);
-    finish(&p);
+    end(&p);
     tn_scope_end(scope);
-    tni_autocasting = autocasting;
-    tn_set_grad(was);
+    tn_drop(output);
     return status;
 }
 
@@ -592,15 +740,16 @@ static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
 
     for (int i = 0; i < n_out && status == TN_OK; i++) {
         if (outputs[i] && outputs[i]->node && outputs[i]->node->mark != seen) {
-            outputs[i]->node->mark = seen;
-            status = push(p, outputs[i]->node);
+            status = set_mark(p, &outputs[i]->node->mark, seen);
+            if (status == TN_OK)
+                status = push(p, outputs[i]->node);
         }
     }
     while (p->n && status == TN_OK) {
         tni_node *node = pop(p);
         void *items = list;
 
-        if (!reserve(&items, n, &capacity)) {
+        if (!reserve(&items, n, &capacity, sizeof *list)) {
             status = TN_E_NOMEM;
             break;
         }
@@ -609,10 +758,11 @@ static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             tni_node *from = node->edge[i].node;
 
-            if (from && from->mark != seen) {
-                from->mark = seen;
+            if (!from || from->mark == seen)
+                continue;
+            status = set_mark(p, &from->mark, seen);
+            if (status == TN_OK)
                 status = push(p, from);
-            }
         }
     }
     p->n = 0;
@@ -627,13 +777,15 @@ static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
         if (wanted)
             node->mark = p->wanted;
     }
-    tni_free(list, capacity * sizeof(void *));
+    tni_free(list, capacity * sizeof *list);
     return status;
 }
 
 static tn_status mark_inputs(pass *p, int n_in, tn_tensor *const *inputs)
 {
-    for (int i = 0; i < n_in; i++) {
+    tn_status status = TN_OK;
+
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
         tni_gradmeta *gm;
 
         if (!inputs[i] || tni_none(inputs[i]))
@@ -643,11 +795,68 @@ static tn_status mark_inputs(pass *p, int n_in, tn_tensor *const *inputs)
                                          "tn_set_requires_grad before the forward pass", i,
                              tni_text(inputs[i]));
         gm = tni_gradmeta_of(inputs[i]);
-        if (!gm)
-            return TN_E_NOMEM;
-        gm->mark = p->target;
+        status = gm ? set_mark(p, &gm->mark, p->target) : TN_E_NOMEM;
     }
-    return TN_OK;
+    return status;
+}
+
+/* Whether a gradient is the memory of a seed: the seed itself, or a view of it. */
+static bool is_seed(const tn_tensor *g, int n, tn_tensor *const *seeds)
+{
+    for (int i = 0; i < n; i++)
+        if (!tni_none(seeds[i]) && seeds[i]->storage == g->storage)
+            return true;
+    return false;
+}
+
+/* What is handed out shares memory with nothing; with history, at least with no seed. The same input again
+ * gets the same tensor: nothing is cleared before all have been looked at. */
+static tn_status hand_out(pass *p, int n_out, tn_tensor *const *seeds, int n_in, tn_tensor *const *inputs,
+                          tn_tensor **grads)
+{
+    tn_status status = TN_OK;
+
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
+        tni_gradmeta *gm = p->receivers[i].gm;
+
+        if (is_shared(gm->pending) && (!p->create || is_seed(gm->pending, n_out, seeds)))
+            status = copy_pending(gm);
+    }
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
+        tn_tensor *g = inputs[i]->gm->pending;
+
+        grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE;
+        if (!grads[i])
+            status = tni_pending();
+    }
+    return status;
+}
+
+/* The arrays as they were, whatever a hook does to the caller's; every tensor is kept. */
+static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
+                        tn_tensor *const *inputs)
+{
+    size_t n = (size_t)n_out, m = (size_t)n_in;
+    tn_tensor **held = tni_alloc((2 * n + m) * sizeof *held);
+
+    if (!held)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        held[i] = tn_keep(outputs[i]);
+        held[n + m + i] = tn_keep(seeds ? seeds[i] : TN_NONE);
+    }
+    for (size_t i = 0; i < m; i++)
+        held[n + i] = tn_keep(inputs[i]);
+    return held;
+}
+
+static void let_go(tn_tensor **held, int n_out, int n_in)
+{
+    size_t n = 2 * (size_t)n_out + (size_t)n_in;
+
+    for (size_t i = 0; i < n; i++)
+        tn_drop(held[i]);
+    tni_free(held, n * sizeof *held);
 }
 
 tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
@@ -656,21 +865,26 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     uint64_t mark = atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
     pass p = {.wanted = mark + 1, .target = mark + 1, .create = flags & TN_CREATE_GRAPH,
               .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH)};
-    tn_dtype autocasting = tni_autocasting;
+    tn_tensor **held;
     tn_scope scope;
     tn_status status;
-    bool was;
 
     if (n_out < 1 || !outputs || n_in < 0 || (n_in && (!inputs || !grads)))
-        return tni_error(TN_E_INVALID, "tn_gradients: %d outputs, %d inputs: want at least one output, and "
-                                       "arrays that are not NULL", n_out, n_in);
-    status = mark_inputs(&p, n_in, inputs);
-    if (status != TN_OK)
-        return status;
-    was = tn_set_grad(p.create);
-    tni_autocasting = TN_F32;
+        return tni_error(TN_E_INVALID, "tn_gradients: %d outputs, %d inputs%s: want at least one output, and "
+                                       "arrays that are not NULL", n_out, n_in,
+                         !outputs || (n_in && (!inputs || !grads)) ? ", an array that is NULL" : "");
+    held = hold(n_out, outputs, seeds, n_in, inputs);
+    if (!held)
+        return TN_E_NOMEM;
+    outputs = held;
+    inputs = held + n_out;
+    seeds = held + n_out + n_in;
+    status = begin(&p, "tn_gradients");
     scope = tn_scope_begin();
-    status = mark_ways(&p, n_out, outputs);
+    if (status == TN_OK)
+        status = mark_inputs(&p, n_in, inputs);
+    if (status == TN_OK)
+        status = mark_ways(&p, n_out, outputs);
     if (status == TN_OK)
         status = seed_outputs(&p, "tn_gradients", n_out, outputs, seeds);
     tn_scope_end(scope);
@@ -678,24 +892,11 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     if (status == TN_OK)
         status = run(&p);
     tn_scope_end(scope);
-    tni_autocasting = autocasting;
-    tn_set_grad(was);
-    /* an input given twice gets the same tensor twice: look before anything is cleared */
-    for (int i = 0; i < n_in && status == TN_OK; i++) {
-        tn_tensor *g = inputs[i]->gm->pending;
-
-        grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE;
-        if (!grads[i])
-            status = tni_pending();
-    }
-    for (int i = 0; i < n_in; i++) {
-        tni_gradmeta *gm = inputs[i]->gm;
-
-        if (gm && inputs[i]->node) { /* leaves are cleared by finish */
-            tn_drop(gm->pending);
-            gm->pending = NULL;
-        }
-    }
-    finish(&p);
+    if (status == TN_OK)
+        status = hand_out(&p, n_out, seeds, n_in, inputs, grads);
+    end(&p);
+    for (int i = 0; i < n_in && status != TN_OK; i++)
+        grads[i] = NULL;
+    let_go(held, n_out, n_in);
     return status;
 }

@@ -6,7 +6,6 @@
 #include "tensor/recorder.h"
 
 static _Thread_local bool off; /* inverted: threads start with recording on */
-static atomic_llong hook_ids = 1;
 
 bool tn_set_grad(bool on)
 {
@@ -124,7 +123,6 @@ tn_status tn_retain_grad(tn_tensor *t)
 int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
 {
     tni_gradmeta *gm;
-    tni_hook **end, *hook;
 
     if (!t || tni_none(t) || !call) {
         tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t");
@@ -136,29 +134,13 @@ int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
         return -1;
     }
     gm = tni_gradmeta_of(t);
-    hook = gm ? tni_alloc(sizeof *hook) : NULL;
-    if (!hook)
-        return -1;
-    *hook = (tni_hook){.id = atomic_fetch_add(&hook_ids, 1), .call = call, .user = user};
-    for (end = &gm->hooks; *end; end = &(*end)->next)
-        ;
-    *end = hook;
-    return hook->id;
+    return gm ? tni_hook_add(&gm->hooks, 0, (tni_any_hook)call, user) : -1;
 }
 
 void tn_remove_hook(tn_tensor *t, int64_t id)
 {
-    if (!t || tni_none(t) || !t->gm)
-        return;
-    for (tni_hook **at = &t->gm->hooks; *at; at = &(*at)->next) {
-        if ((*at)->id == id) {
-            tni_hook *hook = *at;
-
-            *at = hook->next;
-            tni_free(hook, sizeof *hook);
-            return;
-        }
-    }
+    if (t && !tni_none(t) && t->gm)
+        tni_hook_remove(&t->gm->hooks, id);
 }
 
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)

@@ -73,11 +73,6 @@ void tni_gradmeta_drop(tni_gradmeta *gm)
         return;
     tn_drop(gm->grad);
     tn_drop(gm->pending);
-    while (gm->hooks) {
-        tni_hook *hook = gm->hooks;
-
-        gm->hooks = hook->next;
-        tni_free(hook, sizeof *hook);
-    }
+    tni_hook_list_free(&gm->hooks);
     tni_free(gm, sizeof *gm);
 }

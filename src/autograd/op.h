@@ -11,6 +11,7 @@
 
 #include <tenon/autograd.h>
 #include <tenon/ops.h>
+#include "autograd/hook_list.h"
 #include "tensor/internal.h"
 
 #define TNI_MAX_IN 12 /* fixed arity; variable-arity ops take any number */
@@ -174,20 +175,13 @@ struct tni_node {
     size_t nbytes;      /* of this block */
 };
 
-typedef struct tni_hook {
-    int64_t id;
-    tn_grad_hook call;
-    void *user;
-    struct tni_hook *next; /* in order of registration */
-} tni_hook;
-
 struct tni_gradmeta {
     atomic_int refs;
     uint64_t mark;      /* of the tn_gradients pass that wants this tensor's gradient */
     bool retain;
     tn_tensor *grad;    /* accumulated; NULL when none */
     tn_tensor *pending; /* arrived in the pass that is running */
-    tni_hook *hooks;
+    tni_hook_list hooks; /* of tn_grad_hook */
 };
 
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */

@@ -203,6 +203,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (TNI_UNLIKELY(tni_recording)) note_mode(m);
         frame f = { m, options, innermost };
         innermost = &f;
+        tn_module_keep(m); /* a hook may drop it, or its parent */
         tni_error_context = describe_place;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
@@ -216,6 +217,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
             status = hand_over(scope, n_out, result);
         else
             tn_scope_end(scope);
+        tn_module_drop(m);
     }
     for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
     return status;

@@ -10,26 +10,10 @@
  */
 #include "nn/module.h"
 
-typedef union hook_call {
-    tn_forward_pre_hook forward_pre;
-    tn_forward_hook forward;
-    tn_backward_hook backward;
-    tn_state_dict_hook state;
-    tn_load_post_hook load_post;
-} hook_call;
-
-typedef struct hook {
-    int64_t id;
-    tni_hook_kind kind;
-    hook_call call;
-    void *user;
-    struct hook *next; /* registered later */
-} hook;
-
 struct tni_hooks {
-    atomic_int refs;   /* the module's, and one for each passage */
-    tn_module *module; /* NULL when it is gone */
-    hook *first;
+    atomic_int refs;    /* the module's, and one for each passage */
+    tn_module *module;  /* NULL when it is gone */
+    tni_hook_list list; /* of all kinds */
 };
 
 /* ---- registering ----------------------------------------------------------------------------- */
@@ -37,11 +21,7 @@ struct tni_hooks {
 static void hooks_drop(tni_hooks *hooks)
 {
     if (atomic_fetch_sub_explicit(&hooks->refs, 1, memory_order_acq_rel) != 1) return;
-    while (hooks->first) {
-        hook *h = hooks->first;
-        hooks->first = h->next;
-        tni_free(h, sizeof *h);
-    }
+    tni_hook_list_free(&hooks->list);
     tni_free(hooks, sizeof *hooks);
 }
 
@@ -52,12 +32,11 @@ void tni_hooks_leave(tni_hooks *hooks)
     hooks_drop(hooks);
 }
 
-static int64_t add(const char *function, tn_module *m, tni_hook_kind kind, hook_call call,
-                   bool given, void *user)
+static int64_t add(const char *function, tn_module *m, tni_hook_kind kind, tni_any_hook call,
+                   void *user)
 {
-    static atomic_llong ids = 1;
     if (tni_module_check(function, m) != TN_OK) return -1;
-    if (!given) {
+    if (!call) {
         tni_error(TN_E_INVALID, "%s: the hook is NULL: want a function", function);
         return -1;
     }
@@ -67,76 +46,70 @@ static int64_t add(const char *function, tn_module *m, tni_hook_kind kind, hook_
         m->state->hooks->refs = 1;
         m->state->hooks->module = m;
     }
-    hook *h = tni_alloc(sizeof *h);
-    if (!h) return -1;
-    *h = (hook){ atomic_fetch_add(&ids, 1), kind, call, user, NULL };
-    hook **end = &m->state->hooks->first;
-    while (*end) end = &(*end)->next;
-    *end = h;
-    return h->id;
+    return tni_hook_add(&m->state->hooks->list, (int)kind, call, user);
 }
 
 int64_t tn_register_forward_pre_hook(tn_module *m, tn_forward_pre_hook call, void *user)
 {
-    return add("tn_register_forward_pre_hook", m, TNI_HOOK_FORWARD_PRE,
-               (hook_call){ .forward_pre = call }, call != NULL, user);
+    return add("tn_register_forward_pre_hook", m, TNI_HOOK_FORWARD_PRE, (tni_any_hook)call, user);
 }
 
 int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook call, void *user)
 {
-    return add("tn_register_forward_hook", m, TNI_HOOK_FORWARD, (hook_call){ .forward = call },
-               call != NULL, user);
+    return add("tn_register_forward_hook", m, TNI_HOOK_FORWARD, (tni_any_hook)call, user);
 }
 
 int64_t tn_register_full_backward_hook(tn_module *m, tn_backward_hook call, void *user)
 {
-    return add("tn_register_full_backward_hook", m, TNI_HOOK_BACKWARD,
-               (hook_call){ .backward = call }, call != NULL, user);
+    return add("tn_register_full_backward_hook", m, TNI_HOOK_BACKWARD, (tni_any_hook)call, user);
 }
 
 int64_t tn_register_state_dict_hook(tn_module *m, tn_state_dict_hook call, void *user)
 {
-    return add("tn_register_state_dict_hook", m, TNI_HOOK_STATE_DICT, (hook_call){ .state = call },
-               call != NULL, user);
+    return add("tn_register_state_dict_hook", m, TNI_HOOK_STATE_DICT, (tni_any_hook)call, user);
 }
 
 int64_t tn_register_load_pre_hook(tn_module *m, tn_state_dict_hook call, void *user)
 {
-    return add("tn_register_load_pre_hook", m, TNI_HOOK_LOAD_PRE, (hook_call){ .state = call },
-               call != NULL, user);
+    return add("tn_register_load_pre_hook", m, TNI_HOOK_LOAD_PRE, (tni_any_hook)call, user);
 }
 
 int64_t tn_register_load_post_hook(tn_module *m, tn_load_post_hook call, void *user)
 {
-    return add("tn_register_load_post_hook", m, TNI_HOOK_LOAD_POST,
-               (hook_call){ .load_post = call }, call != NULL, user);
+    return add("tn_register_load_post_hook", m, TNI_HOOK_LOAD_POST, (tni_any_hook)call, user);
 }
 
 void tn_remove_module_hook(tn_module *m, int64_t id)
 {
-    if (!m || !m->state || !m->state->hooks) return;
-    for (hook **at = &m->state->hooks->first; *at; at = &(*at)->next) {
-        if ((*at)->id != id) continue;
-        hook *h = *at;
-        *at = h->next;
-        tni_free(h, sizeof *h);
-        return;
-    }
+    if (m && m->state && m->state->hooks) tni_hook_remove(&m->state->hooks->list, id);
 }
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* The first hook of a kind whose id is above `after`: a hook may remove itself or others. */
-static const hook *next_hook(const tni_hooks *hooks, tni_hook_kind kind, int64_t after)
+/* A run over the hooks of one kind that were there when it began. A hook may add and remove hooks and
+ * drop the module, whose caller keeps it. */
+typedef struct hook_run {
+    const tni_hook_list *list;
+    tni_hook_kind kind;
+    int64_t last;
+    tni_hook hook; /* the one to be called */
+} hook_run;
+
+static hook_run run_of(const tn_module *m, tni_hook_kind kind)
 {
-    for (const hook *h = hooks ? hooks->first : NULL; h; h = h->next)
-        if (h->kind == kind && h->id > after) return h;
-    return NULL;
+    const tni_hook_list *list = m->state->hooks ? &m->state->hooks->list : NULL;
+    return (hook_run){ .list = list, .kind = kind, .last = list ? tni_hook_last(list) : 0 };
+}
+
+static bool next(hook_run *r)
+{
+    return r->list && tni_hook_next(r->list, (int)r->kind, r->last, &r->hook);
 }
 
 bool tni_has_hook(const tn_module *m, tni_hook_kind kind)
 {
-    return next_hook(m->state->hooks, kind, 0) != NULL;
+    hook_run r = run_of(m, kind);
+    return next(&r);
 }
 
 /* The verdict on a hook that has run: its status, and no NULL among the tensors it may replace. */
@@ -154,24 +127,25 @@ static tn_status judge(const tn_module *m, const char *what, tn_status status, i
 
 tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix)
 {
-    const hook *h;
     tn_status status = TN_OK;
-    for (int64_t id = 0; status == TN_OK && (h = next_hook(m->state->hooks, kind, id));) {
-        id = h->id;
-        status = judge(m, "state", h->call.state(m, state, prefix, h->user), 0, NULL);
+    tn_module_keep(m);
+    for (hook_run r = run_of(m, kind); status == TN_OK && next(&r);) {
+        tn_state_dict_hook call = (tn_state_dict_hook)r.hook.call;
+        status = judge(m, "state", call(m, state, prefix, r.hook.user), 0, NULL);
     }
+    tn_module_drop(m);
     return status;
 }
 
 tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected)
 {
-    const hook *h;
     tn_status status = TN_OK;
-    for (int64_t id = 0;
-         status == TN_OK && (h = next_hook(m->state->hooks, TNI_HOOK_LOAD_POST, id));) {
-        id = h->id;
-        status = judge(m, "load", h->call.load_post(m, missing, unexpected, h->user), 0, NULL);
+    tn_module_keep(m);
+    for (hook_run r = run_of(m, TNI_HOOK_LOAD_POST); status == TN_OK && next(&r);) {
+        tn_load_post_hook call = (tn_load_post_hook)r.hook.call;
+        status = judge(m, "load", call(m, missing, unexpected, r.hook.user), 0, NULL);
     }
+    tn_module_drop(m);
     return status;
 }
 
@@ -250,45 +224,47 @@ static tn_status gate_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_status run_backward_hooks(passage *p)
+/* One hook: what it puts in the place of gradients is taken. Those that are not there stay away. */
+static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in, tn_tensor **in,
+                                   int n_out, tn_tensor *const *out)
 {
-    tn_tensor **in = p->gradient, **out = p->gradient + p->n_in;
-    tn_module *m = p->hooks->module;
-    const hook *h;
-    tn_status status = TN_OK;
-    for (int64_t id = 0;
-         m && status == TN_OK && (h = next_hook(p->hooks, TNI_HOOK_BACKWARD, id));) {
-        tn_tensor *now[MOST_TENSORS];
-        id = h->id;
-        for (int i = 0; i < p->n_in; i++) now[i] = in[i] ? in[i] : TN_NONE;
-        tn_tensor *outer[MOST_TENSORS];
-        for (int i = 0; i < p->n_out; i++) outer[i] = out[i] ? out[i] : TN_NONE;
-        status = judge(m, "backward", h->call.backward(m, p->n_in, now, p->n_out, outer, h->user),
-                       p->n_in, now);
-        for (int i = 0; status == TN_OK && i < p->n_in; i++) {
-            if (!in[i] || now[i] == in[i]) continue; /* what needs none gets none */
-            if (tni_none(now[i]) || !tni_shape_equal(&now[i]->shape, &in[i]->shape))
-                status = tni_error(TN_E_SHAPE,
-                                   "%s: a backward hook gave %s for the gradient %s of input %d: "
-                                   "want the same shape",
-                                   m->type->name, tni_none(now[i]) ? "TN_NONE" : tni_text(now[i]),
-                                   tni_shape_text(&in[i]->shape), i);
-            else
-                forget(&in[i], tn_keep(now[i]));
-        }
-        m = p->hooks->module;
+    tn_tensor *now[MOST_TENSORS], *outer[MOST_TENSORS];
+    char who[128], of[32];
+    for (int i = 0; i < n_in; i++) now[i] = in[i] ? in[i] : TN_NONE;
+    for (int i = 0; i < n_out; i++) outer[i] = out[i] ? out[i] : TN_NONE;
+    snprintf(who, sizeof who, "%s: a backward hook", m->type->name);
+    bool grad = tn_grad_enabled();
+    tn_status status =
+        judge(m, "backward",
+              ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user), 0, NULL);
+    tn_set_grad(grad);
+    for (int i = 0; status == TN_OK && i < n_in; i++) {
+        if (!in[i]) continue;
+        snprintf(of, sizeof of, " of input %d", i);
+        status = tni_hook_check(who, of, in[i], now[i]);
+        if (status == TN_OK && now[i] != in[i]) forget(&in[i], tn_keep(now[i]));
     }
     return status;
 }
 
-/* The gradients that arrive are put down; at the last gate the hooks see them all. Those of the
- * outputs are kept without history: with create_graph they would lead back to this very node. */
-static tn_status gate_backward(tni_grad *g)
+/* A module that is gone has nobody to call; one that a hook drops lives until the run is over. */
+static tn_status run_backward_hooks(const passage *p, tn_tensor **in, tn_tensor *const *out)
 {
-    const gate_args *a = g->args;
+    tn_module *m = tn_module_keep(p->hooks->module);
+    tn_status status = TN_OK;
+    if (!m) return TN_OK;
+    for (hook_run r = run_of(m, TNI_HOOK_BACKWARD); status == TN_OK && next(&r);)
+        status = run_backward_hook(m, &r.hook, p->n_in, in, p->n_out, out);
+    tn_module_drop(m);
+    return status;
+}
+
+/* The gradients that arrive are put down. Those of the outputs are kept without history: with
+ * create_graph they would lead back to this very node. */
+static tn_status put_down(const tni_grad *g, const gate_args *a)
+{
     passage *p = a->passage;
     tn_tensor **slot = p->gradient + (a->inner ? 0 : p->n_in);
-    tn_status status = TN_OK;
     int k = 0;
     for (int i = 0; i < (a->inner ? p->n_in : p->n_out); i++) {
         if (!(a->passes >> i & 1)) continue;
@@ -297,15 +273,31 @@ static tn_status gate_backward(tni_grad *g)
         if (!dy) return tni_pending();
         forget(&slot[i], tni_none(dy) ? NULL : tn_keep(dy));
     }
-    if (a->inner || !p->inner) status = run_backward_hooks(p);
-    k = 0;
-    for (int i = 0; i < (a->inner ? p->n_in : p->n_out); i++) {
+    return TN_OK;
+}
+
+/* At the last gate the hooks see all gradients. They are taken off the passage first, which a hook
+ * that runs another backward through this graph then finds empty. */
+static tn_status gate_backward(tni_grad *g)
+{
+    const gate_args *a = g->args;
+    passage *p = a->passage;
+    tn_tensor *now[2 * MOST_TENSORS];
+    int n = p->n_in + p->n_out;
+    tn_status status = put_down(g, a);
+    for (int i = 0; i < g->n_in; i++) g->dx[i] = g->dys[i];
+    if (status != TN_OK || (!a->inner && p->inner)) return status;
+    for (int i = 0; i < n; i++) {
+        now[i] = p->gradient[i];
+        p->gradient[i] = NULL;
+    }
+    status = run_backward_hooks(p, now, now + p->n_in);
+    for (int i = 0, k = 0; a->inner && i < p->n_in && status == TN_OK; i++) {
         if (!(a->passes >> i & 1)) continue;
-        g->dx[k] = a->inner && slot[i] ? tn_scope_adopt(tn_keep(slot[i])) : g->dys[k];
+        if (now[i]) g->dx[k] = tn_scope_adopt(tn_keep(now[i]));
         k++;
     }
-    if (a->inner || !p->inner)
-        for (int i = 0; i < p->n_in + p->n_out; i++) forget(&p->gradient[i], NULL);
+    for (int i = 0; i < n; i++) forget(&now[i], NULL);
     return status;
 }
 
@@ -347,24 +339,20 @@ static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
 
 static tn_status run_pre(tn_module *m, int n, tn_tensor **in)
 {
-    const hook *h;
     tn_status status = TN_OK;
-    for (int64_t id = 0;
-         status == TN_OK && (h = next_hook(m->state->hooks, TNI_HOOK_FORWARD_PRE, id));) {
-        id = h->id;
-        status = judge(m, "forward pre-", h->call.forward_pre(m, n, in, h->user), n, in);
+    for (hook_run r = run_of(m, TNI_HOOK_FORWARD_PRE); status == TN_OK && next(&r);) {
+        tn_forward_pre_hook call = (tn_forward_pre_hook)r.hook.call;
+        status = judge(m, "forward pre-", call(m, n, in, r.hook.user), n, in);
     }
     return status;
 }
 
 static tn_status run_post(tn_module *m, int n_in, tn_tensor *const *in, int n, tn_tensor **out)
 {
-    const hook *h;
     tn_status status = TN_OK;
-    for (int64_t id = 0;
-         status == TN_OK && (h = next_hook(m->state->hooks, TNI_HOOK_FORWARD, id));) {
-        id = h->id;
-        status = judge(m, "forward", h->call.forward(m, n_in, in, n, out, h->user), n, out);
+    for (hook_run r = run_of(m, TNI_HOOK_FORWARD); status == TN_OK && next(&r);) {
+        tn_forward_hook call = (tn_forward_hook)r.hook.call;
+        status = judge(m, "forward", call(m, n_in, in, n, out, r.hook.user), n, out);
     }
     return status;
 }
