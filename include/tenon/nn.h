@@ -175,7 +175,7 @@ typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *i
                                      void *user);
 TN_API int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook hook, void *user);
 /**
- * When backward has come to the module's inputs: may replace grad_in[i] (same shape, dtype, device), which then flows on.
+ * When backward has come to the inputs: may replace grad_in[i] (same shape, dtype, device), which flows on.
  * Gradients of parameters are not affected. TN_NONE stands for an input that needs no gradient, and for an
  * output that none came to. Once per recorded call; without an input that needs one it runs when the
  * gradients of the outputs are there.
