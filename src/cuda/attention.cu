@@ -88,10 +88,24 @@ template <typename R> static tn_status forward(const tni_attention *g)
     return launch_forward(a);
 }
 
+static tn_status in_f32(const tni_attention *g)
+{
+    tni_attention f = *g;
+    const tni_array *from[] = { &g->q, &g->k, &g->v, &g->mask, &g->y };
+    tni_array *to[] = { &f.q, &f.k, &f.v, &f.mask, &f.y };
+    void *block;
+
+    TN_TRY(f32_copies(5, to, from, 4, &block));
+    tn_status status = forward<float>(&f);
+    if (status == TN_OK) status = tni_cuda_copy(&g->y, &f.y);
+    tni_cuda_return(block);
+    return status;
+}
+
 tn_status tni_cuda_attention(const tni_attention *a)
 {
-    if (a->q.dtype == TN_BF16 || a->q.dtype == TN_F16) return tni_cuda_short_attention(a);
     TN_TRY(fits(a));
+    if (is_short(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_short_attention(a);
     TN_REAL(a->q.dtype, forward<R>(a));
     return TN_OK;
 }

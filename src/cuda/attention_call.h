@@ -101,10 +101,10 @@ template <typename R>
 static __device__ __forceinline__ work work_by_head(const attention<R> &a, unsigned number,
                                                     bool late_first)
 {
-    const unsigned tile = number / (unsigned)a.slices, item = tile / (unsigned)a.tiles;
+    const unsigned item = number / (unsigned)a.tiles;
     work w;
-    w.slice = (int)(number % (unsigned)a.slices);
-    w.tile = (int)(tile % (unsigned)a.tiles);
+    w.slice = 0; /* the one that its launches have */
+    w.tile = (int)(number % (unsigned)a.tiles);
     if (late_first) w.tile = a.tiles - 1 - w.tile;
     w.item = item;
     w.b = item / (unsigned)a.heads;
@@ -174,10 +174,14 @@ static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, in
     return tiles_fit("attention", a->items * a->tiles * a->slices, blocks);
 }
 
-/* attention_short.cu, attention_short_grad.cu: bf16 and f16. */
+/* attention_short.cu, attention_short_grad.cu: bf16 and f16, D and Dv up to 128. */
 tn_status tni_cuda_short_attention(const tni_attention *a);
 tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array *dy,
                                         const tni_array *dq, const tni_array *dk,
                                         const tni_array *dv);
+static inline bool has_wide_heads(const tni_attention *a)
+{
+    return a->q.size[3] > 128 || a->v.size[3] > 128;
+}
 
 #endif

@@ -186,12 +186,30 @@ static tn_status backward(const tni_attention *g, const tni_array *dy, const tni
     return status;
 }
 
+static tn_status backward_in_f32(const tni_attention *g, const tni_array *dy, const tni_array *dq,
+                                 const tni_array *dk, const tni_array *dv)
+{
+    tni_attention f = *g;
+    tni_array grad[] = { *dy, *dq, *dk, *dv };
+    const tni_array *from[] = { &g->q, &g->k, &g->v, &g->y, &g->mask, dy, dq, dk, dv };
+    tni_array *to[] = { &f.q, &f.k, &f.v, &f.y, &f.mask, &grad[0], &grad[1], &grad[2], &grad[3] };
+    void *block;
+
+    TN_TRY(f32_copies(9, to, from, 6, &block));
+    tn_status status = backward<float>(&f, &grad[0], &grad[1], &grad[2], &grad[3]);
+    for (int i = 6; i < 9 && status == TN_OK; i++) status = tni_cuda_copy(from[i], to[i]);
+    tni_cuda_return(block);
+    return status;
+}
+
 tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
                                   const tni_array *dk, const tni_array *dv)
 {
-    if (a->q.dtype == TN_BF16 || a->q.dtype == TN_F16)
-        return tni_cuda_short_attention_grad(a, dy, dq, dk, dv);
     TN_TRY(fits(a));
+    if (is_short(a->q.dtype)) {
+        return has_wide_heads(a) ? backward_in_f32(a, dy, dq, dk, dv)
+                                 : tni_cuda_short_attention_grad(a, dy, dq, dk, dv);
+    }
     TN_REAL(a->q.dtype, backward<R>(a, dy, dq, dk, dv));
     return TN_OK;
 }

@@ -122,7 +122,7 @@ static __device__ __forceinline__ void finish(const attention<E> &a, const work 
             TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
                 TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
             }
-            if (a.lse && w.slice == 0 && column_in(0) == 0 && t < a.t)
+            if (a.lse && column_in(0) == 0 && t < a.t)
                 a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
         }
     }

@@ -73,11 +73,10 @@ template <typename E> static tn_status forward(const tni_attention *g)
 {
     attention<E> a = plan<E>(g);
     if (a.items == 0 || a.t == 0) return TN_OK;
-    BY_COLUMNS(launch, tni_cuda_wide_attention, E, a);
+    BY_COLUMNS(launch, E, a);
 }
 
 tn_status tni_cuda_short_attention(const tni_attention *a)
 {
-    TN_TRY(fits(a));
     return a->q.dtype == TN_BF16 ? forward<bf16>(a) : forward<f16>(a);
 }

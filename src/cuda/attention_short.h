@@ -192,24 +192,15 @@ template <typename E> static int columns_of(const attention<E> &a)
     return a.d > a.dv_size ? a.d : a.dv_size;
 }
 
-/* Returns launch<E, C, MASKED>(a) for the smallest C that holds the columns, wide(a) where none does. */
-#define BY_COLUMNS(launch, wide, E, a)                                                             \
+/* Returns launch<E, C, MASKED>(a) for the smallest C that holds the columns. */
+#define BY_COLUMNS(launch, E, a)                                                                   \
     do {                                                                                           \
         const int columns = columns_of(a);                                                         \
         const bool masked = is_masked(a);                                                          \
         if (columns <= 32) return masked ? launch<E, 32, true>(a) : launch<E, 32, false>(a);       \
         if (columns <= 64) return masked ? launch<E, 64, true>(a) : launch<E, 64, false>(a);       \
-        if (columns <= 128) return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);    \
-        return wide(a);                                                                            \
+        return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);                        \
     } while (0)
-
-/* attention_wide.cu: the launches for more columns. */
-tn_status tni_cuda_wide_attention(const attention<bf16> &a);
-tn_status tni_cuda_wide_attention(const attention<f16> &a);
-tn_status tni_cuda_wide_dq(const attention<bf16> &a);
-tn_status tni_cuda_wide_dq(const attention<f16> &a);
-tn_status tni_cuda_wide_dkv(const attention<bf16> &a);
-tn_status tni_cuda_wide_dkv(const attention<f16> &a);
 
 /* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it (attention_short_dkv's
  * numbers); other GPUs of compute capability 8.0 and above give more. */

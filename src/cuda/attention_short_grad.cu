@@ -196,13 +196,13 @@ template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<
 template <typename E> static tn_status queries_grad(const attention<E> &a)
 {
     if (a.t == 0 || a.d == 0) return TN_OK;
-    BY_COLUMNS(launch_dq, tni_cuda_wide_dq, E, a);
+    BY_COLUMNS(launch_dq, E, a);
 }
 
 template <typename E> static tn_status keys_grad(const attention<E> &a)
 {
     if (a.s == 0 || columns_of(a) == 0) return TN_OK;
-    BY_COLUMNS(launch_dkv, tni_cuda_wide_dkv, E, a);
+    BY_COLUMNS(launch_dkv, E, a);
 }
 
 template <typename E>
@@ -234,7 +234,6 @@ tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array 
                                         const tni_array *dq, const tni_array *dk,
                                         const tni_array *dv)
 {
-    TN_TRY(fits(a));
     return a->q.dtype == TN_BF16 ? backward<bf16>(a, dy, dq, dk, dv)
                                  : backward<f16>(a, dy, dq, dk, dv);
 }

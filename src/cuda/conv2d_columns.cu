@@ -1,15 +1,14 @@
 /*
- * conv2d_columns.cu - convolution as products of stored columns, for bf16 and f16, and for f32 where
- * TF32 is allowed: cuBLAS then multiplies on the tensor cores, which pays for the pass over the
- * columns (conv2d.cu's own products, in full f32, gather without storing).
+ * conv2d_columns.cu - convolution as products of stored columns, so that cuBLAS multiplies: in bf16, f16
+ * and f32 as TF32 on the tensor cores.
  *
  *   y  [o, places]  = w [o, ch r s] columns(x) [ch r s, places]
  *   dx              = the sum over taps of w^T [ch r s, o] dy [o, places], gathered by pixel
  *   dw [o, ch r s]  = dy [o, places of all images] columns(x)^T
  *
  * Columns are made in pieces of about PIECE bytes, which a large cache holds between the kernel that
- * writes and the product that reads them: some images, or a part of one. All sums are f32: those of dx
- * over taps and those of dw over pieces too, which are rounded at the end. Rows of columns begin on
+ * writes and the product that reads them: some images, or a part of one. Sums of bf16 and f16 are f32:
+ * those of dx over taps and those of dw over pieces too, which are rounded at the end. Rows of columns begin on
  * 16 bytes and end in zeros. Orders are fixed: repeats give the same bits.
  * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document Processing
  * (2006).
@@ -21,9 +20,10 @@
 
 enum { BLOCK = 256, PIECE = 32 << 20, PADDED = 8 /* columns, to a multiple of */ };
 
-bool tni_cuda_by_columns(tn_dtype dtype)
+/* What sums are kept in. */
+static tn_dtype sums_of(tn_dtype dtype)
 {
-    return is_short(dtype) || (dtype == TN_F32 && tni_cuda_tf32());
+    return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
 /* ---- an image unrolled into columns ----------------------------------------------------------- */
@@ -82,8 +82,8 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- columns summed into an image -------------------------------------------------------------- */
 
-struct folding {
-    const float *columns; /* [planes, taps, ld] */
+template <typename A> struct folding {
+    const A *columns; /* [planes, taps, ld] */
     int64_t pixels, ld;   /* of all planes; of a row */
     divisor area;
     small_divisor w;
@@ -91,8 +91,9 @@ struct folding {
     int stride[2], padding[2], dilation[2];
 };
 
-template <typename R>
-static __global__ void __launch_bounds__(BLOCK) conv_fold(R *dx, const __grid_constant__ folding g)
+template <typename R, typename A>
+static __global__ void __launch_bounds__(BLOCK)
+    conv_fold(R *dx, const __grid_constant__ folding<A> g)
 {
     for (int64_t item = blockIdx.x * static_cast<int64_t>(BLOCK) + threadIdx.x; item < g.pixels;
          item += static_cast<int64_t>(gridDim.x) * BLOCK) {
@@ -101,8 +102,8 @@ static __global__ void __launch_bounds__(BLOCK) conv_fold(R *dx, const __grid_co
         const uint32_t row = g.w.divide(pixel), column = g.w.rest(pixel, row);
         const int y = static_cast<int>(row) + g.padding[0];
         const int z = static_cast<int>(column) + g.padding[1];
-        const float *from = g.columns + plane * g.kh * g.kw * g.ld;
-        float sum = 0;
+        const A *from = g.columns + plane * g.kh * g.kw * g.ld;
+        A sum = 0;
         for (int r = 0; r < g.kh; r++, from += g.kw * g.ld) {
             const int i = place_above(y - r * g.dilation[0], g.stride[0], g.oh);
             if (i < 0) continue;
@@ -189,6 +190,8 @@ static tn_status unroll(U *to, const U *x, const tni_conv2d *c, const piece *p, 
 static tn_status unroll_any(void *to, const void *x, tn_dtype dtype, const tni_conv2d *c,
                             const piece *p, bool together)
 {
+    if (dtype == TN_F64)
+        return unroll(static_cast<uint64_t *>(to), static_cast<const uint64_t *>(x), c, p, together);
     if (dtype == TN_F32)
         return unroll(static_cast<uint32_t *>(to), static_cast<const uint32_t *>(x), c, p, together);
     return unroll(static_cast<uint16_t *>(to), static_cast<const uint16_t *>(x), c, p, together);
@@ -278,11 +281,12 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
 /* ---- the gradient of the image --------------------------------------------------------------------- */
 
 template <typename R>
-static tn_status fold(R *dx, const float *columns, int64_t planes, const tni_conv2d *c)
+static tn_status fold(R *dx, const void *columns, int64_t planes, const tni_conv2d *c)
 {
-    folding g = {};
+    typedef typename element<R>::computing A;
+    folding<A> g = {};
 
-    g.columns = columns;
+    g.columns = static_cast<const A *>(columns);
     g.pixels = planes * c->h * c->w;
     g.ld = padded(c->oh * c->ow);
     g.area = divisor(c->h * c->w);
@@ -294,15 +298,7 @@ static tn_status fold(R *dx, const float *columns, int64_t planes, const tni_con
         g.padding[i] = static_cast<int>(c->padding[i]);
         g.dilation[i] = static_cast<int>(c->dilation[i]);
     }
-    return TN_LAUNCH((conv_fold<R>), row_grid(g.pixels, BLOCK), BLOCK, 0, dx, g);
-}
-
-static tn_status fold_any(void *dx, const float *columns, int64_t planes, tn_dtype dtype,
-                          const tni_conv2d *c)
-{
-    if (dtype == TN_F32) return fold(static_cast<float *>(dx), columns, planes, c);
-    if (dtype == TN_BF16) return fold(static_cast<bf16 *>(dx), columns, planes, c);
-    return fold(static_cast<f16 *>(dx), columns, planes, c);
+    return TN_LAUNCH((conv_fold<R, A>), row_grid(g.pixels, BLOCK), BLOCK, 0, dx, g);
 }
 
 /* Images, or of one image `channels` channels of one group from `channel` on. */
@@ -310,7 +306,7 @@ struct slab {
     int64_t image, images, group, groups, channel, channels;
 };
 
-static tn_status grad_slab(void *dx, const void *dy, const void *w, float *columns, tn_dtype dtype,
+static tn_status grad_slab(void *dx, const void *dy, const void *w, void *columns, tn_dtype dtype,
                            const tni_conv2d *c, const slab *s)
 {
     int64_t kernel = c->kh * c->kw, inputs = c->c / c->groups, outputs = c->o / c->groups;
@@ -326,17 +322,18 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, float *colum
     g.b = after(dy, (s->image * c->o + s->group * outputs) * plane, dtype);
     g.b_row = plane, g.b_col = 1;
     g.c = columns, g.c_row = ld;
-    TN_TRY(each(&g, s->images, s->groups, &by, TN_F32));
+    TN_TRY(each(&g, s->images, s->groups, &by, sums_of(dtype)));
     int64_t first = s->image * c->c + s->group * inputs + s->channel;
-    return fold_any(after(dx, first * c->h * c->w, dtype), columns,
-                    s->images * s->groups * s->channels, dtype, c);
+    void *to = after(dx, first * c->h * c->w, dtype);
+    TN_FLOATING(dtype, fold(static_cast<R *>(to), columns, s->images * s->groups * s->channels, c));
+    return TN_OK;
 }
 
 tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
                                       const tni_conv2d *c)
 {
     int64_t inputs = c->c / c->groups;
-    int64_t each_plane = c->kh * c->kw * padded(c->oh * c->ow) * 4;
+    int64_t each_plane = c->kh * c->kw * padded(c->oh * c->ow) * item_of(sums_of(dtype));
     int64_t planes = PIECE / (each_plane > 0 ? each_plane : 1);
     bool whole = planes >= c->c; /* images */
     int64_t images = whole ? planes / c->c : 1;
@@ -347,18 +344,17 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     if (images > c->n) images = c->n;
     TN_TRY(tni_cuda_borrow(
         static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns));
-    float *sums = static_cast<float *>(columns);
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
         if (whole) {
             slab s = { n, count, 0, c->groups, 0, inputs };
-            status = grad_slab(dx, dy, w, sums, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
             continue;
         }
         for (int64_t ch = 0; ch < c->c && status == TN_OK;) {
             int64_t rest = inputs - ch % inputs;
             slab s = { n, 1, ch / inputs, 1, ch % inputs, channels < rest ? channels : rest };
-            status = grad_slab(dx, dy, w, sums, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
             ch += s.channels;
         }
     }
@@ -369,7 +365,7 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
 /* ---- the gradient of the weight ---------------------------------------------------------------------- */
 
 /* The images of a piece side by side: one long inner axis. */
-static tn_status weigh_piece(float *dw, const void *dy, const void *x, void *columns, void *outputs,
+static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *columns, void *outputs,
                              tn_dtype dtype, const tni_conv2d *c, const piece *p)
 {
     int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
@@ -386,11 +382,11 @@ static tn_status weigh_piece(float *dw, const void *dy, const void *x, void *col
     g.b = columns, g.b_row = 1, g.b_col = ld, g.b_batch = taps * ld;
     g.c = dw, g.c_row = taps, g.c_batch = rows * taps;
     g.accumulate = p->image > 0 || p->first > 0;
-    return tni_cuda_gemm_to_f32(&g);
+    return is_short(dtype) ? tni_cuda_gemm_to_f32(&g) : tni_cuda_gemm(&g);
 }
 
-/* Into sums [o, taps], f32. */
-static tn_status weigh(float *sums, const void *dy, const void *x, tn_dtype dtype,
+/* Into sums [o, taps], f32 for short floats. */
+static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype,
                        const tni_conv2d *c)
 {
     int64_t each_place = (c->c * c->kh * c->kw + c->o) * item_of(dtype);
@@ -414,9 +410,9 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
     void *sums;
 
-    if (dtype == TN_F32) return weigh(static_cast<float *>(dw), dy, x, dtype, c);
+    if (!is_short(dtype)) return weigh(dw, dy, x, dtype, c);
     TN_TRY(tni_cuda_borrow(static_cast<size_t>(4 * size), &sums));
-    tn_status status = weigh(static_cast<float *>(sums), dy, x, dtype, c);
+    tn_status status = weigh(sums, dy, x, dtype, c);
     tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
     if (status == TN_OK) status = tni_cuda_copy(&to, &from);
     tni_cuda_return(sums);

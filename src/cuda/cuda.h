@@ -168,21 +168,6 @@ tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bia
 tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
 tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c);
 
-/* conv2d.cu, conv2d_weight.cu: whether every number of the geometry fits (int, and room for sums). */
-tn_status tni_cuda_conv2d_fits(const char *name, const tni_conv2d *c);
-static inline bool tni_cuda_is_depthwise(const tni_conv2d *c)
-{
-    return c->groups > 1 && c->c == c->groups;
-}
-
-/* depthwise.cu, for conv2d.cu. The weight's gradient: sums [parts, o, kh, kw], each over `run` pixels,
- * f32 for bf16 and f16, else of dtype. */
-tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
-                             const tni_conv2d *c);
-tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_cuda_depthwise_grad_weight(void *sums, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c,
-                                         int64_t parts, int64_t run);
-
 /* pool2d.cu */
 tn_status tni_cuda_max_pool2d(void *y, int32_t *index, const void *x, tn_dtype dtype, const tni_pool2d *p);
 tn_status tni_cuda_max_pool2d_grad(void *dx, const void *dy, const int32_t *index, tn_dtype dtype, const tni_pool2d *p);

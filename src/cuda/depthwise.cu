@@ -1,14 +1,15 @@
 /*
  * depthwise.cu - convolutions with one input channel a group, directly: a thread makes one output,
- * or one input's gradient by gathering the outputs above it; a block sums a weight's gradient.
+ * or one input's gradient by gathering the outputs above it. A weight's gradient has few numbers, each
+ * a sum over many pixels: blocks take runs of pixels, whose sums are added up in order.
  * Short floats are widened as they are read; sums are rounded once. conv2d.cu has checked that every
- * number of the geometry is an int, and adds up the parts of the weight's gradient.
+ * number of the geometry is an int.
  */
 #include "cuda/conv2d.h"
 #include "cuda/rows.h"
 #include "cuda/short.h"
 
-enum { BLOCK = 256, WARP = 32, TAPS = 9 };
+enum { BLOCK = 256, WARP = 32, TAPS = 9, PARTIAL = 4 << 20 };
 
 template <typename R> struct depthwise {
     const R *x, *w, *bias, *dy;
@@ -121,6 +122,30 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
     }
 }
 
+/* dw = the sum of the parts: eight lanes take every eighth part, then each other in order. */
+template <typename R, typename A>
+static __global__ void __launch_bounds__(BLOCK)
+    depthwise_sum(R *dw, const A *parts, int64_t n, int64_t count)
+{
+    constexpr int LANES = BLOCK / WARP;
+    __shared__ A sums[LANES][WARP];
+    const int lane = (int)threadIdx.x / WARP, at = (int)threadIdx.x % WARP;
+    for (int64_t first = blockIdx.x * (int64_t)WARP; first < n;
+         first += gridDim.x * (int64_t)WARP) {
+        const int64_t i = first + at;
+        A sum = 0;
+        if (i < n)
+            for (int64_t p = lane; p < count; p += LANES) sum += parts[p * n + i];
+        sums[lane][at] = sum;
+        __syncthreads();
+        if (lane == 0 && i < n) {
+            for (int l = 1; l < LANES; l++) sum += sums[l][at];
+            dw[i] = element<R>::rounded(sum);
+        }
+        __syncthreads();
+    }
+}
+
 template <typename R> static depthwise<R> depthwise_of(const tni_conv2d *c)
 {
     depthwise<R> g = {};
@@ -161,14 +186,39 @@ static tn_status grad_input(R *dx, const R *dy, const R *w, const tni_conv2d *c)
     return BY_SIZE(depthwise_input);
 }
 
-template <typename R>
-static tn_status grad_weight(typename element<R>::computing *sums, const R *dy, const R *x,
-                             const tni_conv2d *c, int64_t parts, int64_t run)
+/* The cut of the pixels into parts, by the shape alone: enough blocks to fill a device, no part below
+ * 4096 pixels, all parts together at most PARTIAL elements. */
+static void cut(const tni_conv2d *c, int64_t *parts, int64_t *run)
 {
+    int64_t pixels = c->n * c->oh * c->ow, size = c->o * c->kh * c->kw;
+    int64_t most = (pixels - 1) / 4096 + 1;
+    int64_t n = 768 / c->o;
+    n = n < most ? n : most;
+    n = n < PARTIAL / size ? n : PARTIAL / size;
+    n = n > 1 ? n : 1;
+    *run = ((pixels - 1) / n + 16) / 16 * 16;
+    *parts = (pixels - 1) / *run + 1;
+}
+
+template <typename R>
+static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d *c)
+{
+    typedef typename element<R>::computing A;
     depthwise<R> g = depthwise_of<R>(c);
-    int64_t blocks = parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);
-    g.dy = dy, g.x = x, g.sums = sums, g.run = run, g.parts = parts;
-    return TN_LAUNCH((depthwise_weigh<R>), tni_cuda_blocks(blocks, 1, 65535), BLOCK, 0, g);
+    int64_t size = c->o * c->kh * c->kw;
+    void *sums;
+
+    cut(c, &g.parts, &g.run);
+    TN_TRY(tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums));
+    g.dy = dy, g.x = x, g.sums = static_cast<A *>(sums);
+    int64_t blocks = g.parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);
+    tn_status status =
+        TN_LAUNCH((depthwise_weigh<R>), tni_cuda_blocks(blocks, 1, 65535), BLOCK, 0, g);
+    if (status == TN_OK)
+        status = TN_LAUNCH((depthwise_sum<R, A>), tni_cuda_blocks(size, WARP, 65535), BLOCK, 0, dw,
+                           static_cast<const A *>(sums), size, g.parts);
+    tni_cuda_return(sums);
+    return status;
 }
 
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
@@ -185,11 +235,9 @@ tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w,
     return TN_OK;
 }
 
-tn_status tni_cuda_depthwise_grad_weight(void *sums, const void *dy, const void *x, tn_dtype dtype,
-                                         const tni_conv2d *c, int64_t parts, int64_t run)
+tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
+                                         const tni_conv2d *c)
 {
-    TN_FLOATING(dtype, grad_weight<R>(static_cast<typename element<R>::computing *>(sums),
-                                      static_cast<const R *>(dy), static_cast<const R *>(x), c,
-                                      parts, run));
+    TN_FLOATING(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, c));
     return TN_OK;
 }

@@ -6,9 +6,8 @@
  *
  * Seen to fail: in gemm.cu the bias left out where there is one column, cublasLt's choice kept by m
  * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or the
- * second part of them taken from the first; in conv2d.cu classes of taps one short, the threads that
- * share a place not spread over the taps, the barrier of a step removed; in conv2d_weight.cu the
- * last part not summed; in depthwise.cu outputs between the strides taken; in pool2d.cu >= for > in
+ * second part of them taken from the first; in depthwise.cu outputs between the strides taken and the
+ * last part not summed; in conv2d_columns.cu pieces of f64 that overlap; in pool2d.cu >= for > in
  * the maximum, the padding counted where it is not to be; in attention.h the key after the query
  * seen, any of the four barriers removed, rows taken for aligned; in attention.cu the shrink of
  * earlier keys left out, -inf subtracted in blocked rows; in attention_grad.cu the tile on the
