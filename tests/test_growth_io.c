@@ -208,7 +208,7 @@ START_TEST(files_cost_what_they_hold)
 {
     const int n = TEST_ASAN ? rows[_i].n / 4 : rows[_i].n;
     double ratio = 0, large = 0;
-    for (int tries = 0; tries == 0 || (ratio > 5 && tries < 4); tries++) {
+    for (int tries = 0; tries == 0 || (ratio > 5 && tries < 12); tries++) {
         double small = best_of(_i, n, 4);
         large = best_of(_i, 4 * n, 2);
         ratio = large / small;
