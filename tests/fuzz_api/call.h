@@ -1,0 +1,35 @@
+/* call.h - one call, and what must hold after it: see call.c. */
+#ifndef TENON_FUZZ_API_CALL_H
+#define TENON_FUZZ_API_CALL_H
+
+#include "world.h"
+
+/* Where findings are said: at most the first of each function and kind, then only counted. */
+typedef struct report {
+    FILE *file;
+    int64_t found;
+    uint64_t seed, sequence; /* of the world that runs */
+} report;
+extern _Thread_local report findings;
+
+/* Requests for memory that are granted during the call before one is refused; -1: all. */
+typedef struct refusal {
+    int64_t after;
+    bool for_good, of_malloc;
+} refusal;
+
+const row *row_named(const char *name);
+/* One call of the row with arguments as w->mode says. True when memory was refused. */
+bool call_row(world *w, const row *r, refusal refusal);
+/* A sequence of n random calls; its digest in w->digest. */
+void run_sequence(world *w, uint64_t seed, int n);
+/* After end_sequence: that nothing is left. Alone only. */
+void check_nothing_left(world *w);
+void finding(world *w, const char *format, ...) TN_PRINTF(2, 3);
+
+/* Set by a program whose malloc is its own (malloc.c), else NULL. */
+extern _Atomic int64_t *malloc_left;
+extern _Atomic int64_t malloc_refused;
+extern bool malloc_for_good;
+
+#endif

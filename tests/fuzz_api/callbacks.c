@@ -1,0 +1,407 @@
+/* callbacks.c - functions and module types of a user, well-behaved and otherwise. */
+#include "callbacks.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define LIST(type, name, ...)                                                                      \
+    const type name[] = { __VA_ARGS__ };                                                           \
+    const int n_##name = (int)(sizeof name / sizeof *name);
+
+/* ---- hooks on tensors ------------------------------------------------------------------------- */
+
+static tn_tensor *grad_same(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return grad;
+}
+static tn_tensor *grad_scaled(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_mul_scalar(grad, 0.5);
+}
+static tn_tensor *grad_wide(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_to_dtype(grad, TN_F64);
+}
+static tn_tensor *grad_narrow(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_to_dtype(grad, TN_U8);
+}
+static tn_tensor *grad_null(tn_tensor *grad, void *user)
+{
+    (void)grad, (void)user;
+    return NULL;
+}
+static tn_tensor *grad_none(tn_tensor *grad, void *user)
+{
+    (void)grad, (void)user;
+    return TN_NONE;
+}
+static tn_tensor *grad_other_shape(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_unsqueeze(grad, 0);
+}
+static tn_tensor *grad_backward(tn_tensor *grad, void *user)
+{
+    (void)user;
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    tn_set_requires_grad(x, true);
+    tn_backward(tn_sum(x, NULL, 0, false));
+    return grad;
+}
+static tn_tensor *grad_scope(tn_tensor *grad, void *user)
+{
+    (void)user;
+    tn_scope s = tn_scope_begin();
+    return tn_scope_return(s, tn_add(grad, grad));
+}
+LIST(tn_grad_hook, grad_hooks, grad_same, grad_scaled, grad_wide, grad_narrow, grad_null, grad_none,
+     grad_other_shape, grad_backward, grad_scope)
+
+/* ---- functions that are called with tensors ---------------------------------------------------- */
+
+static tn_tensor *f_square(tn_tensor **in, void *user)
+{
+    (void)user;
+    return tn_sum(tn_square(in[0]), NULL, 0, false);
+}
+static tn_tensor *f_plain(tn_tensor **in, void *user)
+{
+    (void)user;
+    return tn_sin(in[0]);
+}
+static tn_tensor *f_wrong(tn_tensor **in, void *user)
+{
+    (void)user;
+    return tn_mul(in[0], tn_detach(in[0]));
+}
+static tn_tensor *f_null(tn_tensor **in, void *user)
+{
+    (void)in, (void)user;
+    return NULL;
+}
+static tn_tensor *f_none(tn_tensor **in, void *user)
+{
+    (void)in, (void)user;
+    return TN_NONE;
+}
+static tn_tensor *f_whole(tn_tensor **in, void *user)
+{
+    (void)user;
+    return tn_to_dtype(in[0], TN_I64);
+}
+LIST(tn_function, functions, f_square, f_plain, f_wrong, f_null, f_none, f_whole)
+
+static tn_tensor *step_first(void *user, int n, tn_tensor *const *in)
+{
+    (void)user;
+    return n > 0 ? tn_sum(in[0], NULL, 0, false) : tn_scalar(1);
+}
+static tn_tensor *step_none(void *user, int n, tn_tensor *const *in)
+{
+    (void)user, (void)n, (void)in;
+    return TN_NONE;
+}
+static tn_tensor *step_null(void *user, int n, tn_tensor *const *in)
+{
+    (void)user, (void)n, (void)in;
+    return NULL;
+}
+static tn_tensor *step_same(void *user, int n, tn_tensor *const *in)
+{
+    (void)user;
+    return n > 0 ? in[n - 1] : TN_NONE;
+}
+LIST(tn_step, steps, step_first, step_none, step_null, step_same)
+
+/* ---- hooks on modules -------------------------------------------------------------------------- */
+
+static tn_status pre_nothing(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)m, (void)n, (void)in, (void)user;
+    return TN_OK;
+}
+static tn_status pre_scaled(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)m, (void)user;
+    if (n > 0) in[0] = tn_mul_scalar(in[0], 2);
+    return TN_OK;
+}
+static tn_status pre_null(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)m, (void)user;
+    if (n > 0) in[0] = NULL;
+    return TN_OK;
+}
+static tn_status pre_refuses(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)m, (void)n, (void)in, (void)user;
+    return TN_E_STATE;
+}
+static tn_status pre_trains(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)n, (void)in, (void)user;
+    return tn_train(m, !tn_training(m));
+}
+LIST(tn_forward_pre_hook, pre_hooks, pre_nothing, pre_scaled, pre_null, pre_refuses, pre_trains)
+
+static tn_status post_nothing(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
+    return TN_OK;
+}
+static tn_status post_scaled(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)user;
+    if (n_out > 0) out[0] = tn_mul_scalar(out[0], 2);
+    return TN_OK;
+}
+static tn_status post_null(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)user;
+    if (n_out > 0) out[0] = NULL;
+    return TN_OK;
+}
+static tn_status post_input(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)m, (void)user;
+    if (n_in > 0 && n_out > 0) out[0] = in[0];
+    return TN_OK;
+}
+static tn_status post_deletes(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
+    return tn_module_delete(m, "0");
+}
+LIST(tn_forward_hook, post_hooks, post_nothing, post_scaled, post_null, post_input, post_deletes)
+
+static tn_status back_nothing(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
+    return TN_OK;
+}
+static tn_status back_scaled(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+{
+    (void)m, (void)n_out, (void)out, (void)user;
+    if (n_in > 0 && !tn_is_none(in[0])) in[0] = tn_mul_scalar(in[0], 0.5);
+    return TN_OK;
+}
+static tn_status back_wide(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+{
+    (void)m, (void)n_out, (void)out, (void)user;
+    if (n_in > 0 && !tn_is_none(in[0])) in[0] = tn_to_dtype(in[0], TN_F64);
+    return TN_OK;
+}
+static tn_status back_null(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+{
+    (void)m, (void)n_out, (void)out, (void)user;
+    if (n_in > 0) in[0] = NULL;
+    return TN_OK;
+}
+static tn_status back_refuses(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
+    return TN_E_STATE;
+}
+LIST(tn_backward_hook, backward_hooks, back_nothing, back_scaled, back_wide, back_null, back_refuses)
+
+static tn_status state_nothing(tn_module *m, tn_list *state, const char *prefix, void *user)
+{
+    (void)m, (void)state, (void)prefix, (void)user;
+    return TN_OK;
+}
+static tn_status state_adds(tn_module *m, tn_list *state, const char *prefix, void *user)
+{
+    (void)m, (void)user, (void)prefix;
+    return tn_list_set(state, "added", tn_ones(TN_SHAPE(2)));
+}
+static tn_status state_none(tn_module *m, tn_list *state, const char *prefix, void *user)
+{
+    (void)m, (void)user, (void)prefix;
+    return tn_list_set(state, "weight", TN_NONE);
+}
+static tn_status state_removes(tn_module *m, tn_list *state, const char *prefix, void *user)
+{
+    (void)m, (void)user, (void)prefix;
+    while (state->n > 0)
+        if (tn_list_remove(state, state->entry[0].name) != TN_OK) return tn_error_status();
+    return TN_OK;
+}
+LIST(tn_state_dict_hook, state_hooks, state_nothing, state_adds, state_none, state_removes)
+
+static tn_status load_nothing(tn_module *m, tn_list *missing, tn_list *unexpected, void *user)
+{
+    (void)m, (void)missing, (void)unexpected, (void)user;
+    return TN_OK;
+}
+static tn_status load_forgives(tn_module *m, tn_list *missing, tn_list *unexpected, void *user)
+{
+    (void)m, (void)user;
+    while (missing->n > 0)
+        if (tn_list_remove(missing, missing->entry[0].name) != TN_OK) return tn_error_status();
+    while (unexpected->n > 0)
+        if (tn_list_remove(unexpected, unexpected->entry[0].name) != TN_OK) return tn_error_status();
+    return TN_OK;
+}
+static tn_status load_refuses(tn_module *m, tn_list *missing, tn_list *unexpected, void *user)
+{
+    (void)m, (void)missing, (void)unexpected, (void)user;
+    return TN_E_INVALID;
+}
+LIST(tn_load_post_hook, load_hooks, load_nothing, load_forgives, load_refuses)
+
+static tn_status visit_all(const char *path, tn_module *m, void *user)
+{
+    (void)path, (void)m, (void)user;
+    return TN_OK;
+}
+static tn_status visit_stops(const char *path, tn_module *m, void *user)
+{
+    (void)path, (void)m, (void)user;
+    return TN_E_STATE;
+}
+LIST(visit_function, visits, visit_all, visit_stops)
+
+static tn_status apply_nothing(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return TN_OK;
+}
+static tn_status apply_eval(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_eval(m);
+}
+static tn_status apply_stops(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return TN_E_INVALID;
+}
+LIST(apply_function, applies, apply_nothing, apply_eval, apply_stops)
+
+static bool keep_none(const tn_entry *entry, void *user)
+{
+    (void)entry, (void)user;
+    return false;
+}
+LIST(keep_function, keeps, tn_decay, tn_no_decay, keep_none)
+
+static double factor_half(int64_t step, void *user)
+{
+    (void)step, (void)user;
+    return 0.5;
+}
+static double factor_nan(int64_t step, void *user)
+{
+    (void)step, (void)user;
+    return NAN;
+}
+static double factor_negative(int64_t step, void *user)
+{
+    (void)user;
+    return -(double)step;
+}
+LIST(factor_function, factors, factor_half, factor_nan, factor_negative)
+
+static tn_tensor *loss_forward(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_mean(tn_square(tn_forward(m, tn_ones(TN_SHAPE(4, 3)))), NULL, 0, false);
+}
+static tn_tensor *loss_none(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return TN_NONE;
+}
+static tn_tensor *loss_null(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return NULL;
+}
+static tn_tensor *loss_many(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_forward(m, tn_ones(TN_SHAPE(4, 3)));
+}
+LIST(loss_function_, losses, loss_forward, loss_none, loss_null, loss_many)
+
+/* ---- modules ----------------------------------------------------------------------------------- */
+
+static tn_tensor *own_forward(tn_module *self, tn_tensor *x)
+{
+    own_net *m = (own_net *)self;
+    if (m->child && m->child != TN_NO_MODULE) x = tn_forward(m->child, x);
+    return m->scale && !tn_is_none(m->scale) ? tn_mul(x, m->scale) : x;
+}
+static tn_tensor *own_counts(tn_module *self, tn_tensor *x)
+{
+    own_net *m = (own_net *)self;
+    if (tn_assign(&m->count, tn_mean(x, NULL, 0, false)) != TN_OK) return NULL;
+    return x;
+}
+static tn_tensor *own_silent(tn_module *self, tn_tensor *x)
+{
+    (void)self, (void)x;
+    return NULL;
+}
+static tn_status own_twice(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    (void)self;
+    if (n_in < 1) return TN_E_INVALID;
+    for (int i = 0; i < n_out; i++) out[i] = i % 2 ? tn_neg(in[0]) : in[0];
+    return TN_OK;
+}
+static tn_status own_empty(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    (void)self, (void)n_in, (void)in, (void)n_out, (void)out;
+    return TN_OK;
+}
+static tn_tensor *own_extra(tn_module *self)
+{
+    (void)self;
+    return tn_full(TN_SHAPE(2), 3);
+}
+static tn_status own_set_extra(tn_module *self, tn_tensor *state)
+{
+    (void)self;
+    return tn_numel(state) == 2 ? TN_OK : (tn_fail(TN_E_INVALID, "own: wants 2"), TN_E_INVALID);
+}
+static tn_status own_reset(tn_module *self)
+{
+    (void)self;
+    return TN_OK;
+}
+static void own_describe(const tn_module *self, char *text, size_t size)
+{
+    (void)self;
+    snprintf(text, size, "of the user's own");
+}
+static void own_free(tn_module *self)
+{
+    (void)self;
+}
+const tn_module_type own_types[] = {
+    { .name = "Own", .size = sizeof(own_net), .forward = own_forward },
+    { .name = "Counts", .size = sizeof(own_net), .forward = own_counts, .describe = own_describe },
+    { .name = "Silent", .size = sizeof(own_net), .forward = own_silent },
+    { .name = "Twice", .size = sizeof(own_net), .forward_n = own_twice, .reset = own_reset },
+    { .name = "Empty", .size = sizeof(own_net), .forward_n = own_empty, .free = own_free },
+    { .name = "Extra", .size = sizeof(own_net), .forward = own_forward, .extra_state = own_extra,
+      .set_extra_state = own_set_extra, .state_version = 3 },
+    { .name = "NoForward", .size = sizeof(own_net) },
+};
+const int n_own_types = (int)(sizeof own_types / sizeof *own_types);
+
+tn_module *own_net_new(const tn_module_type *type)
+{
+    own_net *m = tn_module_new(type);
+    if (!m) return NULL;
+    tn_register_parameter(&m->base, "scale", &m->scale, tn_ones(TN_SHAPE(3)));
+    tn_register_buffer(&m->base, "count", &m->count, tn_scalar(0), TN_PERSISTENT);
+    tn_register_module(&m->base, "child", &m->child, tn_relu_new());
+    return tn_module_done(&m->base);
+}

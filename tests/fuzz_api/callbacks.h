@@ -1,0 +1,35 @@
+/* callbacks.h - functions and module types of a user, well-behaved and otherwise. */
+#ifndef TENON_FUZZ_API_CALLBACKS_H
+#define TENON_FUZZ_API_CALLBACKS_H
+
+#include "world.h"
+
+#define CHOICES(type, name)                                                                        \
+    extern const type name[];                                                                      \
+    extern const int n_##name; /* the first one behaves */
+CHOICES(tn_grad_hook, grad_hooks)
+CHOICES(tn_function, functions)
+CHOICES(tn_step, steps)
+CHOICES(tn_forward_pre_hook, pre_hooks)
+CHOICES(tn_forward_hook, post_hooks)
+CHOICES(tn_backward_hook, backward_hooks)
+CHOICES(tn_state_dict_hook, state_hooks)
+CHOICES(tn_load_post_hook, load_hooks)
+CHOICES(visit_function, visits)
+CHOICES(apply_function, applies)
+CHOICES(keep_function, keeps)
+CHOICES(factor_function, factors)
+CHOICES(loss_function_, losses)
+#undef CHOICES
+
+/* A module of the user's own: y = child(x) * scale. */
+typedef struct own_net {
+    tn_module base;
+    tn_tensor *scale, *count;
+    tn_module *child;
+} own_net;
+extern const tn_module_type own_types[];
+extern const int n_own_types;
+tn_module *own_net_new(const tn_module_type *type);
+
+#endif

@@ -1,0 +1,37 @@
+/* pool.h - what a sequence of calls has made: see pool.c. */
+#ifndef TENON_FUZZ_API_POOL_H
+#define TENON_FUZZ_API_POOL_H
+
+#include "world.h"
+
+/* The allocator below the library's cache: a ceiling, a count, and a call that fails. */
+typedef struct memory_hook {
+    _Atomic int64_t in_use, left; /* left: requests still granted, -1: all */
+    _Atomic int64_t refused;      /* ever */
+    bool for_good;                /* after the refused one, all are refused */
+} memory_hook;
+extern memory_hook memory;
+extern const tn_allocator limited_allocator;
+
+void begin_sequence(world *w, uint64_t seed);
+/* Gives everything back. */
+void end_sequence(world *w);
+
+/* Each takes over the one reference, and frees what was in its place. */
+void pool_tensor(world *w, tn_tensor *t); /* keeps it: t belongs to a scope */
+void pool_module(world *w, tn_module *m);
+void pool_list(world *w, tn_list *list);
+void pool_result(world *w); /* what the row gave */
+void forget_lists(world *w, int depth); /* those of scopes as deep or deeper */
+void close_scopes(world *w, int depth); /* after scope number depth was closed */
+
+uint64_t mix(uint64_t hash, uint64_t value);
+uint64_t hash_bytes(const void *bytes, size_t n);
+uint64_t hash_tensor(const tn_tensor *t);
+uint64_t hash_module(tn_module *m);
+uint64_t hash_list(const tn_list *list);
+uint64_t hash_optim(tn_optim *opt);
+/* Of all that the arguments of a row are. */
+uint64_t hash_arguments(world *w, const row *r);
+
+#endif

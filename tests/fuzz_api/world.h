@@ -1,0 +1,171 @@
+/*
+ * world.h - random calls of the public functions, and what must hold after each of them.
+ *
+ * A row (rows_*.def) is one function: what it gives, its name, and the kind of each argument. A kind
+ * (kinds.def) is a type and a way to draw it (draw.c). All that is random in an argument comes from the
+ * pick_ functions below, one number or pointer at a time: so a sweep can take sound arguments and put
+ * something odd in the place of the k-th of them.
+ */
+#ifndef TENON_FUZZ_API_WORLD_H
+#define TENON_FUZZ_API_WORLD_H
+
+#include <tenon/tenon.h>
+
+enum { MAX_ARGS = 8, MAX_OUT = 4096, MAX_NUMEL = 1 << 16 };
+
+typedef void (*release_function)(void *user);
+typedef tn_status (*visit_function)(const char *path, tn_module *m, void *user);
+typedef tn_status (*apply_function)(tn_module *m, void *user);
+typedef bool (*keep_function)(const tn_entry *entry, void *user);
+typedef double (*factor_function)(int64_t step, void *user);
+typedef tn_tensor *(*loss_function_)(tn_module *m, void *user);
+
+/* An argument: a member for every kind, of its name. */
+typedef union value {
+#define KIND(name, type, when) type name;
+#include "kinds.def"
+#undef KIND
+} value;
+
+typedef enum kind {
+#define KIND(name, type, when) K_##name,
+#include "kinds.def"
+#undef KIND
+    KINDS
+} kind;
+
+/* What a function gives, and so how it fails. */
+typedef enum gives {
+    G_tensor, /* NULL on failure, as all the objects */
+    G_module,
+    G_list,
+    G_optim,
+    G_scheduler,
+    G_scaler,
+    G_generator,
+    G_loader,
+    G_capture,
+    G_corpus,
+    G_status,
+    G_count,   /* -1 on failure */
+    G_number,  /* NaN on failure, with a message: else a NaN like any */
+    G_address, /* NULL on failure; nothing is read through it */
+    G_found,   /* text or NULL, which is no failure by itself */
+    G_plain,   /* a number that is never a failure */
+    G_moody,   /* the same, but not the same again: addresses, memory, threads */
+    G_moody_text,
+    G_nothing,
+    G_scope,
+    G_default_generator
+} gives;
+
+typedef union result {
+    tn_tensor *tensor;
+    tn_module *module;
+    tn_list *list;
+    tn_optim *optim;
+    tn_scheduler *scheduler;
+    tn_grad_scaler *scaler;
+    tn_generator *generator;
+    tn_loader *loader;
+    tn_capture *capture;
+    tn_text *corpus;
+    tn_status status;
+    int64_t n;
+    double real;
+    const char *text;
+    tn_scope scope;
+    const void *object;
+} result;
+
+typedef struct slot {
+    value v;
+    int have;        /* entries of the array that v is; -1: no array */
+    const void *why; /* what v is borrowed from, where a later look needs it */
+} slot;
+
+typedef struct world world;
+
+typedef struct row {
+    const char *name;
+    gives gives;
+    int n;
+    kind kinds[MAX_ARGS];
+    void (*call)(world *w, slot *s);
+} row;
+
+extern const row rows[];
+extern const int n_rows;
+/* The rows that rows_custom.c writes out: rows.c knows them by name. */
+#define CUSTOM(gives, name) void custom_##name(world *w, slot *s);
+#define R0(gives, name)
+#define R1(gives, name, ...)
+#define R2 R1
+#define R3 R1
+#define R4 R1
+#define R5 R1
+#define R6 R1
+#define R7 R1
+#define R8 R1
+#include "rows.def"
+#undef CUSTOM
+#undef R0
+#undef R1
+#undef R2
+#undef R3
+#undef R4
+#undef R5
+#undef R6
+#undef R7
+#undef R8
+
+/* ---- what a sequence of calls lives in ------------------------------------------------------- */
+
+enum { TENSORS = 20, MODULES = 6, LISTS = 6, FEW = 3, SCOPES = 12, SCRATCH = 96, HOOKS = 8 };
+
+typedef enum mode {
+    SOUND, /* arguments that ought to be taken */
+    WILD,  /* a part of them is odd */
+    SWEEP  /* the one at `cut` is odd, in its way number `way` */
+} mode;
+
+struct world {
+    uint64_t random;
+    mode mode;
+    int cut, way, drawn, ways; /* SWEEP; ways: how many odd values the one at cut has */
+
+    tn_tensor *tensor[TENSORS]; /* each holds a reference of its own, as the other objects */
+    tn_module *module[MODULES];
+    tn_list *list[LISTS]; /* of the scope at its depth */
+    int list_depth[LISTS];
+    tn_optim *optim[FEW];
+    tn_scheduler *scheduler[FEW];
+    tn_grad_scaler *scaler[FEW];
+    tn_generator *generator[FEW];
+    tn_loader *loader[FEW];
+    tn_capture *capture[FEW];
+    tn_text *corpus[FEW];
+    tn_file_lock *lock[FEW];
+    int64_t hook[HOOKS];
+    tn_scope scope[SCOPES];
+    int scopes;
+
+    void *scratch[SCRATCH];
+    int n_scratch;
+    char folder[256];
+    char path[8][400];
+    int n_path;
+    bool touched; /* files may be in the folder */
+    FILE *sink;
+
+    slot slot[MAX_ARGS];
+    result result;
+    uint64_t digest; /* of all that the sequence has given */
+    int64_t calls, failed_calls;
+    const row *row;
+    bool broken;  /* an invariant did not hold: the sequence ends */
+    bool alone;   /* no other thread: what is the process's may be touched */
+    bool verbose; /* say every call */
+};
+
+#endif
