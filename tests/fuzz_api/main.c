@@ -191,12 +191,12 @@ static void child_sweep(world *w, const options *o)
 typedef struct share {
     const options *o;
     int index;
-    int64_t found;
 } share;
 static void *run_thread(void *arg)
 {
     share *s = arg;
     world *w = new_world(false);
+    findings.total = &common->found;
     for (uint64_t i = 0; w->calls < s->o->calls / s->o->threads; i++) {
         findings.seed = s->o->seed;
         findings.sequence = i;
@@ -204,7 +204,6 @@ static void *run_thread(void *arg)
     }
     common->calls += w->calls;
     common->failed_calls += w->failed_calls;
-    s->found = findings.found;
     free_world(w);
     return NULL;
 }
@@ -213,13 +212,10 @@ static void child_threads(world *w, const options *o)
     pthread_t thread[64];
     share s[64];
     for (int i = 0; i < o->threads; i++) {
-        s[i] = (share){ o, i, 0 };
+        s[i] = (share){ o, i };
         if (pthread_create(&thread[i], NULL, run_thread, &s[i]) != 0) abort();
     }
-    for (int i = 0; i < o->threads; i++) {
-        pthread_join(thread[i], NULL);
-        findings.found += s[i].found;
-    }
+    for (int i = 0; i < o->threads; i++) pthread_join(thread[i], NULL);
     check_nothing_left(w);
     common->next = UINT64_MAX;
 }
@@ -232,6 +228,7 @@ static int child(const options *o)
     findings.file = fdopen(report, "w");
     if (null < 0 || !findings.file) abort();
     dup2(null, STDOUT_FILENO); /* tn_print writes there */
+    findings.total = &common->found;
     watched = w;
     signal(SIGALRM, stopped);
     if (!TEST_SANITIZED)
@@ -249,7 +246,6 @@ static int child(const options *o)
     } else {
         child_sequences(w, o);
     }
-    common->found += findings.found;
     free_world(w);
     return 0;
 }

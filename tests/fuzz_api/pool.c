@@ -8,7 +8,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-enum { CEILING = 48 << 20 };
+enum { CEILING = 16 << 20 };
 memory_hook memory = { .left = -1 };
 
 static void *limited_alloc(void *user, size_t size)
@@ -246,6 +246,7 @@ void pool_result(world *w)
     result r = w->result;
     switch (w->row->gives) {
     case G_tensor:
+        if (strncmp(w->row->name, "tn_empty", 8) == 0) tn_zero_(r.tensor); /* what it held is undefined */
         w->digest = mix(w->digest, hash_tensor(r.tensor));
         pool_tensor(w, r.tensor);
         break;
