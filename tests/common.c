@@ -21,6 +21,14 @@ void test_teardown(void)
                   tn_live_tensors() - live_before);
 }
 
+tn_status test_set_allocator(const tn_allocator *allocator)
+{
+    tn_scope_end(scope);
+    tn_status status = tn_set_allocator(allocator);
+    scope = tn_scope_begin();
+    return status;
+}
+
 TCase *test_case(Suite *suite, const char *name)
 {
     TCase *t = tcase_create(name);

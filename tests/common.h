@@ -51,6 +51,10 @@ TCase *test_case(Suite *suite, const char *name);
 void test_setup(void);
 void test_teardown(void);
 
+/* tn_set_allocator in a test with the fixture, whose scope is closed for it: the library refuses while it
+ * uses memory. What was made in that scope is gone. */
+tn_status test_set_allocator(const tn_allocator *allocator);
+
 /* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals
  * NaN, an infinity only itself) and the shapes are equal; else what differs, in a static buffer. */
 const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol,

@@ -1051,7 +1051,7 @@ static void plain_free(void *user, void *block, size_t size)
 START_TEST(allocations_fail)
 {
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
     tn_tensor *x = tn_ones(TN_SHAPE(2, 2, 4, 4)),
               *y = tn_from_ints((int64_t[]){ 1, 0 }, TN_SHAPE(2));
     tn_tensor *w = fresh(random_as(TN_SHAPE(2, 2, 3, 3), -1, 1, 1, TN_F32), true);

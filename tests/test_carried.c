@@ -865,7 +865,7 @@ static void plain_free(void *user, void *block, size_t size)
 START_TEST(failures_change_nothing)
 {
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
     tn_module *m = blocks_new(), *ema = tn_ema_new(m, (tn_ema_options){ 0 });
     assert_ok(tn_ema_update(ema, m));
     for (int what = 0; what < 3; what++) {

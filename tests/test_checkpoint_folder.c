@@ -439,7 +439,7 @@ static void limited_free(void *user, void *block, size_t size)
 START_TEST(every_allocation_may_fail)
 {
     char path[1024];
-    assert_ok(tn_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
+    assert_ok(test_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
     tn_generator *own = tn_generator_new(5);
     tn_module *m = linear_new(4);
     tn_checkpoint c = { .model = m, .step = 2, .generators = &own, .n_generators = 1 };

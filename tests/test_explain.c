@@ -870,7 +870,7 @@ static void plain_free(void *user, void *block, size_t size)
 START_TEST(memory_that_runs_out)
 {
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
     box *m = pair(cached);
     assert_ok(tn_register_buffer(&m->base, "cache", &m->a, TN_NONE, TN_NON_PERSISTENT));
     assert_ok(tn_register_buffer(&m->base, "count", &m->b, tn_zeros(TN_SCALAR), TN_PERSISTENT));

@@ -36,7 +36,7 @@ static void install(void)
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
     calls = failing = 0;
     sticky = false;
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
 }
 
 /* One forward and backward of a row; what failed, or TN_OK. */

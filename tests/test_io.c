@@ -727,7 +727,7 @@ static tn_status scenario(int which, run *r)
 START_TEST(every_allocation_may_fail)
 {
     tn_memory_trim();
-    assert_ok(tn_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
+    assert_ok(test_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
     run r = run_new(1, false);
     train(&r, 2);
     write_bytes("idx.gz", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12);

@@ -624,7 +624,7 @@ START_TEST(failed_step_changes_nothing)
     tn_allocator limited = { limited_alloc, limited_free, NULL };
     tn_memory_trim();
     allowed = INT64_MAX;
-    assert_ok(tn_set_allocator(&limited));
+    assert_ok(test_set_allocator(&limited));
     tn_tensor *t[3];
     for (int i = 0; i < 3; i++) t[i] = leaf(TN_SHAPE(5000 * (i + 1)), (uint64_t)i, TN_F32);
     tn_optim *opt =

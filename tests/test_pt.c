@@ -322,7 +322,7 @@ static void plain_free(void *user, void *block, size_t size)
 START_TEST(out_of_memory_while_saving_and_loading)
 {
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
     tn_module *m = tied_new(1);
     assert_made(m);
     assert_ok(tn_save(m, in_folder("a.pt")));

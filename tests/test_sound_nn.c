@@ -30,7 +30,7 @@ static void install(void)
 {
     static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
     calls = failing = 0;
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
 }
 
 /* ---- optimizers ---------------------------------------------------------------------------------- */

@@ -533,6 +533,9 @@ TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_
 TN_API tn_status tn_init_uniform(tn_tensor *t, double low, double high);
 TN_API tn_status tn_init_normal(tn_tensor *t, double mean, double deviation);
 TN_API tn_status tn_init_constant(tn_tensor *t, double value);
+/** Normal values within [low, high], drawn as PyTorch does from 2.15 on: where more than 0.3 of the distribution lies
+ *  there, those outside again; else uniform ones, refused by the density. Where fewer than about one in a thousand
+ *  of these would pass, by the inverse distribution function, as PyTorch did before. */
 TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low, double high);
 /** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq. 16 */
 TN_API tn_status tn_init_xavier_uniform(tn_tensor *t, double gain);

@@ -6,8 +6,9 @@
  *   Errors   NULL and a message naming function, shapes and dtypes; NULL inputs pass on silently
  *   Devices  all inputs on one device; the result is there too
  *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches
- *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32);
- *            a C scalar never widens a tensor of its own kind; other ops refuse mixed floats by name
+ *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32); a single
+ *            value (rank 0) or a C scalar never widens a tensor with axes of its own kind (bool, integer,
+ *            float), as in PyTorch; other ops refuse mixed floats by name
  *   Views    "view" means shared storage: an in-place change of one shows in the other
  * Axes may be negative. A single value has the axes 0 and -1, as in PyTorch, for reductions, tn_cumsum,
  * tn_softmax, tn_flip, tn_squeeze, tn_flatten, tn_transpose, tn_gather, tn_index_select and tn_scatter_add;
@@ -179,7 +180,7 @@ TN_API tn_status tn_zero_(tn_tensor *x);
  * Range    f32 sums are added in double by blocks; the same bits for any number of threads
  * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for integers
  *          where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the extreme of no
- *          elements. Of no elements sum is 0, prod 1, mean NaN, any false, all true, logsumexp -inf
+ *          elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false, all true, logsumexp -inf
  */
 
 TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* ints give i64 */
@@ -387,7 +388,9 @@ typedef struct tn_pool2d_spec {
  *          / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and its left padding.
  *          The mean counts padding (not what hangs over beyond it) unless exclude_padding
  * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count, shared out
- * Errors   padding above half the kernel; a window larger than the padded image; an empty image
+ * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a dilated
+ *          window that lies in the padding alone, where there is no largest (PyTorch gives -inf, and a
+ *          gradient beyond the image)
  */
 TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
 TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);

@@ -108,7 +108,8 @@ typedef struct tn_allocator {
 
 /**
  * Replaces the system allocator below the cache (tests fail the k-th call through it).
- * Errors   TN_E_STATE while tensors are alive; NULL restores the default.
+ * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an optimizer
+ *          or anything else of it is alive (tn_memory().in_use); NULL restores the default.
  */
 TN_API tn_status tn_set_allocator(const tn_allocator *allocator);
 

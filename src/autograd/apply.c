@@ -3,6 +3,7 @@
  * recording.
  */
 #include "autograd/trace.h"
+#include "tensor/host.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 
@@ -227,6 +228,7 @@ static tn_status compute(tni_call *c, size_t args_size)
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
                       int n_out, tn_tensor **out)
 {
+    TNI_HOLD_TRAPS;
     if (TNI_UNLIKELY(tni_autocasting != TN_F32) && tni_autocast_applies(op, n_in, in))
         return tni_autocast_apply(op, args, args_size, n_in, in, n_out, out);
 

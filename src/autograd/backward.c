@@ -17,6 +17,7 @@
  * view of it, or one tensor for two inputs.
  */
 #include "autograd/trace.h"
+#include "tensor/host.h"
 #include "tensor/recorder.h"
 
 /* Who has a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked for. */
@@ -694,6 +695,7 @@ static tn_status add_to_grads(pass *p)
 
 tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 {
+    TNI_HOLD_TRAPS;
     pass p = {.retain = flags & TN_RETAIN_GRAPH};
     tn_scope scope;
     tn_status status;
@@ -729,19 +731,9 @@ tn_status tn_backward(tn_tensor *loss)
 
 /* ---- gradients as values ------------------------------------------------------------------------------ */
 
-/* No node with a smaller sequence number leads to an input. */
-static uint64_t oldest_of(int n, tn_tensor *const *inputs)
-{
-    uint64_t oldest = n ? UINT64_MAX : 0;
-
-    for (int i = 0; i < n; i++)
-        oldest = TNI_MIN(oldest, inputs[i]->node ? inputs[i]->node->sequence : 0);
-    return oldest;
-}
-
 /* Marks with p->wanted every node from which an input can be reached: nodes newest first into a list, then
  * back through it, so that a node is judged after all it was computed from. */
-static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs, uint64_t oldest)
+static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
 {
     uint64_t seen = p->wanted - 1;
     tni_node **list = NULL;
@@ -768,7 +760,7 @@ static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs, uint64
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             tni_node *from = node->edge[i].node;
 
-            if (!from || from->mark == seen || from->sequence < oldest)
+            if (!from || from->mark == seen)
                 continue;
             status = set_mark(p, &from->mark, seen);
             if (status == TN_OK)
@@ -872,6 +864,7 @@ static void let_go(tn_tensor **held, int n_out, int n_in)
 tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
                        tn_tensor *const *inputs, tn_tensor **grads, int flags)
 {
+    TNI_HOLD_TRAPS;
     uint64_t mark = atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
     pass p = {.wanted = mark + 1, .target = mark + 1, .create = flags & TN_CREATE_GRAPH,
               .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH)};
@@ -894,7 +887,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     if (status == TN_OK)
         status = mark_inputs(&p, n_in, inputs);
     if (status == TN_OK)
-        status = mark_ways(&p, n_out, outputs, oldest_of(n_in, inputs));
+        status = mark_ways(&p, n_out, outputs);
     if (status == TN_OK)
         status = seed_outputs(&p, "tn_gradients", n_out, outputs, seeds);
     tn_scope_end(scope);

@@ -76,25 +76,18 @@ tn_tensor *tn_grad(tn_tensor *t)
     return tn_scope_adopt(tn_keep(t->gm->grad));
 }
 
-/* What is stored is a handle of its own on grad's memory, which leads nowhere: tensors that are each other's
- * gradients, or a gradient whose history leads back to t, would keep each other for ever. */
 tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
 {
     tni_gradmeta *gm;
-    tn_tensor *stored;
 
     if (!t || tni_none(t) || !grad)
         return tni_poison("tn_set_grad_of", t && !tni_none(t) ? "grad" : "t");
     if (!tni_none(grad)) {
-        if (grad == t || (grad->storage == t->storage && grad->offset == t->offset))
-            return tni_error(TN_E_INVALID, "tn_set_grad_of: grad %s is the memory of %s itself: want a tensor "
-                                           "of its own (tn_clone)", tni_text(grad), tni_text(t));
         if (!tni_shape_equal(&t->shape, &grad->shape) || t->dtype != grad->dtype)
             return tni_error(TN_E_SHAPE, "tn_set_grad_of: grad %s of %s for %s of %s: want the same shape "
                                          "and dtype", tni_text(grad), tn_dtype_name(grad->dtype),
                              tni_text(t), tn_dtype_name(t->dtype));
-        if (grad->storage->device.type != t->storage->device.type ||
-            grad->storage->device.index != t->storage->device.index)
+        if (grad->storage->device.type != t->storage->device.type)
             return tni_error(TN_E_DEVICE, "tn_set_grad_of: grad and %s are on different devices: want one",
                              tni_text(t));
     }
@@ -103,11 +96,11 @@ tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
     if (tni_none(grad) && !t->gm)
         return TN_OK;
     gm = tni_gradmeta_of(t);
-    stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
-    if (!gm || (!stored && !tni_none(grad)))
+    if (!gm)
         return TN_E_NOMEM;
+    tn_keep(grad);
     tn_drop(gm->grad);
-    gm->grad = stored;
+    gm->grad = tni_none(grad) ? NULL : grad;
     return TN_OK;
 }
 
@@ -150,6 +143,15 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
         tni_hook_remove(&t->gm->hooks, id);
 }
 
+tn_status tni_own_memory(const char *function, const tn_tensor *target)
+{
+    for (int d = 0; d < target->shape.rank; d++)
+        if (target->shape.size[d] > 1 && target->stride[d] == 0)
+            return tni_error(TN_E_INVALID, "%s: target %s is an expanded view, axis %d is one element: want "
+                                           "memory of its own (tn_clone)", function, tni_text(target), d);
+    return TN_OK;
+}
+
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)
 {
     int stem = (int)strlen(function);
@@ -158,6 +160,8 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
         return tni_poison(function, "the target");
     if (!source)
         return tni_poison(function, "the source");
+    if (tni_own_memory(function, target) != TN_OK)
+        return TN_E_INVALID;
     if (TNI_UNLIKELY(tni_tracing) && tni_tracing->writes) {
         tn_status status = tni_tracing->writes(tni_tracing, function, target, source);
 

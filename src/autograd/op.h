@@ -124,7 +124,10 @@ static inline bool tni_composed(void) { return tn_grad_enabled(); }
 
 /* Sums t down to shape (undoing a broadcast). */
 tn_tensor *tni_sum_to(tn_tensor *t, const tn_shape *shape);
-/* The guard of in-place ops: TN_OK if target may be written and source (or TN_NONE) read now. */
+/* TN_E_INVALID where several elements of target are one in memory: it cannot take a value each. */
+tn_status tni_own_memory(const char *function, const tn_tensor *target);
+/* The one guard of in-place changes: TN_OK if target may be written, each element for itself, and source (or
+ * TN_NONE) read now. */
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source);
 
 /* A change of one tensor among many: x *= rate where y is NULL, else x += rate (y - x), a copy for rate 1

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "io/io.h"
+#include "tensor/host.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
 
@@ -294,6 +295,8 @@ static void add_legend(tni_bytes *b, const tn_curve *curves, int n, const axis *
 tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
                       const tn_curve *curves, int n)
 {
+    TNI_C_NUMBERS;
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_plot_svg";
     if (n < 0 || (n > 0 && !curves))
         return tni_error(TN_E_INVALID, "%s: %d curves: an array of them is wanted", f, n);

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "nn/module.h"
+#include "tensor/host.h"
 
 typedef struct ema {
     tn_module base;
@@ -187,6 +188,7 @@ static tn_status update(const ema *m, tn_module *model)
 
 tn_status tn_ema_update(tn_module *self, tn_module *model)
 {
+    TNI_HOLD_TRAPS;
     const ema *m = check_type("tn_ema_update", self);
     if (!m) return tni_pending();
     if (TNI_UNLIKELY(tni_recording))

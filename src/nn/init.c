@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "nn/module.h"
+#include "tensor/host.h"
 
 double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
 {
@@ -106,35 +107,123 @@ static double normal_quantile(double p)
     return x - u / (1 + x * u / 2);
 }
 
-/* u uniform between the distribution's values at the two cuts; its quantile then has the cut
- * density. */
+/* ---- the truncated normal distribution, as PyTorch draws it from 2.15 on ---------------------- */
+
+typedef struct cut_normal {
+    double mean, deviation, low, high;
+} cut_normal;
+
+/* The distribution function of the uncut normal. */
+static double below(const cut_normal *d, double x)
+{
+    return 0.5 * erfc(-(x - d->mean) / d->deviation * M_SQRT1_2);
+}
+
+/* Whether any element of a bool tensor is true. A failure counts as one: what is done about it fails. */
+static bool any_of(tn_tensor *t)
+{
+    return tn_item(tn_any(t, NULL, 0, false)) != 0;
+}
+
+/* x = its own value, or more's where which is true. */
+static tn_status replace(tn_tensor *x, tn_tensor *which, tn_tensor *more)
+{
+    return tn_copy_(x, tn_where(which, more, x));
+}
+
+/* Normal values, those outside the cuts drawn again: a whole tensor of new ones at a time. */
+static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
+{
+    tn_status status = tn_normal_(x, d->mean, d->deviation);
+    for (bool left = true; left && status == TN_OK;) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *outside = tn_logical_or(tn_lt_scalar(x, d->low), tn_gt_scalar(x, d->high));
+        left = any_of(outside);
+        if (left) {
+            tn_tensor *more = tn_empty_like(x);
+            status = more ? tn_normal_(more, d->mean, d->deviation) : tni_pending();
+            if (status == TN_OK) status = replace(x, outside, more);
+        }
+        tn_scope_end(scope);
+    }
+    return status;
+}
+
+/* Which candidates, uniform between the cuts, are refused: where ln u > ln of the density there, as a
+ * part of its largest. */
+static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
+{
+    double top = (fmax(d->low, fmin(d->mean, d->high)) - d->mean) / d->deviation;
+    tn_tensor *z = tn_div_scalar(tn_sub_scalar(candidates, d->mean), d->deviation);
+    tn_tensor *density = tn_sub_scalar(tn_mul_scalar(tn_square(z), -0.5), -0.5 * top * top);
+    tn_tensor *u = density ? tn_empty_like(candidates) : NULL;
+    if (!u || tn_uniform_(u, 0, 1) != TN_OK) return NULL;
+    return tn_gt(tn_log(u), density);
+}
+
+static tn_status draw_uniform_accepted(tn_tensor *x, const cut_normal *d)
+{
+    tn_status status = tn_uniform_(x, d->low, d->high);
+    tn_tensor *pending = status == TN_OK ? refused(x, d) : NULL;
+    if (!pending) return tni_pending();
+    while (status == TN_OK && any_of(pending)) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *more = tn_empty_like(x);
+        status = more ? tn_uniform_(more, d->low, d->high) : tni_pending();
+        if (status == TN_OK) status = replace(x, pending, more);
+        if (status == TN_OK) status = tn_copy_(pending, tn_logical_and(pending, refused(more, d)));
+        tn_scope_end(scope);
+    }
+    return status;
+}
+
+/* u uniform between the distribution's values at the two cuts: its quantile has the cut density. */
+static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
+{
+    size_t n = (size_t)tn_numel(x), nbytes = n * sizeof(double); /* a shape's bytes as f64 fit */
+    double *v = tni_alloc(nbytes);
+    if (!v) return TN_E_NOMEM;
+    tn_status status = tn_uniform_(x, 2 * below(d, d->low) - 1, 2 * below(d, d->high) - 1);
+    if (status == TN_OK) status = tn_copy_out(x, v, nbytes, TN_F64);
+    for (size_t i = 0; status == TN_OK && i < n; i++)
+        v[i] = fmin(fmax(d->mean + d->deviation * normal_quantile((v[i] + 1) / 2), d->low), d->high);
+    if (status == TN_OK) status = tn_copy_in(x, v, nbytes, TN_F64);
+    tni_free(v, nbytes);
+    return status;
+}
+
+/* The part of uniform candidates that is not refused is about the width of the density's peak, in
+ * deviations, over that of the cuts. Below a thousandth PyTorch draws for very long, or for ever. */
+static bool is_worth_refusing(const cut_normal *d)
+{
+    double low = (d->low - d->mean) / d->deviation, high = (d->high - d->mean) / d->deviation;
+    double nearest = low > 0 ? low : high < 0 ? -high : 0;
+    return 1 / fmax(nearest, 0.4) / (high - low) >= 1e-3;
+}
+
 tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
                                    double high)
 {
+    TNI_HOLD_TRAPS;
+    const cut_normal d = { mean, deviation, low, high };
     tn_status status = check("tn_init_truncated_normal", t);
     if (status != TN_OK) return status;
-    if (!(deviation > 0) || !(low < high))
+    if (!isfinite(mean) || !(deviation > 0 && isfinite(deviation)) || !(low < high))
         return tni_error(TN_E_INVALID,
-                         "tn_init_truncated_normal: deviation %g, cuts %g and %g: want a "
-                         "positive deviation and ascending cuts",
-                         deviation, low, high);
-    double below = 0.5 * erfc(-(low - mean) / deviation * M_SQRT1_2);
-    double up_to = 0.5 * erfc(-(high - mean) / deviation * M_SQRT1_2);
-    size_t n = (size_t)tn_numel(t), nbytes;
-    if (n == 0) return TN_OK;
-    if (!tni_mul_size(n, sizeof(double), &nbytes))
-        return tni_error(TN_E_NOMEM, "tn_init_truncated_normal: %s is too large", tni_text(t));
-    double *v = tni_alloc(nbytes);
-    if (!v) return TN_E_NOMEM;
+                         "tn_init_truncated_normal: mean %g, deviation %g, cuts %g and %g: want a "
+                         "finite mean, a positive deviation and ascending cuts",
+                         mean, deviation, low, high);
+    if (tn_numel(t) == 0) return TN_OK;
     TN_NO_GRAD {
-        /* PyTorch draws from 2 below - 1 to 2 up_to - 1, the argument of erfinv */
-        status = tn_uniform_(t, 2 * below - 1, 2 * up_to - 1);
-        if (status == TN_OK) status = tn_copy_out(t, v, nbytes, TN_F64);
-        for (size_t i = 0; status == TN_OK && i < n; i++)
-            v[i] = fmin(fmax(mean + deviation * normal_quantile((v[i] + 1) / 2), low), high);
-        if (status == TN_OK) status = tn_copy_in(t, v, nbytes, TN_F64);
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *x = tn_empty_like(t);
+        status = !x ? tni_pending()
+                 : below(&d, high) - below(&d, low) > 0.3 ? draw_normal_inside(x, &d)
+                 : is_worth_refusing(&d)                  ? draw_uniform_accepted(x, &d)
+                                                          : draw_quantiles(x, &d);
+        if (status == TN_OK) status = tn_copy_(t, x);
+        tn_scope_end(scope);
     }
-    tni_free(v, nbytes);
     return status;
 }
 

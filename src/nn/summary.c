@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "nn/module.h"
+#include "tensor/host.h"
 
 enum { PATH, TYPE, PARAMETERS, BUFFERS, COLUMNS };
 
@@ -206,6 +207,7 @@ static void print_total(FILE *file, const char *what, total sum, const char *pla
 
 tn_status tn_module_summary(FILE *file, tn_module *m)
 {
+    TNI_C_NUMBERS;
     table t = { 0 };
     char bytes[32];
     if (!file)

@@ -13,6 +13,7 @@
 #include "autograd/op.h"
 #include "optim/optim.h"
 #include "tensor/formulas.h"
+#include "tensor/host.h"
 
 static tn_tensor *gradient_of(const tn_entry *e)
 {
@@ -112,6 +113,7 @@ static double joint_norm(const tn_list *parameters, double p, tn_status *status)
 double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                          bool error_if_nonfinite)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_clip_grad_norm";
     if (!parameters) {
         tni_poison(f, "parameters");
@@ -181,6 +183,7 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
 
 tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p)
 {
+    TNI_HOLD_TRAPS;
     static const char f_tensor[] = "tn_clip_grad_norm_tensor";
     const tn_tensor *first = NULL;
     if (!parameters) return NULL;
@@ -204,6 +207,7 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
 
 tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_clip_grad_value";
     if (!parameters) return tni_poison(f, "parameters");
     if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: wanted >= 0", f, limit);

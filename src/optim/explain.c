@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "optim/explain.h"
+#include "tensor/host.h"
 
 typedef struct report {
     tni_run run;
@@ -288,6 +289,7 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
                               tn_tensor *(*loss)(tn_module *m, void *user), void *user,
                               tn_explain_report *out)
 {
+    TNI_C_NUMBERS;
     tn_status status = tni_module_check("tn_explain_training", m);
     if (status != TN_OK) return status;
     if (!loss)

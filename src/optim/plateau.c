@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "optim/scheduler.h"
+#include "tensor/host.h"
 
 const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
 
@@ -49,6 +50,7 @@ static bool improves(const tn_scheduler *s, double metric)
 
 tn_status tn_plateau_step(tn_scheduler *s, double metric)
 {
+    TNI_HOLD_TRAPS;
     if (!s) return tni_poison("tn_plateau_step", "s");
     if (s->schedule != &tni_schedule_plateau)
         return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step",

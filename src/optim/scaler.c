@@ -13,6 +13,7 @@
 
 #include "autograd/op.h"
 #include "optim/optim.h"
+#include "tensor/host.h"
 
 /* What a captured step is told. */
 #define NO_SCALER "bf16, which needs no scaling, or the step without tn_capture"
@@ -88,6 +89,7 @@ int64_t tn_scaler_skipped(const tn_grad_scaler *s)
 
 tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss)
 {
+    TNI_HOLD_TRAPS;
     if (!s || !loss) {
         tni_poison("tn_scaler_scale", s ? "loss" : "s");
         return NULL;
@@ -187,6 +189,7 @@ static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
 
 tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_scaler_unscale";
     if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
     if (s->disabled) return TN_OK;
@@ -201,6 +204,7 @@ tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt)
 
 tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_scaler_step";
     if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
     if (s->disabled) return tn_optim_step(opt);
@@ -221,6 +225,7 @@ tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
 
 tn_status tn_scaler_update(tn_grad_scaler *s)
 {
+    TNI_HOLD_TRAPS;
     bool bad = false;
     if (!s) return tni_poison("tn_scaler_update", "s");
     if (s->disabled) return TN_OK;

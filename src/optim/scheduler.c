@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "optim/scheduler.h"
+#include "tensor/host.h"
 
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt)
 {
@@ -74,6 +75,7 @@ void tn_scheduler_free(tn_scheduler *s)
 
 tn_status tn_scheduler_step(tn_scheduler *s)
 {
+    TNI_HOLD_TRAPS;
     if (!s) return tni_poison("tn_scheduler_step", "s");
     if (s->schedule == &tni_schedule_plateau)
         return tni_error(TN_E_STATE,

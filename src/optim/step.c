@@ -10,6 +10,7 @@
 #include "autograd/op.h"
 #include "nn/module.h"
 #include "optim/capture.h"
+#include "tensor/host.h"
 
 static const char f[] = "tn_optim_step";
 
@@ -160,6 +161,7 @@ static tn_status finish(tn_optim *opt)
 
 tn_status tn_optim_step(tn_optim *opt)
 {
+    TNI_HOLD_TRAPS;
     if (!opt) return tni_poison(f, "opt");
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);

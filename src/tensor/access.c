@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/op.h"
+#include "tensor/host.h"
 #include "tensor/internal.h"
 
 int tn_rank(const tn_tensor *t)
@@ -178,6 +179,7 @@ static double element(const tn_tensor *t, int64_t index)
 
 double tn_item(const tn_tensor *t)
 {
+    TNI_HOLD_TRAPS;
     if (!t || tni_none(t)) {
         tni_poison("tn_item", "t");
         return NAN;
@@ -192,6 +194,7 @@ double tn_item(const tn_tensor *t)
 
 double tn_at(const tn_tensor *t, const int64_t *index)
 {
+    TNI_HOLD_TRAPS;
     int64_t at = 0;
 
     if (!t || tni_none(t) || (!index && t->shape.rank)) {
@@ -255,6 +258,7 @@ static tn_status size_fits(const char *function, const tn_tensor *t, size_t nbyt
 
 tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype)
 {
+    TNI_HOLD_TRAPS;
     const tni_backend *backend;
     tni_array to, from;
     tn_status status;
@@ -289,6 +293,7 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
 
 tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
 {
+    TNI_HOLD_TRAPS;
     const tni_backend *backend;
     tni_array to, from;
     tn_status status;

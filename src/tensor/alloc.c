@@ -215,15 +215,21 @@ void tni_count_data(size_t nbytes)
 
 tn_status tn_set_allocator(const tn_allocator *a)
 {
-    if (tn_live_tensors() != 0)
-        return tni_error(TN_E_STATE, "tn_set_allocator: %lld tensors are alive: want none",
-                         (long long)tn_live_tensors());
+    int64_t alive;
+
     if (a && (!a->alloc || !a->free))
         return tni_error(TN_E_INVALID, "tn_set_allocator: alloc or free is NULL: want both");
-    tn_memory_trim();
     pthread_mutex_lock(lock);
-    allocator = a ? *a : (tn_allocator){0};
+    alive = stats.in_use;
+    if (alive == 0) { /* else the new free would get blocks that the old alloc gave */
+        trim_locked();
+        allocator = a ? *a : (tn_allocator){0};
+    }
     pthread_mutex_unlock(lock);
+    if (alive != 0)
+        return tni_error(TN_E_STATE, "tn_set_allocator: %lld bytes in use, %lld tensors alive: want every scope "
+                                     "closed and every object freed",
+                         (long long)alive, (long long)tn_live_tensors());
     return TN_OK;
 }
 

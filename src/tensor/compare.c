@@ -3,6 +3,7 @@
  */
 #include <math.h>
 
+#include "tensor/host.h"
 #include "tensor/internal.h"
 
 /* FNV-1a with 64 bits. Source: Fowler, Noll and Vo; offset basis and prime from their description */
@@ -66,6 +67,7 @@ static double difference(double x, double y)
 
 double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
 {
+    TNI_HOLD_TRAPS;
     if (!a || !b || tni_none(a) || tni_none(b)) {
         tni_poison("tn_max_abs_diff", !a || tni_none(a) ? "a" : "b");
         return NAN;

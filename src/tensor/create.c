@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "tensor/host.h"
 #include "tensor/internal.h"
 
 static _Thread_local tn_dtype default_dtype = TN_F32;
@@ -55,6 +56,7 @@ static tni_number number_of(double value, tn_dtype dtype)
 static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dtype dtype,
                        tn_device device)
 {
+    TNI_HOLD_TRAPS;
     if (!fits(value, dtype))
         return tni_fail(TN_E_INVALID, "%s: value %g: want one that %s can hold", function, value,
                         tn_dtype_name(dtype));
@@ -187,6 +189,7 @@ static double arange_value(int64_t i, const double *p)
 
 tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
 {
+    TNI_HOLD_TRAPS;
     bool integer = !tn_dtype_is_float(dtype);
 
     if (tn_dtype_size(dtype) == 0 || dtype == TN_BOOL)
@@ -233,6 +236,7 @@ static double linspace_value(int64_t i, const double *p)
 
 tn_tensor *tn_linspace(double start, double end, int64_t n)
 {
+    TNI_HOLD_TRAPS;
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_linspace: %lld values: want 0 or more", (long long)n);
     tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
@@ -245,6 +249,7 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
 
 tn_tensor *tn_eye(int64_t n)
 {
+    TNI_HOLD_TRAPS;
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_eye: size %lld: want 0 or more", (long long)n);
     tn_tensor *t = full("tn_eye", TN_SHAPE(n, n), 0.0, default_dtype, tn_cpu());

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "tensor/host.h"
 #include "tensor/internal.h"
 
 static _Thread_local char message[2048];
@@ -24,6 +25,7 @@ static void trap(void)
 
 static void set(tn_status status, const char *format, va_list args)
 {
+    TNI_C_NUMBERS;
     size_t n;
 
     vsnprintf(message, sizeof message, format, args);

@@ -107,7 +107,6 @@ struct tn_tensor {
     tni_node *node;     /* made by; NULL for leaves */
     tni_gradmeta *gm;   /* grad, hooks; made on demand */
     char *name;         /* for messages; NULL when it has none */
-    tn_tensor *next;    /* of those that wait to be freed */
 };
 
 /* Where and how an output is to be laid out. */
@@ -174,8 +173,11 @@ void tni_bump_version(tn_tensor *t);
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
 static inline bool tni_none(const tn_tensor *t) { return t == TN_NONE; }
 void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
-/* The dtype two operands promote to (ops.h); and the result of a broadcast. false: do not fit. */
+/* The dtype two operands with axes promote to (ops.h). */
 tn_dtype tni_promote(tn_dtype a, tn_dtype b);
+/* The same, where a single value widens a tensor with axes only by its kind (bool, integer, float). */
+tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b);
+/* The result of a broadcast. false: do not fit. */
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
 
 /* ---- a step that is recorded (recorder.c) ----------------------------------------------------------- */

@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include "tensor/host.h"
 #include "tensor/internal.h"
 
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, NUMBER = 400 }; /* NUMBER: "%.4f" of the largest f64 */
@@ -280,6 +281,8 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
 
 int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 {
+    TNI_C_NUMBERS;
+    TNI_HOLD_TRAPS;
     sink s = {.buffer = buffer, .size = buffer ? size : 0};
 
     if (s.size)
@@ -312,6 +315,8 @@ static tn_status print(const char *function, FILE *file, const tn_tensor *t)
 
 tn_status tn_fprint(FILE *file, const tn_tensor *t)
 {
+    TNI_C_NUMBERS;
+    TNI_HOLD_TRAPS;
     return print("tn_fprint", file, t);
 }
 

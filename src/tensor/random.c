@@ -10,13 +10,16 @@
  *   whole numbers  word mod range; two words from 2^28 values on (PyTorch 2; 1.13 changed over at 2^32)
  *   permutation    for i = 0..n-2 swap i with i + word mod (n - i)
  *
- * f16 and bf16 are drawn in f32 and rounded. Every draw below runs with its generator locked.
+ * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounds up to the end of its range is its
+ * beginning instead, as in PyTorch. Every draw below runs with its generator locked.
  *
  * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw order:
  *          PyTorch's ATen/core/DistributionsHelper.h and ATen/native/cpu/DistributionTemplates.h
  */
 #include <math.h>
 
+#include "tensor/host.h"
+#include "tensor/formulas.h"
 #include "tensor/random.h"
 
 #define TWO_PI 6.283185307179586
@@ -176,6 +179,32 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     return status;
 }
 
+/* Short floats in [low, high]: those that were rounded to high become low. */
+static tn_status leave_out_the_end(tn_tensor *t, double low, double high)
+{
+    const tni_backend *backend = tni_backend_of(t);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
+    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
+    tn_status status = tni_pending();
+
+    if (reached) {
+        tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
+        status = backend->unary(TNI_U_lt_scalar, &b, &x, &high);
+        if (status == TN_OK)
+            status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
+        if (status == TN_OK)
+            status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+static bool is_short(tn_dtype dtype)
+{
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
 static tn_status fill(tn_tensor *t, draw draw, const double *p)
 {
     int64_t n = tni_shape_numel(&t->shape);
@@ -206,7 +235,11 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
-    return fill(t, draw_uniforms, (double[]){low, high});
+    tn_status status = fill(t, draw_uniforms, (double[]){low, high});
+
+    if (status == TN_OK && is_short(t->dtype) && low < high && tni_shape_numel(&t->shape) > 0)
+        status = leave_out_the_end(t, low, high);
+    return status;
 }
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
@@ -231,6 +264,7 @@ tn_status tni_random_draw(const tni_array *y, bool normal)
 /* Drawn where the device is, in f32 or f64, then cast. */
 static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype, tn_device device)
 {
+    TNI_HOLD_TRAPS;
     tn_dtype real = dtype == TN_F64 ? TN_F64 : TN_F32;
     uint64_t seed = 0, offset = 0;
 
@@ -254,7 +288,9 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
         return NULL;
     tni_array from = to;
     to = tni_array_of(cast);
-    return backend->copy(&to, &from) == TN_OK ? cast : NULL;
+    if (backend->copy(&to, &from) != TN_OK)
+        return NULL;
+    return normal || leave_out_the_end(cast, 0.0, 1.0) == TN_OK ? cast : NULL;
 }
 
 tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device)
@@ -269,6 +305,7 @@ tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
 
 static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, double b)
 {
+    TNI_HOLD_TRAPS;
     tn_tensor *t = tni_create(f, shape, tn_default_dtype(), tn_cpu());
 
     return t && fill(t, draw, (double[]){a, b}) == TN_OK ? t : NULL;

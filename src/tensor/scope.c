@@ -3,8 +3,7 @@
  *
  * One array holds the entries of all open scopes of a thread, one below the other; a scope is the index
  * where its entries begin. An entry is one counted reference to an object and the function that gives it
- * back. Ending a scope drops its entries backwards, and stays open until that is done: dropping may call a
- * user's function (a release, a module's free), and what that makes goes with the rest.
+ * back. Ending a scope walks its entries backwards; dropping may end nothing else, so it is a plain loop.
  */
 #include "tensor/internal.h"
 
@@ -51,10 +50,8 @@ static bool grow(void **items, size_t *capacity, size_t size)
 }
 
 /* The thread's arrays go when its outermost scope ends: a finished thread leaves nothing behind. */
-static void close_scope(int64_t depth)
+static void release_when_idle(void)
 {
-    scopes.depth = (size_t)depth;
-    scopes.lost = false;
     if (scopes.depth)
         return;
     tni_free(scopes.entries, scopes.capacity * sizeof(entry));
@@ -95,17 +92,14 @@ void tn_scope_end(tn_scope s)
     if (!is_open(s))
         return;
     first = scopes.frames[s.depth].first;
-    do {
-        scopes.depth = (size_t)s.depth + 1; /* inner scopes are closed, those that a drop left open too */
-        scopes.lost = false;
-        if (scopes.n > first) {
-            entry e = scopes.entries[--scopes.n];
+    scopes.depth = (size_t)s.depth;
+    scopes.lost = false;
+    while (scopes.n > first) {
+        entry e = scopes.entries[--scopes.n];
 
-            e.drop(e.object);
-        }
-    } while (is_open(s) && scopes.n > first);
-    if (is_open(s))
-        close_scope(s.depth);
+        e.drop(e.object);
+    }
+    release_when_idle();
 }
 
 bool tni_scope_open(void)

@@ -173,6 +173,22 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b)
     return order[a] > order[b] ? a : b;
 }
 
+/* bool, integers, floats: the kinds of PyTorch's rule. */
+static int kind_of(tn_dtype dtype)
+{
+    return tn_dtype_is_float(dtype) ? 2 : dtype != TN_BOOL;
+}
+
+tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b)
+{
+    const tn_tensor *full = a->shape.rank ? a : b, *single = a->shape.rank ? b : a;
+
+    if (a->dtype == b->dtype || full->shape.rank == 0 || single->shape.rank > 0 ||
+        kind_of(single->dtype) > kind_of(full->dtype))
+        return tni_promote(a->dtype, b->dtype);
+    return full->dtype;
+}
+
 /* ---- storage ------------------------------------------------------------------------------------ */
 
 static tni_storage *storage_new(size_t nbytes, tn_device device)
@@ -357,8 +373,12 @@ tn_tensor *tn_keep(tn_tensor *t)
     return t;
 }
 
-static void destroy(tn_tensor *t)
+void tn_drop(tn_tensor *t)
 {
+    if (!t || tni_none(t))
+        return;
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
     if (t->node)
         tni_node_drop(t->node);
     if (t->gm)
@@ -367,37 +387,6 @@ static void destroy(tn_tensor *t)
     tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
-}
-
-/* What hangs on a tensor (history, a gradient, a user's release) may drop others, and they more. Those wait
- * in a list until the first is done: a chain of any length takes no stack. */
-static void destroy_listed(tn_tensor *t)
-{
-    static _Thread_local tn_tensor *waiting;
-    static _Thread_local bool running;
-
-    t->next = waiting;
-    waiting = t;
-    if (running)
-        return;
-    running = true;
-    while ((t = waiting)) {
-        waiting = t->next;
-        destroy(t);
-    }
-    running = false;
-}
-
-void tn_drop(tn_tensor *t)
-{
-    if (!t || tni_none(t))
-        return;
-    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    if (t->node || t->gm || t->storage->borrowed)
-        destroy_listed(t);
-    else
-        destroy(t);
 }
 
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2)

@@ -97,6 +97,9 @@ static tn_status bn_forward(tni_call *c)
     int64_t n = x->shape.size[0];
     int64_t channels = x->shape.size[1];
     int64_t s = rows_count(&x->shape, 2, x->shape.rank);
+    if (channels == 0) {
+        return TN_OK;
+    }
     for (int i = WEIGHT; i < INPUTS; i++) {
         channel[i] = rows_array(dense[i], 1, channels, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
@@ -189,6 +192,9 @@ static tn_status bn_backward(tni_grad *g)
         grad[i] = i == X ? rows_array(g->dx[X], 3, n, channels, s)
                          : rows_array(g->dx[i], 1, channels, 0, 0);
     }
+    if (channels == 0) {
+        return TN_OK;
+    }
     tni_array from = rows_array(x, 3, n, channels, s);
     tni_array out = rows_array(dy, 3, n, channels, s);
     tni_array mean = rows_array(g->saved[0], 1, channels, 0, 0);
@@ -230,7 +236,10 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
                          tn_tensor *running_var, bool training, double momentum, double eps)
 {
     bn_args args = { training, momentum, eps };
-    bool moves = training && running_mean && !tni_none(running_mean);
+    bool moves = training && running_mean && running_var && !tni_none(running_mean);
+    if (moves && (tni_own_memory("tn_batch_norm", running_mean) != TN_OK ||
+                  (!tni_none(running_var) && tni_own_memory("tn_batch_norm", running_var) != TN_OK)))
+        return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[INPUTS] = { x, weight, bias, without_history(running_mean),
                               without_history(running_var) };

@@ -39,14 +39,40 @@ tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *sha
     return tni_broadcast(&a->shape, &b->shape, shape) ? TN_OK : tni_not_broadcast(c, a, b);
 }
 
+/* Input i as the kernel may see it. Kernels compute in the wider of two dtypes, but a single value beside a
+ * tensor with axes counts as it is in the dtype of both: where that shows it is cast first. */
+static tn_tensor *operand(const tni_call *c, int i)
+{
+    const tni_binary_op *op = (const tni_binary_op *)c->op;
+    tn_tensor *t = c->in[i], *single;
+    bool predicate = op->function >= TNI_B_PREDICATES;
+
+    if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
+        op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
+        return t;
+    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
+    if (t->dtype == dtype)
+        return t;
+    single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
+    if (!single)
+        return NULL;
+    tni_array to = tni_array_of(single);
+    tni_array from = tni_array_of(t);
+    return TNI_KERNEL(c->op->name, t, copy, &to, &from) == TN_OK ? single : NULL;
+}
+
 tn_status tni_binary_forward(tni_call *c)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
     const tni_formula_args *args = c->args;
     tn_tensor *y = c->out[0];
+    tn_tensor *first = operand(c, 0), *second = operand(c, 1);
+
+    if (!first || !second)
+        return tni_pending();
     tni_array to = tni_array_of(y);
-    tni_array a = tni_array_expand(c->in[0], &y->shape);
-    tni_array b = tni_array_expand(c->in[1], &y->shape);
+    tni_array a = tni_array_expand(first, &y->shape);
+    tni_array b = tni_array_expand(second, &y->shape);
 
     return TNI_KERNEL(c->op->name, y, binary, op->function, &to, &a, &b, args ? args->p : NULL);
 }
@@ -79,7 +105,7 @@ tn_tensor *tni_fused3(const tni_grad *g, int function, tn_tensor *a, tn_tensor *
 static tn_status promoting_shape(tni_call *c)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
-    tn_dtype dtype = tni_promote(c->in[0]->dtype, c->in[1]->dtype);
+    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
     bool real = op->function == TNI_B_div || op->function == TNI_B_lerp;
 
     c->out_spec[0].dtype = real && !tn_dtype_is_float(dtype) ? TN_F32 : dtype;

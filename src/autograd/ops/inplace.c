@@ -7,6 +7,7 @@
  * geometry is copied first: kernels read and write element by element.
  */
 #include "autograd/ops/elementwise.h"
+#include "tensor/host.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {
@@ -16,23 +17,6 @@ static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
         if (a->shape.size[d] != b->shape.size[d] || a->stride[d] != b->stride[d]) return false;
     }
     return true;
-}
-
-/* The guard of every function here; source may be TN_NONE. */
-static tn_status may_write(const char *function, tn_tensor *x, tn_tensor *source)
-{
-    tn_status status = tni_may_write(function, x, source);
-
-    if (status) return status;
-    for (int d = 0; d < x->shape.rank; d++) {
-        if (x->shape.size[d] > 1 && x->stride[d] == 0) {
-            return tni_error(TN_E_INVALID,
-                             "%s: target %s is an expanded view, axis %d is one element: "
-                             "wanted memory of its own (tn_clone)",
-                             function, tni_text(x), d);
-        }
-    }
-    return TN_OK;
 }
 
 static tn_status fits(const char *function, const tn_tensor *x, const tn_tensor *source)
@@ -65,7 +49,8 @@ static tn_status fractions_fit(const char *function, const tn_tensor *x, const c
 static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tensor *source,
                         const double *p)
 {
-    tn_status status = may_write(function, x, source);
+    TNI_HOLD_TRAPS;
+    tn_status status = tni_may_write(function, x, source);
     tn_scope scope;
     bool overlap;
 
@@ -139,7 +124,8 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
 /* x = function(x, p, q) */
 static tn_status change_alone(const char *function, int kernel, tn_tensor *x, double p, double q)
 {
-    tn_status status = may_write(function, x, TN_NONE);
+    TNI_HOLD_TRAPS;
+    tn_status status = tni_may_write(function, x, TN_NONE);
 
     if (!status && (!tni_is_integral(p) || !tni_is_integral(q))) {
         status = fractions_fit(function, x, "the scalar");
@@ -171,7 +157,8 @@ tn_status tn_clamp_(tn_tensor *x, double low, double high)
 
 tn_status tn_fill_(tn_tensor *x, double value)
 {
-    tn_status status = may_write("tn_fill_", x, TN_NONE);
+    TNI_HOLD_TRAPS;
+    tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
 
     if (status) return status;
     tni_array y = tni_array_of(x);
@@ -182,7 +169,8 @@ tn_status tn_fill_(tn_tensor *x, double value)
 
 tn_status tn_zero_(tn_tensor *x)
 {
-    tn_status status = may_write("tn_zero_", x, TN_NONE);
+    TNI_HOLD_TRAPS;
+    tn_status status = tni_may_write("tn_zero_", x, TN_NONE);
 
     if (status) return status;
     tni_array y = tni_array_of(x);
@@ -193,7 +181,8 @@ tn_status tn_zero_(tn_tensor *x)
 
 tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 {
-    tn_status status = may_write("tn_copy_", x, source);
+    TNI_HOLD_TRAPS;
+    tn_status status = tni_may_write("tn_copy_", x, source);
     tn_scope scope;
 
     if (!status && tni_none(source)) {
@@ -260,7 +249,7 @@ static tn_status change_all(const char *function, int n, tni_change (*each)(cons
     for (int i = 0; i < n; i++) {
         tni_change c = each(from, i);
         if (!c.x) continue;
-        status = may_write(function, c.x, TN_NONE);
+        status = tni_may_write(function, c.x, TN_NONE);
         if (status) return status;
         if (!joins(call, joint, &c, first)) {
             change[alone++] = c;
@@ -286,6 +275,7 @@ static tn_status change_all(const char *function, int n, tni_change (*each)(cons
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from)
 {
+    TNI_HOLD_TRAPS;
     size_t nbytes = (size_t)n * (sizeof(tni_optim_tensor) + sizeof(tni_change));
     tni_optim_tensor *call = n > 0 ? tni_alloc(nbytes) : NULL;
     tn_status status;

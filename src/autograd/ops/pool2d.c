@@ -40,6 +40,22 @@ static tn_status check_rank(tni_call *c)
     return TN_OK;
 }
 
+/* The first window along axis i that meets no element of an image of size, or -1. Only those that start in the
+ * padding can miss it, by steps that are longer than the image. */
+static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t windows)
+{
+    if (size >= a->dilation[i])
+        return -1;
+    for (int64_t k = 0; k < windows && k * a->stride[i] < a->padding[i]; k++) {
+        int64_t before = a->padding[i] - k * a->stride[i];
+        int64_t steps = (before + a->dilation[i] - 1) / a->dilation[i];
+
+        if (steps >= a->kernel[i] || steps * a->dilation[i] - before >= size)
+            return k;
+    }
+    return -1;
+}
+
 static tn_status window_shape(tni_call *c)
 {
     const pool_args *a = c->args;
@@ -53,8 +69,10 @@ static tn_status window_shape(tni_call *c)
     c->out_spec[0].dtype = x->dtype;
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
-        int64_t reach;
+        int64_t reach, beside;
 
+        if (size < 1)
+            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty", tni_text(x));
         if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
             a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
             return tni_op_error(c, TN_E_INVALID, "x %s, kernel %lld, stride %lld, dilation %lld: want 1 to %d each",
@@ -71,9 +89,11 @@ static tn_status window_shape(tni_call *c)
         y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
         if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
-        if (y->size[2 + i] < 1)
-            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld: want an image that is not empty", tni_text(x),
-                                (long long)a->kernel[i]);
+        if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
+            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld, padding %lld, dilation %lld: window %lld along axis "
+                                "%d lies in the padding alone: want an element of x under each", tni_text(x),
+                                (long long)a->kernel[i], (long long)a->padding[i], (long long)a->dilation[i],
+                                (long long)beside, 2 + i);
     }
     return TN_OK;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "autograd/op.h"
+#include "tensor/host.h"
 #include "tensor/random.h"
 
 static tn_status may_fill(const char *function, tn_tensor *t)
@@ -21,6 +22,7 @@ static tn_status may_fill(const char *function, tn_tensor *t)
 
 tn_status tn_uniform_(tn_tensor *t, double low, double high)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = may_fill("tn_uniform_", t);
 
     if (status != TN_OK)
@@ -35,6 +37,7 @@ tn_status tn_uniform_(tn_tensor *t, double low, double high)
 
 tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = may_fill("tn_normal_", t);
 
     if (status != TN_OK)

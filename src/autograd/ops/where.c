@@ -27,7 +27,7 @@ static tn_status where_shape(tni_call *c)
         return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast",
                             tni_text(c->in[0]), tni_shape_text(&both));
     }
-    y->dtype = tni_promote(c->in[1]->dtype, c->in[2]->dtype);
+    y->dtype = tni_result_dtype(c->in[1], c->in[2]);
     return TN_OK;
 }
 

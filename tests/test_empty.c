@@ -1,0 +1,563 @@
+/*
+ * test_empty.c - tensors without elements through every op and layer, forward and backward, in every dtype: what
+ * PyTorch gives, and never a division by a size or a read of an element that is not there.
+ *
+ * The rule: sum 0, prod 1, mean NaN, any false, all true, logsumexp -inf; the extreme of nothing is an error;
+ * a product over an inner size of 0 is 0; everything else has the shape that its sizes say.
+ */
+#include "files.h"
+
+static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL };
+
+static void check_shape(const char *name, const tn_tensor *y, tn_shape want)
+{
+    ck_assert_msg(y != NULL, "%s: %s", name, tn_error());
+    tn_shape have = tn_shape_get(y);
+    bool same = have.rank == want.rank;
+    for (int i = 0; same && i < have.rank; i++) same = have.size[i] == want.size[i];
+    ck_assert_msg(same, "%s: %d axes, first of size %lld", name, have.rank,
+                  (long long)(have.rank ? have.size[0] : -1));
+}
+
+static tn_tensor *nothing(tn_shape shape, tn_dtype dtype)
+{
+    tn_tensor *t = tn_empty_as(shape, dtype, tn_cpu());
+    assert_made(t);
+    return t;
+}
+
+static tn_tensor *leaf(tn_shape shape, tn_dtype dtype)
+{
+    tn_tensor *t = tn_full_as(shape, 1, dtype, tn_cpu());
+    assert_made(t);
+    if (tn_dtype_is_float(dtype)) assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
+/* y has a gradient for x of x's shape, zero where x has elements: a sum over nothing. */
+static void check_gradient(const char *name, tn_tensor *y, tn_tensor *x)
+{
+    if (!y || !tn_requires_grad(y)) return;
+    tn_status status = tn_backward(tn_sum(y, NULL, 0, false));
+    ck_assert_msg(status == TN_OK, "%s: %s", name, tn_error());
+    check_shape(name, tn_grad(x), tn_shape_get(x));
+    tn_tensor *g = tn_grad(x);
+    ck_assert_msg(tn_numel(g) == 0 || tn_item(tn_amax(tn_abs(g), NULL, 0, false)) == 0,
+                  "%s: a gradient out of nothing", name);
+    assert_ok(tn_set_grad_of(x, TN_NONE));
+}
+
+/* ---- functions that keep the shape ------------------------------------------------------------------ */
+
+static tn_tensor *add_one(tn_tensor *x) { return tn_add_scalar(x, 1); }
+static tn_tensor *rsub_one(tn_tensor *x) { return tn_rsub_scalar(x, 1); }
+static tn_tensor *twice(tn_tensor *x) { return tn_mul_scalar(x, 2); }
+static tn_tensor *half(tn_tensor *x) { return tn_div_scalar(x, 2); }
+static tn_tensor *squared(tn_tensor *x) { return tn_pow_scalar(x, 2); }
+static tn_tensor *is_one(tn_tensor *x) { return tn_eq_scalar(x, 1); }
+static tn_tensor *leaky(tn_tensor *x) { return tn_leaky_relu(x, 0.1); }
+static tn_tensor *elu(tn_tensor *x) { return tn_elu(x, 1); }
+static tn_tensor *softplus(tn_tensor *x) { return tn_softplus(x, 1, 20); }
+static tn_tensor *clamp(tn_tensor *x) { return tn_clamp(x, 0, 1); }
+static tn_tensor *first_softmax(tn_tensor *x) { return tn_softmax(x, 0); }
+static tn_tensor *last_softmax(tn_tensor *x) { return tn_softmax(x, -1); }
+static tn_tensor *log_softmax(tn_tensor *x) { return tn_log_softmax(x, -1); }
+static tn_tensor *first_cumsum(tn_tensor *x) { return tn_cumsum(x, 0); }
+static tn_tensor *last_cumsum(tn_tensor *x) { return tn_cumsum(x, -1); }
+static tn_tensor *flip(tn_tensor *x) { return tn_flip(x, NULL, 0); }
+static tn_tensor *dropped(tn_tensor *x) { return tn_dropout(x, 0.5, true); }
+static tn_tensor *plus_itself(tn_tensor *x) { return tn_add(x, x); }
+static tn_tensor *minus_itself(tn_tensor *x) { return tn_sub(x, x); }
+static tn_tensor *times_itself(tn_tensor *x) { return tn_mul(x, x); }
+static tn_tensor *over_itself(tn_tensor *x) { return tn_div(x, x); }
+static tn_tensor *to_itself(tn_tensor *x) { return tn_pow(x, x); }
+static tn_tensor *smaller(tn_tensor *x) { return tn_minimum(x, x); }
+static tn_tensor *larger(tn_tensor *x) { return tn_maximum(x, x); }
+static tn_tensor *between(tn_tensor *x) { return tn_lerp(x, x, 0.5); }
+static tn_tensor *equal(tn_tensor *x) { return tn_eq(x, x); }
+static tn_tensor *chosen(tn_tensor *x) { return tn_where(tn_eq(x, x), x, x); }
+static tn_tensor *masked(tn_tensor *x) { return tn_masked_fill(x, tn_eq(x, x), 1); }
+static tn_tensor *as_f64(tn_tensor *x) { return tn_to_dtype(x, TN_F64); }
+static tn_tensor *normed(tn_tensor *x) { return tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5); }
+static tn_tensor *repeated(tn_tensor *x)
+{
+    tn_shape ones = tn_shape_get(x);
+    for (int i = 0; i < ones.rank; i++) ones.size[i] = 1;
+    return tn_repeat(x, ones);
+}
+static tn_tensor *split_joined(tn_tensor *x)
+{
+    tn_tensor *parts[2];
+    int n = tn_chunk(x, 2, 0, parts);
+    return n > 0 ? tn_cat(parts, n, 0) : NULL;
+}
+static tn_tensor *gathered(tn_tensor *x) { return tn_gather(x, 0, tn_to_dtype(tn_zeros_like(x), TN_I64)); }
+static tn_tensor *scattered(tn_tensor *x)
+{
+    return tn_scatter_add(x, 0, tn_to_dtype(tn_zeros_like(x), TN_I64), x);
+}
+
+static const struct {
+    const char *name;
+    tn_tensor *(*f)(tn_tensor *x);
+    bool floats; /* only */
+} same[] = {
+    { "neg", tn_neg, false },           { "abs", tn_abs, false },
+    { "exp", tn_exp, false },           { "log", tn_log, false },
+    { "log1p", tn_log1p, false },       { "expm1", tn_expm1, false },
+    { "sqrt", tn_sqrt, false },         { "rsqrt", tn_rsqrt, false },
+    { "square", tn_square, false },     { "reciprocal", tn_reciprocal, false },
+    { "sin", tn_sin, false },           { "cos", tn_cos, false },
+    { "tanh", tn_tanh, false },         { "sigmoid", tn_sigmoid, false },
+    { "erf", tn_erf, false },           { "relu", tn_relu, false },
+    { "silu", tn_silu, false },         { "gelu", tn_gelu, false },
+    { "gelu_tanh", tn_gelu_tanh, false }, { "leaky_relu", leaky, false },
+    { "elu", elu, false },              { "softplus", softplus, false },
+    { "clamp", clamp, false },          { "add_scalar", add_one, false },
+    { "rsub_scalar", rsub_one, false }, { "mul_scalar", twice, false },
+    { "div_scalar", half, false },      { "pow_scalar", squared, false },
+    { "eq_scalar", is_one, false },     { "isnan", tn_isnan, false },
+    { "isfinite", tn_isfinite, false }, { "logical_not", tn_logical_not, false },
+    { "add", plus_itself, false },      { "sub", minus_itself, false },
+    { "mul", times_itself, false },     { "div", over_itself, false },
+    { "pow", to_itself, false },        { "minimum", smaller, false },
+    { "maximum", larger, false },       { "lerp", between, false },
+    { "eq", equal, false },             { "where", chosen, false },
+    { "masked_fill", masked, false },   { "to_dtype", as_f64, false },
+    { "clone", tn_clone, false },       { "contiguous", tn_contiguous, false },
+    { "cumsum 0", first_cumsum, false }, { "cumsum -1", last_cumsum, false },
+    { "flip", flip, false },            { "repeat", repeated, false },
+    { "split, cat", split_joined, false }, { "gather", gathered, false },
+    { "softmax 0", first_softmax, true }, { "softmax -1", last_softmax, true },
+    { "log_softmax", log_softmax, true }, { "dropout", dropped, true },
+    { "layer_norm", normed, true },     { "scatter_add", scattered, true },
+};
+
+START_TEST(shapes_are_kept)
+{
+    const tn_shape shapes[] = { TN_SHAPE(0), TN_SHAPE(0, 3), TN_SHAPE(3, 0), TN_SHAPE(2, 0, 4) };
+    for (int d = 0; d < COUNT(dtypes); d++)
+        for (int s = 0; s < COUNT(shapes); s++) {
+            bool real = tn_dtype_is_float(dtypes[d]);
+            char name[64];
+            snprintf(name, sizeof name, "%s of %s, shape %d", same[_i].name, tn_dtype_name(dtypes[d]), s);
+            tn_tensor *x = leaf(shapes[s], dtypes[d]);
+            tn_tensor *y = same[_i].f(x);
+            /* kernels that know f32 and f64 alone say so of no elements too */
+            if (!y && (same[_i].floats || dtypes[d] == TN_BOOL) && dtypes[d] != TN_F32 && dtypes[d] != TN_F64) {
+                ck_assert_msg(tn_error_status() == TN_E_DTYPE, "%s: %s", name, tn_error());
+                tn_error_clear();
+                continue;
+            }
+            check_shape(name, y, shapes[s]);
+            if (real) check_gradient(name, y, x);
+        }
+}
+END_TEST
+
+/* ---- reductions ------------------------------------------------------------------------------------- */
+
+static tn_tensor *norm2(tn_tensor *x, const int *axes, int n, bool keepdim)
+{
+    return tn_norm(x, 2, axes, n, keepdim);
+}
+static tn_tensor *norm_inf(tn_tensor *x, const int *axes, int n, bool keepdim)
+{
+    return tn_norm(x, INFINITY, axes, n, keepdim);
+}
+static tn_tensor *variance(tn_tensor *x, const int *axes, int n, bool keepdim)
+{
+    return tn_var(x, axes, n, 1, keepdim);
+}
+static tn_tensor *deviation(tn_tensor *x, const int *axes, int n, bool keepdim)
+{
+    return tn_std(x, axes, n, 1, keepdim);
+}
+
+static const struct {
+    const char *name;
+    tn_tensor *(*f)(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+    double of_nothing; /* as PyTorch's */
+    bool floats;
+} reductions[] = {
+    { "sum", tn_sum, 0, false },
+    { "prod", tn_prod, 1, false },
+    { "any", tn_any, 0, false },
+    { "all", tn_all, 1, false },
+    { "mean", tn_mean, NAN, true },
+    { "var", variance, NAN, true },
+    { "std", deviation, NAN, true },
+    { "logsumexp", tn_logsumexp, -INFINITY, true },
+    { "norm", norm2, 0, true },
+};
+
+static bool is(double value, double want)
+{
+    return isnan(want) ? isnan(value) : value == want;
+}
+
+START_TEST(reductions_of_nothing)
+{
+    for (int d = 0; d < COUNT(dtypes); d++) {
+        if (reductions[_i].floats && !tn_dtype_is_float(dtypes[d])) continue;
+        const char *name = reductions[_i].name;
+        const int first = 0, last = 1;
+        tn_tensor *x = leaf(TN_SHAPE(0, 3), dtypes[d]);
+        tn_tensor *y = reductions[_i].f(x, &first, 1, false);
+        check_shape(name, y, TN_SHAPE(3));
+        for (int64_t k = 0; k < 3; k++)
+            ck_assert_msg(is(tn_at(y, &k), reductions[_i].of_nothing), "%s of %s: %g", name,
+                          tn_dtype_name(dtypes[d]), tn_at(y, &k));
+        check_gradient(name, y, x);
+        y = reductions[_i].f(x, NULL, 0, false);
+        check_shape(name, y, TN_SCALAR);
+        ck_assert_msg(is(tn_item(y), reductions[_i].of_nothing), "%s of %s: %g", name,
+                      tn_dtype_name(dtypes[d]), tn_item(y));
+        check_gradient(name, y, x);
+        y = reductions[_i].f(x, &last, 1, true); /* nothing of three each */
+        check_shape(name, y, TN_SHAPE(0, 1));
+        check_gradient(name, y, x);
+    }
+}
+END_TEST
+
+START_TEST(extremes_of_nothing_are_errors)
+{
+    const int first = 0, last = 1;
+    for (int d = 0; d < COUNT(dtypes); d++) {
+        tn_tensor *x = leaf(TN_SHAPE(0, 3), dtypes[d]), *index = NULL;
+        assert_null(tn_amax(x, &first, 1, false), TN_E_SHAPE, "tn_amax");
+        assert_null(tn_amin(x, NULL, 0, false), TN_E_SHAPE, "tn_amin");
+        assert_null(tn_max(x, 0, false, &index), TN_E_SHAPE, "tn_max");
+        assert_null(tn_min(x, 0, false, NULL), TN_E_SHAPE, "tn_min");
+        assert_null(tn_argmax(x, 0, false), TN_E_SHAPE, "tn_argmax");
+        assert_null(tn_argmin(x, 0, true), TN_E_SHAPE, "tn_argmin");
+        check_shape("amax", tn_amax(x, &last, 1, false), TN_SHAPE(0));
+        tn_tensor *y = tn_max(x, 1, true, &index);
+        check_shape("max", y, TN_SHAPE(0, 1));
+        check_shape("its index", index, TN_SHAPE(0, 1));
+        check_gradient("max", y, x);
+        check_shape("argmin", tn_argmin(x, -1, false), TN_SHAPE(0));
+    }
+    /* the norm with p = INFINITY is 0 as the others are, where PyTorch refuses: clipping meets empty gradients */
+    ck_assert_double_eq(tn_item(tn_norm(tn_zeros(TN_SHAPE(0)), INFINITY, NULL, 0, false)), 0);
+    check_shape("norm inf", norm_inf(tn_zeros(TN_SHAPE(0, 2)), &last, 1, false), TN_SHAPE(0));
+}
+END_TEST
+
+/* ---- movement --------------------------------------------------------------------------------------- */
+
+START_TEST(movement)
+{
+    for (int d = 0; d < COUNT(dtypes); d++) {
+        tn_tensor *x = leaf(TN_SHAPE(2, 0, 4), dtypes[d]), *parts[4];
+        tn_tensor *full = tn_full_as(TN_SHAPE(2, 3, 4), 1, dtypes[d], tn_cpu());
+        check_shape("reshape", tn_reshape(x, TN_SHAPE(0, 7)), TN_SHAPE(0, 7));
+        check_gradient("reshape", tn_reshape(x, TN_SHAPE(0, 7)), x);
+        assert_null(tn_reshape(x, TN_SHAPE(-1, 0)), TN_E_SHAPE, "tn_reshape"); /* which number? */
+        check_shape("reshape -1", tn_reshape(x, TN_SHAPE(8, -1)), TN_SHAPE(8, 0));
+        check_shape("flatten", tn_flatten(x, 0, -1), TN_SHAPE(0));
+        check_shape("transpose", tn_transpose(x, 0, 2), TN_SHAPE(4, 0, 2));
+        check_gradient("transpose", tn_contiguous(tn_transpose(x, 0, 2)), x);
+        check_shape("unsqueeze", tn_unsqueeze(x, -1), TN_SHAPE(2, 0, 4, 1));
+        check_shape("squeeze", tn_squeeze(x, 1), TN_SHAPE(2, 0, 4));
+        check_shape("squeeze_all", tn_squeeze_all(x), TN_SHAPE(2, 0, 4));
+        check_shape("expand", tn_expand(x, TN_SHAPE(5, 2, 0, 4)), TN_SHAPE(5, 2, 0, 4));
+        check_gradient("expand", tn_expand(x, TN_SHAPE(5, 2, 0, 4)), x);
+        check_shape("expand to nothing", tn_expand(tn_ones(TN_SHAPE(1, 3)), TN_SHAPE(0, 3)), TN_SHAPE(0, 3));
+        check_shape("select", tn_select(x, 0, 1), TN_SHAPE(0, 4));
+        assert_null(tn_select(x, 1, 0), TN_E_INDEX, "tn_select: index 0");
+        check_shape("slice", tn_slice(x, 1, 0, 10, 3), TN_SHAPE(2, 0, 4));
+        check_gradient("slice", tn_slice(x, 2, 1, 3, 1), x);
+        check_shape("slice to nothing", tn_slice(full, 2, 3, 1, 1), TN_SHAPE(2, 3, 0));
+        check_shape("narrow", tn_narrow(x, 1, 0, 0), TN_SHAPE(2, 0, 4));
+        ck_assert_int_eq(tn_split(x, 3, 1, parts, 4), 1);
+        check_shape("split", parts[0], TN_SHAPE(2, 0, 4));
+        ck_assert_int_eq(tn_split(x, 1, 0, parts, 4), 2);
+        check_shape("split", parts[1], TN_SHAPE(1, 0, 4));
+        check_gradient("split", parts[1], x);
+        ck_assert_int_eq(tn_chunk(x, 3, 1, parts), 1);
+        check_shape("cat", tn_cat((tn_tensor *[]){ x, full }, 2, 1), TN_SHAPE(2, 3, 4));
+        check_shape("cat of nothing", tn_cat((tn_tensor *[]){ x, x }, 2, 1), TN_SHAPE(2, 0, 4));
+        check_gradient("cat", tn_cat((tn_tensor *[]){ x, x }, 2, 0), x);
+        check_shape("stack", tn_stack((tn_tensor *[]){ x, x }, 2, 0), TN_SHAPE(2, 2, 0, 4));
+        check_gradient("stack", tn_stack((tn_tensor *[]){ x, x }, 2, -1), x);
+        check_shape("repeat", tn_repeat(x, TN_SHAPE(2, 3, 1)), TN_SHAPE(4, 0, 4));
+        check_shape("repeat 0 times", tn_repeat(full, TN_SHAPE(2, 0, 1)), TN_SHAPE(4, 0, 4));
+        check_shape("tril", tn_tril(x, 0), TN_SHAPE(2, 0, 4));
+        check_shape("triu", tn_triu(tn_transpose(x, 1, 2), 1), TN_SHAPE(2, 4, 0));
+        check_gradient("tril", tn_tril(x, 0), x);
+    }
+}
+END_TEST
+
+START_TEST(making_and_reading)
+{
+    char text[64];
+    check_shape("arange", tn_arange(3, 3, 1, TN_I64), TN_SHAPE(0));
+    check_shape("linspace", tn_linspace(0, 1, 0), TN_SHAPE(0));
+    check_shape("eye", tn_eye(0), TN_SHAPE(0, 0));
+    check_shape("rand", tn_rand(TN_SHAPE(0, 2)), TN_SHAPE(0, 2));
+    check_shape("randn", tn_randn(TN_SHAPE(0)), TN_SHAPE(0));
+    check_shape("randint", tn_randint(0, 5, TN_SHAPE(0)), TN_SHAPE(0));
+    check_shape("randperm", tn_randperm(0), TN_SHAPE(0));
+    check_shape("bernoulli", tn_bernoulli(TN_SHAPE(3, 0), 0.5), TN_SHAPE(3, 0));
+    for (int d = 0; d < COUNT(dtypes); d++) {
+        tn_tensor *x = nothing(TN_SHAPE(3, 0), dtypes[d]), *y = nothing(TN_SHAPE(3, 0), dtypes[d]);
+        assert_ok(tn_copy_out(x, NULL, 0, TN_F64));
+        assert_ok(tn_copy_in(x, NULL, 0, dtypes[d]));
+        ck_assert_int_eq(tn_hash(x), tn_hash(y));
+        ck_assert_double_eq(tn_max_abs_diff(x, y), 0);
+        ck_assert(tn_format(x, text, sizeof text) > 0);
+        ck_assert(tn_is_contiguous(x) && tn_data(x) != NULL);
+        assert_ok(tn_fill_(x, 1));
+        assert_ok(tn_zero_(x));
+        assert_ok(tn_copy_(x, y));
+        assert_ok(tn_add_(x, y));
+        assert_ok(tn_mul_(x, y));
+        assert_ok(tn_add_scalar_(x, 1));
+        assert_ok(tn_mul_scalar_(x, 1));
+        assert_ok(tn_clamp_(x, 0, 1));
+        assert_ok(tn_masked_fill_(x, nothing(TN_SHAPE(3, 0), TN_BOOL), 1));
+        if (!tn_dtype_is_float(dtypes[d])) continue;
+        assert_ok(tn_div_(x, y));
+        assert_ok(tn_lerp_(x, y, 0.5));
+        assert_ok(tn_uniform_(x, 0, 1));
+        assert_ok(tn_normal_(x, 0, 1));
+    }
+}
+END_TEST
+
+/* ---- products, indices, losses, layers --------------------------------------------------------------- */
+
+static const tn_dtype reals[] = { TN_F32, TN_F64 };
+
+START_TEST(products)
+{
+    tn_dtype t = reals[_i];
+    tn_tensor *a = leaf(TN_SHAPE(2, 0), t), *b = leaf(TN_SHAPE(0, 3), t), *full = leaf(TN_SHAPE(3, 4), t);
+    tn_tensor *y = tn_matmul(a, b);
+    assert_values(y, 0, 0, 0, 0, 0, 0, 0); /* sums of no products */
+    check_gradient("matmul", y, a);
+    check_gradient("matmul", tn_matmul(a, b), b);
+    check_shape("no rows", tn_matmul(b, full), TN_SHAPE(0, 4));
+    check_gradient("no rows", tn_matmul(b, full), b);
+    y = tn_matmul(leaf(TN_SHAPE(0, 3), t), full);
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_values(tn_grad(full), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    check_shape("no matrices", tn_matmul(leaf(TN_SHAPE(0, 2, 3), t), full), TN_SHAPE(0, 2, 4));
+    ck_assert_double_eq(tn_item(tn_matmul(leaf(TN_SHAPE(0), t), leaf(TN_SHAPE(0), t))), 0);
+    tn_tensor *w = leaf(TN_SHAPE(4, 3), t), *bias = leaf(TN_SHAPE(4), t), *x = leaf(TN_SHAPE(0, 3), t);
+    y = tn_linear(x, w, bias);
+    check_shape("linear", y, TN_SHAPE(0, 4));
+    check_gradient("linear", y, x);
+    check_gradient("linear", tn_linear(x, w, bias), w);
+    check_gradient("linear", tn_linear(x, w, bias), bias);
+    /* no features: the bias alone */
+    tn_tensor *none = leaf(TN_SHAPE(2, 0), t), *w0 = leaf(TN_SHAPE(4, 0), t);
+    y = tn_linear(none, w0, bias);
+    assert_values(y, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    check_gradient("linear without features", tn_linear(none, w0, TN_NONE), w0);
+    check_shape("no outputs", tn_linear(leaf(TN_SHAPE(2, 3), t), leaf(TN_SHAPE(0, 3), t), TN_NONE), TN_SHAPE(2, 0));
+    /* attention: no query, no key, no batch */
+    tn_tensor *q = leaf(TN_SHAPE(2, 3, 4), t), *q0 = leaf(TN_SHAPE(2, 0, 4), t), *none_at_all = leaf(TN_SHAPE(0, 3, 4), t);
+    y = tn_scaled_dot_product_attention(q0, q, q, TN_NONE, false, 0);
+    check_shape("no queries", y, TN_SHAPE(2, 0, 4));
+    check_gradient("no queries", y, q);
+    y = tn_scaled_dot_product_attention(q, q0, q0, TN_NONE, false, 0);
+    check_shape("no keys", y, TN_SHAPE(2, 3, 4));
+    check_gradient("no keys", y, q);
+    y = tn_scaled_dot_product_attention(none_at_all, none_at_all, none_at_all, TN_NONE, true, 0);
+    check_shape("no batch", y, TN_SHAPE(0, 3, 4));
+    check_gradient("no batch", y, none_at_all);
+}
+END_TEST
+
+START_TEST(indexing)
+{
+    tn_tensor *x = leaf(TN_SHAPE(3, 2), reals[_i]), *empty = leaf(TN_SHAPE(0, 2), reals[_i]);
+    tn_tensor *no_index = nothing(TN_SHAPE(0), TN_I64), *first = tn_from_ints((int64_t[]){ 0 }, TN_SHAPE(1));
+    check_shape("index_select", tn_index_select(x, 0, no_index), TN_SHAPE(0, 2));
+    check_gradient("index_select", tn_index_select(x, 0, no_index), x);
+    check_shape("index_select", tn_index_select(empty, 1, first), TN_SHAPE(0, 1));
+    check_gradient("index_select", tn_index_select(empty, 1, first), empty);
+    assert_null(tn_index_select(empty, 0, first), TN_E_INDEX, "0");
+    check_shape("embedding", tn_embedding(x, nothing(TN_SHAPE(0, 5), TN_I64), -1), TN_SHAPE(0, 5, 2));
+    check_gradient("embedding", tn_embedding(x, nothing(TN_SHAPE(0, 5), TN_I64), -1), x);
+    assert_null(tn_embedding(empty, first, -1), TN_E_INDEX, "0");
+    check_shape("gather", tn_gather(x, 0, nothing(TN_SHAPE(0, 2), TN_I64)), TN_SHAPE(0, 2));
+    check_gradient("gather", tn_gather(x, 0, nothing(TN_SHAPE(0, 2), TN_I64)), x);
+    assert_null(tn_gather(empty, 0, nothing(TN_SHAPE(1, 3), TN_I64)), TN_E_SHAPE, "tn_gather");
+    tn_tensor *y = tn_scatter_add(x, 0, nothing(TN_SHAPE(0, 2), TN_I64), empty);
+    assert_values(y, 0, 1, 1, 1, 1, 1, 1);
+    check_shape("one_hot", tn_one_hot(no_index, 4), TN_SHAPE(0, 4));
+    assert_null(tn_one_hot(no_index, -1), TN_E_INVALID, "tn_one_hot"); /* as PyTorch: no class to infer */
+    check_shape("one_hot", tn_one_hot(nothing(TN_SHAPE(2, 0), TN_I64), 0), TN_SHAPE(2, 0, 0));
+    assert_null(tn_one_hot(first, 0), TN_E_INDEX, "tn_one_hot");
+}
+END_TEST
+
+START_TEST(losses)
+{
+    tn_dtype t = reals[_i];
+    static const tn_reduction reductions_of[] = { TN_MEAN, TN_SUM, TN_NO_REDUCTION };
+    for (int r = 0; r < 3; r++) {
+        tn_reduction reduction = reductions_of[r];
+        tn_cross_entropy_options o = { .reduction = reduction };
+        tn_tensor *x = leaf(TN_SHAPE(0, 3), t), *y = leaf(TN_SHAPE(0, 3), t), *target = nothing(TN_SHAPE(0), TN_I64);
+        tn_tensor *loss[] = {
+            tn_cross_entropy_with(x, target, o),
+            tn_nll_loss(tn_log_softmax(x, 1), target, o),
+            tn_cross_entropy_with(x, y, o),
+            tn_mse_loss(x, y, reduction),
+            tn_l1_loss(x, y, reduction),
+            tn_smooth_l1_loss(x, y, 1, reduction),
+            tn_huber_loss(x, y, 1, reduction),
+            tn_bce_with_logits(x, y, TN_NONE, reduction),
+            tn_kl_div(x, y, false, false, reduction),
+        };
+        for (int k = 0; k < COUNT(loss); k++) {
+            char name[32];
+            snprintf(name, sizeof name, "loss %d, reduction %d", k, r);
+            if (reduction == TN_NO_REDUCTION) {
+                check_shape(name, loss[k], k < 3 ? TN_SHAPE(0) : TN_SHAPE(0, 3));
+            } else {
+                check_shape(name, loss[k], TN_SCALAR);
+                double want = reduction == TN_MEAN ? NAN : 0;
+                ck_assert_msg(is(tn_item(loss[k]), want), "%s: %g", name, tn_item(loss[k]));
+            }
+            check_gradient(name, loss[k], x);
+        }
+    }
+    /* no classes: a row has none to have */
+    tn_tensor *x = leaf(TN_SHAPE(2, 0), t);
+    assert_null(tn_cross_entropy(x, tn_from_ints((int64_t[]){ 0, 0 }, TN_SHAPE(2))), TN_E_INDEX, "0");
+}
+END_TEST
+
+/* BatchNorm of no channels, no samples, no pixels: the running statistics stay. */
+START_TEST(batch_norm)
+{
+    static const int64_t shapes[][4] = { { 2, 0, 8, 8 }, { 0, 3, 8, 8 }, { 2, 3, 0, 8 }, { 2, 3, 8, 0 }, { 0, 0, 2, 2 } };
+    for (int s = 0; s < COUNT(shapes); s++)
+        for (int training = 0; training < 2; training++)
+            for (int rank = 2; rank <= 4; rank++) {
+                char name[64];
+                snprintf(name, sizeof name, "batch_norm %d, rank %d, training %d", s, rank, training);
+                tn_shape shape = tn_shape_of(rank, shapes[s]);
+                if (rank == 2 && (s == 2 || s == 3)) continue; /* not empty */
+                if (rank == 3 && s == 3) continue;
+                int64_t channels = shapes[s][1];
+                tn_tensor *x = leaf(shape, reals[_i]), *w = leaf(TN_SHAPE(channels), reals[_i]);
+                tn_tensor *b = leaf(TN_SHAPE(channels), reals[_i]);
+                tn_tensor *mean = tn_full_as(TN_SHAPE(channels), 5, reals[_i], tn_cpu());
+                tn_tensor *var = tn_full_as(TN_SHAPE(channels), 7, reals[_i], tn_cpu());
+                tn_tensor *y = tn_batch_norm(x, w, b, mean, var, training, 0.1, 1e-5);
+                check_shape(name, y, shape);
+                tn_tensor *leaves[] = { x, w, b };
+                for (int k = 0; k < 3; k++)
+                    check_gradient(name, tn_batch_norm(x, w, b, mean, var, training, 0.1, 1e-5), leaves[k]);
+                if (channels > 0) {
+                    ck_assert_double_eq(tn_item(tn_amax(mean, NULL, 0, false)), 5);
+                    ck_assert_double_eq(tn_item(tn_amin(var, NULL, 0, false)), 7);
+                }
+                y = tn_batch_norm(x, TN_NONE, TN_NONE, TN_NONE, TN_NONE, true, 0.1, 1e-5);
+                check_shape(name, y, shape);
+                check_gradient(name, y, x);
+            }
+}
+END_TEST
+
+START_TEST(layer_norm)
+{
+    tn_dtype t = reals[_i];
+    tn_tensor *rows = leaf(TN_SHAPE(0, 4), t), *w = leaf(TN_SHAPE(4), t), *b = leaf(TN_SHAPE(4), t);
+    tn_tensor *y = tn_layer_norm(rows, 1, w, b, 1e-5);
+    check_shape("no rows", y, TN_SHAPE(0, 4));
+    check_gradient("no rows", y, w);
+    check_gradient("no rows", tn_layer_norm(rows, 1, w, b, 1e-5), rows);
+    tn_tensor *narrow = leaf(TN_SHAPE(3, 0), t), *w0 = leaf(TN_SHAPE(0), t);
+    y = tn_layer_norm(narrow, 1, w0, w0, 1e-5);
+    check_shape("no features", y, TN_SHAPE(3, 0));
+    check_gradient("no features", y, narrow);
+}
+END_TEST
+
+START_TEST(convolutions)
+{
+    tn_dtype t = reals[_i];
+    tn_conv2d_spec plain = { 0 }, padded = { .padding = { 1, 1 } };
+    tn_tensor *w = leaf(TN_SHAPE(5, 3, 2, 2), t), *b = leaf(TN_SHAPE(5), t), *x = leaf(TN_SHAPE(0, 3, 4, 4), t);
+    tn_tensor *y = tn_conv2d(x, w, b, plain);
+    check_shape("no images", y, TN_SHAPE(0, 5, 3, 3));
+    tn_tensor *leaves[] = { x, w, b };
+    for (int k = 0; k < 3; k++) check_gradient("no images", tn_conv2d(x, w, b, plain), leaves[k]);
+    /* no channels in: the bias */
+    tn_tensor *x0 = leaf(TN_SHAPE(2, 0, 4, 4), t), *w0 = leaf(TN_SHAPE(5, 0, 2, 2), t);
+    y = tn_conv2d(x0, w0, b, plain);
+    check_shape("no channels", y, TN_SHAPE(2, 5, 3, 3));
+    ck_assert_double_eq(tn_item(tn_amin(y, NULL, 0, false)), 1);
+    ck_assert_double_eq(tn_item(tn_amax(y, NULL, 0, false)), 1);
+    check_gradient("no channels", tn_conv2d(x0, w0, TN_NONE, plain), x0);
+    check_gradient("no channels", tn_conv2d(x0, w0, TN_NONE, plain), w0);
+    /* none out */
+    tn_tensor *full = leaf(TN_SHAPE(2, 3, 4, 4), t), *w1 = leaf(TN_SHAPE(0, 3, 2, 2), t);
+    check_shape("no kernels", tn_conv2d(full, w1, TN_NONE, plain), TN_SHAPE(2, 0, 3, 3));
+    check_gradient("no kernels", tn_conv2d(full, w1, TN_NONE, plain), full);
+    /* an image without rows, that padding makes large enough */
+    tn_tensor *flat = leaf(TN_SHAPE(2, 3, 0, 4), t);
+    y = tn_conv2d(flat, w, b, padded);
+    check_shape("no rows", y, TN_SHAPE(2, 5, 1, 5));
+    ck_assert_double_eq(tn_item(tn_amax(y, NULL, 0, false)), 1);
+    check_gradient("no rows", tn_conv2d(flat, w, TN_NONE, padded), flat);
+    assert_null(tn_conv2d(flat, w, b, plain), TN_E_SHAPE, "tn_conv2d");
+    /* depthwise, of no images and no channels */
+    tn_conv2d_spec depthwise = { .groups = 3 };
+    tn_tensor *wd = leaf(TN_SHAPE(3, 1, 2, 2), t);
+    check_shape("depthwise", tn_conv2d(x, wd, TN_NONE, depthwise), TN_SHAPE(0, 3, 3, 3));
+    check_gradient("depthwise", tn_conv2d(x, wd, TN_NONE, depthwise), wd);
+}
+END_TEST
+
+START_TEST(pools)
+{
+    tn_dtype t = reals[_i];
+    tn_pool2d_spec spec = { .kernel = { 2, 2 }, .padding = { 1, 1 } };
+    tn_tensor *none = leaf(TN_SHAPE(0, 3, 4, 4), t), *no_channels = leaf(TN_SHAPE(2, 0, 4, 4), t);
+    check_shape("max", tn_max_pool2d(none, spec), TN_SHAPE(0, 3, 3, 3));
+    check_gradient("max", tn_max_pool2d(none, spec), none);
+    check_shape("max", tn_max_pool2d(no_channels, spec), TN_SHAPE(2, 0, 3, 3));
+    check_gradient("max", tn_max_pool2d(no_channels, spec), no_channels);
+    check_gradient("average", tn_avg_pool2d(none, spec), none);
+    check_gradient("average", tn_avg_pool2d(no_channels, spec), no_channels);
+    check_shape("adaptive", tn_adaptive_avg_pool2d(none, 1, 1), TN_SHAPE(0, 3, 1, 1));
+    check_gradient("adaptive", tn_adaptive_avg_pool2d(no_channels, 2, 2), no_channels);
+    static const int64_t flat[][4] = { { 2, 3, 0, 4 }, { 2, 3, 4, 0 } };
+    for (int k = 0; k < 2; k++) { /* no pixel under any window */
+        tn_tensor *x = leaf(tn_shape_of(4, flat[k]), t);
+        assert_null(tn_max_pool2d(x, spec), TN_E_SHAPE, "tn_max_pool2d: x [2,3,");
+        assert_null(tn_avg_pool2d(x, spec), TN_E_SHAPE, "not empty");
+        assert_null(tn_adaptive_avg_pool2d(x, 1, 1), TN_E_SHAPE, "tn_adaptive_avg_pool2d");
+    }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("empty");
+    TCase *ops = test_case(suite, "ops");
+    tcase_add_loop_test(ops, shapes_are_kept, 0, COUNT(same));
+    tcase_add_loop_test(ops, reductions_of_nothing, 0, COUNT(reductions));
+    tcase_add_test(ops, extremes_of_nothing_are_errors);
+    tcase_add_test(ops, movement);
+    tcase_add_test(ops, making_and_reading);
+    TCase *layers = test_case(suite, "layers");
+    tcase_add_loop_test(layers, products, 0, 2);
+    tcase_add_loop_test(layers, indexing, 0, 2);
+    tcase_add_loop_test(layers, losses, 0, 2);
+    tcase_add_loop_test(layers, batch_norm, 0, 2);
+    tcase_add_loop_test(layers, layer_norm, 0, 2);
+    tcase_add_loop_test(layers, convolutions, 0, 2);
+    tcase_add_loop_test(layers, pools, 0, 2);
+    return suite;
+}
