@@ -8,13 +8,14 @@
 # --minutes   30 by default: what has no time left is named and left out; the most wanted comes first
 # --rounds    3: the two sides take turns so many times, and the table shows medians
 # --tiny      the smallest sizes, PyTorch on the CPU: shows that all of it runs; its times mean nothing
-# environment: BUILD (release build with the CUDA module, default build), PYTHON (with torch, default python3)
+# environment: BUILD (release build with the CUDA module, default build), PYTHON (default python3: without torch
+#             tenon is measured alone)
 #
 # Ends with 1 when a program failed, or when the two sides' losses differ.
 set -uo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 usage() {
-    sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 refuse() { # MESSAGE
     echo "gpu.sh: $1 (see --help)" >&2
@@ -67,6 +68,10 @@ run() { # PROGRAM ARG...
     note "FAILED with $status: ${*##*/}: $(tail -n 1 "$log")"
     return 1
 }
+# PyTorch's side of a set; nothing where there is no PyTorch.
+twin() { # TWIN ARG...
+    [ -z "$torch" ] || run "$python" "$here/$1" "${theirs[@]}" "${@:2}"
+}
 ours=(--device cuda) theirs=(--device cuda)
 [ -z "$tiny" ] || theirs=(--device cpu)
 
@@ -74,7 +79,9 @@ ours=(--device cuda) theirs=(--device cuda)
 gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | head -n 1)
 [[ $gpu == *,* ]] || gpu='no nvidia-smi'
 note "$(date -u +%Y-%m-%dT%H:%MZ), $gpu, $(nproc) CPU cores, $rounds rounds"
-note "$("$python" -c 'import torch; print("PyTorch", torch.__version__, "with CUDA", torch.version.cuda)')"
+torch=$("$python" -c 'import torch; print("PyTorch", torch.__version__, "with CUDA", torch.version.cuda)' 2>/dev/null) ||
+    torch=''
+note "${torch:-no PyTorch in $python: tenon alone}"
 case $gpu in
 *H100*PCIe*) note "peak TFLOP/s: bf16 756, tf32 378, f32 51" ;;
 *H100* | *H200*) note "peak TFLOP/s: bf16 989, tf32 494, f32 67" ;;
@@ -88,8 +95,9 @@ batch_of() { # PRECISION
     [ -z "$tiny" ] || most=4
     run "$build/bench_gpt" --config "$gpt2" --precision "$1" "${ours[@]}" --batch 1 --find-batch $most
     mine=$(sed -n 's/^tenon_[^,]*,batch,\([0-9]*\).*/\1/p' "$scratch/lines")
-    run "$python" "$here/torch_gpt.py" --config "$gpt2" --precision "$1" "${theirs[@]}" --batch 1 --find-batch $most
-    other=$(sed -n 's/^torch_[^,]*,batch,\([0-9]*\).*/\1/p' "$scratch/lines")
+    twin torch_gpt.py --config "$gpt2" --precision "$1" --batch 1 --find-batch $most
+    other=$mine
+    [ -z "$torch" ] || other=$(sed -n 's/^torch_[^,]*,batch,\([0-9]*\).*/\1/p' "$scratch/lines")
     batch=$((${mine:-0} < ${other:-0} ? ${mine:-0} : ${other:-0}))
     [ "$batch" -gt 0 ] && return
     failed=1
@@ -104,9 +112,9 @@ rounds_of() { # SECONDS PROGRAM TWIN MODES ARG...
         time_for "$1" "$2 ${*:5}, round $round" || return
         run "$build/$2" "${ours[@]}" "${@:5}" --weights "$weights" || return
         run "$build/$2" "${ours[@]}" "${@:5}" --capture
-        run "$python" "$here/$3" "${theirs[@]}" "${@:5}" --weights "$weights"
+        twin "$3" "${@:5}" --weights "$weights"
         for mode in $4; do
-            run "$python" "$here/$3" "${theirs[@]}" "${@:5}" --weights "$weights" --compile "$mode"
+            twin "$3" "${@:5}" --weights "$weights" --compile "$mode"
         done
     done
     rm -f "$weights"
@@ -139,8 +147,7 @@ for set in "$@"; do
     ops_*) for round in $(seq "$rounds"); do
             time_for 60 "$set, round $round" || break
             run "$build/bench_ops" "${ours[@]}" --precision "$precision" "${ops[@]}" "${steps[@]:0:2}" "${steps[@]:4}"
-            run "$python" "$here/torch_ops.py" "${theirs[@]}" --precision "$precision" "${ops[@]}" \
-                "${steps[@]:0:2}" "${steps[@]:4}"
+            twin torch_ops.py --precision "$precision" "${ops[@]}" "${steps[@]:0:2}" "${steps[@]:4}"
         done ;;
     *) usage ;;
     esac

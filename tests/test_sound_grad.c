@@ -4,6 +4,7 @@
  *
  * Seen to fail before: what a comment above a test says.
  */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "boxes.h"
@@ -414,6 +415,160 @@ START_TEST(a_failed_pass_retains_nothing)
 }
 END_TEST
 
+/* x was its own gradient: never freed. So were two that were each other's. */
+START_TEST(a_gradient_is_no_cycle)
+{
+    tn_tensor *x = leaf(TN_SHAPE(2), 1), *w = leaf(TN_SHAPE(2), 2);
+    assert_fails(tn_set_grad_of(x, x), TN_E_INVALID, "is the memory of [2] itself");
+    assert_fails(tn_set_grad_of(x, tn_detach(x)), TN_E_INVALID, "want a tensor of its own");
+    ck_assert_ptr_eq(tn_grad(x), TN_NONE);
+    assert_ok(tn_set_grad_of(x, w));
+    assert_ok(tn_set_grad_of(w, x));
+    assert_values(tn_grad(x), 0, 2, 2);
+    assert_ok(tn_set_grad_of(x, tn_square(x))); /* with a history that leads back */
+    ck_assert(tn_is_leaf(tn_grad(x)) && !tn_requires_grad(tn_grad(x)));
+    tn_tensor *g = tn_ones(TN_SHAPE(2));
+    assert_ok(tn_set_grad_of(x, g));
+    ck_assert(tn_same_storage(tn_grad(x), g));
+}
+END_TEST
+
+/* ---- any depth ------------------------------------------------------------------------------- */
+
+enum { DEPTH = 300000 };
+
+static void *thread_run(void *run)
+{
+    (*(void (*const *)(void))run)();
+    return NULL;
+}
+
+static void in_small_stack(void (*const *run)(void))
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    ck_assert_int_eq(pthread_attr_init(&attributes), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 256 * 1024), 0);
+    ck_assert_int_eq(pthread_create(&thread, &attributes, thread_run, (void *)run), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+/* Each tensor is the gradient of the one before. */
+static void gradients_of_gradients(void)
+{
+    tn_scope whole = tn_scope_begin();
+    tn_tensor *first = tn_ones(TN_SHAPE(1)), *last = tn_keep(first);
+    for (int i = 0; i < DEPTH; i++) {
+        tn_scope s = tn_scope_begin();
+        assert_ok(tn_set_grad_of(last, tn_ones(TN_SHAPE(1))));
+        tn_tensor *next = tn_keep(tn_grad(last));
+        tn_drop(last);
+        last = next;
+        tn_scope_end(s);
+    }
+    tn_drop(last);
+    tn_scope_end(whole);
+}
+
+/* Each tensor's release drops the one before. */
+static float cell;
+static void drop_previous(void *previous)
+{
+    tn_drop(previous);
+}
+
+static void releases_of_releases(void)
+{
+    tn_scope whole = tn_scope_begin();
+    tn_tensor *last = tn_keep(tn_ones(TN_SHAPE(1)));
+    for (int i = 0; i < DEPTH; i++) {
+        tn_scope s = tn_scope_begin();
+        last = tn_keep(tn_from_memory(&cell, TN_SHAPE(1), TN_F32, drop_previous, last));
+        tn_scope_end(s);
+    }
+    tn_drop(last);
+    tn_scope_end(whole);
+}
+
+/* Each is a leaf whose gradient was taken with history and made the next one's input. */
+static void derivatives_of_derivatives(void)
+{
+    tn_scope whole = tn_scope_begin();
+    tn_tensor *x = tn_keep(tn_ones(TN_SHAPE(1)));
+    assert_ok(tn_set_requires_grad(x, true));
+    for (int i = 0; i < DEPTH / 10; i++) {
+        tn_scope s = tn_scope_begin();
+        tn_tensor *y = tn_mul(x, x), *dx;
+        assert_ok(tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH));
+        tn_tensor *next = tn_keep(tn_mul_scalar(dx, 0.5)); /* x again, with a longer history */
+        tn_drop(x);
+        x = next;
+        tn_scope_end(s);
+    }
+    tn_drop(x);
+    tn_scope_end(whole);
+}
+
+static void (*const deep[])(void) = { gradients_of_gradients, releases_of_releases,
+                                      derivatives_of_derivatives };
+
+/* Freeing overflowed the stack. */
+START_TEST(chains_of_any_length_go_without_stack)
+{
+    in_small_stack(&deep[_i]);
+}
+END_TEST
+
+/* ---- what a drop may do ---------------------------------------------------------------------- */
+
+static int64_t made_in_release;
+
+static void open_a_scope(void *leave_open)
+{
+    tn_scope s = tn_scope_begin();
+    made_in_release += tn_ones(TN_SHAPE(5)) != NULL;
+    if (!leave_open) tn_scope_end(s);
+}
+
+static void make_without_a_scope(void *unused)
+{
+    (void)unused;
+    made_in_release += tn_ones(TN_SHAPE(5)) != NULL;
+}
+
+static void end_this_scope(void *scope)
+{
+    tn_scope_end(*(tn_scope *)scope);
+}
+
+/* What was left of the outermost scope stayed for ever. */
+START_TEST(a_release_uses_scopes)
+{
+    static void (*const release[])(void *) = { open_a_scope, open_a_scope, make_without_a_scope,
+                                               end_this_scope };
+    test_teardown(); /* so that s is the outermost scope */
+    for (int inner = 0; inner < 2; inner++) {
+        for (int i = 0; i < 4; i++) {
+            tn_scope s = tn_scope_begin(), t = inner ? tn_scope_begin() : s;
+            void *user = i == 3 ? (void *)&t : i == 1 ? (void *)&s : NULL;
+            made_in_release = 0;
+            for (int k = 0; k < 20; k++) assert_made(tn_ones(TN_SHAPE(3)));
+            for (int k = 0; k < 3; k++)
+                assert_made(tn_from_memory(&cell, TN_SHAPE(1), TN_F32, release[i], user));
+            for (int k = 0; k < 20; k++) assert_made(tn_ones(TN_SHAPE(3)));
+            tn_scope_end(t);
+            ck_assert_int_eq(made_in_release, i == 3 ? 0 : 3);
+            if (inner) assert_made(tn_ones(TN_SHAPE(1))); /* s is open as it was */
+            tn_scope_end(s);
+            ck_assert_int_eq(tn_live_tensors(), 0);
+            assert_null(tn_ones(TN_SHAPE(1)), TN_E_STATE, "no scope is open");
+        }
+    }
+    test_setup();
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("sound_grad");
@@ -433,5 +588,8 @@ Suite *test_suite(void)
     tcase_add_test(t, a_leaf_as_its_own_seed);
     tcase_add_test(t, gradients_share_no_memory);
     tcase_add_test(t, a_failed_pass_retains_nothing);
+    tcase_add_test(t, a_gradient_is_no_cycle);
+    tcase_add_loop_test(t, chains_of_any_length_go_without_stack, 0, 3);
+    tcase_add_test(t, a_release_uses_scopes);
     return suite;
 }

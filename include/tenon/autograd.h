@@ -60,7 +60,8 @@ TN_API tn_tensor *tn_detach(tn_tensor *t);
 
 /** The accumulated gradient; TN_NONE before the first backward. Lives in the current scope too. */
 TN_API tn_tensor *tn_grad(tn_tensor *t);
-/** Replaces it (TN_NONE clears). Errors: shape, dtype or device differ from t's. */
+/** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or device differ
+ *  from t's; grad is t's own memory. */
 TN_API tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad);
 /** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of its own. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);

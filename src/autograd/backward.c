@@ -731,9 +731,19 @@ tn_status tn_backward(tn_tensor *loss)
 
 /* ---- gradients as values ------------------------------------------------------------------------------ */
 
+/* No node with a smaller sequence number leads to an input. */
+static uint64_t oldest_of(int n, tn_tensor *const *inputs)
+{
+    uint64_t oldest = n ? UINT64_MAX : 0;
+
+    for (int i = 0; i < n; i++)
+        oldest = TNI_MIN(oldest, inputs[i]->node ? inputs[i]->node->sequence : 0);
+    return oldest;
+}
+
 /* Marks with p->wanted every node from which an input can be reached: nodes newest first into a list, then
  * back through it, so that a node is judged after all it was computed from. */
-static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
+static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs, uint64_t oldest)
 {
     uint64_t seen = p->wanted - 1;
     tni_node **list = NULL;
@@ -760,7 +770,7 @@ static tn_status mark_ways(pass *p, int n_out, tn_tensor *const *outputs)
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             tni_node *from = node->edge[i].node;
 
-            if (!from || from->mark == seen)
+            if (!from || from->mark == seen || from->sequence < oldest)
                 continue;
             status = set_mark(p, &from->mark, seen);
             if (status == TN_OK)
@@ -887,7 +897,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     if (status == TN_OK)
         status = mark_inputs(&p, n_in, inputs);
     if (status == TN_OK)
-        status = mark_ways(&p, n_out, outputs);
+        status = mark_ways(&p, n_out, outputs, oldest_of(n_in, inputs));
     if (status == TN_OK)
         status = seed_outputs(&p, "tn_gradients", n_out, outputs, seeds);
     tn_scope_end(scope);

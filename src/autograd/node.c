@@ -20,9 +20,8 @@ static void unref(tni_node *node, tni_node **dead)
     *dead = node;
 }
 
-/* Dropping a handle cannot come back here: aliases, saved tensors and gradients (without create_graph)
- * have no node, leaves have none either. A gradient that has one (create_graph) may nest, by the depth of
- * differentiation, not of the graph. */
+/* Dropping a handle cannot come back here, by more than one step: tn_drop lets handles wait that something
+ * hangs on. */
 void tni_node_drop(tni_node *node)
 {
     tni_node *dead = NULL;

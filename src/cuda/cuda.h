@@ -45,6 +45,8 @@ cublasHandle_t tni_cuda_blas(void);
 bool tni_cuda_tf32(void);
 /* Counts a launch under its kernel's name; TN_OK unless the device is lost. */
 tn_status tni_cuda_launching(const char *kernel);
+/* After an error: it was short memory, and what waited in the pool has been given back. */
+bool tni_cuda_made_room(cudaError_t error);
 /* Temporary device memory for the call that is running: freed in stream order by tni_cuda_return. */
 tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
@@ -75,19 +77,28 @@ tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
+/* A kernel's code may be loaded at its first launch: where there was no memory for it, room is made and the
+ * launch made again. */
+template <typename F> static inline tn_status tni_cuda_launch(const char *kernel, const F &start)
+{
+    if (tni_cuda_launching(kernel) != TN_OK) return TN_E_BACKEND;
+    start();
+    if (tni_cuda_made_room(cudaPeekAtLastError())) start();
+    return tni_cuda_check(cudaPeekAtLastError(), kernel);
+}
+
 /* A tn_status: TN_LAUNCH((softmax<float>), grid, block, shared bytes, arguments ...). */
-#ifdef __CUDACC__
 #define TN_LAUNCH(kernel, grid, block, shared, ...)                                                \
-    (tni_cuda_launching(#kernel) != TN_OK                                                          \
-         ? TN_E_BACKEND                                                                            \
-         : ((kernel)<<<(grid), (block), (shared), tni_cuda_stream>>>(__VA_ARGS__),                 \
-            tni_cuda_check(cudaPeekAtLastError(), #kernel)))
+    tni_cuda_launch(#kernel, [&]() { TN_START(kernel, grid, block, shared, __VA_ARGS__); })
+#ifdef __CUDACC__
+#define TN_START(kernel, grid, block, shared, ...)                                                 \
+    (kernel)<<<(grid), (block), (shared), tni_cuda_stream>>>(__VA_ARGS__)
 /* Shared memory whose size the launch gives. */
 #define TN_DYNAMIC_SHARED(type, name)                                                              \
     extern __shared__ double2 tni_dynamic_shared[];                                                \
     type *name = reinterpret_cast<type *>(tni_dynamic_shared)
 #else
-#include "cuda_host.h" /* the shim's TN_LAUNCH and TN_DYNAMIC_SHARED */
+#include "cuda_host.h" /* the shim's TN_START and TN_DYNAMIC_SHARED */
 #endif
 
 /* A device function that is called: large ones in many kernels. (The host's headers use nvcc's word.) */

@@ -148,9 +148,20 @@ tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *want
                                dtype_name(dtype), wanted);
 }
 
+/* CUDA's current device is each thread's own, and the program may have chosen another one in this. */
+static tn_status choose_device()
+{
+    static thread_local bool chosen;
+    if (chosen) return TN_OK;
+    TN_TRY(TN_CUDA(cudaSetDevice(0)));
+    chosen = true;
+    return TN_OK;
+}
+
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
+    TN_TRY(choose_device());
     cudaGetLastError(); /* of somebody else's call: a launch tells by the last error alone */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
@@ -163,7 +174,6 @@ static tn_status make_device()
     uint64_t keep = UINT64_MAX;
     void *word = nullptr;
 
-    TN_TRY(TN_CUDA(cudaSetDevice(0))); /* else CUDA takes another one where this is in use */
     if (!tni_cuda_stream) {
         TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking)));
     }
@@ -191,6 +201,7 @@ static tn_status make_device()
 
 static tn_status ready()
 {
+    TN_TRY(choose_device());
     if (made) return lost ? say_lost() : TN_OK;
     std::lock_guard<std::mutex> hold(making);
     return made ? TN_OK : make_device();
@@ -296,6 +307,13 @@ static tn_status trim()
 {
     TN_TRY(TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)));
     return TN_CUDA(cudaMemPoolTrimTo(pool, 0));
+}
+
+bool tni_cuda_made_room(cudaError_t error)
+{
+    if (error != cudaErrorMemoryAllocation || tni_cuda_recording()) return false;
+    cudaGetLastError();
+    return trim() == TN_OK;
 }
 
 /* More than can be addressed may be "an invalid value" to CUDA. */

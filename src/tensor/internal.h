@@ -107,6 +107,7 @@ struct tn_tensor {
     tni_node *node;     /* made by; NULL for leaves */
     tni_gradmeta *gm;   /* grad, hooks; made on demand */
     char *name;         /* for messages; NULL when it has none */
+    tn_tensor *next;    /* of those that wait to be freed */
 };
 
 /* Where and how an output is to be laid out. */

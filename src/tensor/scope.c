@@ -3,7 +3,8 @@
  *
  * One array holds the entries of all open scopes of a thread, one below the other; a scope is the index
  * where its entries begin. An entry is one counted reference to an object and the function that gives it
- * back. Ending a scope walks its entries backwards; dropping may end nothing else, so it is a plain loop.
+ * back. Ending a scope drops its entries backwards, and stays open until that is done: dropping may call a
+ * user's function (a release, a module's free), and what that makes goes with the rest.
  */
 #include "tensor/internal.h"
 
@@ -50,8 +51,10 @@ static bool grow(void **items, size_t *capacity, size_t size)
 }
 
 /* The thread's arrays go when its outermost scope ends: a finished thread leaves nothing behind. */
-static void release_when_idle(void)
+static void close_scope(int64_t depth)
 {
+    scopes.depth = (size_t)depth;
+    scopes.lost = false;
     if (scopes.depth)
         return;
     tni_free(scopes.entries, scopes.capacity * sizeof(entry));
@@ -92,14 +95,17 @@ void tn_scope_end(tn_scope s)
     if (!is_open(s))
         return;
     first = scopes.frames[s.depth].first;
-    scopes.depth = (size_t)s.depth;
-    scopes.lost = false;
-    while (scopes.n > first) {
-        entry e = scopes.entries[--scopes.n];
+    do {
+        scopes.depth = (size_t)s.depth + 1; /* inner scopes are closed, those that a drop left open too */
+        scopes.lost = false;
+        if (scopes.n > first) {
+            entry e = scopes.entries[--scopes.n];
 
-        e.drop(e.object);
-    }
-    release_when_idle();
+            e.drop(e.object);
+        }
+    } while (is_open(s) && scopes.n > first);
+    if (is_open(s))
+        close_scope(s.depth);
 }
 
 bool tni_scope_open(void)

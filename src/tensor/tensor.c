@@ -373,12 +373,8 @@ tn_tensor *tn_keep(tn_tensor *t)
     return t;
 }
 
-void tn_drop(tn_tensor *t)
+static void destroy(tn_tensor *t)
 {
-    if (!t || tni_none(t))
-        return;
-    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
-        return;
     if (t->node)
         tni_node_drop(t->node);
     if (t->gm)
@@ -387,6 +383,37 @@ void tn_drop(tn_tensor *t)
     tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+}
+
+/* What hangs on a tensor (history, a gradient, a user's release) may drop others, and they more. Those wait
+ * in a list until the first is done: a chain of any length takes no stack. */
+static void destroy_listed(tn_tensor *t)
+{
+    static _Thread_local tn_tensor *waiting;
+    static _Thread_local bool running;
+
+    t->next = waiting;
+    waiting = t;
+    if (running)
+        return;
+    running = true;
+    while ((t = waiting)) {
+        waiting = t->next;
+        destroy(t);
+    }
+    running = false;
+}
+
+void tn_drop(tn_tensor *t)
+{
+    if (!t || tni_none(t))
+        return;
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (t->node || t->gm || t->storage->borrowed)
+        destroy_listed(t);
+    else
+        destroy(t);
 }
 
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2)

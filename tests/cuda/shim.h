@@ -21,6 +21,7 @@ static struct {
     void (*fault)(const char *text);
     void (*fail_with)(long long n, int error); /* as fail_call, with this error of the runtime */
     void (*stale)(void); /* an error of somebody else's call is this thread's last */
+    void (*other_device)(void); /* this thread's current device is another */
 } host;
 
 /* The function of the module behind TN_CUDA_MODULE; false: it has none of that name. */
@@ -48,7 +49,8 @@ static inline bool shim(void)
            module_function("cuda_host_memory", &host.memory) &&
            module_function("cuda_host_fault", &host.fault) &&
            module_function("cuda_host_fail_with", &host.fail_with) &&
-           module_function("cuda_host_stale", &host.stale);
+           module_function("cuda_host_stale", &host.stale) &&
+           module_function("cuda_host_other_device", &host.other_device);
 }
 
 /* Whether tests that steer the shim can run, asked in test_suite() or by a test at its start; where not, says

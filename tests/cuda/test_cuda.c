@@ -180,6 +180,22 @@ START_TEST(threads)
 }
 END_TEST
 
+static void *compute_beside(void *user)
+{
+    host.other_device(); /* a program's thread that works with another GPU by itself */
+    return compute(user);
+}
+
+START_TEST(a_thread_of_another_device)
+{
+    pthread_t thread;
+    double sum = 0;
+    ck_assert_int_eq(pthread_create(&thread, NULL, compute_beside, &sum), 0);
+    pthread_join(thread, NULL);
+    ck_assert_msg(sum == 33. * 33 * (33 * 50 + 49 * 25), "%s", tn_error());
+}
+END_TEST
+
 /* ---- errors of the runtime ------------------------------------------------------------------------------- */
 
 /* A launch tells by the last error alone, which may be that of a call of another library. */
@@ -260,8 +276,8 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda");
-    bool steered = shim_for("out_of_memory_says_sizes, an_error_of_others, errors_that_stay, "
-                            "a_lost_device_stays_lost");
+    bool steered = shim_for("out_of_memory_says_sizes, a_thread_of_another_device, an_error_of_others, "
+                            "errors_that_stay, a_lost_device_stays_lost");
     TCase *t = test_case(suite, "device");
     tcase_add_test(t, every_slot_is_filled);
     tcase_add_test(t, another_build_is_refused);
@@ -275,6 +291,7 @@ Suite *test_suite(void)
     tcase_add_test(t, values_read_as_on_the_cpu);
     tcase_add_test(t, threads);
     if (!steered) return suite;
+    tcase_add_test(t, a_thread_of_another_device);
     t = test_case(suite, "errors");
     tcase_add_test(t, an_error_of_others);
     tcase_add_loop_test(t, errors_that_stay, 0, (int)(sizeof errors / sizeof *errors));

@@ -3,8 +3,8 @@
  * is made once more, then there is an error with sizes; training's state is as before, and training
  * goes on when there is room again.
  *
- * Seen to fail: in device.cu no second request, a second request without trimming the pool; a dense
- * tensor's values read through a second block on the device (tensor/access.c).
+ * Seen to fail: in device.cu no second request, a second request without trimming the pool; in cuda.h no
+ * second launch; a dense tensor's values read through a second block on the device (tensor/access.c).
  */
 #include "shim.h"
 #include "models.h"
@@ -161,6 +161,27 @@ START_TEST(one_retry)
 }
 END_TEST
 
+/* The code of a kernel is loaded at its first launch, which may find no memory for it. */
+START_TEST(a_launch_that_finds_no_memory)
+{
+    enum { NO_MEMORY = 2 }; /* cudaErrorMemoryAllocation */
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0));
+    int launches = 0;
+    assert_made(x);
+    for (long long k = 1;; k++) {
+        host.fail_with(k, NO_MEMORY);
+        tn_tensor *y = tn_add_scalar(x, 1);
+        bool launch = host.failed()[0] && strncmp(host.failed(), "cuda", 4) != 0, done = !host.failed()[0];
+        host.fail_call(0);
+        if (launch || done) assert_values(y, 0, 2, 2, 2);
+        tn_error_clear();
+        launches += launch;
+        if (done) break;
+    }
+    ck_assert_int_gt(launches, 0);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_memory");
@@ -169,5 +190,6 @@ Suite *test_suite(void)
     tcase_add_test(t, a_step_that_does_not_fit);
     tcase_add_test(t, freeing_makes_room);
     tcase_add_test(t, one_retry);
+    tcase_add_test(t, a_launch_that_finds_no_memory);
     return suite;
 }

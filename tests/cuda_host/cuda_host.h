@@ -293,12 +293,9 @@ static inline double max(double a, double b) { return fmax(a, b); }
 
 /* ---- what src/cuda/cuda.h wants ---------------------------------------------------------------------- */
 
-#define TN_LAUNCH(kernel, grid, block, shared, ...)                                                \
-    (tni_cuda_launching(#kernel) != TN_OK                                                          \
-         ? TN_E_BACKEND                                                                            \
-         : (cuda_host::launch(#kernel, (kernel), dim3(grid), dim3(block), (shared),                \
-                              tni_cuda_stream, __VA_ARGS__),                                       \
-            tni_cuda_check(cudaPeekAtLastError(), #kernel)))
+#define TN_START(kernel, grid, block, shared, ...)                                                 \
+    cuda_host::launch(#kernel, (kernel), dim3(grid), dim3(block), (shared), tni_cuda_stream,       \
+                      __VA_ARGS__)
 #define TN_DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(cuda_host::dynamic_shared())
 
 /* ---- for tests: exported by the module -------------------------------------------------------------- */

@@ -73,6 +73,7 @@ static const int processors = static_cast<int>(asked("TN_CUDA_PROCESSORS", 4));
 static long long launches, waits;
 static std::string fault;
 static thread_local cudaError_t last_error;
+static thread_local int current_device; /* 1: another than the one of the streams */
 
 void set_fault(const char *text, bool quiet)
 {
@@ -190,6 +191,10 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
 
     if (fails("launch", base_name(name).c_str())) {
         failed(cudaErrorLaunchOutOfResources);
+        return;
+    }
+    if (current_device != 0) {
+        last_error = cudaErrorInvalidResourceHandle;
         return;
     }
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 ||
@@ -349,6 +354,7 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorNotReady: return "device not ready";
@@ -393,7 +399,9 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaSetDevice(int device)
 {
     CALL(cudaErrorInvalidDevice);
-    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+    if (device != 0) return failed(cudaErrorInvalidDevice);
+    cuda_host::current_device = 0;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -600,6 +608,7 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
     NOT_CAPTURED(stream);
     VALID;
     (void)stream;
+    if (cuda_host::current_device != 0) return cuda_host::failed(cudaErrorInvalidResourceHandle);
     return cuda_host::take(block, size);
 }
 
@@ -765,6 +774,12 @@ EXPORTED long long cuda_host_waits(void)
 EXPORTED void cuda_host_stale(void)
 {
     cuda_host::last_error = cudaErrorInvalidValue;
+}
+
+/* As if this thread had called cudaSetDevice(1) on a machine with two. */
+EXPORTED void cuda_host_other_device(void)
+{
+    cuda_host::current_device = 1;
 }
 
 EXPORTED void cuda_host_fault(const char *text)
