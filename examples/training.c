@@ -237,7 +237,7 @@ double ex_training_end(ex_training *t, int64_t step)
 {
     write_log(t);
     double rate = ex_progress_end(&t->progress, step);
-    if (t->watch.tensors && !t->set->quiet) ex_watch_print(&t->watch);
+    if (t->watch.tensors && t->set->memory) ex_watch_print(&t->watch);
     return rate;
 }
 

@@ -11,7 +11,7 @@
 typedef struct ex_settings {
     const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
     int64_t seed, threads, checkpoint_every, keep, stop_after;
-    bool capture, print_hash, quiet;
+    bool capture, print_hash, memory, quiet;
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones; NULL: a new
                           file where the program runs, when there is one to save */
     bool in_folder;
@@ -43,6 +43,7 @@ typedef struct ex_settings {
     EX_TEXT_ROW("plot", (s).plot, "FILE", "the curves as SVG"),                                    \
     EX_FLAG_ROW("capture", (s).capture, "the step recorded once as a CUDA graph, and run again"),   \
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
+    EX_FLAG_ROW("memory", (s).memory, "says whether tensors or allocations grew while it trained"), \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
 
 /* After ex_parse: refuses flags that do not go together and files that could not be written in the
@@ -139,7 +140,7 @@ void ex_training_resume(ex_training *t, bool evaluated);
 /* Whether a checkpoint is due after this step, which is not the last. evaluated: the program's own
  * occasion. */
 bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated);
-/* Ends the progress line, says how memory went; returns units per second. Then a checkpoint is due
+/* Ends the progress line, with --memory says how that went; returns units per second. Then a checkpoint is due
  * if leave is set, or there is a --checkpoint. */
 double ex_training_end(ex_training *t, int64_t step);
 /* Closes the log; frees the curve. A log that is short is a complaint, here or before. */

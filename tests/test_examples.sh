@@ -101,7 +101,7 @@ check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-
 check 'transformer, odd heads' refused 'wanted a multiple of the heads' t --heads 3
 check 'transformer, no such device' refused 'wanted cpu or cuda' t --device tpu
 check 'transformer, whole run' says 'validation loss [0-9.]+ nats per character' \
-    t --save model.safetensors --log log.csv --plot loss.svg --generate 40
+    t --save model.safetensors --log log.csv --plot loss.svg --generate 40 --memory
 check 'transformer, its summary names buffers' grep -qF 'position.pe (saved with the weights)' said
 check 'transformer, the mask is a buffer' grep -qF 'mask (not saved' said
 check 'transformer, the words of the sample' grep -qE 'words occur in the training text' said
@@ -117,6 +117,8 @@ check 'transformer, --load needs no other flag' same \
 sample=("$transformer" --load model.safetensors --generate 50 --quiet --seed 3 --prompt And)
 check 'transformer, a sample has a key' same \
     "$("${sample[@]}" --top-k 5)" "$("${sample[@]}" --top-k 5)"
+check 'transformer, a sample is written as it goes' same \
+    "$(timeout 20 "$transformer" --load model.safetensors --generate 1000000 --quiet | head -c 40 | wc -c)" 40
 check 'transformer, --load and another size' refused '--layers 3 conflicts with model.safetensors' \
     "$transformer" --load model.safetensors --layers 3
 check 'transformer, a character it does not know' refused '--prompt ~: byte 1 (0x7e) does not occur' \

@@ -107,6 +107,7 @@ tn_status sample(tn_module *model, unsigned char *ids, int64_t prompt_length, sa
             break;
         }
         ids[n] = (unsigned char)draw(c, vocab, &o, g);
+        if (o.wrote) o.wrote(ids[n], o.user);
     }
     tn_generator_free(g);
     tn_set_grad(recording);

@@ -25,6 +25,8 @@ typedef struct sample_options {
     uint64_t seed;       /* of this sample's own generator */
     int64_t context;     /* the model sees at most so many characters */
     tn_device device;
+    void (*wrote)(int id, void *user); /* told of each new character; NULL: nobody is */
+    void *user;
 } sample_options;
 
 /**

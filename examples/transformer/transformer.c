@@ -9,6 +9,7 @@
  */
 #include "train.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -42,7 +43,8 @@ static ex_option flags[] = {
     EX_WHOLE_ROW("d-model", set.d_model, 1, 65536, EX_MODEL, "width, a multiple of --heads"),
     EX_REAL_ROW("dropout", set.dropout, 0, 0.99, EX_RUN, "probability of a zero"),
     EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN, "learning rate after the warm-up"),
-    EX_WHOLE_ROW("warmup", set.warmup, 0, BIG, EX_RUN, "steps of rising rate; then a cosine"),
+    EX_WHOLE_ROW("warmup", set.warmup, 0, BIG, EX_RUN,
+                 "steps of rising rate, then a cosine; not given: a tenth of --steps at most"),
     EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of AdamW"),
     EX_REAL_ROW("clip", set.clip, 0, BIG, EX_RUN, "largest gradient norm, 0: any"),
     EX_WHOLE_ROW("eval-every", set.eval_every, 0, BIG, 0, "steps between evaluations, 0: none"),
@@ -102,8 +104,13 @@ static void check_prompt(const vocabulary *v)
 {
     for (const char *c = set.prompt; *c; c++) {
         if (v->id_of[(unsigned char)*c] >= 0) continue;
-        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text", set.prompt,
-                  (int)(c - set.prompt) + 1, (unsigned char)*c);
+        char known[257];
+        int n = 0;
+        for (int i = 0; i < v->n; i++)
+            if (isprint(v->byte_of[i])) known[n++] = (char)v->byte_of[i];
+        known[n] = '\0';
+        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: wanted of these: %s",
+                  set.prompt, (int)(c - set.prompt) + 1, (unsigned char)*c, known);
     }
 }
 
@@ -121,6 +128,14 @@ static void report_losses(run *r, double rate, bool trained)
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
 }
 
+/* At once, so that one can watch it. */
+static void write_character(int id, void *user)
+{
+    const run *r = user;
+    putchar(r->vocab.byte_of[id]);
+    ex_flush();
+}
+
 static void write_sample(run *r)
 {
     size_t given = strlen(set.prompt);
@@ -129,18 +144,18 @@ static void write_sample(run *r)
     for (size_t i = 0; i < given; i++) {
         ids[i] = (unsigned char)r->vocab.id_of[(unsigned char)set.prompt[i]];
     }
-    bool bare = given == 0; /* then the sample begins a line */
-    int newline = r->vocab.id_of['\n'];
-    if (bare) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
+    int newline = r->vocab.id_of['\n']; /* without a prompt the sample begins a line */
+    if (given == 0) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
+    if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
+    printf("%s", set.prompt);
+    ex_flush();
     ex_check(sample(r->model, ids, (int64_t)given,
                     (sample_options){ .length = set.generate, .temperature = set.temperature,
                                       .top_k = set.top_k, .seed = (uint64_t)set.shared.seed,
-                                      .context = set.context, .device = r->device }));
-
-    int64_t total = (int64_t)given + set.generate;
-    if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
-    for (int64_t i = bare; i < total; i++) putchar(r->vocab.byte_of[ids[i]]);
+                                      .context = set.context, .device = r->device,
+                                      .wrote = write_character, .user = r }));
     printf("\n");
+    int64_t total = (int64_t)given + set.generate;
     if (!set.shared.quiet) printf("---- end ----\n");
     if (r->text && !set.shared.quiet) {
         word_count c = count_words(ids, total, &r->vocab, r->text);
