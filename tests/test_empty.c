@@ -330,7 +330,7 @@ END_TEST
 
 /* ---- products, indices, losses, layers --------------------------------------------------------------- */
 
-static const tn_dtype reals[] = { TN_F32, TN_F64 };
+static const tn_dtype reals[] = { TN_F32, TN_F64, TN_BF16, TN_F16 }; /* layers: the first two, products all */
 
 START_TEST(products)
 {
@@ -542,6 +542,145 @@ START_TEST(pools)
 }
 END_TEST
 
+/* ---- modules and what trains them ------------------------------------------------------------------------ */
+
+/* Layers, with the shape of one sample and of what they make of it. */
+static tn_module *layer(int which)
+{
+    const tn_pool2d_spec pool = { .kernel = { 2, 2 } };
+    switch (which) {
+    case 0: return tn_linear_new(4, 3, (tn_linear_options){ 0 });
+    case 1: return tn_conv2d_new(3, 5, 3, (tn_conv2d_options){ .padding = 1 });
+    case 2: return tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
+    case 3: return tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 });
+    case 4: return tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
+    case 5: return tn_positional_encoding_new(4, 7, (tn_positional_encoding_options){ .dropout = 0.1 });
+    case 6: return tn_multihead_attention_new(4, 2, (tn_multihead_attention_options){ .dropout = 0.1 });
+    case 7: return tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ 0 });
+    case 8: return tn_max_pool2d_new(pool);
+    case 9: return tn_avg_pool2d_new(pool);
+    case 10: return tn_adaptive_avg_pool2d_new(1, 1);
+    case 11: return tn_flatten_new(1, -1);
+    case 12: return tn_dropout_new(0.5);
+    case 13: return tn_softmax_new(-1);
+    case 14: return tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ 0 });
+    case 15: return tn_gelu_new();
+    default: return NULL;
+    }
+}
+
+static bool takes_images(int which)
+{
+    return which == 1 || which == 2 || (which >= 8 && which <= 11) || which == 14;
+}
+
+/* A batch of none: the shape of a batch with 0 in front, a gradient of zeros for every parameter. */
+START_TEST(layers_of_no_samples)
+{
+    static const tn_dtype regions[] = { TN_F32, TN_BF16, TN_F16 };
+    for (int r = 0; r < 3; r++) {
+        tn_module *m = layer(_i);
+        assert_made(m);
+        bool images = takes_images(_i), sequences = _i >= 5 && _i <= 7;
+        tn_tensor *some = images ? tn_randn(TN_SHAPE(2, 3, 4, 4)) : sequences ? tn_randn(TN_SHAPE(2, 5, 4)) : tn_randn(TN_SHAPE(2, 4));
+        tn_shape none = tn_shape_get(some);
+        none.size[0] = 0;
+        tn_tensor *x = leaf(none, TN_F32), *y = NULL, *full = NULL;
+        char name[64];
+        snprintf(name, sizeof name, "%s in %s", m->type->name, tn_dtype_name(regions[r]));
+        TN_AUTOCAST(regions[r]) {
+            full = _i == 6 ? tn_multihead_attention_forward(m, some, some, some, (tn_attention_masks){ 0 }, NULL)
+                           : tn_forward(m, some);
+            y = _i == 6 ? tn_multihead_attention_forward(m, x, x, x, (tn_attention_masks){ 0 }, NULL)
+                        : tn_forward(m, x);
+        }
+        tn_shape want = tn_shape_get(full);
+        want.size[0] = 0;
+        check_shape(name, y, want);
+        ck_assert_int_eq(tn_dtype_of(y), tn_dtype_of(full));
+        check_gradient(name, y, x);
+        tn_list *list = tn_parameters(m);
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *g = tn_grad(list->entry[i].tensor);
+            ck_assert_msg(tn_is_none(g) || tn_item(tn_amax(tn_abs(g), NULL, 0, false)) == 0, "%s: gradient of %s",
+                          name, list->entry[i].name);
+        }
+        tn_module_drop(m);
+    }
+}
+END_TEST
+
+static tn_optim *optimizer(int which, const tn_list *list)
+{
+    switch (which) {
+    case 0: return tn_sgd(list, (tn_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    case 1: return tn_adam(list, (tn_adam_options){ 0 });
+    case 2: return tn_adamw(list, (tn_adamw_options){ 0 });
+    case 3: return tn_rmsprop(list, (tn_rmsprop_options){ .momentum = 0.9 });
+    default: return tn_adagrad(list, (tn_adagrad_options){ 0 });
+    }
+}
+
+/* y = x W^T + b, of as many features as W has: also 0, which tn_linear_new refuses. */
+typedef struct plain {
+    tn_module base;
+    tn_tensor *weight, *bias;
+} plain;
+
+static tn_tensor *plain_forward(tn_module *self, tn_tensor *x)
+{
+    plain *m = (plain *)self;
+    return tn_linear(x, m->weight, m->bias);
+}
+
+static const tn_module_type plain_type = { .name = "Plain", .size = sizeof(plain), .forward = plain_forward };
+
+static tn_module *plain_new(void)
+{
+    plain *m = tn_module_new(&plain_type);
+    assert_made(m);
+    assert_ok(tn_register_parameter(&m->base, "weight", &m->weight, tn_zeros(TN_SHAPE(3, 0))));
+    assert_ok(tn_register_parameter(&m->base, "bias", &m->bias, tn_ones(TN_SHAPE(3))));
+    return tn_module_done(&m->base);
+}
+
+/* A parameter without elements beside one with: steps, clipping, averages and files pass over it. */
+START_TEST(parameters_of_nothing)
+{
+    tn_module *m = plain_new();
+    assert_made(m);
+    tn_module *ema = tn_ema_new(m, (tn_ema_options){ .decay = 0.5 });
+    tn_list *list = tn_parameters(m);
+    ck_assert_int_eq(list->n, 2);
+    tn_optim *opt = optimizer(_i, list);
+    assert_made(opt);
+    tn_grad_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
+    for (int step = 0; step < 3; step++) {
+        tn_tensor *loss = tn_sum(tn_square(tn_forward(m, tn_ones(TN_SHAPE(2, 0)))), NULL, 0, false);
+        assert_ok(tn_optim_zero_grad(opt));
+        assert_ok(tn_backward(tn_scaler_scale(scaler, loss)));
+        assert_ok(tn_scaler_unscale(scaler, opt));
+        ck_assert(isfinite(tn_clip_grad_norm(list, 1, step == 2 ? INFINITY : 2, true)));
+        assert_ok(tn_clip_grad_value(list, 1));
+        assert_ok(tn_scaler_step(scaler, opt));
+        assert_ok(tn_scaler_update(scaler));
+        assert_ok(tn_ema_update(ema, m));
+    }
+    check_shape("weight", tn_get_parameter(m, "weight"), TN_SHAPE(3, 0));
+    const char *files[] = { in_folder("m.safetensors"), in_folder("m.pt") };
+    for (int f = 0; f < 2; f++) {
+        uint64_t hash = hash_of_module(m);
+        assert_ok(tn_save(m, files[f]));
+        assert_ok(tn_load(m, files[f]));
+        ck_assert(hash_of_module(m) == hash);
+    }
+    tn_scaler_free(scaler);
+    tn_optim_free(opt);
+    tn_module_drop(ema);
+    tn_module_drop(m);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("empty");
@@ -552,12 +691,15 @@ Suite *test_suite(void)
     tcase_add_test(ops, movement);
     tcase_add_test(ops, making_and_reading);
     TCase *layers = test_case(suite, "layers");
-    tcase_add_loop_test(layers, products, 0, 2);
+    tcase_add_loop_test(layers, products, 0, 4);
     tcase_add_loop_test(layers, indexing, 0, 2);
     tcase_add_loop_test(layers, losses, 0, 2);
     tcase_add_loop_test(layers, batch_norm, 0, 2);
     tcase_add_loop_test(layers, layer_norm, 0, 2);
-    tcase_add_loop_test(layers, convolutions, 0, 2);
+    tcase_add_loop_test(layers, convolutions, 0, 4);
     tcase_add_loop_test(layers, pools, 0, 2);
+    tcase_add_loop_test(layers, layers_of_no_samples, 0, 16);
+    TCase *training = file_case(suite, "training");
+    tcase_add_loop_test(training, parameters_of_nothing, 0, 5);
     return suite;
 }

@@ -231,6 +231,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
 static tn_status xavier_deviation(const char *function, const tn_tensor *t, double gain,
                                   double *deviation)
 {
+    TNI_HOLD_TRAPS;
     int64_t fan_in, fan_out;
     tn_status status = check(function, t);
     if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
@@ -261,6 +262,7 @@ tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
 static tn_status kaiming_deviation(const char *function, const tn_tensor *t, double slope,
                                    bool use_fan_out, tn_nonlinearity nl, double *deviation)
 {
+    TNI_HOLD_TRAPS;
     int64_t fan_in, fan_out;
     tn_status status = check(function, t);
     if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);

@@ -134,7 +134,7 @@ static bool failed(const world *w)
 {
     switch (w->row->gives) {
     case G_status: return w->result.status != TN_OK;
-    case G_count: return w->result.n == -1;
+    case G_count: return w->result.n == -1 || w->result.n == TN_NO_SIZE;
     case G_number: return isnan(w->result.real) && tn_error_status() != TN_OK;
     case G_found:
     case G_plain:

@@ -343,7 +343,7 @@ tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 
     if (!present("tn_expand", x))
         return NULL;
-    lead = shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
+    lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
         int64_t have = i < lead ? 1 : x->shape.size[i - lead];
