@@ -67,9 +67,8 @@ static tn_status copy_slots(tn_module *m, const char *path, void *user)
         slot->since_value = from->since_value;
         slot->thaw = from->thaw;
         if (from->kind == TNI_CHILD) {
-            if (!tni_no_module(from->child))
-                slot->child = tn_module_keep(tni_map_get(&c->copy, from->child));
-            tni_slot_sync(copy, slot);
+            bool absent = tni_no_module(from->child);
+            tni_slot_put_child(copy, slot, absent ? TN_NO_MODULE : tni_map_get(&c->copy, from->child));
         } else {
             tn_status status = copy_tensor(c, copy, slot, from->tensor);
             if (status != TN_OK) return status;

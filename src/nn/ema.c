@@ -44,24 +44,32 @@ static const tn_module_type ema_type = {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Parameters become buffers. They move before the buffers that were there: state dicts list
- * parameters first. */
+static void hold(tn_module *m, tni_slot *slot)
+{
+    tn_tensor *t = tni_slot_put(m, slot, TN_NONE);
+    slot->kind = TNI_BUFFER;
+    if (!tni_none(t)) tn_set_requires_grad(t, false); /* a leaf: cannot fail */
+    tni_slot_put(m, slot, t);
+    tn_drop(t);
+}
+
+/* Parameters become buffers. They move before all else: state dicts list parameters first. */
 static tn_status hold_parameters(tn_module *m, const char *path, void *user)
 {
-    int at = 0;
+    size_t n = (size_t)m->state->n, at = 0;
     (void)path;
     (void)user;
-    for (int i = 0; i < m->state->n; i++) {
-        tni_slot slot = m->state->slot[i];
-        if (slot.kind != TNI_PARAMETER) continue;
-        tn_tensor *t = tni_slot_put(m, &slot, TN_NONE);
-        slot.kind = TNI_BUFFER;
-        if (!tni_none(t)) tn_set_requires_grad(t, false); /* a leaf: cannot fail */
-        tni_slot_put(m, &slot, t);
-        tn_drop(t);
-        memmove(&m->state->slot[at + 1], &m->state->slot[at], (size_t)(i - at) * sizeof slot);
-        m->state->slot[at++] = slot;
-    }
+    if (n == 0) return TN_OK;
+    tni_slot *ordered = tni_alloc(n * sizeof *ordered);
+    if (!ordered) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        if (m->state->slot[i].kind == TNI_PARAMETER) ordered[at++] = m->state->slot[i];
+    const size_t parameters = at;
+    for (size_t i = 0; i < n; i++)
+        if (m->state->slot[i].kind != TNI_PARAMETER) ordered[at++] = m->state->slot[i];
+    tni_slots_reorder(m, ordered);
+    for (size_t i = 0; i < parameters; i++) hold(m, &m->state->slot[i]);
+    tni_free(ordered, n * sizeof *ordered);
     return TN_OK;
 }
 
@@ -80,7 +88,7 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
                        tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
     if (tn_register_module(&m->base, "module", &m->module, tn_module_clone(model)) == TN_OK)
-        tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL);
+        tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL); /* a failure is noted by tn_module_done */
     return tn_module_done(&m->base);
 }
 

@@ -2,7 +2,9 @@
  * list.c - lists of named tensors: made by hand or by walking a model.
  *
  * A list belongs to the current scope and keeps its tensors and names. Behind the public struct
- * lies the room it grows in, and an index of names, so that adding and finding take constant time.
+ * lies the room it grows in, and a table of names. The table gives an entry's serial number, which
+ * ascend with the entries and stay when others go; so finding takes the time of a search by
+ * halving, and removing that of moving the fewer ones, those before it or those behind.
  */
 #include "nn/module.h"
 
@@ -13,64 +15,89 @@ typedef struct record {
 } record;
 
 typedef struct block {
-    tn_list list; /* first: a tn_list * is a block * */
+    tn_list list; /* first: a tn_list * is a block *. Its entries begin somewhere in the room */
     int capacity;
-    int *index; /* hash table of entry numbers + 1, 0: free; at most half full */
-    size_t index_size;
+    tn_entry *room;
+    int64_t *serial; /* of the entries in the room, ascending */
+    int64_t next;    /* serial number, from 1 */
+    int repeated;    /* entries whose name an earlier one has: the table knows the first */
+    tni_map names;   /* -> serial number */
     record *versions;
     int n_versions, versions_capacity;
+    tni_map paths; /* of versions -> place + 1 */
 } block;
 
-/* ---- the index of names ---------------------------------------------------------------------- */
+/* ---- finding and making room ----------------------------------------------------------------- */
 
-/* FNV-1a: Fowler, Noll and Vo (1991) */
-static uint64_t hash(const char *name)
+static void *as_value(int64_t n)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return h ^ h >> 29;
+    return (void *)(intptr_t)n;
 }
 
-/* The cell where name stands (its first entry), or the free one where it belongs. */
-static int *locate(const block *b, const char *name)
+static int first_of(const block *b)
 {
-    size_t i = (size_t)hash(name) & (b->index_size - 1);
-    while (b->index[i] && strcmp(b->list.entry[b->index[i] - 1].name, name) != 0)
-        i = (i + 1) & (b->index_size - 1);
-    return &b->index[i];
+    return b->capacity ? (int)(b->list.entry - b->room) : 0;
 }
 
-static void fill_index(block *b)
+/* The place of a name's first entry, -1: none. */
+static int find(const block *b, const char *name)
 {
-    memset(b->index, 0, b->index_size * sizeof *b->index);
-    for (int i = 0; i < b->list.n; i++) {
-        int *cell = locate(b, b->list.entry[i].name);
-        if (!*cell) *cell = i + 1;
+    int64_t wanted = (intptr_t)tni_map_get(&b->names, name);
+    if (!wanted || b->list.n <= 0) return -1;
+    const int64_t *serial = b->serial + first_of(b);
+    int low = 0, high = b->list.n;
+    int64_t at = wanted - serial[0];
+    if (at >= 0 && at < high && serial[at] == wanted) return (int)at; /* none went between */
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (serial[middle] < wanted)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    return low < b->list.n && serial[low] == wanted ? low : -1;
 }
 
-/* Room for one entry more, in the entries and in the index. */
+static void move_to(block *b, tn_entry *room, int64_t *serial)
+{
+    if (b->list.n > 0) {
+        memmove(room, b->list.entry, (size_t)b->list.n * sizeof *room);
+        memmove(serial, b->serial + first_of(b), (size_t)b->list.n * sizeof *serial);
+    }
+    b->list.entry = room;
+}
+
+static void free_room(block *b)
+{
+    if (!b->capacity) return;
+    tni_free(b->room, (size_t)b->capacity * sizeof *b->room);
+    tni_free(b->serial, (size_t)b->capacity * sizeof *b->serial);
+}
+
+/* Room for one entry more behind the last. */
 static bool grow(block *b)
 {
-    if (b->list.n < b->capacity) return true;
-    int capacity = b->capacity ? b->capacity * 2 : 16;
-    if (b->capacity > INT32_MAX / 4) return false;
-    tn_entry *entry = tni_alloc((size_t)capacity * sizeof *entry);
-    int *index = entry ? tni_alloc((size_t)capacity * 2 * sizeof *index) : NULL;
-    if (!index) {
-        if (entry) tni_free(entry, (size_t)capacity * sizeof *entry);
+    if (first_of(b) + b->list.n < b->capacity) return true;
+    if (b->list.n < b->capacity / 2) {
+        move_to(b, b->room, b->serial);
+        return true;
+    }
+    if (b->capacity > INT32_MAX / 4) {
+        tni_error(TN_E_NOMEM, "a list of more than %d entries: too many", b->capacity);
         return false;
     }
-    if (b->capacity) {
-        memcpy(entry, b->list.entry, (size_t)b->list.n * sizeof *entry);
-        tni_free(b->list.entry, (size_t)b->capacity * sizeof *entry);
-        tni_free(b->index, b->index_size * sizeof *index);
+    int capacity = b->capacity ? b->capacity * 2 : 16;
+    tn_entry *room = tni_alloc((size_t)capacity * sizeof *room);
+    int64_t *serial = room ? tni_alloc((size_t)capacity * sizeof *serial) : NULL;
+    if (!serial) {
+        if (room) tni_free(room, (size_t)capacity * sizeof *room);
+        return false;
     }
-    b->list.entry = entry;
+    move_to(b, room, serial);
+    free_room(b);
+    b->room = room;
+    b->serial = serial;
     b->capacity = capacity;
-    b->index = index;
-    b->index_size = (size_t)capacity * 2;
-    fill_index(b);
     return true;
 }
 
@@ -83,10 +110,9 @@ static void drop_list(void *object)
         tn_drop(b->list.entry[i].tensor);
         tni_strfree((char *)b->list.entry[i].name);
     }
-    if (b->capacity) {
-        tni_free(b->list.entry, (size_t)b->capacity * sizeof *b->list.entry);
-        tni_free(b->index, b->index_size * sizeof *b->index);
-    }
+    free_room(b);
+    tni_map_free(&b->names);
+    tni_map_free(&b->paths);
     for (int i = 0; i < b->n_versions; i++) tni_strfree(b->versions[i].path);
     if (b->versions) tni_free(b->versions, (size_t)b->versions_capacity * sizeof *b->versions);
     tni_free(b, sizeof *b);
@@ -96,29 +122,24 @@ tn_list *tn_list_new(void)
 {
     block *b = tni_calloc(sizeof *b);
     if (!b) return NULL;
+    b->names.names = b->paths.names = true;
     return tni_scope_add(b, drop_list) == TN_OK ? &b->list : NULL;
 }
 
-/* ---- versions: in the order of a walk, so the newest record is the likeliest one ---------------- */
+/* ---- versions -------------------------------------------------------------------------------- */
 
 static record *find_version(const block *b, const char *path)
 {
-    for (int i = b->n_versions - 1; i >= 0; i--)
-        if (strcmp(b->versions[i].path, path) == 0) return &b->versions[i];
-    return NULL;
+    intptr_t at = (intptr_t)tni_map_get(&b->paths, path);
+    return at ? &b->versions[at - 1] : NULL;
 }
 
-/* Appends without looking for the path; takes over its memory. */
-static tn_status push_version(block *b, char *path, int version)
+static tn_status add_version(block *b, const char *path, int version)
 {
-    if (!path) return TN_E_NOMEM;
     if (b->n_versions == b->versions_capacity) {
         int wanted = b->versions_capacity ? b->versions_capacity * 2 : 16;
         record *larger = tni_alloc((size_t)wanted * sizeof *larger);
-        if (!larger) {
-            tni_strfree(path);
-            return TN_E_NOMEM;
-        }
+        if (!larger) return TN_E_NOMEM;
         if (b->versions) {
             memcpy(larger, b->versions, (size_t)b->n_versions * sizeof *larger);
             tni_free(b->versions, (size_t)b->versions_capacity * sizeof *larger);
@@ -126,14 +147,46 @@ static tn_status push_version(block *b, char *path, int version)
         b->versions = larger;
         b->versions_capacity = wanted;
     }
-    b->versions[b->n_versions++] = (record){ path, version };
+    char *copy = tni_strdup(path);
+    if (!copy) return TN_E_NOMEM;
+    if (tni_map_put(&b->paths, copy, as_value(b->n_versions + 1)) < 0) {
+        tni_strfree(copy);
+        return TN_E_NOMEM;
+    }
+    b->versions[b->n_versions++] = (record){ copy, version };
     return TN_OK;
+}
+
+/* Takes the record out of the order: the last one fills its place. */
+static void remove_version(block *b, record *r)
+{
+    char *path = r->path;
+    tni_map_remove(&b->paths, path);
+    *r = b->versions[--b->n_versions];
+    if (r->path != path) tni_map_put(&b->paths, r->path, as_value(r - b->versions + 1));
+    tni_strfree(path);
+}
+
+/* Records a version, in the place of one that is there. */
+static tn_status set_version(block *b, const char *path, int version)
+{
+    record *r = find_version(b, path);
+    if (!r) return version ? add_version(b, path, version) : TN_OK;
+    r->version = version;
+    if (!version) remove_version(b, r); /* 0 is what is not recorded */
+    return TN_OK;
+}
+
+int tni_list_version_n(const tn_list *list, const char *path, size_t n)
+{
+    const block *b = (const block *)list;
+    intptr_t at = (intptr_t)tni_map_get_name(&b->paths, path, n);
+    return at ? b->versions[at - 1].version : 0;
 }
 
 int tn_list_version(const tn_list *list, const char *path)
 {
-    const record *r = list && path ? find_version((const block *)list, path) : NULL;
-    return r ? r->version : 0;
+    return list && path ? tni_list_version_n(list, path, strlen(path)) : 0;
 }
 
 tn_status tn_list_set_version(tn_list *list, const char *path, int version)
@@ -142,20 +195,12 @@ tn_status tn_list_set_version(tn_list *list, const char *path, int version)
     if (!path || version < 0)
         return tni_error(TN_E_INVALID, "tn_list_set_version: %s: want a path and a version >= 0",
                          path ? "a version below 0" : "the path is NULL");
-    block *b = (block *)list;
-    record *r = find_version(b, path);
-    if (!r && version == 0) return TN_OK;
-    if (!r) return push_version(b, tni_strdup(path), version);
-    r->version = version;
-    if (version) return TN_OK;
-    tni_strfree(r->path); /* 0 is what is not recorded */
-    *r = b->versions[--b->n_versions];
-    return TN_OK;
+    return set_version((block *)list, path, version);
 }
 
 tn_status tni_list_push_version(tn_list *list, const char *path, int version)
 {
-    return push_version((block *)list, tni_strdup(path), version);
+    return set_version((block *)list, path, version);
 }
 
 int tni_list_versions(const tn_list *list, int i, const char **path)
@@ -171,7 +216,7 @@ static tn_status copy_versions(tn_list *to, const tn_list *from)
     const block *b = (const block *)from;
     for (int i = 0; i < b->n_versions; i++) {
         const record *r = &b->versions[i];
-        if (push_version((block *)to, tni_strdup(r->path), r->version) != TN_OK) return TN_E_NOMEM;
+        if (set_version((block *)to, r->path, r->version) != TN_OK) return TN_E_NOMEM;
     }
     return TN_OK;
 }
@@ -183,15 +228,17 @@ static tn_status push(tn_list *list, char *name, tn_entry entry)
 {
     block *b = (block *)list;
     if (!name) return TN_E_NOMEM;
-    if (!grow(b)) {
+    bool is_new = !tni_map_get(&b->names, name);
+    int64_t serial = b->next + 1;
+    if (!grow(b) || (is_new && tni_map_put(&b->names, name, as_value(serial)) < 0)) {
         tni_strfree(name);
         return TN_E_NOMEM;
     }
-    int *cell = locate(b, name);
+    b->repeated += !is_new;
     entry.name = name;
     tn_keep(entry.tensor);
+    b->serial[first_of(b) + list->n] = b->next = serial;
     list->entry[list->n++] = entry;
-    if (!*cell) *cell = list->n;
     return TN_OK;
 }
 
@@ -206,9 +253,8 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
 
 const tn_entry *tni_list_find(const tn_list *list, const char *name)
 {
-    const block *b = (const block *)list;
-    int at = b->capacity ? *locate(b, name) : 0;
-    return at ? &list->entry[at - 1] : NULL;
+    int i = find((const block *)list, name);
+    return i < 0 ? NULL : &list->entry[i];
 }
 
 tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
@@ -256,33 +302,69 @@ tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
     return TN_OK;
 }
 
+/* Takes a name that is in the table out of it; where later entries have it too, the next one is
+ * its first now. */
+static void forget_name(block *b, const char *name, int from)
+{
+    tni_map_remove(&b->names, name);
+    for (int i = from; b->repeated && i < b->list.n; i++) {
+        if (strcmp(b->list.entry[i].name, name) != 0) continue;
+        tni_map_put(&b->names, b->list.entry[i].name, as_value(b->serial[first_of(b) + i]));
+        b->repeated--;
+        return;
+    }
+}
+
+/* Closes the gap at place i from the side where fewer entries are. */
+static void close_gap(block *b, int i)
+{
+    tn_entry *entry = b->list.entry;
+    int64_t *serial = b->serial + first_of(b);
+    size_t before = (size_t)i, behind = (size_t)(b->list.n - i - 1);
+    if (before < behind) {
+        memmove(entry + 1, entry, before * sizeof *entry);
+        memmove(serial + 1, serial, before * sizeof *serial);
+        b->list.entry++;
+    } else {
+        memmove(entry + i, entry + i + 1, behind * sizeof *entry);
+        memmove(serial + i, serial + i + 1, behind * sizeof *serial);
+    }
+    b->list.n--;
+}
+
 tn_status tn_list_remove(tn_list *list, const char *name)
 {
     if (!list) return tni_poison("tn_list_remove", "the list");
-    tn_entry *e = name ? (tn_entry *)tni_list_find(list, name) : NULL;
-    if (!e) return no_name("tn_list_remove", list, name);
-    int i = (int)(e - list->entry);
-    tn_drop(e->tensor);
-    tni_strfree((char *)e->name);
-    memmove(e, e + 1, (size_t)(list->n - i - 1) * sizeof *e);
-    list->n--;
-    fill_index((block *)list);
+    block *b = (block *)list;
+    int i = name ? find(b, name) : -1;
+    if (i < 0) return no_name("tn_list_remove", list, name);
+    tn_entry old = list->entry[i];
+    forget_name(b, old.name, i + 1);
+    close_gap(b, i);
+    tn_drop(old.tensor);
+    tni_strfree((char *)old.name);
     return TN_OK;
 }
 
 tn_status tn_list_rename(tn_list *list, const char *from, const char *to)
 {
     if (!list) return tni_poison("tn_list_rename", "the list");
-    tn_entry *e = from ? (tn_entry *)tni_list_find(list, from) : NULL;
-    if (!e) return no_name("tn_list_rename", list, from);
+    block *b = (block *)list;
+    int i = from ? find(b, from) : -1;
+    if (i < 0) return no_name("tn_list_rename", list, from);
     if (!to || !to[0] || tni_list_find(list, to))
         return tni_error(TN_E_NAME, "tn_list_rename: %s to \"%s\": want a name that is free", from,
                          to ? to : "(NULL)");
     char *name = tni_strdup(to);
     if (!name) return TN_E_NOMEM;
-    tni_strfree((char *)e->name);
-    e->name = name;
-    fill_index((block *)list);
+    if (tni_map_put(&b->names, name, as_value(b->serial[first_of(b) + i])) < 0) {
+        tni_strfree(name);
+        return TN_E_NOMEM;
+    }
+    char *old = (char *)list->entry[i].name;
+    forget_name(b, old, i + 1);
+    list->entry[i].name = name;
+    tni_strfree(old);
     return TN_OK;
 }
 
@@ -385,7 +467,7 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     size_t end = strlen(prefix);
     if (end && prefix[end - 1] == '.') prefix[end - 1] = '\0'; /* a path, no longer a prefix */
     if (status == TN_OK)
-        status = push_version((block *)c->list, tni_strdup(prefix), tni_state_version(m));
+        status = set_version((block *)c->list, prefix, tni_state_version(m));
     tni_free(prefix, n);
     return status;
 }

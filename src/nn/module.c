@@ -1,8 +1,9 @@
 /*
  * module.c - a module's life: made, counted, freed; its slots.
  *
- * All live modules stand in one table sorted by address, so that tn_assign finds the slot behind
- * the address of a field.
+ * All live modules stand in one tree ordered by address, so that tn_assign finds the slot behind
+ * the address of a field. The tree is a treap whose nodes lie in the modules: Aragon and Seidel,
+ * Randomized search trees (1989). Its weights are hashes of the addresses, so it is log n deep.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -11,63 +12,56 @@
 
 tn_module tn_no_module_object;
 
-/* ---- the table of live modules --------------------------------------------------------------- */
+/* ---- the tree of live modules ---------------------------------------------------------------- */
+
+typedef struct tn_module_state state;
 
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
-static tn_module **live;
-static size_t n_live, live_capacity;
+static state *live;
 
-/* The index of the first live module above address. */
-static size_t above(uintptr_t address)
+/* Of two trees, all of a below all of b, one. */
+static state *joined(state *a, state *b)
 {
-    size_t low = 0, high = n_live;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)live[middle] <= address)
-            low = middle + 1;
-        else
-            high = middle;
+    if (!a || !b) return a ? a : b;
+    if (a->weight > b->weight) {
+        a->above = joined(a->above, b);
+        return a;
     }
-    return low;
+    b->below = joined(a, b->below);
+    return b;
 }
 
-static bool enter_table(tn_module *m)
+/* Of one tree two: modules below an address, and the others. */
+static void divide(state *tree, uintptr_t address, state **below, state **others)
 {
-    bool fits = true;
+    if (!tree) {
+        *below = *others = NULL;
+    } else if ((uintptr_t)tree->module < address) {
+        divide(tree->above, address, &tree->above, others);
+        *below = tree;
+    } else {
+        divide(tree->below, address, below, &tree->below);
+        *others = tree;
+    }
+}
+
+static void enter_tree(tn_module *m)
+{
+    state *below, *above;
+    m->state->weight = tni_hash_address(m);
     pthread_mutex_lock(lock);
-    if (n_live == live_capacity) {
-        size_t wanted = live_capacity ? live_capacity * 2 : 64;
-        tn_module **larger = tni_alloc(wanted * sizeof(tn_module *));
-        fits = larger != NULL;
-        if (larger) {
-            if (live) {
-                memcpy(larger, live, n_live * sizeof *live);
-                tni_free(live, live_capacity * sizeof *live);
-            }
-            live = larger;
-            live_capacity = wanted;
-        }
-    }
-    if (fits) {
-        size_t i = above((uintptr_t)m);
-        memmove(live + i + 1, live + i, (n_live - i) * sizeof *live);
-        live[i] = m;
-        n_live++;
-    }
+    divide(live, (uintptr_t)m, &below, &above);
+    live = joined(joined(below, m->state), above);
     pthread_mutex_unlock(lock);
-    return fits;
 }
 
-static void leave_table(tn_module *m)
+static void leave_tree(tn_module *m)
 {
+    state *below, *above, *itself;
     pthread_mutex_lock(lock);
-    size_t i = above((uintptr_t)m); /* one past m */
-    memmove(live + i - 1, live + i, (n_live - i) * sizeof *live);
-    if (--n_live == 0) {
-        tni_free(live, live_capacity * sizeof *live);
-        live = NULL;
-        live_capacity = 0;
-    }
+    divide(live, (uintptr_t)m, &below, &above);
+    divide(above, (uintptr_t)m + 1, &itself, &above);
+    live = joined(below, above);
     pthread_mutex_unlock(lock);
 }
 
@@ -80,9 +74,10 @@ bool tni_module_contains(const tn_module *m, const void *address)
 
 tn_module *tni_module_at(const void *address)
 {
+    tn_module *m = NULL; /* the last one at or below address */
     pthread_mutex_lock(lock);
-    size_t i = above((uintptr_t)address);
-    tn_module *m = i ? live[i - 1] : NULL;
+    for (const state *s = live; s; s = (uintptr_t)s->module <= (uintptr_t)address ? s->above : s->below)
+        if ((uintptr_t)s->module <= (uintptr_t)address) m = s->module;
     pthread_mutex_unlock(lock);
     return m && tni_module_contains(m, address) ? m : NULL;
 }
@@ -102,13 +97,14 @@ tn_module *tni_module_alloc(const tn_module_type *type)
     if (!m) return NULL;
     m->type = type;
     m->state = tni_calloc(sizeof *m->state);
-    if (!m->state || !enter_table(m)) {
-        if (m->state) tni_free(m->state, sizeof *m->state);
+    if (!m->state) {
         tni_free(m, type->size);
         return NULL;
     }
+    m->state->module = m;
     m->state->refs = 1;
     m->state->training = true;
+    enter_tree(m);
     return m;
 }
 
@@ -194,6 +190,31 @@ static void drop_building(tn_module *m)
     tni_free(b, sizeof *b);
 }
 
+static void free_index(tn_module *m)
+{
+    tni_slot_index *index = m->state->index;
+    if (!index) return;
+    tni_map_free(&index->names);
+    tni_map_free(&index->fields);
+    tni_map_free(&index->tensors);
+    tni_free(index, sizeof *index);
+    m->state->index = NULL;
+}
+
+static void free_slots(tn_module *m, tn_module **doomed)
+{
+    free_index(m);
+    for (int i = 0; i < m->state->n; i++) {
+        tni_slot *slot = &m->state->slot[i];
+        if (slot->kind == TNI_CHILD)
+            release(tni_slot_put_child(m, slot, TN_NO_MODULE), doomed);
+        else
+            tn_drop(tni_slot_put(m, slot, TN_NONE));
+        tni_strfree(slot->name);
+    }
+    if (m->state->room) tni_free(m->state->room, (size_t)m->state->capacity * sizeof(tni_slot));
+}
+
 void tn_module_drop(tn_module *m)
 {
     tn_module *doomed = NULL;
@@ -203,26 +224,46 @@ void tn_module_drop(tn_module *m)
         doomed = m->state->next;
         if (m->type->free) m->type->free(m);
         drop_building(m);
-        for (int i = 0; i < m->state->n; i++) {
-            tni_slot *slot = &m->state->slot[i];
-            if (slot->kind == TNI_CHILD)
-                release(slot->child, &doomed);
-            else
-                tn_drop(tni_slot_put(m, slot, TN_NONE));
-            tni_strfree(slot->name);
-        }
+        free_slots(m, &doomed);
         tni_hooks_leave(m->state->hooks);
-        leave_table(m);
-        if (m->state->slot) tni_free(m->state->slot, (size_t)m->state->capacity * sizeof(tni_slot));
+        leave_tree(m);
         tni_free(m->state, sizeof *m->state);
         tni_free(m, m->type->size);
     }
 }
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- slots: found one by one while they are few, through tables from MANY on ------------------- */
+
+enum { MANY = 16 };
+
+static void *as_value(int64_t n)
+{
+    return (void *)(intptr_t)n;
+}
+
+/* The slot of a serial number that is in use. */
+static tni_slot *by_serial(const tn_module *m, int64_t serial)
+{
+    const state *s = m->state;
+    int low = 0, high = s->n - 1;
+    int64_t at = serial - s->slot[0].serial;
+    if (at <= high && s->slot[at].serial == serial) return &s->slot[at]; /* none went between */
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->slot[middle].serial < serial)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return &s->slot[low];
+}
 
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n)
 {
+    if (m->state->index) {
+        int64_t serial = (intptr_t)tni_map_get_name(&m->state->index->names, name, n);
+        return serial ? by_serial(m, serial) : NULL;
+    }
     for (int i = 0; i < m->state->n; i++) {
         const char *other = m->state->slot[i].name;
         if (strncmp(other, name, n) == 0 && other[n] == '\0') return &m->state->slot[i];
@@ -230,27 +271,137 @@ tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n)
     return NULL;
 }
 
+tni_slot *tni_slot_at(const tn_module *m, size_t field)
+{
+    if (m->state->index) {
+        int64_t serial = (intptr_t)tni_map_get(&m->state->index->fields, as_value((int64_t)field));
+        return serial ? by_serial(m, serial) : NULL;
+    }
+    for (int i = 0; i < m->state->n; i++)
+        if (m->state->slot[i].field == field) return &m->state->slot[i];
+    return NULL;
+}
+
+/* The tables have room for every slot and one more, so that changes of slots cannot fail. */
+static bool reserve_index(tni_slot_index *index, int n)
+{
+    size_t wanted = (size_t)n + 1;
+    return tni_map_reserve(&index->names, wanted) && tni_map_reserve(&index->fields, wanted) &&
+           tni_map_reserve(&index->tensors, wanted);
+}
+
+static void index_slot(tni_slot_index *index, const tni_slot *slot)
+{
+    tni_map_put(&index->names, slot->name, as_value(slot->serial));
+    if (slot->field)
+        tni_map_put(&index->fields, as_value((int64_t)slot->field), as_value(slot->serial));
+}
+
+/* One more parameter slot that holds t, or one less. */
+static void count_holder(tni_slot_index *index, const tn_tensor *t, int by)
+{
+    if (!index || tni_none(t)) return;
+    intptr_t n = (intptr_t)tni_map_get(&index->tensors, t) + by;
+    if (n)
+        tni_map_put(&index->tensors, t, (void *)n);
+    else
+        tni_map_remove(&index->tensors, t);
+}
+
+/* Tables for n slots and up. */
+static bool ensure_index(tn_module *m, int n)
+{
+    state *s = m->state;
+    if (n < MANY) return true;
+    if (s->index) return reserve_index(s->index, n);
+    s->index = tni_calloc(sizeof *s->index);
+    if (!s->index) return false;
+    s->index->names.names = true;
+    if (!reserve_index(s->index, n)) {
+        free_index(m);
+        return false;
+    }
+    for (int i = 0; i < s->n; i++) {
+        index_slot(s->index, &s->slot[i]);
+        if (s->slot[i].kind == TNI_PARAMETER) count_holder(s->index, s->slot[i].tensor, 1);
+    }
+    return true;
+}
+
+/* Room for one slot more behind the last. */
+static bool ensure_room(tn_module *m)
+{
+    state *s = m->state;
+    if (s->room && s->slot + s->n < s->room + s->capacity) return true;
+    if (s->room && s->n < s->capacity / 2) {
+        memmove(s->room, s->slot, (size_t)s->n * sizeof *s->slot);
+        s->slot = s->room;
+        return true;
+    }
+    int wanted = s->capacity ? s->capacity * 2 : 4;
+    tni_slot *larger = NULL;
+    if (s->capacity <= INT32_MAX / 4) larger = tni_alloc((size_t)wanted * sizeof *larger);
+    if (!larger)
+        return s->capacity > INT32_MAX / 4 &&
+               tni_fail(TN_E_NOMEM, "%s has %d members: no more fit", m->type->name, s->n);
+    if (s->room) {
+        memcpy(larger, s->slot, (size_t)s->n * sizeof *larger);
+        tni_free(s->room, (size_t)s->capacity * sizeof *larger);
+    }
+    s->room = s->slot = larger;
+    s->capacity = wanted;
+    return true;
+}
+
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field)
 {
-    tn_module_state *s = m->state;
-    if (s->n == s->capacity) {
-        int wanted = s->capacity ? s->capacity * 2 : 4;
-        tni_slot *larger = tni_alloc((size_t)wanted * sizeof *larger);
-        if (!larger) return NULL;
-        if (s->slot) {
-            memcpy(larger, s->slot, (size_t)s->n * sizeof *larger);
-            tni_free(s->slot, (size_t)s->capacity * sizeof *larger);
-        }
-        s->slot = larger;
-        s->capacity = wanted;
-    }
+    state *s = m->state;
+    if (!ensure_room(m) || !ensure_index(m, s->n + 1)) return NULL;
     char *copy = tni_strdup(name);
     if (!copy) return NULL;
     tni_slot *slot = &s->slot[s->n++];
-    *slot = (tni_slot){ .name = copy, .kind = kind, .field = field };
+    *slot = (tni_slot){ .name = copy, .serial = ++s->serials, .kind = kind, .field = field };
     slot->tensor = kind == TNI_CHILD ? NULL : TN_NONE;
     slot->child = kind == TNI_CHILD ? TN_NO_MODULE : NULL;
+    s->n_children += kind == TNI_CHILD;
+    if (s->index) index_slot(s->index, slot);
     return slot;
+}
+
+void tni_slot_remove(tn_module *m, tni_slot *slot)
+{
+    state *s = m->state;
+    char *name = slot->name;
+    size_t before = (size_t)(slot - s->slot), behind = (size_t)s->n - before - 1;
+    s->n_children -= slot->kind == TNI_CHILD;
+    if (s->index) {
+        tni_map_remove(&s->index->names, name);
+        if (slot->field) tni_map_remove(&s->index->fields, as_value((int64_t)slot->field));
+    }
+    if (before < behind) /* the fewer ones move */
+        memmove(s->slot + 1, s->slot, before * sizeof *slot), s->slot++;
+    else
+        memmove(slot, slot + 1, behind * sizeof *slot);
+    s->n--;
+    tni_strfree(name);
+}
+
+void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field)
+{
+    tni_slot_index *index = m->state->index;
+    if (index && slot->field) tni_map_remove(&index->fields, as_value((int64_t)slot->field));
+    slot->field = field;
+    if (index) index_slot(index, slot);
+}
+
+void tni_slots_reorder(tn_module *m, const tni_slot *ordered)
+{
+    state *s = m->state;
+    for (int i = 0; i < s->n; i++) {
+        s->slot[i] = ordered[i];
+        s->slot[i].serial = ++s->serials;
+        if (s->index) index_slot(s->index, &s->slot[i]);
+    }
 }
 
 void tni_slot_sync(tn_module *m, const tni_slot *slot)
@@ -264,11 +415,12 @@ void tni_slot_sync(tn_module *m, const tni_slot *slot)
 }
 
 /* The marks that let others tell parameters and buffers from other tensors. */
-static void mark(tn_tensor *t, tni_slot_kind kind, int by)
+static void mark(const tn_module *m, tn_tensor *t, tni_slot_kind kind, int by)
 {
     if (tni_none(t)) return;
     if (kind == TNI_PARAMETER) {
         t->is_parameter += by;
+        count_holder(m->state->index, t, by);
     } else {
         t->is_buffer += by;
         atomic_fetch_add_explicit(&t->storage->buffer_marks, by, memory_order_relaxed);
@@ -278,17 +430,27 @@ static void mark(tn_tensor *t, tni_slot_kind kind, int by)
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     tn_tensor *old = slot->tensor;
-    mark(t, slot->kind, 1);
-    mark(old, slot->kind, -1);
+    mark(m, t, slot->kind, 1);
+    mark(m, old, slot->kind, -1);
     slot->tensor = tn_keep(t);
     tni_slot_sync(m, slot);
     return old;
 }
 
-bool tni_module_holds_parameter(const tn_module *owner, const char *name, const tn_tensor *t)
+tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child)
 {
-    (void)name;
+    tn_module *old = slot->child;
+    if (!tni_no_module(child)) atomic_fetch_add(&child->state->holders, 1);
+    if (!tni_no_module(old)) atomic_fetch_sub(&old->state->holders, 1);
+    slot->child = tn_module_keep(child);
+    tni_slot_sync(m, slot);
+    return old;
+}
+
+bool tni_module_holds_parameter(const tn_module *owner, const tn_tensor *t)
+{
     if (!t->is_parameter) return false;
+    if (owner->state->index) return tni_map_get(&owner->state->index->tensors, t) != NULL;
     for (int i = 0; i < owner->state->n; i++) {
         const tni_slot *slot = &owner->state->slot[i];
         if (slot->kind == TNI_PARAMETER && slot->tensor == t) return true;

@@ -12,12 +12,13 @@
 #include <tenon/nn.h>
 
 #include "autograd/op.h"
-#include "nn/map.h"
+#include "tensor/map.h"
 
 typedef enum tni_slot_kind { TNI_PARAMETER, TNI_BUFFER, TNI_CHILD } tni_slot_kind;
 
 typedef struct tni_slot {
     char *name;
+    int64_t serial; /* ascends with the slots, and stays when others go */
     tni_slot_kind kind;
     tn_persistence persistence; /* of a buffer */
     bool frozen;                /* a parameter registered as frozen */
@@ -39,15 +40,30 @@ typedef struct tni_building {
     char message[1024];
 } tni_building;
 
+/* What finds a slot of a module that has many of them. */
+typedef struct tni_slot_index {
+    tni_map names;   /* -> serial */
+    tni_map fields;  /* offset -> serial */
+    tni_map tensors; /* of parameters -> how many of the slots */
+} tni_slot_index;
+
 struct tn_module_state {
+    tn_module *module; /* whose it is */
     atomic_int refs;
+    atomic_int holders; /* child slots that hold it: a reference each */
     bool training;
     bool frozen; /* by tn_module_freeze */
     int n, capacity;
-    tni_slot *slot;
+    int n_children;  /* slots of that kind */
+    tni_slot *slot;  /* n of them, somewhere in the room */
+    tni_slot *room;  /* capacity of them */
+    int64_t serials; /* given so far */
+    tni_slot_index *index; /* NULL while there are few */
     tni_building *building;
     tni_hooks *hooks; /* NULL until the first one is registered */
     tn_module *next;  /* of those waiting to be freed */
+    struct tn_module_state *below, *above; /* in the tree of live modules */
+    uint64_t weight;                       /* there: no parent's is smaller */
 };
 
 /* ---- module.c -------------------------------------------------------------------------------- */
@@ -62,8 +78,19 @@ static inline bool tni_no_module(const tn_module *m)
 }
 /* The slot of a name, by n bytes; NULL (no message) when there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
+/* The slot whose field lies at that offset; NULL (no message) when there is none. */
+tni_slot *tni_slot_at(const tn_module *m, size_t field);
 /* A new slot at the end; NULL + message. Name and field are set, the rest is absent. */
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
+/* Takes a slot away that holds nothing any more. */
+void tni_slot_remove(tn_module *m, tni_slot *slot);
+/* Gives the slot another field. */
+void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
+/* Puts the slots into the order of a copy of them. Cannot fail. */
+void tni_slots_reorder(tn_module *m, const tni_slot *ordered);
+/* Puts child into a child slot, taking a reference. Returns what was there: its reference is the caller's
+ * to give back. */
+tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t into a tensor slot, taking a reference, setting marks and field. t was accepted before.
  * Returns the tensor that was there: the reference is the caller's to give back. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
@@ -72,9 +99,8 @@ void tni_slot_sync(tn_module *m, const tni_slot *slot);
 /* Whether the module's struct holds this address; which module's does (NULL: none). */
 bool tni_module_contains(const tn_module *m, const void *address);
 tn_module *tni_module_at(const void *address);
-/* Whether one of owner's parameters is t; name is its full name (only for reading a debugger's
- * mind). */
-bool tni_module_holds_parameter(const tn_module *owner, const char *name, const tn_tensor *t);
+/* Whether one of owner's parameters is t. */
+bool tni_module_holds_parameter(const tn_module *owner, const tn_tensor *t);
 /* "Linear(784, 128)" */
 const char *tni_module_text(const tn_module *m, char *text, size_t size);
 
@@ -150,7 +176,9 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
 /* The i-th recorded state version and its module's path; 0 when there are no more. */
 int tni_list_versions(const tn_list *list, int i, const char **path);
-/* Records the version of a path that has none yet. */
+/* tn_list_version of a path of n bytes. */
+int tni_list_version_n(const tn_list *list, const char *path, size_t n);
+/* tn_list_set_version without a look at its arguments. */
 tn_status tni_list_push_version(tn_list *list, const char *path, int version);
 /* A new list with the same names, tensors and versions. */
 tn_list *tni_list_copy(const tn_list *list);

@@ -87,14 +87,12 @@ static tn_status check_field(const char *function, const tn_module *m, const cha
                          "address of one of its fields, or NULL",
                          function, name, m->type->name);
     *offset = (size_t)((uintptr_t)field - (uintptr_t)m);
-    for (int i = 0; i < m->state->n; i++) {
-        const tni_slot *slot = &m->state->slot[i];
-        if (slot->field == *offset && strcmp(slot->name, name) != 0)
-            return tni_error(TN_E_INVALID,
-                             "%s: the field for \"%s\" of %s already follows \"%s\": want one "
-                             "field each",
-                             function, name, m->type->name, slot->name);
-    }
+    const tni_slot *slot = tni_slot_at(m, *offset);
+    if (slot && strcmp(slot->name, name) != 0)
+        return tni_error(TN_E_INVALID,
+                         "%s: the field for \"%s\" of %s already follows \"%s\": want one "
+                         "field each",
+                         function, name, m->type->name, slot->name);
     return TN_OK;
 }
 
@@ -158,7 +156,7 @@ static void move_field(tn_module *m, tni_slot *slot, size_t field)
         .kind = slot->kind, .field = slot->field, .tensor = TN_NONE, .child = TN_NO_MODULE
     };
     tni_slot_sync(m, &absent);
-    slot->field = field;
+    tni_slot_move_field(m, slot, field);
 }
 
 static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like,
@@ -187,8 +185,7 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
         move_field(m, slot, offset);
         tni_slot_sync(m, slot);
     } else if (is_new) {
-        tni_strfree(slot->name);
-        m->state->n--;
+        tni_slot_remove(m, slot);
     } else {
         slot->persistence = persistence;
         slot->frozen = frozen;
@@ -221,11 +218,15 @@ static tn_status is_not(tn_module *m, const char *path, void *user)
     return m == user ? TN_E_STATE : TN_OK;
 }
 
-/* No module may stand below itself: walks would not end. */
+/* No module may stand below itself: walks would not end. Only what has children can have m below it,
+ * and only what a module holds can be below one. */
 static tn_status check_cycle(const tn_module *m, const char *name, tn_module *child)
 {
-    tn_status status =
-        tni_no_module(child) ? TN_OK : tni_walk(child, TNI_ONCE, is_not, NULL, (void *)m);
+    tn_status status = TN_OK;
+    if (child == m)
+        status = TN_E_STATE;
+    else if (!tni_no_module(child) && child->state->n_children > 0 && m->state->holders > 0)
+        status = tni_walk(child, TNI_ONCE, is_not, NULL, (void *)m);
     if (status != TN_E_STATE) return status;
     return tni_error(TN_E_STATE,
                      "tn_register_module: %s is an ancestor of \"%s\" of %s, or is itself that "
@@ -266,17 +267,29 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     tni_slot *slot = tni_slot_find(m, name, strlen(name));
     if (!slot) slot = tni_slot_add(m, name, TNI_CHILD, offset);
     if (!slot) return note(m, TN_E_NOMEM);
-    tn_module *old = slot->child;
-    slot->child = tn_module_keep(child);
+    tn_module *old = tni_slot_put_child(m, slot, child);
     move_field(m, slot, offset);
     tni_slot_sync(m, slot);
     tn_module_drop(old);
     return TN_OK;
 }
 
+/* Whether all references of child are those of modules that hold it: none is the caller's to give. */
+static bool is_given_away(const tn_module *child)
+{
+    return child && child->state && child->state->refs <= child->state->holders;
+}
+
 tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child)
 {
     tn_status status = tni_module_check("tn_register_module", m);
+    if (is_given_away(child)) {
+        status = tni_error(TN_E_STATE,
+                           "tn_register_module: the %s for \"%s\" belongs to another module already: "
+                           "want a reference of one's own (tn_module_keep)",
+                           child->type->name, name ? name : "");
+        return m && m->state ? note(m, status) : status;
+    }
     if (status == TN_OK) status = register_module(m, name, field, child);
     tn_module_drop(child); /* the caller's reference, on failure too */
     return status;
@@ -312,11 +325,8 @@ tn_status tn_assign(tn_tensor **field, tn_tensor *t)
     if (!field) return tni_poison("tn_assign", "field");
     tn_module *m = tni_calling_at(field);
     if (!m) m = tni_module_at(field);
-    for (int i = 0; m && i < m->state->n; i++) {
-        tni_slot *slot = &m->state->slot[i];
-        if (slot->field == (size_t)((uintptr_t)field - (uintptr_t)m))
-            return tni_slot_assign("tn_assign", m, slot, t);
-    }
+    tni_slot *slot = m ? tni_slot_at(m, (size_t)((uintptr_t)field - (uintptr_t)m)) : NULL;
+    if (slot) return tni_slot_assign("tn_assign", m, slot, t);
     return tni_error(TN_E_NAME,
                      "tn_assign: no registered slot%s%s has this field: want the address of a "
                      "field given to tn_register_buffer or tn_register_parameter",
@@ -331,18 +341,13 @@ tn_status tn_module_delete(tn_module *m, const char *name)
     if (!slot)
         return tni_error(TN_E_NAME, "tn_module_delete: %s has no \"%s\": want a registered name",
                          m->type->name, name ? name : "(NULL)");
-    tni_slot old = *slot;
-    if (old.kind == TNI_CHILD) {
-        slot->child = TN_NO_MODULE;
-        tni_slot_sync(m, slot);
-    } else {
+    tn_module *child = NULL;
+    if (slot->kind == TNI_CHILD)
+        child = tni_slot_put_child(m, slot, TN_NO_MODULE);
+    else
         retire(tni_slot_put(m, slot, TN_NONE));
-    }
-    int i = (int)(slot - m->state->slot);
-    memmove(slot, slot + 1, (size_t)(m->state->n - i - 1) * sizeof *slot);
-    m->state->n--;
-    tni_strfree(old.name);
-    tn_module_drop(old.child);
+    tni_slot_remove(m, slot);
+    tn_module_drop(child);
     return TN_OK;
 }
 

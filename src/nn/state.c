@@ -50,6 +50,7 @@ typedef struct plan {
     int loaded;
     bool may_fail_late; /* hooks or extra state follow the copies */
     bool on_gpu;        /* a copy may fail */
+    tni_map place, back; /* assigning: target -> source, source -> target */
     line mismatched, wrong_dtype, cast, tied;
 } plan;
 
@@ -97,12 +98,7 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
 static int version_of(const plan *p, const tn_entry *e)
 {
     const char *dot = strrchr(e->name, '.');
-    char path[1025];
-    size_t n = dot ? (size_t)(dot - e->name) : 0;
-    if (n >= sizeof path) return 0;
-    memcpy(path, e->name, n);
-    path[n] = '\0';
-    return tn_list_version(p->state, path);
+    return tni_list_version_n(p->state, e->name, dot ? (size_t)(dot - e->name) : 0);
 }
 
 static tn_status compare_all(plan *p)
@@ -251,9 +247,10 @@ static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
     if (p->options.assign) {
         tn_tensor *own = tn_detach(tn_reshape(s->source, s->target->shape));
         const tn_entry *e = s->entry;
-        return own && tni_slot_accepts("tn_load_state_dict", e->owner, slot_of(e), own) == TN_OK
-                   ? own
-                   : NULL;
+        if (!own || tni_slot_accepts("tn_load_state_dict", e->owner, slot_of(e), own) != TN_OK)
+            return NULL;
+        /* named now: when it takes its place nothing may fail any more */
+        return own->name || tn_set_name(own, slot_of(e)->name) == TN_OK ? own : NULL;
     }
     tn_tensor *y = tn_to_dtype(s->source, s->target->dtype);
     y = tn_to(y, s->target->storage->device);
@@ -272,21 +269,26 @@ static tn_status stage_all(plan *p)
         step *s = &p->steps[i];
         if (tni_none(s->source)) continue;
         s->source = staged(p, s, &written);
-        if (!s->source) status = tni_pending();
+        if (!s->source)
+            status = tni_pending();
+        else if (p->options.assign && (tni_map_put(&p->place, s->target, s->source) < 0 ||
+                                       tni_map_put(&p->back, s->source, s->target) < 0))
+            status = TN_E_NOMEM;
     }
     tni_map_free(&written);
     return status;
 }
 
-/* In every slot that held `from`, so that ties hold. */
-static tn_status take_place(const plan *p, const tn_tensor *from, tn_tensor *to)
+/* Assigning: every slot that held one of the tensors gets what takes its place, so that ties hold. Of several
+ * for one tensor the last wins. */
+static tn_status take_places(const plan *p, const tni_map *place)
 {
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
         tni_slot *slot = slot_of(e);
-        if (slot->tensor == from)
-            status = tni_slot_assign("tn_load_state_dict", e->owner, slot, to);
+        tn_tensor *to = tni_map_get(place, slot->tensor);
+        if (to) status = tni_slot_assign("tn_load_state_dict", e->owner, slot, to);
     }
     return status;
 }
@@ -298,13 +300,11 @@ static tn_status copy_all(const plan *p)
         tn_status status = TN_OK;
         if (tni_none(s->source))
             status = tn_fill_(s->target, s->value);
-        else if (p->options.assign)
-            status = take_place(p, s->target, s->source);
-        else if (s->source != s->target)
+        else if (!p->options.assign && s->source != s->target)
             status = tn_copy_(s->target, s->source);
         if (status != TN_OK) return status;
     }
-    return TN_OK;
+    return p->options.assign ? take_places(p, &p->place) : TN_OK;
 }
 
 /* ---- what follows the copies, and may undo them ----------------------------------------------- */
@@ -344,11 +344,9 @@ static void put_back(const plan *p, tn_list *extra)
     snprintf(text, sizeof text, "%s", tn_error());
     for (int i = 0; i < p->n; i++) {
         const step *s = &p->steps[i];
-        if (s->backup == s->target)
-            take_place(p, s->source, s->target);
-        else
-            tn_copy_(s->target, s->backup);
+        if (s->backup != s->target) tn_copy_(s->target, s->backup);
     }
+    take_places(p, &p->back);
     tni_walk(p->root, TNI_EVERY, set_extra, NULL, extra);
     tni_error(status, "%s", text);
 }
@@ -390,6 +388,8 @@ static tn_status load(plan *p, const tn_list *from)
     if (status == TN_OK) status = stage_all(p);
     if (status == TN_OK) status = copy_and_follow(p);
     tni_free(p->steps, nbytes);
+    tni_map_free(&p->place);
+    tni_map_free(&p->back);
     return status;
 }
 

@@ -141,22 +141,36 @@ static tn_status members(table *t, tn_module *m)
     return TN_OK;
 }
 
+enum { LONGEST = 120 }; /* bytes of a path that are shown: a table of deep modules stays one */
+
+/* The end of a path that is too long, behind dots. */
+static const char *shown_path(const char *path, char text[LONGEST + 1])
+{
+    const size_t n = strlen(path);
+    if (n == 0) return "(model)";
+    if (n <= LONGEST) return path;
+    const char *end = path + n - (LONGEST - 3);
+    while ((*end & 0xc0) == 0x80) end++; /* whole characters of UTF-8 */
+    snprintf(text, LONGEST + 1, "...%s", end);
+    return text;
+}
+
 static tn_status go_in(tn_module *m, const char *path, void *user)
 {
     table *t = user;
-    char type[256];
+    char type[256], text[LONGEST + 1];
     const char *before = tni_map_get(&t->seen, m);
     if (t->inside || before) t->inside++;
     if (t->inside > 1) return TN_OK;
-    if (!before) {
-        char *copy = tni_strdup(path[0] ? path : "(model)");
+    if (!before && m->state->holders > 1) { /* others are met once */
+        char *copy = tni_strdup(shown_path(path, text));
         if (!copy) return TN_E_NOMEM;
         if (tni_map_put(&t->seen, m, copy) < 0) {
             tni_strfree(copy);
             return TN_E_NOMEM;
         }
     }
-    cell(t, "%s", path[0] ? path : "(model)");
+    cell(t, "%s", shown_path(path, text));
     tni_module_text(m, type, sizeof type);
     if (!before) {
         cell(t, "%s%s", type, tn_module_frozen(m) ? " frozen" : "");

@@ -69,10 +69,11 @@ static const tni_slot *next_child(walk *w)
     const tn_module_state *s = l->module->state;
     while (l->next < s->n) {
         const tni_slot *slot = &s->slot[l->next++];
-        bool repeated = false;
         if (slot->kind != TNI_CHILD || tni_no_module(slot->child)) continue;
-        for (int i = 0; w->repeats == TNI_SIBLINGS && i < l->next - 1; i++)
-            repeated |= s->slot[i].child == slot->child;
+        bool repeated = false;
+        bool shared = w->repeats == TNI_SIBLINGS && slot->child->state->holders > 1;
+        for (int i = 0; shared && !repeated && i < l->next - 1; i++)
+            repeated = s->slot[i].child == slot->child;
         if (!repeated) return slot;
     }
     return NULL;
@@ -143,32 +144,29 @@ tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user)
     return tni_walk(m, TNI_SIBLINGS, NULL, visit_plain, &(visitor){ .plain = f, .user = user });
 }
 
-/* The i-th child slot; NULL when there are fewer. i < 0 only counts. */
-static const tni_slot *child_slot(const tn_module *m, int i, int *count)
+/* The i-th child slot; NULL when there are fewer. */
+static const tni_slot *child_slot(const tn_module *m, int i)
 {
-    *count = 0;
-    for (int k = 0; k < m->state->n; k++) {
-        if (m->state->slot[k].kind != TNI_CHILD) continue;
-        if ((*count)++ == i) return &m->state->slot[k];
-    }
-    return NULL;
+    const tn_module_state *s = m->state;
+    if (i < 0 || i >= s->n_children) return NULL;
+    if (s->n_children == s->n) return &s->slot[i];
+    const tni_slot *slot = s->slot;
+    while (slot->kind != TNI_CHILD || i-- > 0) slot++;
+    return slot;
 }
 
 int tn_module_children(const tn_module *m)
 {
-    int count;
-    if (tni_module_check("tn_module_children", m) != TN_OK) return -1;
-    child_slot(m, -1, &count);
-    return count;
+    return tni_module_check("tn_module_children", m) == TN_OK ? m->state->n_children : -1;
 }
 
 static const tni_slot *get_child(const char *function, const tn_module *m, int i)
 {
-    int count;
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    const tni_slot *slot = child_slot(m, i, &count);
+    const tni_slot *slot = child_slot(m, i);
     if (!slot)
-        tni_error(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name, count);
+        tni_error(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name,
+                  m->state->n_children);
     return slot;
 }
 

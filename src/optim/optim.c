@@ -60,33 +60,10 @@ static tn_status check_entry(const char *f, const tn_entry *e)
     if (t->node)
         return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only",
                          f, e->name, t->node->op->name);
-    if (e->owner && !tni_module_holds_parameter(e->owner, e->name, t))
+    if (e->owner && !tni_module_holds_parameter(e->owner, t))
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: list them again", f,
                          e->name);
-    return TN_OK;
-}
-
-static tn_status check_list(const tn_optim *opt, const char *f, const tn_list *list)
-{
-    if (list->n == 0)
-        return tni_error(TN_E_INVALID, "%s: the list of parameters is empty: nothing to train", f);
-    for (int i = 0; i < list->n; i++) {
-        const tn_entry *e = &list->entry[i];
-        tn_status status = check_entry(f, e);
-        if (status != TN_OK) return status;
-        for (int k = 0; k < opt->n + i; k++) {
-            const tn_tensor *other =
-                k < opt->n ? opt->param[k].tensor : list->entry[k - opt->n].tensor;
-            const char *name = k < opt->n ? opt->param[k].name : list->entry[k - opt->n].name;
-            if (other == e->tensor)
-                return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f,
-                                 e->name, name);
-            if (!strcmp(name, e->name))
-                return tni_error(TN_E_NAME,
-                                 "%s: two parameters are named %s: state is kept by name", f, name);
-        }
-    }
     return TN_OK;
 }
 
@@ -98,37 +75,70 @@ static void release_param(tni_optim_param *p)
     tni_strfree(p->name);
 }
 
-static tn_status take_entry(const tn_entry *e, int group, tni_optim_param *p)
+/* Every tensor and every name once. p is filled and not yet in the tables. */
+static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_param *p)
 {
-    *p = (tni_optim_param){ .name = tni_strdup(e->name), .group = group };
+    const char *other = tni_map_get(&opt->tensors, p->tensor);
+    if (other)
+        return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f, p->name,
+                         other);
+    if (tni_map_get(&opt->names, p->name))
+        return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
+                         p->name);
+    if (tni_map_put(&opt->names, p->name, p->name) < 0) return tni_pending();
+    if (tni_map_put(&opt->tensors, p->tensor, p->name) >= 0) return TN_OK;
+    tni_map_remove(&opt->names, p->name);
+    return tni_pending();
+}
+
+static tn_status take_entry(tn_optim *opt, const char *f, const tn_entry *e, tni_optim_param *p)
+{
+    tn_status status = check_entry(f, e);
+    if (status != TN_OK) return status;
+    *p = (tni_optim_param){ .name = tni_strdup(e->name), .group = opt->n_groups };
     if (!p->name) return tni_pending();
     p->tensor = tn_keep(e->tensor);
     if (e->owner) p->owner = tn_module_keep(e->owner);
-    return TN_OK;
+    status = enter_tables(opt, f, p);
+    if (status != TN_OK) release_param(p);
+    return status;
+}
+
+static tn_status make_room(tn_optim *opt, int more)
+{
+    tn_status status =
+        grow((void **)&opt->group, &opt->group_capacity, opt->n_groups, 1, sizeof *opt->group);
+    if (status == TN_OK)
+        status = grow((void **)&opt->param, &opt->capacity, opt->n, more, sizeof *opt->param);
+    if (status == TN_OK)
+        status = grow((void **)&opt->call, &opt->call_capacity, opt->n, more, sizeof *opt->call);
+    return status;
 }
 
 /* Appends the group whole or not at all. */
 static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, double lr,
                            double decay)
 {
-    tn_status status = check_list(opt, f, list);
-    if (status != TN_OK) return status;
-    status = grow((void **)&opt->group, &opt->group_capacity, opt->n_groups, 1, sizeof *opt->group);
-    if (status == TN_OK)
-        status = grow((void **)&opt->param, &opt->capacity, opt->n, list->n, sizeof *opt->param);
-    if (status == TN_OK)
-        status =
-            grow((void **)&opt->call, &opt->call_capacity, opt->n, list->n, sizeof *opt->call);
-    if (status != TN_OK) return status;
-    for (int i = 0; i < list->n; i++) {
-        status = take_entry(&list->entry[i], opt->n_groups, &opt->param[opt->n + i]);
-        if (status == TN_OK) continue;
-        while (i-- > 0) release_param(&opt->param[opt->n + i]);
-        return status;
+    if (list->n <= 0)
+        return tni_error(TN_E_INVALID, "%s: the list of parameters is empty: nothing to train", f);
+    tn_status status = make_room(opt, list->n);
+    int taken = 0;
+    while (status == TN_OK && taken < list->n) {
+        status = take_entry(opt, f, &list->entry[taken], &opt->param[opt->n + taken]);
+        taken += status == TN_OK;
     }
-    opt->group[opt->n_groups++] = (tni_optim_group){ lr, lr, decay };
-    opt->n += list->n;
-    return TN_OK;
+    if (status == TN_OK) {
+        opt->group[opt->n_groups++] = (tni_optim_group){ lr, lr, decay };
+        opt->n += taken;
+        return TN_OK;
+    }
+    while (taken-- > 0) {
+        tni_optim_param *p = &opt->param[opt->n + taken];
+        tni_map_remove(&opt->names, p->name);
+        tni_map_remove(&opt->tensors, p->tensor);
+        release_param(p);
+    }
+    return status;
 }
 
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
@@ -143,6 +153,7 @@ tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigne
     opt->args = args;
     opt->slots = slots;
     opt->initial = initial;
+    opt->names.names = true;
     if (add_group(opt, f, parameters, lr, weight_decay) != TN_OK) {
         tn_optim_free(opt);
         return NULL;
@@ -163,6 +174,8 @@ void tn_optim_free(tn_optim *opt)
     if (opt->call) tni_free(opt->call, (size_t)opt->call_capacity * sizeof *opt->call);
     if (opt->param) tni_free(opt->param, (size_t)opt->capacity * sizeof *opt->param);
     if (opt->group) tni_free(opt->group, (size_t)opt->group_capacity * sizeof *opt->group);
+    tni_map_free(&opt->names);
+    tni_map_free(&opt->tensors);
     tni_free(opt, sizeof *opt);
 }
 

@@ -9,6 +9,7 @@
 #define TNI_OPTIM_H
 
 #include "tensor/internal.h"
+#include "tensor/map.h"
 #include <tenon/optim.h>
 
 #define TNI_OPTIM_SLOTS 3
@@ -48,6 +49,7 @@ struct tn_optim {
     tni_optim_group *group;
     int n, capacity;
     tni_optim_param *param;
+    tni_map names, tensors; /* of the parameters -> name */
     int call_capacity;      /* n and up */
     tni_optim_tensor *call; /* what step hands to the kernel */
     int64_t steps;

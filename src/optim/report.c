@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "nn/module.h"
 #include "optim/optim.h"
 
 void tni_report_add(tni_report *r, int category, const char *format, ...)
@@ -41,12 +42,10 @@ tn_status tni_report_end(const tni_report *r, const char *function)
 
 tn_tensor *tni_report_find(const tn_list *list, bool *used, const char *name)
 {
-    for (int i = 0; i < list->n; i++) {
-        if (used[i] || strcmp(list->entry[i].name, name)) continue;
-        used[i] = true;
-        return list->entry[i].tensor;
-    }
-    return NULL;
+    const tn_entry *e = tni_list_find(list, name);
+    if (!e || used[e - list->entry]) return NULL;
+    used[e - list->entry] = true;
+    return e->tensor;
 }
 
 /* The tensor of that name if it is one number of dtype, else NULL and a line in the report. */

@@ -153,8 +153,7 @@ static tn_status stage_param(const tn_optim *opt, const tni_optim_param *p, cons
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s.step", p->name);
     tn_tensor *found[TNI_OPTIM_SLOTS] = { NULL };
-    bool any = false;
-    for (int i = 0; !any && i < list->n; i++) any = !strcmp(list->entry[i].name, name);
+    bool any = tn_list_has(list, name);
     for (int s = 0; s < TNI_OPTIM_SLOTS; s++) {
         if (!(opt->slots & (1u << s))) continue;
         snprintf(name, sizeof name, "%s.%s", p->name, opt->type->slot[s]);

@@ -29,7 +29,7 @@ static bool skipped(const tni_optim_param *p)
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
-    if (p->owner && !tni_module_holds_parameter(p->owner, p->name, t))
+    if (p->owner && !tni_module_holds_parameter(p->owner, t))
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: make a new optimizer", f,
                          p->name);

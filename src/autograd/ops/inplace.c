@@ -6,6 +6,8 @@
  * All checks come before the first write. A source that shares the target's storage under another
  * geometry is copied first: kernels read and write element by element.
  */
+#include <stdlib.h>
+
 #include "autograd/ops/elementwise.h"
 #include "tensor/host.h"
 
@@ -213,23 +215,56 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 
 /* ---- many tensors at once -------------------------------------------------------------------- */
 
-/* Whether the change may be part of the one launch over call[0..n): dense and real, and beside the first
- * of them and of its kind. */
-static bool joins(const tni_optim_tensor *call, int n, const tni_change *c, const tni_change *first)
-{
-    const tn_tensor *x = c->x;
+/* The memory of a change's target. */
+typedef struct span {
     const char *begin, *end;
+    int at; /* whose */
+} span;
 
-    if (x->dtype != TN_F32 && x->dtype != TN_F64) return false;
-    if (!tni_is_dense(x) || tni_recording) return false;
-    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(x) || !first->y != !c->y)) return false;
-    begin = tni_data(x);
-    end = begin + tni_shape_numel(&x->shape) * (int64_t)tn_dtype_size(x->dtype);
-    for (int i = 0; i < n; i++) { /* memory that is listed twice changes twice: not in one launch */
-        const char *p = call[i].p;
-        if (p < end && begin < p + call[i].n * (int64_t)tn_dtype_size(call[i].dtype)) return false;
+static bool is_dense_real(const tn_tensor *x)
+{
+    return (x->dtype == TN_F32 || x->dtype == TN_F64) && tni_is_dense(x);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    int order = (x->begin > y->begin) - (x->begin < y->begin);
+    return order ? order : (x->at > y->at) - (x->at < y->at);
+}
+
+/* Marks those of n changes whose target's memory belongs to another one, too: changed twice, it cannot be in
+ * one launch. Of equal targets all but the first are marked. */
+static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n, span *spans,
+                          bool *repeated)
+{
+    int spanned = 0;
+    const char *end = NULL;
+    for (int i = 0; i < n; i++) {
+        const tn_tensor *x = each(from, i).x;
+        repeated[i] = false;
+        if (!x || !is_dense_real(x)) continue;
+        const char *begin = tni_data(x);
+        int64_t nbytes = tni_shape_numel(&x->shape) * (int64_t)tn_dtype_size(x->dtype);
+        spans[spanned++] = (span){ begin, begin + nbytes, i };
     }
-    return tni_backend_of(x)->optim_step != NULL;
+    qsort(spans, (size_t)spanned, sizeof *spans, by_address);
+    for (int i = 0; i < spanned; i++) {
+        if (spans[i].begin == spans[i].end) continue;
+        if (end && spans[i].begin < end)
+            repeated[spans[i].at] = true;
+        else
+            end = spans[i].end;
+    }
+}
+
+/* Whether the change may be part of the one launch, whose first of n is given: dense and real, and beside the
+ * first and of its kind. */
+static bool joins(int n, const tni_change *c, const tni_change *first)
+{
+    if (!is_dense_real(c->x) || tni_recording) return false;
+    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(c->x) || !first->y != !c->y)) return false;
+    return tni_backend_of(c->x)->optim_step != NULL;
 }
 
 static tn_status change_one(const tni_change *c)
@@ -240,7 +275,8 @@ static tn_status change_one(const tni_change *c)
 
 /* change: room for n; those to be made alone are kept from its beginning on, joint ones from its end. */
 static tn_status change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
-                            const void *from, tni_optim_tensor *call, tni_change *change)
+                            const void *from, const bool *repeated, tni_optim_tensor *call,
+                            tni_change *change)
 {
     const tni_change *first = &change[n - 1];
     tn_status status = TN_OK;
@@ -251,7 +287,7 @@ static tn_status change_all(const char *function, int n, tni_change (*each)(cons
         if (!c.x) continue;
         status = tni_may_write(function, c.x, TN_NONE);
         if (status) return status;
-        if (!joins(call, joint, &c, first)) {
+        if (repeated[i] || !joins(joint, &c, first)) {
             change[alone++] = c;
             continue;
         }
@@ -276,14 +312,17 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
                          const void *from)
 {
     TNI_HOLD_TRAPS;
-    size_t nbytes = (size_t)n * (sizeof(tni_optim_tensor) + sizeof(tni_change));
-    tni_optim_tensor *call = n > 0 ? tni_alloc(nbytes) : NULL;
-    tn_status status;
-    tn_scope scope;
-
-    if (!call) return n > 0 ? TN_E_NOMEM : TN_OK;
-    scope = tn_scope_begin();
-    status = change_all(function, n, each, from, call, (tni_change *)(call + n));
+    const size_t each_of = sizeof(tni_optim_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
+    if (n <= 0) return TN_OK;
+    const size_t nbytes = (size_t)n * each_of;
+    tni_optim_tensor *call = tni_alloc(nbytes);
+    if (!call) return TN_E_NOMEM;
+    tni_change *change = (tni_change *)(call + n);
+    span *spans = (span *)(change + n);
+    bool *repeated = (bool *)(spans + n);
+    tn_scope scope = tn_scope_begin();
+    mark_repeated(each, from, n, spans, repeated);
+    tn_status status = change_all(function, n, each, from, repeated, call, change);
     tn_scope_end(scope);
     tni_free(call, nbytes);
     return status;

@@ -6,11 +6,10 @@
  * more. */
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
 {
-    int n = tn_module_children(self);
     tn_keep(x);
-    for (int i = 0; x && i < n; i++) {
-        tn_module *child = tn_module_child(self, i);
-        if (tni_no_module(child)) continue;
+    for (int i = 0; x && i < self->state->n; i++) {
+        tn_module *child = self->state->slot[i].child; /* NULL: a tensor that somebody registered */
+        if (!child || tni_no_module(child)) continue;
         tn_scope scope = tn_scope_begin();
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(tn_forward(child, x));
         tn_scope_end(scope);

@@ -174,9 +174,7 @@ static void replace_children(const conversion *c, tn_module *parent)
         tn_module *old = slot->child;
         tn_module *fresh = slot->kind == TNI_CHILD ? tni_map_get(&c->modules, old) : NULL;
         if (!fresh) continue;
-        slot->child = tn_module_keep(fresh);
-        tni_slot_sync(parent, slot);
-        tn_module_drop(old);
+        tn_module_drop(tni_slot_put_child(parent, slot, fresh));
     }
 }
 
