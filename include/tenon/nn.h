@@ -323,7 +323,7 @@ TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_
 /** A table with a row per module: its parameters (name, shape, elements; dtype unless f32; "frozen",
  *  "tied") and its buffers ("not saved") side by side; then totals of elements and bytes, ties once. A
  *  module under several paths is shown under the first, and as "tied to" it under the others. Of paths of
- *  more than 120 bytes the end is shown, behind "...". */
+ *  more than 1,024 bytes the end is shown, behind "...". */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */

@@ -141,7 +141,7 @@ static tn_status members(table *t, tn_module *m)
     return TN_OK;
 }
 
-enum { LONGEST = 120 }; /* bytes of a path that are shown: a table of deep modules stays one */
+enum { LONGEST = 1024 }; /* bytes of a path that are shown, as many as names in files have */
 
 /* The end of a path that is too long, behind dots. */
 static const char *shown_path(const char *path, char text[LONGEST + 1])
