@@ -3,6 +3,7 @@
  * there, numbers out of any range, memory that runs out at each place. Each is refused with a
  * message, and nothing is half changed.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "boxes.h"
@@ -109,6 +110,202 @@ START_TEST(arrays_that_are_not_there)
 }
 END_TEST
 
+/* ---- fields that no slot has --------------------------------------------------------------------- */
+
+typedef struct keeper {
+    tn_module base;
+    int64_t calls;
+    tn_tensor *cache, *held;
+    tn_list *list;
+    tn_tensor *array[40]; /* more than fits beside the call */
+    tn_tensor *(*run)(struct keeper *m, tn_tensor *x);
+} keeper;
+
+static tn_tensor *keeper_forward(tn_module *self, tn_tensor *x)
+{
+    keeper *m = (keeper *)self;
+    m->calls += 8; /* what looks like an address is none */
+    return m->run(m, x);
+}
+
+static const tn_module_type keeper_type = { .name = "Keeper",
+                                            .size = sizeof(keeper),
+                                            .forward = keeper_forward };
+
+static tn_tensor *caches(keeper *m, tn_tensor *x)
+{
+    if (!m->cache) m->cache = tn_relu(x);
+    return tn_add(m->cache, x);
+}
+static tn_tensor *caches_output(keeper *m, tn_tensor *x)
+{
+    return m->cache = tn_relu(x);
+}
+static tn_tensor *caches_input(keeper *m, tn_tensor *x)
+{
+    return tn_relu(m->cache = x);
+}
+static tn_tensor *caches_far(keeper *m, tn_tensor *x)
+{
+    return tn_relu(m->array[39] = tn_relu(x));
+}
+static tn_tensor *caches_list(keeper *m, tn_tensor *x)
+{
+    m->list = tn_list_new();
+    return tn_relu(x);
+}
+static tn_tensor *caches_and_fails(keeper *m, tn_tensor *x)
+{
+    m->cache = tn_relu(x);
+    return tn_reshape(x, TN_SHAPE(77));
+}
+/* What somebody keeps is its own business. */
+static tn_tensor *keeps(keeper *m, tn_tensor *x)
+{
+    tn_drop(m->held);
+    m->held = tn_keep(tn_relu(x));
+    m->cache = m->held;
+    return tn_add(m->held, x);
+}
+static tn_tensor *assigns(keeper *m, tn_tensor *x)
+{
+    return tn_assign(&m->cache, tn_relu(x)) == TN_OK ? tn_add(m->cache, x) : NULL;
+}
+
+static keeper *keeper_new(tn_tensor *(*run)(keeper *m, tn_tensor *x))
+{
+    keeper *m = (keeper *)tn_module_done(tn_module_new(&keeper_type));
+    assert_made(m);
+    m->run = run;
+    return m;
+}
+
+/* Seen to fail: 2, then 4, then 2 came out, read from memory that was given back. */
+START_TEST(a_field_without_a_slot_keeps_nothing)
+{
+    tn_tensor *(*const wrong[])(keeper *, tn_tensor *) = { caches, caches_output, caches_input,
+                                                           caches_far, caches_list };
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        keeper *m = keeper_new(wrong[i]);
+        for (int again = 0; again < 3; again++) {
+            assert_null(tn_forward(&m->base, x), TN_E_STATE, "Keeper: forward put what goes with the call");
+            ck_assert(!m->cache && !m->list && !m->array[39]); /* what was there before */
+        }
+        tn_module_drop(&m->base);
+    }
+    keeper *m = keeper_new(caches_and_fails);
+    assert_null(tn_forward(&m->base, x), TN_E_SHAPE, "[77]");
+    ck_assert_ptr_null(m->cache);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
+START_TEST(a_field_without_a_slot_may_show_what_is_kept)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    keeper *m = keeper_new(keeps);
+    for (int i = 0; i < 3; i++) assert_values(tn_forward(&m->base, x), 0, 2, 2);
+    tn_drop(m->held);
+    m->held = NULL;
+    tn_module_drop(&m->base);
+    m = keeper_new(assigns);
+    assert_ok(tn_register_buffer(&m->base, "cache", &m->cache, TN_NONE, TN_NON_PERSISTENT));
+    for (int i = 0; i < 3; i++) assert_values(tn_forward(&m->base, x), 0, 2, 2);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
+START_TEST(a_constructor_leaves_nothing_in_a_field_without_a_slot)
+{
+    keeper *m = tn_module_new(&keeper_type);
+    m->cache = tn_ones(TN_SHAPE(2));
+    assert_null(tn_module_done(&m->base), TN_E_STATE, "Keeper: its constructor made");
+    m = tn_module_new(&keeper_type);
+    m->held = tn_keep(tn_ones(TN_SHAPE(2)));
+    assert_made(tn_module_done(&m->base));
+    tn_drop(m->held);
+    tn_module_drop(&m->base);
+    tn_tensor *given = tn_ones(TN_SHAPE(2)); /* its owner lives on */
+    m = tn_module_new(&keeper_type);
+    m->cache = given;
+    assert_made(tn_module_done(&m->base));
+    tn_module_drop(&m->base);
+}
+END_TEST
+
+/* ---- depth --------------------------------------------------------------------------------------- */
+
+static tn_tensor *calls_itself(keeper *m, tn_tensor *x)
+{
+    return tn_forward(&m->base, x);
+}
+
+static tn_module *called;
+static tn_tensor *calls_held(keeper *m, tn_tensor *x)
+{
+    (void)m;
+    return tn_forward(called, x);
+}
+
+START_TEST(calls_end_before_the_stack_does)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    keeper *m = keeper_new(calls_itself);
+    assert_null(tn_forward(&m->base, x), TN_E_STATE, "called within 1000 calls");
+    tn_module_drop(&m->base);
+    tn_module *deep = tn_identity_new();
+    for (int i = 0; i < 999; i++) deep = tn_sequential(deep);
+    assert_made(tn_forward(deep, x));
+    deep = tn_sequential(deep);
+    assert_null(tn_forward(deep, x), TN_E_STATE, "called within 1000 calls");
+    tn_module_drop(deep);
+}
+END_TEST
+
+/* Walks keep a stack of their own. */
+START_TEST(walks_go_as_deep_as_modules_do)
+{
+    const int depth = 100000;
+    FILE *file = fopen("/dev/null", "w");
+    tn_module *m = linear(1, 1);
+    for (int i = 0; i < depth; i++) m = tn_sequential(m);
+    assert_ok(tn_eval(m));
+    assert_ok(tn_module_freeze(m));
+    assert_ok(tn_module_thaw(m));
+    assert_ok(tn_module_zero_grad(m));
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    ck_assert_int_eq(tn_count_parameters(m, false), 2);
+    ck_assert_int_eq(tn_parameters(m)->n, 2);
+    tn_module *copy = tn_module_clone(m);
+    assert_made(copy);
+    tn_module_drop(copy);
+    assert_ok(tn_module_summary(file, m));
+    tn_module_drop(m);
+    fclose(file);
+}
+END_TEST
+
+/* Two ways down at each of 40 levels are 2^40 paths. */
+START_TEST(a_message_looks_at_some_of_the_paths_only)
+{
+    keeper *inner = keeper_new(caches_and_fails);
+    tn_module *m = tn_module_list_new();
+    for (int i = 0; i < 40; i++) {
+        tn_module *both = tn_module_list_new();
+        assert_ok(tn_module_append(both, tn_module_keep(m)));
+        assert_ok(tn_module_append(both, m));
+        m = both;
+    }
+    keeper *outer = keeper_new(calls_held);
+    assert_ok(tn_register_module(&outer->base, "many", NULL, m));
+    called = &inner->base;
+    assert_null(tn_forward(&outer->base, tn_ones(TN_SHAPE(2))), TN_E_SHAPE, "Keeper");
+    tn_module_drop(&outer->base);
+    tn_module_drop(&inner->base);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     setenv("TN_CACHE", "0", 1); /* the allocator above is to see every request */
@@ -116,6 +313,14 @@ Suite *test_suite(void)
     TCase *t = test_case(s, "optimizers");
     tcase_add_test(t, a_group_that_finds_no_memory_is_not_added);
     tcase_add_test(t, a_scheduler_is_taken_over_once);
+    t = test_case(s, "fields");
+    tcase_add_test(t, a_field_without_a_slot_keeps_nothing);
+    tcase_add_test(t, a_field_without_a_slot_may_show_what_is_kept);
+    tcase_add_test(t, a_constructor_leaves_nothing_in_a_field_without_a_slot);
+    t = test_case(s, "depth");
+    tcase_add_test(t, calls_end_before_the_stack_does);
+    tcase_add_test(t, walks_go_as_deep_as_modules_do);
+    tcase_add_test(t, a_message_looks_at_some_of_the_paths_only);
     t = test_case(s, "arrays");
     tcase_add_test(t, arrays_that_are_not_there);
     return s;

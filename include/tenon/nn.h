@@ -151,7 +151,11 @@ TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m *
  * parameter or a view.
  *
  * Errors   x does not fit; m has no forward (ModuleList); forward left a field of the struct that is not
- *          its slot's tensor (use tn_assign); no scope is open
+ *          its slot's tensor (use tn_assign); no scope is open; calls within calls more than 1,000 deep
+ * Fields   also of a field that no slot has: it is an error when forward leaves there a tensor or list that only
+ *          scopes hold, or an input that nobody kept; the field is put back. Only the struct itself is looked
+ *          at, not what it points to, and not the structs of other modules. tn_module_done refuses the same
+ *          for what goes with the constructor's scope
  */
 TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
 /** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out is

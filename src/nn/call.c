@@ -13,18 +13,23 @@ typedef struct frame {
     tn_module *module;
     const void *options;
     struct frame *outer;
+    int depth; /* frames, this one included */
 } frame;
+
+enum { DEEPEST = 1000 }; /* calls within calls: each takes of the C stack */
 
 static _Thread_local frame *innermost;
 
 /* ---- where we are, for messages -------------------------------------------------------------- */
 
-enum { SEARCH_DEPTH = 16 }; /* how far below its caller a called module is looked for */
+/* How far below its caller a called module is looked for, and in how many modules. */
+enum { SEARCH_DEPTH = 16, MOST_LOOKS = 4096 };
 
 /* Writes wanted's path below m; allocates nothing, for it may be memory that ran out. */
-static bool find_path(const tn_module *m, const tn_module *wanted, int depth, char *path,
+static bool find_path(const tn_module *m, const tn_module *wanted, int depth, int *looks, char *path,
                       size_t size)
 {
+    if (--*looks < 0) return false; /* shared children make more paths than there are modules */
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_CHILD || slot->child != wanted) continue;
@@ -35,7 +40,7 @@ static bool find_path(const tn_module *m, const tn_module *wanted, int depth, ch
         const tni_slot *slot = &m->state->slot[i];
         size_t n = strlen(slot->name) + 1;
         if (slot->kind != TNI_CHILD || tni_no_module(slot->child) || n >= size) continue;
-        if (!find_path(slot->child, wanted, depth + 1, path + n, size - n)) continue;
+        if (!find_path(slot->child, wanted, depth + 1, looks, path + n, size - n)) continue;
         memcpy(path, slot->name, n - 1);
         path[n - 1] = '.';
         return true;
@@ -53,7 +58,8 @@ static size_t write_path(const frame *f, char *path, size_t size)
     size_t start = n;
     if (n) path[n++] = '.';
     path[n] = '\0';
-    if (find_path(f->outer->module, f->module, 0, path + n, size - n)) return n + strlen(path + n);
+    int looks = MOST_LOOKS;
+    if (find_path(f->outer->module, f->module, 0, &looks, path + n, size - n)) return n + strlen(path + n);
     path[start] = '\0';
     return start;
 }
@@ -128,6 +134,11 @@ static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_
                          "%s: no scope is open: want tn_scope_begin before a call, so that "
                          "somebody owns its outputs",
                          m->type->name);
+    if (innermost && innermost->depth >= DEEPEST)
+        return tni_error(TN_E_STATE,
+                         "%s: called within %d calls: want modules nested less deep, or none that "
+                         "calls itself",
+                         m->type->name, DEEPEST);
     if (!m->type->forward_n && !m->type->forward)
         return tni_error(TN_E_UNSUPPORTED, "%s: has no forward: call its children", m->type->name);
     if (!m->type->forward_n && (n_in != 1 || n_out != 1))
@@ -154,29 +165,6 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
     return status;
 }
 
-/* A forward that writes `m->h = t` would leave a field whose tensor dies with the call. Fields are
- * put back, so that the module is whole whatever happened; status is that of the forward. */
-static tn_status check_fields(tn_module *m, tn_status status)
-{
-    const char *wrong = NULL;
-    for (int i = 0; i < m->state->n; i++) {
-        const tni_slot *slot = &m->state->slot[i];
-        const void *held =
-            slot->kind == TNI_CHILD ? (const void *)slot->child : (const void *)slot->tensor;
-        void *shown;
-        if (!slot->field) continue;
-        memcpy(&shown, (char *)m + slot->field, sizeof shown);
-        if (shown == held) continue;
-        wrong = wrong ? wrong : slot->name;
-        tni_slot_sync(m, slot);
-    }
-    if (status != TN_OK || !wrong) return status;
-    return tni_error(TN_E_STATE,
-                     "%s: forward assigned the field of \"%s\" directly: want tn_assign(&m->"
-                     "field, t), which keeps the tensor",
-                     m->type->name, wrong);
-}
-
 /* Ends the call's scope and enters its outputs, which may be inputs, parameters or views, in the
  * caller's. */
 static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
@@ -201,17 +189,20 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
     if (status == TN_OK) {
         if (TNI_UNLIKELY(tni_recording)) note_mode(m);
-        frame f = { m, options, innermost };
+        frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1 };
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it, or its parent */
         tni_error_context = describe_place;
+        tni_fields fields;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
+        if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
+        bool looked = status == TN_OK;
         if (status == TN_OK)
             status = m->state->hooks
                          ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
                          : dispatch(m, n_in, in, n_out, result);
-        status = check_fields(m, status);
+        if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
         if (status == TN_OK)
             status = hand_over(scope, n_out, result);

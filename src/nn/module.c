@@ -142,6 +142,7 @@ tn_module *tn_module_done(tn_module *m)
     tni_building *b = m->state->building;
     if (!b) return m;
     bool failed = b->status != TN_OK || (tni_error_count != b->errors && tni_pending() != TN_OK);
+    failed = failed || tni_fields_made(m, b->scope) != TN_OK;
     m->state->building = NULL;
     tn_scope_end(b->scope);
     if (failed) {

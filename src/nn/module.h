@@ -9,6 +9,8 @@
 #ifndef TNI_MODULE_H
 #define TNI_MODULE_H
 
+#include <stdint.h>
+
 #include <tenon/nn.h>
 
 #include "autograd/op.h"
@@ -126,6 +128,25 @@ const void *tni_call_options(const tn_module *self);
 /* The innermost running call's module whose struct holds the address; NULL. */
 tn_module *tni_calling_at(const void *address);
 bool tni_calling(void);
+
+/* ---- fields.c -------------------------------------------------------------------------------- */
+
+enum { TNI_FIELDS_NEAR = 24, TNI_FIELDS_IN = 4 };
+
+/* What a struct showed, and who held the inputs, before a forward. */
+typedef struct tni_fields {
+    uintptr_t near[TNI_FIELDS_NEAR], *word; /* the struct behind its base */
+    size_t n;                               /* words of it */
+    int refs[TNI_FIELDS_IN];                /* of the first inputs */
+} tni_fields;
+
+tn_status tni_fields_before(tni_fields *fields, const tn_module *m, int n_in, tn_tensor *const *in);
+/* Puts fields back that a forward let show what nobody keeps. The status of the forward, or the error. The
+ * call's scope is still open. */
+tn_status tni_fields_after(tni_fields *fields, tn_module *m, int n_in, tn_tensor *const *in,
+                           tn_status status);
+/* The same at the end of a construction, for what goes with its scope. */
+tn_status tni_fields_made(tn_module *m, tn_scope scope);
 
 /* ---- hooks.c --------------------------------------------------------------------------------- */
 

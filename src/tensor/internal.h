@@ -203,6 +203,10 @@ void tni_storage_drop(tni_storage *s);
  * TN_E_STATE without a scope, TN_E_NOMEM: then drop is called at once. */
 tn_status tni_scope_add(void *object, void (*drop)(void *object));
 bool tni_scope_open(void);
+/* Whether object, any address, stands in `from` or a scope within it and nothing else holds it: it goes with
+ * them. Takes the time of a look at their entries. */
+bool tni_scope_alone(tn_scope from, const void *object);
+tn_scope tni_scope_outermost(void);
 
 /* ---- random numbers (random.c) --------------------------------------------------------------------- */
 

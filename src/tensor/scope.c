@@ -171,3 +171,30 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
     tn_scope_end(s);
     return tn_scope_adopt(t);
 }
+
+/* Its entries in a scope and those within. */
+static int entries_of(tn_scope from, const void *object)
+{
+    int n = 0;
+
+    if (!is_open(from))
+        return 0;
+    for (size_t i = scopes.frames[from.depth].first; i < scopes.n; i++)
+        n += scopes.entries[i].object == object;
+    return n;
+}
+
+bool tni_scope_alone(tn_scope from, const void *object)
+{
+    int n = entries_of(from, object);
+
+    for (size_t i = scopes.n; n && i-- > 0;)
+        if (scopes.entries[i].object == object && scopes.entries[i].drop == drop_tensor)
+            return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <= n;
+    return n > 0; /* a list, say, which nothing but its scope holds */
+}
+
+tn_scope tni_scope_outermost(void)
+{
+    return scopes.depth ? (tn_scope){0, scopes.frames[0].serial} : (tn_scope){-1, 0};
+}
