@@ -156,7 +156,9 @@ static void pruned(int n)
 {
     assert_ok(tn_checkpoint_save_numbered(&(tn_checkpoint){ .step = n + 1 }, folder, "net", 1));
     ck_assert_int_eq(files_in_folder(), 1);
-    unlink(in_folder("net-00000001.safetensors"));
+    char kept[64];
+    snprintf(kept, sizeof kept, "net-%08d.safetensors", n + 1);
+    ck_assert_int_eq(unlink(in_folder(kept)), 0);
 }
 
 /* ---- how long it takes ----------------------------------------------------------------------- */

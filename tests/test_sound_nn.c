@@ -12,12 +12,13 @@
 
 static int64_t calls;   /* since it was set to 0 */
 static int64_t failing; /* this one returns NULL; 0: none */
+static size_t most = SIZE_MAX; /* bytes that a request may want */
 
 static void *failing_alloc(void *user, size_t size)
 {
     void *block = NULL;
     (void)user;
-    if (++calls == failing) return NULL;
+    if (++calls == failing || size > most) return NULL;
     return posix_memalign(&block, 64, size) == 0 ? block : NULL;
 }
 
@@ -234,6 +235,138 @@ START_TEST(a_constructor_leaves_nothing_in_a_field_without_a_slot)
 }
 END_TEST
 
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+static const int64_t sizes[] = { INT64_MIN, -((int64_t)1 << 32), -2, -1, 0, 1, 2, 3, 8, 1025,
+                                 (int64_t)1 << 31, ((int64_t)1 << 32) + 1, (int64_t)1 << 40,
+                                 (int64_t)1 << 61, ((int64_t)1 << 62) + 3, INT64_MAX };
+static const double reals[] = { -INFINITY, -1e308, -1, -1e-9, -0.0, 0, 1e-300, 0.5, 1, 1 + 1e-9, 2, 1e308,
+                                INFINITY, NAN };
+enum { SIZES = sizeof sizes / sizeof *sizes, REALS = sizeof reals / sizeof *reals };
+
+/* Made and dropped, or refused with a message that names a function: that one, or what it calls. */
+static void judge(tn_module *m, const char *function)
+{
+    if (!m) {
+        ck_assert_msg(tn_error_status() != TN_OK, "%s: NULL without an error", function);
+        bool named = strncmp(tn_error(), "tn_", 3) == 0;
+        ck_assert_msg(named || tn_error_status() == TN_E_NOMEM,
+                      "%s: the message is \"%s\"", function, tn_error());
+    }
+    tn_error_clear();
+    tn_module_drop(m);
+    ck_assert_msg(tn_live_tensors() == 0, "%s: %lld tensors are left", function,
+                  (long long)tn_live_tensors());
+}
+
+static void layers_of_two(int64_t a, int64_t b)
+{
+    judge(tn_linear_new(a, b, (tn_linear_options){ 0 }), "tn_linear_new");
+    judge(tn_embedding_new(a, b, (tn_embedding_options){ 0 }), "tn_embedding_new");
+    judge(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true, .padding_index = a }),
+          "tn_embedding_new");
+    judge(tn_positional_encoding_new(a, b, (tn_positional_encoding_options){ 0 }),
+          "tn_positional_encoding_new");
+    judge(tn_multihead_attention_new(a, b, (tn_multihead_attention_options){ 0 }),
+          "tn_multihead_attention_new");
+    judge(tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .kdim = a, .vdim = b }),
+          "tn_multihead_attention_new");
+    judge(tn_encoder_layer_new(a, b, (tn_encoder_layer_options){ .feedforward = 2 }),
+          "tn_encoder_layer_new");
+    judge(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = a }),
+          "tn_encoder_layer_new");
+    judge(tn_adaptive_avg_pool2d_new(a, b), "tn_adaptive_avg_pool2d_new");
+    judge(tn_layernorm_new(TN_SHAPE(a, b), (tn_layernorm_options){ 0 }), "tn_layernorm_new");
+    judge(tn_batchnorm2d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm2d_new");
+    judge(tn_batchnorm1d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm1d_new");
+    judge(tn_frozen_batchnorm2d_new(a, (tn_frozen_batchnorm_options){ 0 }), "tn_frozen_batchnorm2d_new");
+    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { a, b } }), "tn_max_pool2d_new");
+    judge(tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }), "tn_avg_pool2d_new");
+    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .padding = { a, b } }), "tn_max_pool2d_new");
+    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .dilation = { a, b } }), "tn_max_pool2d_new");
+    judge(tn_conv2d_new(a, b, 3, (tn_conv2d_options){ 0 }), "tn_conv2d_new");
+    judge(tn_conv2d_new(2, 2, a, (tn_conv2d_options){ .stride = b }), "tn_conv2d_new");
+    judge(tn_conv2d_new(2, 2, 1, (tn_conv2d_options){ .padding = a, .dilation = b }), "tn_conv2d_new");
+    judge(tn_conv2d_new(a, a, 1, (tn_conv2d_options){ .groups = b }), "tn_conv2d_new");
+}
+
+START_TEST(layers_of_any_size)
+{
+    install();
+    most = 1 << 20;
+    for (int i = 0; i < SIZES; i++)
+        for (int k = 0; k < SIZES; k++) layers_of_two(sizes[i], sizes[k]);
+    for (int rank = -3; rank < 12; rank++) {
+        tn_shape shape = { .rank = rank };
+        for (int i = 0; i < TN_MAX_RANK; i++) shape.size[i] = 1;
+        judge(tn_layernorm_new(shape, (tn_layernorm_options){ 0 }), "tn_layernorm_new");
+    }
+}
+END_TEST
+
+/* The largest layers there are, on small inputs: products of sizes, not only sizes, are refused. */
+START_TEST(layers_of_any_size_are_called)
+{
+    install();
+    most = 1 << 20;
+    tn_tensor *image = tn_ones(TN_SHAPE(1, 2, 4, 4));
+    for (int i = 0; i < SIZES; i++)
+        for (int k = 0; k < SIZES; k++) {
+            int64_t a = sizes[i], b = sizes[k];
+            tn_module *m[] = {
+                tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { a, b } }),
+                tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }),
+                tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .padding = { a, b } }),
+                tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .dilation = { a, b } }),
+                tn_conv2d_new(2, 2, 2, (tn_conv2d_options){ .stride = a, .padding = b }),
+                tn_conv2d_new(2, 2, 2, (tn_conv2d_options){ .dilation = a, .padding = b }),
+                tn_adaptive_avg_pool2d_new(a, b),
+                tn_softmax_new((int)a),
+                tn_flatten_new((int)a, (int)b),
+            };
+            tn_error_clear();
+            for (size_t j = 0; j < sizeof m / sizeof *m; j++) {
+                tn_scope s = tn_scope_begin();
+                if (m[j] && !tn_forward(m[j], image))
+                    ck_assert_msg(tn_error_status() != TN_OK, "NULL without an error");
+                tn_error_clear();
+                tn_scope_end(s);
+                tn_module_drop(m[j]);
+            }
+        }
+}
+END_TEST
+
+/* 0 means the default where the comment in nn.h says so; else: finite, in range. */
+START_TEST(layers_of_any_real_number)
+{
+    for (int i = 0; i < REALS; i++) {
+        double r = reals[i];
+        bool fraction = r >= 0 && r <= 1, positive = isfinite(r) && r >= 0;
+        struct {
+            tn_module *m;
+            bool fine;
+        } made[] = {
+            { tn_dropout_new(r), fraction },
+            { tn_positional_encoding_new(2, 2, (tn_positional_encoding_options){ .dropout = r }), fraction },
+            { tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .dropout = r }), fraction },
+            { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .dropout = r }), fraction },
+            { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .eps = r }), positive },
+            { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .eps = r }), positive },
+            { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .momentum = r }), fraction },
+            { tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ .eps = r }), positive },
+            { tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = r }), positive },
+        };
+        for (size_t j = 0; j < sizeof made / sizeof *made; j++) {
+            ck_assert_msg(!made[j].m == !made[j].fine, "row %d: %g was %s", (int)j, r,
+                          made[j].m ? "taken" : "refused");
+            tn_module_drop(made[j].m);
+        }
+        tn_error_clear();
+    }
+}
+END_TEST
+
 /* ---- depth --------------------------------------------------------------------------------------- */
 
 static tn_tensor *calls_itself(keeper *m, tn_tensor *x)
@@ -317,6 +450,10 @@ Suite *test_suite(void)
     tcase_add_test(t, a_field_without_a_slot_keeps_nothing);
     tcase_add_test(t, a_field_without_a_slot_may_show_what_is_kept);
     tcase_add_test(t, a_constructor_leaves_nothing_in_a_field_without_a_slot);
+    t = test_case(s, "numbers");
+    tcase_add_test(t, layers_of_any_size);
+    tcase_add_test(t, layers_of_any_size_are_called);
+    tcase_add_test(t, layers_of_any_real_number);
     t = test_case(s, "depth");
     tcase_add_test(t, calls_end_before_the_stack_does);
     tcase_add_test(t, walks_go_as_deep_as_modules_do);

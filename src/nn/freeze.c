@@ -24,20 +24,18 @@ static tn_status collect_frozen(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-static tn_status set_requires_grad(tn_module *m, const char *path, void *user)
+/* Of leaves, on only with a floating dtype: cannot fail. */
+static void set_requires_grad(tn_module *m, void *user)
 {
     const switcher *s = user;
-    (void)path;
     for (int i = 0; i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
         if (tni_map_get(&s->frozen, slot->tensor)) continue;
         bool on = s->on && tn_dtype_is_float(slot->tensor->dtype);
-        tn_status status = tn_set_requires_grad(slot->tensor, on);
-        if (status != TN_OK) return status;
+        tn_set_requires_grad(slot->tensor, on);
         slot->frozen = !on;
     }
-    return TN_OK;
 }
 
 tn_status tn_module_requires_grad(tn_module *m, bool on)
@@ -45,65 +43,58 @@ tn_status tn_module_requires_grad(tn_module *m, bool on)
     switcher s = { .on = on };
     tn_status status = tni_module_check("tn_module_requires_grad", m);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, set_requires_grad, NULL, &s);
+    if (status == TN_OK) status = tni_change_modules(m, set_requires_grad, &s);
     tni_map_free(&s.frozen);
     return status;
 }
 
 /* Before the first tensor changes, for several slots may hold one. */
-static tn_status remember(tn_module *m, const char *path, void *user)
+static void remember(tn_module *m, void *user)
 {
-    (void)path;
     (void)user;
     for (int i = 0; !m->state->frozen && i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER) slot->thaw = slot->tensor->requires_grad;
     }
-    return TN_OK;
 }
 
-static tn_status freeze(tn_module *m, const char *path, void *user)
+static void freeze(tn_module *m, void *user)
 {
-    (void)path;
     (void)user;
-    if (m->state->frozen) return TN_OK;
+    if (m->state->frozen) return;
     for (int i = 0; i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
-        tn_status status = tn_set_requires_grad(slot->tensor, false);
-        if (status == TN_OK) status = tn_set_grad_of(slot->tensor, TN_NONE);
-        if (status != TN_OK) return status;
+        tn_set_requires_grad(slot->tensor, false);
+        tn_set_grad_of(slot->tensor, TN_NONE);
     }
     m->state->frozen = true;
-    return TN_OK;
 }
 
-static tn_status thaw(tn_module *m, const char *path, void *user)
+static void thaw(tn_module *m, void *user)
 {
-    (void)path;
     (void)user;
-    if (!m->state->frozen) return TN_OK;
+    if (!m->state->frozen) return;
     m->state->frozen = false;
     for (int i = 0; i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
-        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor) || !slot->thaw) continue;
-        tn_status status = tn_set_requires_grad(slot->tensor, true);
-        if (status != TN_OK) return status;
+        if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && slot->thaw)
+            tn_set_requires_grad(slot->tensor, true);
     }
-    return TN_OK;
 }
 
+/* remember() may run without freeze(): it writes what counts only in a frozen module. */
 tn_status tn_module_freeze(tn_module *m)
 {
     tn_status status = tni_module_check("tn_module_freeze", m);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, remember, NULL, NULL);
-    return status == TN_OK ? tni_walk(m, TNI_ONCE, freeze, NULL, NULL) : status;
+    if (status == TN_OK) status = tni_change_modules(m, remember, NULL);
+    return status == TN_OK ? tni_change_modules(m, freeze, NULL) : status;
 }
 
 tn_status tn_module_thaw(tn_module *m)
 {
     tn_status status = tni_module_check("tn_module_thaw", m);
-    return status == TN_OK ? tni_walk(m, TNI_ONCE, thaw, NULL, NULL) : status;
+    return status == TN_OK ? tni_change_modules(m, thaw, NULL) : status;
 }
 
 bool tn_module_frozen(const tn_module *m)

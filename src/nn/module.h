@@ -188,6 +188,10 @@ typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after,
                    void *user);
 
+/* Calls change, which cannot fail, for each module once, in that order, or, without the memory to find them all,
+ * for none. */
+tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user);
+
 /* ---- list.c ---------------------------------------------------------------------------------- */
 
 /* Appends "prefix path.name"; any of prefix and path may be "". Names may repeat. */

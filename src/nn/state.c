@@ -204,11 +204,24 @@ static tn_status rename_all(plan *p, const tn_list *from)
     return TN_OK;
 }
 
+enum { LONGEST = 1024 }; /* bytes of a path: names in files have as many */
+
+static tn_status check_path(const tn_module *m, const char *path)
+{
+    size_t n = strlen(path);
+    if (n <= LONGEST) return TN_OK;
+    return tni_error(TN_E_NAME,
+                     "tn_load_state_dict: the path of a %s takes %zu bytes: want at most %d where a "
+                     "module has hooks or extra state",
+                     m->type->name, n, LONGEST);
+}
+
 static tn_status load_pre(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
-    char prefix[1026];
+    char prefix[LONGEST + 2];
     if (!tni_has_hook(m, TNI_HOOK_LOAD_PRE)) return TN_OK;
+    if (check_path(m, path) != TN_OK) return TN_E_NAME;
     snprintf(prefix, sizeof prefix, "%s%s", path, path[0] ? "." : "");
     return tni_run_state_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix);
 }
@@ -234,6 +247,7 @@ static tn_status compare_late(tn_module *m, const char *path, void *user)
     char name[1100];
     p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST);
     if (!m->type->set_extra_state) return TN_OK;
+    if (check_path(m, path) != TN_OK) return TN_E_NAME;
     p->may_fail_late = true;
     if (!tn_list_has(p->state, extra_name(path, name, sizeof name)))
         return tn_list_set(p->missing, name, TN_NONE);

@@ -105,6 +105,36 @@ tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_v
     return status;
 }
 
+/* ---- walks that change modules ---------------------------------------------------------------- */
+
+typedef struct gathered {
+    tn_module **module; /* a reference each */
+    size_t n, capacity;
+} gathered;
+
+static tn_status gather(tn_module *m, const char *path, void *user)
+{
+    gathered *g = user;
+    void *module = g->module;
+    (void)path;
+    if (!reserve(&module, &g->capacity, g->n + 1, sizeof(tn_module *))) return TN_E_NOMEM;
+    g->module = module;
+    g->module[g->n++] = tn_module_keep(m);
+    return TN_OK;
+}
+
+tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user)
+{
+    gathered g = { 0 };
+    tn_status status = tni_walk(root, TNI_ONCE, gather, NULL, &g);
+    for (size_t i = 0; i < g.n; i++) {
+        if (status == TN_OK) change(g.module[i], user);
+        tn_module_drop(g.module[i]);
+    }
+    if (g.module) tni_free(g.module, g.capacity * sizeof(tn_module *));
+    return status;
+}
+
 /* ---- visiting by the user -------------------------------------------------------------------- */
 
 typedef struct visitor {
@@ -184,17 +214,15 @@ const char *tn_module_child_name(const tn_module *m, int i)
 
 /* ---- train and eval, gradients --------------------------------------------------------------- */
 
-static tn_status set_training(tn_module *m, const char *path, void *user)
+static void set_training(tn_module *m, void *user)
 {
-    (void)path;
     m->state->training = *(const bool *)user;
-    return TN_OK;
 }
 
 tn_status tn_train(tn_module *m, bool training)
 {
     tn_status status = tni_module_check("tn_train", m);
-    return status == TN_OK ? tni_walk(m, TNI_ONCE, set_training, NULL, &training) : status;
+    return status == TN_OK ? tni_change_modules(m, set_training, &training) : status;
 }
 
 tn_status tn_eval(tn_module *m)
@@ -208,23 +236,20 @@ bool tn_training(const tn_module *m)
     return m && m->state && m->state->training && !m->state->frozen;
 }
 
-static tn_status clear_gradients(tn_module *m, const char *path, void *user)
+static void clear_gradients(tn_module *m, void *user)
 {
-    (void)path;
     (void)user;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
-        tn_status status = tn_set_grad_of(slot->tensor, TN_NONE);
-        if (status != TN_OK) return status;
+        if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor))
+            tn_set_grad_of(slot->tensor, TN_NONE); /* cannot fail */
     }
-    return TN_OK;
 }
 
 tn_status tn_module_zero_grad(tn_module *m)
 {
     tn_status status = tni_module_check("tn_module_zero_grad", m);
-    return status == TN_OK ? tni_walk(m, TNI_ONCE, clear_gradients, NULL, NULL) : status;
+    return status == TN_OK ? tni_change_modules(m, clear_gradients, NULL) : status;
 }
 
 typedef struct counter {

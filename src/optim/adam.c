@@ -26,6 +26,7 @@ static const tni_optim_type adam = {
     .kernel = TNI_ADAM,
     .slot = ADAM_STATE,
     .number = ADAM_NUMBERS,
+    .fractions = 3,
     .flag = "amsgrad",
     .momentum_is_beta1 = true,
 };
@@ -35,6 +36,7 @@ static const tni_optim_type adamw = {
     .kernel = TNI_ADAMW,
     .slot = ADAM_STATE,
     .number = ADAM_NUMBERS,
+    .fractions = 3,
     .flag = "amsgrad",
     .momentum_is_beta1 = true,
 };

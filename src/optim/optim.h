@@ -13,6 +13,8 @@
 #include <tenon/optim.h>
 
 #define TNI_OPTIM_SLOTS 3
+/* Steps that a file may speak of: nobody takes so many, and one more does not overflow. */
+#define TNI_MOST_STEPS (INT64_MAX / 2)
 
 /* What one kind of optimizer is. */
 typedef struct tni_optim_type {
@@ -20,6 +22,7 @@ typedef struct tni_optim_type {
     tni_optim_kind kernel;
     const char *slot[TNI_OPTIM_SLOTS]; /* state tensors s0, s1, s2 as files name them */
     const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
+    unsigned fractions;                /* bit i: number i is in [0, 1) */
     const char *flag;                  /* the same for flag; NULL: not used */
     bool momentum_is_beta1;            /* one-cycle schedules may move args.beta1 */
 } tni_optim_type;
@@ -105,6 +108,9 @@ void tni_report_f64(tni_report *r, const tn_list *list, bool *used, const char *
                     double *value);
 void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name,
                     int64_t *value);
+/* The same for a count of steps, and for a number that is finite and >= 0. */
+void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value);
+void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name, double *value);
 /* Adds every entry that nobody asked for. */
 void tni_report_unused(tni_report *r, const tn_list *list, const bool *used);
 

@@ -2,6 +2,7 @@
  * report.c - comparing a list of named tensors with what is wanted, one message for all that
  * differs.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "nn/module.h"
@@ -78,6 +79,21 @@ void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *
     tn_tensor *t = find_number(r, list, used, name, TN_I64);
     if (t && tn_copy_out(t, value, sizeof *value, TN_I64) != TN_OK)
         tni_report_add(r, TNI_MISMATCHED, "%s (unreadable)", name);
+}
+
+void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value)
+{
+    tni_report_i64(r, list, used, name, value);
+    if (*value < 0 || *value > TNI_MOST_STEPS)
+        tni_report_add(r, TNI_MISMATCHED, "%s (%lld there, a count of steps is wanted)", name,
+                       (long long)*value);
+}
+
+void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name, double *value)
+{
+    tni_report_f64(r, list, used, name, value);
+    if (!(*value >= 0) || isinf(*value))
+        tni_report_add(r, TNI_MISMATCHED, "%s (%g there, a finite number >= 0 is wanted)", name, *value);
 }
 
 void tni_report_unused(tni_report *r, const tn_list *list, const bool *used)

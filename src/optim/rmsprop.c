@@ -16,6 +16,7 @@ static const tni_optim_type rmsprop = {
     .kernel = TNI_RMSPROP,
     .slot = { "square_avg", "grad_avg", "momentum_buffer" },
     .number = { "alpha", "momentum", "eps" },
+    .fractions = 1,
     .flag = "centered",
 };
 

@@ -1,6 +1,7 @@
 /*
  * scheduler.c - stepping, sequencing, saving and loading of schedules.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "optim/scheduler.h"
@@ -26,8 +27,8 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
                          s->schedule->name, (long long)step, (long long)s->schedule->last(s));
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
-        if (!(lr >= 0)) /* a user's factor may give anything */
-            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0",
+        if (!(lr >= 0) || isinf(lr)) /* a user's factor may give anything; gamma > 1 grows without end */
+            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0 and finite",
                              s->schedule->name, lr, (long long)step);
     }
     for (int i = 0; i < opt->n_groups; i++)
@@ -63,6 +64,19 @@ tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, i
     return TN_OK;
 }
 
+int tni_milestones_passed(const tn_scheduler *s, int64_t step)
+{
+    int low = 0, high = s->n_milestones;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->milestone[middle] <= step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 void tn_scheduler_free(tn_scheduler *s)
 {
     if (!s) return;
@@ -94,8 +108,7 @@ int64_t tn_scheduler_last_step(const tn_scheduler *s)
 
 static const tn_scheduler *child_at(const tn_scheduler *s, int64_t step, int64_t *inner)
 {
-    int k = 0;
-    while (k < s->n_milestones && s->milestone[k] <= step) k++;
+    int k = tni_milestones_passed(s, step);
     *inner = step - (k ? s->milestone[k - 1] : 0);
     return s->child[k];
 }
@@ -120,6 +133,8 @@ static double momentum_at(const tn_scheduler *s, int64_t step)
     return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
 }
 
+enum { DEEPEST = 64 }; /* sequences of sequences: each rate asks down through them */
+
 static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int i)
 {
     static const char f[] = "tn_sequential_lr";
@@ -131,6 +146,9 @@ static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int
         return tni_error(TN_E_INVALID, "%s: scheduler %d is another optimizer's", f, i);
     if (child->schedule == &tni_schedule_plateau)
         return tni_error(TN_E_INVALID, "%s: scheduler %d is a plateau_lr: it has no steps", f, i);
+    if (child->depth >= DEEPEST)
+        return tni_error(TN_E_INVALID, "%s: scheduler %d is %d sequences deep: want fewer", f, i,
+                         child->depth);
     return TN_OK;
 }
 
@@ -179,6 +197,7 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
     for (int i = 0; i < n; i++) {
         schedulers[i]->listed = 0;
         s->child[i] = schedulers[i];
+        s->depth = TNI_MAX(s->depth, schedulers[i]->depth + 1);
     }
     s->n_children = n;
     return tni_scheduler_start(s);
@@ -241,10 +260,22 @@ static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used,
     tn_status status = tni_report_end(&r, "tn_scheduler_load_state_dict");
     if (status != TN_OK) return status;
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
-    if (staged->step < 0 || staged->step > last)
+    if (staged->step < 0 || staged->step > TNI_MIN(last, TNI_MOST_STEPS))
         return tni_error(TN_E_INVALID,
                          "tn_scheduler_load_state_dict: step %lld: outside the schedule",
                          (long long)staged->step);
+    for (int i = 0; i < staged->n_groups; i++) {
+        const double lr = staged->rate[i].lr, base = staged->rate[i].base_lr;
+        if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
+            return tni_error(TN_E_INVALID,
+                             "tn_scheduler_load_state_dict: rate %g, base rate %g of group %d: finite "
+                             "numbers >= 0 are wanted",
+                             lr, base, i);
+    }
+    if (staged->bad < 0 || staged->bad > TNI_MOST_STEPS || staged->cooling < 0)
+        return tni_error(TN_E_INVALID,
+                         "tn_scheduler_load_state_dict: bad %lld, cooling %lld: counts >= 0 are wanted",
+                         (long long)staged->bad, (long long)staged->cooling);
     return TN_OK;
 }
 

@@ -27,6 +27,7 @@ struct tn_scheduler {
     bool maximize;      /* plateau */
     int n_milestones;
     int64_t *milestone; /* ascending */
+    int depth;  /* sequences within it, itself included */
     int listed; /* how often among those that tn_sequential_lr takes over now */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
@@ -43,6 +44,8 @@ tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt);
 tn_scheduler *tni_scheduler_start(tn_scheduler *s);
 /* Takes over a copy of n ascending milestones. */
 tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, int n);
+/* How many of them are <= step. */
+int tni_milestones_passed(const tn_scheduler *s, int64_t step);
 tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step);
 extern const tni_schedule tni_schedule_plateau;
 

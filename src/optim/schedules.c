@@ -35,16 +35,9 @@ tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
 
 /* ---- multistep: base gamma^(milestones passed) ----------------------------------------------- */
 
-static int passed(const tn_scheduler *s, int64_t t)
-{
-    int n = 0;
-    while (n < s->n_milestones && s->milestone[n] <= t) n++;
-    return n;
-}
-
 static double multistep_rate(const tn_scheduler *s, int64_t t, double base)
 {
-    return base * pow(s->a, passed(s, t));
+    return base * pow(s->a, tni_milestones_passed(s, t));
 }
 
 static const tni_schedule multistep_schedule = { .name = "multistep_lr", .rate = multistep_rate };

@@ -8,11 +8,12 @@
  *                                    another optimizer's file an error instead of a quiet mix
  * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "optim/optim.h"
 
-#define NAME_MAX_BYTES 1280 /* a file allows names of 1,024 bytes */
+enum { LONGEST = 1024, NAME_BYTES = LONGEST + 64 }; /* of a parameter's name, as files allow; with what follows */
 
 struct tni_optim_staged {
     tni_optim_args args;
@@ -61,10 +62,19 @@ static tn_status list_hyper(tn_optim *opt, tn_list *list)
     return status;
 }
 
+static tn_status check_length(const char *function, const tni_optim_param *p)
+{
+    size_t n = strlen(p->name);
+    if (n <= LONGEST) return TN_OK;
+    return tni_error(TN_E_NAME, "%s: the name %.60s... takes %zu bytes: want at most %d", function, p->name,
+                     n, LONGEST);
+}
+
 static tn_status list_param(const tn_optim *opt, const tni_optim_param *p, tn_list *list)
 {
-    char name[NAME_MAX_BYTES];
+    char name[NAME_BYTES];
     if (p->step == 0) return TN_OK;
+    if (check_length("tn_optim_state_dict", p) != TN_OK) return TN_E_NAME;
     for (int s = 0; s < TNI_OPTIM_SLOTS; s++) {
         if (!(opt->slots & (1u << s))) continue;
         snprintf(name, sizeof name, "%s.%s", p->name, opt->type->slot[s]);
@@ -103,11 +113,14 @@ static void stage_hyper(tn_optim *opt, const tn_list *list, bool *used, tni_opti
     int64_t maximize = opt->args.maximize;
     staged->args = opt->args;
     snprintf(name, sizeof name, "%s.steps", opt->type->name);
-    tni_report_i64(r, list, used, name, &staged->steps);
+    tni_report_steps(r, list, used, name, &staged->steps);
     for (int i = 0; i < 3; i++) {
         if (!opt->type->number[i]) continue;
         snprintf(name, sizeof name, "%s.%s", opt->type->name, opt->type->number[i]);
-        tni_report_f64(r, list, used, name, number_of(&staged->args, i));
+        double *number = number_of(&staged->args, i);
+        tni_report_rate(r, list, used, name, number);
+        if ((opt->type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
+            tni_report_add(r, TNI_MISMATCHED, "%s (%g there, wanted in [0, 1))", name, *number);
     }
     /* Switches decide which state there is and what it means: they are compared, not taken over. */
     if (opt->type->flag) {
@@ -124,11 +137,11 @@ static void stage_hyper(tn_optim *opt, const tn_list *list, bool *used, tni_opti
                        opt->args.maximize);
     for (int i = 0; i < opt->n_groups; i++) {
         snprintf(name, sizeof name, "group.%d.lr", i);
-        tni_report_f64(r, list, used, name, &staged->group[i].lr);
+        tni_report_rate(r, list, used, name, &staged->group[i].lr);
         snprintf(name, sizeof name, "group.%d.base_lr", i);
-        tni_report_f64(r, list, used, name, &staged->group[i].base_lr);
+        tni_report_rate(r, list, used, name, &staged->group[i].base_lr);
         snprintf(name, sizeof name, "group.%d.weight_decay", i);
-        tni_report_f64(r, list, used, name, &staged->group[i].weight_decay);
+        tni_report_rate(r, list, used, name, &staged->group[i].weight_decay);
     }
 }
 
@@ -150,7 +163,8 @@ static tn_tensor *stage_tensor(const tn_tensor *p, tn_tensor *source, const char
 static tn_status stage_param(const tn_optim *opt, const tni_optim_param *p, const tn_list *list,
                              bool *used, struct staged_param *staged, tni_report *r)
 {
-    char name[NAME_MAX_BYTES];
+    char name[NAME_BYTES];
+    if (check_length("tn_optim_load_state_dict", p) != TN_OK) return TN_E_NAME;
     snprintf(name, sizeof name, "%s.step", p->name);
     tn_tensor *found[TNI_OPTIM_SLOTS] = { NULL };
     bool any = tn_list_has(list, name);
@@ -162,8 +176,7 @@ static tn_status stage_param(const tn_optim *opt, const tni_optim_param *p, cons
     }
     if (!any) return TN_OK; /* not updated yet when it was saved */
     snprintf(name, sizeof name, "%s.step", p->name);
-    tni_report_i64(r, list, used, name, &staged->step);
-    if (staged->step < 0) tni_report_add(r, TNI_MISMATCHED, "%s (negative)", name);
+    tni_report_steps(r, list, used, name, &staged->step);
     for (int s = 0; s < TNI_OPTIM_SLOTS; s++) {
         if (!(opt->slots & (1u << s))) continue;
         snprintf(name, sizeof name, "%s.%s", p->name, opt->type->slot[s]);

@@ -46,6 +46,11 @@ static tn_module *pool2d_new(const char *function, const tn_module_type *type, t
     if (tni_at_least(function, "kernel[0]", spec.kernel[0], 1) != TN_OK ||
         tni_at_least(function, "kernel[1]", spec.kernel[1], 1) != TN_OK)
         return NULL;
+    for (int i = 0; i < 2; i++)
+        if (tni_at_least(function, "stride", spec.stride[i], 0) != TN_OK ||
+            tni_at_least(function, "padding", spec.padding[i], 0) != TN_OK ||
+            tni_at_least(function, "dilation", spec.dilation[i], 0) != TN_OK)
+            return NULL;
     pool2d *m = tn_module_new(type);
     if (!m) return NULL;
     m->spec = spec;
