@@ -90,6 +90,190 @@ START_TEST(a_scheduler_is_taken_over_once)
 }
 END_TEST
 
+/* ---- NULL ---------------------------------------------------------------------------------------- */
+
+/* The call failed, and its message says whose argument was NULL. */
+#define refuses(failed, function)                                                                  \
+    do {                                                                                           \
+        tn_error_clear();                                                                          \
+        ck_assert_msg((failed), "%s took NULL", function);                                         \
+        ck_assert_msg(tn_error_status() != TN_OK, "%s: without a message", function);              \
+        ck_assert_msg(strncmp(tn_error(), function ":", sizeof function) == 0 &&                   \
+                          strstr(tn_error(), "NULL"),                                              \
+                      "%s: the message is \"%s\"", function, tn_error());                          \
+    } while (0)
+
+static tn_status visit_none(const char *path, tn_module *m, void *user)
+{
+    (void)path, (void)m, (void)user;
+    return TN_OK;
+}
+static tn_status visit_plain(tn_module *m, void *user)
+{
+    return visit_none("", m, user);
+}
+static tn_status on_forward(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+{
+    (void)n_in, (void)in, (void)n_out, (void)out;
+    return visit_none("", m, user);
+}
+
+START_TEST(modules_refuse_NULL)
+{
+    box *b = box_new();
+    tn_module *m = &b->base;
+    tn_tensor *t = tn_ones(TN_SHAPE(1)), *y;
+    refuses(!tn_module_new(NULL), "tn_module_new");
+    ck_assert_ptr_null(tn_module_done(NULL)); /* what a failed constructor leaves: its message stays */
+    ck_assert_ptr_null(tn_module_keep(NULL));
+    tn_module_drop(NULL);
+    refuses(tn_register_parameter(NULL, "p", NULL, t), "tn_register_parameter");
+    refuses(tn_register_parameter(m, NULL, NULL, t), "tn_register_parameter");
+    refuses(tn_register_parameter(m, "p", NULL, NULL), "tn_register_parameter");
+    refuses(tn_register_frozen(NULL, "p", NULL, t), "tn_register_frozen");
+    refuses(tn_register_frozen(m, NULL, NULL, t), "tn_register_frozen");
+    refuses(tn_register_frozen(m, "p", NULL, NULL), "tn_register_frozen");
+    refuses(tn_register_buffer(NULL, "p", NULL, t, TN_PERSISTENT), "tn_register_buffer");
+    refuses(tn_register_buffer(m, NULL, NULL, t, TN_PERSISTENT), "tn_register_buffer");
+    refuses(tn_register_buffer(m, "p", NULL, NULL, TN_PERSISTENT), "tn_register_buffer");
+    refuses(tn_register_module(NULL, "p", NULL, tn_relu_new()), "tn_register_module");
+    refuses(tn_register_module(m, NULL, NULL, tn_relu_new()), "tn_register_module");
+    refuses(tn_register_module(m, "p", NULL, NULL), "tn_register_module");
+    assert_ok(tn_register_buffer(m, "a", &b->a, t, TN_PERSISTENT));
+    refuses(tn_assign(NULL, t), "tn_assign");
+    refuses(tn_assign(&b->a, NULL), "tn_assign");
+    refuses(tn_module_set(NULL, "p", t), "tn_module_set");
+    refuses(tn_module_set(m, NULL, t), "tn_module_set");
+    refuses(tn_module_delete(NULL, "p"), "tn_module_delete");
+    refuses(tn_module_delete(m, NULL), "tn_module_delete");
+    refuses(!tn_get_parameter(NULL, "p"), "tn_get_parameter");
+    refuses(!tn_get_parameter(m, NULL), "tn_get_parameter");
+    refuses(!tn_get_buffer(NULL, "p"), "tn_get_buffer");
+    refuses(!tn_get_buffer(m, NULL), "tn_get_buffer");
+    refuses(!tn_get_submodule(NULL, "p"), "tn_get_submodule");
+    refuses(!tn_get_submodule(m, NULL), "tn_get_submodule");
+    refuses(!tn_forward(NULL, t), "tn_forward");
+    refuses(!tn_forward(m, NULL), "tn_forward");
+    refuses(tn_call(NULL, 1, &t, 1, &y), "tn_call");
+    refuses(tn_call(m, 1, (tn_tensor *[]){ NULL }, 1, &y), "tn_call");
+    refuses(tn_train(NULL, true), "tn_train");
+    refuses(tn_eval(NULL), "tn_eval");
+    ck_assert(!tn_training(NULL) && !tn_module_frozen(NULL));
+    refuses(tn_module_requires_grad(NULL, true), "tn_module_requires_grad");
+    refuses(tn_module_freeze(NULL), "tn_module_freeze");
+    refuses(tn_module_thaw(NULL), "tn_module_thaw");
+    refuses(tn_module_zero_grad(NULL), "tn_module_zero_grad");
+    refuses(tn_register_forward_pre_hook(NULL, NULL, NULL) < 0, "tn_register_forward_pre_hook");
+    refuses(tn_register_forward_pre_hook(m, NULL, NULL) < 0, "tn_register_forward_pre_hook");
+    refuses(tn_register_forward_hook(NULL, on_forward, NULL) < 0, "tn_register_forward_hook");
+    refuses(tn_register_forward_hook(m, NULL, NULL) < 0, "tn_register_forward_hook");
+    refuses(tn_register_full_backward_hook(m, NULL, NULL) < 0, "tn_register_full_backward_hook");
+    refuses(tn_register_state_dict_hook(m, NULL, NULL) < 0, "tn_register_state_dict_hook");
+    refuses(tn_register_load_pre_hook(m, NULL, NULL) < 0, "tn_register_load_pre_hook");
+    refuses(tn_register_load_post_hook(m, NULL, NULL) < 0, "tn_register_load_post_hook");
+    tn_remove_module_hook(NULL, 1);
+    refuses(!tn_parameters(NULL), "tn_parameters");
+    refuses(!tn_named_parameters(NULL, "x."), "tn_named_parameters");
+    assert_made(tn_named_parameters(m, NULL)); /* "" */
+    refuses(!tn_buffers(NULL), "tn_buffers");
+    refuses(!tn_list_parameters(NULL, (tn_walk_options){ 0 }), "tn_list_parameters");
+    refuses(!tn_list_buffers(NULL, (tn_walk_options){ 0 }), "tn_list_buffers");
+    refuses(!tn_state_dict(NULL, ""), "tn_state_dict");
+    assert_made(tn_state_dict(m, NULL));
+    refuses(tn_named_modules(NULL, visit_none, NULL), "tn_named_modules");
+    refuses(tn_named_modules(m, NULL, NULL), "tn_named_modules");
+    refuses(tn_module_apply(NULL, visit_plain, NULL), "tn_module_apply");
+    refuses(tn_module_apply(m, NULL, NULL), "tn_module_apply");
+    refuses(tn_module_children(NULL) < 0, "tn_module_children");
+    refuses(!tn_module_child(NULL, 0), "tn_module_child");
+    refuses(!tn_module_child_name(NULL, 0), "tn_module_child_name");
+    refuses(tn_count_parameters(NULL, false) < 0, "tn_count_parameters");
+    refuses(tn_module_to(NULL, tn_cpu()), "tn_module_to");
+    refuses(tn_module_to_dtype(NULL, TN_F64), "tn_module_to_dtype");
+    refuses(tn_load_state_dict(NULL, tn_list_new(), (tn_load_options){ 0 }, NULL), "tn_load_state_dict");
+    refuses(tn_load_state_dict(m, NULL, (tn_load_options){ 0 }, NULL), "tn_load_state_dict");
+    refuses(tn_module_summary(NULL, m), "tn_module_summary");
+    refuses(tn_module_summary(stderr, NULL), "tn_module_summary");
+    refuses(tn_batchnorm_reset_running_stats(NULL), "tn_batchnorm_reset_running_stats");
+    refuses(tn_batchnorm_skipped(NULL) < 0, "tn_batchnorm_skipped");
+    refuses(!tn_freeze_batchnorm(NULL), "tn_freeze_batchnorm");
+    refuses(!tn_thaw_batchnorm(NULL), "tn_thaw_batchnorm");
+    refuses(!tn_multihead_attention_forward(NULL, t, t, t, (tn_attention_masks){ 0 }, NULL),
+            "tn_multihead_attention_forward");
+    refuses(!tn_encoder_layer_forward(NULL, t, (tn_attention_masks){ 0 }), "tn_encoder_layer_forward");
+    refuses(!tn_encoder_forward(NULL, t, (tn_attention_masks){ 0 }), "tn_encoder_forward");
+    refuses(!tn_encoder_new(NULL, 1, TN_NO_MODULE), "tn_encoder_new");
+    refuses(!tn_encoder_new(tn_relu_new(), 1, NULL), "tn_encoder_new");
+    refuses(!tn_module_clone(NULL), "tn_module_clone");
+    refuses(tn_module_append(NULL, tn_relu_new()), "tn_module_append");
+    refuses(tn_tensor_append(NULL, t), "tn_tensor_append");
+    refuses(tn_tensor_count(NULL) < 0, "tn_tensor_count");
+    refuses(!tn_tensor_item(NULL, 0), "tn_tensor_item");
+    refuses(!tn_ema_new(NULL, (tn_ema_options){ 0 }), "tn_ema_new");
+    refuses(tn_ema_update(NULL, m), "tn_ema_update");
+    refuses(!tn_ema_module(NULL), "tn_ema_module");
+    tn_module *list = tn_module_list_new(), *tensors = tn_buffer_list_new(TN_PERSISTENT);
+    tn_module *average = tn_ema_new(m, (tn_ema_options){ 0 });
+    tn_module *attention = tn_multihead_attention_new(1, 1, (tn_multihead_attention_options){ 0 });
+    refuses(!tn_multihead_attention_forward(attention, NULL, t, t, (tn_attention_masks){ 0 }, NULL),
+            "tn_multihead_attention_forward");
+    refuses(tn_ema_update(average, NULL), "tn_ema_update");
+    refuses(tn_module_append(list, NULL), "tn_module_append");
+    refuses(tn_tensor_append(tensors, NULL), "tn_tensor_append");
+    tn_module_drop(attention);
+    tn_module_drop(average);
+    tn_module_drop(tensors);
+    tn_module_drop(list);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(lists_and_initial_values_refuse_NULL)
+{
+    tn_list *list = tn_list_new();
+    tn_tensor *t = tn_ones(TN_SHAPE(2, 2));
+    int64_t in, out;
+    assert_ok(tn_list_add(list, "t", t));
+    refuses(tn_list_add(NULL, "x", t), "tn_list_add");
+    refuses(tn_list_add(list, NULL, t), "tn_list_add");
+    refuses(tn_list_add(list, "x", NULL), "tn_list_add");
+    refuses(!tn_list_concat(NULL, list), "tn_list_concat");
+    refuses(!tn_list_concat(list, NULL), "tn_list_concat");
+    refuses(!tn_list_get(NULL, "x"), "tn_list_get");
+    refuses(!tn_list_get(list, NULL), "tn_list_get");
+    ck_assert(!tn_list_has(NULL, "x") && !tn_list_has(list, NULL));
+    refuses(tn_list_set(NULL, "x", t), "tn_list_set");
+    refuses(tn_list_set(list, NULL, t), "tn_list_set");
+    refuses(tn_list_set(list, "x", NULL), "tn_list_set");
+    refuses(tn_list_remove(NULL, "x"), "tn_list_remove");
+    refuses(tn_list_remove(list, NULL), "tn_list_remove");
+    refuses(tn_list_rename(NULL, "t", "x"), "tn_list_rename");
+    refuses(tn_list_rename(list, NULL, "x"), "tn_list_rename");
+    refuses(tn_list_rename(list, "t", NULL), "tn_list_rename");
+    ck_assert_int_eq(tn_list_version(NULL, "x"), 0);
+    ck_assert_int_eq(tn_list_version(list, NULL), 0);
+    refuses(tn_list_set_version(NULL, "x", 1), "tn_list_set_version");
+    refuses(tn_list_set_version(list, NULL, 1), "tn_list_set_version");
+    ck_assert_int_eq(list->n, 1);
+    refuses(tn_init_fans(NULL, &in, &out), "tn_init_fans");
+    refuses(tn_init_fans(t, NULL, &out), "tn_init_fans");
+    refuses(tn_init_fans(t, &in, NULL), "tn_init_fans");
+    refuses(tn_init_uniform(NULL, 0, 1), "tn_init_uniform");
+    refuses(tn_init_normal(NULL, 0, 1), "tn_init_normal");
+    refuses(tn_init_constant(NULL, 0), "tn_init_constant");
+    refuses(tn_init_truncated_normal(NULL, 0, 1, -2, 2), "tn_init_truncated_normal");
+    refuses(tn_init_xavier_uniform(NULL, 1), "tn_init_xavier_uniform");
+    refuses(tn_init_xavier_normal(NULL, 1), "tn_init_xavier_normal");
+    refuses(tn_init_kaiming_uniform(NULL, 0, false, TN_NL_RELU), "tn_init_kaiming_uniform");
+    refuses(tn_init_kaiming_normal(NULL, 0, false, TN_NL_RELU), "tn_init_kaiming_normal");
+    /* what stands for a failure passes that failure on */
+    assert_made(tn_ones(TN_SHAPE(1)));
+    tn_tensor *failed = tn_reshape(t, TN_SHAPE(3));
+    ck_assert_int_eq(tn_list_add(list, "x", failed), TN_E_SHAPE);
+    assert_error(TN_E_SHAPE, "tn_reshape");
+}
+END_TEST
+
 /* ---- arrays ------------------------------------------------------------------------------------- */
 
 START_TEST(arrays_that_are_not_there)
@@ -458,6 +642,9 @@ Suite *test_suite(void)
     tcase_add_test(t, calls_end_before_the_stack_does);
     tcase_add_test(t, walks_go_as_deep_as_modules_do);
     tcase_add_test(t, a_message_looks_at_some_of_the_paths_only);
+    t = test_case(s, "NULL");
+    tcase_add_test(t, modules_refuse_NULL);
+    tcase_add_test(t, lists_and_initial_values_refuse_NULL);
     t = test_case(s, "arrays");
     tcase_add_test(t, arrays_that_are_not_there);
     return s;

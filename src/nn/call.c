@@ -127,8 +127,12 @@ static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_
         return tni_error(TN_E_INVALID,
                          "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,
                          n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
-    for (int i = 0; i < n_in; i++)
-        if (!in[i]) return tni_poison(m->type->name, "an input");
+    for (int i = 0; i < n_in; i++) {
+        char which[24];
+        if (in[i]) continue;
+        snprintf(which, sizeof which, "in[%d]", i);
+        return tni_poison("tn_call", which);
+    }
     if (!tni_scope_open())
         return tni_error(TN_E_STATE,
                          "%s: no scope is open: want tn_scope_begin before a call, so that "
@@ -222,5 +226,10 @@ tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_te
 tn_tensor *tn_forward(tn_module *m, tn_tensor *x)
 {
     tn_tensor *y;
+    if (tni_module_check("tn_forward", m) != TN_OK) return NULL;
+    if (!x) {
+        tni_poison("tn_forward", "the input x");
+        return NULL;
+    }
     return tni_call_with(m, 1, &x, 1, &y, NULL) == TN_OK ? y : NULL;
 }

@@ -26,7 +26,8 @@ tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
 {
     if (!t || tni_none(t)) return tni_poison("tn_init_fans", "t");
     if (!fan_in || !fan_out)
-        return tni_error(TN_E_INVALID, "tn_init_fans: no place for the result: want two int64_t");
+        return tni_error(TN_E_INVALID, "tn_init_fans: %s is NULL: want room for an int64_t",
+                         fan_in ? "fan_out" : "fan_in");
     if (t->shape.rank < 2)
         return tni_error(TN_E_SHAPE, "tn_init_fans: %s: want at least 2 axes, [out, in, ...]",
                          tni_text(t));

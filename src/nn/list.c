@@ -492,18 +492,18 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
     return status == TN_OK ? c.list : NULL;
 }
 
-tn_list *tn_list_parameters(tn_module *m, tn_walk_options o)
+static tn_list *parameters_of(const char *function, tn_module *m, tn_walk_options o)
 {
-    return collected("tn_list_parameters", m,
+    return collected(function, m,
                      (collector){ .prefix = o.prefix,
                                   .parameters = true,
                                   .once = !o.keep_duplicates,
                                   .no_recurse = o.no_recurse });
 }
 
-tn_list *tn_list_buffers(tn_module *m, tn_walk_options o)
+static tn_list *buffers_of(const char *function, tn_module *m, tn_walk_options o)
 {
-    return collected("tn_list_buffers", m,
+    return collected(function, m,
                      (collector){ .prefix = o.prefix,
                                   .buffers = true,
                                   .once = !o.keep_duplicates,
@@ -511,19 +511,29 @@ tn_list *tn_list_buffers(tn_module *m, tn_walk_options o)
                                   .persistent_only = o.persistent_only });
 }
 
+tn_list *tn_list_parameters(tn_module *m, tn_walk_options o)
+{
+    return parameters_of("tn_list_parameters", m, o);
+}
+
+tn_list *tn_list_buffers(tn_module *m, tn_walk_options o)
+{
+    return buffers_of("tn_list_buffers", m, o);
+}
+
 tn_list *tn_parameters(tn_module *m)
 {
-    return tn_list_parameters(m, (tn_walk_options){ 0 });
+    return parameters_of("tn_parameters", m, (tn_walk_options){ 0 });
 }
 
 tn_list *tn_named_parameters(tn_module *m, const char *prefix)
 {
-    return tn_list_parameters(m, (tn_walk_options){ .prefix = prefix });
+    return parameters_of("tn_named_parameters", m, (tn_walk_options){ .prefix = prefix });
 }
 
 tn_list *tn_buffers(tn_module *m)
 {
-    return tn_list_buffers(m, (tn_walk_options){ 0 });
+    return buffers_of("tn_buffers", m, (tn_walk_options){ 0 });
 }
 
 tn_list *tn_state_dict(tn_module *m, const char *prefix)

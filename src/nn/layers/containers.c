@@ -79,6 +79,7 @@ tn_status tn_module_append(tn_module *list, tn_module *child)
                            "tn_module_append: the module is a %s: want a ModuleList or "
                            "Sequential (tn_register_module names children of others)",
                            list->type->name);
+    if (status == TN_OK && !child) status = tni_poison("tn_module_append", "child");
     if (status == TN_OK) return append(list, child);
     tn_module_drop(child);
     return status;

@@ -86,6 +86,9 @@ tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks mas
     tn_tensor *const in[] = { x, tni_given(masks.mask), tni_given(masks.key_padding) };
     const tni_attention_options options = { masks.causal };
     tn_tensor *y;
-    if (tni_expect_type("tn_encoder_forward", m, &encoder_type) != TN_OK) return NULL;
+    static const char f[] = "tn_encoder_forward";
+    static const char *const names[] = { "x" };
+    if (tni_expect_type(f, m, &encoder_type) != TN_OK || tni_expect_inputs(f, 1, names, in) != TN_OK)
+        return NULL;
     return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
 }

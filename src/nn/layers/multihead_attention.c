@@ -261,7 +261,10 @@ tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor 
     const tni_attention_options options = { masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
-    if (tni_expect_type("tn_multihead_attention_forward", m, &multihead_attention_type) != TN_OK)
+    static const char f[] = "tn_multihead_attention_forward";
+    static const char *const names[] = { "q", "k", "v" };
+    if (tni_expect_type(f, m, &multihead_attention_type) != TN_OK ||
+        tni_expect_inputs(f, 3, names, in) != TN_OK)
         return NULL;
     if (tni_call_with(m, 5, in, weights ? 2 : 1, out, &options) != TN_OK) return NULL;
     if (weights) *weights = out[1];

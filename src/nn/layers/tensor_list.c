@@ -49,6 +49,7 @@ static tn_status check_type(const char *function, const tn_module *m)
 tn_status tn_tensor_append(tn_module *list, tn_tensor *t)
 {
     tn_status status = check_type("tn_tensor_append", list);
+    if (status == TN_OK && !t) status = tni_poison("tn_tensor_append", "t");
     if (status != TN_OK) return status;
     char name[16];
     int n = list->state->n;
