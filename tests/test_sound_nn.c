@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "boxes.h"
+#include "nn/module.h"
 
 /* ---- an allocator that refuses one request ------------------------------------------------------ */
 
@@ -87,6 +88,174 @@ START_TEST(a_scheduler_is_taken_over_once)
                 TN_E_INVALID, "NULL");
     tn_optim_free(opt);
     tn_module_drop(m);
+}
+END_TEST
+
+/* ---- casts and files under what was made before ------------------------------------------------------ */
+
+static tn_module *one_weight(void)
+{
+    tn_module *m = tn_module_dict_new();
+    assert_ok(tn_register_parameter(m, "w", NULL, tn_ones(TN_SHAPE(2))));
+    return m;
+}
+
+static void give_ones(tn_tensor *w)
+{
+    assert_ok(tn_set_grad_of(w, tn_ones_like(w)));
+}
+
+/* b = g + b / 2, w -= b, with g = 1: by hand. */
+START_TEST(an_optimizer_follows_casts_or_refuses)
+{
+    tn_module *m = one_weight();
+    tn_tensor *w = tn_get_parameter(m, "w");
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 1, .momentum = 0.5 });
+    const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_F32 };
+    const double wanted[] = { 0, -1.5, -3.25 };
+    give_ones(w);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(tn_module_to_dtype(m, dtypes[i]));
+        assert_ok(tn_optim_step(opt));
+        assert_values(w, 0, wanted[i], wanted[i]);
+        tn_tensor *b = tn_list_get(tn_optim_state_dict(opt), "w.momentum_buffer");
+        ck_assert_int_eq(tn_dtype_of(b), dtypes[i]);
+    }
+    assert_ok(tn_module_to_dtype(m, TN_BF16));
+    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: f32 or f64 is wanted");
+    assert_ok(tn_module_to_dtype(m, TN_F32));
+    assert_ok(tn_optim_step(opt));
+    assert_values(w, 0, -5.125, -5.125);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* A graph from before the cast gives a gradient of its own dtype: the step says so. */
+START_TEST(a_gradient_from_before_a_cast_is_named)
+{
+    tn_module *m = one_weight();
+    tn_tensor *w = tn_get_parameter(m, "w");
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 1 });
+    tn_tensor *loss = tn_sum(tn_mul(w, w), NULL, 0, false);
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    assert_ok(tn_backward(loss));
+    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is f64, its gradient f32");
+    assert_values(w, 0, 1, 1);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(an_average_follows_casts)
+{
+    tn_module *m = one_weight();
+    tn_module *average = tn_ema_new(m, (tn_ema_options){ .decay = 0.5 });
+    assert_ok(tn_ema_update(average, m)); /* 1 */
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    assert_ok(tn_init_constant(tn_get_parameter(m, "w"), 3));
+    assert_ok(tn_ema_update(average, m)); /* 2 */
+    assert_ok(tn_module_to_dtype(average, TN_BF16));
+    assert_ok(tn_ema_update(average, m)); /* 2.5 */
+    tn_tensor *a = tn_get_buffer(average, "module.w");
+    ck_assert_int_eq(tn_dtype_of(a), TN_BF16);
+    assert_values(a, 0, 2.5, 2.5);
+    tn_module_drop(average);
+    tn_module_drop(m);
+}
+END_TEST
+
+static tn_tensor *number(double value)
+{
+    return tn_full_as(TN_SCALAR, value, TN_F64, tn_cpu());
+}
+
+START_TEST(numbers_from_files_are_looked_at)
+{
+    tn_module *m = one_weight();
+    tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.25 });
+    tn_scheduler *s = tn_constant_lr(opt, 1, 1);
+    const char *const names[] = { "group.0.lr", "group.0.base_lr", "group.0.weight_decay", "adam.beta1",
+                                  "adam.eps" };
+    const double bad[] = { NAN, INFINITY, -1 };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int k = 0; k < 3; k++) {
+            tn_list *state = tn_optim_state_dict(opt);
+            assert_ok(tn_list_set(state, names[i], number(bad[k])));
+            assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, names[i]);
+        }
+    tn_list *state = tn_optim_state_dict(opt);
+    assert_ok(tn_list_set(state, "adam.beta2", number(1)));
+    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "wanted in [0, 1)");
+    state = tn_optim_state_dict(opt);
+    int64_t most_steps = INT64_MAX;
+    assert_ok(tn_list_set(state, "adam.steps", tn_from_data(&most_steps, TN_SCALAR, TN_I64)));
+    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "a count of steps is wanted");
+    state = tn_scheduler_state_dict(s);
+    assert_ok(tn_list_set(state, "constant_lr.lr.0", number(NAN)));
+    assert_fails(tn_scheduler_load_state_dict(s, state), TN_E_INVALID, "rate nan");
+    state = tn_scheduler_state_dict(s);
+    assert_ok(tn_list_set(state, "constant_lr.step", tn_from_data(&most_steps, TN_SCALAR, TN_I64)));
+    assert_fails(tn_scheduler_load_state_dict(s, state), TN_E_INVALID, "outside the schedule");
+    ck_assert(tn_optim_lr(opt, 0) == 0.25 && tn_optim_steps(opt) == 0);
+    tn_scheduler_free(s);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(schedules_stay_finite_and_shallow)
+{
+    tn_module *m = one_weight();
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 1 });
+    tn_scheduler *s = tn_exponential_lr(opt, 1e300);
+    assert_ok(tn_scheduler_step(s));
+    assert_fails(tn_scheduler_step(s), TN_E_INVALID, "rate inf at step 2");
+    ck_assert_int_eq(tn_scheduler_last_step(s), 1);
+    tn_scheduler_free(s);
+    s = tn_constant_lr(opt, 1, 1);
+    for (int i = 0; i < 64; i++) s = tn_sequential_lr(opt, &s, 1, NULL);
+    assert_made(s);
+    assert_ok(tn_scheduler_step(s));
+    assert_null(tn_sequential_lr(opt, &s, 1, NULL), TN_E_INVALID, "64 sequences deep");
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- who holds a child, and what lists record ------------------------------------------------------- */
+
+START_TEST(a_child_is_taken_over_once_for_each_reference)
+{
+    tn_module *relu = tn_relu_new();
+    assert_null(tn_sequential(relu, relu), TN_E_STATE, "belongs to another module already");
+    relu = tn_relu_new();
+    tn_module *both = tn_sequential(tn_module_keep(relu), relu);
+    assert_made(both);
+    assert_ok(tn_module_delete(both, "0"));
+    assert_made(tn_forward(both, tn_ones(TN_SHAPE(1))));
+    assert_fails(tn_module_append(both, relu), TN_E_STATE, "tn_module_keep");
+    ck_assert_int_eq(tn_module_children(both), 1);
+    tn_module_drop(both);
+}
+END_TEST
+
+START_TEST(joined_lists_record_a_version_once)
+{
+    tn_tensor *t = tn_ones(TN_SHAPE(1));
+    tn_list *a = tn_list_new(), *b = tn_list_new();
+    assert_ok(tn_list_add(a, "x.a", t));
+    assert_ok(tn_list_add(b, "x.b", t));
+    assert_ok(tn_list_set_version(a, "x", 2));
+    assert_ok(tn_list_set_version(b, "x", 2));
+    assert_ok(tn_list_set_version(b, "y", 3));
+    tn_list *joined = tn_list_concat(a, b);
+    const char *path;
+    int n = 0;
+    while (tni_list_versions(joined, n, &path)) n++;
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(tn_list_version(joined, "x"), 2);
+    ck_assert_int_eq(tn_list_version(joined, "y"), 3);
 }
 END_TEST
 
@@ -642,6 +811,15 @@ Suite *test_suite(void)
     tcase_add_test(t, calls_end_before_the_stack_does);
     tcase_add_test(t, walks_go_as_deep_as_modules_do);
     tcase_add_test(t, a_message_looks_at_some_of_the_paths_only);
+    t = test_case(s, "casts and files");
+    tcase_add_test(t, an_optimizer_follows_casts_or_refuses);
+    tcase_add_test(t, a_gradient_from_before_a_cast_is_named);
+    tcase_add_test(t, an_average_follows_casts);
+    tcase_add_test(t, numbers_from_files_are_looked_at);
+    tcase_add_test(t, schedules_stay_finite_and_shallow);
+    t = test_case(s, "children and versions");
+    tcase_add_test(t, a_child_is_taken_over_once_for_each_reference);
+    tcase_add_test(t, joined_lists_record_a_version_once);
     t = test_case(s, "NULL");
     tcase_add_test(t, modules_refuse_NULL);
     tcase_add_test(t, lists_and_initial_values_refuse_NULL);

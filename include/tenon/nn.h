@@ -119,7 +119,9 @@ TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **
 /**
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
  * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL; taken by
- *          a tensor; dotted; empty; field not in the struct; child is m or an ancestor of m
+ *          a tensor; dotted; empty; field not in the struct; child is m or an ancestor of m. Before them: all
+ *          references of child are those of modules that hold it, so that there is none to consume
+ *          (tn_module_keep): it is left as it is
  */
 TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child);
 
@@ -255,7 +257,7 @@ TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
 /** An empty list; a raw leaf under a name; two lists as one (equal names: error showing both). */
 TN_API tn_list *tn_list_new(void);
 TN_API tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
-TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b);
+TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both record is b's */
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name); /* NULL + message when missing */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
 /** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
