@@ -79,6 +79,36 @@ cc -std=c11 -Wall -Wextra -Werror gpu.c -o gpu "${against[@]}"
 cat log
 awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 10 && last < first) }' log
 
+# An epoch over real images, in steps of four batches.
+images=/usr/share/datasets/fashion-mnist
+{
+    echo '#include <tenon/tenon.h>'
+    block_with PARTS
+    cat <<'END'
+int main(int argc, char **argv)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_loader *loader = argc == 3 ? fashion(argv[1], argv[2]) : NULL;
+    TN_CHECK_PTR(loader);
+    tn_module *model = tn_linear_new(784, 10, (tn_linear_options){ 0 });
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.5 });
+    tn_scheduler *schedule = tn_cosine_lr(opt, 100, 0);
+    double first = epoch(model, opt, schedule, loader), second = epoch(model, opt, schedule, loader);
+    printf("epochs: %g, %g after %lld steps\n", first, second, (long long)tn_optim_steps(opt));
+    bool right = second < first && second < 0.8 && tn_optim_steps(opt) == 2 * 50;
+    tn_scheduler_free(schedule), tn_optim_free(opt), tn_module_drop(model), tn_loader_free(loader);
+    tn_scope_end(scope);
+    return !right;
+}
+END
+} >images.c
+cc -std=c11 -Wall -Wextra -Werror images.c -o images "${against[@]}"
+if [ -e $images/t10k-images-idx3-ubyte.gz ]; then
+    ./images $images/t10k-{images-idx3,labels-idx1}-ubyte.gz
+else
+    echo "left out, there is no $images: the epoch"
+fi
+
 # The captured step, here on the CPU.
 {
     echo '#include <tenon/tenon.h>'

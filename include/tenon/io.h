@@ -159,26 +159,6 @@ typedef struct tn_file_lock tn_file_lock;
 TN_API tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
 TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
-/** That this run alone writes to a checkpoint file or folder. */
-typedef struct tn_file_lock tn_file_lock;
-/**
- * Takes the lock of a checkpoint file, there or yet to be made, or of a folder of numbered ones, for as long as the
- * process lives or until tn_checkpoint_unlock. Nothing else asks for it: a run takes it before its first save.
- *
- * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, of the place that links lead to. One that a killed run
- * left behind locks nobody out. Two names of one file by hard links are two files here.
- *
- * lock     receives it; unchanged on failure
- * Errors   TN_E_STATE: another run holds it, or this one already: its process is in the message; TN_E_IO: the file
- *          cannot be made (folder missing or not writable); TN_E_UNSUPPORTED: a file system without locks
- * Range    runs on one machine. On NFS the lock holds between machines where the server keeps locks (Linux passes
- *          them on); mounted with nolock or local_lock it holds on one machine
- * fork     a child shares its parent's lock, which lasts until the parent unlocks or both have ended
- * Owner    yours, tn_checkpoint_unlock. NULL there does nothing
- */
-TN_API tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
-TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
-
 /* ---- data -------------------------------------------------------------------------------------- */
 
 /**
