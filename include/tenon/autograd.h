@@ -23,9 +23,15 @@ TN_API const char *tn_grad_op(const tn_tensor *t);
 /** Grad mode of this thread; returns what it was. `bool was = tn_set_grad(false); ... tn_set_grad(was);` */
 TN_API bool tn_set_grad(bool on);
 TN_API bool tn_grad_enabled(void);
-/** TN_NO_GRAD { ... }: the block records nothing. Do not jump out of it (return, break, goto). */
+/** TN_NO_GRAD { ... }: the block records nothing. Afterwards the mode is as before, however the block is left
+ *  (its end, return, break, continue, goto; break and continue leave the block, not a loop around it). */
 #define TN_NO_GRAD                                                                                 \
-    for (int tn_was_ = tn_set_grad(false), tn_once_ = 1; tn_once_; tn_once_ = 0, tn_set_grad(tn_was_))
+    for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad(false), tn_once_ = 1; tn_once_; \
+         tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
+static inline void tn_leave_no_grad_(const int *was)
+{
+    tn_set_grad(*was != 0);
+}
 
 /**
  * Mixed precision in this thread: bf16 or f16 for what is fast in it, f32 for what needs the digits.
@@ -50,10 +56,15 @@ TN_API bool tn_grad_enabled(void);
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
 TN_API tn_dtype tn_autocast_dtype(void);
-/** TN_AUTOCAST(TN_BF16) { ... }: the block runs so. Do not jump out of it (return, break, goto). */
+/** TN_AUTOCAST(TN_BF16) { ... }: the block runs so; left as TN_NO_GRAD is. */
 #define TN_AUTOCAST(dtype)                                                                         \
-    for (int tn_cast_ = (int)tn_set_autocast(dtype), tn_cast_once_ = 1; tn_cast_once_;             \
-         tn_cast_once_ = 0, tn_set_autocast((tn_dtype)tn_cast_))
+    for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
+             tn_cast_once_ = 1;                                                                    \
+         tn_cast_once_; tn_cast_once_ = 0, TN_AT_END(tn_leave_autocast_(&tn_cast_)))
+static inline void tn_leave_autocast_(const int *was)
+{
+    tn_set_autocast((tn_dtype)*was);
+}
 
 /** A new handle on the same storage without history. */
 TN_API tn_tensor *tn_detach(tn_tensor *t);

@@ -484,10 +484,20 @@ TN_API tn_module *tn_identity_new(void);
 TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (1, -1) */
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */
+#ifdef __cplusplus
+#define tn_sequential(...) tn_sequential_from({__VA_ARGS__})
+#else
 #define tn_sequential(...)                                                                         \
     tn_sequential_of((tn_module *[]){__VA_ARGS__},                                                 \
                      (int)(sizeof((tn_module *[]){__VA_ARGS__}) / sizeof(tn_module *)))
+#endif
 TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
+#ifdef __cplusplus
+extern "C++" inline tn_module *tn_sequential_from(std::initializer_list<tn_module *> children)
+{
+    return tn_sequential_of(children.begin(), (int)children.size());
+}
+#endif
 /** Children without a forward of their own: call them one by one. */
 TN_API tn_module *tn_module_list_new(void);
 /** Appends to a ModuleList or Sequential under the next number; consumes child. */

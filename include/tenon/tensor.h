@@ -15,10 +15,21 @@
 #include <tenon/error.h>
 
 #ifdef __cplusplus
+#include <initializer_list>
 extern "C" {
 #endif
 
 #define TN_MAX_RANK 8
+
+/* Of the macros for blocks: what is done when the block is left, by its end or by return, break, continue or goto.
+ * A compiler without it (not gcc, not clang) wants such blocks left by their end alone. */
+#if defined(__GNUC__)
+#define TN_WHEN_LEFT(function) __attribute__((cleanup(function), unused))
+#define TN_AT_END(call) (void)0
+#else
+#define TN_WHEN_LEFT(function)
+#define TN_AT_END(call) call
+#endif
 
 typedef struct tn_tensor tn_tensor;
 
@@ -49,11 +60,22 @@ typedef struct tn_shape {
 /** The first rank sizes. A rank that is not 0 to 8, or sizes NULL, gives rank -1: refused on use. */
 TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes);
 
+#ifdef __cplusplus
+extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
+{
+    return tn_shape_of((int)sizes.size(), sizes.begin());
+}
+#endif
+
 /** TN_SHAPE(2, 3): a shape by its sizes. */
+#ifdef __cplusplus
+#define TN_SHAPE(...) tn_shape_from({__VA_ARGS__})
+#else
 #define TN_SHAPE(...)                                                                              \
     tn_shape_of((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+#endif
 /** The shape of a single value. */
-#define TN_SCALAR ((tn_shape){0, {0}})
+#define TN_SCALAR (tn_shape_of(0, NULL))
 /** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a size that
  *  one has is a size, or the -1 of tn_reshape. Where a size is wanted it passes the failure on. */
 #define TN_NO_SIZE (-(INT64_C(1) << 40))
@@ -84,6 +106,23 @@ typedef struct tn_scope {
 TN_API tn_scope tn_scope_begin(void);
 /** Drops everything made since, inner scopes left open included. A token that is not open: nothing. */
 TN_API void tn_scope_end(tn_scope scope);
+/**
+ * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return, break, continue
+ * or goto. (break and continue leave the block, not a loop around it.) What is to outlive it: tn_keep.
+ *
+ *     for (int step = 0; step < 100; step++)
+ *         TN_SCOPE {
+ *             TN_CHECK(tn_backward(tn_cross_entropy(tn_forward(model, x), y)));
+ *         }
+ */
+#define TN_SCOPE                                                                                   \
+    for (tn_scope tn_scope_here_ TN_WHEN_LEFT(tn_leave_scope_) = tn_scope_begin(),                 \
+                  *tn_scope_once_ = &tn_scope_here_;                                               \
+         tn_scope_once_; tn_scope_once_ = NULL, TN_AT_END(tn_leave_scope_(&tn_scope_here_)))
+static inline void tn_leave_scope_(const tn_scope *scope)
+{
+    tn_scope_end(*scope);
+}
 /** Ends the scope and hands t (made in it, or a parameter, or of an outer scope) to the parent scope. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */

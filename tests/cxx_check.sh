@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The public headers in C++: blocks.cpp with each C++ compiler there is, warnings being errors, then run.
+# usage: tests/cxx_check.sh BUILD-FOLDER
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+for cxx in g++ clang++ clang++-14; do
+    type -P $cxx >/dev/null || continue
+    for std in c++11 c++17; do
+        if $cxx -std=$std -Wall -Wextra -Wpedantic -Werror -I"$root/include" "$root/tests/blocks.cpp" -o "$work/blocks" \
+            -L"$build/src" -ltenon "-Wl,-rpath,$build/src" && "$work/blocks"; then
+            passed=$((passed + 1))
+        else
+            echo "$cxx -std=$std failed" && failed=$((failed + 1))
+        fi
+    done
+done
+[ $((passed + failed)) -gt 0 ] || { echo 'skipped: there is no C++ compiler' && exit 77; }
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
