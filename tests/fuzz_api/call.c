@@ -176,6 +176,13 @@ static bool known_nameless(const char *message)
     return strstr(message, "out of memory") || strstr(message, "a tensor of shape") || strstr(message, "tn_");
 }
 
+/* So much that the library need not ask. */
+static bool gigantic(const char *message)
+{
+    const char *at = strstr(message, "out of memory: ");
+    return at && strtoull(at + 15, NULL, 10) > 1ull << 40;
+}
+
 static void check_failure(world *w, bool refused, uint64_t before)
 {
     const char *message = tn_error();
@@ -188,8 +195,9 @@ static void check_failure(world *w, bool refused, uint64_t before)
                 message);
     if (message[0] && !others && !strstr(message, w->row->name) && !has_null(w) && !known_nameless(message))
         finding(w, "the message does not name it: %s", message);
-    if (refused && status != TN_E_NOMEM && !others) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
-    if (!refused && status == TN_E_NOMEM && !others) finding(w, "memory was there, but says: %s", message);
+    /* a call that fails with memory too may say why */
+    if (refused && status != TN_E_NOMEM && !others && w->ought) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
+    if (!refused && status == TN_E_NOMEM && !others && !gigantic(message)) finding(w, "memory was there, but says: %s", message);
     if (!others && hash_arguments(w, w->row) != before) finding(w, "changed something, and failed: %s", message);
 }
 
@@ -283,6 +291,7 @@ bool call_row(world *w, const row *r, refusal refusal)
     if (!failure) pool_result(w);
     w->digest = mix(w->digest, failure);
     if (w->verbose) fprintf(stderr, "    %016llx\n", (unsigned long long)w->digest);
+    drop_evicted(w);
     while (w->n_scratch > 0) free(w->scratch[--w->n_scratch]);
     return refused;
 }
@@ -313,13 +322,14 @@ static bool rare(world *w, const row *r)
 void run_sequence(world *w, uint64_t seed, int n)
 {
     begin_sequence(w, seed);
+    if (w->verbose) fprintf(stderr, "---- a sequence\n");
     for (int i = 0; i < n && !w->broken; i++) {
         const row *r = &rows[below(w, n_rows)];
         if (rare(w, r) || (!w->alone && one_of(r->name, for_one_thread))) continue;
         refusal refusal = { -1, false, false };
         w->mode = below(w, 2) ? SOUND : WILD;
-        if (w->alone && below(w, 16) == 0)
-            refusal = (struct refusal){ below(w, below(w, 2) ? 4 : 40), below(w, 2), malloc_left && below(w, 2) };
+        if (w->refusing && below(w, 12) == 0)
+            refusal = (struct refusal){ below(w, below(w, 2) ? 4 : 40), below(w, 2), malloc_left && tn_num_threads() == 1 && below(w, 2) };
         call_row(w, r, refusal);
     }
     uint64_t digest = w->digest;

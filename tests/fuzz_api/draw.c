@@ -34,7 +34,7 @@ static tn_tensor *filled(world *w, tn_shape shape, tn_dtype dtype)
     int64_t n = 1;
     for (int i = 0; i < shape.rank; i++) n *= shape.size[i];
     double *values = malloc((size_t)(n ? n : 1) * sizeof *values);
-    if (!values) abort();
+    if (!values) return NULL; /* memory is being refused */
     bool whole = !tn_dtype_is_float(dtype);
     for (int64_t i = 0; i < n; i++)
         values[i] = whole ? (double)below(w, dtype == TN_BOOL ? 2 : 3) : ((double)below(w, 257) - 128) / 64;
@@ -180,7 +180,7 @@ static tn_tensor *whole_below(world *w, tn_shape shape, int64_t n)
     int64_t numel = 1;
     for (int i = 0; i < shape.rank; i++) numel *= shape.size[i];
     int64_t *values = malloc((size_t)(numel ? numel : 1) * sizeof *values);
-    if (!values) abort();
+    if (!values) return NULL;
     for (int64_t i = 0; i < numel; i++) values[i] = below(w, n > 0 ? n : 1);
     if (numel > 0) values[0] = pick_long(w, values[0], values[0]); /* one of them may be out of range */
     tn_tensor *t = tn_from_ints(values, shape);
@@ -335,6 +335,11 @@ SIMPLE(few, pick_int(w, 0, 2))
 SIMPLE(number, pick_int(w, 0, 1))
 SIMPLE(one, pick_int(w, 1, 1))
 SIMPLE(small_int, pick_int(w, 1, 3))
+DRAW(copies)
+{
+    int n = pick_int(w, 1, 3);
+    s->v.copies = n > 1000 ? 1000 : n; /* TODO: each costs the more the more there are */
+}
 SIMPLE(small_axis, pick_int(w, -1, 1))
 SIMPLE(flags, (int)pick_int(w, 0, 3))
 SIMPLE(hook_id, pick_long(w, w->hook[below(w, HOOKS)], w->hook[0]))
@@ -852,10 +857,12 @@ DRAW(given_schedulers) /* of the optimizer before, each with a reference of its 
 SIMPLE(optim_state, pick_pointer(w, below(w, 4) ? tn_optim_state_dict(w->slot[0].v.optim) : any_list(w)))
 SIMPLE(scaler_state, pick_pointer(w, below(w, 4) ? tn_scaler_state_dict(w->slot[0].v.scaler) : any_list(w)))
 SIMPLE(scheduler_state, pick_pointer(w, below(w, 4) ? tn_scheduler_state_dict(w->slot[0].v.scheduler) : any_list(w)))
+static tn_entry known_entry = { .name = "", .tensor = TN_NONE };
 DRAW(entry)
 {
     tn_list *list = any_list(w);
-    s->v.entry = pick_pointer(w, list && list->n > 0 ? &list->entry[below(w, list->n)] : NULL);
+    s->v.entry = (list && list->n > 0 ? &list->entry[below(w, list->n)] : NULL); /* TODO: may be NULL */
+    if (!s->v.entry) s->v.entry = &known_entry;
 }
 DRAW(own_lock)
 {

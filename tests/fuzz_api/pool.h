@@ -20,6 +20,7 @@ void end_sequence(world *w);
 /* Each takes over the one reference, and frees what was in its place. */
 void pool_tensor(world *w, tn_tensor *t); /* keeps it: t belongs to a scope */
 void pool_module(world *w, tn_module *m);
+void drop_evicted(world *w); /* once no argument can be one of them */
 void pool_list(world *w, tn_list *list);
 void pool_result(world *w); /* what the row gave */
 void forget_lists(world *w, int depth); /* those of scopes as deep or deeper */

@@ -136,6 +136,8 @@ struct world {
 
     tn_tensor *tensor[TENSORS]; /* each holds a reference of its own, as the other objects */
     tn_module *module[MODULES];
+    tn_module *evicted[SCRATCH]; /* from the pool; an argument yet, maybe */
+    int n_evicted;
     tn_list *list[LISTS]; /* of the scope at its depth */
     int list_depth[LISTS];
     tn_optim *optim[FEW];
@@ -163,7 +165,9 @@ struct world {
     uint64_t digest; /* of all that the sequence has given */
     int64_t calls, failed_calls;
     const row *row;
+    bool ought;   /* the call would succeed if memory were there */
     bool broken;  /* an invariant did not hold: the sequence ends */
+    bool refusing; /* memory may be refused: then results depend on what the cache holds */
     bool alone;   /* no other thread: what is the process's may be touched */
     bool verbose; /* say every call */
 };
