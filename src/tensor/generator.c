@@ -112,6 +112,16 @@ void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset)
     tni_generator_unlock(g);
 }
 
+void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset)
+{
+    tn_generator *g = tn_default_generator();
+
+    tni_generator_lock(g);
+    if (g->philox_seed == seed && g->philox_offset == offset + n_counters)
+        g->philox_offset = offset;
+    tni_generator_unlock(g);
+}
+
 void tni_philox_get(uint64_t *seed, uint64_t *offset)
 {
     tni_philox_take(0, seed, offset);

@@ -212,6 +212,8 @@ tn_scope tni_scope_outermost(void);
 
 /* The Philox seed, and n counters reserved from the process-wide offset. */
 void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset);
+/* What failed after it had taken them gives them back, unless others were taken since. */
+void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset);
 /* Where that stands, for checkpoints (the default generator's state bytes hold it too). */
 void tni_philox_get(uint64_t *seed, uint64_t *offset);
 void tni_philox_set(uint64_t seed, uint64_t offset);

@@ -53,9 +53,11 @@ tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
         return x;
     }
     dropout_args args = { .p = p };
-    /* what apply refuses moves no counter */
-    if (tn_dtype_is_float(x->dtype) && !tni_none(x)) {
-        tni_philox_take(((uint64_t)tni_shape_numel(&x->shape) + 3) / 4, &args.seed, &args.offset);
+    uint64_t n = tni_none(x) ? 0 : ((uint64_t)tni_shape_numel(&x->shape) + 3) / 4;
+    tni_philox_take(n, &args.seed, &args.offset);
+    tn_tensor *y = tni_apply(&dropout_op, &args, sizeof args, 1, &x);
+    if (!y) {
+        tni_philox_give_back(n, args.seed, args.offset);
     }
-    return tni_apply(&dropout_op, &args, sizeof args, 1, &x);
+    return y;
 }
