@@ -124,7 +124,8 @@ static size_t trim_locked(void)
     return freed;
 }
 
-void *tni_alloc(size_t size)
+/* NULL without a message; in_use then says how much is handed out. */
+static void *allocate(size_t size, int64_t *in_use)
 {
     size_t rounded = 0;
     int class = class_of(size, &rounded);
@@ -149,11 +150,19 @@ void *tni_alloc(size_t size)
             if (stats.in_use > stats.peak_in_use)
                 stats.peak_in_use = stats.in_use;
         }
+        *in_use = stats.in_use;
         pthread_mutex_unlock(lock);
     }
+    return block;
+}
+
+void *tni_alloc(size_t size)
+{
+    int64_t in_use = 0;
+    void *block = allocate(size, &in_use);
+
     if (!block)
-        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size,
-                  (long long)stats.in_use);
+        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size, (long long)in_use);
     return block;
 }
 
@@ -192,6 +201,17 @@ char *tni_strdup(const char *text)
 {
     size_t n = strlen(text) + 1;
     char *copy = tni_alloc(n);
+
+    if (copy)
+        memcpy(copy, text, n);
+    return copy;
+}
+
+char *tni_strdup_or_none(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    int64_t in_use;
+    char *copy = allocate(n, &in_use);
 
     if (copy)
         memcpy(copy, text, n);

@@ -68,6 +68,8 @@ void tni_free(void *block, size_t size);
 static inline bool tni_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool tni_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 char *tni_strdup(const char *text); /* tni_strfree */
+/* The same for what a call can do without: NULL, and no message, when out of memory. */
+char *tni_strdup_or_none(const char *text);
 void tni_strfree(char *text);
 
 /* ---- storage and tensors (tensor.c) -------------------------------------------------------------- */

@@ -362,7 +362,7 @@ tn_tensor *tni_alias_raw(const tn_tensor *t)
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     a = alias(t, &spec);
     if (a && t->name)
-        a->name = tni_strdup(t->name); /* for messages only: without memory it stays nameless */
+        a->name = tni_strdup_or_none(t->name); /* for messages only: without memory it stays nameless */
     return a;
 }
 
