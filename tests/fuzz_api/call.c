@@ -197,7 +197,7 @@ static void check_failure(world *w, bool refused, uint64_t before)
         finding(w, "the message does not name it: %s", message);
     /* a call that fails with memory too may say why */
     if (refused && status != TN_E_NOMEM && !others && w->ought) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
-    if (!refused && status == TN_E_NOMEM && !others && !gigantic(message)) finding(w, "memory was there, but says: %s", message);
+    if (w->alone && !refused && status == TN_E_NOMEM && !others && !gigantic(message)) finding(w, "memory was there, but says: %s", message);
     if (!others && hash_arguments(w, w->row) != before) finding(w, "changed something, and failed: %s", message);
 }
 

@@ -247,7 +247,7 @@ static int child(const options *o)
     signal(SIGALRM, stopped);
     if (!TEST_SANITIZED)
         for (int i = 0; i < 4; i++) signal((int[]){ SIGSEGV, SIGBUS, SIGFPE, SIGABRT }[i], stopped);
-    tn_set_allocator(&limited_allocator);
+    tn_set_allocator(o->threads == 1 ? &limited_allocator : &modest_allocator);
     tn_set_num_threads(1);
     w->verbose = o->replay;
     if (chdir(w->folder) != 0) abort(); /* odd names are files of it */

@@ -11,7 +11,7 @@ typedef struct memory_hook {
     bool for_good;                /* after the refused one, all are refused */
 } memory_hook;
 extern memory_hook memory;
-extern const tn_allocator limited_allocator;
+extern const tn_allocator limited_allocator, modest_allocator;
 
 void begin_sequence(world *w, uint64_t seed);
 /* Gives everything back. */
