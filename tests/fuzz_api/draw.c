@@ -358,7 +358,8 @@ DRAW(position_of)
 /* The count of the array beside it. */
 static slot *beside(world *w, slot *s)
 {
-    slot *before = s > w->slot ? s - 1 : NULL, *after = s < w->slot + w->row->n - 1 ? s + 1 : NULL;
+    bool first = w->row->kinds[0] == K_count; /* then counts stand before their arrays */
+    slot *before = s > w->slot && !first ? s - 1 : NULL, *after = s < w->slot + w->row->n - 1 ? s + 1 : NULL;
     if (before && before->have >= 0 && before->have != MAX_OUT) return before;
     return after && after->have >= 0 ? after : before;
 }
