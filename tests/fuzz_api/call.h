@@ -19,8 +19,6 @@ typedef struct refusal {
     bool for_good, of_malloc;
 } refusal;
 
-/* TODO: until it is mended */
-bool known_to_fail(const row *r);
 /* One call of the row with arguments as w->mode says. True when memory was refused. */
 bool call_row(world *w, const row *r, refusal refusal);
 /* A sequence of n random calls; its digest in w->digest. */

@@ -84,24 +84,28 @@ static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *in
     }
 }
 
+/* The part of a window's k taps, the first at `start`, that lies on n places: [*from, *to). A window may hang
+ * over far on both sides. */
+static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from, int64_t *to)
+{
+    *from = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    *to = start < n ? TNI_MIN(k, (n - 1 - start) / dilation + 1) : 0;
+}
+
 static void max_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *index)
 {
     for (int64_t i = 0; i < p->oh; i++) {
+        int64_t top = i * p->stride[0] - p->padding[0], r0, r1;
+        taps_inside(top, p->kernel[0], p->dilation[0], p->h, &r0, &r1);
         for (int64_t j = 0; j < p->ow; j++) {
-            int64_t top = i * p->stride[0] - p->padding[0];
-            int64_t left = j * p->stride[1] - p->padding[1];
+            int64_t left = j * p->stride[1] - p->padding[1], s0, s1;
+            taps_inside(left, p->kernel[1], p->dilation[1], p->w, &s0, &s1);
             REAL best = -(REAL)INFINITY;
             int64_t at = -1;
-            for (int64_t r = 0; r < p->kernel[0]; r++) {
+            for (int64_t r = r0; r < r1; r++) {
                 int64_t row = top + r * p->dilation[0];
-                if (row < 0 || row >= p->h) {
-                    continue;
-                }
-                for (int64_t s = 0; s < p->kernel[1]; s++) {
+                for (int64_t s = s0; s < s1; s++) {
                     int64_t column = left + s * p->dilation[1];
-                    if (column < 0 || column >= p->w) {
-                        continue;
-                    }
                     REAL v = x[row * p->w + column];
                     if (at < 0 || v > best || v != v) {
                         best = v;
