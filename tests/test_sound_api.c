@@ -30,7 +30,7 @@ __attribute__((constructor)) static void without_cache(void)
 static void may_refuse(void)
 {
     static const tn_allocator allocator = { some, back, NULL };
-    assert_ok(tn_set_allocator(&allocator));
+    assert_ok(test_set_allocator(&allocator));
 }
 
 /* ---- random numbers ---------------------------------------------------------------------------- */
@@ -58,6 +58,41 @@ START_TEST(a_dropout_without_memory_draws_nothing)
     ck_assert_int_gt(failures, 0);
     tn_manual_seed(3);
     ck_assert_uint_eq(tn_hash(y), tn_hash(tn_dropout(x, 0.5, true)));
+}
+END_TEST
+
+static tn_status cut_normal(tn_tensor *t)
+{
+    return tn_init_truncated_normal(t, 0, 1, -1, 1);
+}
+static tn_status uniform(tn_tensor *t)
+{
+    return tn_uniform_(t, 0, 1);
+}
+
+/* Seen to fail: values of bf16 were drawn and written before the memory was asked for that rounding up to 1
+ * needs; the truncated normal distribution draws into a tensor of its own before it looks at the target. */
+START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
+{
+    static tn_status (*const fill[])(tn_tensor *t) = { cut_normal, uniform };
+    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
+    may_refuse();
+    tn_tensor *t = tn_full_as(TN_SHAPE(4, 4), 7, _i ? TN_BF16 : TN_F32, tn_cpu());
+    uint64_t was = tn_hash(t), version = tn_version(t);
+    tn_generator_get_state(tn_default_generator(), before);
+    if (_i == 0) assert_fails(cut_normal(tn_expand(tn_ones(TN_SHAPE(1, 4)), TN_SHAPE(4, 4))), TN_E_INVALID, "expanded");
+    tn_status status = TN_E_NOMEM;
+    for (int64_t k = 0; status != TN_OK; k++) {
+        tn_generator_get_state(tn_default_generator(), after);
+        ck_assert_msg(memcmp(before, after, sizeof before) == 0, "the refusal %d drew", (int)k - 1);
+        ck_assert(tn_hash(t) == was && tn_version(t) == version);
+        tn_error_clear();
+        left = k;
+        status = fill[_i](t);
+        left = -1;
+    }
+    ck_assert(tn_hash(t) != was);
+    tn_error_clear();
 }
 END_TEST
 
@@ -136,6 +171,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("sound_api");
     TCase *t = test_case(suite, "random");
     tcase_add_test(t, a_dropout_without_memory_draws_nothing);
+    tcase_add_loop_test(t, random_values_that_cannot_be_stored_are_not_drawn, 0, 2);
     t = test_case(suite, "modules");
     tcase_add_loop_test(t, modules_without_memory_stay_in_their_mode, 0, 5);
     t = test_case(suite, "messages");

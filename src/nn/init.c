@@ -215,6 +215,8 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
                          "finite mean, a positive deviation and ascending cuts",
                          mean, deviation, low, high);
     if (tn_numel(t) == 0) return TN_OK;
+    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* draws that came to nothing are drawn again */
+    tn_generator_get_state(tn_default_generator(), before);
     TN_NO_GRAD {
         tn_scope scope = tn_scope_begin();
         tn_tensor *x = tn_empty_like(t);
@@ -225,6 +227,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
         if (status == TN_OK) status = tn_copy_(t, x);
         tn_scope_end(scope);
     }
+    if (status != TN_OK) tn_generator_set_state(tn_default_generator(), before);
     return status;
 }
 

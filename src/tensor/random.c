@@ -179,24 +179,18 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     return status;
 }
 
-/* Short floats in [low, high]: those that were rounded to high become low. */
-static tn_status leave_out_the_end(tn_tensor *t, double low, double high)
+/* Short floats in [low, high]: those that were rounded to high become low. below and reached: masks of t's
+ * shape to work in. */
+static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low, double high)
 {
     const tni_backend *backend = tni_backend_of(t);
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
-    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
-    tn_status status = tni_pending();
+    tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
+    tn_status status = backend->unary(TNI_U_lt_scalar, &b, &x, &high);
 
-    if (reached) {
-        tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
-        status = backend->unary(TNI_U_lt_scalar, &b, &x, &high);
-        if (status == TN_OK)
-            status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
-        if (status == TN_OK)
-            status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
-    }
-    tn_scope_end(scope);
+    if (status == TN_OK)
+        status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
+    if (status == TN_OK)
+        status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
     return status;
 }
 
@@ -235,10 +229,17 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
-    tn_status status = fill(t, draw_uniforms, (double[]){low, high});
+    double bounds[] = {low, high};
 
-    if (status == TN_OK && is_short(t->dtype) && low < high && tni_shape_numel(&t->shape) > 0)
-        status = leave_out_the_end(t, low, high);
+    if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
+        return fill(t, draw_uniforms, bounds);
+    tn_scope scope = tn_scope_begin(); /* the masks first: without memory for them nothing is drawn */
+    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
+    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
+    tn_status status = reached ? fill(t, draw_uniforms, bounds) : tni_pending();
+    if (status == TN_OK)
+        status = leave_out_the_end(t, below, reached, low, high);
+    tn_scope_end(scope);
     return status;
 }
 
@@ -261,12 +262,39 @@ tn_status tni_random_draw(const tni_array *y, bool normal)
     return TN_OK;
 }
 
+static tn_status draw_into(tn_tensor *t, bool normal)
+{
+    tni_array to = tni_array_of(t);
+    uint64_t seed = 0, offset = 0;
+
+    if (t->storage->device.type != TN_CPU) /* half as many counters as numbers serve every dtype */
+        tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &seed, &offset);
+    return tni_backend_of(t)->random(&to, normal, seed, offset);
+}
+
+/* Short floats: drawn in t, of f32, then cast; all memory comes before the draw. */
+static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
+{
+    const tni_backend *backend = tni_backend_of(t);
+    tni_array drawn = tni_array_of(t), to = tni_array_of(cast);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
+    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
+    tn_status status = reached ? draw_into(t, normal) : tni_pending();
+
+    if (status == TN_OK)
+        status = backend->copy(&to, &drawn);
+    if (status == TN_OK && !normal)
+        status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
+    tn_scope_end(scope);
+    return status == TN_OK ? cast : NULL;
+}
+
 /* Drawn where the device is, in f32 or f64, then cast. */
 static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype, tn_device device)
 {
     TNI_HOLD_TRAPS;
     tn_dtype real = dtype == TN_F64 ? TN_F64 : TN_F32;
-    uint64_t seed = 0, offset = 0;
 
     if (!tn_dtype_is_float(dtype))
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
@@ -276,21 +304,10 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
     const tni_backend *backend = tni_backend_of(t);
     if (!backend->random)
         return tni_fail(TN_E_UNSUPPORTED, "%s: backend %s has no kernel random", f, backend->name);
-    tni_array to = tni_array_of(t);
-    if (device.type != TN_CPU) /* half as many counters as numbers serve every dtype */
-        tni_philox_take((uint64_t)tni_shape_numel(&shape) / 2 + 1, &seed, &offset);
-    if (backend->random(&to, normal, seed, offset) != TN_OK)
-        return NULL;
     if (dtype == real)
-        return t;
+        return draw_into(t, normal) == TN_OK ? t : NULL;
     tn_tensor *cast = tni_create(f, shape, dtype, device);
-    if (!cast)
-        return NULL;
-    tni_array from = to;
-    to = tni_array_of(cast);
-    if (backend->copy(&to, &from) != TN_OK)
-        return NULL;
-    return normal || leave_out_the_end(cast, 0.0, 1.0) == TN_OK ? cast : NULL;
+    return cast ? draw_and_cast(t, cast, normal) : NULL;
 }
 
 tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device)

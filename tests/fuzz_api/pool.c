@@ -210,7 +210,8 @@ void pool_tensor(world *w, tn_tensor *t)
 {
     if (!t || tn_is_none(t)) return;
     if (!handy(t)) return;
-    PUT(w, tensor, TENSORS, tn_keep(t), tn_drop);
+    tn_keep(t); /* before another goes, which may be t's only holder */
+    PUT(w, tensor, TENSORS, t, tn_drop);
 }
 
 /* The owners that lists name are borrowed: no list may outlive one. */
