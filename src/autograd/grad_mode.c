@@ -103,8 +103,10 @@ tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
     if (tni_none(grad) && !t->gm)
         return TN_OK;
     gm = tni_gradmeta_of(t);
+    if (!gm)
+        return TN_E_NOMEM;
     stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
-    if (!gm || (!stored && !tni_none(grad)))
+    if (!stored && !tni_none(grad))
         return TN_E_NOMEM;
     tn_drop(gm->grad);
     gm->grad = stored;

@@ -120,10 +120,13 @@ static double below(const cut_normal *d, double x)
     return 0.5 * erfc(-(x - d->mean) / d->deviation * M_SQRT1_2);
 }
 
-/* Whether any element of a bool tensor is true. A failure counts as one: what is done about it fails. */
-static bool any_of(tn_tensor *t)
+/* Whether any element of a bool tensor is true. */
+static tn_status any_of(tn_tensor *t, bool *any)
 {
-    return tn_item(tn_any(t, NULL, 0, false)) != 0;
+    tn_tensor *one = tn_any(t, NULL, 0, false);
+    if (!one) return tni_pending();
+    *any = tn_item(one) != 0;
+    return TN_OK;
 }
 
 /* x = its own value, or more's where which is true. */
@@ -139,8 +142,8 @@ static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
     for (bool left = true; left && status == TN_OK;) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *outside = tn_logical_or(tn_lt_scalar(x, d->low), tn_gt_scalar(x, d->high));
-        left = any_of(outside);
-        if (left) {
+        status = any_of(outside, &left);
+        if (status == TN_OK && left) {
             tn_tensor *more = tn_empty_like(x);
             status = more ? tn_normal_(more, d->mean, d->deviation) : tni_pending();
             if (status == TN_OK) status = replace(x, outside, more);
@@ -167,7 +170,8 @@ static tn_status draw_uniform_accepted(tn_tensor *x, const cut_normal *d)
     tn_status status = tn_uniform_(x, d->low, d->high);
     tn_tensor *pending = status == TN_OK ? refused(x, d) : NULL;
     if (!pending) return tni_pending();
-    while (status == TN_OK && any_of(pending)) {
+    bool left = true;
+    while (status == TN_OK && (status = any_of(pending, &left)) == TN_OK && left) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *more = tn_empty_like(x);
         status = more ? tn_uniform_(more, d->low, d->high) : tni_pending();
