@@ -275,10 +275,10 @@ bool call_row(world *w, const row *r, refusal refusal)
     }
     w->result.object = NULL;
     tn_error_clear();
-    arm(refusal);
+    if (w->alone) arm(refusal);
     r->call(w, w->slot);
     refusal.after = -1;
-    arm(refusal);
+    if (w->alone) arm(refusal);
     bool refused = memory.refused + malloc_refused > refused_before;
     w->calls++;
 
