@@ -360,6 +360,60 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
 }
 END_TEST
 
+static int64_t allowed; /* allocations until one fails */
+
+static void *limited_alloc(void *user, size_t size)
+{
+    (void)user;
+    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
+}
+
+static void plain_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+/* The k-th allocation fails, for every k: the generator and the target are what they were. */
+START_TEST(failed_draws_draw_nothing)
+{
+    static const tn_allocator limited = { limited_alloc, plain_free, NULL };
+    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
+    allowed = INT64_MAX;
+    assert_ok(test_set_allocator(&limited));
+    tn_tensor *t = tn_zeros(TN_SHAPE(700)), *narrow = tn_full_as(TN_SHAPE(700), 0, TN_BF16, tn_cpu());
+    uint64_t hash = tn_hash(t), hash_narrow = tn_hash(narrow);
+    for (int which = 0; which < 5; which++) {
+        bool done = false;
+        for (int64_t k = 0; !done; k++) {
+            tn_scope scope = tn_scope_begin();
+            tn_memory_trim();
+            tn_generator_get_state(tn_default_generator(), before);
+            allowed = k;
+            switch (which) {
+            case 0: done = tn_init_truncated_normal(t, 0, 1, -1, 1) == TN_OK; break;
+            case 1: done = tn_init_truncated_normal(t, 0, 1, 2, 3) == TN_OK; break;
+            case 2: done = tn_init_truncated_normal(t, 0, 1, 3, 1e9) == TN_OK; break;
+            case 3: done = tn_uniform_(narrow, 0, 1) == TN_OK; break;
+            case 4: done = tn_rand_as(TN_SHAPE(700), TN_F16, tn_cpu()) != NULL; break;
+            }
+            allowed = INT64_MAX;
+            tn_generator_get_state(tn_default_generator(), after);
+            if (!done) {
+                ck_assert_msg(memcmp(before, after, sizeof before) == 0, "%d, allocation %d", which, (int)k);
+                ck_assert(tn_hash(t) == hash && tn_hash(narrow) == hash_narrow);
+                assert_error(TN_E_NOMEM, "out of memory");
+            }
+            tn_scope_end(scope);
+            ck_assert_int_lt(k, 2000);
+        }
+        ck_assert(memcmp(before, after, sizeof before) != 0);
+        assert_ok(tn_zero_(t));
+        assert_ok(tn_zero_(narrow));
+    }
+}
+END_TEST
+
 /* ---- targets of in-place changes --------------------------------------------------------------------- */
 
 START_TEST(expanded_targets_are_refused_by_all)
@@ -611,6 +665,7 @@ Suite *test_suite(void)
     tcase_add_test(values, gradients_keep_the_dtype_of_a_single_value);
     tcase_add_loop_test(values, RN_08_uniform_numbers_stay_below_the_end, 0, 2);
     tcase_add_test(values, TR_01_truncated_normals_are_drawn_by_refusing);
+    tcase_add_test(values, failed_draws_draw_nothing);
     tcase_add_test(values, expanded_targets_are_refused_by_all);
     TCase *alone = tcase_create("allocator");
     suite_add_tcase(suite, alone);
