@@ -236,7 +236,11 @@ START_TEST(a_child_is_taken_over_once_for_each_reference)
     assert_made(tn_forward(both, tn_ones(TN_SHAPE(1))));
     assert_fails(tn_module_append(both, relu), TN_E_STATE, "tn_module_keep");
     ck_assert_int_eq(tn_module_children(both), 1);
+    assert_fails(tn_module_append(both, both), TN_E_STATE, "want a tree"); /* and is still there */
+    ck_assert_int_eq(tn_module_children(both), 1);
     tn_module_drop(both);
+    tn_module *norm = tn_layernorm_new(TN_SHAPE(1), (tn_layernorm_options){ 0 });
+    assert_null(tn_encoder_new(norm, 2, norm), TN_E_STATE, "one LayerNorm with one reference");
 }
 END_TEST
 

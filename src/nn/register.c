@@ -274,16 +274,17 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     return TN_OK;
 }
 
-/* Whether all references of child are those of modules that hold it: none is the caller's to give. */
-static bool is_given_away(const tn_module *child)
+/* Whether no reference of child is the caller's to give: all are those of modules that hold it, and of m itself one
+ * is what the caller reaches m by. */
+static bool is_given_away(const tn_module *m, const tn_module *child)
 {
-    return child && child->state && child->state->refs <= child->state->holders;
+    return child && child->state && child->state->refs <= child->state->holders + (child == m);
 }
 
 tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child)
 {
     tn_status status = tni_module_check("tn_register_module", m);
-    if (is_given_away(child)) {
+    if (is_given_away(m, child) && child != m) {
         status = tni_error(TN_E_STATE,
                            "tn_register_module: the %s for \"%s\" belongs to another module already: "
                            "want a reference of one's own (tn_module_keep)",
@@ -291,6 +292,7 @@ tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, 
         return m && m->state ? note(m, status) : status;
     }
     if (status == TN_OK) status = register_module(m, name, field, child);
+    if (child == m && is_given_away(m, child)) return status; /* refused, and nothing to consume */
     tn_module_drop(child); /* the caller's reference, on failure too */
     return status;
 }

@@ -65,6 +65,13 @@ static const tn_module_type encoder_type = {
 tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 {
     encoder *m = NULL;
+    if (layer && layer == norm && layer->state && layer->state->refs < 2) {
+        tni_error(TN_E_STATE, "tn_encoder_new: layer and norm are one %s with one reference: want two "
+                              "modules, or tn_module_keep",
+                  layer->type->name);
+        tn_module_drop(layer);
+        return NULL;
+    }
     if (layer && norm && tni_at_least("tn_encoder_new", "n", n, 0) == TN_OK &&
         tni_module_check("tn_encoder_new", layer) == TN_OK)
         m = tn_module_new(&encoder_type);
