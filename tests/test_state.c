@@ -645,24 +645,21 @@ START_TEST(summary)
     assert_ok(tn_module_requires_grad(m->child, false));
     assert_ok(summary_of(&m->base, text, sizeof text));
     static const char *const wanted[] = {
-        "module   type                                     parameters (trained)   buffers "
-        "(carried)\n",
-        "------------------------------------------------------------------------------------------"
-        "---------"
-        "--\n",
-        "(model)  Box                                                             mask [2,2] 4 "
-        "bool not saved\n",
-        "fc       Linear(3, 2)                             weight [2,3] 6 frozen\n",
-        "                                                  bias [2] 2 frozen\n",
-        "bn       BatchNorm1d(2, eps 1e-05, momentum 0.1)  weight [2] 2           running_mean [2] "
-        "2\n",
-        "                                                  bias [2] 2             running_var [2] "
-        "2\n",
-        "                                                                         "
-        "num_batches_tracked [] 1 i64\n",
-        "------------------------------------------------------------------------------------------"
-        "---------"
-        "--\n",
+        "                                                         parameters      buffers\n",
+        "module                                                    (trained)    (carried)\n",
+        "--------------------------------------------------------------------------------\n",
+        "Box\n",
+        "  mask [2,2] bool, not saved                                                   4\n",
+        "  fc: Linear(3, 2)\n",
+        "    weight [2,3], frozen                                          6\n",
+        "    bias [2], frozen                                              2\n",
+        "  bn: BatchNorm1d(2, eps 1e-05, momentum 0.1)\n",
+        "    weight [2]                                                    2\n",
+        "    bias [2]                                                      2\n",
+        "    running_mean [2]                                                           2\n",
+        "    running_var [2]                                                            2\n",
+        "    num_batches_tracked [] i64                                                 1\n",
+        "--------------------------------------------------------------------------------\n",
         "parameters 12 (trainable 4, frozen 8), 48 B\n",
         "buffers 9 (saved 5, not saved 4), 28 B\n",
         "together 76 B\n",

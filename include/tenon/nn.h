@@ -326,10 +326,11 @@ typedef struct tn_load_report {
 TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
                                     tn_load_report *report);
 
-/** A table with a row per module: its parameters (name, shape, elements; dtype unless f32; "frozen",
- *  "tied") and its buffers ("not saved") side by side; then totals of elements and bytes, ties once. A
- *  module under several paths is shown under the first, and as "tied to" it under the others. Of paths of
- *  more than 1,024 bytes the end is shown, behind "...". */
+/** A tree with a row per module and, below it, one for each parameter and buffer (name, shape, dtype unless f32;
+ *  "frozen", "not saved"; elements); then totals of elements and bytes, ties once. Numbered neighbours that are alike
+ *  are one row, "0 to 5: Block, 6 times". What is absent is left out. A module under several paths is shown under the
+ *  first, and as "tied to" it under the others; of paths of more than 1,024 bytes the end is shown, behind "...".
+ *  As wide as the terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */
