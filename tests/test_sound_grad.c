@@ -6,6 +6,8 @@
  */
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "boxes.h"
 
@@ -569,6 +571,187 @@ START_TEST(a_release_uses_scopes)
 }
 END_TEST
 
+/* ---- what NULL means ------------------------------------------------------------------------- */
+
+/* expr, with a NULL argument, fails: with a message that begins with the function and names the argument;
+ * with an error pending, with that one, as it was. */
+#define assert_named(expr, function, argument)                                                     \
+    do {                                                                                           \
+        tn_error_clear();                                                                          \
+        ck_assert_msg(!(expr), "%s did not fail", #expr);                                          \
+        ck_assert_msg(strncmp(tn_error(), function ": " argument " is NULL",                       \
+                              strlen(function ": " argument " is NULL")) == 0 &&                   \
+                          tn_error_status() == TN_E_INVALID,                                       \
+                      "%s said \"%s\"", #expr, tn_error());                                        \
+        tn_fail(TN_E_SHAPE, "first");                                                              \
+        ck_assert_msg(!(expr), "%s did not fail", #expr);                                          \
+        ck_assert_str_eq(tn_error(), "first");                                                     \
+        tn_error_clear();                                                                          \
+    } while (0)
+
+/* All returned NULL without a message; the last two crashed. */
+START_TEST(null_arguments_are_named)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 2)), *i = tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2));
+    assert_named(tn_cross_entropy(NULL, i), "tn_cross_entropy", "logits");
+    assert_named(tn_cross_entropy(x, NULL), "tn_cross_entropy", "target");
+    assert_named(tn_nll_loss(x, NULL, (tn_cross_entropy_options){ 0 }), "tn_nll_loss", "target");
+    assert_named(tn_mse_loss(x, NULL, TN_MEAN), "tn_mse_loss", "target");
+    assert_named(tn_huber_loss(NULL, x, 1, TN_MEAN), "tn_huber_loss", "x");
+    assert_named(tn_bce_with_logits(x, NULL, TN_NONE, TN_MEAN), "tn_bce_with_logits", "target");
+    assert_named(tn_bce_with_logits(x, x, NULL, TN_MEAN), "tn_bce_with_logits", "pos_weight");
+    assert_named(tn_softmax(NULL, 0), "tn_softmax", "x");
+    assert_named(tn_dropout(NULL, 0.5, true), "tn_dropout", "x");
+    assert_named(tn_gather(x, 0, NULL), "tn_gather", "index");
+    assert_named(tn_gather(NULL, 0, i), "tn_gather", "x");
+    assert_named(tn_scatter_add(x, 0, i, NULL), "tn_scatter_add", "source");
+    assert_named(tn_index_select(NULL, 0, i), "tn_index_select", "x");
+    assert_named(tn_embedding(NULL, i, -1), "tn_embedding", "weight");
+    assert_named(tn_embedding(x, NULL, -1), "tn_embedding", "index");
+    assert_named(tn_one_hot(NULL, 3), "tn_one_hot", "index");
+    assert_named(tn_chunk(x, 2, 0, NULL) >= 0, "tn_chunk", "out");
+    assert_named(!tn_backward(NULL), "tn_backward", "loss");
+    assert_named(!tn_backward_from(NULL, TN_NONE, 0), "tn_backward_from", "output");
+    assert_named(tn_sgd(NULL, (tn_sgd_options){ 0 }), "tn_sgd", "parameters");
+    assert_named(tn_adam(NULL, (tn_adam_options){ 0 }), "tn_adam", "parameters");
+    assert_named(tn_adamw(NULL, (tn_adamw_options){ 0 }), "tn_adamw", "parameters");
+    assert_named(tn_rmsprop(NULL, (tn_rmsprop_options){ 0 }), "tn_rmsprop", "parameters");
+    assert_named(tn_adagrad(NULL, (tn_adagrad_options){ 0 }), "tn_adagrad", "parameters");
+    assert_named(tn_clip_grad_norm_tensor(NULL, 1, 2), "tn_clip_grad_norm_tensor", "parameters");
+    assert_named(tn_optim_parameters(NULL), "tn_optim_parameters", "opt");
+    assert_named(tn_optim_state_dict(NULL), "tn_optim_state_dict", "opt");
+    assert_named(tn_optim_groups(NULL) >= 0, "tn_optim_groups", "opt");
+    assert_named(tn_optim_steps(NULL) >= 0, "tn_optim_steps", "opt");
+    assert_named(!isnan(tn_optim_lr(NULL, 0)), "tn_optim_lr", "opt");
+    assert_named(tn_step_lr(NULL, 1, 0.5), "tn_step_lr", "opt");
+    assert_named(tn_multistep_lr(NULL, NULL, 0, 0.5), "tn_multistep_lr", "opt");
+    assert_named(tn_exponential_lr(NULL, 0.5), "tn_exponential_lr", "opt");
+    assert_named(tn_cosine_lr(NULL, 9, 0), "tn_cosine_lr", "opt");
+    assert_named(tn_cosine_restarts_lr(NULL, 9, 1, 0), "tn_cosine_restarts_lr", "opt");
+    assert_named(tn_linear_lr(NULL, 0.5, 1, 9), "tn_linear_lr", "opt");
+    assert_named(tn_constant_lr(NULL, 0.5, 9), "tn_constant_lr", "opt");
+    assert_named(tn_polynomial_lr(NULL, 9, 1), "tn_polynomial_lr", "opt");
+    assert_named(tn_lambda_lr(NULL, NULL, NULL), "tn_lambda_lr", "opt");
+    assert_named(tn_warmup_cosine_lr(NULL, 1, 9, 0), "tn_warmup_cosine_lr", "opt");
+    assert_named(tn_one_cycle_lr(NULL, (tn_one_cycle_options){ 0 }), "tn_one_cycle_lr", "opt");
+    assert_named(tn_plateau_lr(NULL, (tn_plateau_options){ 0 }), "tn_plateau_lr", "opt");
+    assert_named(tn_scheduler_state_dict(NULL), "tn_scheduler_state_dict", "s");
+    assert_named(tn_scheduler_last_step(NULL) >= 0, "tn_scheduler_last_step", "s");
+    assert_named(tn_scaler_state_dict(NULL), "tn_scaler_state_dict", "s");
+    assert_named(!isnan(tn_scaler_value(NULL)), "tn_scaler_value", "s");
+    assert_named(tn_no_decay(NULL, NULL), "tn_no_decay", "entry");
+    assert_named(tn_decay(NULL, NULL), "tn_decay", "entry");
+}
+END_TEST
+
+/* Where a tensor may be absent, the message of a NULL says how. */
+START_TEST(null_for_an_optional_tensor_names_none)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 2)), *image = tn_ones(TN_SHAPE(1, 2, 3, 3));
+    tn_tensor *kernel = tn_ones(TN_SHAPE(2, 2, 1, 1)), *c = tn_ones(TN_SHAPE(2)), *dx;
+    static const char says[] = "or TN_NONE for none";
+    assert_null(tn_linear(x, x, NULL), TN_E_INVALID, says);
+    assert_null(tn_conv2d(image, kernel, NULL, (tn_conv2d_spec){ 0 }), TN_E_INVALID, says);
+    assert_null(tn_layer_norm(x, 1, NULL, TN_NONE, 0), TN_E_INVALID, says);
+    assert_null(tn_layer_norm(x, 1, TN_NONE, NULL, 0), TN_E_INVALID, says);
+    assert_null(tn_batch_norm(x, NULL, c, TN_NONE, TN_NONE, true, 0.1, 0), TN_E_INVALID, says);
+    assert_null(tn_batch_norm(x, c, NULL, TN_NONE, TN_NONE, true, 0.1, 0), TN_E_INVALID, says);
+    assert_null(tn_batch_norm(x, c, c, NULL, c, true, 0.1, 0), TN_E_INVALID, says);
+    assert_null(tn_batch_norm(x, c, c, c, NULL, true, 0.1, 0), TN_E_INVALID, says);
+    assert_null(tn_bce_with_logits(x, x, NULL, TN_MEAN), TN_E_INVALID, says);
+    assert_null(tn_scaled_dot_product_attention(x, x, x, NULL, false, 0), TN_E_INVALID, says);
+    /* seeds */
+    tn_tensor *w = leaf(TN_SHAPE(1), 1), *y = tn_square(w), *none = NULL;
+    assert_fails(tn_backward_from(y, NULL, 0), TN_E_INVALID, says);
+    assert_fails(tn_gradients(1, &y, &none, 1, &w, &dx, 0), TN_E_INVALID, says);
+}
+END_TEST
+
+/* In a struct of options NULL is a zero field; but what failed counted as absent, too. */
+START_TEST(a_failed_tensor_is_not_an_absent_one)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(2, 2)), *y = tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2));
+    tn_cross_entropy_options o = { .label_smoothing = 0.1 };
+    tn_module *m = tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ 0 });
+    tn_module *layer = tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ 0 });
+    tn_tensor *t = tn_ones(TN_SHAPE(1, 2, 2));
+    assert_made(tn_cross_entropy_with(x, y, o));
+    assert_made(tn_nll_loss(x, y, (tn_cross_entropy_options){ 0 }));
+    assert_made(tn_multihead_attention_forward(m, t, t, t, (tn_attention_masks){ 0 }, NULL));
+    o.weight = tn_matmul(x, tn_ones(TN_SHAPE(3, 3)));
+    assert_null(tn_cross_entropy_with(x, y, o), TN_E_SHAPE, "tn_matmul: ");
+    assert_null(tn_matmul(x, tn_ones(TN_SHAPE(3, 3))), TN_E_SHAPE, "tn_matmul");
+    tn_attention_masks masks = { .mask = tn_ones(TN_SHAPE(-1)) };
+    assert_null(tn_multihead_attention_forward(m, t, t, t, masks, NULL), TN_E_SHAPE, "tn_ones: ");
+    masks = (tn_attention_masks){ .mask = TN_NONE, .key_padding = NULL };
+    ck_assert_ptr_null(tn_ones(TN_SHAPE(-1)));
+    ck_assert_ptr_null(tn_encoder_layer_forward(layer, t, masks));
+    ck_assert_ptr_null(tn_encoder_layer_forward(layer, t, masks));
+    /* where it went is said, once */
+    const char *went = strstr(tn_error(), "; tn_encoder_layer_forward: key_padding is NULL while");
+    ck_assert_msg(went && !strstr(went + 1, "is NULL while"), "%s", tn_error());
+    /* what takes no options is not concerned */
+    assert_made(tn_cross_entropy(x, y));
+    tn_error_clear();
+    assert_made(tn_encoder_layer_forward(layer, t, (tn_attention_masks){ .causal = true }));
+    tn_module_drop(m), tn_module_drop(layer);
+}
+END_TEST
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+static int times(const char *text, const char *part)
+{
+    int n = 0;
+    while ((text = strstr(text, part))) n++, text++;
+    return n;
+}
+
+/* "(in 0: Embedding) (in 0: Embedding)" */
+START_TEST(a_place_is_said_once)
+{
+    tn_module *m = tn_sequential(tn_embedding_new(3, 2, (tn_embedding_options){ 0 }));
+    ck_assert_ptr_null(tn_forward(m, tn_from_ints((int64_t[]){ 0, 7 }, TN_SHAPE(2))));
+    ck_assert_msg(times(tn_error(), "(in 0: Embedding)") == 1, "%s", tn_error());
+    assert_error(TN_E_INDEX, "tn_embedding: index 7 at position 1: want 0..2 (in 0: Embedding)");
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(backward_says_when_recording_is_off)
+{
+    tn_tensor *x = leaf(TN_SHAPE(1), 1), *y, *dx;
+    bool was = tn_set_grad(false);
+    y = tn_square(x);
+    assert_fails(tn_backward(y), TN_E_STATE, "recording is off in this thread: want tn_set_grad(true), or a TN_NO_GRAD");
+    assert_fails(tn_gradients(1, &y, NULL, 1, &x, &dx, 0), TN_E_STATE, "recording is off");
+    tn_set_grad(was);
+    assert_fails(tn_backward(y), TN_E_STATE, "want a result of recorded ops");
+}
+END_TEST
+
+/* It printed "TN_OK: " and nothing. */
+START_TEST(check_ptr_has_something_true_to_say)
+{
+    char text[256] = "";
+    int out[2], status;
+    ck_assert_int_eq(pipe(out), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        tn_tensor *mine = NULL;
+        dup2(out[1], STDERR_FILENO);
+        TN_CHECK_PTR(mine);
+        _exit(0);
+    }
+    close(out[1]);
+    ck_assert_int_gt(read(out[0], text, sizeof text - 1), 0);
+    close(out[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    ck_assert_msg(strstr(text, ": NULL: mine (no error is pending)") != NULL, "%s", text);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("sound_grad");
@@ -591,5 +774,12 @@ Suite *test_suite(void)
     tcase_add_test(t, a_gradient_is_no_cycle);
     tcase_add_loop_test(t, chains_of_any_length_go_without_stack, 0, 3);
     tcase_add_test(t, a_release_uses_scopes);
+    t = test_case(suite, "words");
+    tcase_add_test(t, null_arguments_are_named);
+    tcase_add_test(t, null_for_an_optional_tensor_names_none);
+    tcase_add_test(t, a_failed_tensor_is_not_an_absent_one);
+    tcase_add_test(t, a_place_is_said_once);
+    tcase_add_test(t, backward_says_when_recording_is_off);
+    tcase_add_test(t, check_ptr_has_something_true_to_say);
     return suite;
 }

@@ -6,7 +6,11 @@
  *     any NULL input on without a word ("poison"), so expressions nest without checks;
  *   - a function that acts returns a tn_status; given poison it returns the status already pending.
  * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
- * Numbers fail as NaN, sizes and counts as -1. NULL never means "absent": see TN_NONE in tensor.h.
+ * Numbers fail as NaN, sizes and counts as -1.
+ *
+ * NULL is what failed, and never means "absent": TN_NONE in tensor.h does. With nothing pending it is an error
+ * of its own, naming function and argument. Only a tensor in a struct of options may be left zero for "none";
+ * while an error is pending such a NULL is taken for what failed, and the call fails with that error.
  */
 #ifndef TENON_ERROR_H
 #define TENON_ERROR_H
@@ -83,12 +87,15 @@ TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
         }                                                                                          \
     } while (0)
 
-/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). */
+/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). A NULL that no
+ *  call of tenon gave in this thread has no message: then the expression is named. */
 #define TN_CHECK_PTR(ptr)                                                                          \
     do {                                                                                           \
         if (!(ptr)) {                                                                              \
+            tn_status tn_check_status_ = tn_error_status();                                        \
             fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                                 \
-                    tn_status_name(tn_error_status()), tn_error());                                \
+                    tn_check_status_ == TN_OK ? "NULL" : tn_status_name(tn_check_status_),         \
+                    tn_check_status_ == TN_OK ? #ptr " (no error is pending)" : tn_error());       \
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)

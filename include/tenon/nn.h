@@ -440,8 +440,8 @@ typedef struct tn_multihead_attention_options {
  */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads, tn_multihead_attention_options o);
 typedef struct tn_attention_masks {
-    tn_tensor *mask;        /* [T, S] or [B*H, T, S]; bool true = blocked, float added; NULL: none */
-    tn_tensor *key_padding; /* [B, S] bool, true = ignored; NULL: none */
+    tn_tensor *mask;        /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
+    tn_tensor *key_padding; /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
     bool causal;
 } tn_attention_masks;
 /** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).

@@ -277,7 +277,7 @@ TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
 typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
 
 typedef struct tn_cross_entropy_options {
-    tn_tensor *weight;      /* [C] per class; NULL (a zero field) or TN_NONE: none */
+    tn_tensor *weight;      /* [C] per class; TN_NONE or a zero field: none (error.h: NULL) */
     double label_smoothing; /* in [0, 1] */
     bool use_ignore_index;  /* -100 is always ignored; with this, ignore_index too */
     int64_t ignore_index;

@@ -37,7 +37,9 @@ static tn_status check_inputs(const tni_call *c)
         if (TNI_UNLIKELY(!t)) {
             tn_status status = tni_pending();
 
-            return status ? status : tni_op_error(c, TN_E_INVALID, "input %d is NULL: want a tensor", i);
+            return status ? status
+                          : tni_op_error(c, TN_E_INVALID, "input %d is NULL: want a tensor%s", i,
+                                         i < 32 && op->optional & (1u << i) ? ", or TN_NONE for none" : "");
         }
         if (tni_none(t)) {
             if (i >= 32 || !(op->optional & (1u << i)))

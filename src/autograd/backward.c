@@ -473,10 +473,8 @@ static tn_tensor *seed_for(const pass *p, const char *function, tn_tensor *outpu
         return NULL;
     }
     device = output->storage->device;
-    if (!seed) {
-        tni_poison(function, "a seed");
-        return NULL;
-    }
+    if (!seed)
+        return tni_poisoned_optional(function, "a seed");
     if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
             return tni_fail(TN_E_SHAPE, "%s: %s has %lld elements and no seed was given: want one element, "
@@ -701,9 +699,11 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     tn_status status;
 
     if (!output)
-        return tni_poison("tn_backward", "loss");
-    if (!seed)
-        return tni_poison("tn_backward_from", "seed");
+        return tni_poison("tn_backward_from", "output");
+    if (!seed) {
+        tni_poisoned_optional("tn_backward_from", "seed");
+        return tni_pending();
+    }
     if (flags & TN_CREATE_GRAPH)
         return tni_error(TN_E_INVALID, "tn_backward_from: TN_CREATE_GRAPH: want tn_gradients, which returns "
                                        "gradients with history; a grad never has one");
@@ -726,7 +726,7 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 
 tn_status tn_backward(tn_tensor *loss)
 {
-    return tn_backward_from(loss, TN_NONE, 0);
+    return loss ? tn_backward_from(loss, TN_NONE, 0) : tni_poison("tn_backward", "loss");
 }
 
 /* ---- gradients as values ------------------------------------------------------------------------------ */

@@ -11,9 +11,7 @@ static const char *const values[] = { "pt", TN_VERSION };
 
 tn_status tni_in_file(const char *function, const char *path)
 {
-    tni_saved_error was;
-    tni_error_save(&was);
-    return tni_error(was.status, "%s: " TNI_PATH ": %s", function, path, was.message);
+    return tni_error_prefix("%s: " TNI_PATH ": ", function, path);
 }
 
 /* ---- writing: the name decides --------------------------------------------------------------- */

@@ -128,11 +128,7 @@ void *tn_module_new(const tn_module_type *type)
  */
 static void restore_message(const tni_building *b)
 {
-    if (b->status == TN_OK || strcmp(tn_error(), b->message) == 0) return;
-    void (*context)(char *, size_t) = tni_error_context;
-    tni_error_context = NULL; /* the message has its place already */
-    tni_error(b->status, "%s", b->message);
-    tni_error_context = context;
+    if (b->first.status != TN_OK) tni_error_restore(&b->first);
 }
 
 tn_module *tn_module_done(tn_module *m)
@@ -141,7 +137,7 @@ tn_module *tn_module_done(tn_module *m)
     if (tni_module_check("tn_module_done", m) != TN_OK) return NULL;
     tni_building *b = m->state->building;
     if (!b) return m;
-    bool failed = b->status != TN_OK || (tni_error_count != b->errors && tni_pending() != TN_OK);
+    bool failed = b->first.status != TN_OK || (tni_error_count != b->errors && tni_pending() != TN_OK);
     failed = failed || tni_fields_made(m, b->scope) != TN_OK;
     m->state->building = NULL;
     tn_scope_end(b->scope);

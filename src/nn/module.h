@@ -38,8 +38,7 @@ typedef struct tni_hooks tni_hooks;
 typedef struct tni_building {
     tn_scope scope;
     uint64_t errors;  /* tni_error_count at the start */
-    tn_status status; /* of the first registration that failed, with its message */
-    char message[1024];
+    tni_saved_error first; /* of the registrations that failed; status TN_OK: none */
 } tni_building;
 
 /* What finds a slot of a module that has many of them. */

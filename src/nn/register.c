@@ -22,9 +22,9 @@ static const char *const kind_name[] = {
 static tn_status note(tn_module *m, tn_status status)
 {
     tni_building *b = m->state->building;
-    if (status != TN_OK && b && b->status == TN_OK) {
-        b->status = status;
-        snprintf(b->message, sizeof b->message, "%s", tn_error());
+    if (status != TN_OK && b && b->first.status == TN_OK) {
+        tni_error_save(&b->first);
+        b->first.status = status;
     }
     return status;
 }
@@ -32,7 +32,7 @@ static tn_status note(tn_module *m, tn_status status)
 /* What a constructor's later lines get when an earlier one failed. */
 static tn_status failed_before(const tn_module *m)
 {
-    return m->state->building ? m->state->building->status : TN_OK;
+    return m->state->building ? m->state->building->first.status : TN_OK;
 }
 
 static tn_status check_dot_and_empty(const char *function, const tn_module *m, const char *name)

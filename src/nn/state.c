@@ -353,16 +353,15 @@ static tn_status backup_tensors(plan *p)
 /* The message of what failed stays. */
 static void put_back(const plan *p, tn_list *extra)
 {
-    char text[2048];
-    tn_status status = tn_error_status();
-    snprintf(text, sizeof text, "%s", tn_error());
+    tni_saved_error was;
+    tni_error_save(&was);
     for (int i = 0; i < p->n; i++) {
         const step *s = &p->steps[i];
         if (s->backup != s->target) tn_copy_(s->target, s->backup);
     }
     take_places(p, &p->back);
     tni_walk(p->root, TNI_EVERY, set_extra, NULL, extra);
-    tni_error(status, "%s", text);
+    tni_error_restore(&was);
 }
 
 static tn_status copy_and_follow(plan *p)

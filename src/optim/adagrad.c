@@ -18,7 +18,7 @@ static const tni_optim_type adagrad = {
 
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
-    if (!parameters) return NULL;
+    if (!parameters) return tni_poisoned("tn_adagrad", "parameters");
     if (o.lr == 0) o.lr = 1e-2;
     if (o.eps == 0) o.eps = 1e-10;
     if (tni_optim_nonnegative(adagrad.name, "lr", o.lr) != TN_OK ||

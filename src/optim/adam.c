@@ -43,7 +43,11 @@ static const tni_optim_type adamw = {
 
 static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_adam_options o)
 {
-    if (!parameters) return NULL;
+    if (!parameters) {
+        char f[32];
+        snprintf(f, sizeof f, "tn_%s", type->name);
+        return tni_poisoned(f, "parameters");
+    }
     if (o.lr == 0) o.lr = 1e-3;
     if (o.eps == 0) o.eps = 1e-8;
     if (o.beta1 == 0 && !o.use_betas) o.beta1 = 0.9;

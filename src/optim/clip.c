@@ -186,7 +186,7 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
     TNI_HOLD_TRAPS;
     static const char f_tensor[] = "tn_clip_grad_norm_tensor";
     const tn_tensor *first = NULL;
-    if (!parameters) return NULL;
+    if (!parameters) return tni_poisoned(f_tensor, "parameters");
     if (!(max_norm >= 0) || !(p > 0))
         return tni_fail(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted",
                         f_tensor, max_norm, p);

@@ -196,17 +196,22 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
 
 int tn_optim_groups(const tn_optim *opt)
 {
+    if (!opt) tni_poison("tn_optim_groups", "opt");
     return opt ? opt->n_groups : -1;
 }
 
 int64_t tn_optim_steps(const tn_optim *opt)
 {
+    if (!opt) tni_poison("tn_optim_steps", "opt");
     return opt ? opt->steps : -1;
 }
 
 double tn_optim_lr(const tn_optim *opt, int group)
 {
-    if (!opt) return NAN;
+    if (!opt) {
+        tni_poison("tn_optim_lr", "opt");
+        return NAN;
+    }
     if (group >= 0 && group < opt->n_groups) return opt->group[group].lr;
     tni_error(TN_E_INDEX, "tn_optim_lr: group %d: there are %d", group, opt->n_groups);
     return NAN;
@@ -234,7 +239,7 @@ tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 
 tn_list *tn_optim_parameters(const tn_optim *opt)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_optim_parameters", "opt");
     tn_list *list = tn_list_new();
     for (int i = 0; list && i < opt->n; i++) {
         if (tn_list_add(list, opt->param[i].name, opt->param[i].tensor) != TN_OK) return NULL;

@@ -22,7 +22,7 @@ static const tni_optim_type rmsprop = {
 
 tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
 {
-    if (!parameters) return NULL;
+    if (!parameters) return tni_poisoned("tn_rmsprop", "parameters");
     if (o.lr == 0) o.lr = 1e-2;
     if (o.alpha == 0) o.alpha = 0.99;
     if (o.eps == 0) o.eps = 1e-8;

@@ -79,11 +79,13 @@ void tn_scaler_free(tn_grad_scaler *s)
 
 double tn_scaler_value(const tn_grad_scaler *s)
 {
+    if (!s) tni_poison("tn_scaler_value", "s");
     return !s ? NAN : s->disabled ? 1 : s->state.scale;
 }
 
 int64_t tn_scaler_skipped(const tn_grad_scaler *s)
 {
+    if (!s) tni_poison("tn_scaler_skipped", "s");
     return s ? s->state.skipped : -1;
 }
 
@@ -251,7 +253,7 @@ tn_status tn_scaler_update(tn_grad_scaler *s)
 
 tn_list *tn_scaler_state_dict(tn_grad_scaler *s)
 {
-    if (!s) return NULL;
+    if (!s) return tni_poisoned("tn_scaler_state_dict", "s");
     tn_list *list = tn_list_new();
     if (!list || s->disabled) return list;
     const tni_scaler_state *t = &s->state;

@@ -101,6 +101,7 @@ tn_status tn_scheduler_step(tn_scheduler *s)
 
 int64_t tn_scheduler_last_step(const tn_scheduler *s)
 {
+    if (!s) tni_poison("tn_scheduler_last_step", "s");
     return s ? s->step : -1;
 }
 
@@ -216,7 +217,7 @@ struct tni_scheduler_staged {
 
 tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 {
-    if (!s) return NULL;
+    if (!s) return tni_poisoned("tn_scheduler_state_dict", "s");
     tn_list *list = tn_list_new();
     if (!list) return NULL;
     const char *kind = s->schedule->name;

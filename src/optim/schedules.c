@@ -21,7 +21,7 @@ static const tni_schedule step_schedule = { .name = "step_lr", .rate = step_rate
 
 tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_step_lr", "opt");
     if (step_size < 1)
         return tni_fail(TN_E_INVALID, "tn_step_lr: step_size %lld: wanted >= 1",
                         (long long)step_size);
@@ -44,7 +44,7 @@ static const tni_schedule multistep_schedule = { .name = "multistep_lr", .rate =
 
 tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_multistep_lr", "opt");
     if (tni_optim_nonnegative("multistep_lr", "gamma", gamma) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&multistep_schedule, opt);
     if (!s) return NULL;
@@ -68,7 +68,8 @@ static const tni_schedule exponential_schedule = { .name = "exponential_lr",
 
 tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
 {
-    if (!opt || tni_optim_nonnegative("exponential_lr", "gamma", gamma) != TN_OK) return NULL;
+    if (!opt) return tni_poisoned("tn_exponential_lr", "opt");
+    if (tni_optim_nonnegative("exponential_lr", "gamma", gamma) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&exponential_schedule, opt);
     if (!s) return NULL;
     s->a = gamma;
@@ -91,7 +92,7 @@ static const tni_schedule cosine_schedule = { .name = "cosine_lr", .rate = cosin
 
 tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_cosine_lr", "opt");
     if (t_max < 1)
         return tni_fail(TN_E_INVALID, "tn_cosine_lr: t_max %lld: wanted >= 1", (long long)t_max);
     if (tni_optim_nonnegative("cosine_lr", "eta_min", eta_min) != TN_OK) return NULL;
@@ -122,7 +123,7 @@ static const tni_schedule restarts_schedule = { .name = "cosine_restarts_lr",
 
 tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_cosine_restarts_lr", "opt");
     if (t0 < 1 || mult < 1)
         return tni_fail(TN_E_INVALID, "tn_cosine_restarts_lr: t0 %lld, mult %lld: both wanted >= 1",
                         (long long)t0, (long long)mult);
@@ -146,7 +147,7 @@ static const tni_schedule linear_schedule = { .name = "linear_lr", .rate = linea
 
 tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_linear_lr", "opt");
     if (n < 1) return tni_fail(TN_E_INVALID, "tn_linear_lr: n %lld: wanted >= 1", (long long)n);
     if (tni_optim_nonnegative("linear_lr", "start", start) != TN_OK ||
         tni_optim_nonnegative("linear_lr", "end", end) != TN_OK)
@@ -170,7 +171,7 @@ static const tni_schedule constant_schedule = { .name = "constant_lr", .rate = c
 
 tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_constant_lr", "opt");
     if (n < 0) return tni_fail(TN_E_INVALID, "tn_constant_lr: n %lld: wanted >= 0", (long long)n);
     if (tni_optim_nonnegative("constant_lr", "factor", factor) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&constant_schedule, opt);
@@ -192,7 +193,7 @@ static const tni_schedule polynomial_schedule = { .name = "polynomial_lr",
 
 tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_polynomial_lr", "opt");
     if (n < 1) return tni_fail(TN_E_INVALID, "tn_polynomial_lr: n %lld: wanted >= 1", (long long)n);
     if (tni_optim_nonnegative("polynomial_lr", "power", power) != TN_OK) return NULL;
     tn_scheduler *s = tni_scheduler_new(&polynomial_schedule, opt);
@@ -213,7 +214,7 @@ static const tni_schedule lambda_schedule = { .name = "lambda_lr", .rate = lambd
 
 tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_lambda_lr", "opt");
     if (!factor)
         return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
     tn_scheduler *s = tni_scheduler_new(&lambda_schedule, opt);
@@ -236,7 +237,7 @@ static const tni_schedule warmup_schedule = { .name = "warmup_cosine_lr", .rate 
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_warmup_cosine_lr", "opt");
     if (warmup < 0 || total < 1 || warmup > total)
         return tni_fail(
             TN_E_INVALID,

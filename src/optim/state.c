@@ -87,7 +87,7 @@ static tn_status list_param(const tn_optim *opt, const tni_optim_param *p, tn_li
 
 tn_list *tn_optim_state_dict(tn_optim *opt)
 {
-    if (!opt) return NULL;
+    if (!opt) return tni_poisoned("tn_optim_state_dict", "opt");
     tn_list *list = tn_list_new();
     if (!list || list_hyper(opt, list) != TN_OK) return NULL;
     for (int i = 0; i < opt->n; i++)

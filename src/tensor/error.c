@@ -61,18 +61,70 @@ void *tn_fail(tn_status status, const char *format, ...)
 {
     va_list args;
 
+    if (!format)
+        return tni_poisoned("tn_fail", "format");
     va_start(args, format);
     set(status == TN_OK ? TN_E_INVALID : status, format, args);
     va_end(args);
     return NULL;
 }
 
+tn_status tni_error_prefix(const char *format, ...)
+{
+    char was[sizeof message];
+    va_list args;
+    size_t n;
+
+    memcpy(was, message, sizeof was);
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    n = strlen(message);
+    snprintf(message + n, sizeof message - n, "%s", was);
+    return pending;
+}
+
+tn_status tni_error_suffix(const char *format, ...)
+{
+    size_t n = strlen(message);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(message + n, sizeof message - n, format, args);
+    va_end(args);
+    return pending;
+}
+
 tn_status tni_poison(const char *function, const char *argument)
 {
     if (pending != TN_OK)
         return pending;
-    return tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor or object (TN_NONE for an absent one)",
-                     function, argument);
+    return tni_error(TN_E_INVALID, "%s: %s is NULL: want one that is there", function, argument);
+}
+
+void *tni_poisoned(const char *function, const char *argument)
+{
+    tni_poison(function, argument);
+    return NULL;
+}
+
+void *tni_poisoned_optional(const char *function, const char *argument)
+{
+    if (pending == TN_OK)
+        tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument);
+    return NULL;
+}
+
+tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor *t)
+{
+    if (t)
+        return t;
+    if (pending == TN_OK)
+        return TN_NONE;
+    if (!strstr(message, " is NULL while this error"))
+        tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or tn_error_clear "
+                         "for an error that was dealt with", function, field);
+    return NULL;
 }
 
 tn_status tni_pending(void)

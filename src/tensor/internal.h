@@ -32,9 +32,19 @@
 void *tni_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 /* The same where a status is to be returned. */
 tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+/* Puts text in front of the pending message, or behind it, and returns its status: the one way to add to what
+ * was said. The place in the model stands in it once, from where it began. Cut where the buffer ends. */
+tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
+tn_status tni_error_suffix(const char *format, ...) TN_PRINTF(1, 2);
 /* What a status function returns when it was handed NULL: the pending status, or, with nothing pending,
  * TN_E_INVALID saying that argument of function is NULL. */
 tn_status tni_poison(const char *function, const char *argument);
+/* The same, returning NULL; and for an argument that may be TN_NONE, which the message then names. */
+void *tni_poisoned(const char *function, const char *argument);
+void *tni_poisoned_optional(const char *function, const char *argument);
+/* A tensor in a struct of options, where a zero field is an absent one: TN_NONE for NULL with nothing pending.
+ * With an error pending NULL is what failed: NULL, and the message tells where it went. */
+tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor *t);
 /* nn sets it: appends where in the model we are (" (in fc1: Linear)") to a message being made. */
 extern _Thread_local void (*tni_error_context)(char *buffer, size_t size);
 /* Errors made by this thread so far: tells a new one from one that is still pending. */

@@ -222,7 +222,7 @@ int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tenso
 tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
                                   int64_t classes, const tn_tensor *logits)
 {
-    const tn_tensor *weight = rows_weight(o);
+    const tn_tensor *weight = o->weight;
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1)) {
         return tni_error(TN_E_INVALID, "%s: label_smoothing %g: want 0 to 1", function,
                          o->label_smoothing);
@@ -263,7 +263,7 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
         return NULL;
     }
     ce_args args = { axis, o->label_smoothing, rows_ignore(o) };
-    tn_tensor *in[3] = { logits, target, rows_weight(o) };
+    tn_tensor *in[3] = { logits, target, o->weight };
     tn_tensor *out[2]; /* loss and weight per row */
     if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
         return NULL;
@@ -304,7 +304,7 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
         target = tn_add_scalar(tn_mul_scalar(target, 1.0 - o->label_smoothing),
                                o->label_smoothing / (double)classes);
     }
-    if (!tni_none(rows_weight(o))) {
+    if (!tni_none(o->weight)) {
         target = tn_mul(target, over_classes(o->weight, rank, axis));
     }
     tn_tensor *each = tn_mul(target, tn_log_softmax(logits, axis));
@@ -314,6 +314,10 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)
 {
     if (!logits || !target) {
+        return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
+    }
+    o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
+    if (!o.weight) {
         return NULL;
     }
     if (tni_none(logits) || tni_none(target)) {
@@ -324,7 +328,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     tn_tensor *loss = NULL;
     logits = tni_autocast_f32(logits);
     target = tni_autocast_f32(target);
-    o.weight = tni_autocast_f32(rows_weight(&o));
+    o.weight = tni_autocast_f32(o.weight);
     if (logits && target && o.weight) {
         loss = tn_dtype_is_float(target->dtype) ? probabilities(logits, target, &o)
                                                 : class_ids(logits, target, &o);
@@ -334,5 +338,5 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
 {
-    return tn_cross_entropy_with(logits, target, (tn_cross_entropy_options){ 0 });
+    return tn_cross_entropy_with(logits, target, (tn_cross_entropy_options){ .weight = TN_NONE });
 }

@@ -44,7 +44,7 @@ static const tn_op dropout_op = {
 tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
 {
     if (!x) {
-        return NULL;
+        return tni_poisoned("tn_dropout", "x");
     }
     if (!(p >= 0 && p <= 1)) {
         return tni_fail(TN_E_INVALID, "tn_dropout: p %g: want 0 to 1", p);

@@ -20,7 +20,7 @@ static const tn_op embedding_op = {
 
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
-    index = weight ? tni_index_arg("tn_embedding", index) : NULL;
+    index = weight ? tni_index_arg("tn_embedding", index) : tni_poisoned("tn_embedding", "weight");
     if (!index) {
         return NULL;
     }

@@ -17,15 +17,13 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status)
     if (status != TN_E_INDEX) {
         return status;
     }
-    char text[256];
-    snprintf(text, sizeof text, "%s", tn_error());
-    return tni_error(status, "tn_%s: %s", op->name, text);
+    return tni_error_prefix("tn_%s: ", op->name);
 }
 
 tn_tensor *tni_index_arg(const char *function, tn_tensor *index)
 {
     if (!index) {
-        return NULL;
+        return tni_poisoned(function, "index");
     }
     if (tni_none(index)) {
         return tni_fail(TN_E_INVALID, "%s: index is TN_NONE: want an i64 tensor", function);
@@ -171,7 +169,7 @@ static tn_tensor *as_row(tn_tensor *t)
 
 tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index = x ? tni_index_arg("tn_gather", index) : NULL;
+    index = x ? tni_index_arg("tn_gather", index) : tni_poisoned("tn_gather", "x");
     axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
     if (axis < 0) {
         return NULL;
@@ -186,7 +184,8 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 
 tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    index = x && source ? tni_index_arg("tn_scatter_add", index) : NULL;
+    index = x && source ? tni_index_arg("tn_scatter_add", index)
+                        : tni_poisoned("tn_scatter_add", x ? "source" : "x");
     axis = index ? tni_axis_of_any("tn_scatter_add", axis, x->shape.rank) : -1;
     if (axis < 0) {
         return NULL;
@@ -326,7 +325,7 @@ const tn_op tni_op_take_add = {
 
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index = x ? tni_index_arg("tn_index_select", index) : NULL;
+    index = x ? tni_index_arg("tn_index_select", index) : tni_poisoned("tn_index_select", "x");
     if (!index) {
         return NULL;
     }

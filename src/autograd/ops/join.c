@@ -83,7 +83,8 @@ tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
     cat_args args;
 
     if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_cat: %d tensors: want 1 or more", x ? n : 0);
+        return tni_fail(TN_E_INVALID, "tn_cat: %d tensors%s: want 1 or more, and their array", n,
+                        x ? "" : " in NULL");
     if (!x[0] || tni_none(x[0])) {
         tni_poison("tn_cat", "x[0]");
         return NULL;
@@ -103,7 +104,8 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
     int k = 0;
 
     if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_stack: %d tensors: want 1 or more", x ? n : 0);
+        return tni_fail(TN_E_INVALID, "tn_stack: %d tensors%s: want 1 or more, and their array", n,
+                        x ? "" : " in NULL");
     if (!x[0] || tni_none(x[0])) {
         tni_poison("tn_stack", "x[0]");
         return NULL;

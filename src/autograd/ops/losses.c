@@ -52,7 +52,7 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
     const tn_tensor *x = *px = tni_autocast_f32(*px);
     const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
     if (!x || !target) {
-        return false;
+        return tni_poisoned(function, x ? "target" : "x") != NULL;
     }
     if (tni_none(x) || tni_none(target)) {
         tni_fail(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function);
@@ -134,6 +134,9 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
+    if (!pos_weight) {
+        return tni_poisoned_optional("tn_bce_with_logits", "pos_weight");
+    }
     pos_weight = tni_autocast_f32(pos_weight);
     if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) {
         return NULL;

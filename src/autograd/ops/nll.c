@@ -150,7 +150,7 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
     }
     nll_args args = { axis, rows_ignore(o), log_p->shape };
     tn_dtype dtype = log_p->dtype, real = dtype == TN_F64 ? TN_F64 : TN_F32;
-    tn_tensor *weight = rows_weight(o);
+    tn_tensor *weight = o->weight;
     tn_tensor *in[3] = { tn_to_dtype(log_p, real), target,
                          tni_none(weight) ? weight : tn_to_dtype(weight, real) };
     tn_tensor *out[2]; /* loss and weight per row */
@@ -163,13 +163,17 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
 tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
 {
     if (!log_p || !target) {
+        return tni_poisoned("tn_nll_loss", log_p ? "target" : "log_p");
+    }
+    o.weight = tni_option_tensor("tn_nll_loss", "weight", o.weight);
+    if (!o.weight) {
         return NULL;
     }
     if (tni_none(log_p) || tni_none(target)) {
         return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
     }
     tn_scope scope = tn_scope_begin();
-    o.weight = tni_autocast_f32(rows_weight(&o));
+    o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
     return tn_scope_return(scope, log_p && o.weight ? nll(log_p, target, &o) : NULL);
 }

@@ -73,11 +73,6 @@ tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction r
 tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction);
 /* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
-/* The options' weight as a tensor: NULL counts as TN_NONE. */
-static inline tn_tensor *rows_weight(const tn_cross_entropy_options *o)
-{
-    return o->weight ? o->weight : TN_NONE;
-}
 static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 {
     return o->use_ignore_index ? o->ignore_index : -100;
@@ -85,7 +80,7 @@ static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 /* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not
  * fit. */
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
-/* Checks what an options struct says about weights and smoothing; C classes. */
+/* Checks what an options struct says about weights (not NULL here) and smoothing; C classes. */
 tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
                                   int64_t classes, const tn_tensor *logits);
 

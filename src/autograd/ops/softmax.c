@@ -87,7 +87,7 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
 {
     softmax_args args = { log };
     if (!x) {
-        return NULL;
+        return tni_poisoned(function, "x");
     }
     int rank = x->shape.rank;
     axis = tni_axis_of_any(function, axis, rank);

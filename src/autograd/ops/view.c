@@ -591,6 +591,10 @@ int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out)
 
     if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
         return -1;
+    if (!out) {
+        tni_poison("tn_chunk", "out");
+        return -1;
+    }
     if (n < 1) {
         tni_error(TN_E_INVALID, "tn_chunk: %d chunks of %s: want 1 or more", n, tni_text(x));
         return -1;

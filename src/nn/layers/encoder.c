@@ -90,10 +90,11 @@ tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 
 tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
 {
-    tn_tensor *const in[] = { x, tni_given(masks.mask), tni_given(masks.key_padding) };
+    static const char f[] = "tn_encoder_forward";
+    tn_tensor *const in[] = { x, tni_option_tensor(f, "mask", masks.mask),
+                              tni_option_tensor(f, "key_padding", masks.key_padding) };
     const tni_attention_options options = { masks.causal };
     tn_tensor *y;
-    static const char f[] = "tn_encoder_forward";
     static const char *const names[] = { "x" };
     if (tni_expect_type(f, m, &encoder_type) != TN_OK || tni_expect_inputs(f, 1, names, in) != TN_OK)
         return NULL;

@@ -40,11 +40,9 @@ static tn_status encoder_layer_forward_n(tn_module *self, int n_in, tn_tensor *c
                          "TransformerEncoderLayer: %d inputs, %d outputs: want 1 or 3 (x, "
                          "mask, key padding), and 1",
                          n_in, n_out);
-    tn_attention_masks masks = { .causal = o && o->causal };
-    if (n_in == 3) {
-        masks.mask = in[1];
-        masks.key_padding = in[2];
-    }
+    tn_attention_masks masks = { .mask = n_in == 3 ? in[1] : TN_NONE,
+                                 .key_padding = n_in == 3 ? in[2] : TN_NONE,
+                                 .causal = o && o->causal };
     tn_tensor *x = in[0];
     if (m->norm_first) {
         x = tn_add(x, attention(m, tn_forward(m->norm1, x), masks));
@@ -106,10 +104,11 @@ bool tni_is_encoder_layer(const tn_module *m)
 
 tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
 {
-    tn_tensor *const in[] = { x, tni_given(masks.mask), tni_given(masks.key_padding) };
+    static const char f[] = "tn_encoder_layer_forward";
+    tn_tensor *const in[] = { x, tni_option_tensor(f, "mask", masks.mask),
+                              tni_option_tensor(f, "key_padding", masks.key_padding) };
     const tni_attention_options options = { masks.causal };
     tn_tensor *y;
-    static const char f[] = "tn_encoder_layer_forward";
     static const char *const names[] = { "x" };
     if (tni_expect_type(f, m, &encoder_layer_type) != TN_OK || tni_expect_inputs(f, 1, names, in) != TN_OK)
         return NULL;

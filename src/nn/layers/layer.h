@@ -43,11 +43,6 @@ const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t 
 typedef struct tni_attention_options {
     bool causal;
 } tni_attention_options;
-/* NULL means none, as in tn_attention_masks. */
-static inline tn_tensor *tni_given(tn_tensor *t)
-{
-    return t ? t : TN_NONE;
-}
 bool tni_is_encoder_layer(const tn_module *m);
 
 #endif

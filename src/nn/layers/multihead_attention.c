@@ -257,11 +257,12 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
 tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                           tn_attention_masks masks, tn_tensor **weights)
 {
-    tn_tensor *const in[] = { q, k, v, tni_given(masks.mask), tni_given(masks.key_padding) };
+    static const char f[] = "tn_multihead_attention_forward";
+    tn_tensor *const in[] = { q, k, v, tni_option_tensor(f, "mask", masks.mask),
+                              tni_option_tensor(f, "key_padding", masks.key_padding) };
     const tni_attention_options options = { masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
-    static const char f[] = "tn_multihead_attention_forward";
     static const char *const names[] = { "q", "k", "v" };
     if (tni_expect_type(f, m, &multihead_attention_type) != TN_OK ||
         tni_expect_inputs(f, 3, names, in) != TN_OK)
