@@ -285,7 +285,7 @@ TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
 TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
 
 /* ---- what a tensor is ------------------------------------------------------------------------ */
-/* Of NULL these say nothing and give what is written here, else TN_F32, the CPU, false, 0 or "". */
+/* Of NULL: what is written here, else TN_F32, the CPU, false, 0 or "". */
 
 TN_API int tn_rank(const tn_tensor *t);                    /* -1 for NULL */
 TN_API int64_t tn_size(const tn_tensor *t, int axis);      /* TN_NO_SIZE and a message out of range */
