@@ -182,15 +182,12 @@ static tn_status deliver_to_leaf(pass *p, tn_tensor *leaf, tn_tensor *g)
 
 static tn_status deliver_to_node(pass *p, tni_node *node, int index, tn_tensor *g)
 {
-    bool queued = false;
-
-    for (int i = 0; i < node->n_out; i++)
-        queued |= node->pending[i] != NULL;
-    if (!queued) {
+    if (!node->queued) {
         tn_status status = push(p, node);
 
         if (status != TN_OK)
             return status;
+        node->queued = true;
     }
     return accumulate(&node->pending[index], g, p->create);
 }
@@ -405,6 +402,16 @@ static tn_status differentiate(pass *p, tni_node *node, work *w)
     return TN_OK;
 }
 
+/* Off the heap, with nothing waiting. */
+static void leave(tni_node *node)
+{
+    node->queued = false;
+    for (int i = 0; i < node->n_out; i++) {
+        tn_drop(node->pending[i]);
+        node->pending[i] = NULL;
+    }
+}
+
 static tn_status step(pass *p, tni_node *node)
 {
     enum { FEW = 8 };
@@ -417,27 +424,28 @@ static tn_status step(pass *p, tni_node *node)
     tn_scope scope;
     tn_status status;
 
-    if (!block)
+    if (!block) {
+        leave(node);
         return TN_E_NOMEM;
+    }
     if (TNI_UNLIKELY(tni_recording) && node->sequence < tni_recording->first_node) {
         if (!small)
             tni_free(block, nbytes);
+        leave(node);
         return tni_record_refuse("tn_backward", "goes through a graph from before it",
                                  "forward and backward in one step");
     }
     work w = {block, block + n_out, block + n_out + n_in,
               small ? few_need : (bool *)(block + n_out + 2 * n_in)};
     scope = tn_scope_begin();
+    node->queued = false;
     p->node = node;
     status = arrive(p, node);
     if (TNI_UNLIKELY(p->tracer) && status == TN_OK && p->tracer->arrived)
         status = p->tracer->arrived(p->tracer, node);
     if (status == TN_OK)
         status = differentiate(p, node, &w);
-    for (int i = 0; i < node->n_out; i++) {
-        tn_drop(node->pending[i]);
-        node->pending[i] = NULL;
-    }
+    leave(node);
     p->node = NULL;
     if (!p->retain)
         release_kept(node);
@@ -567,8 +575,10 @@ static tn_status put_outer_aside(pass *p)
     if (!p->aside)
         return TN_E_NOMEM;
     p->aside_capacity = n;
-    for (size_t i = 0; i < outer->n; i++)
+    for (size_t i = 0; i < outer->n; i++) {
         put_outputs(p, outer->heap[i]);
+        outer->heap[i]->queued = false;
+    }
     if (outer->node)
         put_outputs(p, outer->node);
     for (size_t i = 0; i < outer->n_receivers; i++)
@@ -609,14 +619,8 @@ static tn_status begin(pass *p, const char *function)
 /* Leaves nothing of the pass behind. */
 static void end(pass *p)
 {
-    while (p->n) {
-        tni_node *node = p->heap[--p->n];
-
-        for (int i = 0; i < node->n_out; i++) {
-            tn_drop(node->pending[i]);
-            node->pending[i] = NULL;
-        }
-    }
+    while (p->n)
+        leave(p->heap[--p->n]);
     for (size_t i = 0; i < p->n_receivers; i++) {
         receiver *r = &p->receivers[i];
 
@@ -627,6 +631,8 @@ static void end(pass *p)
         *p->old[p->n_old].mark = p->old[p->n_old].was;
     for (size_t i = 0; i < p->n_aside; i++)
         *p->aside[i].field = p->aside[i].gradient;
+    for (size_t i = 0; p->outer && i < p->outer->n; i++)
+        p->outer->heap[i]->queued = true;
     innermost = p->outer;
     tni_autocasting = p->was_casting;
     tn_set_grad(p->was_recording);

@@ -162,6 +162,7 @@ struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
     bool spent;         /* what it kept has been given back */
+    bool queued;        /* on the heap of the innermost pass */
     uint64_t sequence;  /* newer is larger: the engine's order */
     uint64_t mark;      /* of the pass that last visited it */
     const tn_op *op;
