@@ -723,7 +723,7 @@ START_TEST(backward_says_when_recording_is_off)
     tn_tensor *x = leaf(TN_SHAPE(1), 1), *y, *dx;
     bool was = tn_set_grad(false);
     y = tn_square(x);
-    assert_fails(tn_backward(y), TN_E_STATE, "recording is off in this thread: want tn_set_grad(true), or a TN_NO_GRAD");
+    assert_fails(tn_backward(y), TN_E_STATE, "recording is off in this thread: want it computed outside of TN_NO_GRAD");
     assert_fails(tn_gradients(1, &y, NULL, 1, &x, &dx, 0), TN_E_STATE, "recording is off");
     tn_set_grad(was);
     assert_fails(tn_backward(y), TN_E_STATE, "want a result of recorded ops");

@@ -461,8 +461,8 @@ static tn_status no_history(const pass *p, const char *function, const tn_tensor
 {
     if (!p->was_recording)
         return tni_error(TN_E_STATE, "%s: %s has no history and does not require grad, and recording is off in "
-                                     "this thread: want tn_set_grad(true), or a TN_NO_GRAD block that is not "
-                                     "left by return, break or goto", function, tni_text(output));
+                                     "this thread: want it computed outside of TN_NO_GRAD, and after "
+                                     "tn_set_grad(true)", function, tni_text(output));
     return tni_error(TN_E_STATE, "%s: %s has no history and does not require grad: want a result of recorded "
                                  "ops on tensors that require grad", function, tni_text(output));
 }
