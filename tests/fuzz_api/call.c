@@ -163,10 +163,10 @@ static bool has_null(const world *w)
 #undef KIND
         default: break;
         }
-        if (s->have > 0 && s->v.tensors && w->row->kinds[i] != K_outs && w->row->kinds[i] != K_out &&
-            _Alignof(void *) && (w->row->kinds[i] == K_tensors || w->row->kinds[i] == K_inputs || w->row->kinds[i] == K_seeds))
-            for (int j = 0; j < s->have; j++)
-                if (!s->v.tensors[j]) return true;
+        kind k = w->row->kinds[i];
+        bool entries = k == K_tensors || k == K_inputs || k == K_seeds || k == K_leaves || k == K_loaded;
+        for (int j = 0; entries && s->v.tensors && j < s->have; j++)
+            if (!s->v.tensors[j]) return true;
     }
     return false;
 }

@@ -323,7 +323,7 @@ static void run_random(const options *o)
 static options read_options(int argc, char **argv)
 {
     options o = { .seed = 1, .calls = 20000, .threads = 1 };
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--list") == 0) {
             for (int j = 0; j < n_rows; j++) puts(rows[j].name);
@@ -348,7 +348,6 @@ static options read_options(int argc, char **argv)
                             "                [--sweep odd|memory|malloc [--row NAME]] [--replay SEED:SEQUENCE] [--list]\n");
             exit(2);
         }
-        i++;
     }
     if (o.threads < 1 || o.threads > 64) o.threads = 1;
     return o;
