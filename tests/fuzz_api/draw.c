@@ -438,6 +438,10 @@ SIMPLE(data, pick_pointer(w, values_for(w, w->slot[1].v.shape, w->slot[2].v.dtyp
 SIMPLE(floats, pick_pointer(w, values_for(w, w->slot[1].v.shape, TN_F32)))
 SIMPLE(longs_data, pick_pointer(w, values_for(w, w->slot[1].v.shape, TN_I64)))
 static char lent_memory[1 << 16];
+void clear_lent_memory(void)
+{
+    memset(lent_memory, 0, sizeof lent_memory);
+}
 DRAW(lent) /* for as long as the process lives: threads only read it as what it is */
 {
     int64_t n = bytes_of(w->slot[1].v.shape, w->slot[2].v.dtype);

@@ -24,6 +24,8 @@ int pick_count(world *w, int have, bool there);
 /* Memory that lives until the call is over, of just that size. */
 void *scratch(world *w, size_t size);
 
+void clear_lent_memory(void); /* what tn_from_memory was given: calls write to it */
+
 /* A new tensor with random values of a layout: borrowed from the scope. NULL when that fails. */
 enum { PLAIN, TRANSPOSED, STRIDED, EXPANDED, LAYOUTS };
 tn_tensor *make_tensor(world *w, tn_shape shape, tn_dtype dtype, int layout);

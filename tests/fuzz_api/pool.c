@@ -306,6 +306,7 @@ void begin_sequence(world *w, uint64_t seed)
     w->n_path = 0;
     memset(w->hook, 0, sizeof w->hook);
     if (w->alone) {
+        clear_lent_memory();
         tn_manual_seed(seed);
         tn_set_file_limits((tn_file_limits){ 0 });
     }
