@@ -186,6 +186,18 @@ START_TEST(a_truncated_normal_is_the_same_or_none)
 }
 END_TEST
 
+/* Seen to fail, by its time limit: the loop went on to its last copy after memory had run out. */
+START_TEST(copies_beyond_memory_end_with_the_first_that_fails)
+{
+    may_refuse();
+    tn_module *layer = tn_relu_new();
+    left = 500; /* none after these */
+    tn_module *encoder = tn_encoder_new(layer, INT32_MAX, TN_NO_MODULE);
+    left = -1;
+    assert_null(encoder, TN_E_NOMEM, "out of memory");
+}
+END_TEST
+
 /* ---- messages ---------------------------------------------------------------------------------- */
 
 /* A name is for messages only: another handle does without. Seen to fail with tni_strdup in tni_alias_raw. */
@@ -217,6 +229,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, random_values_that_cannot_be_stored_are_not_drawn, 0, 2);
     t = test_case(suite, "modules");
     tcase_add_loop_test(t, modules_without_memory_stay_in_their_mode, 0, 5);
+    tcase_set_timeout(t, 20);
+    tcase_add_test(t, copies_beyond_memory_end_with_the_first_that_fails);
     t = test_case(suite, "values");
     tcase_add_test(t, a_gradient_set_without_memory_leaves_no_tensor);
     tcase_add_test(t, a_truncated_normal_is_the_same_or_none);

@@ -335,11 +335,7 @@ SIMPLE(few, pick_int(w, 0, 2))
 SIMPLE(number, pick_int(w, 0, 1))
 SIMPLE(one, pick_int(w, 1, 1))
 SIMPLE(small_int, pick_int(w, 1, 3))
-DRAW(copies)
-{
-    int n = pick_int(w, 1, 3);
-    s->v.copies = n > 1000 ? 1000 : n; /* TODO: each costs the more the more there are */
-}
+SIMPLE(copies, pick_int(w, 1, 3))
 SIMPLE(small_axis, pick_int(w, -1, 1))
 SIMPLE(flags, (int)pick_int(w, 0, 3))
 SIMPLE(hook_id, pick_long(w, w->hook[below(w, HOOKS)], w->hook[0]))

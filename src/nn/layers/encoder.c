@@ -79,8 +79,9 @@ tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
         tni_poison("tn_encoder_new", layer ? "norm (TN_NO_MODULE for none)" : "layer");
     if (m) {
         tn_register_module(&m->base, "layers", &m->layers, tn_module_list_new());
-        for (int i = 0; i < n && m->layers; i++)
-            tn_module_append(m->layers, tn_module_clone(layer));
+        bool fits = m->layers != NULL;
+        for (int i = 0; fits && i < n; i++)
+            fits = tn_module_append(m->layers, tn_module_clone(layer)) == TN_OK;
         tn_register_module(&m->base, "norm", &m->norm, tn_module_keep(norm));
     }
     tn_module_drop(layer);
