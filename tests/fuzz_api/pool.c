@@ -15,7 +15,7 @@ static void *limited_alloc(void *user, size_t size)
 {
     memory_hook *m = user;
     bool refuse = size > CEILING || m->in_use + (int64_t)size > CEILING;
-    if (refuse && size < CEILING / 2) m->tight++;
+    if (refuse && size < 2 * CEILING) m->tight++;
     if (m->left == 0) {
         refuse = true;
         if (!m->for_good) m->left = -1;

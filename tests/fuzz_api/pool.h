@@ -8,7 +8,7 @@
 typedef struct memory_hook {
     _Atomic int64_t in_use, left; /* left: requests still granted, -1: all */
     _Atomic int64_t refused;      /* ever */
-    _Atomic int64_t tight;        /* of them, for what was in use: that is more with a cache */
+    _Atomic int64_t tight;        /* of them, near the ceiling: a cache rounds up and holds more */
     bool for_good;                /* after the refused one, all are refused */
 } memory_hook;
 extern memory_hook memory;
