@@ -94,7 +94,7 @@ const char *pick_text(world *w, const char *sound)
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     static const char *const values[] = { NULL,  "",      ".",        "a.b.c",  "forward", "training", "%s%n",
-                                          "..",  "\xff\xfe", long_text, "0",    "pt",      "a\nb",     "tenon.",
+                                          "...", "\xff\xfe", long_text, "0",    "pt",      "a\nb",     "tenon.",
                                           "\"\\" };
     int way = odd(w, COUNT(values));
     return way >= 0 ? values[way] : sound;
