@@ -63,6 +63,13 @@ static tn_status check_spec(tni_call *c, const conv_args *a)
     return TN_OK;
 }
 
+/* For the message: what x must have. */
+static int64_t channels_for(const tn_tensor *w, int64_t groups)
+{
+    int64_t channels;
+    return __builtin_mul_overflow(w->shape.size[1], groups, &channels) ? INT64_MAX : channels;
+}
+
 static tn_status conv2d_shape(tni_call *c)
 {
     const conv_args *a = c->args;
@@ -84,7 +91,7 @@ static tn_status conv2d_shape(tni_call *c)
         x->shape.size[1] / a->groups != w->shape.size[1])
         return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s, groups %lld: want %lld channels in x, and weight's %lld "
                             "divisible by groups", tni_text(x), tni_text(w), (long long)a->groups,
-                            (long long)(w->shape.size[1] * a->groups), (long long)w->shape.size[0]);
+                            (long long)channels_for(w, a->groups), (long long)w->shape.size[0]);
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
         return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w), tni_text(b),
                             (long long)w->shape.size[0]);
