@@ -200,6 +200,15 @@ END_TEST
 
 /* ---- messages ---------------------------------------------------------------------------------- */
 
+/* Seen to fail under UBSan: the channels that the message wants were the product of two sizes. */
+START_TEST(a_message_of_conv2d_stands_any_number_of_groups)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 2, 4, 4)), *w = tn_ones(TN_SHAPE(2, 2, 3, 3));
+    tn_conv2d_spec spec = { .groups = INT64_MAX };
+    assert_null(tn_conv2d(x, w, TN_NONE, spec), TN_E_SHAPE, "groups 9223372036854775807");
+}
+END_TEST
+
 /* A name is for messages only: another handle does without. Seen to fail with tni_strdup in tni_alias_raw. */
 START_TEST(a_handle_without_memory_for_its_name_leaves_no_message)
 {
@@ -235,6 +244,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_gradient_set_without_memory_leaves_no_tensor);
     tcase_add_test(t, a_truncated_normal_is_the_same_or_none);
     t = test_case(suite, "messages");
+    tcase_add_test(t, a_message_of_conv2d_stands_any_number_of_groups);
     tcase_add_test(t, a_handle_without_memory_for_its_name_leaves_no_message);
     return suite;
 }
