@@ -27,6 +27,7 @@ typedef struct row {
 /* A module that the walk is in. */
 typedef struct level {
     int64_t row, child; /* its own; that of the child shown last, -1: none yet */
+    size_t path;        /* bytes of its path, behind which a child's name stands */
 } level;
 
 typedef struct table {
@@ -143,10 +144,11 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     tni_module_text(m, type, sizeof type);
     snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
-    const char *dot = strrchr(path, '.');
-    tn_status status = add_row(t, path[0] ? shown_path(dot ? dot + 1 : path, first) : NULL, text, -1, -1);
+    const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
+    const char *name = path + above + (above > 0);
+    tn_status status = add_row(t, name[0] ? shown_path(name, first) : NULL, text, -1, -1);
     if (status != TN_OK) return status;
-    t->levels[t->depth++] = (level){ .row = t->n - 1, .child = -1 };
+    t->levels[t->depth++] = (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
     for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
