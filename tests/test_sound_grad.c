@@ -608,6 +608,7 @@ START_TEST(null_arguments_are_named)
     assert_named(tn_bce_with_logits(x, NULL, TN_NONE, TN_MEAN), "tn_bce_with_logits", "target");
     assert_named(tn_bce_with_logits(x, x, NULL, TN_MEAN), "tn_bce_with_logits", "pos_weight");
     assert_named(tn_softmax(NULL, 0), "tn_softmax", "x");
+    assert_named(tn_scope_adopt(NULL), "tn_scope_adopt", "t");
     assert_named(tn_dropout(NULL, 0.5, true), "tn_dropout", "x");
     assert_named(tn_gather(x, 0, NULL), "tn_gather", "index");
     assert_named(tn_gather(NULL, 0, i), "tn_gather", "x");

@@ -151,7 +151,9 @@ static void drop_tensor(void *t)
 
 tn_tensor *tn_scope_adopt(tn_tensor *t)
 {
-    if (!t || tni_none(t))
+    if (!t)
+        return tni_poisoned("tn_scope_adopt", "t");
+    if (tni_none(t))
         return t;
     return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
 }
@@ -169,7 +171,7 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
         tn_keep(t);
     }
     tn_scope_end(s);
-    return tn_scope_adopt(t);
+    return t ? tn_scope_adopt(t) : NULL;
 }
 
 /* Its entries in a scope and those within. */

@@ -148,29 +148,6 @@ static bool failed(const world *w)
     }
 }
 
-static bool has_null(const world *w)
-{
-    for (int i = 0; i < w->row->n; i++) {
-        const slot *s = &w->slot[i];
-        switch (w->row->kinds[i]) {
-#define KIND(name, type, when)                                                                     \
-    case K_##name:                                                                                 \
-        if (sizeof s->v.name == sizeof(void *) && _Generic(s->v.name, int64_t: 0, double: 0, size_t: 0, default: 1) && \
-            memcmp(&s->v, &(void *){ NULL }, sizeof(void *)) == 0)                                 \
-            return true;                                                                           \
-        break;
-#include "kinds.def"
-#undef KIND
-        default: break;
-        }
-        kind k = w->row->kinds[i];
-        bool entries = k == K_tensors || k == K_inputs || k == K_seeds || k == K_leaves || k == K_loaded;
-        for (int j = 0; entries && s->v.tensors && j < s->have; j++)
-            if (!s->v.tensors[j]) return true;
-    }
-    return false;
-}
-
 /* Messages of what was called within: of memory, of a kernel, of another public function, of a hook. */
 static bool of_what_it_called(const char *message)
 {
@@ -191,11 +168,11 @@ static void check_failure(world *w, bool refused, uint64_t before)
     tn_status status = tn_error_status();
     w->failed_calls++;
     bool others = one_of(w->row->name, runs_others);
-    if (message[0] == '\0' && !has_null(w) && !others) finding(w, "failed without a message");
+    if (message[0] == '\0' && !others) finding(w, "failed without a message");
     if (w->row->gives == G_status && w->result.status != status && message[0])
         finding(w, "returned %s, the message says %s: %s", tn_status_name(w->result.status), tn_status_name(status),
                 message);
-    if (message[0] && !others && !strstr(message, w->row->name) && !has_null(w) && !of_what_it_called(message))
+    if (message[0] && !others && !strstr(message, w->row->name) && !of_what_it_called(message))
         finding(w, "the message does not name it: %s", message);
     /* a call that fails with memory too may say why */
     if (refused && status != TN_E_NOMEM && !others && w->ought) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);

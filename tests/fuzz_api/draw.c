@@ -858,12 +858,10 @@ DRAW(given_schedulers) /* of the optimizer before, each with a reference of its 
 SIMPLE(optim_state, pick_pointer(w, below(w, 4) ? tn_optim_state_dict(w->slot[0].v.optim) : any_list(w)))
 SIMPLE(scaler_state, pick_pointer(w, below(w, 4) ? tn_scaler_state_dict(w->slot[0].v.scaler) : any_list(w)))
 SIMPLE(scheduler_state, pick_pointer(w, below(w, 4) ? tn_scheduler_state_dict(w->slot[0].v.scheduler) : any_list(w)))
-static tn_entry known_entry = { .name = "", .tensor = TN_NONE };
 DRAW(entry)
 {
     tn_list *list = any_list(w);
-    s->v.entry = (list && list->n > 0 ? &list->entry[below(w, list->n)] : NULL); /* TODO: may be NULL */
-    if (!s->v.entry) s->v.entry = &known_entry;
+    s->v.entry = list && list->n > 0 ? &list->entry[below(w, list->n)] : NULL;
 }
 DRAW(own_lock)
 {
