@@ -54,7 +54,7 @@ static applied apply(const op_row *row, const op_case *c, tn_device device, tn_d
     }
     TN_AUTOCAST(region) a.y = row->build(a.x);
     if (a.y && tn_requires_grad(a.y)) {
-        tn_tensor *seed = c->seed ? tn_to_dtype(tn_to(c->seed, device), tn_dtype_of(a.y))
+        tn_tensor *seed = c->seed ? tn_to_dtype(tn_to(c->seed, tn_device_of(a.y)), tn_dtype_of(a.y))
                                   : tn_ones_like(a.y);
         a.status = tn_backward_from(a.y, seed, 0);
     } else if (!a.y) {

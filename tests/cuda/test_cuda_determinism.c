@@ -102,7 +102,7 @@ static uint64_t op_run(void)
     ck_assert_msg(y != NULL, "%s: %s", row->name, tn_error());
     uint64_t bits = tn_hash(y);
     if (!tn_requires_grad(y)) return bits;
-    assert_ok(tn_backward_from(y, c.seed ? tn_to(c.seed, tn_cuda(0)) : tn_ones_like(y), 0));
+    assert_ok(tn_backward_from(y, c.seed ? tn_to(c.seed, tn_device_of(y)) : tn_ones_like(y), 0));
     for (int i = 0; i < c.n; i++) bits = bits * 31 + tn_hash(tn_grad(x[i]));
     tn_error_clear(); /* some have no gradient to hash */
     return bits;

@@ -135,7 +135,8 @@ static tn_status forward_and_backward(void)
     if (!y) return tn_error_status();
     tn_status status = add(&hash, y);
     if (status == TN_OK && tn_requires_grad(y)) {
-        tn_tensor *seed = given.seed ? given.seed : tn_ones_like(y);
+        tn_tensor *seed = given.seed ? tn_to(given.seed, tn_device_of(y)) : tn_ones_like(y);
+        if (!seed) return tn_error_status();
         status = tn_backward_from(y, seed, 0);
         for (int i = 0; i < given.n && status == TN_OK; i++)
             if (!tn_is_none(tn_grad(x[i]))) status = add(&hash, tn_grad(x[i]));
