@@ -117,6 +117,15 @@ static int as_int(int64_t n)
     return static_cast<int>(n);
 }
 
+/* OpenBLAS stays on this thread: those that OpenMP starts for it are not there in a child after fork, which
+ * would wait for them for ever. */
+static void alone()
+{
+    static thread_local bool done;
+    if (!done) openblas_set_num_threads(1);
+    done = true;
+}
+
 /* sum += alpha op(A) op(B) over places k0 .. k1 of the inner axis; sum is dense. */
 static void add_product(const product &p, const std::vector<float> &a, const std::vector<float> &b,
                         int64_t k0, int64_t k1, std::vector<float> *sum)
@@ -126,6 +135,7 @@ static void add_product(const product &p, const std::vector<float> &a, const std
     const float *from_a = a.data() + (p.ta == CUBLAS_OP_N ? k0 * lda : k0);
     const float *from_b = b.data() + (p.tb == CUBLAS_OP_N ? k0 : k0 * ldb);
 
+    alone();
     if (k1 > k0)
         cblas_sgemm(CblasColMajor, transposed(p.ta), transposed(p.tb), as_int(p.m), as_int(p.n),
                     as_int(k1 - k0), static_cast<float>(p.alpha), from_a, as_int(lda), from_b,
@@ -158,6 +168,7 @@ static void run_short(const product &p, int64_t b)
 
 static void run_f64(const product &p, int64_t b)
 {
+    alone();
     cblas_dgemm(CblasColMajor, transposed(p.ta), transposed(p.tb), as_int(p.m), as_int(p.n),
                 as_int(p.k), p.alpha, static_cast<const double *>(p.a) + b * p.stride_a,
                 as_int(p.lda), static_cast<const double *>(p.b) + b * p.stride_b, as_int(p.ldb),
@@ -169,6 +180,7 @@ static void run_f32(const product &p, int64_t b)
     float *c = static_cast<float *>(p.c) + b * p.stride_c;
     const float *bias = static_cast<const float *>(p.bias);
 
+    alone();
     for (int64_t j = 0; bias && j < p.n; j++)
         for (int64_t i = 0; i < p.m; i++) c[i + j * p.ldc] = bias[i];
     cblas_sgemm(CblasColMajor, transposed(p.ta), transposed(p.tb), as_int(p.m), as_int(p.n),
