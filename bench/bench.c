@@ -72,7 +72,8 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
         if (c == '?') {
             fprintf(stderr, "usage: %s", argv[0]);
-            for (int i = 0; i < FLAGS; i++) fprintf(stderr, " [--%s%s]", flag[i].name, flag[i].set ? "" : " X");
+            for (int i = 0; i < FLAGS; i++)
+                fprintf(stderr, " [--%s%s]", flag[i].name, flag[i].set ? "" : " X");
             fprintf(stderr, "\n");
             exit(2);
         }

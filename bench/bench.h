@@ -17,11 +17,12 @@ typedef struct bench_flags {
     const char *device;    /* cpu, cuda */
     int64_t batch;         /* 0: the config's own */
     int64_t steps, warmup, threads;
-    int64_t block;      /* steps between two looks at the clock; a GPU waits only there */
-    bool capture;       /* steps through tn_capture_run: a GPU launches each as one graph */
-    int64_t find_batch; /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
-    tn_device where;    /* what device says */
-    tn_dtype dtype;     /* of products under autocast; f32: no autocast */
+    int64_t block; /* steps between two looks at the clock; a GPU waits only there */
+    bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
+    int64_t
+        find_batch; /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
+    tn_device where; /* what device says */
+    tn_dtype dtype;  /* of products under autocast; f32: no autocast */
 } bench_flags;
 
 /* Reads the flags that are named as the fields above; ends the program on anything else, with 2, and

@@ -20,7 +20,8 @@
 
 typedef struct sizes {
     const char *name;
-    int64_t layers, d, heads, context, batch, tokens, rows; /* rows of the table: at least the tokens */
+    int64_t layers, d, heads, context, batch, tokens,
+        rows; /* rows of the table: at least the tokens */
 } sizes;
 
 static const sizes configs[] = {
@@ -46,7 +47,8 @@ static tn_tensor *block_forward(tn_module *self, tn_tensor *x)
     return tn_add(x, tn_forward(m->fc2, h));
 }
 
-static const tn_module_type block_type = { .name = "Block", .size = sizeof(block),
+static const tn_module_type block_type = { .name = "Block",
+                                           .size = sizeof(block),
                                            .forward = block_forward };
 
 static tn_module *block_new(void)
@@ -56,9 +58,9 @@ static tn_module *block_new(void)
     int64_t d = size.d;
     tn_register_module(&m->base, "ln1", &m->ln1,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
-    tn_register_module(&m->base, "attn", &m->attn,
-                       tn_multihead_attention_new(d, size.heads,
-                                                  (tn_multihead_attention_options){ 0 }));
+    tn_register_module(
+        &m->base, "attn", &m->attn,
+        tn_multihead_attention_new(d, size.heads, (tn_multihead_attention_options){ 0 }));
     tn_register_module(&m->base, "ln2", &m->ln2,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
     tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(d, 4 * d, (tn_linear_options){ 0 }));
@@ -80,7 +82,8 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
     return tn_linear(x, m->wte, TN_NONE);
 }
 
-static const tn_module_type gpt_type = { .name = "GPT", .size = sizeof(gpt),
+static const tn_module_type gpt_type = { .name = "GPT",
+                                         .size = sizeof(gpt),
                                          .forward = gpt_forward };
 
 static tn_module *gpt_new(void)
@@ -130,8 +133,8 @@ static int64_t largest_batch(const bench_task *task, const bench_flags *f, int64
 
 int main(int argc, char **argv)
 {
-    bench_flags f = bench_parse(argc, argv, (bench_flags){ .config = "small", .steps = 20,
-                                                           .warmup = 5 });
+    bench_flags f =
+        bench_parse(argc, argv, (bench_flags){ .config = "small", .steps = 20, .warmup = 5 });
     char workload[64];
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         if (!strcmp(f.config, configs[i].name)) size = configs[i];
@@ -147,14 +150,18 @@ int main(int argc, char **argv)
     tn_module *model = gpt_new();
     TN_CHECK_PTR(model);
     TN_CHECK(tn_module_to(model, f.where));
-    tn_optim *opt = tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 3e-4, .beta2 = 0.95,
-                                                                       .weight_decay = 0.1 });
+    tn_optim *opt = tn_adamw(tn_parameters(model),
+                             (tn_adamw_options){ .lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1 });
     TN_CHECK_PTR(opt);
     double n = (double)tn_count_parameters(model, false);
-    bench_task task = { .name = bench_name(&f, workload), .unit = "tokens",
+    bench_task task = { .name = bench_name(&f, workload),
+                        .unit = "tokens",
                         .per_step = size.batch * size.context,
                         .flop = 6 * n + 12 * (double)(size.layers * size.d * size.context),
-                        .model = model, .optimizer = opt, .dtype = f.dtype, .loss = loss,
+                        .model = model,
+                        .optimizer = opt,
+                        .dtype = f.dtype,
+                        .loss = loss,
                         .batch = batch };
     if (f.find_batch > 0) {
         bench_one(task.name, "batch", (double)largest_batch(&task, &f, f.find_batch));

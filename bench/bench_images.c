@@ -50,7 +50,8 @@ static void make_images(bool flat)
 {
     static float pixels[BENCH_IMAGES * BENCH_PIXELS];
     static int64_t label[BENCH_IMAGES];
-    tn_shape shape = flat ? TN_SHAPE(BENCH_IMAGES, BENCH_PIXELS) : TN_SHAPE(BENCH_IMAGES, 1, 28, 28);
+    tn_shape shape =
+        flat ? TN_SHAPE(BENCH_IMAGES, BENCH_PIXELS) : TN_SHAPE(BENCH_IMAGES, 1, 28, 28);
     for (int64_t n = 0; n < BENCH_IMAGES; n++) bench_image(n, pixels + n * BENCH_PIXELS, &label[n]);
     images = tn_from_memory(pixels, shape, TN_F32, NULL, NULL);
     labels = tn_from_memory(label, TN_SHAPE(BENCH_IMAGES), TN_I64, NULL, NULL);
@@ -58,12 +59,13 @@ static void make_images(bool flat)
 
 int main(int argc, char **argv)
 {
-    bench_flags f = bench_parse(argc, argv, (bench_flags){ .config = "cnn", .steps = 40,
-                                                           .warmup = 5 });
+    bench_flags f =
+        bench_parse(argc, argv, (bench_flags){ .config = "cnn", .steps = 40, .warmup = 5 });
     bool mlp = !strcmp(f.config, "mlp");
     batch_size = f.batch ? f.batch : 128;
     if ((!mlp && strcmp(f.config, "cnn")) || f.find_batch) {
-        fprintf(stderr, "bench_images: --config %s: wanted cnn or mlp, without --find-batch\n", f.config);
+        fprintf(stderr, "bench_images: --config %s: wanted cnn or mlp, without --find-batch\n",
+                f.config);
         return 2;
     }
     if (batch_size < 1 || batch_size > BENCH_IMAGES) {
@@ -80,9 +82,15 @@ int main(int argc, char **argv)
     tn_optim *opt = mlp ? tn_adam(list, (tn_adam_options){ .lr = 1e-4 })
                         : tn_sgd(list, (tn_sgd_options){ .lr = 2e-3, .momentum = 0.9 });
     TN_CHECK_PTR(opt);
-    bench_run(&(bench_task){ .name = bench_name(&f, f.config), .unit = "images",
-                             .per_step = batch_size, .model = model, .optimizer = opt,
-                             .dtype = f.dtype, .loss = loss, .batch = batch }, &f);
+    bench_run(&(bench_task){ .name = bench_name(&f, f.config),
+                             .unit = "images",
+                             .per_step = batch_size,
+                             .model = model,
+                             .optimizer = opt,
+                             .dtype = f.dtype,
+                             .loss = loss,
+                             .batch = batch },
+              &f);
     tn_optim_free(opt);
     tn_module_drop(model);
     tn_scope_end(program);

@@ -22,10 +22,10 @@ typedef struct session {
     const bench_task *task;
     const bench_flags *flags;
     series step, forward, backward, optimizer;
-    bool parts;             /* wait after each part */
-    tn_capture *capture;    /* NULL: steps are called */
-    tn_tensor *losses;      /* of the first step, the tenth, the last: [3] on the device */
-    int64_t taken;          /* steps */
+    bool parts;          /* wait after each part */
+    tn_capture *capture; /* NULL: steps are called */
+    tn_tensor *losses;   /* of the first step, the tenth, the last: [3] on the device */
+    int64_t taken;       /* steps */
 } session;
 
 static void add(series *s, double value)
@@ -53,7 +53,8 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
     double t1 = stamp(s);
     if (tn_backward(loss) != TN_OK) return NULL;
     double t2 = stamp(s);
-    if (tn_optim_step(k->optimizer) != TN_OK || tn_optim_zero_grad(k->optimizer) != TN_OK) return NULL;
+    if (tn_optim_step(k->optimizer) != TN_OK || tn_optim_zero_grad(k->optimizer) != TN_OK)
+        return NULL;
     double t3 = stamp(s);
     if (s->parts) {
         add(&s->forward, 1e3 * (t1 - t0));

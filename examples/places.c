@@ -76,7 +76,8 @@ static bool resolve(const char *path, char real[PATH_MAX + NAME_MAX + 2])
     const char *slash = strrchr(path, '/');
     if (realpath(path, real)) return true;
     if (strlen(path) >= sizeof folder) return false;
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 2,
+             slash ? path : "./");
     if (!realpath(folder, real)) return false;
     size_t n = strlen(real);
     snprintf(real + n, NAME_MAX + 2, "/%s", slash ? slash + 1 : path);
@@ -111,7 +112,8 @@ static void check_files(const ex_settings *s, const ex_options *options)
     const char *end = s->save ? strrchr(s->save, '.') : NULL;
     if (end && (!strcmp(end, ".pt") || !strcmp(end, ".pth"))) {
         ex_refuse("--save %s: a PyTorch file has no place for the settings beside the weights: "
-                  "wanted a .safetensors file", s->save);
+                  "wanted a .safetensors file",
+                  s->save);
     }
     const char *file = s->in_folder ? NULL : s->place; /* which may replace the one resumed from */
     bool itself = !s->resume || (file && same_file(file, s->resume_file));
@@ -161,8 +163,9 @@ static void check_load(const ex_settings *s)
     int64_t step;
     if (s->resume) ex_refuse("--resume and --load: wanted one of them");
     if (tn_checkpoint_peek(s->load, &metadata, &step) == TN_OK) {
-        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: wanted --resume %s",
-                  s->load, s->load);
+        ex_refuse(
+            "--load %s: it is a checkpoint of a run, not a file of weights: wanted --resume %s",
+            s->load, s->load);
     }
     tn_error_clear(); /* what else may be wrong with it is told when it is read */
     tn_scope_end(scope);
@@ -268,7 +271,8 @@ void ex_settle(ex_settings *s, const ex_options *options)
     if (s->load) check_load(s);
     if (s->resume) find_resume_file(s);
     s->place = s->checkpoint ? s->checkpoint : s->resume ? place_of_resume(s) : NULL;
-    if (!s->checkpoint && s->place && why_not_saved(s->place)) s->place = NULL; /* only to be read */
+    if (!s->checkpoint && s->place && why_not_saved(s->place))
+        s->place = NULL;                                           /* only to be read */
     if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
     s->in_folder = s->place && is_folder(s->place);
     if (ex_given(options, "keep") && !s->in_folder) {
@@ -278,7 +282,8 @@ void ex_settle(ex_settings *s, const ex_options *options)
     }
     if (s->stop_after > 0 && ex_why_no_place(s)) {
         ex_refuse("--stop-after %" PRId64 ": no checkpoint can be written here: %s: wanted "
-                  "--checkpoint PATH", s->stop_after, ex_why_no_place(s));
+                  "--checkpoint PATH",
+                  s->stop_after, ex_why_no_place(s));
     }
     s->where = ex_device(s->device);
     check_files(s, options);
@@ -292,9 +297,9 @@ void ex_settle(ex_settings *s, const ex_options *options)
 bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c)
 {
     if (!s->place) take_default_place(s);
-    tn_status status = s->in_folder ? tn_checkpoint_save_numbered(c, s->place, ex_program(),
-                                                                  (int)s->keep)
-                                    : tn_checkpoint_save(c, s->place);
+    tn_status status = s->in_folder
+                           ? tn_checkpoint_save_numbered(c, s->place, ex_program(), (int)s->keep)
+                           : tn_checkpoint_save(c, s->place);
     if (status != TN_E_IO && status != TN_E_NOMEM) {
         ex_check(status);
         return true;

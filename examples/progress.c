@@ -27,8 +27,12 @@ void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per
                        const char *unit, bool quiet)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    *p = (ex_progress){ .unit = unit, .total = total, .per_step = per_step, .first = first,
-                        .shown = first, .quiet = quiet };
+    *p = (ex_progress){ .unit = unit,
+                        .total = total,
+                        .per_step = per_step,
+                        .first = first,
+                        .shown = first,
+                        .quiet = quiet };
     p->tty = isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
     p->color = p->tty && !(no_color && *no_color);
     p->began = ex_seconds();

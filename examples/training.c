@@ -43,7 +43,8 @@ tn_grad_scaler *ex_scaler(tn_dtype precision)
 tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_grad_scaler *scaler)
 {
     if (!s->capture) return NULL;
-    if (scaler) ex_refuse("--capture: --precision f16 looks at the gradients: wanted f32, tf32 or bf16");
+    if (scaler)
+        ex_refuse("--capture: --precision f16 looks at the gradients: wanted f32, tf32 or bf16");
     tn_capture *capture = tn_capture_new(step, user, s->where);
     ex_check_ptr(capture);
     return capture;
@@ -91,8 +92,8 @@ static tn_status fetch_losses(ex_training *t)
 {
     float value[EX_LATEST];
     tn_scope scope = tn_scope_begin();
-    tn_status status = tn_copy_out(tn_narrow(t->losses, 0, 0, t->n), value,
-                                   (size_t)t->n * sizeof *value, TN_F32);
+    tn_status status =
+        tn_copy_out(tn_narrow(t->losses, 0, 0, t->n), value, (size_t)t->n * sizeof *value, TN_F32);
     tn_scope_end(scope);
     for (int i = t->read; i < t->n && status == TN_OK; i++) t->taken[i].loss = (double)value[i];
     return status;
@@ -197,8 +198,10 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
     ex_catch_signals();
     ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
     if (ex_why_no_place(s)) {
-        ex_say(&t->progress, "stopped, this run will be lost: no checkpoint can be written here: "
-               "%s (--checkpoint PATH)", ex_why_no_place(s));
+        ex_say(&t->progress,
+               "stopped, this run will be lost: no checkpoint can be written here: "
+               "%s (--checkpoint PATH)",
+               ex_why_no_place(s));
     }
 }
 

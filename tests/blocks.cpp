@@ -16,9 +16,12 @@ static void check(bool right, const char *what)
 
 static int leave_by_return()
 {
-    TN_NO_GRAD {
-        TN_AUTOCAST(TN_BF16) {
-            TN_SCOPE {
+    TN_NO_GRAD
+    {
+        TN_AUTOCAST(TN_BF16)
+        {
+            TN_SCOPE
+            {
                 tn_zeros(TN_SHAPE(2, 2));
                 return tn_grad_enabled() || tn_autocast_dtype() != TN_BF16;
             }
@@ -33,8 +36,8 @@ static void modes()
     check(leave_by_return() == 0, "inside the blocks");
     check(tn_grad_enabled() && tn_autocast_dtype() == TN_F32, "the modes after return");
     check(tn_live_tensors() == live, "the scope after return");
-    for (int i = 0; i < 3; i++)
-        TN_SCOPE {
+    for (int i = 0; i < 3; i++) TN_SCOPE
+        {
             tn_zeros(TN_SCALAR);
             if (i < 1) break;
             if (i < 2) continue;
@@ -56,8 +59,8 @@ static void training()
     tn_optim *opt = tn_sgd(tn_parameters(model), o);
     TN_CHECK_PTR(opt);
     double first = 0, last = 0;
-    for (int step = 0; step < 20; step++)
-        TN_SCOPE {
+    for (int step = 0; step < 20; step++) TN_SCOPE
+        {
             tn_tensor *loss = tn_cross_entropy(tn_forward(model, x), y);
             TN_CHECK(tn_optim_zero_grad(opt));
             TN_CHECK(tn_backward(loss));

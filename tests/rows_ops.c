@@ -572,7 +572,8 @@ START_TEST(one_hot_edges)
 {
     assert_values(tn_one_hot(IDS(2, 0), -1), 0, 0, 0, 1, 1, 0, 0);
     ck_assert_int_eq(tn_dtype_of(tn_one_hot(IDS(1), 3)), TN_I64);
-    assert_null(tn_one_hot(IDS(1, 3), 3), TN_E_INDEX, "tn_one_hot: index 3 at position 1: want 0..2");
+    assert_null(tn_one_hot(IDS(1, 3), 3), TN_E_INDEX,
+                "tn_one_hot: index 3 at position 1: want 0..2");
     assert_null(tn_one_hot(IDS(-1), 3), TN_E_INDEX, "index -1 at position 0");
     assert_null(tn_one_hot(IDS(2, -1), -1), TN_E_INDEX, "index -1 at position 1: want 0..2");
     assert_null(tn_one_hot(IDS(-3), -1), TN_E_INDEX, "index -3 at position 0: want 0..0");

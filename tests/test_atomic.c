@@ -68,7 +68,8 @@ END_TEST
 
 START_TEST(no_escapes_in_messages)
 {
-    static const char header[] = "{\"a\\u001b[2J\\nb\":{\"dtype\":\"F3\",\"shape\":[],\"data_offsets\":[0,4]}}";
+    static const char header[] =
+        "{\"a\\u001b[2J\\nb\":{\"dtype\":\"F3\",\"shape\":[],\"data_offsets\":[0,4]}}";
     const char *path = write_header("f", header, 4);
     ck_assert_ptr_null(tn_load_tensors(path, NULL));
     ck_assert_msg(strstr(tn_error(), "a?[2J?b: dtype F3") != NULL, "%s", tn_error());

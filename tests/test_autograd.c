@@ -21,7 +21,8 @@ static tn_tensor *leaf(const float *values, tn_shape shape)
 }
 
 #define LEAF(...)                                                                                  \
-    leaf((float[]){__VA_ARGS__}, TN_SHAPE((int64_t)(sizeof((float[]){__VA_ARGS__}) / sizeof(float))))
+    leaf((float[]){ __VA_ARGS__ },                                                                 \
+         TN_SHAPE((int64_t)(sizeof((float[]){ __VA_ARGS__ }) / sizeof(float))))
 
 static tn_tensor *sum(tn_tensor *x)
 {
@@ -38,14 +39,14 @@ static void check_values(const tn_tensor *t, const double *wanted, int64_t n, co
     for (int64_t i = 0; i < n; i++) {
         double got = tn_at(flat, &i);
 
-        ck_assert_msg(fabs(got - wanted[i]) <= 1e-6 * (1 + fabs(wanted[i])), "%s[%d]: %g, want %g", what,
-                      (int)i, got, wanted[i]);
+        ck_assert_msg(fabs(got - wanted[i]) <= 1e-6 * (1 + fabs(wanted[i])), "%s[%d]: %g, want %g",
+                      what, (int)i, got, wanted[i]);
     }
 }
 
 #define assert_grad(t, ...)                                                                        \
-    check_values(tn_grad(t), (double[]){__VA_ARGS__},                                             \
-                  (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), "grad of " #t)
+    check_values(tn_grad(t), (double[]){ __VA_ARGS__ },                                            \
+                 (int64_t)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), "grad of " #t)
 
 /* ---- what backward accepts ------------------------------------------------------------------------ */
 
@@ -66,7 +67,7 @@ START_TEST(AG_01_not_a_scalar)
 
     assert_fails(tn_backward(y), TN_E_SHAPE, "3 elements");
     ck_assert_ptr_eq(tn_grad(x), TN_NONE);
-    assert_ok(tn_backward_from(y, tn_from_floats((float[]){1, 10, 100}, TN_SHAPE(3)), 0));
+    assert_ok(tn_backward_from(y, tn_from_floats((float[]){ 1, 10, 100 }, TN_SHAPE(3)), 0));
     assert_grad(x, 2, 20, 200);
     assert_fails(tn_backward_from(y, tn_ones(TN_SHAPE(2)), 0), TN_E_SHAPE, "want the same shape");
 }
@@ -93,7 +94,8 @@ START_TEST(AG_02_accumulates)
     assert_ok(tn_backward(sum(tn_mul_scalar(x, 10))));
     assert_grad(x, 12, 14);
     assert_fails(tn_set_grad_of(x, tn_ones(TN_SHAPE(3))), TN_E_SHAPE, "want the same shape");
-    assert_fails(tn_set_grad_of(x, tn_full_as(TN_SHAPE(2), 1, TN_F64, tn_cpu())), TN_E_SHAPE, "f64");
+    assert_fails(tn_set_grad_of(x, tn_full_as(TN_SHAPE(2), 1, TN_F64, tn_cpu())), TN_E_SHAPE,
+                 "f64");
     assert_ok(tn_set_grad_of(x, TN_NONE));
     ck_assert_ptr_eq(tn_grad(x), TN_NONE);
 }
@@ -107,14 +109,14 @@ START_TEST(AG_03_in_place_on_leaf)
     assert_fails(tn_add_scalar_(x, 1), TN_E_STATE, "want tn_add_scalar,");
     assert_fails(tn_add_(plain, x), TN_E_STATE, "want tn_add,");
     assert_fails(tn_mul_scalar_(tn_square(x), 1), TN_E_STATE, "has history");
-    ck_assert_double_eq(tn_at(x, (int64_t[]){0}), 1);
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 0 }), 1);
     TN_NO_GRAD
     {
         assert_ok(tn_add_scalar_(x, 1));
     }
-    ck_assert_double_eq(tn_at(x, (int64_t[]){0}), 2);
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 0 }), 2);
     assert_ok(tn_mul_scalar_(tn_detach(x), 3));
-    ck_assert_double_eq(tn_at(x, (int64_t[]){0}), 6);
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 0 }), 6);
 }
 END_TEST
 
@@ -169,7 +171,8 @@ START_TEST(AG_04_requires_grad_on_leaves_only)
     tn_tensor *y = tn_square(x);
 
     assert_fails(tn_set_requires_grad(y, false), TN_E_STATE, "made by tn_square");
-    assert_fails(tn_set_requires_grad(tn_from_ints((int64_t[]){1}, TN_SHAPE(1)), true), TN_E_DTYPE, "i64");
+    assert_fails(tn_set_requires_grad(tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), true),
+                 TN_E_DTYPE, "i64");
     ck_assert(tn_is_leaf(x));
     ck_assert(!tn_is_leaf(y));
     ck_assert_str_eq(tn_grad_op(y), "square");
@@ -183,22 +186,22 @@ END_TEST
 START_TEST(SHARED_x_plus_x)
 {
     tn_tensor *x = LEAF(1, 2);
-    tn_tensor *dy = tn_from_floats((float[]){1, 10}, TN_SHAPE(2));
+    tn_tensor *dy = tn_from_floats((float[]){ 1, 10 }, TN_SHAPE(2));
 
     assert_ok(tn_backward_from(tn_add(x, x), dy, 0));
     assert_grad(x, 2, 20);
-    check_values(dy, (double[]){1, 10}, 2, "the caller's seed");
+    check_values(dy, (double[]){ 1, 10 }, 2, "the caller's seed");
 }
 END_TEST
 
 START_TEST(SHARED_seed_is_not_taken)
 {
     tn_tensor *x = LEAF(1, 2);
-    tn_tensor *dy = tn_from_floats((float[]){1, 10}, TN_SHAPE(2));
+    tn_tensor *dy = tn_from_floats((float[]){ 1, 10 }, TN_SHAPE(2));
 
     assert_ok(tn_backward_from(tn_add_scalar(x, 1), dy, 0));
     assert_ok(tn_mul_scalar_(tn_grad(x), 7));
-    check_values(dy, (double[]){1, 10}, 2, "the caller's seed");
+    check_values(dy, (double[]){ 1, 10 }, 2, "the caller's seed");
 }
 END_TEST
 
@@ -218,7 +221,7 @@ END_TEST
 START_TEST(SHARED_sum_is_expanded)
 {
     /* the gradient of sum is a stretched scalar: a leaf's grad must be dense and its own */
-    tn_tensor *x = leaf((float[]){1, 2, 3, 4}, TN_SHAPE(2, 2));
+    tn_tensor *x = leaf((float[]){ 1, 2, 3, 4 }, TN_SHAPE(2, 2));
 
     assert_ok(tn_backward(sum(x)));
     ck_assert(tn_is_contiguous(tn_grad(x)));
@@ -234,17 +237,18 @@ START_TEST(SHARED_kept_grad_is_not_changed)
     assert_ok(tn_backward(sum(tn_square(x))));
     first = tn_grad(x);
     assert_ok(tn_backward(sum(tn_square(x))));
-    check_values(first, (double[]){2, 4}, 2, "the first grad, held by the caller");
+    check_values(first, (double[]){ 2, 4 }, 2, "the first grad, held by the caller");
     assert_grad(x, 4, 8);
 }
 END_TEST
 
 START_TEST(SHARED_view_of_a_leaf)
 {
-    tn_tensor *x = leaf((float[]){1, 2, 3, 4, 5, 6}, TN_SHAPE(2, 3));
+    tn_tensor *x = leaf((float[]){ 1, 2, 3, 4, 5, 6 }, TN_SHAPE(2, 3));
     tn_tensor *y = tn_transpose(x, 0, 1);
 
-    assert_ok(tn_backward(sum(tn_mul(tn_select(y, 0, 1), tn_from_floats((float[]){10, 100}, TN_SHAPE(2))))));
+    assert_ok(tn_backward(
+        sum(tn_mul(tn_select(y, 0, 1), tn_from_floats((float[]){ 10, 100 }, TN_SHAPE(2))))));
     assert_grad(x, 0, 10, 0, 0, 100, 0);
     ck_assert(tn_is_contiguous(tn_grad(x)));
 }
@@ -252,8 +256,9 @@ END_TEST
 
 START_TEST(BROADCAST_is_undone)
 {
-    tn_tensor *x = leaf((float[]){1, 2, 3, 4, 5, 6}, TN_SHAPE(2, 3));
-    tn_tensor *row = LEAF(1, 2, 3), *column = leaf((float[]){1, 2}, TN_SHAPE(2, 1)), *one = leaf((float[]){2}, TN_SCALAR);
+    tn_tensor *x = leaf((float[]){ 1, 2, 3, 4, 5, 6 }, TN_SHAPE(2, 3));
+    tn_tensor *row = LEAF(1, 2, 3), *column = leaf((float[]){ 1, 2 }, TN_SHAPE(2, 1)),
+              *one = leaf((float[]){ 2 }, TN_SCALAR);
 
     assert_ok(tn_backward(sum(tn_mul(tn_mul(tn_mul(x, row), column), one))));
     /* d/drow[j] = one * sum_i x[i][j] column[i] */
@@ -384,11 +389,11 @@ START_TEST(GRADIENTS_of_leaf_and_non_leaf)
 {
     tn_tensor *x = LEAF(2), *w = LEAF(3);
     tn_tensor *h = tn_mul(x, w), *y = sum(tn_square(h)); /* y = x^2 w^2 */
-    tn_tensor *in[] = {x, h}, *g[2];
+    tn_tensor *in[] = { x, h }, *g[2];
 
     assert_ok(tn_gradients(1, &y, NULL, 2, in, g, 0));
-    check_values(g[0], (double[]){2 * 2 * 9}, 1, "dy/dx");
-    check_values(g[1], (double[]){12}, 1, "dy/dh");
+    check_values(g[0], (double[]){ 2 * 2 * 9 }, 1, "dy/dx");
+    check_values(g[1], (double[]){ 12 }, 1, "dy/dh");
     ck_assert_ptr_eq(tn_grad(x), TN_NONE);
     ck_assert_ptr_eq(tn_grad(w), TN_NONE);
     ck_assert(!tn_requires_grad(g[0]));
@@ -398,11 +403,11 @@ END_TEST
 START_TEST(GRADIENTS_absent_is_none)
 {
     tn_tensor *x = LEAF(2), *w = LEAF(3);
-    tn_tensor *y = sum(tn_square(x)), *in[] = {w, x}, *g[2];
+    tn_tensor *y = sum(tn_square(x)), *in[] = { w, x }, *g[2];
 
     assert_ok(tn_gradients(1, &y, NULL, 2, in, g, 0));
     ck_assert_ptr_eq(g[0], TN_NONE);
-    check_values(g[1], (double[]){4}, 1, "dy/dx");
+    check_values(g[1], (double[]){ 4 }, 1, "dy/dx");
     in[0] = tn_ones(TN_SHAPE(1));
     assert_fails(tn_gradients(1, &y, NULL, 2, in, g, 0), TN_E_STATE, "input 0");
 }
@@ -413,7 +418,7 @@ START_TEST(GRADIENTS_third_derivative)
     tn_tensor *x = LEAF(2);
     tn_tensor *y = sum(tn_mul(tn_square(x), tn_square(x))); /* x^4: 4x^3, 12x^2, 24x */
     tn_tensor *g = y;
-    static const double wanted[] = {32, 48, 48};
+    static const double wanted[] = { 32, 48, 48 };
 
     for (int order = 0; order < 3; order++) {
         tn_tensor *next;
@@ -452,13 +457,13 @@ START_TEST(GRADIENTS_do_no_work_beside_the_way)
         assert_ok(tn_zero_(branch));
     }
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, 0));
-    check_values(g, (double[]){4}, 1, "dy/dx");
+    check_values(g, (double[]){ 4 }, 1, "dy/dx");
 }
 END_TEST
 
 START_TEST(OUTPUTS_several_of_one_op)
 {
-    tn_tensor *x = leaf((float[]){1, 2, 3, 4, 5, 6}, TN_SHAPE(2, 3));
+    tn_tensor *x = leaf((float[]){ 1, 2, 3, 4, 5, 6 }, TN_SHAPE(2, 3));
     tn_tensor *part[3];
 
     ck_assert_int_eq(tn_split(x, 1, 1, part, 3), 3);
@@ -484,7 +489,8 @@ static void with_small_stack(void (*test)(void))
 
     ck_assert_int_eq(pthread_attr_init(&attributes), 0);
     ck_assert_int_eq(pthread_attr_setstacksize(&attributes, STACK), 0);
-    ck_assert_int_eq(pthread_create(&thread, &attributes, on_a_small_stack, (void *)(uintptr_t)test), 0);
+    ck_assert_int_eq(
+        pthread_create(&thread, &attributes, on_a_small_stack, (void *)(uintptr_t)test), 0);
     pthread_join(thread, NULL);
     pthread_attr_destroy(&attributes);
 }
@@ -505,7 +511,7 @@ static void chain(void)
     }
     assert_made(y);
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, TN_RETAIN_GRAPH));
-    check_values(g, (double[]){1}, 1, "through the chain");
+    check_values(g, (double[]){ 1 }, 1, "through the chain");
     assert_ok(tn_backward(y));
     assert_grad(x, 1);
     tn_drop(y); /* frees a million nodes, one behind the other */
@@ -523,8 +529,7 @@ START_TEST(DEPTH_diamonds)
     /* y = y + y, 30 times: 2^30 paths, one visit a node */
     tn_tensor *x = LEAF(1), *y = x;
 
-    for (int i = 0; i < 30; i++)
-        y = tn_add(y, tn_mul_scalar(y, 1));
+    for (int i = 0; i < 30; i++) y = tn_add(y, tn_mul_scalar(y, 1));
     assert_ok(tn_backward(y));
     assert_grad(x, 1073741824.0);
 }
@@ -539,8 +544,7 @@ START_TEST(ORDER_chains_of_all_lengths)
 
     for (int i = 0; i < WAYS; i++) {
         ends[i] = h;
-        for (int step = 0; step < (i * 4) % WAYS; step++)
-            ends[i] = tn_mul_scalar(ends[i], 2);
+        for (int step = 0; step < (i * 4) % WAYS; step++) ends[i] = tn_mul_scalar(ends[i], 2);
     }
     assert_ok(tn_backward(sum(tn_stack(ends, WAYS, 0))));
     assert_grad(x, 2 * 3 * 511); /* 1 + 2 + ... + 256 */
@@ -553,8 +557,7 @@ START_TEST(WIDTH_fan_in)
     static tn_tensor *all[N];
     tn_tensor *x = LEAF(2);
 
-    for (int i = 0; i < N; i++)
-        all[i] = tn_square(x);
+    for (int i = 0; i < N; i++) all[i] = tn_square(x);
     assert_ok(tn_backward(sum(tn_cat(all, N, 0))));
     assert_grad(x, 4.0 * N);
 }
@@ -570,8 +573,7 @@ START_TEST(MEMORY_backward_frees_as_it_goes)
 
         assert_ok(tn_backward(sum(tn_exp(tn_mul(x, tn_square(x))))));
         tn_scope_end(s);
-        if (i == 0)
-            before = tn_live_tensors(); /* with x's grad */
+        if (i == 0) before = tn_live_tensors(); /* with x's grad */
         ck_assert_int_eq(tn_live_tensors(), before);
     }
 }

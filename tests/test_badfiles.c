@@ -148,10 +148,12 @@ static const struct {
       "a: shape [0,4294967296,4294967296]: its size overflows" },
     { "{\"a\":" T("U8", "[2305843009213693952]", "[0,4]") "}", 4,
       "a: shape [2305843009213693952]: its size overflows" },
-    { "{\"a\":" T("F32", "[9223372036854775808]", "[0,4]") "}", 4, JSON "an integer above 9223372036854775807..." },
+    { "{\"a\":" T("F32", "[9223372036854775808]", "[0,4]") "}", 4,
+      JSON "an integer above 9223372036854775807..." },
     { "{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4,
       "a: more than 8 axes: at most so many are possible" },
-    { "{\"a\":" T("F32", "[1]", "[0]") "}", 4, "a: data_offsets is not a list of two integers >= 0" },
+    { "{\"a\":" T("F32", "[1]", "[0]") "}", 4,
+      "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[0,4,4]") "}", 4,
       "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "{\"begin\":0}") "}", 4,
@@ -169,7 +171,8 @@ static const struct {
     { "{\"a\":" T("F32", "[1]", "[0,3]") "}", 4, "a: data_offsets hold 3 bytes: F32 [1] takes 4" },
     { "{\"a\":" T("F32", "[]", "[0,0]") "}", 0, "a: data_offsets hold 0 bytes: F32 [] takes 4" },
     { "{\"a\":" T("F32", "[0]", "[0,4]") "}", 4, "a: data_offsets hold 4 bytes: F32 [0] takes 0" },
-    { "{\"a\":" T("F32", "[1]", "[0,9223372036854775808]") "}", 4, JSON "an integer above 9223372036854775807..." },
+    { "{\"a\":" T("F32", "[1]", "[0,9223372036854775808]") "}", 4,
+      JSON "an integer above 9223372036854775807..." },
     { "{\"a\":" T("F32", "[1]", "[9223372036854775807,9223372036854775807]") "}", 4,
       "a: data_offsets [9223372036854775807,9223372036854775807]: "
       "begin <= end <= 4 is wanted" },
@@ -357,7 +360,8 @@ START_TEST(H6_the_largest_headers_are_read_quickly)
         ck_assert_int_eq(list->n, which == 2 ? 1 : 65536);
         double seconds =
             (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
-        ck_assert_msg(TEST_ASAN || TEST_TSAN || seconds < 2, "headers of kind %d: %g s", which, seconds);
+        ck_assert_msg(TEST_ASAN || TEST_TSAN || seconds < 2, "headers of kind %d: %g s", which,
+                      seconds);
     }
 }
 END_TEST
@@ -369,7 +373,8 @@ START_TEST(limits_can_be_set)
     tn_list *list = tn_load_tensors(path, NULL);
     assert_made(list);
     assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 1 }));
-    refused("two", path, TN_E_FORMAT, "more than 1 tensors: at most so many are read (tn_set_file_limits)");
+    refused("two", path, TN_E_FORMAT,
+            "more than 1 tensors: at most so many are read (tn_set_file_limits)");
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID,
                  "tn_save_tensors: 2 tensors: at most 1 could be read back (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 64 }));

@@ -19,10 +19,12 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
     (void)n;
     j->calls++;
     if (j->fail) return j->fail == 1 ? NULL : tn_fail(TN_E_INVALID, "step: it was asked to fail");
-    tn_tensor *loss = tn_mean(tn_square(tn_sub(tn_forward(j->model, in[0]), in[1])), NULL, 0, false);
+    tn_tensor *loss =
+        tn_mean(tn_square(tn_sub(tn_forward(j->model, in[0]), in[1])), NULL, 0, false);
     tn_status status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK) status = tn_backward(loss);
-    if (status == TN_OK && tn_item(loss) > 1e6) status = TN_E_INVALID; /* on the CPU values may be read */
+    if (status == TN_OK && tn_item(loss) > 1e6)
+        status = TN_E_INVALID; /* on the CPU values may be read */
     if (status == TN_OK) status = tn_optim_step(j->opt);
     return status == TN_OK ? loss : NULL;
 }

@@ -115,7 +115,8 @@ START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
     for (int training = 0; training < 2; training++) {
         tn_tensor *x = waves(TN_SHAPE(2, 3, 2, 2), 5);
         assert_ok(tn_train(m, training));
-        TN_NO_GRAD {
+        TN_NO_GRAD
+        {
             const char *d = values_difference(tn_forward(m, x), frozen_y, 24, 1e-14);
             ck_assert_msg(!d, "without gradient: %s", d);
         }
@@ -301,7 +302,7 @@ START_TEST(FB_04_a_layer_alone)
     ck_assert_str_eq(type_of(frozen), "FrozenBatchNorm2d");
     ck_assert(!tn_training(frozen));
     ck_assert_uint_eq(hash_of_module(frozen), hash); /* f64 as it was, the counter i64 */
-    frozen = tn_freeze_batchnorm(frozen);        /* nothing to do */
+    frozen = tn_freeze_batchnorm(frozen);            /* nothing to do */
     tn_module *thawed = tn_thaw_batchnorm(frozen);
     ck_assert_str_eq(type_of(thawed), "BatchNorm2d");
     ck_assert_uint_eq(hash_of_module(thawed), hash);

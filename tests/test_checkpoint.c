@@ -427,7 +427,8 @@ static void pair_step(pair *p)
 
 static uint64_t pair_hash(const pair *p)
 {
-    uint64_t h = hash_of_module(p->a) * 3 + hash_of_module(p->b) * 5 + hash_of_module(p->average) * 7;
+    uint64_t h =
+        hash_of_module(p->a) * 3 + hash_of_module(p->b) * 5 + hash_of_module(p->average) * 7;
     h += hash_of(tn_optim_state_dict(p->of_a)) * 11 + hash_of(tn_optim_state_dict(p->of_b)) * 13;
     return h + hash_of(tn_scheduler_state_dict(p->schedule)) * 17 +
            hash_of(tn_scaler_state_dict(p->scaler)) * 19;
@@ -498,7 +499,8 @@ START_TEST(parts_that_share_a_tensor)
     ck_assert_uint_eq(hash_of_module(m) * 31 + hash_of_module(other), hash);
     ck_assert_ptr_eq(tn_get_parameter(other, "again"), tn_get_parameter(m, "0.weight"));
     assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .model = m }, in_folder("shared")));
-    assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .parts = &part, .n_parts = 1 }, in_folder("shared")));
+    assert_ok(
+        tn_checkpoint_load(&(tn_checkpoint){ .parts = &part, .n_parts = 1 }, in_folder("shared")));
     ck_assert_uint_eq(hash_of_module(m) * 31 + hash_of_module(other), hash);
     tn_module_drop(m), tn_module_drop(other);
 }

@@ -27,7 +27,7 @@ static int entries = -1;
 
 struct dirent *readdir(DIR *dir)
 {
-    struct dirent *(*real)(DIR *dir);
+    struct dirent *(*real)(DIR * dir);
     void *symbol = dlsym(RTLD_NEXT, "readdir");
     memcpy(&real, &symbol, sizeof real);
     if (entries == 0) {
@@ -357,7 +357,8 @@ START_TEST(skipped_files_are_named)
     assert_fails(tn_checkpoint_latest_report(folder, NAME, path, 3, &skipped), TN_E_INVALID,
                  "room for 3 bytes");
     write_bytes(file_of(2), "", 0), write_bytes(file_of(1), "", 0);
-    assert_fails(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped), TN_E_FORMAT,
+    assert_fails(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped),
+                 TN_E_FORMAT,
                  "4 damaged net-STEP.safetensors and no other; the newest: tn_checkpoint_latest: ");
     ck_assert_int_eq(skipped.n, 7);
     ck_assert_int_eq(path[0], '!');

@@ -77,12 +77,15 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
                            get(b.p, g.dtype, z * g.b_batch + k * g.b_row + j * g.b_col);
                 double got = get(c.p, g.dtype, at);
                 touched[at] = 1;
-                if (fabs(got - sum) <= tolerance) continue; /* an assertion for each would take most of the time */
-                ck_abort_msg("%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g", tn_dtype_name(g.dtype), (int)g.m,
-                             (int)g.n, (int)g.k, (int)g.batch, (int)z, (int)i, (int)j, got, sum);
+                if (fabs(got - sum) <= tolerance)
+                    continue; /* an assertion for each would take most of the time */
+                ck_abort_msg("%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g",
+                             tn_dtype_name(g.dtype), (int)g.m, (int)g.n, (int)g.k, (int)g.batch,
+                             (int)z, (int)i, (int)j, got, sum);
             }
     for (int64_t i = 0; i < c_size; i++)
-        if (!touched[i] && memcmp((char *)c.p + (size_t)i * item, (char *)before.p + (size_t)i * item, item))
+        if (!touched[i] &&
+            memcmp((char *)c.p + (size_t)i * item, (char *)before.p + (size_t)i * item, item))
             ck_abort_msg("element %d beside C was written", (int)i);
     free(touched);
     free(a.p);
@@ -93,8 +96,8 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
 }
 
 /* One product with dense or transposed operands; rows of C `gap` further apart than they need be. */
-static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool bias, bool accumulate,
-                        int64_t gap)
+static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
+                        bool bias, bool accumulate, int64_t gap)
 {
     tni_gemm g = { .dtype = dtype, .m = m, .n = n, .k = k, .batch = 1, .accumulate = accumulate };
     g.bias = bias ? "" : NULL;
@@ -113,7 +116,8 @@ START_TEST(gemm_awkward_sizes)
     for (int j = 0; j < N_AWKWARD; j++)
         for (int l = 0; l < N_AWKWARD; l++)
             for (int t = 0; t < 4; t++)
-                check_plain(dtype, m, awkward[j], awkward[l], t & 1, t & 2, (j + l + t) & 1, (l + t) & 2, l);
+                check_plain(dtype, m, awkward[j], awkward[l], t & 1, t & 2, (j + l + t) & 1,
+                            (l + t) & 2, l);
 }
 END_TEST
 
@@ -127,7 +131,8 @@ START_TEST(gemm_large_sizes)
 {
     const int64_t *s = large[_i / 2];
     for (int t = 0; t < 8; t++)
-        check_plain(_i % 2 ? TN_F64 : TN_F32, s[0], s[1], s[2], t & 1, t & 2, t & 4, t == 3 || t == 5, t == 6 ? 5 : 0);
+        check_plain(_i % 2 ? TN_F64 : TN_F32, s[0], s[1], s[2], t & 1, t & 2, t & 4,
+                    t == 3 || t == 5, t == 6 ? 5 : 0);
 }
 END_TEST
 
@@ -139,7 +144,9 @@ START_TEST(gemm_strides)
             int64_t m = size + 2;
             int64_t n = size;
             int64_t k = 2 * size - 1;
-            tni_gemm g = { .dtype = dtype, .m = m, .n = n, .k = k, .batch = 3, .c_row = n, .c_batch = m * n };
+            tni_gemm g = {
+                .dtype = dtype, .m = m, .n = n, .k = k, .batch = 3, .c_row = n, .c_batch = m * n
+            };
             /* no unit stride: every second column of every third row */
             g.a_row = 6 * k;
             g.a_col = 2;
@@ -167,7 +174,9 @@ END_TEST
 
 START_TEST(gemm_batches)
 {
-    tni_gemm g = { .dtype = _i ? TN_F64 : TN_F32, .m = 37, .n = 18, .k = 21, .batch = 40, .c_row = 18 };
+    tni_gemm g = {
+        .dtype = _i ? TN_F64 : TN_F32, .m = 37, .n = 18, .k = 21, .batch = 40, .c_row = 18
+    };
     g.a_row = 21;
     g.a_col = 1;
     g.a_batch = 37 * 21;
@@ -243,8 +252,9 @@ static void same_bits(compute f, int which)
 static tn_tensor *some_gemm(int which)
 {
     static const int64_t sizes[][4] = {
-        { 333, 77, 1000, 0 }, { 128, 512, 784, 1 }, { 128, 128, 2048, 2 }, { 64, 300, 100, 3 }, { 1, 3000, 500, 1 },
-        { 3000, 1, 500, 0 },  { 1024, 640, 256, 1 }, { 97, 97, 97, 2 },     { 40, 30, 9000, 2 },
+        { 333, 77, 1000, 0 },  { 128, 512, 784, 1 }, { 128, 128, 2048, 2 },
+        { 64, 300, 100, 3 },   { 1, 3000, 500, 1 },  { 3000, 1, 500, 0 },
+        { 1024, 640, 256, 1 }, { 97, 97, 97, 2 },    { 40, 30, 9000, 2 },
     };
     const int64_t *s = sizes[which % 9];
     tn_dtype dtype = which < 9 ? TN_F32 : TN_F64;
@@ -255,7 +265,10 @@ static tn_tensor *some_gemm(int which)
     return tn_matmul(ta ? tn_transpose(a, 0, 1) : a, tb ? tn_transpose(b, 0, 1) : b);
 }
 
-START_TEST(same_bits_gemm) { same_bits(some_gemm, _i); }
+START_TEST(same_bits_gemm)
+{
+    same_bits(some_gemm, _i);
+}
 END_TEST
 
 /* Forward and all gradients of f in one vector. */
@@ -289,7 +302,10 @@ static tn_tensor *some_convolution(int which)
     return with_gradients(tn_conv2d(x[0], x[1], x[2], spec), x, 3);
 }
 
-START_TEST(same_bits_conv2d) { same_bits(some_convolution, _i); }
+START_TEST(same_bits_conv2d)
+{
+    same_bits(some_convolution, _i);
+}
 END_TEST
 
 static tn_tensor *some_attention(int which)
@@ -301,7 +317,10 @@ static tn_tensor *some_attention(int which)
     return with_gradients(y, x, 3);
 }
 
-START_TEST(same_bits_attention) { same_bits(some_attention, _i); }
+START_TEST(same_bits_attention)
+{
+    same_bits(some_attention, _i);
+}
 END_TEST
 
 static tn_tensor *some_linear(int which)
@@ -314,7 +333,10 @@ static tn_tensor *some_linear(int which)
     return with_gradients(tn_linear(x[0], x[1], x[2]), x, 3);
 }
 
-START_TEST(same_bits_linear) { same_bits(some_linear, 0); }
+START_TEST(same_bits_linear)
+{
+    same_bits(some_linear, 0);
+}
 END_TEST
 
 /* ---- matmul ------------------------------------------------------------------------------------------------ */
@@ -391,7 +413,14 @@ static const conv_case conv_cases[] = {
     { 2, 3, 28, 28, 8, 3, 3, { .padding = { 1, 1 } } },
     { 2, 4, 9, 8, 6, 1, 1, { .groups = 2 } },
     { 2, 4, 9, 8, 6, 1, 1, { .stride = { 2, 3 } } },
-    { 1, 6, 17, 12, 9, 3, 2, { .stride = { 2, 1 }, .padding = { 2, 1 }, .dilation = { 1, 3 }, .groups = 3 } },
+    { 1,
+      6,
+      17,
+      12,
+      9,
+      3,
+      2,
+      { .stride = { 2, 1 }, .padding = { 2, 1 }, .dilation = { 1, 3 }, .groups = 3 } },
     { 2, 2, 7, 7, 4, 5, 5, { .padding = { 4, 4 }, .dilation = { 2, 2 } } },
     { 1, 1, 1, 1, 1, 1, 1, { .padding = { 3, 0 } } },
     { 1, 3, 5, 4, 2, 2, 3, { .stride = { 3, 4 }, .padding = { 5, 7 } } },
@@ -401,7 +430,8 @@ static const conv_case conv_cases[] = {
 };
 enum { N_CONV = sizeof conv_cases / sizeof *conv_cases };
 
-static tn_tensor *plain_conv2d(const conv_case *s, tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_shape out)
+static tn_tensor *plain_conv2d(const conv_case *s, tn_tensor *x, tn_tensor *w, tn_tensor *b,
+                               tn_shape out)
 {
     int64_t groups = s->spec.groups ? s->spec.groups : 1;
     int64_t cg = s->c / groups;
@@ -421,8 +451,10 @@ static tn_tensor *plain_conv2d(const conv_case *s, tn_tensor *x, tn_tensor *w, t
                             for (int64_t q = 0; q < s->kw; q++) {
                                 const int64_t *d = s->spec.dilation;
                                 const int64_t *t = s->spec.stride;
-                                int64_t row = i * (t[0] ? t[0] : 1) + r * (d[0] ? d[0] : 1) - s->spec.padding[0];
-                                int64_t col = j * (t[1] ? t[1] : 1) + q * (d[1] ? d[1] : 1) - s->spec.padding[1];
+                                int64_t row = i * (t[0] ? t[0] : 1) + r * (d[0] ? d[0] : 1) -
+                                              s->spec.padding[0];
+                                int64_t col = j * (t[1] ? t[1] : 1) + q * (d[1] ? d[1] : 1) -
+                                              s->spec.padding[1];
                                 if (row < 0 || row >= s->h || col < 0 || col >= s->w) continue;
                                 sum += wv[((o * cg + c) * s->kh + r) * s->kw + q] *
                                        xv[((n * s->c + o / og * cg + c) * s->h + row) * s->w + col];
@@ -448,8 +480,9 @@ START_TEST(conv2d_against_loops)
     assert_made(y);
     assert_close(y, plain_conv2d(s, x, w, b, tn_shape_get(y)), 1e-12, 1e-12);
     assert_close(tn_conv2d(as_strided(x), as_transposed(w), b, s->spec), y, 1e-12, 1e-12);
-    assert_close(tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec), y, 1e-4,
-                 2e-5);
+    assert_close(
+        tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec),
+        y, 1e-4, 2e-5);
     /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy, x), w> */
     tn_tensor *in[2] = { tn_clone(x), tn_clone(w) };
     tn_tensor *grads[2];
@@ -486,7 +519,8 @@ START_TEST(conv2d_second_derivatives)
             leaf(TN_SHAPE(s->o, s->c / groups, s->kh, s->kw), 2, TN_F64),
             leaf(TN_SHAPE(s->o), 3, TN_F64),
         };
-        assert_ok(tn_gradcheck(conv_function, in, 3, (void *)s, (tn_gradcheck_options){ .second = true }));
+        assert_ok(tn_gradcheck(conv_function, in, 3, (void *)s,
+                               (tn_gradcheck_options){ .second = true }));
     }
 }
 END_TEST
@@ -496,7 +530,8 @@ END_TEST
 START_TEST(pool_halves_as_windows)
 {
     /* the short cut for 2x2 windows gives what the general loops give for the same windows */
-    static const int64_t sizes[][2] = { { 2, 3 }, { 5, 6 }, { 14, 14 }, { 28, 28 }, { 33, 34 }, { 9, 257 }, { 4, 3001 } };
+    static const int64_t sizes[][2] = { { 2, 3 },   { 5, 6 },   { 14, 14 }, { 28, 28 },
+                                        { 33, 34 }, { 9, 257 }, { 4, 3001 } };
     for (int i = 0; i < 7; i++) {
         int64_t h = sizes[i][0];
         int64_t w = sizes[i][1];
@@ -508,7 +543,8 @@ START_TEST(pool_halves_as_windows)
             tn_tensor *rows = tn_slice(x, 2, k / 2, h / 2 * 2, 2);
             parts[k] = tn_slice(rows, 3, k % 2, w / 2 * 2, 2);
         }
-        tn_tensor *slow = tn_maximum(tn_maximum(parts[0], parts[1]), tn_maximum(parts[2], parts[3]));
+        tn_tensor *slow =
+            tn_maximum(tn_maximum(parts[0], parts[1]), tn_maximum(parts[2], parts[3]));
         tn_tensor *mean = tn_add(tn_add(parts[0], parts[1]), tn_add(parts[2], parts[3]));
         tn_tensor *grads[2];
         assert_close(fast, slow, 0, 0);
@@ -528,7 +564,8 @@ START_TEST(pool_first_of_equals)
     float expected[81 * 4] = { 0 };
     for (int i = 0; i < 81; i++) {
         int first = 0;
-        float window[4] = { (float)(i % 3), (float)(i / 3 % 3), (float)(i / 9 % 3), (float)(i / 27) };
+        float window[4] = { (float)(i % 3), (float)(i / 3 % 3), (float)(i / 9 % 3),
+                            (float)(i / 27) };
         for (int k = 1; k < 4; k++)
             if (window[k] > window[first]) first = k;
         for (int k = 0; k < 4; k++) {
@@ -553,11 +590,13 @@ START_TEST(pool_nan_wins)
         v[i] = NAN;
         tn_tensor *x = tn_from_floats(v, TN_SHAPE(1, 1, 2, 2));
         ck_assert(isnan(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 } }))));
-        ck_assert(isnan(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
+        ck_assert(isnan(
+            tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
     }
     float low[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     tn_tensor *x = tn_from_floats(low, TN_SHAPE(1, 1, 2, 2));
-    ck_assert(isinf(tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
+    ck_assert(isinf(
+        tn_item(tn_max_pool2d(x, (tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { 1, 1 } }))));
 }
 END_TEST
 
@@ -573,19 +612,23 @@ END_TEST
 /* ---- attention ---------------------------------------------------------------------------------------------------- */
 
 /* softmax(scale q k^T + mask) v in ops, with a bool mask that blocks the future when causal. */
-static tn_tensor *plain_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal, double scale)
+static tn_tensor *plain_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                                  bool causal, double scale)
 {
     tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), scale);
-    if (!tn_is_none(mask)) s = tn_dtype_of(mask) == TN_BOOL ? tn_masked_fill(s, mask, -INFINITY) : tn_add(s, mask);
+    if (!tn_is_none(mask))
+        s = tn_dtype_of(mask) == TN_BOOL ? tn_masked_fill(s, mask, -INFINITY) : tn_add(s, mask);
     if (causal) {
-        tn_tensor *ones = tn_full_as(TN_SHAPE(tn_size(s, -2), tn_size(s, -1)), 1, tn_dtype_of(s), tn_cpu());
+        tn_tensor *ones =
+            tn_full_as(TN_SHAPE(tn_size(s, -2), tn_size(s, -1)), 1, tn_dtype_of(s), tn_cpu());
         s = tn_masked_fill(s, tn_gt_scalar(tn_triu(ones, 1), 0), -INFINITY);
     }
     return tn_matmul(tn_softmax(s, -1), v);
 }
 
 /* Values and gradients against the composition, for q, k, v as they are. */
-static void check_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal, double scale)
+static void check_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
+                            double scale)
 {
     tn_tensor *in[3] = { q, k, v };
     tn_tensor *got[3];
@@ -608,8 +651,10 @@ static tn_tensor *random_mask(tn_shape shape, uint64_t seed)
 
 START_TEST(attention_sizes)
 {
-    static const int64_t sizes[][4] = { /* T, S, D, Dv */
-        { 1, 1, 1, 1 }, { 7, 7, 5, 5 }, { 33, 7, 4, 9 }, { 7, 33, 8, 3 }, { 64, 64, 16, 16 }, { 65, 130, 8, 8 },
+    static const int64_t sizes[][4] = {
+        /* T, S, D, Dv */
+        { 1, 1, 1, 1 },  { 7, 7, 5, 5 },     { 33, 7, 4, 9 },
+        { 7, 33, 8, 3 }, { 64, 64, 16, 16 }, { 65, 130, 8, 8 },
     };
     for (int i = 0; i < 6; i++) {
         const int64_t *s = sizes[i];
@@ -625,12 +670,14 @@ START_TEST(attention_sizes)
         };
         masks[4] = tn_to_dtype(masks[4], TN_F64);
         for (int m = 0; m < 5; m++)
-            for (int causal = 0; causal < 2; causal++) check_attention(q, k, v, masks[m], causal, m == 1 ? 0.3 : 0);
+            for (int causal = 0; causal < 2; causal++)
+                check_attention(q, k, v, masks[m], causal, m == 1 ? 0.3 : 0);
         /* key 0 stays open: no row is blocked altogether */
         tn_tensor *open = tn_to_dtype(tn_zeros(TN_SHAPE(s[0], 1)), TN_BOOL);
         tn_tensor *parts[2] = { open, random_mask(TN_SHAPE(s[0], s[1] - 1), 7) };
         if (s[1] > 1)
-            for (int causal = 0; causal < 2; causal++) check_attention(q, k, v, tn_cat(parts, 2, 1), causal, 0);
+            for (int causal = 0; causal < 2; causal++)
+                check_attention(q, k, v, tn_cat(parts, 2, 1), causal, 0);
     }
 }
 END_TEST
@@ -667,8 +714,10 @@ START_TEST(attention_ranks_and_layouts)
         tn_tensor *t = as_transposed(random_f64(shape, -1, 1, 3));
         assert_ok(tn_set_requires_grad(s, true));
         assert_ok(tn_set_requires_grad(t, true));
-        check_attention(q, s, t, random_f64(shape.rank == 5 ? TN_SHAPE(2, 1, 2, 6, 6) : TN_SHAPE(6, 6), -1, 1, 4), false,
-                        0);
+        check_attention(
+            q, s, t,
+            random_f64(shape.rank == 5 ? TN_SHAPE(2, 1, 2, 6, 6) : TN_SHAPE(6, 6), -1, 1, 4), false,
+            0);
         check_attention(t, q, s, TN_NONE, false, 0);
     }
 }
@@ -680,7 +729,8 @@ START_TEST(attention_heads_are_views)
     tn_tensor *packed = leaf(TN_SHAPE(2, 5, 3 * 3 * 4), 1, TN_F64);
     tn_tensor *x[3];
     for (int i = 0; i < 3; i++)
-        x[i] = tn_transpose(tn_reshape(tn_narrow(packed, 2, i * 12, 12), TN_SHAPE(2, 5, 3, 4)), 1, 2);
+        x[i] =
+            tn_transpose(tn_reshape(tn_narrow(packed, 2, i * 12, 12), TN_SHAPE(2, 5, 3, 4)), 1, 2);
     int64_t before = tn_memory().data_allocations;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
     ck_assert_int_eq(tn_memory().data_allocations - before, 2); /* y, and a number a row */
@@ -696,7 +746,8 @@ START_TEST(attention_repeated_heads)
     tn_tensor *q = leaf(TN_SHAPE(2, 4, 5, 3), 1, TN_F64);
     tn_tensor *k = leaf(TN_SHAPE(2, 1, 5, 3), 2, TN_F64);
     tn_tensor *v = leaf(TN_SHAPE(2, 1, 5, 3), 3, TN_F64);
-    check_attention(q, tn_expand(k, TN_SHAPE(2, 4, 5, 3)), tn_expand(v, TN_SHAPE(2, 4, 5, 3)), TN_NONE, false, 0);
+    check_attention(q, tn_expand(k, TN_SHAPE(2, 4, 5, 3)), tn_expand(v, TN_SHAPE(2, 4, 5, 3)),
+                    TN_NONE, false, 0);
 }
 END_TEST
 
@@ -754,9 +805,10 @@ START_TEST(attention_memory)
     int64_t before = tn_memory().in_use;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
     assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
-    int64_t extra = tn_memory().peak_in_use - before - 4 * size; /* y and three gradients are results */
-    ck_assert_msg(extra < size / 2, "%lld bytes of scratch beside 4 x %lld of results", (long long)extra,
-                  (long long)size);
+    int64_t extra =
+        tn_memory().peak_in_use - before - 4 * size; /* y and three gradients are results */
+    ck_assert_msg(extra < size / 2, "%lld bytes of scratch beside 4 x %lld of results",
+                  (long long)extra, (long long)size);
 }
 END_TEST
 
@@ -765,7 +817,8 @@ START_TEST(attention_has_no_second_derivative)
     tn_tensor *q = leaf(TN_SHAPE(2, 4, 3), 1, TN_F64);
     tn_tensor *grad;
     tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, TN_NONE, false, 0);
-    ck_assert(tn_gradients(1, &y, (tn_tensor *[]){ tn_ones_like(y) }, 1, &q, &grad, TN_CREATE_GRAPH) != TN_OK);
+    ck_assert(tn_gradients(1, &y, (tn_tensor *[]){ tn_ones_like(y) }, 1, &q, &grad,
+                           TN_CREATE_GRAPH) != TN_OK);
     assert_error(TN_E_UNSUPPORTED, "tn_scaled_dot_product_attention: no second derivative");
 }
 END_TEST

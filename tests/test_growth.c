@@ -325,7 +325,7 @@ static const struct {
     int n;
     void (*before)(int n); /* not measured */
     void (*call)(int n);
-   
+
 } rows[] = {
     { "register", 1000, NULL, make_parameters },
     { "append", 1000, NULL, make_children },
@@ -410,7 +410,8 @@ START_TEST(work_grows_as_what_there_is)
         if (getenv("TN_TEST_SHOW"))
             printf("%-16s %6d: %8.3f ms, %.2f\n", rows[_i].name, 4 * n, best[l + 1] * 1e3, ratio);
     }
-    ck_assert_msg(ratio <= 8, "%s: %d take %.2f times as long as %d", rows[_i].name, 4 * n, ratio, n);
+    ck_assert_msg(ratio <= 8, "%s: %d take %.2f times as long as %d", rows[_i].name, 4 * n, ratio,
+                  n);
 }
 END_TEST
 

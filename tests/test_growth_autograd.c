@@ -186,8 +186,8 @@ START_TEST(gradients_cost_what_there_is)
     }
     if (getenv("TN_TEST_SHOW"))
         printf("%-28s %6d: %8.3f ms, %.2f\n", rows[_i].name, 4 * n, large * 1e3, ratio);
-    ck_assert_msg(ratio <= 5, "%s: %d take %.2f times as long as %d (%.1f ms)", rows[_i].name, 4 * n,
-                  ratio, n, large * 1e3);
+    ck_assert_msg(ratio <= 5, "%s: %d take %.2f times as long as %d (%.1f ms)", rows[_i].name,
+                  4 * n, ratio, n, large * 1e3);
 }
 END_TEST
 

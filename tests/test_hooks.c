@@ -122,8 +122,8 @@ static tn_status break_it(tn_module *m, int n_in, tn_tensor **in, void *user)
     return TN_E_STATE;
 }
 
-static tn_status leave_null(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                            void *user)
+static tn_status leave_null(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out, void *user)
 {
     (void)m, (void)n_in, (void)in, (void)n_out, (void)user;
     out[0] = NULL;
@@ -165,7 +165,8 @@ static tn_status watch(tn_module *m, int n_in, tn_tensor **grad_in, int n_out,
     tn_drop(s->out);
     s->in = tn_keep(grad_in[0]);
     s->out = tn_keep(grad_out[0]);
-    for (int i = 0; s->scale != 0 && i < n_in; i++) grad_in[i] = tn_mul_scalar(grad_in[i], s->scale);
+    for (int i = 0; s->scale != 0 && i < n_in; i++)
+        grad_in[i] = tn_mul_scalar(grad_in[i], s->scale);
     return TN_OK;
 }
 
@@ -201,7 +202,8 @@ START_TEST(HK_05_gradients_of_inputs_and_outputs)
     assert_ok(tn_backward(tn_sum(tn_forward(m, tn_ones(TN_SHAPE(2, 1))), NULL, 0, false)));
     ck_assert(s.calls == 3 && s.in == TN_NONE);
     assert_values(s.out, 0, 1, 1);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_made(tn_forward(m, x));
     }
     seen_free(&s);
@@ -267,8 +269,7 @@ START_TEST(backward_hooks_at_the_edges)
     tn_register_full_backward_hook(m, watch, &s);
     tn_tensor *q = tn_ones(TN_SHAPE(1, 3, 4)), *k = tn_ones(TN_SHAPE(1, 2, 4));
     assert_ok(tn_set_requires_grad(q, true));
-    tn_tensor *y =
-        tn_multihead_attention_forward(m, q, k, k, (tn_attention_masks){ 0 }, NULL);
+    tn_tensor *y = tn_multihead_attention_forward(m, q, k, k, (tn_attention_masks){ 0 }, NULL);
     assert_ok(tn_backward_from(tn_sum(y, NULL, 0, false), TN_NONE, TN_RETAIN_GRAPH));
     assert_ok(tn_backward_from(tn_sum(y, NULL, 0, false), TN_NONE, TN_RETAIN_GRAPH));
     ck_assert_int_eq(s.calls, 2);
@@ -361,7 +362,9 @@ static tn_status post(tn_module *m, tn_list *missing, tn_list *unexpected, void 
 START_TEST(LD_12_order_of_load_hooks_and_what_they_may_do)
 {
     tn_module *m = tn_sequential(linear(1, 1)), *child = tn_module_child(m, 0);
-    forgive of_root = { .name = "post-root", .missing = "0.bias", .unexpected = "old", .look = child };
+    forgive of_root = {
+        .name = "post-root", .missing = "0.bias", .unexpected = "old", .look = child
+    };
     forgive of_child = { .name = "post-child" };
     tn_register_load_pre_hook(m, pre, "pre-root");
     tn_register_load_pre_hook(child, pre, "pre-child");
@@ -374,7 +377,8 @@ START_TEST(LD_12_order_of_load_hooks_and_what_they_may_do)
     assert_events("pre-root pre-child post-child post-root");
     /* a hook that complains: all is put back */
     tn_remove_module_hook(m, id);
-    of_child = (forgive){ .name = "x", .complaint = "0.soul", .missing = "0.bias", .unexpected = "old" };
+    of_child =
+        (forgive){ .name = "x", .complaint = "0.soul", .missing = "0.bias", .unexpected = "old" };
     assert_ok(tn_init_constant(tn_get_parameter(child, "weight"), 5));
     assert_fails(tn_load_state_dict(m, state, (tn_load_options){ 0 }, NULL), TN_E_NAME,
                  "missing: \"0.soul\"");
@@ -407,8 +411,7 @@ START_TEST(names_are_changed_by_a_callback)
     assert_ok(tn_list_add(state, "step", tn_full(TN_SHAPE(1), 8)));
     assert_fails(tn_load_state_dict(m, state, (tn_load_options){ 0 }, NULL), TN_E_NAME,
                  "unexpected: \"module.weight\", \"module.bias\", \"step\"");
-    assert_ok(
-        tn_load_state_dict(m, state, (tn_load_options){ .rename = torchvision_names }, NULL));
+    assert_ok(tn_load_state_dict(m, state, (tn_load_options){ .rename = torchvision_names }, NULL));
     assert_values(tn_get_parameter(m, "weight"), 0, 7);
     assert_fails(tn_load_state_dict(m, state, (tn_load_options){ .rename = all_one }, NULL),
                  TN_E_NAME, "rename made \"same\" of \"module.bias\"");

@@ -167,7 +167,8 @@ START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(apart));
     tn_checkpoint c = { .model = m, .step = 1 };
     assert_ok(tn_checkpoint_save(&c, in_folder("checkpoint")));
-    ck_assert(header_has(in_folder("checkpoint"), "\\\"model.2.weight\\\":\\\"model.10.weight\\\""));
+    ck_assert(
+        header_has(in_folder("checkpoint"), "\\\"model.2.weight\\\":\\\"model.10.weight\\\""));
     tn_module *third = tied_new();
     c.model = third;
     assert_ok(tn_checkpoint_load(&c, in_folder("checkpoint")));
@@ -216,8 +217,9 @@ END_TEST
 /* Outside of tenon.ties, and of those files, a pair of strings is a pair of strings. */
 START_TEST(FF_03_strings_are_no_ties)
 {
-    const char *path = write_header("f", "{\"__metadata__\":{\"epoch\":\"1\",\"best\":\"a\"},"
-                                         "\"1\":" TENSOR(0, 1) ",\"a\":" TENSOR(1, 2) "}",
+    const char *path = write_header("f",
+                                    "{\"__metadata__\":{\"epoch\":\"1\",\"best\":\"a\"},"
+                                    "\"1\":" TENSOR(0, 1) ",\"a\":" TENSOR(1, 2) "}",
                                     2);
     tn_metadata metadata;
     tn_list *list = tn_load_tensors(path, &metadata);

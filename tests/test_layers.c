@@ -121,7 +121,8 @@ static void fill(tn_module *m)
         double v[1024];
         ck_assert_int_le(count, 1024);
         for (int64_t i = 0; i < count; i++) v[i] = 0.5 * sin(0.7 * (double)i + k) + norm_weight;
-        TN_NO_GRAD {
+        TN_NO_GRAD
+        {
             assert_ok(tn_copy_in(list->entry[k].tensor, v, (size_t)count * sizeof *v, TN_F64));
         }
     }
@@ -651,7 +652,8 @@ START_TEST(LY_07_embedding)
     assert_ok(tn_backward(tn_sum(tn_forward(m, ids), NULL, 0, false)));
     assert_values(tn_grad(weight), 0, 0, 0, 0, 0, 2,
                   2); /* repeats add up, the padding row stays 0 */
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_ok(tn_fill_(weight, 1));
     }
     assert_values(tn_forward(m, ids), 0, 1, 1, 1, 1, 1, 1); /* forward does not force the row */
@@ -866,7 +868,8 @@ START_TEST(a_sequential_frees_on_the_way)
     tn_module *m = tn_sequential_of(NULL, 0);
     for (int i = 0; i < 20; i++) assert_ok(tn_module_append(m, tn_sigmoid_new()));
     tn_tensor *x = tn_ones(TN_SHAPE(1000, 256)); /* 1 MB each */
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_made(tn_forward(m, x));
         tn_memory_reset_peak();
         int64_t before = tn_memory().in_use;

@@ -326,80 +326,92 @@ static const tn_dtype floats[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
 
 START_TEST(unary_rows)
 {
-    FOR_SIMDS(table) for (int f = 0; f < TNI_U_COUNT; f++) for (int d = 0; d < 4; d++) {
-        for (int s = 0; s < N_SIZES; s++) {
-            int layout = (f + s) % N_LAYOUTS;
-            int64_t size[] = { sizes[s], s % 2 ? 3 : 1 };
-            tni_array x = array(floats[d], 2, size, layout);
-            tni_array y =
-                array(f < TNI_U_PREDICATES ? floats[d] : TN_BOOL, 2, size, s % 2 ? DENSE : GAPS);
-            randomise(&x, 0.1, 2.0);
-            assert_ok(table->unary(f, &y, &x, parameters));
-            for (int64_t i = 0; i < count(&y); i++) {
-                double v = get(&x, place(&x, i));
-                check(unary_name[f], simds[simd_], &y, i, unary_truth[f](v, 0.75, 1.5),
-                      precision(floats[d]));
+    FOR_SIMDS (table)
+        for (int f = 0; f < TNI_U_COUNT; f++)
+            for (int d = 0; d < 4; d++) {
+                for (int s = 0; s < N_SIZES; s++) {
+                    int layout = (f + s) % N_LAYOUTS;
+                    int64_t size[] = { sizes[s], s % 2 ? 3 : 1 };
+                    tni_array x = array(floats[d], 2, size, layout);
+                    tni_array y = array(f < TNI_U_PREDICATES ? floats[d] : TN_BOOL, 2, size,
+                                        s % 2 ? DENSE : GAPS);
+                    randomise(&x, 0.1, 2.0);
+                    assert_ok(table->unary(f, &y, &x, parameters));
+                    for (int64_t i = 0; i < count(&y); i++) {
+                        double v = get(&x, place(&x, i));
+                        check(unary_name[f], simds[simd_], &y, i, unary_truth[f](v, 0.75, 1.5),
+                              precision(floats[d]));
+                    }
+                    free(x.data);
+                    free(y.data);
+                }
             }
-            free(x.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
 START_TEST(binary_rows)
 {
-    FOR_SIMDS(table) for (int f = 0; f < TNI_B_COUNT; f++) for (int d = 0; d < 4; d++) {
-        for (int s = 0; s < N_SIZES; s++) for (unsigned mask = 0; mask < 4; mask++) {
-            int64_t size[] = { s % 2 ? 3 : 1, sizes[s] };
-            tni_array a = stretched(array(floats[d], 2, size, (f + s) % N_LAYOUTS),
-                                    (unsigned)s % 3 ? 0 : mask);
-            tni_array b = stretched(array(floats[d], 2, size, f % N_LAYOUTS), s % 3 ? mask : 0);
-            tni_array y = array(f < TNI_B_PREDICATES ? floats[d] : TN_BOOL, 2, size, DENSE);
-            randomise(&a, 0.1, 2.0);
-            randomise(&b, 0.1, 2.0);
-            assert_ok(table->binary(f, &y, &a, &b, parameters));
-            for (int64_t i = 0; i < count(&y); i++) {
-                double u = get(&a, place(&a, i));
-                double v = get(&b, place(&b, i));
-                check(binary_name[f], simds[simd_], &y, i, binary_truth[f](u, v, 0.75, 1.5),
-                      precision(floats[d]));
+    FOR_SIMDS (table)
+        for (int f = 0; f < TNI_B_COUNT; f++)
+            for (int d = 0; d < 4; d++) {
+                for (int s = 0; s < N_SIZES; s++)
+                    for (unsigned mask = 0; mask < 4; mask++) {
+                        int64_t size[] = { s % 2 ? 3 : 1, sizes[s] };
+                        tni_array a = stretched(array(floats[d], 2, size, (f + s) % N_LAYOUTS),
+                                                (unsigned)s % 3 ? 0 : mask);
+                        tni_array b =
+                            stretched(array(floats[d], 2, size, f % N_LAYOUTS), s % 3 ? mask : 0);
+                        tni_array y =
+                            array(f < TNI_B_PREDICATES ? floats[d] : TN_BOOL, 2, size, DENSE);
+                        randomise(&a, 0.1, 2.0);
+                        randomise(&b, 0.1, 2.0);
+                        assert_ok(table->binary(f, &y, &a, &b, parameters));
+                        for (int64_t i = 0; i < count(&y); i++) {
+                            double u = get(&a, place(&a, i));
+                            double v = get(&b, place(&b, i));
+                            check(binary_name[f], simds[simd_], &y, i,
+                                  binary_truth[f](u, v, 0.75, 1.5), precision(floats[d]));
+                        }
+                        free(a.data);
+                        free(b.data);
+                        free(y.data);
+                    }
             }
-            free(a.data);
-            free(b.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
 START_TEST(ternary_rows)
 {
-    FOR_SIMDS(table) for (int f = 0; f < TNI_T_COUNT; f++) for (int d = 0; d < 2; d++) {
-        for (int s = 0; s < N_SIZES; s++) for (unsigned mask = 0; mask < 4; mask++) {
-            int64_t size[] = { 2, sizes[s] };
-            tni_array a = array(f == TNI_T_where ? TN_BOOL : floats[d], 2, size, DENSE);
-            tni_array b = array(floats[d], 2, size, s % N_LAYOUTS);
-            tni_array c = stretched(array(floats[d], 2, size, mask ? DENSE : GAPS), mask);
-            tni_array y = array(floats[d], 2, size, DENSE);
-            if (mask == 2) a = stretched(a, mask);
-            randomise(&a, 0.1, 2.0);
-            for (int64_t i = 0; f == TNI_T_where && i < count(&a); i++)
-                put(&a, place(&a, i), i % 3 == 0);
-            randomise(&b, 0.1, 2.0);
-            randomise(&c, 0.1, 2.0);
-            assert_ok(table->ternary(f, &y, &a, &b, &c, parameters));
-            for (int64_t i = 0; i < count(&y); i++) {
-                double want = ternary_truth[f](get(&a, place(&a, i)), get(&b, place(&b, i)),
-                                               get(&c, place(&c, i)), 0.75, 1.5);
-                check(ternary_name[f], simds[simd_], &y, i, want, precision(floats[d]));
+    FOR_SIMDS (table)
+        for (int f = 0; f < TNI_T_COUNT; f++)
+            for (int d = 0; d < 2; d++) {
+                for (int s = 0; s < N_SIZES; s++)
+                    for (unsigned mask = 0; mask < 4; mask++) {
+                        int64_t size[] = { 2, sizes[s] };
+                        tni_array a = array(f == TNI_T_where ? TN_BOOL : floats[d], 2, size, DENSE);
+                        tni_array b = array(floats[d], 2, size, s % N_LAYOUTS);
+                        tni_array c =
+                            stretched(array(floats[d], 2, size, mask ? DENSE : GAPS), mask);
+                        tni_array y = array(floats[d], 2, size, DENSE);
+                        if (mask == 2) a = stretched(a, mask);
+                        randomise(&a, 0.1, 2.0);
+                        for (int64_t i = 0; f == TNI_T_where && i < count(&a); i++)
+                            put(&a, place(&a, i), i % 3 == 0);
+                        randomise(&b, 0.1, 2.0);
+                        randomise(&c, 0.1, 2.0);
+                        assert_ok(table->ternary(f, &y, &a, &b, &c, parameters));
+                        for (int64_t i = 0; i < count(&y); i++) {
+                            double want =
+                                ternary_truth[f](get(&a, place(&a, i)), get(&b, place(&b, i)),
+                                                 get(&c, place(&c, i)), 0.75, 1.5);
+                            check(ternary_name[f], simds[simd_], &y, i, want, precision(floats[d]));
+                        }
+                        free(a.data);
+                        free(b.data);
+                        free(c.data);
+                        free(y.data);
+                    }
             }
-            free(a.data);
-            free(b.data);
-            free(c.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
@@ -408,7 +420,7 @@ START_TEST(integers)
     const int64_t size[] = { 5 };
     const int64_t a_values[] = { -3, -1, 0, 2, INT64_MAX };
 
-    FOR_SIMDS(table) {
+    FOR_SIMDS (table) {
         tni_array a = array(TN_I64, 1, size, DENSE);
         tni_array y = array(TN_I64, 1, size, DENSE);
         tni_array small = array(TN_U8, 1, size, DENSE);
@@ -435,48 +447,60 @@ START_TEST(copies)
 {
     const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL };
 
-    FOR_SIMDS(table) for (int from = 0; from < 8; from++) for (int to = 0; to < 8; to++) {
-        for (int s = 0; s < N_SIZES; s++) {
-            int layout = (from + 3 * to + s) % (N_LAYOUTS * N_LAYOUTS);
-            int64_t size[] = { s % 2 ? 3 : 2, sizes[s] < 1000 ? sizes[s] : 2, s == 1 ? 513 : 1 };
-            tni_array x = array(dtypes[from], 3, size, layout / N_LAYOUTS);
-            tni_array y = array(dtypes[to], 3, size, layout % N_LAYOUTS);
-            randomise(&x, 0.0, 100.0);
-            assert_ok(table->copy(&y, &x));
-            for (int64_t i = 0; i < count(&y); i++) {
-                double v = get(&x, place(&x, i));
-                if (!tn_dtype_is_float(dtypes[to])) v = dtypes[to] == TN_BOOL ? v != 0.0 : trunc(v);
-                else if (dtypes[to] == TN_F32) v = (float)v;
-                else if (dtypes[to] == TN_BF16) v = tn_from_bf16(tn_to_bf16((float)v));
-                else if (dtypes[to] == TN_F16) v = tn_from_f16(tn_to_f16((float)v));
-                check(tn_dtype_name(dtypes[from]), simds[simd_], &y, i, v, 0.0);
+    FOR_SIMDS (table)
+        for (int from = 0; from < 8; from++)
+            for (int to = 0; to < 8; to++) {
+                for (int s = 0; s < N_SIZES; s++) {
+                    int layout = (from + 3 * to + s) % (N_LAYOUTS * N_LAYOUTS);
+                    int64_t size[] = { s % 2 ? 3 : 2, sizes[s] < 1000 ? sizes[s] : 2,
+                                       s == 1 ? 513 : 1 };
+                    tni_array x = array(dtypes[from], 3, size, layout / N_LAYOUTS);
+                    tni_array y = array(dtypes[to], 3, size, layout % N_LAYOUTS);
+                    randomise(&x, 0.0, 100.0);
+                    assert_ok(table->copy(&y, &x));
+                    for (int64_t i = 0; i < count(&y); i++) {
+                        double v = get(&x, place(&x, i));
+                        if (!tn_dtype_is_float(dtypes[to]))
+                            v = dtypes[to] == TN_BOOL ? v != 0.0 : trunc(v);
+                        else if (dtypes[to] == TN_F32)
+                            v = (float)v;
+                        else if (dtypes[to] == TN_BF16)
+                            v = tn_from_bf16(tn_to_bf16((float)v));
+                        else if (dtypes[to] == TN_F16)
+                            v = tn_from_f16(tn_to_f16((float)v));
+                        check(tn_dtype_name(dtypes[from]), simds[simd_], &y, i, v, 0.0);
+                    }
+                    free(x.data);
+                    free(y.data);
+                }
             }
-            free(x.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
 START_TEST(transpositions)
 {
-    FOR_SIMDS(table) for (int s = 0; s < N_SIZES; s++) for (int item = 0; item < 3; item++) {
-        int64_t size[] = { 3, sizes[s], 65 };
-        tni_array x = array(item == 0 ? TN_U8 : item == 1 ? TN_F32 : TN_F64, 3, size, DENSE);
-        tni_array t = x;
-        tni_array y;
-        t.size[1] = size[2];
-        t.size[2] = size[1];
-        t.stride[1] = 1;
-        t.stride[2] = x.stride[1];
-        y = array(x.dtype, 3, t.size, DENSE);
-        randomise(&x, 0.0, 200.0);
-        assert_ok(table->copy(&y, &t));
-        for (int64_t i = 0; i < count(&y); i++)
-            check("transpose", simds[simd_], &y, i, get(&t, place(&t, i)), 0.0);
-        free(x.data);
-        free(y.data);
-    }
+    FOR_SIMDS (table)
+        for (int s = 0; s < N_SIZES; s++)
+            for (int item = 0; item < 3; item++) {
+                int64_t size[] = { 3, sizes[s], 65 };
+                tni_array x = array(item == 0   ? TN_U8
+                                    : item == 1 ? TN_F32
+                                                : TN_F64,
+                                    3, size, DENSE);
+                tni_array t = x;
+                tni_array y;
+                t.size[1] = size[2];
+                t.size[2] = size[1];
+                t.stride[1] = 1;
+                t.stride[2] = x.stride[1];
+                y = array(x.dtype, 3, t.size, DENSE);
+                randomise(&x, 0.0, 200.0);
+                assert_ok(table->copy(&y, &t));
+                for (int64_t i = 0; i < count(&y); i++)
+                    check("transpose", simds[simd_], &y, i, get(&t, place(&t, i)), 0.0);
+                free(x.data);
+                free(y.data);
+            }
 }
 END_TEST
 
@@ -485,15 +509,16 @@ START_TEST(fills)
     const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL };
     const int64_t size[] = { 5, 7 };
 
-    FOR_SIMDS(table) for (int d = 0; d < 8; d++) for (int layout = 0; layout < N_LAYOUTS; layout++)
-    {
-        tni_array y = array(dtypes[d], 2, size, layout);
-        assert_ok(table->fill(&y, (tni_number){ 3.0, 3 }));
-        for (int64_t i = 0; i < 35; i++)
-            check("fill", simds[simd_], &y, i, dtypes[d] == TN_BOOL ? 1 : 3, 0.0);
-        if (layout == GAPS) ck_assert(get(&y, 1) == 0.0); /* between the elements */
-        free(y.data);
-    }
+    FOR_SIMDS (table)
+        for (int d = 0; d < 8; d++)
+            for (int layout = 0; layout < N_LAYOUTS; layout++) {
+                tni_array y = array(dtypes[d], 2, size, layout);
+                assert_ok(table->fill(&y, (tni_number){ 3.0, 3 }));
+                for (int64_t i = 0; i < 35; i++)
+                    check("fill", simds[simd_], &y, i, dtypes[d] == TN_BOOL ? 1 : 3, 0.0);
+                if (layout == GAPS) ck_assert(get(&y, 1) == 0.0); /* between the elements */
+                free(y.data);
+            }
 }
 END_TEST
 
@@ -577,17 +602,19 @@ START_TEST(reductions)
     const int64_t shapes[][3] = { { 4, 3, 5 }, { 2, 33, 2 }, { 1, 65, 2 },
                                   { 9, 1, 7 }, { 3, 0, 2 },  { 20, 2, 3 } };
 
-    FOR_SIMDS(table) for (int f = 0; f < TNI_R_COUNT; f++) for (int d = 0; d < 4; d++) {
-        for (int s = 0; s < 6; s++) {
-            tni_array x = array(floats[d], 3, shapes[s], (s + f) % N_LAYOUTS);
-            randomise(&x, -1.0, 2.0);
-            for (unsigned mask = 0; mask < 8; mask++) {
-                double p = f == TNI_R_var ? 1.0 : mask % 2 ? 2.0 : 3.0;
-                check_reduce(table, simds[simd_], f, &x, mask, p, 4 * precision(floats[d]));
+    FOR_SIMDS (table)
+        for (int f = 0; f < TNI_R_COUNT; f++)
+            for (int d = 0; d < 4; d++) {
+                for (int s = 0; s < 6; s++) {
+                    tni_array x = array(floats[d], 3, shapes[s], (s + f) % N_LAYOUTS);
+                    randomise(&x, -1.0, 2.0);
+                    for (unsigned mask = 0; mask < 8; mask++) {
+                        double p = f == TNI_R_var ? 1.0 : mask % 2 ? 2.0 : 3.0;
+                        check_reduce(table, simds[simd_], f, &x, mask, p, 4 * precision(floats[d]));
+                    }
+                    free(x.data);
+                }
             }
-            free(x.data);
-        }
-    }
 }
 END_TEST
 
@@ -596,36 +623,38 @@ START_TEST(long_reductions)
 {
     const int64_t shapes[][2] = { { 3, 40001 }, { 40001, 3 }, { 70, 1025 }, { 1, 70003 } };
 
-    FOR_SIMDS(table) for (int f = 0; f < TNI_R_COUNT; f++) for (int d = 0; d < 2; d++) {
-        if (f == TNI_R_prod) continue;
-        for (int s = 0; s < 4; s++) {
-            tni_array x = array(floats[d], 2, shapes[s], DENSE);
-            int axis = s == 1 || s == 2 ? 0 : 1;
-            int64_t out[] = { axis == 0 ? 1 : x.size[0], axis == 1 ? 1 : x.size[1] };
-            tni_array y =
-                array(f == TNI_R_any || f == TNI_R_all ? TN_BOOL : floats[d], 2, out, DENSE);
-            double p = 2.0;
-            randomise(&x, -1.0, 2.0);
-            assert_ok(table->reduce(f, &y, &x, &p));
-            for (int64_t i = 0; i < count(&y); i += count(&y) > 8 ? 300 : 1) {
-                tni_array line = x; /* the one slice, so that the truth is quick */
-                tni_array one = y;
-                line.data =
-                    (char *)x.data + i * x.stride[1 - axis] * (int64_t)tn_dtype_size(x.dtype);
-                line.size[1 - axis] = one.size[1 - axis] = 1;
-                one.data = (char *)y.data + i * (int64_t)tn_dtype_size(y.dtype);
-                check(reduce_name[f], simds[simd_], &one, 0, reduce_truth(f, &line, &one, 0, p),
-                      precision(floats[d]));
+    FOR_SIMDS (table)
+        for (int f = 0; f < TNI_R_COUNT; f++)
+            for (int d = 0; d < 2; d++) {
+                if (f == TNI_R_prod) continue;
+                for (int s = 0; s < 4; s++) {
+                    tni_array x = array(floats[d], 2, shapes[s], DENSE);
+                    int axis = s == 1 || s == 2 ? 0 : 1;
+                    int64_t out[] = { axis == 0 ? 1 : x.size[0], axis == 1 ? 1 : x.size[1] };
+                    tni_array y = array(f == TNI_R_any || f == TNI_R_all ? TN_BOOL : floats[d], 2,
+                                        out, DENSE);
+                    double p = 2.0;
+                    randomise(&x, -1.0, 2.0);
+                    assert_ok(table->reduce(f, &y, &x, &p));
+                    for (int64_t i = 0; i<count(&y); i += count(&y)> 8 ? 300 : 1) {
+                        tni_array line = x; /* the one slice, so that the truth is quick */
+                        tni_array one = y;
+                        line.data = (char *)x.data +
+                                    i * x.stride[1 - axis] * (int64_t)tn_dtype_size(x.dtype);
+                        line.size[1 - axis] = one.size[1 - axis] = 1;
+                        one.data = (char *)y.data + i * (int64_t)tn_dtype_size(y.dtype);
+                        check(reduce_name[f], simds[simd_], &one, 0,
+                              reduce_truth(f, &line, &one, 0, p), precision(floats[d]));
+                    }
+                    put(&x, place(&x, 2), NAN);
+                    assert_ok(table->reduce(f, &y, &x, &p));
+                    if (y.dtype != TN_BOOL)
+                        ck_assert_msg(isnan(get(&y, axis == 0 ? 2 % x.size[1] : 0)),
+                                      "%s: NaN is lost", reduce_name[f]);
+                    free(x.data);
+                    free(y.data);
+                }
             }
-            put(&x, place(&x, 2), NAN);
-            assert_ok(table->reduce(f, &y, &x, &p));
-            if (y.dtype != TN_BOOL)
-                ck_assert_msg(isnan(get(&y, axis == 0 ? 2 % x.size[1] : 0)), "%s: NaN is lost",
-                              reduce_name[f]);
-            free(x.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
@@ -633,19 +662,20 @@ START_TEST(integer_reductions)
 {
     const int64_t size[] = { 3, 4 };
 
-    FOR_SIMDS(table) for (int layout = 0; layout < N_LAYOUTS; layout++) {
-        tni_array x = array(TN_I32, 2, size, layout);
-        randomise(&x, -5.0, 9.0);
-        for (unsigned mask = 0; mask < 4; mask++) {
-            check_reduce(table, simds[simd_], TNI_R_sum, &x, mask, 0.0, 0.0);
-            check_reduce(table, simds[simd_], TNI_R_prod, &x, mask, 0.0, 0.0);
-            check_reduce(table, simds[simd_], TNI_R_max, &x, mask, 0.0, 0.0);
-            check_reduce(table, simds[simd_], TNI_R_min, &x, mask, 0.0, 0.0);
-            check_reduce(table, simds[simd_], TNI_R_any, &x, mask, 0.0, 0.0);
-            check_reduce(table, simds[simd_], TNI_R_all, &x, mask, 0.0, 0.0);
+    FOR_SIMDS (table)
+        for (int layout = 0; layout < N_LAYOUTS; layout++) {
+            tni_array x = array(TN_I32, 2, size, layout);
+            randomise(&x, -5.0, 9.0);
+            for (unsigned mask = 0; mask < 4; mask++) {
+                check_reduce(table, simds[simd_], TNI_R_sum, &x, mask, 0.0, 0.0);
+                check_reduce(table, simds[simd_], TNI_R_prod, &x, mask, 0.0, 0.0);
+                check_reduce(table, simds[simd_], TNI_R_max, &x, mask, 0.0, 0.0);
+                check_reduce(table, simds[simd_], TNI_R_min, &x, mask, 0.0, 0.0);
+                check_reduce(table, simds[simd_], TNI_R_any, &x, mask, 0.0, 0.0);
+                check_reduce(table, simds[simd_], TNI_R_all, &x, mask, 0.0, 0.0);
+            }
+            free(x.data);
         }
-        free(x.data);
-    }
 }
 END_TEST
 
@@ -660,7 +690,7 @@ START_TEST(sums_are_accurate)
 
     randomise(&x, 0.0, 1.0);
     for (int64_t i = 0; i < size[0]; i++) sum += get(&x, i);
-    FOR_SIMDS(table) {
+    FOR_SIMDS (table) {
         assert_ok(table->reduce(TNI_R_sum, &y, &x, NULL));
         ck_assert_double_le(ulps(get(&y, 0), sum, 24, -125), 2.0);
     }
@@ -670,44 +700,45 @@ END_TEST
 
 START_TEST(extremes_and_running_sums)
 {
-    FOR_SIMDS(table)
-    for (int s = 1; s < N_SIZES; s++) for (int layout = 0; layout < N_LAYOUTS; layout++)
-    {
-        for (int axis = 0; axis < 2; axis++) for (int flip = 0; flip < 2; flip++) {
-            int64_t size[] = { axis ? 5 : sizes[s], axis ? sizes[s] : 5 };
-            int64_t out[] = { axis ? 5 : 1, axis ? 1 : 5 };
-            int64_t n = sizes[s];
-            tn_dtype dtype = s % 2 ? TN_F32 : TN_I32;
-            tni_array x = array(dtype, 2, size, layout);
-            tni_array value = array(dtype, 2, out, DENSE);
-            tni_array index = array(TN_I64, 2, out, DENSE);
-            tni_array y = array(dtype, 2, size, GAPS);
-            randomise(&x, -9.0, 9.0); /* integers: with ties */
-            assert_ok(table->arg_reduce(flip, &value, &index, &x, axis));
-            assert_ok(table->cumsum(&y, &x, axis, flip));
-            for (int64_t line = 0; line < 5; line++) {
-                int64_t at = line * x.stride[1 - axis];
-                int64_t best = 0;
-                double sum = 0.0;
-                for (int64_t k = 0; k < n; k++) {
-                    int64_t i = flip ? n - 1 - k : k;
-                    double v = get(&x, at + k * x.stride[axis]);
-                    double b = get(&x, at + best * x.stride[axis]);
-                    if (flip ? v > b : v < b) best = k;
-                    sum += get(&x, at + i * x.stride[axis]);
-                    check("cumsum", simds[simd_], &y, axis ? line * n + i : i * 5 + line, sum,
-                          1e-5);
-                }
-                check("index", simds[simd_], &index, line, (double)best, 0.0);
-                check("value", simds[simd_], &value, line, get(&x, at + best * x.stride[axis]),
-                      0.0);
+    FOR_SIMDS (table)
+        for (int s = 1; s < N_SIZES; s++)
+            for (int layout = 0; layout < N_LAYOUTS; layout++) {
+                for (int axis = 0; axis < 2; axis++)
+                    for (int flip = 0; flip < 2; flip++) {
+                        int64_t size[] = { axis ? 5 : sizes[s], axis ? sizes[s] : 5 };
+                        int64_t out[] = { axis ? 5 : 1, axis ? 1 : 5 };
+                        int64_t n = sizes[s];
+                        tn_dtype dtype = s % 2 ? TN_F32 : TN_I32;
+                        tni_array x = array(dtype, 2, size, layout);
+                        tni_array value = array(dtype, 2, out, DENSE);
+                        tni_array index = array(TN_I64, 2, out, DENSE);
+                        tni_array y = array(dtype, 2, size, GAPS);
+                        randomise(&x, -9.0, 9.0); /* integers: with ties */
+                        assert_ok(table->arg_reduce(flip, &value, &index, &x, axis));
+                        assert_ok(table->cumsum(&y, &x, axis, flip));
+                        for (int64_t line = 0; line < 5; line++) {
+                            int64_t at = line * x.stride[1 - axis];
+                            int64_t best = 0;
+                            double sum = 0.0;
+                            for (int64_t k = 0; k < n; k++) {
+                                int64_t i = flip ? n - 1 - k : k;
+                                double v = get(&x, at + k * x.stride[axis]);
+                                double b = get(&x, at + best * x.stride[axis]);
+                                if (flip ? v > b : v < b) best = k;
+                                sum += get(&x, at + i * x.stride[axis]);
+                                check("cumsum", simds[simd_], &y,
+                                      axis ? line * n + i : i * 5 + line, sum, 1e-5);
+                            }
+                            check("index", simds[simd_], &index, line, (double)best, 0.0);
+                            check("value", simds[simd_], &value, line,
+                                  get(&x, at + best * x.stride[axis]), 0.0);
+                        }
+                        free(x.data);
+                        free(value.data);
+                        free(index.data);
+                        free(y.data);
+                    }
             }
-            free(x.data);
-            free(value.data);
-            free(index.data);
-            free(y.data);
-        }
-    }
 }
 END_TEST
 
@@ -726,7 +757,7 @@ START_TEST(bits_for_any_threads)
     t.size[1] = size[0];
     t.stride[0] = 1;
     t.stride[1] = size[1];
-    FOR_SIMDS(table) {
+    FOR_SIMDS (table) {
         static const int64_t outs[3][2] = { { 1, 1 }, { 1, 1027 }, { 301, 1 } };
         void *first[6] = { NULL };
         for (int threads = 1; threads <= 4; threads++) {
@@ -744,7 +775,8 @@ START_TEST(bits_for_any_threads)
             assert_ok(table->cumsum(&y[5], &x, 0, false));
             for (int k = 0; k < 6; k++) {
                 size_t bytes = (size_t)count(&y[k]) * tn_dtype_size(y[k].dtype);
-                if (threads == 1) first[k] = y[k].data;
+                if (threads == 1)
+                    first[k] = y[k].data;
                 else
                     ck_assert_msg(!memcmp(first[k], y[k].data, bytes), "%s, kernel %d, %d threads",
                                   simds[simd_], k, threads);

@@ -542,7 +542,8 @@ START_TEST(MD_04_frozen_parameters_do_not_stop_statistics)
     assert_ok(tn_module_requires_grad(m, false));
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "weight")));
     uint64_t before = tn_hash(tn_get_buffer(m, "running_mean"));
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_made(tn_forward(m, x));
     }
     ck_assert(tn_hash(tn_get_buffer(m, "running_mean")) != before);

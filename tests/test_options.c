@@ -630,8 +630,10 @@ typedef struct row {
 } row;
 
 #define ROW(kind, type, field, at, zero, other, bad, refusal, see, ...)                            \
-    { #type, #field, kind, at, sizeof(type), zero, other, bad, refusal, see,                       \
-      &(const type){ __VA_ARGS__ }, NULL }
+    {                                                                                              \
+#type, #field, kind, at, sizeof(type), zero, other, bad, refusal, see,                     \
+            &(const type){ __VA_ARGS__ }, NULL                                                     \
+    }
 #define REAL(type, field, ...) ROW('d', type, field, offsetof(type, field), __VA_ARGS__)
 #define INT(type, field, ...) ROW('i', type, field, offsetof(type, field), __VA_ARGS__)
 /* the second element of an int64_t [2] */

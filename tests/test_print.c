@@ -49,10 +49,9 @@ static void assert_text(const char *name, const tn_tensor *t, const char *expect
     ck_assert_msg(length == (int64_t)strlen(text), "%s: length %lld: %s", name, (long long)length,
                   tn_error());
     size_t same = 0;
-    while (text[same] && text[same] == expected[same])
-        same++;
-    ck_assert_msg(strcmp(text, expected) == 0, "%s: from character %zu got\n%.200s\nnot\n%.200s", name, same,
-                  text + same, expected + same);
+    while (text[same] && text[same] == expected[same]) same++;
+    ck_assert_msg(strcmp(text, expected) == 0, "%s: from character %zu got\n%.200s\nnot\n%.200s",
+                  name, same, text + same, expected + same);
 }
 
 START_TEST(brackets_are_pytorchs)
@@ -78,9 +77,10 @@ START_TEST(views_print_as_their_copies)
     assert_text("expanded", tn_expand(tn_select(t, 0, 4), TN_SHAPE(3)), "[4, 4, 4]  i64 [3]");
     /* large and strided: the edges come from the right places */
     t = tn_reshape(tn_arange(0, 2000, 1, TN_I64), TN_SHAPE(2, 1000));
-    assert_text("edges", tn_transpose(t, 0, 1),
-                "[[   0, 1000],\n [   1, 1001],\n [   2, 1002],\n ...,\n [ 997, 1997],\n [ 998, 1998],\n"
-                " [ 999, 1999]]  i64 [1000, 2]");
+    assert_text(
+        "edges", tn_transpose(t, 0, 1),
+        "[[   0, 1000],\n [   1, 1001],\n [   2, 1002],\n ...,\n [ 997, 1997],\n [ 998, 1998],\n"
+        " [ 999, 1999]]  i64 [1000, 2]");
 }
 END_TEST
 

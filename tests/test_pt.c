@@ -493,7 +493,8 @@ START_TEST(FF_04_a_file_of_pytorch_without_checksums)
     size_t n;
     char *bytes = read_bytes(golden_path("pt_nocrc_2.15.pt"), &n);
     char *last = NULL;
-    for (char *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), "PK\1\2", 4)); at++) last = at;
+    for (char *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), "PK\1\2", 4)); at++)
+        last = at;
     assert_made(last);
     uint32_t header;
     memcpy(&header, last + 42, sizeof header);

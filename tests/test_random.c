@@ -23,7 +23,8 @@
         tn_tensor *bits_ = (t);                                                                    \
         assert_made(bits_);                                                                        \
         ck_assert_int_eq(tn_numel(bits_), COUNT(array));                                           \
-        ck_assert_msg(memcmp(tn_data(bits_), array, sizeof array) == 0, "%s is not %s", #t, #array); \
+        ck_assert_msg(memcmp(tn_data(bits_), array, sizeof array) == 0, "%s is not %s", #t,        \
+                      #array);                                                                     \
     } while (0)
 
 #define assert_normals(t, array, tolerance)                                                        \
@@ -47,8 +48,7 @@ START_TEST(mt19937_words)
      * NumPy's and PyTorch's */
     tn_generator *g = tn_generator_new(5489);
     uint32_t word = 0;
-    for (int i = 0; i < 10000; i++)
-        word = tn_generator_u32(g);
+    for (int i = 0; i < 10000; i++) word = tn_generator_u32(g);
     ck_assert_uint_eq(word, 4123659995u);
     tn_generator_seed(g, 42);
     ck_assert_uint_eq(tn_generator_u32(g), 1608637542u);
@@ -86,7 +86,7 @@ START_TEST(RN_01_ranged_uniform)
     tn_manual_seed(42);
     assert_normals(made_by(t, tn_uniform_(t, -1, 1)), uniform_bf16, 1e-15);
     assert_ok(tn_uniform_(t, 2, 2));
-    ck_assert_double_eq(tn_at(t, (int64_t[]){4}), 2);
+    ck_assert_double_eq(tn_at(t, (int64_t[]){ 4 }), 2);
 }
 END_TEST
 
@@ -163,15 +163,14 @@ END_TEST
 START_TEST(RN_05_permutation_is_one)
 {
     enum { N = 1000 };
-    int64_t perm[N], seen[N] = {0};
+    int64_t perm[N], seen[N] = { 0 };
     tn_generator *g = tn_generator_new(3);
     tn_generator_permutation(g, N, perm);
     for (int i = 0; i < N; i++) {
         ck_assert(perm[i] >= 0 && perm[i] < N);
         seen[perm[i]]++;
     }
-    for (int i = 0; i < N; i++)
-        ck_assert_int_eq(seen[i], 1);
+    for (int i = 0; i < N; i++) ck_assert_int_eq(seen[i], 1);
     tn_generator_free(g);
 }
 END_TEST
@@ -223,11 +222,12 @@ START_TEST(in_place_guards)
     ck_assert_int_ne(tn_normal_(t, 0, 1), TN_OK);
     tn_error_clear();
     assert_values(t, 0, 0, 0, 0);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_ok(tn_uniform_(t, 1, 2));
     }
     ck_assert(tn_item(tn_select(tn_detach(t), 0, 0)) >= 1);
-    t = tn_from_ints((int64_t[]){1, 2}, TN_SHAPE(2));
+    t = tn_from_ints((int64_t[]){ 1, 2 }, TN_SHAPE(2));
     assert_fails(tn_uniform_(t, 0, 1), TN_E_DTYPE, "tn_uniform_: [2] is i64");
     t = tn_zeros(TN_SHAPE(2));
     assert_fails(tn_uniform_(t, 1, 0), TN_E_INVALID, "from 1 to 0");
@@ -301,7 +301,10 @@ START_TEST(state_is_checked)
         unsigned char byte;
         const char *message;
     } wrong[] = {
-        {0, 'x', "do not begin with"}, {8, 2, "version 2"}, {12, 0xff, "words used"}, {16, 2, "normals"},
+        { 0, 'x', "do not begin with" },
+        { 8, 2, "version 2" },
+        { 12, 0xff, "words used" },
+        { 16, 2, "normals" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memcpy(state, before, sizeof state);

@@ -55,8 +55,8 @@ START_TEST(a_token_ends_once)
     ck_assert_double_eq(tn_item(x), 1);
     ck_assert_ptr_eq(tn_scope_return(s, x), x); /* ends nothing, hands x back */
     ck_assert_int_eq(tn_live_tensors(), live);
-    tn_scope_end((tn_scope){-1, 0});
-    tn_scope_end((tn_scope){1000, 1});
+    tn_scope_end((tn_scope){ -1, 0 });
+    tn_scope_end((tn_scope){ 1000, 1 });
     ck_assert_int_eq(tn_live_tensors(), live);
     tn_scope_end(other);
 }
@@ -132,8 +132,7 @@ START_TEST(many_entries)
 {
     int64_t before = tn_live_tensors();
     tn_scope s = tn_scope_begin();
-    for (int i = 0; i < 10000; i++)
-        assert_made(tn_scalar(i));
+    for (int i = 0; i < 10000; i++) assert_made(tn_scalar(i));
     ck_assert_int_eq(tn_live_tensors(), before + 10000);
     tn_scope_end(s);
     ck_assert_int_eq(tn_live_tensors(), before);
@@ -184,7 +183,7 @@ static void *work(void *argument)
     for (int i = 0; i < 200; i++) {
         tn_scope s = tn_scope_begin();
         tn_tensor *x = tn_full(TN_SHAPE(100), i);
-        w->sum += tn_at(tn_reshape(x, TN_SHAPE(10, 10)), (int64_t[]){9, 9}) + tn_item(w->shared);
+        w->sum += tn_at(tn_reshape(x, TN_SHAPE(10, 10)), (int64_t[]){ 9, 9 }) + tn_item(w->shared);
         tn_scope_end(s);
     }
     tn_drop(w->shared); /* any thread may give memory back */
@@ -194,7 +193,7 @@ static void *work(void *argument)
 START_TEST(threads_have_their_own)
 {
     pthread_t id[4];
-    worker w[4] = {{0}};
+    worker w[4] = { { 0 } };
     assert_ok(tn_set_default_dtype(TN_F64));
     for (int i = 0; i < 4; i++) {
         tn_scope s = tn_scope_begin();
@@ -222,12 +221,13 @@ START_TEST(poison_passes_and_the_origin_stays)
     char message[256];
     snprintf(message, sizeof message, "%s", tn_error());
     tn_tensor *y = tn_transpose(tn_expand(tn_zeros_like(bad), TN_SHAPE(2)), 0, 0);
-    ck_assert_ptr_null(tn_cat((tn_tensor *[]){tn_ones(TN_SHAPE(1)), y}, 2, 0));
+    ck_assert_ptr_null(tn_cat((tn_tensor *[]){ tn_ones(TN_SHAPE(1)), y }, 2, 0));
     ck_assert_ptr_null(tn_repeat(tn_flip(tn_tril(y, 0), NULL, 0), TN_SHAPE(2)));
     ck_assert_int_eq(tn_copy_in(y, NULL, 0, TN_F32), TN_E_SHAPE); /* a status: the pending one */
     ck_assert_int_eq(tn_uniform_(y, 0, 1), TN_E_SHAPE);
     ck_assert_int_eq(tn_print(y), TN_E_SHAPE);
-    ck_assert(isnan(tn_item(y)) && tn_size(y, 0) == TN_NO_SIZE && tn_hash(y) == 0 && tn_format(y, NULL, 0) == -1);
+    ck_assert(isnan(tn_item(y)) && tn_size(y, 0) == TN_NO_SIZE && tn_hash(y) == 0 &&
+              tn_format(y, NULL, 0) == -1);
     ck_assert_str_eq(tn_error(), message);
     ck_assert_int_eq(tn_error_status(), TN_E_SHAPE);
     tn_ones(TN_SHAPE(1)); /* success does not clear it */
@@ -298,10 +298,8 @@ END_TEST
 static void check_in_child(int which)
 {
     tn_scope_begin();
-    if (which == 0)
-        TN_CHECK(tn_copy_in(tn_ones(TN_SHAPE(2)), "", 1, TN_F32));
-    if (which == 1)
-        TN_CHECK_PTR(tn_eye(-1));
+    if (which == 0) TN_CHECK(tn_copy_in(tn_ones(TN_SHAPE(2)), "", 1, TN_F32));
+    if (which == 1) TN_CHECK_PTR(tn_eye(-1));
     TN_CHECK(TN_OK);
     TN_CHECK_PTR(tn_eye(1));
     _exit(0);
@@ -342,20 +340,20 @@ static void count_release(void *user)
 START_TEST(borrowed_memory)
 {
     int released = 0;
-    float block[6] = {0, 1, 2, 3, 4, 5};
+    float block[6] = { 0, 1, 2, 3, 4, 5 };
     int64_t bytes = tn_memory().data_bytes;
     tn_scope s = tn_scope_begin();
     tn_tensor *x = tn_from_memory(block, TN_SHAPE(2, 3), TN_F32, count_release, &released);
     ck_assert_ptr_eq(tn_data(x), block);
     ck_assert(tn_memory().data_bytes == bytes); /* nothing was copied */
     block[4] = 40;
-    ck_assert_double_eq(tn_at(x, (int64_t[]){1, 1}), 40);
-    assert_ok(tn_copy_in(tn_select(x, 0, 0), (float[]){7, 8, 9}, 12, TN_F32));
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 1, 1 }), 40);
+    assert_ok(tn_copy_in(tn_select(x, 0, 0), (float[]){ 7, 8, 9 }, 12, TN_F32));
     ck_assert_double_eq(block[2], 9);
     tn_tensor *view = tn_keep(tn_transpose(x, 0, 1));
     tn_scope_end(s);
     ck_assert_int_eq(released, 0); /* a view is left */
-    ck_assert_double_eq(tn_at(view, (int64_t[]){1, 1}), 40);
+    ck_assert_double_eq(tn_at(view, (int64_t[]){ 1, 1 }), 40);
     tn_drop(view);
     ck_assert_int_eq(released, 1);
     tn_from_memory(block, TN_SHAPE(6), TN_F32, NULL, NULL);
@@ -363,8 +361,8 @@ START_TEST(borrowed_memory)
                 "tn_from_memory: data is NULL");
     assert_null(tn_from_memory(block, TN_SHAPE(-6), TN_F32, count_release, &released), TN_E_SHAPE,
                 "tn_from_memory");
-    assert_null(tn_from_memory(block, TN_SHAPE(6), (tn_dtype)50, count_release, &released), TN_E_DTYPE,
-                "tn_from_memory");
+    assert_null(tn_from_memory(block, TN_SHAPE(6), (tn_dtype)50, count_release, &released),
+                TN_E_DTYPE, "tn_from_memory");
     ck_assert_int_eq(released, 1); /* a failure gives nothing away */
 }
 END_TEST
@@ -391,8 +389,7 @@ END_TEST
 
 START_TEST(freed_blocks_are_used_again)
 {
-    if (TEST_ASAN)
-        return; /* sanitizer builds bypass the cache */
+    if (TEST_ASAN) return; /* sanitizer builds bypass the cache */
     for (int round = 0; round < 3; round++) {
         int64_t before = tn_memory().system_allocations;
         for (int i = 0; i < 50; i++) {
@@ -401,8 +398,7 @@ START_TEST(freed_blocks_are_used_again)
             tn_reshape(tn_ones(TN_SHAPE(1000, 70)), TN_SHAPE(70, -1));
             tn_scope_end(s);
         }
-        if (round)
-            ck_assert_int_eq(tn_memory().system_allocations, before);
+        if (round) ck_assert_int_eq(tn_memory().system_allocations, before);
     }
     ck_assert_int_gt(tn_memory().cached, 280000);
     tn_memory_trim();
@@ -425,8 +421,7 @@ typedef struct counting {
 static void *counting_alloc(void *user, size_t size)
 {
     counting *c = user;
-    if (c->refuse && ++c->calls >= c->refuse)
-        return NULL;
+    if (c->refuse && ++c->calls >= c->refuse) return NULL;
     c->blocks++;
     c->bytes += (int64_t)size;
     return aligned_alloc(64, (size + 63) / 64 * 64);
@@ -443,10 +438,10 @@ static void counting_free(void *user, void *block, size_t size)
 /* without the fixture's scope: no tensor may be alive */
 START_TEST(allocator_hook)
 {
-    counting c = {0};
-    tn_allocator a = {counting_alloc, counting_free, &c};
+    counting c = { 0 };
+    tn_allocator a = { counting_alloc, counting_free, &c };
     tn_error_clear();
-    assert_fails(tn_set_allocator(&(tn_allocator){counting_alloc, NULL, &c}), TN_E_INVALID,
+    assert_fails(tn_set_allocator(&(tn_allocator){ counting_alloc, NULL, &c }), TN_E_INVALID,
                  "tn_set_allocator");
     assert_ok(tn_set_allocator(&a));
     tn_scope s = tn_scope_begin();
@@ -466,11 +461,10 @@ static bool scenario(void)
 {
     unsigned char out[24];
     tn_scope s = tn_scope_begin();
-    if (tn_error_status() != TN_OK)
-        return false;
+    if (tn_error_status() != TN_OK) return false;
     tn_tensor *x = tn_randn(TN_SHAPE(20));
     tn_tensor *y = tn_reshape(tn_transpose(tn_reshape(x, TN_SHAPE(4, 5)), 0, 1), TN_SHAPE(2, 10));
-    tn_tensor *z = tn_cat((tn_tensor *[]){y, tn_ones(TN_SHAPE(2, 1))}, 2, 1);
+    tn_tensor *z = tn_cat((tn_tensor *[]){ y, tn_ones(TN_SHAPE(2, 1)) }, 2, 1);
     z = tn_tril(tn_repeat(tn_flip(z, NULL, 0), TN_SHAPE(2, 1)), 0);
     bool ok = z && tn_set_name(z, "z") == TN_OK && tn_format(z, NULL, 0) > 0;
     ok = ok && tn_hash(tn_transpose(z, 0, 1)) != 0;
@@ -486,17 +480,18 @@ static bool scenario(void)
 START_TEST(every_allocation_may_fail)
 {
     for (int64_t k = 1;; k++) {
-        counting c = {.refuse = k};
-        tn_allocator a = {counting_alloc, counting_free, &c};
+        counting c = { .refuse = k };
+        tn_allocator a = { counting_alloc, counting_free, &c };
         tn_error_clear();
         assert_ok(tn_set_allocator(&a));
         bool ok = scenario();
-        ck_assert_msg(ok || tn_error_status() == TN_E_NOMEM, "k = %lld: %s", (long long)k, tn_error());
+        ck_assert_msg(ok || tn_error_status() == TN_E_NOMEM, "k = %lld: %s", (long long)k,
+                      tn_error());
         ck_assert_int_eq(tn_live_tensors(), 0);
         assert_ok(tn_set_allocator(NULL));
-        ck_assert_msg(c.blocks == 0, "k = %lld: %lld blocks leaked", (long long)k, (long long)c.blocks);
-        if (ok)
-            break;
+        ck_assert_msg(c.blocks == 0, "k = %lld: %lld blocks leaked", (long long)k,
+                      (long long)c.blocks);
+        if (ok) break;
         ck_assert_int_lt(k, 5000);
     }
     tn_error_clear();

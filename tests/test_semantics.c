@@ -29,7 +29,7 @@ static tn_tensor *slope(tn_tensor *y, tn_tensor *x)
 
 START_TEST(AG_05_at_zero)
 {
-    tn_tensor *x = leaf_f64((double[]){0}, TN_SHAPE(1));
+    tn_tensor *x = leaf_f64((double[]){ 0 }, TN_SHAPE(1));
 
     assert_values(slope(tn_relu(x), x), 0, 0.0);
     assert_values(slope(tn_leaky_relu(x, 0.25), x), 0, 0.25);
@@ -41,7 +41,7 @@ END_TEST
 
 START_TEST(AG_05_clamp)
 {
-    tn_tensor *x = leaf_f64((double[]){-2, -1, 0, 1, 2}, TN_SHAPE(5));
+    tn_tensor *x = leaf_f64((double[]){ -2, -1, 0, 1, 2 }, TN_SHAPE(5));
 
     assert_values(slope(tn_clamp(x, -1, 1), x), 0, 0.0, 1.0, 1.0, 1.0, 0.0);
 }
@@ -49,8 +49,9 @@ END_TEST
 
 START_TEST(AG_05_ties)
 {
-    tn_tensor *x = leaf_f64((double[]){3, 1, 3, 2}, TN_SHAPE(4));
-    tn_tensor *a = leaf_f64((double[]){1, 2}, TN_SHAPE(2)), *b = from_f64((double[]){1, 3}, TN_SHAPE(2));
+    tn_tensor *x = leaf_f64((double[]){ 3, 1, 3, 2 }, TN_SHAPE(4));
+    tn_tensor *a = leaf_f64((double[]){ 1, 2 }, TN_SHAPE(2)),
+              *b = from_f64((double[]){ 1, 3 }, TN_SHAPE(2));
     tn_tensor *index;
 
     assert_values(slope(tn_amax(x, NULL, 0, false), x), 0, 0.5, 0.0, 0.5, 0.0);
@@ -64,11 +65,11 @@ END_TEST
 START_TEST(AG_05_where_does_not_hide_nan)
 {
     /* the branch not taken still multiplies 0 by an infinite slope */
-    tn_tensor *x = leaf_f64((double[]){0, 2}, TN_SHAPE(2));
+    tn_tensor *x = leaf_f64((double[]){ 0, 2 }, TN_SHAPE(2));
     tn_tensor *g = slope(tn_where(tn_gt_scalar(x, 0), tn_log(x), tn_zeros_like(x)), x);
 
-    ck_assert(isnan(tn_at(g, (int64_t[]){0})));
-    ck_assert_double_eq(tn_at(g, (int64_t[]){1}), 0.5);
+    ck_assert(isnan(tn_at(g, (int64_t[]){ 0 })));
+    ck_assert_double_eq(tn_at(g, (int64_t[]){ 1 }), 0.5);
 }
 END_TEST
 
@@ -80,12 +81,12 @@ static tn_tensor *cube(tn_tensor **x, void *user)
 
 START_TEST(AG_07_gradcheck_wants_f64)
 {
-    tn_tensor *x = leaf_f64((double[]){0.5, -1.5}, TN_SHAPE(2));
-    tn_tensor *single = tn_from_floats((float[]){0.5f}, TN_SHAPE(1));
+    tn_tensor *x = leaf_f64((double[]){ 0.5, -1.5 }, TN_SHAPE(2));
+    tn_tensor *single = tn_from_floats((float[]){ 0.5f }, TN_SHAPE(1));
 
-    assert_ok(tn_gradcheck(cube, &x, 1, NULL, (tn_gradcheck_options){.second = true}));
+    assert_ok(tn_gradcheck(cube, &x, 1, NULL, (tn_gradcheck_options){ .second = true }));
     assert_ok(tn_set_requires_grad(single, true));
-    ck_assert_int_ne(tn_gradcheck(cube, &single, 1, NULL, (tn_gradcheck_options){0}), TN_OK);
+    ck_assert_int_ne(tn_gradcheck(cube, &single, 1, NULL, (tn_gradcheck_options){ 0 }), TN_OK);
     tn_error_clear();
 }
 END_TEST
@@ -98,7 +99,7 @@ typedef struct holder {
     tn_module *child;
 } holder;
 
-static const tn_module_type holder_type = {.name = "Holder", .size = sizeof(holder)};
+static const tn_module_type holder_type = { .name = "Holder", .size = sizeof(holder) };
 
 static tn_module *holder_new(void)
 {
@@ -106,9 +107,11 @@ static tn_module *holder_new(void)
 
     ck_assert_ptr_nonnull(m);
     assert_ok(tn_register_parameter(&m->base, "weight", &m->weight, tn_ones(TN_SHAPE(2))));
-    assert_ok(tn_register_buffer(&m->base, "table", &m->table, tn_ones(TN_SHAPE(3)), TN_PERSISTENT));
+    assert_ok(
+        tn_register_buffer(&m->base, "table", &m->table, tn_ones(TN_SHAPE(3)), TN_PERSISTENT));
     assert_ok(tn_register_buffer(&m->base, "absent", &m->absent, TN_NONE, TN_PERSISTENT));
-    assert_ok(tn_register_buffer(&m->base, "scratch", &m->scratch, tn_ones(TN_SHAPE(4)), TN_NON_PERSISTENT));
+    assert_ok(tn_register_buffer(&m->base, "scratch", &m->scratch, tn_ones(TN_SHAPE(4)),
+                                 TN_NON_PERSISTENT));
     assert_ok(tn_register_module(&m->base, "child", &m->child, tn_identity_new()));
     return tn_module_done(&m->base);
 }
@@ -118,8 +121,8 @@ START_TEST(AT_04_one_name_one_kind)
     tn_module *m = holder_new();
 
     assert_fails(tn_register_module(m, "table", NULL, tn_identity_new()), TN_E_NAME, "table");
-    assert_fails(tn_register_buffer(m, "child", NULL, tn_ones(TN_SHAPE(1)), TN_PERSISTENT), TN_E_NAME,
-                 "child");
+    assert_fails(tn_register_buffer(m, "child", NULL, tn_ones(TN_SHAPE(1)), TN_PERSISTENT),
+                 TN_E_NAME, "child");
     assert_fails(tn_register_parameter(m, "table", NULL, tn_ones(TN_SHAPE(1))), TN_E_NAME, "table");
     ck_assert_int_eq(tn_state_dict(m, "")->n, 2);
     tn_module_drop(m);
@@ -147,15 +150,15 @@ START_TEST(EN_08_persistent_buffers_only)
 {
     tn_module *m = holder_new();
 
-    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){0})->n, 2);
-    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){.persistent_only = true})->n, 1);
+    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){ 0 })->n, 2);
+    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){ .persistent_only = true })->n, 1);
     tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(LD_09_empty_and_passing_slots_are_unexpected)
 {
-    static const char *const names[] = {"absent", "scratch"};
+    static const char *const names[] = { "absent", "scratch" };
     tn_module *m = holder_new();
 
     for (int i = 0; i < 2; i++) {
@@ -163,11 +166,13 @@ START_TEST(LD_09_empty_and_passing_slots_are_unexpected)
         tn_load_report report;
 
         assert_ok(tn_list_add(state, names[i], tn_full(TN_SHAPE(4), 7)));
-        assert_fails(tn_load_state_dict(m, state, (tn_load_options){0}, NULL), TN_E_NAME, names[i]);
-        assert_ok(tn_load_state_dict(m, state, (tn_load_options){.non_strict = true}, &report));
+        assert_fails(tn_load_state_dict(m, state, (tn_load_options){ 0 }, NULL), TN_E_NAME,
+                     names[i]);
+        assert_ok(tn_load_state_dict(m, state, (tn_load_options){ .non_strict = true }, &report));
         ck_assert_int_eq(report.unexpected, 1);
     }
-    ck_assert_double_eq(tn_at(((holder *)m)->scratch, (int64_t[]){0}), 1); /* RB-13: ignored, not loaded */
+    ck_assert_double_eq(tn_at(((holder *)m)->scratch, (int64_t[]){ 0 }),
+                        1); /* RB-13: ignored, not loaded */
     tn_module_drop(m);
 }
 END_TEST
@@ -177,10 +182,10 @@ END_TEST
 START_TEST(LR_09_sequential_restarts_the_inner_count)
 {
     tn_module *m = holder_new();
-    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){.lr = 1});
-    tn_scheduler *parts[2] = {tn_constant_lr(opt, 0.1, 2), tn_exponential_lr(opt, 0.5)};
-    tn_scheduler *all = tn_sequential_lr(opt, parts, 2, (int64_t[]){3});
-    static const double wanted[] = {0.1, 0.1, 1, 1, 0.5, 0.25};
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 1 });
+    tn_scheduler *parts[2] = { tn_constant_lr(opt, 0.1, 2), tn_exponential_lr(opt, 0.5) };
+    tn_scheduler *all = tn_sequential_lr(opt, parts, 2, (int64_t[]){ 3 });
+    static const double wanted[] = { 0.1, 0.1, 1, 1, 0.5, 0.25 };
 
     assert_made(all);
     for (int t = 0; t < 6; t++) {
@@ -198,16 +203,18 @@ END_TEST
 
 START_TEST(buffers_change_in_training_forward_and_nowhere_else)
 {
-    tn_module *bn = tn_batchnorm2d_new(3, (tn_batchnorm_options){0});
-    tn_module *net = tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){0}), bn);
+    tn_module *bn = tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
+    tn_module *net = tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ 0 }), bn);
     tn_tensor *x = tn_randn(TN_SHAPE(4, 1, 6, 6));
     tn_list *buffers = tn_buffers(net);
     tn_optim *opts[5] = {
-        tn_sgd(tn_parameters(net), (tn_sgd_options){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}),
-        tn_adam(tn_parameters(net), (tn_adam_options){.weight_decay = 0.1}),
-        tn_adamw(tn_parameters(net), (tn_adamw_options){.weight_decay = 0.1}),
-        tn_rmsprop(tn_parameters(net), (tn_rmsprop_options){.momentum = 0.9, .weight_decay = 0.1}),
-        tn_adagrad(tn_parameters(net), (tn_adagrad_options){.weight_decay = 0.1}),
+        tn_sgd(tn_parameters(net),
+               (tn_sgd_options){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.1 }),
+        tn_adam(tn_parameters(net), (tn_adam_options){ .weight_decay = 0.1 }),
+        tn_adamw(tn_parameters(net), (tn_adamw_options){ .weight_decay = 0.1 }),
+        tn_rmsprop(tn_parameters(net),
+                   (tn_rmsprop_options){ .momentum = 0.9, .weight_decay = 0.1 }),
+        tn_adagrad(tn_parameters(net), (tn_adagrad_options){ .weight_decay = 0.1 }),
     };
 
     ck_assert_int_eq(buffers->n, 3);
@@ -215,12 +222,11 @@ START_TEST(buffers_change_in_training_forward_and_nowhere_else)
         uint64_t before[3];
         tn_tensor *loss;
 
-        for (int i = 0; i < 3; i++)
-            before[i] = tn_hash(buffers->entry[i].tensor);
+        for (int i = 0; i < 3; i++) before[i] = tn_hash(buffers->entry[i].tensor);
         loss = tn_mean(tn_square(tn_forward(net, x)), NULL, 0, false);
         for (int i = 0; i < 3; i++) {
-            ck_assert_msg(tn_hash(buffers->entry[i].tensor) != before[i], "%s did not move in forward",
-                          buffers->entry[i].name);
+            ck_assert_msg(tn_hash(buffers->entry[i].tensor) != before[i],
+                          "%s did not move in forward", buffers->entry[i].name);
             before[i] = tn_hash(buffers->entry[i].tensor);
         }
         uint64_t weight = tn_hash(tn_get_parameter(net, "0.weight"));
@@ -234,7 +240,8 @@ START_TEST(buffers_change_in_training_forward_and_nowhere_else)
         assert_ok(tn_train(net, true));
         for (int i = 0; i < 3; i++)
             ck_assert_msg(tn_hash(buffers->entry[i].tensor) == before[i],
-                          "%s changed in backward, step or eval of optimizer %d", buffers->entry[i].name, o);
+                          "%s changed in backward, step or eval of optimizer %d",
+                          buffers->entry[i].name, o);
         tn_optim_free(opts[o]);
     }
     tn_module_drop(net);

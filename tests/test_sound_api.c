@@ -74,13 +74,15 @@ static tn_status uniform(tn_tensor *t)
  * needs; the truncated normal distribution draws into a tensor of its own before it looks at the target. */
 START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
 {
-    static tn_status (*const fill[])(tn_tensor *t) = { cut_normal, uniform };
+    static tn_status (*const fill[])(tn_tensor * t) = { cut_normal, uniform };
     unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     may_refuse();
     tn_tensor *t = tn_full_as(TN_SHAPE(4, 4), 7, _i ? TN_BF16 : TN_F32, tn_cpu());
     uint64_t was = tn_hash(t), version = tn_version(t);
     tn_generator_get_state(tn_default_generator(), before);
-    if (_i == 0) assert_fails(cut_normal(tn_expand(tn_ones(TN_SHAPE(1, 4)), TN_SHAPE(4, 4))), TN_E_INVALID, "expanded");
+    if (_i == 0)
+        assert_fails(cut_normal(tn_expand(tn_ones(TN_SHAPE(1, 4)), TN_SHAPE(4, 4))), TN_E_INVALID,
+                     "expanded");
     tn_status status = TN_E_NOMEM;
     for (int64_t k = 0; status != TN_OK; k++) {
         tn_generator_get_state(tn_default_generator(), after);
@@ -104,7 +106,8 @@ static uint64_t mode_of(tn_module *m)
     uint64_t mode = (uint64_t)tn_training(m) + 2 * (uint64_t)tn_module_frozen(m);
     tn_list *all = tn_list_parameters(m, (tn_walk_options){ .no_recurse = true });
     for (int i = 0; i < all->n; i++) mode = mode * 2 + tn_requires_grad(all->entry[i].tensor);
-    for (int i = 0; i < tn_module_children(m); i++) mode = mode * 31 + mode_of(tn_module_child(m, i));
+    for (int i = 0; i < tn_module_children(m); i++)
+        mode = mode * 31 + mode_of(tn_module_child(m, i));
     return mode;
 }
 
@@ -120,8 +123,8 @@ static tn_status grad_off(tn_module *m)
 /* Seen to fail with tni_walk in their place: the first modules of the tree were changed. */
 START_TEST(modules_without_memory_stay_in_their_mode)
 {
-    static tn_status (*const change[])(tn_module *m) = { train_off, tn_eval, grad_off, tn_module_freeze,
-                                                         tn_module_thaw };
+    static tn_status (*const change[])(tn_module * m) = { train_off, tn_eval, grad_off,
+                                                          tn_module_freeze, tn_module_thaw };
     may_refuse();
     tn_module *m = tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 });
     if (_i == 4) assert_ok(tn_module_freeze(m));
@@ -158,7 +161,8 @@ START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
         status = tn_set_grad_of(t, grad);
         left = -1;
         tn_scope_end(scope);
-        ck_assert_msg(tn_live_tensors() == 1, "refusal %d: %d tensors", (int)k, (int)tn_live_tensors());
+        ck_assert_msg(tn_live_tensors() == 1, "refusal %d: %d tensors", (int)k,
+                      (int)tn_live_tensors());
     }
     tn_error_clear();
 }

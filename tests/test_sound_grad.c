@@ -133,8 +133,7 @@ START_TEST(a_hook_removes_any_hook)
             assert_ok(tn_backward(total(hooked)));
             for (int i = 0; i < HOOKS; i++) ck_assert_int_eq(called[i], of <= by || i != of);
             assert_ok(tn_backward(total(hooked)));
-            for (int i = 0; i < HOOKS; i++)
-                ck_assert_int_eq(called[i], i == of ? of <= by : 2);
+            for (int i = 0; i < HOOKS; i++) ck_assert_int_eq(called[i], i == of ? of <= by : 2);
         }
     }
 }
@@ -274,7 +273,8 @@ START_TEST(a_hooks_modes_end_with_it)
     tn_tensor *x = leaf(TN_SHAPE(2, 2), 1.0009765625), *h = tn_square(x);
     tn_tensor *y = total(tn_matmul(h, h));
     tn_register_hook(h, leave_modes, NULL);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         assert_ok(tn_backward(y));
         ck_assert(!tn_grad_enabled() && tn_autocast_dtype() == TN_F32);
     }
@@ -293,8 +293,8 @@ static tn_status drop_before(tn_module *m, int n_in, tn_tensor **in, void *user)
     return TN_OK;
 }
 
-static tn_status drop_after(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                            void *user)
+static tn_status drop_after(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out, void *user)
 {
     (void)in, (void)n_out, (void)out;
     return drop_before(m, n_in, NULL, user);
@@ -697,7 +697,8 @@ START_TEST(a_failed_tensor_is_not_an_absent_one)
     ck_assert_ptr_null(tn_encoder_layer_forward(layer, t, masks));
     /* where it went is said, once */
     ck_assert_msg(strstr(tn_error(), "; tn_encoder_layer_forward: key_padding is NULL while") &&
-                      times(tn_error(), "is NULL while") == 1, "%s", tn_error());
+                      times(tn_error(), "is NULL while") == 1,
+                  "%s", tn_error());
     /* what takes no options is not concerned */
     assert_made(tn_cross_entropy(x, y));
     tn_error_clear();
@@ -724,7 +725,8 @@ START_TEST(backward_says_when_recording_is_off)
     tn_tensor *x = leaf(TN_SHAPE(1), 1), *y, *dx;
     bool was = tn_set_grad(false);
     y = tn_square(x);
-    assert_fails(tn_backward(y), TN_E_STATE, "recording is off in this thread: want it computed outside of TN_NO_GRAD");
+    assert_fails(tn_backward(y), TN_E_STATE,
+                 "recording is off in this thread: want it computed outside of TN_NO_GRAD");
     assert_fails(tn_gradients(1, &y, NULL, 1, &x, &dx, 0), TN_E_STATE, "recording is off");
     tn_set_grad(was);
     assert_fails(tn_backward(y), TN_E_STATE, "want a result of recorded ops");
@@ -816,7 +818,8 @@ static tn_status second_derivatives(const plant *p)
 {
     tn_tensor *x = fresh_leaf(3), *y = tn_sum(tn_mul(tn_square(x), x), NULL, 0, false), *dx = NULL;
     (void)p;
-    tn_status status = y ? tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH) : tn_error_status();
+    tn_status status =
+        y ? tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH) : tn_error_status();
     if (status != TN_OK) ck_assert_ptr_null(dx);
     if (status == TN_OK) status = tn_backward(tn_sum(dx, NULL, 0, false));
     return status;
@@ -834,7 +837,9 @@ static tn_status many_hooks(const plant *p)
         on_model[n] = tn_register_full_backward_hook(p->model, give_to_module, NULL);
         if (on_model[n] < 0) status = tn_error_status();
     }
-    if (status == TN_OK) status = tn_backward(tn_sum(tn_forward(p->model, tn_reshape(y, TN_SHAPE(1, 2))), NULL, 0, false));
+    if (status == TN_OK)
+        status = tn_backward(
+            tn_sum(tn_forward(p->model, tn_reshape(y, TN_SHAPE(1, 2))), NULL, 0, false));
     if (on_x > 0) tn_remove_hook(y, on_x);
     for (int i = 0; i < n; i++) tn_remove_module_hook(p->model, on_model[i]);
     return status;
@@ -891,7 +896,8 @@ static tn_tensor *captured(void *user, int n, tn_tensor *const *in)
 static tn_status a_capture(const plant *p)
 {
     tn_capture *c = tn_capture_new(captured, (void *)p, tn_cpu());
-    tn_status status = c ? say(tn_capture_run(c, 2, (tn_tensor *[]){ p->x, p->y })) : tn_error_status();
+    tn_status status =
+        c ? say(tn_capture_run(c, 2, (tn_tensor *[]){ p->x, p->y })) : tn_error_status();
     tn_capture_free(c);
     return status;
 }
@@ -904,9 +910,10 @@ static tn_status grads_given(const plant *p)
     return status == TN_OK ? say(tn_detach(tn_grad(x))) : status;
 }
 
-static tn_status (*const sweeps[])(const plant *p) = { a_step,      seeds_and_retained, second_derivatives,
-                                                       many_hooks,  a_pass_in_a_hook,   many_scopes,
-                                                       a_capture,   grads_given };
+static tn_status (*const sweeps[])(const plant *p) = {
+    a_step,           seeds_and_retained, second_derivatives, many_hooks,
+    a_pass_in_a_hook, many_scopes,        a_capture,          grads_given
+};
 
 /* Each allocation in turn: out of memory with its message, all given back, no grad changed. */
 START_TEST(memory_that_runs_out_changes_nothing)
@@ -928,8 +935,8 @@ START_TEST(memory_that_runs_out_changes_nothing)
         tn_status status = sweeps[_i](&p);
         done = k > 0 && requests < k;
         refused = 0;
-        ck_assert_msg(status == TN_OK || (k > 0 && !done && status == TN_E_NOMEM &&
-                                          strstr(tn_error(), "memory")),
+        ck_assert_msg(status == TN_OK ||
+                          (k > 0 && !done && status == TN_E_NOMEM && strstr(tn_error(), "memory")),
                       "allocation %d: %s: %s", (int)k, tn_status_name(status), tn_error());
         /* a captured step that was done may still fail to hand over its result */
         for (int i = 0; i < p.parameters->n && status != TN_OK && sweeps[_i] != a_capture; i++)

@@ -19,8 +19,10 @@ START_TEST(EX_01_expanded_beyond_any_memory_is_refused)
 {
     tn_tensor *one = tn_ones(TN_SCALAR);
     tn_tensor *row = tn_ones(TN_SHAPE(3, 1));
-    assert_null(tn_expand(one, TN_SHAPE(2, BIG)), TN_E_SHAPE, "tn_expand: a tensor of shape [2,4611686018427387904]");
-    assert_null(tn_expand(row, TN_SHAPE(3, INT64_C(6148914691236517206))), TN_E_SHAPE, "fewer than 2^60 elements");
+    assert_null(tn_expand(one, TN_SHAPE(2, BIG)), TN_E_SHAPE,
+                "tn_expand: a tensor of shape [2,4611686018427387904]");
+    assert_null(tn_expand(row, TN_SHAPE(3, INT64_C(6148914691236517206))), TN_E_SHAPE,
+                "fewer than 2^60 elements");
     assert_null(tn_expand(one, TN_SHAPE(0, BIG)), TN_E_SHAPE, "a size of 0 counts as 1");
     assert_null(tn_expand(one, TN_SHAPE(INT64_C(1) << 60)), TN_E_SHAPE, "tn_expand");
     /* the largest there is, whose bytes as f64 still count */
@@ -37,7 +39,8 @@ START_TEST(products_made_by_ops_are_refused)
     tn_tensor *row = tn_expand(tn_ones(TN_SHAPE(1, 1)), TN_SHAPE(1, half));
     tn_tensor *many = tn_expand(tn_ones(TN_SCALAR), TN_SHAPE(INT64_C(1) << 59));
     tn_tensor *index = tn_from_ints((int64_t[]){ 0 }, TN_SHAPE(1));
-    assert_null(tn_add(column, row), TN_E_SHAPE, "tn_add: a result of shape [2147483648,2147483648]");
+    assert_null(tn_add(column, row), TN_E_SHAPE,
+                "tn_add: a result of shape [2147483648,2147483648]");
     assert_null(tn_lt(column, row), TN_E_SHAPE, "tn_lt: a result of shape");
     assert_null(tn_matmul(column, row), TN_E_SHAPE, "tn_matmul: a result of shape");
     assert_null(tn_cat((tn_tensor *[]){ many, many }, 2, 0), TN_E_SHAPE, "tn_cat");
@@ -52,19 +55,23 @@ START_TEST(products_made_by_ops_are_refused)
     tn_conv2d_spec wide = { .padding = { INT32_MAX, INT32_MAX } };
     tn_tensor *image = tn_ones(TN_SHAPE(1, 1, 1, 1));
     assert_null(tn_conv2d(image, image, TN_NONE, wide), TN_E_SHAPE, "tn_conv2d: a result of shape");
-    assert_null(tn_adaptive_avg_pool2d(image, INT32_MAX, INT32_MAX), TN_E_SHAPE, "tn_adaptive_avg_pool2d");
-    assert_null(tn_conv2d(image, image, TN_NONE, (tn_conv2d_spec){ .groups = INT64_MAX }), TN_E_SHAPE, "groups");
+    assert_null(tn_adaptive_avg_pool2d(image, INT32_MAX, INT32_MAX), TN_E_SHAPE,
+                "tn_adaptive_avg_pool2d");
+    assert_null(tn_conv2d(image, image, TN_NONE, (tn_conv2d_spec){ .groups = INT64_MAX }),
+                TN_E_SHAPE, "groups");
 }
 END_TEST
 
 START_TEST(sizes_beside_one_of_0_have_strides_that_fit)
 {
     tn_tensor *empty = tn_ones(TN_SHAPE(0));
-    assert_null(tn_reshape(empty, TN_SHAPE(0, BIG, BIG)), TN_E_SHAPE, "tn_reshape: a tensor of shape");
+    assert_null(tn_reshape(empty, TN_SHAPE(0, BIG, BIG)), TN_E_SHAPE,
+                "tn_reshape: a tensor of shape");
     assert_null(tn_reshape(empty, TN_SHAPE(-1, BIG)), TN_E_SHAPE, "tn_reshape: a tensor of shape");
     assert_null(tn_zeros(TN_SHAPE(BIG, 4, 0)), TN_E_SHAPE, "tn_zeros: a tensor of shape");
     tn_tensor *t = tn_zeros(TN_SHAPE(2, 0, 5));
-    ck_assert(tn_stride(t, 0) == 5 && tn_stride(t, 1) == 5 && tn_stride(t, 2) == 1); /* as PyTorch's */
+    ck_assert(tn_stride(t, 0) == 5 && tn_stride(t, 1) == 5 &&
+              tn_stride(t, 2) == 1); /* as PyTorch's */
 }
 END_TEST
 
@@ -171,7 +178,8 @@ START_TEST(single_values_are_gathered_as_a_row_of_one)
         assert_null(tn_index_select(x, axis, far), TN_E_INDEX, "100000000");
         assert_null(tn_scatter_add(x, axis, far, tn_ones(TN_SHAPE(1))), TN_E_INDEX, "100000000");
     }
-    assert_null(tn_index_select(x, 0, zeros), TN_E_SHAPE, "tn_index_select: index [3] of a single value: want [1]");
+    assert_null(tn_index_select(x, 0, zeros), TN_E_SHAPE,
+                "tn_index_select: index [3] of a single value: want [1]");
     assert_null(tn_gather(x, 1, zero), TN_E_INDEX, "tn_gather: axis 1 of a tensor of rank 0");
 }
 END_TEST
@@ -184,13 +192,19 @@ START_TEST(OK_01_windows_in_the_padding_alone_are_refused)
     tn_tensor *x = tn_ones(TN_SHAPE(1, 1, 1, 1));
     assert_ok(tn_set_requires_grad(x, true));
     assert_null(tn_max_pool2d(x, spec), TN_E_SHAPE,
-                "tn_max_pool2d: x [1,1,1,1], kernel 2, padding 1, dilation 2: window 0 along axis 2 lies in the "
+                "tn_max_pool2d: x [1,1,1,1], kernel 2, padding 1, dilation 2: window 0 along axis "
+                "2 lies in the "
                 "padding alone");
-    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), spec), TN_E_SHAPE, "window 0 along axis 3");
+    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), spec), TN_E_SHAPE,
+                "window 0 along axis 3");
     /* a stride that jumps over the image, where ceil_mode lets it: the only window starts at -2, 1, 4, 7, 10 */
-    tn_pool2d_spec leaps = { .kernel = { 5, 1 }, .stride = { 20, 1 }, .padding = { 2, 0 }, .dilation = { 3, 1 },
+    tn_pool2d_spec leaps = { .kernel = { 5, 1 },
+                             .stride = { 20, 1 },
+                             .padding = { 2, 0 },
+                             .dilation = { 3, 1 },
                              .ceil_mode = true };
-    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 1, 1)), leaps), TN_E_SHAPE, "window 0 along axis 2");
+    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 1, 1)), leaps), TN_E_SHAPE,
+                "window 0 along axis 2");
     assert_made(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), leaps));
     /* two pixels: each window sees one of them, and its gradient goes there */
     tn_tensor *two = tn_from_floats((float[]){ 1, 2, 3, 4 }, TN_SHAPE(1, 1, 2, 2));
@@ -205,7 +219,9 @@ END_TEST
 
 /* ---- promotion ------------------------------------------------------------------------------------- */
 
-static const tn_dtype dtypes[] = { TN_BOOL, TN_U8, TN_I32, TN_I64, TN_F16, TN_BF16, TN_F32, TN_F64 };
+static const tn_dtype dtypes[] = {
+    TN_BOOL, TN_U8, TN_I32, TN_I64, TN_F16, TN_BF16, TN_F32, TN_F64
+};
 
 /* The rule in PyTorch's words: bool < integer < float; a tensor without axes counts only where its kind is the
  * higher one; otherwise the wider of two, f32 for two short floats. dtypes[] stand in order of width. */
@@ -227,19 +243,24 @@ START_TEST(PR_01_single_values_promote_by_kind)
             tn_tensor *single = tn_full_as(TN_SCALAR, 1, dtypes[s], tn_cpu());
             tn_tensor *row = tn_full_as(TN_SHAPE(1), 1, dtypes[s], tn_cpu());
             tn_tensor *yes = tn_full_as(TN_SCALAR, 1, TN_BOOL, tn_cpu());
-            tn_dtype by_kind = dtypes[kind(s) > kind(f) ? wider(f, s) : f], plain = dtypes[wider(f, s)];
-            tn_tensor *results[] = { tn_add(full, single),     tn_add(single, full),
-                                     tn_mul(full, single),     tn_maximum(single, full),
+            tn_dtype by_kind = dtypes[kind(s) > kind(f) ? wider(f, s) : f],
+                     plain = dtypes[wider(f, s)];
+            tn_tensor *results[] = { tn_add(full, single),        tn_add(single, full),
+                                     tn_mul(full, single),        tn_maximum(single, full),
                                      tn_where(yes, full, single), tn_where(yes, single, full) };
             for (int k = 0; k < COUNT(results); k++)
-                ck_assert_msg(results[k] && tn_dtype_of(results[k]) == by_kind, "%d: %s[3] with %s[]: %s, not %s",
-                              k, tn_dtype_name(dtypes[f]), tn_dtype_name(dtypes[s]),
+                ck_assert_msg(results[k] && tn_dtype_of(results[k]) == by_kind,
+                              "%d: %s[3] with %s[]: %s, not %s", k, tn_dtype_name(dtypes[f]),
+                              tn_dtype_name(dtypes[s]),
                               results[k] ? tn_dtype_name(tn_dtype_of(results[k])) : tn_error(),
                               tn_dtype_name(by_kind));
             /* with axes, or both without, as ever */
             ck_assert_int_eq(tn_dtype_of(tn_add(full, row)), plain);
-            ck_assert_int_eq(tn_dtype_of(tn_sum(tn_eq(tn_add(tn_reshape(row, TN_SCALAR),
-                                                            tn_select(full, 0, 0)), row), NULL, 0, false)), TN_I64);
+            ck_assert_int_eq(
+                tn_dtype_of(
+                    tn_sum(tn_eq(tn_add(tn_reshape(row, TN_SCALAR), tn_select(full, 0, 0)), row),
+                           NULL, 0, false)),
+                TN_I64);
             ck_assert_int_eq(tn_dtype_of(tn_mul(tn_select(full, 0, 0), single)), plain);
         }
 }
@@ -253,7 +274,8 @@ START_TEST(single_values_count_in_the_dtype_of_both)
     assert_values(tn_lt(far, bytes), 0, 0, 0);
     assert_values(tn_add(bytes, far), 0, 88, 88);
     assert_values(tn_maximum(bytes, far), 0, 44, 44);
-    assert_values(tn_div(bytes, far), 1e-6, 44.0 / 300, 44.0 / 300); /* in f32, from what they are */
+    assert_values(tn_div(bytes, far), 1e-6, 44.0 / 300,
+                  44.0 / 300); /* in f32, from what they are */
     tn_tensor *tenth = tn_full_as(TN_SHAPE(1), 0.1, TN_F32, tn_cpu());
     tn_tensor *precise = tn_full_as(TN_SCALAR, 0.1, TN_F64, tn_cpu());
     assert_values(tn_eq(tenth, precise), 0, 1);
@@ -268,7 +290,8 @@ END_TEST
 
 START_TEST(gradients_keep_the_dtype_of_a_single_value)
 {
-    tn_tensor *x = tn_full_as(TN_SHAPE(3), 2, TN_F32, tn_cpu()), *s = tn_full_as(TN_SCALAR, 5, TN_F64, tn_cpu());
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 2, TN_F32, tn_cpu()),
+              *s = tn_full_as(TN_SCALAR, 5, TN_F64, tn_cpu());
     assert_ok(tn_set_requires_grad(x, true));
     assert_ok(tn_set_requires_grad(s, true));
     tn_tensor *y = tn_div(tn_mul(x, s), tn_maximum(s, x));
@@ -294,7 +317,8 @@ START_TEST(RN_08_uniform_numbers_stay_below_the_end)
     tn_tensor *t = tn_rand_as(TN_SHAPE(100000), dtype, tn_cpu());
     tn_manual_seed(1);
     tn_tensor *u = tn_rand_as(TN_SHAPE(100000), TN_F32, tn_cpu());
-    tn_tensor *rounded = tn_to_dtype(u, dtype); /* what is left of 1 - 2^-9, 1 - 2^-12 and up is 1 */
+    tn_tensor *rounded =
+        tn_to_dtype(u, dtype); /* what is left of 1 - 2^-9, 1 - 2^-12 and up is 1 */
     ck_assert_double_eq(tn_item(tn_amax(rounded, NULL, 0, false)), 1);
     ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 1);
     /* such a one is 0, the others as they were */
@@ -310,7 +334,8 @@ START_TEST(RN_08_uniform_numbers_stay_below_the_end)
 END_TEST
 
 /* PyTorch 2.15's drawing of truncated normals, value by value, from the same stream. */
-static void truncated(double *x, int n, double mean, double deviation, double low, double high, bool normal)
+static void truncated(double *x, int n, double mean, double deviation, double low, double high,
+                      bool normal)
 {
     double top = (fmax(low, fmin(mean, high)) - mean) / deviation;
     bool pending[64], any = true;
@@ -337,14 +362,19 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
     static const struct {
         double mean, deviation, low, high;
         bool normal; /* more than 0.3 lies inside */
-    } cuts[] = { { 0.5, 2, -1, 2, true }, { 0, 1, -2, 2, true }, { 0, 1, 1, 3, false }, { 0, 1, -50, -49, false } };
+    } cuts[] = { { 0.5, 2, -1, 2, true },
+                 { 0, 1, -2, 2, true },
+                 { 0, 1, 1, 3, false },
+                 { 0, 1, -50, -49, false } };
     for (int k = 0; k < COUNT(cuts); k++) {
         double want[40];
         tn_tensor *t = tn_empty_as(TN_SHAPE(5, 8), TN_F64, tn_cpu());
         tn_manual_seed(7);
-        assert_ok(tn_init_truncated_normal(t, cuts[k].mean, cuts[k].deviation, cuts[k].low, cuts[k].high));
+        assert_ok(tn_init_truncated_normal(t, cuts[k].mean, cuts[k].deviation, cuts[k].low,
+                                           cuts[k].high));
         tn_manual_seed(7);
-        truncated(want, 40, cuts[k].mean, cuts[k].deviation, cuts[k].low, cuts[k].high, cuts[k].normal);
+        truncated(want, 40, cuts[k].mean, cuts[k].deviation, cuts[k].low, cuts[k].high,
+                  cuts[k].normal);
         for (int64_t i = 0; i < 40; i++)
             ck_assert_double_eq_tol(tn_at(t, (int64_t[]){ i / 8, i % 8 }), want[i], 1e-12);
     }
@@ -381,7 +411,8 @@ START_TEST(failed_draws_draw_nothing)
     unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     allowed = INT64_MAX;
     assert_ok(test_set_allocator(&limited));
-    tn_tensor *t = tn_zeros(TN_SHAPE(700)), *narrow = tn_full_as(TN_SHAPE(700), 0, TN_BF16, tn_cpu());
+    tn_tensor *t = tn_zeros(TN_SHAPE(700)),
+              *narrow = tn_full_as(TN_SHAPE(700), 0, TN_BF16, tn_cpu());
     uint64_t hash = tn_hash(t), hash_narrow = tn_hash(narrow);
     for (int which = 0; which < 5; which++) {
         bool done = false;
@@ -400,7 +431,8 @@ START_TEST(failed_draws_draw_nothing)
             allowed = INT64_MAX;
             tn_generator_get_state(tn_default_generator(), after);
             if (!done) {
-                ck_assert_msg(memcmp(before, after, sizeof before) == 0, "%d, allocation %d", which, (int)k);
+                ck_assert_msg(memcmp(before, after, sizeof before) == 0, "%d, allocation %d", which,
+                              (int)k);
                 ck_assert(tn_hash(t) == hash && tn_hash(narrow) == hash_narrow);
                 assert_error(TN_E_NOMEM, "out of memory");
             }
@@ -418,10 +450,12 @@ END_TEST
 
 START_TEST(expanded_targets_are_refused_by_all)
 {
-    tn_tensor *one = tn_ones(TN_SHAPE(1)), *other = tn_ones(TN_SHAPE(3)), *x = tn_expand(one, TN_SHAPE(3));
+    tn_tensor *one = tn_ones(TN_SHAPE(1)), *other = tn_ones(TN_SHAPE(3)),
+              *x = tn_expand(one, TN_SHAPE(3));
     tn_tensor *mask = tn_full_as(TN_SHAPE(3), 1, TN_BOOL, tn_cpu());
     float values[3] = { 1, 2, 3 };
-#define REFUSED(call) assert_fails(call, TN_E_INVALID, "target [3] is an expanded view, axis 0 is one element")
+#define REFUSED(call)                                                                              \
+    assert_fails(call, TN_E_INVALID, "target [3] is an expanded view, axis 0 is one element")
     REFUSED(tn_add_(x, other));
     REFUSED(tn_sub_(x, other));
     REFUSED(tn_mul_(x, other));
@@ -447,7 +481,8 @@ START_TEST(expanded_targets_are_refused_by_all)
     tn_tensor *batch = tn_ones(TN_SHAPE(2, 3, 4, 4)), *var = tn_ones(TN_SHAPE(3));
     assert_null(tn_batch_norm(batch, TN_NONE, TN_NONE, x, var, true, 0.1, 1e-5), TN_E_INVALID,
                 "tn_batch_norm: target [3] is an expanded view");
-    assert_null(tn_batch_norm(batch, TN_NONE, TN_NONE, var, x, true, 0.1, 1e-5), TN_E_INVALID, "expanded view");
+    assert_null(tn_batch_norm(batch, TN_NONE, TN_NONE, var, x, true, 0.1, 1e-5), TN_E_INVALID,
+                "expanded view");
     assert_made(tn_batch_norm(batch, TN_NONE, TN_NONE, x, x, false, 0.1, 1e-5)); /* read only */
     assert_values(one, 0, 1);
     assert_values(var, 0, 1, 1, 1);
@@ -482,7 +517,8 @@ START_TEST(allocator_stays_while_anything_is_alive)
     assert_ok(tn_set_allocator(&own));
     assert_ok(tn_set_allocator(NULL));
     tn_scope scope = tn_scope_begin();
-    assert_fails(tn_set_allocator(&own), TN_E_STATE, "bytes in use, 0 tensors alive: want every scope closed");
+    assert_fails(tn_set_allocator(&own), TN_E_STATE,
+                 "bytes in use, 0 tensors alive: want every scope closed");
     tn_scope_end(scope);
     tn_module *m = tn_relu_new(); /* no tensor at all */
     assert_fails(tn_set_allocator(&own), TN_E_STATE, "every object freed");
@@ -517,7 +553,8 @@ static void train_a_little(bool f16)
     assert_made(cosine);
     for (int step = 0; step < 3; step++) {
         tn_scope scope = tn_scope_begin();
-        tn_tensor *x = tn_randn(TN_SHAPE(8, 1, 6, 6)), *y = tn_randint(0, 3, TN_SHAPE(8)), *loss = NULL;
+        tn_tensor *x = tn_randn(TN_SHAPE(8, 1, 6, 6)), *y = tn_randint(0, 3, TN_SHAPE(8)),
+                  *loss = NULL;
         TN_AUTOCAST(f16 ? TN_F16 : TN_F32) loss = tn_cross_entropy(tn_forward(m, x), y);
         assert_ok(tn_optim_zero_grad(opt));
         assert_ok(tn_backward(tn_scaler_scale(scaler, loss)));
@@ -540,15 +577,29 @@ static void compute_the_exceptional(void)
 {
     tn_tensor *x = tn_from_floats((float[]){ 0, -1, INFINITY, NAN, 3e38f }, TN_SHAPE(5)), *index;
     assert_ok(tn_set_requires_grad(x, true));
-    tn_tensor *all[] = { tn_log(x),         tn_sqrt(x),       tn_div(x, x),          tn_exp(x),
-                         tn_reciprocal(x),  tn_mul(x, x),     tn_softmax(x, 0),      tn_div_scalar(x, 0),
-                         tn_pow_scalar(x, -0.5), tn_rsqrt(x), tn_maximum(x, tn_neg(x)), tn_cumsum(x, 0),
-                         tn_to_dtype(x, TN_F16), tn_gelu(x),  tn_max(x, 0, false, &index),
-                         tn_logsumexp(x, NULL, 0, false),     tn_std(x, NULL, 0, 5, false),
-                         tn_mean(tn_zeros(TN_SHAPE(0)), NULL, 0, false), tn_clamp(x, 0, INFINITY) };
+    tn_tensor *all[] = { tn_log(x),
+                         tn_sqrt(x),
+                         tn_div(x, x),
+                         tn_exp(x),
+                         tn_reciprocal(x),
+                         tn_mul(x, x),
+                         tn_softmax(x, 0),
+                         tn_div_scalar(x, 0),
+                         tn_pow_scalar(x, -0.5),
+                         tn_rsqrt(x),
+                         tn_maximum(x, tn_neg(x)),
+                         tn_cumsum(x, 0),
+                         tn_to_dtype(x, TN_F16),
+                         tn_gelu(x),
+                         tn_max(x, 0, false, &index),
+                         tn_logsumexp(x, NULL, 0, false),
+                         tn_std(x, NULL, 0, 5, false),
+                         tn_mean(tn_zeros(TN_SHAPE(0)), NULL, 0, false),
+                         tn_clamp(x, 0, INFINITY) };
     for (int k = 0; k < COUNT(all); k++) {
         assert_made(all[k]);
-        if (tn_requires_grad(all[k])) assert_ok(tn_backward(tn_sum(tn_to_dtype(all[k], TN_F32), NULL, 0, false)));
+        if (tn_requires_grad(all[k]))
+            assert_ok(tn_backward(tn_sum(tn_to_dtype(all[k], TN_F32), NULL, 0, false)));
     }
     assert_made(tn_gt(x, tn_zeros(TN_SHAPE(5))));
     assert_made(tn_lt_scalar(x, NAN));
@@ -560,11 +611,13 @@ static void compute_the_exceptional(void)
     assert_ok(tn_mul_scalar_(t, 0));
     assert_ok(tn_div_(t, tn_zeros(TN_SHAPE(4))));
     float out[5];
-    assert_ok(tn_copy_out(tn_full_as(TN_SHAPE(5), 1e300, TN_F64, tn_cpu()), out, sizeof out, TN_F32));
+    assert_ok(
+        tn_copy_out(tn_full_as(TN_SHAPE(5), 1e300, TN_F64, tn_cpu()), out, sizeof out, TN_F32));
     ck_assert(isnan(tn_item(tn_select(x, 0, 3))));
     ck_assert(tn_format(x, NULL, 0) > 0 && isnan(tn_max_abs_diff(x, t)));
     tn_tensor *q = tn_full(TN_SHAPE(1, 2, 4), INFINITY);
-    assert_made(tn_scaled_dot_product_attention(q, q, q, tn_full_as(TN_SHAPE(2, 2), 1, TN_BOOL, tn_cpu()), false, 0));
+    assert_made(tn_scaled_dot_product_attention(
+        q, q, q, tn_full_as(TN_SHAPE(2, 2), 1, TN_BOOL, tn_cpu()), false, 0));
     assert_made(tn_matmul(q, tn_transpose(q, 1, 2)));
     assert_ok(tn_init_truncated_normal(t, 0, 1, 3, INFINITY));
 }
@@ -592,8 +645,9 @@ END_TEST
 static bool use_a_comma(void)
 {
     static const unsigned char numeric[] = {
-        0x14, 0x11, 0x03, 0x20, 6, 0, 0, 0, 0x20, 0, 0, 0, 0x22, 0, 0, 0, 0x23, 0, 0, 0, 0x24, 0, 0, 0, 0x28, 0, 0,
-        0, 0x2c, 0, 0, 0, ',', 0, 0, 0, ',', 0, 0, 0, 0, 0, 0, 0, 'U', 'T', 'F', '-', '8', 0,
+        0x14, 0x11, 0x03, 0x20, 6, 0, 0, 0,    0x20, 0, 0,   0,    0x22, 0,   0,   0,   0x23,
+        0,    0,    0,    0x24, 0, 0, 0, 0x28, 0,    0, 0,   0x2c, 0,    0,   0,   ',', 0,
+        0,    0,    ',',  0,    0, 0, 0, 0,    0,    0, 'U', 'T',  'F',  '-', '8', 0,
     };
     char path[1024];
     snprintf(path, sizeof path, "%s", in_folder("comma"));
@@ -621,7 +675,8 @@ START_TEST(numbers_have_a_point_in_every_locale)
     if (!use_a_comma()) return; /* a libc that takes no such file */
     snprintf(text, sizeof text, "%.1f", 0.5);
     ck_assert_str_eq(text, "0,5"); /* the host's own numbers stay as it wants them */
-    ck_assert(tn_format(tn_from_floats((float[]){ 0.5f, 1.25f }, TN_SHAPE(2)), text, sizeof text) > 0);
+    ck_assert(tn_format(tn_from_floats((float[]){ 0.5f, 1.25f }, TN_SHAPE(2)), text, sizeof text) >
+              0);
     ck_assert_str_eq(text, "[0.5000, 1.2500]  f32 [2]");
     FILE *file = fopen(in_folder("print"), "w");
     assert_ok(tn_fprint(file, tn_full(TN_SHAPE(1), 2.5)));
@@ -630,14 +685,16 @@ START_TEST(numbers_have_a_point_in_every_locale)
     tn_module_drop(dropout);
     fclose(file);
     const char *written = text_of(in_folder("print"));
-    ck_assert_msg(strstr(written, "2.5000") && strstr(written, "0.25") && !strstr(written, "0,25"), "%s", written);
+    ck_assert_msg(strstr(written, "2.5000") && strstr(written, "0.25") && !strstr(written, "0,25"),
+                  "%s", written);
     assert_null(tn_bernoulli(TN_SHAPE(2), 1.5), TN_E_INVALID, "p 1.5");
     const double x[] = { 0, 0.25, 0.5 }, y[] = { 0.125, 2.5, 1.75 };
     const tn_curve curve = { "loss", 3, x, y };
     assert_ok(tn_plot_svg(in_folder("plot.svg"), "t", "x", "y", &curve, 1));
     written = text_of(in_folder("plot.svg"));
     for (const char *p = written; *p; p++)
-        ck_assert_msg(!(p[0] == ',' && p > written && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' && p[1] <= '9'),
+        ck_assert_msg(!(p[0] == ',' && p > written && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' &&
+                        p[1] <= '9'),
                       "a decimal comma: %.40s", p - (p - written > 20 ? 20 : p - written));
     snprintf(text, sizeof text, "%.1f", 0.5);
     ck_assert_str_eq(text, "0,5");

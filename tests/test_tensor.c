@@ -44,7 +44,8 @@ START_TEST(filled_with_what_a_dtype_holds)
     assert_values(tn_full_as(TN_SHAPE(1), 255.5, TN_U8, tn_cpu()), 0, 255);
     assert_values(tn_full_as(TN_SHAPE(1), 0.25, TN_BOOL, tn_cpu()), 0, 1);
     assert_values(tn_full_as(TN_SHAPE(1), -2147483648.0, TN_I32, tn_cpu()), 0, -2147483648.0);
-    assert_null(tn_full_as(TN_SHAPE(1), 256, TN_U8, tn_cpu()), TN_E_INVALID, "tn_full_as: value 256");
+    assert_null(tn_full_as(TN_SHAPE(1), 256, TN_U8, tn_cpu()), TN_E_INVALID,
+                "tn_full_as: value 256");
     assert_null(tn_full_as(TN_SHAPE(1), -1, TN_U8, tn_cpu()), TN_E_INVALID, "u8");
     assert_null(tn_full_as(TN_SHAPE(1), 2147483648.0, TN_I32, tn_cpu()), TN_E_INVALID, "i32");
     assert_null(tn_full_as(TN_SHAPE(1), 0x1p63, TN_I64, tn_cpu()), TN_E_INVALID, "i64");
@@ -76,8 +77,7 @@ START_TEST(arange)
     ck_assert_int_eq(tn_numel(tn_arange(3, 3, 1, TN_F32)), 0);
     /* longer than the block it is made in, and exact beyond 2^24 and 2^53 */
     tn_tensor *t = tn_arange(0, 1000, 1, TN_F32);
-    for (int64_t i = 0; i < 1000; i++)
-        ck_assert_double_eq(tn_at(t, &i), (double)i);
+    for (int64_t i = 0; i < 1000; i++) ck_assert_double_eq(tn_at(t, &i), (double)i);
     t = tn_arange(0x1p60, 0x1p60 + 1024, 256, TN_I64);
     ck_assert_int_eq(((const int64_t *)tn_data(t))[3], (INT64_C(1) << 60) + 768);
 }
@@ -110,8 +110,7 @@ START_TEST(linspace)
     assert_ok(tn_set_default_dtype(TN_F64));
     tn_tensor *t = tn_linspace(-0.1, 0.1, 1001);
     const double *x = tn_data(t);
-    for (int i = 0; i <= 1000; i++)
-        ck_assert_double_eq(x[i], i == 500 ? x[i] : -x[1000 - i]);
+    for (int i = 0; i <= 1000; i++) ck_assert_double_eq(x[i], i == 500 ? x[i] : -x[1000 - i]);
     ck_assert(x[0] == -0.1 && x[1000] == 0.1);
     assert_ok(tn_set_default_dtype(TN_F32));
     assert_null(tn_linspace(0, 1, -1), TN_E_INVALID, "tn_linspace: -1 values");
@@ -129,13 +128,13 @@ END_TEST
 
 START_TEST(from_the_callers_arrays)
 {
-    float values[] = {1, 2, 3, 4};
+    float values[] = { 1, 2, 3, 4 };
     tn_tensor *t = tn_from_floats(values, TN_SHAPE(2, 2));
     values[0] = 9; /* it was copied */
     assert_values(t, 0, 1, 2, 3, 4);
-    t = tn_from_ints((int64_t[]){INT64_MAX, -1}, TN_SHAPE(2));
+    t = tn_from_ints((int64_t[]){ INT64_MAX, -1 }, TN_SHAPE(2));
     ck_assert(((const int64_t *)tn_data(t))[0] == INT64_MAX);
-    t = tn_from_data((unsigned char[]){0, 1, 2, 255}, TN_SHAPE(4), TN_BOOL);
+    t = tn_from_data((unsigned char[]){ 0, 1, 2, 255 }, TN_SHAPE(4), TN_BOOL);
     assert_values(t, 0, 0, 1, 1, 1);
     ck_assert_int_eq(((const unsigned char *)tn_data(t))[3], 1);
     ck_assert_int_eq(tn_numel(tn_from_floats(NULL, TN_SHAPE(0, 2))), 0);
@@ -146,7 +145,7 @@ END_TEST
 
 START_TEST(impossible_shapes)
 {
-    int64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     assert_null(tn_zeros(TN_SHAPE(2, -1)), TN_E_SHAPE, "[2,-1]");
     assert_null(tn_zeros(tn_shape_of(9, nine)), TN_E_SHAPE, "8 axes");
     assert_null(tn_empty(TN_SHAPE(INT64_MAX, 2)), TN_E_SHAPE, "2^60");
@@ -164,7 +163,7 @@ START_TEST(default_dtype)
     ck_assert_int_eq(tn_dtype_of(tn_zeros(TN_SHAPE(1))), TN_F64);
     ck_assert_int_eq(tn_dtype_of(tn_eye(2)), TN_F64);
     ck_assert_int_eq(tn_dtype_of(tn_randn(TN_SHAPE(1))), TN_F64);
-    ck_assert_int_eq(tn_dtype_of(tn_from_floats((float[]){1}, TN_SHAPE(1))), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(tn_from_floats((float[]){ 1 }, TN_SHAPE(1))), TN_F32);
     assert_fails(tn_set_default_dtype(TN_I64), TN_E_DTYPE, "tn_set_default_dtype: got i64");
     ck_assert_int_eq(tn_default_dtype(), TN_F64);
     assert_ok(tn_set_default_dtype(TN_F32));
@@ -176,8 +175,7 @@ END_TEST
 static tn_tensor *count(tn_shape shape) /* 0, 1, 2, ... */
 {
     int64_t n = 1;
-    for (int i = 0; i < shape.rank; i++)
-        n *= shape.size[i];
+    for (int i = 0; i < shape.rank; i++) n *= shape.size[i];
     return tn_reshape(tn_arange(0, (double)n, 1, TN_F32), shape);
 }
 
@@ -187,7 +185,7 @@ START_TEST(reshape)
     tn_tensor *y = tn_reshape(x, TN_SHAPE(4, -1));
     ck_assert(tn_same_storage(x, y));
     ck_assert_int_eq(tn_size(y, 1), 6);
-    ck_assert_double_eq(tn_at(y, (int64_t[]){3, 5}), 23);
+    ck_assert_double_eq(tn_at(y, (int64_t[]){ 3, 5 }), 23);
     ck_assert_int_eq(tn_rank(tn_reshape(tn_ones(TN_SHAPE(1, 1)), TN_SCALAR)), 0);
     ck_assert_int_eq(tn_size(tn_reshape(tn_ones(TN_SHAPE(0, 3)), TN_SHAPE(7, 0)), 0), 7);
     /* strides allow it: the outer axes of a narrowed tensor join, its inner ones do not */
@@ -195,7 +193,8 @@ START_TEST(reshape)
     ck_assert(tn_same_storage(tn_reshape(part, TN_SHAPE(6, 2)), x));
     ck_assert(!tn_same_storage(tn_reshape(part, TN_SHAPE(12)), x));
     assert_values(tn_reshape(part, TN_SHAPE(12)), 0, 1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 21, 22);
-    assert_values(tn_reshape(tn_transpose(count(TN_SHAPE(2, 3)), 0, 1), TN_SHAPE(-1)), 0, 0, 3, 1, 4, 2, 5);
+    assert_values(tn_reshape(tn_transpose(count(TN_SHAPE(2, 3)), 0, 1), TN_SHAPE(-1)), 0, 0, 3, 1,
+                  4, 2, 5);
     assert_null(tn_reshape(x, TN_SHAPE(5, -1)), TN_E_SHAPE, "tn_reshape: [2,3,4] to [5,-1]");
     assert_null(tn_reshape(x, TN_SHAPE(-1, -1)), TN_E_SHAPE, "tn_reshape");
     assert_null(tn_reshape(x, TN_SHAPE(2, 3)), TN_E_SHAPE, "tn_reshape");
@@ -225,15 +224,15 @@ END_TEST
 START_TEST(transpose_and_permute)
 {
     tn_tensor *x = count(TN_SHAPE(2, 3, 4));
-    tn_tensor *y = tn_permute(x, (int[]){2, 0, -2});
+    tn_tensor *y = tn_permute(x, (int[]){ 2, 0, -2 });
     ck_assert(tn_same_storage(x, y));
     ck_assert(tn_size(y, 0) == 4 && tn_size(y, 1) == 2 && tn_size(y, 2) == 3);
     ck_assert(tn_stride(y, 0) == 1 && tn_stride(y, 1) == 12 && tn_stride(y, 2) == 4);
-    ck_assert_double_eq(tn_at(y, (int64_t[]){3, 1, 2}), 23);
+    ck_assert_double_eq(tn_at(y, (int64_t[]){ 3, 1, 2 }), 23);
     assert_values(tn_transpose(count(TN_SHAPE(2, 3)), 0, -1), 0, 0, 3, 1, 4, 2, 5);
     ck_assert(tn_is_contiguous(tn_transpose(count(TN_SHAPE(1, 5)), 0, 1)));
-    assert_null(tn_permute(x, (int[]){0, 1, 1}), TN_E_INDEX, "tn_permute: axis 1 twice");
-    assert_null(tn_permute(x, (int[]){0, 1, 3}), TN_E_INDEX, "tn_permute: axis 3");
+    assert_null(tn_permute(x, (int[]){ 0, 1, 1 }), TN_E_INDEX, "tn_permute: axis 1 twice");
+    assert_null(tn_permute(x, (int[]){ 0, 1, 3 }), TN_E_INDEX, "tn_permute: axis 3");
     assert_null(tn_transpose(x, 0, -4), TN_E_INDEX, "tn_transpose: axis -4");
 }
 END_TEST
@@ -270,8 +269,8 @@ START_TEST(slice_select_narrow)
     tn_tensor *y = tn_select(tn_slice(tn_transpose(x, 0, 1), 0, 1, 5, 3), 1, 2);
     assert_values(y, 0, 11, 14);
     uint64_t version = tn_version(x);
-    assert_ok(tn_copy_in(y, (float[]){-1, -2}, 8, TN_F32));
-    ck_assert_double_eq(tn_at(x, (int64_t[]){2, 4}), -2);
+    assert_ok(tn_copy_in(y, (float[]){ -1, -2 }, 8, TN_F32));
+    ck_assert_double_eq(tn_at(x, (int64_t[]){ 2, 4 }), -2);
     ck_assert(tn_version(x) == version + 1);
     assert_null(tn_slice(x, 0, 0, 3, 0), TN_E_INVALID, "tn_slice: step 0");
     assert_null(tn_slice(x, 0, 0, 3, -1), TN_E_INVALID, "tn_flip");
@@ -308,13 +307,14 @@ END_TEST
 START_TEST(cat_and_stack)
 {
     tn_tensor *x = count(TN_SHAPE(2, 2)), *y = tn_full(TN_SHAPE(2, 1), 9);
-    assert_values(tn_cat((tn_tensor *[]){x, y}, 2, 1), 0, 0, 1, 9, 2, 3, 9);
-    assert_values(tn_stack((tn_tensor *[]){x, x}, 2, -1), 0, 0, 0, 1, 1, 2, 2, 3, 3);
-    tn_tensor *wide = tn_cat((tn_tensor *[]){tn_arange(0, 2, 1, TN_I64), tn_ones(TN_SHAPE(1))}, 2, 0);
+    assert_values(tn_cat((tn_tensor *[]){ x, y }, 2, 1), 0, 0, 1, 9, 2, 3, 9);
+    assert_values(tn_stack((tn_tensor *[]){ x, x }, 2, -1), 0, 0, 0, 1, 1, 2, 2, 3, 3);
+    tn_tensor *wide =
+        tn_cat((tn_tensor *[]){ tn_arange(0, 2, 1, TN_I64), tn_ones(TN_SHAPE(1)) }, 2, 0);
     ck_assert_int_eq(tn_dtype_of(wide), TN_F32);
     assert_values(wide, 0, 0, 1, 1);
-    assert_null(tn_cat((tn_tensor *[]){x, y}, 2, 0), TN_E_SHAPE, "tn_cat");
-    assert_null(tn_stack((tn_tensor *[]){x, y}, 2, 0), TN_E_SHAPE, "");
+    assert_null(tn_cat((tn_tensor *[]){ x, y }, 2, 0), TN_E_SHAPE, "tn_cat");
+    assert_null(tn_stack((tn_tensor *[]){ x, y }, 2, 0), TN_E_SHAPE, "");
     assert_null(tn_cat(NULL, 0, 0), TN_E_INVALID, "tn_cat");
 }
 END_TEST
@@ -322,16 +322,17 @@ END_TEST
 START_TEST(flip_and_repeat)
 {
     tn_tensor *x = count(TN_SHAPE(2, 3));
-    assert_values(tn_flip(x, (int[]){1}, 1), 0, 2, 1, 0, 5, 4, 3);
-    assert_values(tn_flip(x, (int[]){0, -1}, 2), 0, 5, 4, 3, 2, 1, 0);
+    assert_values(tn_flip(x, (int[]){ 1 }, 1), 0, 2, 1, 0, 5, 4, 3);
+    assert_values(tn_flip(x, (int[]){ 0, -1 }, 2), 0, 5, 4, 3, 2, 1, 0);
     assert_values(tn_flip(x, NULL, 0), 0, 5, 4, 3, 2, 1, 0);
     assert_values(tn_flip(tn_scalar(3), NULL, 0), 0, 3);
-    assert_values(tn_flip(tn_transpose(x, 0, 1), (int[]){0}, 1), 0, 2, 5, 1, 4, 0, 3);
+    assert_values(tn_flip(tn_transpose(x, 0, 1), (int[]){ 0 }, 1), 0, 2, 5, 1, 4, 0, 3);
     assert_values(tn_flip(tn_narrow(x, 1, 1, 2), NULL, 0), 0, 5, 4, 2, 1);
-    assert_values(tn_flip(tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 2)), NULL, 0), 0, 3, 3, 0, 0);
-    assert_values(tn_flip(tn_to_dtype(x, TN_U8), (int[]){1}, 1), 0, 2, 1, 0, 5, 4, 3);
-    assert_null(tn_flip(x, (int[]){1, -1}, 2), TN_E_INVALID, "tn_flip: axis 1 of [2,3] twice");
-    assert_null(tn_flip(x, (int[]){2}, 1), TN_E_INDEX, "tn_flip: axis 2");
+    assert_values(tn_flip(tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 2)), NULL, 0), 0, 3, 3, 0,
+                  0);
+    assert_values(tn_flip(tn_to_dtype(x, TN_U8), (int[]){ 1 }, 1), 0, 2, 1, 0, 5, 4, 3);
+    assert_null(tn_flip(x, (int[]){ 1, -1 }, 2), TN_E_INVALID, "tn_flip: axis 1 of [2,3] twice");
+    assert_null(tn_flip(x, (int[]){ 2 }, 1), TN_E_INDEX, "tn_flip: axis 2");
 
     assert_values(tn_repeat(x, TN_SHAPE(1, 2)), 0, 0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5);
     tn_tensor *y = tn_repeat(x, TN_SHAPE(2, 3, 1));
@@ -343,7 +344,8 @@ START_TEST(flip_and_repeat)
     ck_assert(!tn_same_storage(tn_repeat(one, TN_SHAPE(4)), one));
     ck_assert_int_eq(tn_numel(tn_repeat(x, TN_SHAPE(2, 0))), 0);
     ck_assert_int_eq(tn_size(tn_repeat(x, TN_SHAPE(2, 0)), 0), 4);
-    assert_values(tn_repeat(tn_ones(TN_SHAPE(1, 1, 1, 1, 1)), TN_SHAPE(2, 1, 1, 1, 2)), 0, 1, 1, 1, 1);
+    assert_values(tn_repeat(tn_ones(TN_SHAPE(1, 1, 1, 1, 1)), TN_SHAPE(2, 1, 1, 1, 2)), 0, 1, 1, 1,
+                  1);
     assert_null(tn_repeat(x, TN_SHAPE(2)), TN_E_SHAPE, "tn_repeat: x [2,3], counts [2]");
     assert_null(tn_repeat(x, TN_SHAPE(1, -1)), TN_E_SHAPE, "tn_repeat");
     assert_null(tn_repeat(x, TN_SHAPE(1, INT64_MAX)), TN_E_SHAPE, "tn_repeat");
@@ -364,7 +366,8 @@ START_TEST(triangles)
     assert_values(tn_tril(tn_add_scalar(count(TN_SHAPE(2, 1, 3)), 1), 1), 0, 1, 2, 0, 4, 5, 0);
     /* what lies outside is not multiplied away: NaN disappears */
     assert_values(tn_triu(tn_full(TN_SHAPE(2, 2), NAN), 5), 0, 0, 0, 0, 0);
-    ck_assert_int_eq(tn_dtype_of(tn_tril(tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu()), 0)), TN_I64);
+    ck_assert_int_eq(tn_dtype_of(tn_tril(tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu()), 0)),
+                     TN_I64);
     assert_null(tn_tril(tn_ones(TN_SHAPE(3)), 0), TN_E_SHAPE, "tn_tril: x [3]");
     assert_null(tn_triu(NULL, 0), TN_E_INVALID, "tn_triu");
 }
@@ -392,9 +395,8 @@ END_TEST
 
 START_TEST(dtypes)
 {
-    static const size_t size[] = {4, 8, 2, 2, 8, 4, 1, 1};
-    for (int i = 0; i < 8; i++)
-        ck_assert_uint_eq(tn_dtype_size((tn_dtype)i), size[i]);
+    static const size_t size[] = { 4, 8, 2, 2, 8, 4, 1, 1 };
+    for (int i = 0; i < 8; i++) ck_assert_uint_eq(tn_dtype_size((tn_dtype)i), size[i]);
     ck_assert_uint_eq(tn_dtype_size((tn_dtype)8), 0);
     ck_assert_uint_eq(tn_dtype_size((tn_dtype)-1), 0);
     ck_assert_str_eq(tn_dtype_name(TN_BF16), "bf16");
@@ -408,10 +410,10 @@ START_TEST(promotion)
     static const struct {
         tn_dtype a, b, sum;
     } rule[] = {
-        {TN_BOOL, TN_U8, TN_U8},    {TN_U8, TN_I32, TN_I32},    {TN_I32, TN_I64, TN_I64},
-        {TN_I64, TN_F16, TN_F16},   {TN_I64, TN_BF16, TN_BF16}, {TN_F16, TN_BF16, TN_F32},
-        {TN_F16, TN_F32, TN_F32},   {TN_F32, TN_F64, TN_F64},   {TN_BOOL, TN_F32, TN_F32},
-        {TN_I64, TN_F32, TN_F32},   {TN_U8, TN_U8, TN_U8},      {TN_BF16, TN_BF16, TN_BF16},
+        { TN_BOOL, TN_U8, TN_U8 },  { TN_U8, TN_I32, TN_I32 },    { TN_I32, TN_I64, TN_I64 },
+        { TN_I64, TN_F16, TN_F16 }, { TN_I64, TN_BF16, TN_BF16 }, { TN_F16, TN_BF16, TN_F32 },
+        { TN_F16, TN_F32, TN_F32 }, { TN_F32, TN_F64, TN_F64 },   { TN_BOOL, TN_F32, TN_F32 },
+        { TN_I64, TN_F32, TN_F32 }, { TN_U8, TN_U8, TN_U8 },      { TN_BF16, TN_BF16, TN_BF16 },
     };
     tn_tensor *a = tn_full_as(TN_SHAPE(2), 1, rule[_i].a, tn_cpu());
     tn_tensor *b = tn_full_as(TN_SHAPE(2), 1, rule[_i].b, tn_cpu());
@@ -421,8 +423,7 @@ START_TEST(promotion)
     ck_assert_int_eq(tn_dtype_of(other), rule[_i].sum);
     assert_values(sum, 0, 2, 2);
     /* a C number never widens a tensor of its own kind */
-    if (rule[_i].a != TN_BOOL)
-        ck_assert_int_eq(tn_dtype_of(tn_mul_scalar(a, 2)), rule[_i].a);
+    if (rule[_i].a != TN_BOOL) ck_assert_int_eq(tn_dtype_of(tn_mul_scalar(a, 2)), rule[_i].a);
 }
 END_TEST
 
@@ -434,11 +435,11 @@ START_TEST(items)
     ck_assert(isnan(tn_item(NULL)));
     assert_error(TN_E_INVALID, "tn_item: t is NULL");
     ck_assert_double_eq(tn_item(tn_ones(TN_SHAPE(1, 1, 1))), 1);
-    ck_assert(isnan(tn_at(x, (int64_t[]){0, 2})));
+    ck_assert(isnan(tn_at(x, (int64_t[]){ 0, 2 })));
     assert_error(TN_E_INDEX, "tn_at: index 2 of axis 1");
-    ck_assert(isnan(tn_at(x, (int64_t[]){-1, 0})));
+    ck_assert(isnan(tn_at(x, (int64_t[]){ -1, 0 })));
     assert_error(TN_E_INDEX, "tn_at");
-    ck_assert_double_eq(tn_at(tn_transpose(x, 0, 1), (int64_t[]){1, 0}), 1);
+    ck_assert_double_eq(tn_at(tn_transpose(x, 0, 1), (int64_t[]){ 1, 0 }), 1);
 }
 END_TEST
 
@@ -461,7 +462,7 @@ START_TEST(data_in_and_out)
     ck_assert(tn_version(x) == version);
     ((float *)tn_data_mut(x))[5] = 50;
     ck_assert(tn_version(x) == version + 1);
-    ck_assert_double_eq(tn_at(xt, (int64_t[]){2, 1}), 50);
+    ck_assert_double_eq(tn_at(xt, (int64_t[]){ 2, 1 }), 50);
     assert_fails(tn_copy_in(tn_arange(0, 2, 1, TN_I64), out, 16, TN_F64), TN_E_DTYPE, "tn_copy_in");
     assert_ok(tn_copy_out(tn_zeros(TN_SHAPE(0)), NULL, 0, TN_F32));
 }
@@ -474,19 +475,20 @@ START_TEST(hashes)
     ck_assert(hash == tn_hash(count(TN_SHAPE(2, 3))));
     ck_assert(hash != tn_hash(tn_reshape(x, TN_SHAPE(3, 2))));
     ck_assert(hash != tn_hash(tn_reshape(x, TN_SHAPE(6))));
-    ck_assert(tn_hash(tn_zeros(TN_SHAPE(2))) != tn_hash(tn_full_as(TN_SHAPE(2), 0, TN_I32, tn_cpu())));
+    ck_assert(tn_hash(tn_zeros(TN_SHAPE(2))) !=
+              tn_hash(tn_full_as(TN_SHAPE(2), 0, TN_I32, tn_cpu())));
     /* the order of elements counts, not how they lie in memory */
     tn_tensor *xt = tn_transpose(x, 0, 1);
-    ck_assert(tn_hash(xt) == tn_hash(tn_from_floats((float[]){0, 3, 1, 4, 2, 5}, TN_SHAPE(3, 2))));
+    ck_assert(tn_hash(xt) ==
+              tn_hash(tn_from_floats((float[]){ 0, 3, 1, 4, 2, 5 }, TN_SHAPE(3, 2))));
     ((float *)tn_data_mut(x))[5] = -0.0f;
     uint64_t minus = tn_hash(x);
     ((float *)tn_data_mut(x))[5] = 0.0f;
     ck_assert(minus != tn_hash(x)); /* bits, not values */
     /* rank 1, size 1, f32, the float 0: FNV-1a over 4 + 8 + 4 + 4 bytes, by hand */
-    unsigned char bytes[20] = {1, 0, 0, 0, 1};
+    unsigned char bytes[20] = { 1, 0, 0, 0, 1 };
     uint64_t fnv = UINT64_C(0xcbf29ce484222325);
-    for (int i = 0; i < 20; i++)
-        fnv = (fnv ^ bytes[i]) * UINT64_C(1099511628211);
+    for (int i = 0; i < 20; i++) fnv = (fnv ^ bytes[i]) * UINT64_C(1099511628211);
     ck_assert(tn_hash(tn_zeros(TN_SHAPE(1))) == fnv);
     ck_assert(tn_hash(NULL) == 0);
     assert_error(TN_E_INVALID, "tn_hash");
@@ -500,13 +502,13 @@ START_TEST(largest_difference)
     ck_assert_double_eq(tn_max_abs_diff(x, tn_zeros(TN_SHAPE(2, 3))), 5);
     ck_assert_double_eq(tn_max_abs_diff(tn_transpose(x, 0, 1), tn_zeros(TN_SHAPE(3, 2))), 5);
     ck_assert(isnan(tn_max_abs_diff(x, tn_zeros(TN_SHAPE(3, 2)))));
-    tn_tensor *odd = tn_from_floats((float[]){NAN, INFINITY, 1}, TN_SHAPE(3));
+    tn_tensor *odd = tn_from_floats((float[]){ NAN, INFINITY, 1 }, TN_SHAPE(3));
     ck_assert_double_eq(tn_max_abs_diff(odd, odd), 0);
     ck_assert(isnan(tn_max_abs_diff(odd, tn_zeros(TN_SHAPE(3)))));
     ck_assert(isinf(tn_max_abs_diff(tn_slice(odd, 0, 1, 3, 1), tn_zeros(TN_SHAPE(2)))));
     /* integers above 2^53 are compared as integers */
-    tn_tensor *a = tn_from_ints((int64_t[]){INT64_C(1) << 60}, TN_SHAPE(1));
-    tn_tensor *b = tn_from_ints((int64_t[]){(INT64_C(1) << 60) + 1}, TN_SHAPE(1));
+    tn_tensor *a = tn_from_ints((int64_t[]){ INT64_C(1) << 60 }, TN_SHAPE(1));
+    tn_tensor *b = tn_from_ints((int64_t[]){ (INT64_C(1) << 60) + 1 }, TN_SHAPE(1));
     ck_assert_double_eq(tn_max_abs_diff(a, b), 1);
     ck_assert_double_eq(tn_max_abs_diff(tn_zeros(TN_SHAPE(0)), tn_zeros(TN_SHAPE(0))), 0);
     ck_assert(isnan(tn_max_abs_diff(x, NULL)));
@@ -519,8 +521,13 @@ END_TEST
 START_TEST(info)
 {
     ck_assert_str_eq(tn_version_string(), TN_VERSION);
-    const char *keys[] = {"version: " TN_VERSION "\n", "compiler: ", "build: ", "BLAS: OpenBLAS ", "SIMD: ",
-                          "threads: ", "CUDA: "};
+    const char *keys[] = { "version: " TN_VERSION "\n",
+                           "compiler: ",
+                           "build: ",
+                           "BLAS: OpenBLAS ",
+                           "SIMD: ",
+                           "threads: ",
+                           "CUDA: " };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(strstr(tn_info(), keys[i]) != NULL, "no \"%s\" in\n%s", keys[i], tn_info());
     ck_assert_ptr_eq(tn_info(), tn_info());

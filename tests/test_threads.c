@@ -27,7 +27,7 @@ enum { MOST = 4096, LANES = 64 };
 
 typedef struct counts {
     int64_t n, grain;
-    atomic_int seen[MOST];  /* by chunk */
+    atomic_int seen[MOST];   /* by chunk */
     atomic_int using[LANES]; /* by lane: chunks at work there */
     atomic_int wrong;
     bool nest;
@@ -54,7 +54,8 @@ static void count(void *context, int64_t begin, int64_t end)
     if (c->nest) {
         static counts inner[LANES];
         count_all(&inner[lane], 40, 10); /* alone: its lane is 0 */
-        for (int i = 0; i < 4; i++) atomic_fetch_add(&c->wrong, atomic_load(&inner[lane].seen[i]) != 1);
+        for (int i = 0; i < 4; i++)
+            atomic_fetch_add(&c->wrong, atomic_load(&inner[lane].seen[i]) != 1);
         if (tni_lane() != lane) atomic_fetch_add(&c->wrong, 1);
     }
     atomic_fetch_add(&c->seen[begin / c->grain], 1);
@@ -129,7 +130,8 @@ static uint64_t compute(void)
     tn_tensor *w = random_as(TN_SHAPE(8, 8, 3, 3), -1, 1, 4, TN_F32);
     tn_tensor *y = tn_conv2d(x, w, TN_NONE, (tn_conv2d_spec){ 0 });
     tn_tensor *z = tn_softmax(tn_matmul(a, b), 1);
-    uint64_t hash = tn_hash(z) * 31 + tn_hash(y) * 7 + tn_hash(tn_sum(tn_mul(a, a), NULL, 0, false));
+    uint64_t hash =
+        tn_hash(z) * 31 + tn_hash(y) * 7 + tn_hash(tn_sum(tn_mul(a, a), NULL, 0, false));
     tn_scope_end(scope);
     return hash;
 }
@@ -159,9 +161,10 @@ START_TEST(helpers_round_and_flush_as_the_caller_does)
                 __builtin_ia32_ldmxcsr(flush ? was | 0x8040 : was);
                 y = tn_mul_scalar(tiny, 0.5);
                 __builtin_ia32_ldmxcsr(was);
-                double low = tn_item(tn_amin(y, NULL, 0, false)), high = tn_item(tn_amax(y, NULL, 0, false));
-                ck_assert_msg(low == high && (high == 0) == flush, "%d threads, flush %d: %g to %g", threads,
-                              flush, low, high);
+                double low = tn_item(tn_amin(y, NULL, 0, false)),
+                       high = tn_item(tn_amax(y, NULL, 0, false));
+                ck_assert_msg(low == high && (high == 0) == flush, "%d threads, flush %d: %g to %g",
+                              threads, flush, low, high);
             }
         }
 #endif
@@ -269,7 +272,8 @@ START_TEST(an_openmp_region_of_the_program_computes)
     ck_assert_int_eq(wrong, 0);
     int inside = 0;
 #pragma omp parallel num_threads(2) reduction(+ : inside)
-    inside += tni_lanes(1000, 1); /* the region has put the processors to work: each computes alone */
+    inside +=
+        tni_lanes(1000, 1); /* the region has put the processors to work: each computes alone */
     ck_assert_int_eq(inside, 2);
     ck_assert_uint_eq(compute(), expected);
 #endif
@@ -317,7 +321,8 @@ static void *use_the_library(void *unused)
 START_TEST(a_child_forked_while_other_threads_compute_computes)
 {
     if (TEST_TSAN) return; /* lets no child start threads */
-    if (TEST_ASAN) return; /* its allocator's locks, that another thread holds, stay locked in a child (gcc 12) */
+    if (TEST_ASAN)
+        return; /* its allocator's locks, that another thread holds, stay locked in a child (gcc 12) */
     pthread_t thread[2];
     assert_ok(tn_set_num_threads(2));
     uint64_t expected = compute();

@@ -15,7 +15,7 @@ static tn_tensor *half(tn_tensor *x)
 static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
 {
     net *m = (net *)self;
-    x = tn_div(tn_sub(x, m->mean), m->deviation); /* bytes become floats here */
+    x = tn_div(tn_sub(x, m->mean), m->deviation);                   /* bytes become floats here */
     x = half(tn_relu(tn_forward(m->bn1, tn_forward(m->conv1, x)))); /* [N, 32, 14, 14] */
     x = half(tn_relu(tn_forward(m->bn2, tn_forward(m->conv2, x)))); /* [N, 64, 7, 7] */
     x = tn_relu(tn_forward(m->fc1, tn_flatten(x, 1, -1)));

@@ -57,7 +57,8 @@ void run_build(run *r)
     ex_check(tn_module_to(r->model, r->device));
 
     r->loader = tn_loader_new((tn_tensor *[]){ r->train.x, r->train.y }, 2,
-                              (tn_loader_options){ .batch_size = s->batch, .shuffle = true,
+                              (tn_loader_options){ .batch_size = s->batch,
+                                                   .shuffle = true,
                                                    .drop_last = true,
                                                    .seed = (uint64_t)s->shared.seed,
                                                    .prefetch = true });
@@ -65,20 +66,23 @@ void run_build(run *r)
     r->total = s->epochs * tn_loader_batches(r->loader);
     if (s->steps > 0 && s->steps < r->total) r->total = s->steps;
 
-    r->optimizer = tn_sgd(tn_parameters(r->model),
-                          (tn_sgd_options){ .lr = s->lr, .momentum = s->momentum,
-                                            .weight_decay = s->weight_decay, .nesterov = true });
+    r->optimizer =
+        tn_sgd(tn_parameters(r->model), (tn_sgd_options){ .lr = s->lr,
+                                                          .momentum = s->momentum,
+                                                          .weight_decay = s->weight_decay,
+                                                          .nesterov = true });
     ex_check_ptr(r->optimizer);
     if (r->total < r->step) {
-        ex_refuse("--epochs %" PRId64 ", --steps %" PRId64 ": %" PRId64 " steps, and %s is after step "
-                  "%" PRId64 ": wanted at least as many", s->epochs, s->steps, r->total,
-                  s->shared.resume_file, r->step);
+        ex_refuse("--epochs %" PRId64 ", --steps %" PRId64 ": %" PRId64
+                  " steps, and %s is after step "
+                  "%" PRId64 ": wanted at least as many",
+                  s->epochs, s->steps, r->total, s->shared.resume_file, r->step);
     }
     if (r->total == 0) return;
-    r->schedule = tn_one_cycle_lr(r->optimizer,
-                                  (tn_one_cycle_options){ .max_lr = s->lr, .pct_start = 0.2,
-                                                          .total_steps = r->total,
-                                                          .fixed_momentum = true });
+    r->schedule = tn_one_cycle_lr(r->optimizer, (tn_one_cycle_options){ .max_lr = s->lr,
+                                                                        .pct_start = 0.2,
+                                                                        .total_steps = r->total,
+                                                                        .fixed_momentum = true });
     ex_check_ptr(r->schedule);
 }
 
@@ -141,7 +145,8 @@ score run_score(run *r, const images *set, int64_t limit)
     if (limit > 0 && n > limit) n = limit;
     tn_scope outer = tn_scope_begin();
     tn_tensor *right = tn_full_as(TN_SCALAR, 0, TN_F64, r->device), *sum = tn_zeros_like(right);
-    TN_NO_GRAD TN_AUTOCAST(r->precision) {
+    TN_NO_GRAD TN_AUTOCAST(r->precision)
+    {
         for (int64_t i = 0; i < n && !ex_signal(); i += AT_ONCE) {
             int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
             tn_scope scope = tn_scope_begin();
@@ -164,9 +169,13 @@ score run_score(run *r, const images *set, int64_t limit)
 
 static tn_checkpoint checkpoint_of(run *r)
 {
-    return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
-                            .loader = r->loader, .parts = &r->scaling,
-                            .n_parts = r->scaling.scaler != NULL, .step = r->step };
+    return (tn_checkpoint){ .model = r->model,
+                            .optimizer = r->optimizer,
+                            .scheduler = r->schedule,
+                            .loader = r->loader,
+                            .parts = &r->scaling,
+                            .n_parts = r->scaling.scaler != NULL,
+                            .step = r->step };
 }
 
 bool run_checkpoint(run *r)

@@ -20,7 +20,7 @@ typedef struct images {
 
 typedef struct run {
     settings *set;
-    ex_options *options; /* write into *set */
+    ex_options *options;  /* write into *set */
     char data_path[4096]; /* as the checkpoint says, where --data does not */
     images train, test;
     double mean, deviation; /* of all pixels of the training images */
@@ -29,11 +29,11 @@ typedef struct run {
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
-    tn_capture *capture; /* of --capture, else NULL */
+    tn_capture *capture;        /* of --capture, else NULL */
     tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
     tn_loader *loader;
     int64_t step, total; /* steps taken, steps in all */
-    bool watched;           /* the next step prints bn1's statistics, which waits for them */
+    bool watched;        /* the next step prints bn1's statistics, which waits for them */
     ex_training training;
     ex_curve test_curve;
 } run;

@@ -293,7 +293,8 @@ static void note_positions(void)
     tn_module_drop(m);
 
     m = placed(tn_positional_encoding_new(5, 10, plain));
-    claim(tn_forward(m, on_device(tn_zeros(TN_SHAPE(1, 4, 5)))) != NULL, "an odd width has one cosine less");
+    claim(tn_forward(m, on_device(tn_zeros(TN_SHAPE(1, 4, 5)))) != NULL,
+          "an odd width has one cosine less");
     tn_module_drop(m);
     m = placed(tn_positional_encoding_new(6, 1, plain));
     x = on_device(tn_zeros(TN_SHAPE(1, 3, 6)));

@@ -214,7 +214,10 @@ MAKE(transformer,
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-#define X(...) { .rank = sizeof((int64_t[]){ __VA_ARGS__ }) / 8, .size = { __VA_ARGS__ } }
+#define X(...)                                                                                     \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){ __VA_ARGS__ }) / 8, .size = { __VA_ARGS__ }                    \
+    }
 
 const interop_model interop_models[] = {
     { "linear", linear, REAL, X(4, 5), 0, NULL },

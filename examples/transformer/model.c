@@ -25,8 +25,8 @@ static tn_status block_forward(tn_module *self, int n_in, tn_tensor *const *in, 
     block *m = (block *)self;
     tn_tensor *x = in[0];
     tn_tensor *h = tn_forward(m->norm1, x);
-    h = tn_multihead_attention_forward(m->attention, h, h, h,
-                                       (tn_attention_masks){ .mask = in[1] }, NULL);
+    h = tn_multihead_attention_forward(m->attention, h, h, h, (tn_attention_masks){ .mask = in[1] },
+                                       NULL);
     x = tn_add(x, tn_forward(m->dropout, h));
     h = tn_gelu(tn_forward(m->up, tn_forward(m->norm2, x)));
     out[0] = tn_add(x, tn_forward(m->dropout, tn_forward(m->down, h)));
@@ -49,9 +49,9 @@ static tn_module *block_new(gpt_sizes s)
     if (!m) return NULL;
     tn_register_module(&m->base, "norm1", &m->norm1,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
-    tn_register_module(&m->base, "attention", &m->attention,
-                       tn_multihead_attention_new(d, s.heads,
-                                                  (tn_multihead_attention_options){ 0 }));
+    tn_register_module(
+        &m->base, "attention", &m->attention,
+        tn_multihead_attention_new(d, s.heads, (tn_multihead_attention_options){ 0 }));
     tn_register_module(&m->base, "norm2", &m->norm2,
                        tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
     tn_register_module(&m->base, "up", &m->up, tn_linear_new(d, 4 * d, linear));

@@ -19,11 +19,11 @@ bool vocabulary_read(vocabulary *v, const char *hex);
 bool vocabulary_equal(const vocabulary *a, const vocabulary *b);
 
 typedef struct sample_options {
-    int64_t length;      /* characters to write after the prompt */
-    double temperature;  /* logits are divided by it; 0 takes the likeliest character */
-    int64_t top_k;       /* only the k likeliest compete; 0: all */
-    uint64_t seed;       /* of this sample's own generator */
-    int64_t context;     /* the model sees at most so many characters */
+    int64_t length;     /* characters to write after the prompt */
+    double temperature; /* logits are divided by it; 0 takes the likeliest character */
+    int64_t top_k;      /* only the k likeliest compete; 0: all */
+    uint64_t seed;      /* of this sample's own generator */
+    int64_t context;    /* the model sees at most so many characters */
     tn_device device;
     void (*wrote)(int id, void *user); /* told of each new character; NULL: nobody is */
     void *user;

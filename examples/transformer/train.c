@@ -14,15 +14,18 @@ void run_build(run *r)
     r->device = s->shared.where;
     r->precision = ex_precision(&s->shared);
     r->scaling = (tn_checkpoint_part){ .name = "scaler", .scaler = ex_scaler(r->precision) };
-    r->model = gpt_new((gpt_sizes){ .vocab = r->vocab.n, .context = s->context, .layers = s->layers,
-                                    .heads = s->heads, .d_model = s->d_model,
+    r->model = gpt_new((gpt_sizes){ .vocab = r->vocab.n,
+                                    .context = s->context,
+                                    .layers = s->layers,
+                                    .heads = s->heads,
+                                    .d_model = s->d_model,
                                     .dropout = s->dropout });
     ex_check_ptr(r->model);
     ex_check(tn_module_to(r->model, r->device));
 
-    r->optimizer = tn_adamw(tn_parameters(r->model),
-                            (tn_adamw_options){ .lr = s->lr, .beta2 = 0.99,
-                                                .weight_decay = s->weight_decay });
+    r->optimizer =
+        tn_adamw(tn_parameters(r->model),
+                 (tn_adamw_options){ .lr = s->lr, .beta2 = 0.99, .weight_decay = s->weight_decay });
     ex_check_ptr(r->optimizer);
     if (s->steps == 0) return;
     r->schedule = tn_warmup_cosine_lr(r->optimizer, s->warmup, s->steps, s->lr / 10);
@@ -47,7 +50,8 @@ void run_free(run *r)
 static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
 {
     tn_tensor *loss = NULL;
-    TN_AUTOCAST(r->precision) {
+    TN_AUTOCAST(r->precision)
+    {
         tn_tensor *logits = tn_forward(r->model, tn_to(x, r->device)); /* [B, T, V] */
         loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, r->device), 0, 1));
     }
@@ -88,7 +92,8 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     ex_check(tn_eval(r->model));
     tn_scope outer = tn_scope_begin();
     tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, r->device);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         for (int64_t w = 0; w < windows && !ex_signal(); w += batch) {
             int64_t rows = windows - w < batch ? windows - w : batch;
             int64_t *x = buffer, *y = buffer + rows * context;
@@ -142,8 +147,11 @@ static tn_metadata notes_of(const run *r, unsigned which, ex_notes *notes)
 
 static tn_checkpoint checkpoint_of(const run *r)
 {
-    return (tn_checkpoint){ .model = r->model, .optimizer = r->optimizer, .scheduler = r->schedule,
-                            .parts = &r->scaling, .n_parts = r->scaling.scaler != NULL,
+    return (tn_checkpoint){ .model = r->model,
+                            .optimizer = r->optimizer,
+                            .scheduler = r->schedule,
+                            .parts = &r->scaling,
+                            .n_parts = r->scaling.scaler != NULL,
                             .step = r->step };
 }
 
@@ -211,8 +219,8 @@ void run_read_text(run *r)
     ex_check_ptr(r->text);
     if (r->text->n_valid <= r->set->context) {
         ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: wanted more "
-                  "than --context %" PRId64 " there", path, r->text->n_train + r->text->n_valid,
-                  r->text->n_valid, r->set->context);
+                  "than --context %" PRId64 " there",
+                  path, r->text->n_train + r->text->n_valid, r->text->n_valid, r->set->context);
     }
     vocabulary v = vocabulary_of(r->text);
     if (r->vocab.n > 0 && !vocabulary_equal(&v, &r->vocab)) {

@@ -17,19 +17,19 @@ typedef struct settings {
 typedef struct run {
     settings *set;
     ex_options *options; /* write into *set */
-    tn_text *text; /* NULL where a loaded model only writes */
+    tn_text *text;       /* NULL where a loaded model only writes */
     vocabulary vocab;
     tn_device device;
     tn_dtype precision; /* of products; parameters stay f32 */
     tn_module *model;
     tn_optim *optimizer;
     tn_scheduler *schedule;
-    tn_capture *capture; /* of --capture, else NULL */
+    tn_capture *capture;        /* of --capture, else NULL */
     tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
-    int64_t step; /* steps taken */
+    int64_t step;               /* steps taken */
     bool has_text_hash;
     char text_path[4096]; /* as the checkpoint says, where --text does not */
-    uint64_t text_hash; /* of the text that the checkpoint was training on */
+    uint64_t text_hash;   /* of the text that the checkpoint was training on */
     ex_training training;
     ex_curve valid_curve;
 } run;

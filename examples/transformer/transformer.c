@@ -118,13 +118,14 @@ static void check_prompt(const vocabulary *v)
 static void report_losses(run *r, double rate, bool trained)
 {
     evaluation valid = run_evaluate(r, r->text->valid, r->text->n_valid, 0);
-    evaluation train = run_evaluate(r, r->text->train, r->text->n_train,
-                                    valid.characters / set.context);
+    evaluation train =
+        run_evaluate(r, r->text->train, r->text->n_train, valid.characters / set.context);
     if (ex_signal()) return;
     ex_curve_add(&r->valid_curve, (double)r->step, valid.loss);
     if (set.shared.quiet) return;
     printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
-           " characters)\n", train.loss, valid.loss, train.characters, valid.characters);
+           " characters)\n",
+           train.loss, valid.loss, train.characters, valid.characters);
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
 }
 
@@ -150,10 +151,14 @@ static void write_sample(run *r)
     printf("%s", set.prompt);
     ex_flush();
     ex_check(sample(r->model, ids, (int64_t)given,
-                    (sample_options){ .length = set.generate, .temperature = set.temperature,
-                                      .top_k = set.top_k, .seed = (uint64_t)set.shared.seed,
-                                      .context = set.context, .device = r->device,
-                                      .wrote = write_character, .user = r }));
+                    (sample_options){ .length = set.generate,
+                                      .temperature = set.temperature,
+                                      .top_k = set.top_k,
+                                      .seed = (uint64_t)set.shared.seed,
+                                      .context = set.context,
+                                      .device = r->device,
+                                      .wrote = write_character,
+                                      .user = r }));
     printf("\n");
     int64_t total = (int64_t)given + set.generate;
     if (!set.shared.quiet) printf("---- end ----\n");
@@ -161,7 +166,8 @@ static void write_sample(run *r)
         word_count c = count_words(ids, total, &r->vocab, r->text);
         double share = c.words ? 100.0 * (double)c.known / (double)c.words : 0;
         printf("%" PRId64 " of the sample's %" PRId64
-               " words occur in the training text (%.1f %%)\n", c.known, c.words, share);
+               " words occur in the training text (%.1f %%)\n",
+               c.known, c.words, share);
     }
     free(ids);
 }

@@ -59,7 +59,7 @@ TN_API tn_dtype tn_autocast_dtype(void);
 /** TN_AUTOCAST(TN_BF16) { ... }: the block runs so; left as TN_NO_GRAD is. */
 #define TN_AUTOCAST(dtype)                                                                         \
     for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
-             tn_cast_once_ = 1;                                                                    \
+                      tn_cast_once_ = 1;                                                           \
          tn_cast_once_; tn_cast_once_ = 0, TN_AT_END(tn_leave_autocast_(&tn_cast_)))
 static inline void tn_leave_autocast_(const int *was)
 {
@@ -79,7 +79,8 @@ TN_API tn_status tn_retain_grad(tn_tensor *t);
 
 enum {
     TN_RETAIN_GRAPH = 1, /* keep what backward reads, for another backward over the same graph */
-    TN_CREATE_GRAPH = 2  /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
+    TN_CREATE_GRAPH =
+        2 /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
 };
 
 /**
@@ -103,8 +104,8 @@ TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
  *          no memory with a seed, nor, without TN_CREATE_GRAPH, with each other
  * Owner    current scope. With TN_CREATE_GRAPH they have history themselves.
  */
-TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
-                              tn_tensor *const *inputs, tn_tensor **grads, int flags);
+TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds,
+                              int n_in, tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
 /**
  * Called with the gradient that flows into a tensor; returns it, or a replacement of the same shape, dtype and

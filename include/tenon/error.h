@@ -36,13 +36,13 @@ extern "C" {
 
 typedef enum tn_status {
     TN_OK = 0,
-    TN_E_INVALID,     /* an argument that no call could accept (NULL, negative size, bad option) */
-    TN_E_SHAPE,       /* sizes that do not fit together */
-    TN_E_DTYPE,       /* an element type the function does not take */
-    TN_E_DEVICE,      /* tensors on different devices, or a device that is not there */
-    TN_E_INDEX,       /* an axis, index, class or token id out of range */
-    TN_E_NAME,        /* a name that is taken, empty, dotted, unknown or of another kind */
-    TN_E_STATE,       /* right arguments at the wrong time (second backward, changed in place, no scope) */
+    TN_E_INVALID, /* an argument that no call could accept (NULL, negative size, bad option) */
+    TN_E_SHAPE,   /* sizes that do not fit together */
+    TN_E_DTYPE,   /* an element type the function does not take */
+    TN_E_DEVICE,  /* tensors on different devices, or a device that is not there */
+    TN_E_INDEX,   /* an axis, index, class or token id out of range */
+    TN_E_NAME,    /* a name that is taken, empty, dotted, unknown or of another kind */
+    TN_E_STATE, /* right arguments at the wrong time (second backward, changed in place, no scope) */
     TN_E_NOMEM,       /* out of memory */
     TN_E_IO,          /* the operating system refused; the message carries its reason */
     TN_E_FORMAT,      /* a file that is not what it claims to be */

@@ -41,24 +41,28 @@ TN_API tn_status tn_save(tn_module *m, const char *path);
 TN_API tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
-    bool every_key;              /* tied tensors under every name, for a plain load_state_dict */
-    const tn_metadata *metadata; /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8
+    bool every_key; /* tied tensors under every name, for a plain load_state_dict */
+    const tn_metadata
+        *metadata; /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8
                                     and each is there once; format and those in tenon. are the library's own */
 } tn_save_options;
 TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
-TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report);
+TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
+                              tn_load_report *report);
 
 /** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
  *  100,000,000 of each; reading takes up to 25 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
     int64_t tensors;      /* ties included; and of modules with a state version */
-    int64_t inflated_bytes; /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the
+    int64_t
+        inflated_bytes; /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the
                                file, whichever is more */
 } tn_file_limits;
 TN_API tn_status tn_set_file_limits(tn_file_limits limits);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
-TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata, const char *path);
+TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
+                                 const char *path);
 /**
  * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the same tensor
  * under their names: those of tenon.ties in the metadata, or, in a file that tenon wrote before there was that
@@ -99,8 +103,9 @@ typedef struct tn_checkpoint {
     int n_generators;
     const tn_checkpoint_part *parts; /* n_parts of them */
     int n_parts;
-    bool allow_nonfinite; /* save parameters that hold NaN or infinity: refused otherwise, by name */
-    int64_t step;         /* written and read back */
+    bool
+        allow_nonfinite; /* save parameters that hold NaN or infinity: refused otherwise, by name */
+    int64_t step;        /* written and read back */
     tn_metadata metadata; /* the caller's own settings, written; on load: filled, current scope */
 } tn_checkpoint;
 
@@ -123,8 +128,8 @@ TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int
  * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128 bytes;
  *          step or keep negative; TN_E_IO: an older file could not be removed (the new one is in place)
  */
-TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder, const char *name,
-                                             int keep);
+TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder,
+                                             const char *name, int keep);
 /**
  * The path of the file of that form with the highest step that is whole: header, ranges, size and checksum
  * are compared, and a file that fails is passed by for the next older one.
@@ -133,11 +138,12 @@ TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char 
  * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left; TN_E_NAME: no such
  *          file; TN_E_FORMAT: there are some, but none is whole: the newest one's reason is in the message
  */
-TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path, size_t size);
+TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
+                                      size_t size);
 /** The same, and which newer files were passed by: path and reason of each, the newest first (NULL: not asked;
  *  current scope). Say them before going on: what a run did since the file it goes on from is lost. */
-TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
-                                             tn_metadata *skipped);
+TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path,
+                                             size_t size, tn_metadata *skipped);
 
 /** That this run alone writes to a checkpoint file or folder. */
 typedef struct tn_file_lock tn_file_lock;
@@ -174,11 +180,11 @@ TN_API tn_tensor *tn_load_idx(const char *path);
 
 /** A text as character ids, split in two. */
 typedef struct tn_text {
-    int64_t n_train, n_valid;   /* characters */
+    int64_t n_train, n_valid;           /* characters */
     const unsigned char *train, *valid; /* ids, 0 .. vocab-1 */
-    int vocab;                  /* distinct bytes */
-    unsigned char byte_of[256]; /* id -> byte, ascending bytes */
-    int id_of[256];             /* byte -> id, -1 for bytes not in the text */
+    int vocab;                          /* distinct bytes */
+    unsigned char byte_of[256];         /* id -> byte, ascending bytes */
+    int id_of[256];                     /* byte -> id, -1 for bytes not in the text */
 } tn_text;
 /** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for validation.
  *  Owner: yours, tn_text_free. */
@@ -186,16 +192,18 @@ TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
 TN_API void tn_text_free(tn_text *text);
 /** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws from g as
  *  PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
-TN_API tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch, int64_t context,
-                               tn_tensor **x, tn_tensor **y);
+TN_API tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
+                               int64_t context, tn_tensor **x, tn_tensor **y);
 
 /** Batches from an in-memory data set of several tensors with equal first sizes (inputs, labels). */
 typedef struct tn_loader tn_loader;
 typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
-    uint64_t seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
-    bool prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
+    uint64_t
+        seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
+    bool
+        prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
 } tn_loader_options;
 /** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of the handles
  *  afterwards, as when a module casts a buffer, changes no batch; values written into the tensors come out, unless
@@ -223,8 +231,8 @@ typedef struct tn_curve {
 } tn_curve;
 /** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line; texts may be
  *  NULL. The file is replaced as tn_save replaces. */
-TN_API tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
-                             const tn_curve *curves, int n);
+TN_API tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
+                             const char *y_label, const tn_curve *curves, int n);
 
 #ifdef __cplusplus
 }

@@ -58,12 +58,14 @@ struct tn_module_type {
     size_t size;
     tn_tensor *(*forward)(tn_module *self, tn_tensor *x); /* one tensor in, one out */
     /** for modules of several inputs or outputs: fills out[0..n_out), called through tn_call */
-    tn_status (*forward_n)(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
+    tn_status (*forward_n)(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                           tn_tensor **out);
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
-    tn_status (*reset)(tn_module *self);                             /* initial values again */
-    void (*free)(tn_module *self); /* what is not a slot (also after a failed construction); slots and
+    tn_status (*reset)(tn_module *self);                              /* initial values again */
+    void (*free)(
+        tn_module *self); /* what is not a slot (also after a failed construction); slots and
                                       children are freed for you. A type with free cannot be cloned. */
-    int state_version;             /* written to files; 0 means 1 */
+    int state_version;    /* written to files; 0 means 1 */
     /** State that is no tensor of its own (counters, settings), as one tensor: saved under
      *  PATH._extra_state. Either both or none; set gets what extra_state gave, and validates it. */
     tn_tensor *(*extra_state)(tn_module *self);
@@ -106,9 +108,11 @@ typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_pers
  *          a leaf, not floating. Re-registering a parameter replaces it in place; field NULL then keeps
  *          the field it has. Inside a constructor nothing more is registered after the first failure.
  */
-TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t);
+TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field,
+                                       tn_tensor *t);
 /** The same for a parameter that starts frozen (requires_grad off): any dtype. */
-TN_API tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t);
+TN_API tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field,
+                                    tn_tensor *t);
 /**
  * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched. Non-persistent:
  * moved and listed, but not in state_dict. Errors as for parameters, but any tensor is taken.
@@ -123,7 +127,8 @@ TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **
  *          references of child are those of modules that hold it, so that there is none to consume
  *          (tn_module_keep): it is left as it is
  */
-TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, tn_module *child);
+TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field,
+                                    tn_module *child);
 
 /**
  * Puts another tensor (or TN_NONE) into the registered slot whose field this is: `tn_assign(&m->h, h)`. Use
@@ -177,8 +182,8 @@ TN_API tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out
 typedef tn_status (*tn_forward_pre_hook)(tn_module *m, int n_in, tn_tensor **in, void *user);
 TN_API int64_t tn_register_forward_pre_hook(tn_module *m, tn_forward_pre_hook hook, void *user);
 /** After forward, with the inputs that forward saw: may replace out[i]. */
-typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                                     void *user);
+typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                                     tn_tensor **out, void *user);
 TN_API int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook hook, void *user);
 /**
  * When backward has come to the inputs: may replace grad_in[i] (same shape, dtype, device), which flows on.
@@ -190,14 +195,16 @@ typedef tn_status (*tn_backward_hook)(tn_module *m, int n_in, tn_tensor **grad_i
                                       tn_tensor *const *grad_out, void *user);
 TN_API int64_t tn_register_full_backward_hook(tn_module *m, tn_backward_hook hook, void *user);
 /** After m's own entries are in state (names begin with prefix): may add, replace or remove entries. */
-typedef tn_status (*tn_state_dict_hook)(tn_module *m, tn_list *state, const char *prefix, void *user);
+typedef tn_status (*tn_state_dict_hook)(tn_module *m, tn_list *state, const char *prefix,
+                                        void *user);
 TN_API int64_t tn_register_state_dict_hook(tn_module *m, tn_state_dict_hook hook, void *user);
 /** Before m's entries are compared: may edit state, a copy of the caller's list. Parents come first. */
 TN_API int64_t tn_register_load_pre_hook(tn_module *m, tn_state_dict_hook hook, void *user);
 /** After the values of m and all below it are in place: may remove names from missing and unexpected, which
  *  then do not count, or add some. Children come first. When loading fails after all, everything is put
  *  back. The lists hold TN_NONE under each name. */
-typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *unexpected, void *user);
+typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *unexpected,
+                                       void *user);
 TN_API int64_t tn_register_load_post_hook(tn_module *m, tn_load_post_hook hook, void *user);
 /** Removing twice is harmless. */
 TN_API void tn_remove_module_hook(tn_module *m, int64_t id);
@@ -228,7 +235,7 @@ typedef struct tn_entry {
     const char *name; /* full dotted name; valid as long as the list */
     tn_tensor *tensor;
     tn_kind kind;
-    bool persistent; /* false only for non-persistent buffers */
+    bool persistent;  /* false only for non-persistent buffers */
     tn_module *owner; /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 
@@ -244,10 +251,10 @@ TN_API tn_list *tn_parameters(tn_module *m);
 TN_API tn_list *tn_named_parameters(tn_module *m, const char *prefix); /* prefix "gen." */
 TN_API tn_list *tn_buffers(tn_module *m);
 typedef struct tn_walk_options {
-    const char *prefix;    /* prepended verbatim; NULL: "" */
-    bool no_recurse;       /* own members only */
-    bool keep_duplicates;  /* every alias */
-    bool persistent_only;  /* buffers */
+    const char *prefix;   /* prepended verbatim; NULL: "" */
+    bool no_recurse;      /* own members only */
+    bool keep_duplicates; /* every alias */
+    bool persistent_only; /* buffers */
 } tn_walk_options;
 TN_API tn_list *tn_list_parameters(tn_module *m, tn_walk_options o);
 TN_API tn_list *tn_list_buffers(tn_module *m, tn_walk_options o);
@@ -258,7 +265,8 @@ TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
 TN_API tn_list *tn_list_new(void);
 TN_API tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
 TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both record is b's */
-TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name); /* NULL + message when missing */
+TN_API tn_tensor *tn_list_get(const tn_list *list,
+                              const char *name); /* NULL + message when missing */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
 /** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
 TN_API tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
@@ -271,10 +279,12 @@ TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int versio
 
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at the
  *  first status that is not TN_OK and returns it. */
-TN_API tn_status tn_named_modules(tn_module *m, tn_status (*visit)(const char *path, tn_module *m, void *user),
+TN_API tn_status tn_named_modules(tn_module *m,
+                                  tn_status (*visit)(const char *path, tn_module *m, void *user),
                                   void *user);
 /** Children first, m last, as PyTorch's apply: for initialisers. */
-TN_API tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user), void *user);
+TN_API tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
+                                 void *user);
 TN_API int tn_module_children(const tn_module *m);
 TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE for an empty slot */
 TN_API const char *tn_module_child_name(const tn_module *m, int i);
@@ -296,7 +306,7 @@ typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
     bool cast;            /* float dtypes are converted; never float to integer */
     bool skip_mismatched; /* entries of another shape are skipped and reported */
-    bool assign;          /* the list's memory takes the place of the model's: nothing is copied, dtype and
+    bool assign; /* the list's memory takes the place of the model's: nothing is copied, dtype and
                              device are the list's. Make optimizers afterwards: older ones refuse to step */
     /** NULL, or called with every name of the list: writes the model's name for it (at most size bytes) and
      *  returns true, or returns false to leave the entry out. */
@@ -335,7 +345,9 @@ TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */
 
-typedef struct tn_linear_options { bool no_bias; } tn_linear_options;
+typedef struct tn_linear_options {
+    bool no_bias;
+} tn_linear_options;
 /** y = x W^T + b. weight [out, in], bias [out]: U(+-1/sqrt(in)). He et al. (2015) with a = sqrt 5 */
 TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o);
 
@@ -344,17 +356,19 @@ typedef struct tn_conv2d_options {
     bool no_bias;
 } tn_conv2d_options;
 /** weight [out, in/groups, k, k], bias [out]: U(+-1/sqrt(fan_in)) */
-TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel, tn_conv2d_options o);
+TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                tn_conv2d_options o);
 
 /* In `momentum` of BatchNorm a zero field means the default, so statistics cannot be frozen by it: use
  * tn_eval on the layer. */
 typedef struct tn_batchnorm_options {
-    double eps;      /* 0: 1e-5 */
-    double momentum; /* 0: 0.1 */
+    double eps;       /* 0: 1e-5 */
+    double momentum;  /* 0: 0.1 */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
-    bool skip_nonfinite; /* a batch whose statistics are not finite moves no buffer and is counted by
+    bool
+        skip_nonfinite; /* a batch whose statistics are not finite moves no buffer and is counted by
                             tn_batchnorm_skipped; costs a look at the buffers per forward */
 } tn_batchnorm_options;
 /**
@@ -375,7 +389,9 @@ TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
 /** Batches that skip_nonfinite left out since then; not saved. -1: m is no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
-typedef struct tn_frozen_batchnorm_options { double eps; } tn_frozen_batchnorm_options; /* 0: 1e-5 */
+typedef struct tn_frozen_batchnorm_options {
+    double eps;
+} tn_frozen_batchnorm_options; /* 0: 1e-5 */
 /**
  * BatchNorm whose every tensor is a buffer, so that nothing trains or moves it: y = x scale + shift in
  * training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias - running_mean scale.
@@ -401,15 +417,24 @@ TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnor
 TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
 TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
-typedef struct tn_layernorm_options { double eps; bool no_affine, no_bias; } tn_layernorm_options; /* 1e-5 */
+typedef struct tn_layernorm_options {
+    double eps;
+    bool no_affine, no_bias;
+} tn_layernorm_options; /* 1e-5 */
 /** Over the trailing axes of shape. weight 1, bias 0 */
 TN_API tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o);
 
-typedef struct tn_embedding_options { bool use_padding_index; int64_t padding_index; } tn_embedding_options;
+typedef struct tn_embedding_options {
+    bool use_padding_index;
+    int64_t padding_index;
+} tn_embedding_options;
 /** weight [n, d]: N(0, 1), the padding row 0 */
 TN_API tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o);
 
-typedef struct tn_positional_encoding_options { double dropout; bool non_persistent; } tn_positional_encoding_options;
+typedef struct tn_positional_encoding_options {
+    double dropout;
+    bool non_persistent;
+} tn_positional_encoding_options;
 /**
  * y = dropout(x + pe[:, :T]).
  *
@@ -418,7 +443,8 @@ typedef struct tn_positional_encoding_options { double dropout; bool non_persist
  *          f_i = 10000^(-2i/d); an odd d_model has one cosine less
  * Source   Vaswani et al. (2017), sec. 3.5
  */
-TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len, tn_positional_encoding_options o);
+TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
+                                             tn_positional_encoding_options o);
 
 /** Training: zero with probability p in [0, 1], scale the rest by 1/(1-p); evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
@@ -438,17 +464,20 @@ typedef struct tn_multihead_attention_options {
  *          in memory as [B, heads, T, S]
  * Source   Vaswani et al. (2017), sec. 3.2.2
  */
-TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads, tn_multihead_attention_options o);
+TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
+                                             tn_multihead_attention_options o);
 typedef struct tn_attention_masks {
-    tn_tensor *mask;        /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
-    tn_tensor *key_padding; /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
+    tn_tensor *mask; /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
+    tn_tensor
+        *key_padding; /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
     bool causal;
 } tn_attention_masks;
 /** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
  *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout (slower
  *  path). A row with everything blocked gives NaN. */
-TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v,
-                                                 tn_attention_masks masks, tn_tensor **weights);
+TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k,
+                                                 tn_tensor *v, tn_attention_masks masks,
+                                                 tn_tensor **weights);
 
 typedef struct tn_encoder_layer_options {
     int64_t feedforward; /* 0: 2048 */
@@ -486,11 +515,11 @@ TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */
 #ifdef __cplusplus
-#define tn_sequential(...) tn_sequential_from({__VA_ARGS__})
+#define tn_sequential(...) tn_sequential_from({ __VA_ARGS__ })
 #else
 #define tn_sequential(...)                                                                         \
-    tn_sequential_of((tn_module *[]){__VA_ARGS__},                                                 \
-                     (int)(sizeof((tn_module *[]){__VA_ARGS__}) / sizeof(tn_module *)))
+    tn_sequential_of((tn_module *[]){ __VA_ARGS__ },                                               \
+                     (int)(sizeof((tn_module *[]){ __VA_ARGS__ }) / sizeof(tn_module *)))
 #endif
 TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
 #ifdef __cplusplus
@@ -517,8 +546,8 @@ TN_API tn_tensor *tn_tensor_item(tn_module *list, int i);
 /* ---- averages of a model -------------------------------------------------------------------------- */
 
 typedef struct tn_ema_options {
-    double decay;         /* 0: 0.999; of the average in the next one */
-    bool equal;           /* instead: the mean of all updates so far (stochastic weight averaging) */
+    double decay; /* 0: 0.999; of the average in the next one */
+    bool equal;   /* instead: the mean of all updates so far (stochastic weight averaging) */
     bool average_buffers; /* floating buffers are averaged too; else they are copied */
 } tn_ema_options;
 /**
@@ -545,22 +574,33 @@ TN_API tn_module *tn_ema_module(tn_module *ema);
 
 /* ---- initialisers: in place, under no grad; PyTorch's draw order --------------------------------- */
 
-typedef enum tn_nonlinearity { TN_NL_LINEAR, TN_NL_SIGMOID, TN_NL_TANH, TN_NL_RELU, TN_NL_LEAKY_RELU, TN_NL_SELU } tn_nonlinearity;
+typedef enum tn_nonlinearity {
+    TN_NL_LINEAR,
+    TN_NL_SIGMOID,
+    TN_NL_TANH,
+    TN_NL_RELU,
+    TN_NL_LEAKY_RELU,
+    TN_NL_SELU
+} tn_nonlinearity;
 TN_API double tn_init_gain(tn_nonlinearity nonlinearity, double slope);
-TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out); /* rank >= 2 */
+TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in,
+                              int64_t *fan_out); /* rank >= 2 */
 TN_API tn_status tn_init_uniform(tn_tensor *t, double low, double high);
 TN_API tn_status tn_init_normal(tn_tensor *t, double mean, double deviation);
 TN_API tn_status tn_init_constant(tn_tensor *t, double value);
 /** Normal values within [low, high], drawn as PyTorch does from 2.15 on: where more than 0.3 of the distribution lies
  *  there, those outside again; else uniform ones, refused by the density. Where fewer than about one in a thousand
  *  of these would pass, by the inverse distribution function, as PyTorch did before. */
-TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low, double high);
+TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
+                                          double high);
 /** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq. 16 */
 TN_API tn_status tn_init_xavier_uniform(tn_tensor *t, double gain);
 TN_API tn_status tn_init_xavier_normal(tn_tensor *t, double gain);
 /** U(+-gain sqrt(3 / fan)), N(0, gain / sqrt(fan)): He et al. (2015) eq. 14 */
-TN_API tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl);
-TN_API tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl);
+TN_API tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out,
+                                         tn_nonlinearity nl);
+TN_API tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out,
+                                        tn_nonlinearity nl);
 
 #ifdef __cplusplus
 }

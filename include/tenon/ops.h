@@ -82,7 +82,7 @@ TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k);
 TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);     /* integers give f32 */
+TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b); /* integers give f32 */
 TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* NaN wins; a tie gives half to each */
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
@@ -183,11 +183,15 @@ TN_API tn_status tn_zero_(tn_tensor *x);
  *          elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false, all true, logsumexp -inf
  */
 
-TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* ints give i64 */
-TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* floats only */
+TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes,
+                         bool keepdim); /* ints give i64 */
+TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes,
+                          bool keepdim); /* floats only */
 /** Sum of squares about the mean over (n - correction): correction 1 is the sample variance. */
-TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim);
-TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim);
+TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction,
+                         bool keepdim);
+TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction,
+                         bool keepdim);
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** log(sum(exp(x))), stable; -inf for a slice of -inf. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -303,7 +307,8 @@ TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
  * Errors   a weight that requires grad: class weights get none
  * Source   Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing)
  */
-TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o);
+TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
+                                        tn_cross_entropy_options o);
 /** log_p [N, C, ...] log-probabilities; options as above (label_smoothing must be 0). */
 TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
 
@@ -315,9 +320,11 @@ TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction redu
 /** |x - target|, slope 0 at 0 */
 TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
 /** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq. 3 */
-TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction);
+TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta,
+                                    tn_reduction reduction);
 /** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
-TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction);
+TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
+                                tn_reduction reduction);
 /** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x. pos_weight w
  *  (TN_NONE: 1) broadcasts to x and weighs positives. */
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
@@ -346,7 +353,8 @@ TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
  *          dx = r (gw - mean(gw) - xh mean(gw xh))                          keeps x, mean, r
  * Source   Ba, Kiros, Hinton, Layer Normalization (2016), section 3
  */
-TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps);
+TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias,
+                                double eps);
 /**
  * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var (or
  * TN_NONE) move by momentum (variance unbiased); else running statistics.
@@ -357,8 +365,9 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
  *          are not kept: further forwards before backward are fine.
  * Source   Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2
  */
-TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *running_mean,
-                                tn_tensor *running_var, bool training, double momentum, double eps);
+TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                tn_tensor *running_mean, tn_tensor *running_var, bool training,
+                                double momentum, double eps);
 
 /** zero fields: stride 1, padding 0, dilation 1, groups 1 */
 typedef struct tn_conv2d_spec {
@@ -379,7 +388,7 @@ TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn
 /** zero fields: stride = kernel, padding 0, dilation 1 */
 typedef struct tn_pool2d_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
-    bool ceil_mode, exclude_padding;                      /* exclude_padding: average only */
+    bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
 } tn_pool2d_spec;
 /**
  * The largest (NaN counts as largest, the first of equals takes the gradient) or the mean under a window.
@@ -417,8 +426,8 @@ TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
  * Errors   sizes or dtypes that do not fit; more than 5 axes
  * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */
-TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                                                  bool causal, double scale);
+TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                  tn_tensor *mask, bool causal, double scale);
 
 #ifdef __cplusplus
 }

@@ -79,7 +79,8 @@ TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn
  *
  * Owner    current scope. Errors: keep NULL
  */
-TN_API tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user), void *user);
+TN_API tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user),
+                               void *user);
 /** Parameters that are commonly not decayed: of fewer than two axes (biases, gains), and all of modules whose
  *  type says no_decay (LayerNorm, BatchNorm). Weights of embeddings decay, as in GPT-2 reproductions. */
 TN_API bool tn_no_decay(const tn_entry *entry, void *user);
@@ -102,7 +103,7 @@ TN_API void tn_optim_free(tn_optim *opt);
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
 /** group -1: all. Also the base that schedules multiply from now on. */
 TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
-TN_API int64_t tn_optim_steps(const tn_optim *opt);                    /* taken so far */
+TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
 /** The parameters it trains, in order, with their full names. Current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
 /**
@@ -127,7 +128,8 @@ TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
  *          Without it such a norm makes every gradient NaN (or 0), as in PyTorch
  * Source   Pascanu et al. (2013), algorithm 1
  */
-TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p, bool error_if_nonfinite);
+TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
+                                bool error_if_nonfinite);
 /**
  * The same without a wait, for a step that is captured (capture.h) or that nothing may hold up: the norm comes
  * as a tensor of one f64 on the gradients' device, in the current scope, and the factor is computed there.
@@ -211,9 +213,11 @@ TN_API tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n);
 /** base (1 - min(t, n) / n)^power */
 TN_API tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power);
 /** factor(step, user) times the base rate */
-TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user);
+TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user),
+                                  void *user);
 /** Linear from 0 over warmup steps (step t uses (t+1)/warmup), then cosine to eta_min at total. */
-TN_API tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min);
+TN_API tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total,
+                                         double eta_min);
 typedef struct tn_one_cycle_options {
     double max_lr;
     int64_t total_steps;
@@ -226,7 +230,8 @@ typedef struct tn_one_cycle_options {
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
 /** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes them, on
  *  failure too. milestones: n - 1 of them, ascending, where the next one begins. */
-TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n, const int64_t *milestones);
+TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
+                                      const int64_t *milestones);
 typedef struct tn_plateau_options {
     double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */

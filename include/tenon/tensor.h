@@ -33,16 +33,7 @@ extern "C" {
 
 typedef struct tn_tensor tn_tensor;
 
-typedef enum tn_dtype {
-    TN_F32,
-    TN_F64,
-    TN_BF16,
-    TN_F16,
-    TN_I64,
-    TN_I32,
-    TN_U8,
-    TN_BOOL
-} tn_dtype;
+typedef enum tn_dtype { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL } tn_dtype;
 
 typedef enum tn_device_type { TN_CPU = 0, TN_CUDA = 1 } tn_device_type;
 
@@ -69,10 +60,11 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 
 /** TN_SHAPE(2, 3): a shape by its sizes. */
 #ifdef __cplusplus
-#define TN_SHAPE(...) tn_shape_from({__VA_ARGS__})
+#define TN_SHAPE(...) tn_shape_from({ __VA_ARGS__ })
 #else
 #define TN_SHAPE(...)                                                                              \
-    tn_shape_of((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+    tn_shape_of((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                       \
+                (int64_t[]){ __VA_ARGS__ })
 #endif
 /** The shape of a single value. */
 #define TN_SCALAR (tn_shape_of(0, NULL))
@@ -117,7 +109,7 @@ TN_API void tn_scope_end(tn_scope scope);
  */
 #define TN_SCOPE                                                                                   \
     for (tn_scope tn_scope_here_ TN_WHEN_LEFT(tn_leave_scope_) = tn_scope_begin(),                 \
-                  *tn_scope_once_ = &tn_scope_here_;                                               \
+                                 *tn_scope_once_ = &tn_scope_here_;                                \
          tn_scope_once_; tn_scope_once_ = NULL, TN_AT_END(tn_leave_scope_(&tn_scope_here_)))
 static inline void tn_leave_scope_(const tn_scope *scope)
 {
@@ -221,7 +213,8 @@ TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
 TN_API tn_tensor *tn_eye(int64_t n);
 /** Copies shape's worth of elements of dtype, row-major, from data. bool: any byte but 0 is true. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
-TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape); /* f32, whatever the default */
+TN_API tn_tensor *tn_from_floats(const float *values,
+                                 tn_shape shape); /* f32, whatever the default */
 TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
 /**
  * Uses the caller's memory without a copy.
@@ -257,8 +250,8 @@ TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box 
 TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
-TN_API tn_tensor *tn_randperm(int64_t n);                                /* i64 [n], each of 0..n-1 once */
-TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);                /* 1 with probability p, else 0 */
+TN_API tn_tensor *tn_randperm(int64_t n);                 /* i64 [n], each of 0..n-1 once */
+TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p); /* 1 with probability p, else 0 */
 /**
  * Overwrite t in place with uniform numbers from low to high, or normal ones; they record nothing.
  *
@@ -274,7 +267,7 @@ typedef struct tn_generator tn_generator;
 TN_API tn_generator *tn_generator_new(uint64_t seed);
 TN_API void tn_generator_free(tn_generator *g);
 TN_API void tn_generator_seed(tn_generator *g, uint64_t seed);
-TN_API tn_generator *tn_default_generator(void); /* owned by the library */
+TN_API tn_generator *tn_default_generator(void);   /* owned by the library */
 TN_API uint32_t tn_generator_u32(tn_generator *g); /* the next MT19937 word */
 /** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
 TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
@@ -287,19 +280,21 @@ TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *by
 /* ---- what a tensor is ------------------------------------------------------------------------ */
 /* Of NULL: what is written here, else TN_F32, the CPU, false, 0 or "". */
 
-TN_API int tn_rank(const tn_tensor *t);                    /* -1 for NULL */
-TN_API int64_t tn_size(const tn_tensor *t, int axis);      /* TN_NO_SIZE and a message out of range */
-TN_API int64_t tn_numel(const tn_tensor *t);               /* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
-TN_API tn_shape tn_shape_get(const tn_tensor *t);          /* rank -1 for NULL */
-TN_API int64_t tn_stride(const tn_tensor *t, int axis);    /* in elements */
+TN_API int tn_rank(const tn_tensor *t);               /* -1 for NULL */
+TN_API int64_t tn_size(const tn_tensor *t, int axis); /* TN_NO_SIZE and a message out of range */
+TN_API int64_t
+tn_numel(const tn_tensor *t); /* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
+TN_API tn_shape tn_shape_get(const tn_tensor *t);       /* rank -1 for NULL */
+TN_API int64_t tn_stride(const tn_tensor *t, int axis); /* in elements */
 TN_API tn_dtype tn_dtype_of(const tn_tensor *t);
 TN_API tn_device tn_device_of(const tn_tensor *t);
-TN_API bool tn_is_contiguous(const tn_tensor *t);          /* row-major without gaps */
+TN_API bool tn_is_contiguous(const tn_tensor *t); /* row-major without gaps */
 TN_API bool tn_is_none(const tn_tensor *t);
 TN_API bool tn_same_storage(const tn_tensor *a, const tn_tensor *b);
-TN_API uint64_t tn_version(const tn_tensor *t);            /* in-place changes of its storage so far */
-TN_API tn_status tn_set_name(tn_tensor *t, const char *name); /* for messages; copied, cut at 63 bytes */
-TN_API const char *tn_name(const tn_tensor *t);            /* "" when it has none */
+TN_API uint64_t tn_version(const tn_tensor *t); /* in-place changes of its storage so far */
+TN_API tn_status tn_set_name(tn_tensor *t,
+                             const char *name); /* for messages; copied, cut at 63 bytes */
+TN_API const char *tn_name(const tn_tensor *t); /* "" when it has none */
 
 /* ---- reading and writing values -------------------------------------------------------------- */
 
@@ -357,8 +352,8 @@ TN_API int tn_cuda_device_count(void);
 
 typedef struct tn_cuda_properties {
     char name[256];
-    int64_t memory;       /* bytes */
-    int major, minor;     /* compute capability */
+    int64_t memory;   /* bytes */
+    int major, minor; /* compute capability */
     int multiprocessors;
 } tn_cuda_properties;
 
@@ -367,11 +362,11 @@ TN_API tn_status tn_cuda_get_properties(int index, tn_cuda_properties *propertie
 
 /** Bytes of the device; in_use and so on count the tensors' data. */
 typedef struct tn_cuda_memory_stats {
-    int64_t total, free;  /* as the driver sees them; free leaves out what the pool holds */
-    int64_t in_use;       /* in tensors now */
-    int64_t peak_in_use;  /* highest in_use since tn_cuda_memory_reset_peak */
-    int64_t reserved;     /* held by the pool, in_use and freed */
-    int64_t allocations;  /* for tensors, ever */
+    int64_t total, free; /* as the driver sees them; free leaves out what the pool holds */
+    int64_t in_use;      /* in tensors now */
+    int64_t peak_in_use; /* highest in_use since tn_cuda_memory_reset_peak */
+    int64_t reserved;    /* held by the pool, in_use and freed */
+    int64_t allocations; /* for tensors, ever */
 } tn_cuda_memory_stats;
 
 /** All 0 where there is no device, or it fails. */

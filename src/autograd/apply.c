@@ -38,8 +38,9 @@ static tn_status check_inputs(const tni_call *c)
             tn_status status = tni_pending();
 
             return status ? status
-                          : tni_op_error(c, TN_E_INVALID, "input %d is NULL: want a tensor%s", i,
-                                         i < 32 && op->optional & (1u << i) ? ", or TN_NONE for none" : "");
+                          : tni_op_error(
+                                c, TN_E_INVALID, "input %d is NULL: want a tensor%s", i,
+                                i < 32 && op->optional & (1u << i) ? ", or TN_NONE for none" : "");
         }
         if (tni_none(t)) {
             if (i >= 32 || !(op->optional & (1u << i)))
@@ -50,14 +51,16 @@ static tn_status check_inputs(const tni_call *c)
             first = t;
         else if (!op->any_device && (t->storage->device.type != first->storage->device.type ||
                                      t->storage->device.index != first->storage->device.index))
-            return tni_op_error(c, TN_E_DEVICE, "%s and %s are on different devices: want one device",
+            return tni_op_error(c, TN_E_DEVICE,
+                                "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));
         if (op->dtypes == TNI_SAME_FLOAT && tn_dtype_is_float(t->dtype)) {
             if (!real)
                 real = t;
             else if (real->dtype != t->dtype)
-                return tni_op_error(c, TN_E_DTYPE, "%s is %s, %s is %s: want one dtype", tni_text(real),
-                                    tn_dtype_name(real->dtype), tni_text(t), tn_dtype_name(t->dtype));
+                return tni_op_error(c, TN_E_DTYPE, "%s is %s, %s is %s: want one dtype",
+                                    tni_text(real), tn_dtype_name(real->dtype), tni_text(t),
+                                    tn_dtype_name(t->dtype));
         }
     }
     if (op->dtypes == TNI_SAME_FLOAT && c->n_in && !tn_dtype_is_float(c->in[0]->dtype))
@@ -68,11 +71,9 @@ static tn_status check_inputs(const tni_call *c)
 
 static bool wants_recording(const tni_call *c)
 {
-    if (!c->op->backward || !tn_grad_enabled())
-        return false;
+    if (!c->op->backward || !tn_grad_enabled()) return false;
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i]->requires_grad)
-            return true;
+        if (c->in[i]->requires_grad) return true;
     return false;
 }
 
@@ -82,8 +83,7 @@ static unsigned reads_of(const tni_call *c)
     unsigned reads = 0;
 
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i]->requires_grad)
-            reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
+        if (c->in[i]->requires_grad) reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
     return reads;
 }
 
@@ -98,15 +98,15 @@ static bool keep_alias(tni_kept *kept, const tn_tensor *t)
 static tni_node *node_new(const tni_call *c, size_t args_size)
 {
     size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, n_saved = (size_t)c->n_saved;
-    size_t args_at = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_meta) + sizeof(tni_kept)) +
+    size_t args_at = sizeof(tni_node) +
+                     n_in * (sizeof(tni_edge) + sizeof(tni_meta) + sizeof(tni_kept)) +
                      n_out * (sizeof(tni_meta) + sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
                      n_saved * sizeof(tn_tensor *);
     size_t nbytes = ((args_at + 15) & ~(size_t)15) + args_size;
     tni_node *node = tni_calloc(nbytes);
     char *at;
 
-    if (!node)
-        return NULL;
+    if (!node) return NULL;
     at = (char *)(node + 1);
     node->refs = 1;
     node->n_in = c->n_in;
@@ -137,16 +137,13 @@ static tn_status record(const tni_call *c, size_t args_size)
     tni_node *node = node_new(c, args_size);
     unsigned reads = reads_of(c);
 
-    if (!node)
-        return TN_E_NOMEM;
-    if (args_size)
-        memcpy(node->args, c->args, args_size);
-    if (c->op->keep)
-        c->op->keep(node->args);
+    if (!node) return TN_E_NOMEM;
+    if (args_size) memcpy(node->args, c->args, args_size);
+    if (c->op->keep) c->op->keep(node->args);
     for (int i = 0; i < c->n_in; i++) {
         tn_tensor *t = c->in[i];
 
-        node->in[i] = (tni_meta){t->shape, t->dtype};
+        node->in[i] = (tni_meta){ t->shape, t->dtype };
         if (t->requires_grad) {
             tni_edge *edge = &node->edge[i];
 
@@ -158,20 +155,16 @@ static tn_status record(const tni_call *c, size_t args_size)
                 edge->leaf = tn_keep(t);
             }
         }
-        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep_alias(&node->x[i], t))
-            goto fail;
+        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep_alias(&node->x[i], t)) goto fail;
     }
     for (int i = 0; i < c->n_out; i++)
-        node->out[i] = (tni_meta){c->out[i]->shape, c->out[i]->dtype};
-    if ((reads & TNI_Y) && !keep_alias(&node->y, c->out[0]))
-        goto fail;
+        node->out[i] = (tni_meta){ c->out[i]->shape, c->out[i]->dtype };
+    if ((reads & TNI_Y) && !keep_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
-        for (int i = 0; i < c->n_saved; i++)
-            node->saved[i] = tn_keep(c->saved[i]);
+        for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
     node->sequence = tni_next_sequence();
     for (int i = 0; i < c->n_out; i++) {
-        if (!tn_dtype_is_float(c->out[i]->dtype))
-            continue;
+        if (!tn_dtype_is_float(c->out[i]->dtype)) continue;
         atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
         c->out[i]->node = node;
         c->out[i]->out_index = i;
@@ -187,10 +180,9 @@ fail:
 /* Why an output could not be made: that its shape does not fit says the op. */
 static tn_status not_made(const tni_call *c, const tn_shape *shape)
 {
-    if (tni_shape_numel(shape) >= 0)
-        return tni_pending();
-    return tni_op_error(c, TN_E_SHAPE, "a result of shape %s: " TNI_SHAPE_WANT, tni_shape_text(shape),
-                        TN_MAX_RANK);
+    if (tni_shape_numel(shape) >= 0) return tni_pending();
+    return tni_op_error(c, TN_E_SHAPE, "a result of shape %s: " TNI_SHAPE_WANT,
+                        tni_shape_text(shape), TN_MAX_RANK);
 }
 
 /* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward makes
@@ -203,16 +195,13 @@ static tn_status compute(tni_call *c, size_t args_size)
     for (int i = 0; i < c->n_out; i++) {
         c->out[i] = c->op->view ? tni_alias(c->in[c->op->arity < 0 ? i : 0], &c->out_spec[i])
                                 : tni_new(&c->out_spec[i], c->device);
-        if (!c->out[i])
-            return not_made(c, &c->out_spec[i].shape);
+        if (!c->out[i]) return not_made(c, &c->out_spec[i].shape);
     }
-    if (c->op->view && c->n_saved == 0)
-        return c->recorded ? record(c, args_size) : TN_OK;
+    if (c->op->view && c->n_saved == 0) return c->recorded ? record(c, args_size) : TN_OK;
     scope = tn_scope_begin();
     for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
         c->saved[i] = tni_new(&c->saved_spec[i], c->device);
-        if (!c->saved[i])
-            status = tni_pending();
+        if (!c->saved[i]) status = tni_pending();
     }
     if (status == TN_OK) {
         const char *outer = tni_op_running;
@@ -221,47 +210,48 @@ static tn_status compute(tni_call *c, size_t args_size)
         status = c->op->forward(c);
         tni_op_running = outer;
     }
-    if (status == TN_OK && c->recorded)
-        status = record(c, args_size);
+    if (status == TN_OK && c->recorded) status = record(c, args_size);
     tn_scope_end(scope);
     return status;
 }
 
-tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
-                      int n_out, tn_tensor **out)
+tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in,
+                      tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     TNI_HOLD_TRAPS;
     if (TNI_UNLIKELY(tni_autocasting != TN_F32) && tni_autocast_applies(op, n_in, in))
         return tni_autocast_apply(op, args, args_size, n_in, in, n_out, out);
 
     tni_spec few_specs[FEW_OUT], saved_specs[MAX_SAVED];
-    tn_tensor *saved[MAX_SAVED] = {NULL};
+    tn_tensor *saved[MAX_SAVED] = { NULL };
     size_t specs_size = (size_t)n_out * sizeof(tni_spec);
-    tni_call c = {.op = op, .args = args, .n_in = n_in, .in = in, .n_out = n_out, .out_spec = few_specs,
-                  .saved_spec = saved_specs, .out = out, .saved = saved};
+    tni_call c = { .op = op,
+                   .args = args,
+                   .n_in = n_in,
+                   .in = in,
+                   .n_out = n_out,
+                   .out_spec = few_specs,
+                   .saved_spec = saved_specs,
+                   .out = out,
+                   .saved = saved };
     tn_status status = check_inputs(&c);
 
-    if (status != TN_OK)
-        return status;
-    if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size)))
-        return TN_E_NOMEM;
-    for (int i = 0; i < n_out; i++)
-        c.out_spec[i].strided = false;
-    for (int i = 0; i < MAX_SAVED; i++)
-        saved_specs[i].strided = false;
+    if (status != TN_OK) return status;
+    if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
+    for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;
+    for (int i = 0; i < MAX_SAVED; i++) saved_specs[i].strided = false;
     c.device = n_in && !tni_none(in[0]) ? in[0]->storage->device : tn_cpu();
     c.recorded = wants_recording(&c);
     status = op->shape(&c);
-    if (status == TN_OK)
-        status = compute(&c, args_size);
+    if (status == TN_OK) status = compute(&c, args_size);
     if (TNI_UNLIKELY(tni_tracing) && status == TN_OK && tni_tracing->applied)
         status = tni_tracing->applied(tni_tracing, &c);
-    if (c.out_spec != few_specs)
-        tni_free(c.out_spec, specs_size);
+    if (c.out_spec != few_specs) tni_free(c.out_spec, specs_size);
     return status;
 }
 
-tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in)
+tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
+                     tn_tensor *const *in)
 {
     tn_tensor *out = NULL;
 

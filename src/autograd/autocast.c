@@ -123,7 +123,8 @@ static tn_tensor *cast_input(tn_tensor *t, tn_dtype dtype)
     if (!takes_part(t) || t->dtype == dtype) return t;
     y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
                                                            : tn_to_dtype(t, dtype);
-    if (y && t->name && !y->name) y->name = tni_strdup_or_none(t->name); /* messages name what was given */
+    if (y && t->name && !y->name)
+        y->name = tni_strdup_or_none(t->name); /* messages name what was given */
     return y;
 }
 

@@ -22,14 +22,15 @@ bool tn_grad_enabled(void)
 
 tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad)
 {
-    if (!t || tni_none(t))
-        return tni_poison("tn_set_requires_grad", "t");
+    if (!t || tni_none(t)) return tni_poison("tn_set_requires_grad", "t");
     if (t->node)
-        return tni_error(TN_E_STATE, "tn_set_requires_grad: %s was made by tn_%s: want a leaf (tn_detach "
-                                     "gives one)", tni_text(t), t->node->op->name);
+        return tni_error(TN_E_STATE,
+                         "tn_set_requires_grad: %s was made by tn_%s: want a leaf (tn_detach "
+                         "gives one)",
+                         tni_text(t), t->node->op->name);
     if (requires_grad && !tn_dtype_is_float(t->dtype))
-        return tni_error(TN_E_DTYPE, "tn_set_requires_grad: %s is %s: want a floating dtype", tni_text(t),
-                         tn_dtype_name(t->dtype));
+        return tni_error(TN_E_DTYPE, "tn_set_requires_grad: %s is %s: want a floating dtype",
+                         tni_text(t), tn_dtype_name(t->dtype));
     t->requires_grad = requires_grad;
     return TN_OK;
 }
@@ -71,8 +72,7 @@ tn_tensor *tn_grad(tn_tensor *t)
         tni_poison("tn_grad", "t");
         return NULL;
     }
-    if (!t->gm || !t->gm->grad)
-        return TN_NONE;
+    if (!t->gm || !t->gm->grad) return TN_NONE;
     return tn_scope_adopt(tn_keep(t->gm->grad));
 }
 
@@ -87,27 +87,28 @@ tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
         return tni_poison("tn_set_grad_of", t && !tni_none(t) ? "grad" : "t");
     if (!tni_none(grad)) {
         if (grad == t || (grad->storage == t->storage && grad->offset == t->offset))
-            return tni_error(TN_E_INVALID, "tn_set_grad_of: grad %s is the memory of %s itself: want a tensor "
-                                           "of its own (tn_clone)", tni_text(grad), tni_text(t));
+            return tni_error(TN_E_INVALID,
+                             "tn_set_grad_of: grad %s is the memory of %s itself: want a tensor "
+                             "of its own (tn_clone)",
+                             tni_text(grad), tni_text(t));
         if (!tni_shape_equal(&t->shape, &grad->shape) || t->dtype != grad->dtype)
-            return tni_error(TN_E_SHAPE, "tn_set_grad_of: grad %s of %s for %s of %s: want the same shape "
-                                         "and dtype", tni_text(grad), tn_dtype_name(grad->dtype),
-                             tni_text(t), tn_dtype_name(t->dtype));
+            return tni_error(TN_E_SHAPE,
+                             "tn_set_grad_of: grad %s of %s for %s of %s: want the same shape "
+                             "and dtype",
+                             tni_text(grad), tn_dtype_name(grad->dtype), tni_text(t),
+                             tn_dtype_name(t->dtype));
         if (grad->storage->device.type != t->storage->device.type ||
             grad->storage->device.index != t->storage->device.index)
-            return tni_error(TN_E_DEVICE, "tn_set_grad_of: grad and %s are on different devices: want one",
+            return tni_error(TN_E_DEVICE,
+                             "tn_set_grad_of: grad and %s are on different devices: want one",
                              tni_text(t));
     }
-    if (TNI_UNLIKELY(tni_recording))
-        tni_record_leaf(t, false);
-    if (tni_none(grad) && !t->gm)
-        return TN_OK;
+    if (TNI_UNLIKELY(tni_recording)) tni_record_leaf(t, false);
+    if (tni_none(grad) && !t->gm) return TN_OK;
     gm = tni_gradmeta_of(t);
-    if (!gm)
-        return TN_E_NOMEM;
+    if (!gm) return TN_E_NOMEM;
     stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
-    if (!stored && !tni_none(grad))
-        return TN_E_NOMEM;
+    if (!stored && !tni_none(grad)) return TN_E_NOMEM;
     tn_drop(gm->grad);
     gm->grad = stored;
     return TN_OK;
@@ -117,14 +118,13 @@ tn_status tn_retain_grad(tn_tensor *t)
 {
     tni_gradmeta *gm;
 
-    if (!t || tni_none(t))
-        return tni_poison("tn_retain_grad", "t");
+    if (!t || tni_none(t)) return tni_poison("tn_retain_grad", "t");
     if (!t->requires_grad)
-        return tni_error(TN_E_STATE, "tn_retain_grad: %s has no history: want a result of recorded ops",
+        return tni_error(TN_E_STATE,
+                         "tn_retain_grad: %s has no history: want a result of recorded ops",
                          tni_text(t));
     gm = tni_gradmeta_of(t);
-    if (!gm)
-        return TN_E_NOMEM;
+    if (!gm) return TN_E_NOMEM;
     gm->retain = true;
     return TN_OK;
 }
@@ -138,8 +138,10 @@ int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
         return -1;
     }
     if (!t->requires_grad) {
-        tni_error(TN_E_STATE, "tn_register_hook: no gradient will reach %s: want a tensor that requires "
-                              "grad", tni_text(t));
+        tni_error(TN_E_STATE,
+                  "tn_register_hook: no gradient will reach %s: want a tensor that requires "
+                  "grad",
+                  tni_text(t));
         return -1;
     }
     gm = tni_gradmeta_of(t);
@@ -148,16 +150,17 @@ int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
 
 void tn_remove_hook(tn_tensor *t, int64_t id)
 {
-    if (t && !tni_none(t) && t->gm)
-        tni_hook_remove(&t->gm->hooks, id);
+    if (t && !tni_none(t) && t->gm) tni_hook_remove(&t->gm->hooks, id);
 }
 
 tn_status tni_own_memory(const char *function, const tn_tensor *target)
 {
     for (int d = 0; d < target->shape.rank; d++)
         if (target->shape.size[d] > 1 && target->stride[d] == 0)
-            return tni_error(TN_E_INVALID, "%s: target %s is an expanded view, axis %d is one element: want "
-                                           "memory of its own (tn_clone)", function, tni_text(target), d);
+            return tni_error(TN_E_INVALID,
+                             "%s: target %s is an expanded view, axis %d is one element: want "
+                             "memory of its own (tn_clone)",
+                             function, tni_text(target), d);
     return TN_OK;
 }
 
@@ -165,29 +168,25 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
 {
     int stem = (int)strlen(function);
 
-    if (!target || tni_none(target))
-        return tni_poison(function, "the target");
-    if (!source)
-        return tni_poison(function, "the source");
-    if (tni_own_memory(function, target) != TN_OK)
-        return TN_E_INVALID;
+    if (!target || tni_none(target)) return tni_poison(function, "the target");
+    if (!source) return tni_poison(function, "the source");
+    if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;
     if (TNI_UNLIKELY(tni_tracing) && tni_tracing->writes) {
         tn_status status = tni_tracing->writes(tni_tracing, function, target, source);
 
-        if (status != TN_OK)
-            return status;
+        if (status != TN_OK) return status;
     }
-    if (off)
-        return TN_OK;
+    if (off) return TN_OK;
     stem -= stem && function[stem - 1] == '_';
     if (target->requires_grad)
-        return tni_error(TN_E_STATE, "%s: %s %s: want %.*s, or the change under TN_NO_GRAD", function,
-                         tni_text(target),
-                         target->node ? "has history, which this would falsify" : "requires grad", stem,
-                         function);
-    if (!tni_none(source) && source->requires_grad)
-        return tni_error(TN_E_STATE, "%s: the source %s requires grad and in-place ops record nothing: want "
-                                     "%.*s, or the change under TN_NO_GRAD", function, tni_text(source),
+        return tni_error(TN_E_STATE, "%s: %s %s: want %.*s, or the change under TN_NO_GRAD",
+                         function, tni_text(target),
+                         target->node ? "has history, which this would falsify" : "requires grad",
                          stem, function);
+    if (!tni_none(source) && source->requires_grad)
+        return tni_error(TN_E_STATE,
+                         "%s: the source %s requires grad and in-place ops record nothing: want "
+                         "%.*s, or the change under TN_NO_GRAD",
+                         function, tni_text(source), stem, function);
     return TN_OK;
 }

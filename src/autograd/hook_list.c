@@ -26,8 +26,7 @@ static void close_gaps(tni_hook_list *list)
     size_t n = 0;
 
     for (size_t i = 0; i < list->n; i++)
-        if (list->hook[i].call)
-            list->hook[n++] = list->hook[i];
+        if (list->hook[i].call) list->hook[n++] = list->hook[i];
     list->n = n;
     list->removed = 0;
 }
@@ -38,8 +37,7 @@ int64_t tni_hook_add(tni_hook_list *list, int kind, tni_any_hook call, void *use
         size_t wanted = list->capacity ? 2 * list->capacity : 4;
         tni_hook *larger = tni_alloc(wanted * sizeof *larger);
 
-        if (!larger)
-            return -1;
+        if (!larger) return -1;
         if (list->hook) {
             memcpy(larger, list->hook, list->n * sizeof *larger);
             tni_free(list->hook, list->capacity * sizeof *larger);
@@ -47,7 +45,7 @@ int64_t tni_hook_add(tni_hook_list *list, int kind, tni_any_hook call, void *use
         list->hook = larger;
         list->capacity = wanted;
     }
-    list->hook[list->n] = (tni_hook){atomic_fetch_add(&ids, 1), kind, call, user};
+    list->hook[list->n] = (tni_hook){ atomic_fetch_add(&ids, 1), kind, call, user };
     return list->hook[list->n++].id;
 }
 
@@ -55,11 +53,9 @@ void tni_hook_remove(tni_hook_list *list, int64_t id)
 {
     size_t i = upto(list, id);
 
-    if (i == 0 || list->hook[i - 1].id != id || !list->hook[i - 1].call)
-        return;
+    if (i == 0 || list->hook[i - 1].id != id || !list->hook[i - 1].call) return;
     list->hook[i - 1].call = NULL;
-    if (2 * ++list->removed >= list->n)
-        close_gaps(list);
+    if (2 * ++list->removed >= list->n) close_gaps(list);
 }
 
 int64_t tni_hook_last(const tni_hook_list *list)
@@ -70,8 +66,7 @@ int64_t tni_hook_last(const tni_hook_list *list)
 bool tni_hook_next(const tni_hook_list *list, int kind, int64_t last, tni_hook *hook)
 {
     for (size_t i = upto(list, hook->id); i < list->n && list->hook[i].id <= last; i++) {
-        if (!list->hook[i].call || list->hook[i].kind != kind)
-            continue;
+        if (!list->hook[i].call || list->hook[i].kind != kind) continue;
         *hook = list->hook[i];
         return true;
     }
@@ -80,31 +75,34 @@ bool tni_hook_next(const tni_hook_list *list, int kind, int64_t last, tni_hook *
 
 void tni_hook_list_free(tni_hook_list *list)
 {
-    if (list->hook)
-        tni_free(list->hook, list->capacity * sizeof *list->hook);
-    *list = (tni_hook_list){0};
+    if (list->hook) tni_free(list->hook, list->capacity * sizeof *list->hook);
+    *list = (tni_hook_list){ 0 };
 }
 
-tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradient, const tn_tensor *now)
+tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradient,
+                         const tn_tensor *now)
 {
     const char *shape = tni_shape_text(&gradient->shape);
     tn_device was = gradient->storage->device, is;
 
-    if (now == gradient)
-        return TN_OK;
+    if (now == gradient) return TN_OK;
     if (!now)
         return tni_pending() != TN_OK ? tni_pending()
-                                      : tni_error(TN_E_INVALID, "%s gave NULL for the gradient %s%s: want it, or "
-                                                                "a tensor like it", who, shape, of);
+                                      : tni_error(TN_E_INVALID,
+                                                  "%s gave NULL for the gradient %s%s: want it, or "
+                                                  "a tensor like it",
+                                                  who, shape, of);
     if (tni_none(now) || !tni_shape_equal(&now->shape, &gradient->shape))
         return tni_error(TN_E_SHAPE, "%s gave %s for the gradient %s%s: want the same shape", who,
                          tni_none(now) ? "TN_NONE" : tni_text(now), shape, of);
     if (now->dtype != gradient->dtype)
-        return tni_error(TN_E_DTYPE, "%s gave %s for the gradient %s%s of %s: want the same dtype", who,
-                         tn_dtype_name(now->dtype), shape, of, tn_dtype_name(gradient->dtype));
+        return tni_error(TN_E_DTYPE, "%s gave %s for the gradient %s%s of %s: want the same dtype",
+                         who, tn_dtype_name(now->dtype), shape, of, tn_dtype_name(gradient->dtype));
     is = now->storage->device;
     if (was.type != is.type || was.index != is.index)
-        return tni_error(TN_E_DEVICE, "%s gave a tensor on another device for the gradient %s%s: want the same "
-                                      "device", who, shape, of);
+        return tni_error(TN_E_DEVICE,
+                         "%s gave a tensor on another device for the gradient %s%s: want the same "
+                         "device",
+                         who, shape, of);
     return TN_OK;
 }

@@ -13,8 +13,8 @@
 typedef void (*tni_any_hook)(void); /* cast back to what was registered before the call */
 
 typedef struct tni_hook {
-    int64_t id; /* unique in the process, from 1; later ones are larger */
-    int kind;   /* the owner's */
+    int64_t id;        /* unique in the process, from 1; later ones are larger */
+    int kind;          /* the owner's */
     tni_any_hook call; /* NULL: removed */
     void *user;
 } tni_hook;
@@ -38,6 +38,7 @@ void tni_hook_list_free(tni_hook_list *list);
 
 /* The rule for what a hook puts in the place of a gradient: a tensor of the same shape, dtype and device.
  * For the message: who gave it ("a gradient hook") and whose it is (" of input 0", or ""). */
-tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradient, const tn_tensor *now);
+tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradient,
+                         const tn_tensor *now);
 
 #endif

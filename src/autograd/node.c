@@ -14,8 +14,7 @@ uint64_t tni_next_sequence(void)
 /* Takes one reference off node; the last one queues it on *dead. */
 static void unref(tni_node *node, tni_node **dead)
 {
-    if (atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1) return;
     node->next = *dead;
     *dead = node;
 }
@@ -31,21 +30,17 @@ void tni_node_drop(tni_node *node)
         node = dead;
         dead = node->next;
         for (int i = 0; i < node->n_in; i++) {
-            if (node->edge[i].node)
-                unref(node->edge[i].node, &dead);
+            if (node->edge[i].node) unref(node->edge[i].node, &dead);
             tn_drop(node->edge[i].leaf);
             tn_drop(node->x[i].alias);
         }
         tn_drop(node->y.alias);
         tni_strfree(node->place);
-        if (node->op && node->op->drop)
-            node->op->drop(node->args);
-        for (int i = 0; i < node->n_saved; i++)
-            tn_drop(node->saved[i]);
+        if (node->op && node->op->drop) node->op->drop(node->args);
+        for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {
             tn_drop(node->pending[i]);
-            if (node->gm[i])
-                tni_gradmeta_drop(node->gm[i]);
+            if (node->gm[i]) tni_gradmeta_drop(node->gm[i]);
         }
         tni_free(node, node->nbytes);
     }
@@ -55,8 +50,7 @@ tni_gradmeta *tni_gradmeta_of(tn_tensor *t)
 {
     if (!t->gm) {
         t->gm = tni_calloc(sizeof *t->gm);
-        if (!t->gm)
-            return NULL;
+        if (!t->gm) return NULL;
         t->gm->refs = 1;
     }
     if (t->node && !t->node->gm[t->out_index]) {
@@ -68,8 +62,7 @@ tni_gradmeta *tni_gradmeta_of(tn_tensor *t)
 
 void tni_gradmeta_drop(tni_gradmeta *gm)
 {
-    if (atomic_fetch_sub_explicit(&gm->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (atomic_fetch_sub_explicit(&gm->refs, 1, memory_order_acq_rel) != 1) return;
     tn_drop(gm->grad);
     tn_drop(gm->pending);
     tni_hook_list_free(&gm->hooks);

@@ -23,16 +23,18 @@
 
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
-    TNI_SAME_FLOAT = 0, /* all present floating inputs have one dtype; at least input 0 is floating */
-    TNI_ANY_DTYPE       /* the shape rule sees to it */
+    TNI_SAME_FLOAT =
+        0,        /* all present floating inputs have one dtype; at least input 0 is floating */
+    TNI_ANY_DTYPE /* the shape rule sees to it */
 } tni_dtype_rule;
 
 /* What floating inputs become inside tn_set_autocast (autocast.c). f64 always stays. */
 typedef enum tni_cast {
-    TNI_CAST_AUTO = 0, /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
-    TNI_CAST_LOW,      /* the region's dtype: what tensor cores do */
-    TNI_CAST_F32,      /* f32: too steep, too long a sum, or without short kernels */
-    TNI_CAST_KEEP      /* as they come */
+    TNI_CAST_AUTO =
+        0, /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
+    TNI_CAST_LOW, /* the region's dtype: what tensor cores do */
+    TNI_CAST_F32, /* f32: too steep, too long a sum, or without short kernels */
+    TNI_CAST_KEEP /* as they come */
 } tni_cast;
 
 typedef struct tn_op tn_op;
@@ -49,8 +51,8 @@ typedef struct tni_call {
     tni_spec *saved_spec; /* shape fills n_saved and these (at most 4) */
     tn_tensor **out;      /* forward fills the values */
     tn_tensor **saved;
-    tn_device device;     /* of the outputs: input 0's unless shape says otherwise (tn_to) */
-    bool recorded;        /* a backward will follow: saved[] is worth filling */
+    tn_device device; /* of the outputs: input 0's unless shape says otherwise (tn_to) */
+    bool recorded;    /* a backward will follow: saved[] is worth filling */
 } tni_call;
 
 typedef struct tni_meta {
@@ -68,10 +70,10 @@ typedef struct tni_grad {
     tn_tensor *const *x;   /* inputs that reads[] named for needed gradients, else NULL */
     tn_tensor *y;          /* output 0 if read */
     tn_tensor *const *saved;
-    const tni_meta *in;    /* shape and dtype of every input (rank 0 for TN_NONE) */
+    const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
-    const bool *need;      /* per input */
-    tn_tensor **dx;        /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of
+    const bool *need; /* per input */
+    tn_tensor **dx;   /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of
                               broadcast shape: the engine reduces, casts and copies */
 } tni_grad;
 
@@ -82,9 +84,9 @@ struct tn_op {
     unsigned optional;   /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;
     tni_cast autocast;
-    bool view;           /* outputs alias input 0 (variable arity: output i aliases input i): shape fills
+    bool view; /* outputs alias input 0 (variable arity: output i aliases input i): shape fills
                             strided specs, there is no forward */
-    bool any_device;     /* inputs may live on different devices (to, copy) */
+    bool any_device;            /* inputs may live on different devices (to, copy) */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     tn_status (*shape)(tni_call *c);
     tn_status (*forward)(tni_call *c);
@@ -94,10 +96,11 @@ struct tn_op {
 };
 
 /* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the node. */
-tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in);
+tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
+                     tn_tensor *const *in);
 /* Several outputs: fills out[0..n_out), each in the current scope. */
-tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in, tn_tensor *const *in,
-                      int n_out, tn_tensor **out);
+tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in,
+                      tn_tensor *const *in, int n_out, tn_tensor **out);
 
 /* The dtype of this thread's tn_set_autocast, TN_F32 when off: the branch reads it without a call. The
  * engine sets it to TN_F32 for a pass. */
@@ -112,7 +115,8 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 void tni_autocast_forget(void);
 
 /* tni_error with "tn_NAME: " in front. */
-tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
+    TN_PRINTF(3, 4);
 
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
@@ -120,7 +124,10 @@ tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of inp
 /* The gradient of output i, zeros when nothing came. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
-static inline bool tni_composed(void) { return tn_grad_enabled(); }
+static inline bool tni_composed(void)
+{
+    return tn_grad_enabled();
+}
 
 /* Sums t down to shape (undoing a broadcast). */
 tn_tensor *tni_sum_to(tn_tensor *t, const tn_shape *shape);
@@ -161,36 +168,36 @@ typedef struct tni_kept {
 struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
-    bool spent;         /* what it kept has been given back */
-    bool queued;        /* on the heap of the innermost pass */
-    uint64_t sequence;  /* newer is larger: the engine's order */
-    uint64_t mark;      /* of the pass that last visited it */
+    bool spent;        /* what it kept has been given back */
+    bool queued;       /* on the heap of the innermost pass */
+    uint64_t sequence; /* newer is larger: the engine's order */
+    uint64_t mark;     /* of the pass that last visited it */
     const tn_op *op;
     tni_node *next;     /* in the list of nodes to free, or to visit */
     tni_edge *edge;     /* n_in */
     tni_meta *in, *out; /* n_in, n_out */
     tni_kept *x;        /* n_in; alias NULL when not kept */
     tni_kept y;
-    tn_tensor **saved;  /* n_saved */
+    tn_tensor **saved;   /* n_saved */
     tn_tensor **pending; /* n_out: gradients that have arrived */
-    tni_gradmeta **gm;  /* n_out: of the output handles, when they have one */
+    tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
     void *args;
-    char *place;        /* " (in fc1: Linear)", under tn_set_anomaly; else NULL */
-    size_t nbytes;      /* of this block */
+    char *place;   /* " (in fc1: Linear)", under tn_set_anomaly; else NULL */
+    size_t nbytes; /* of this block */
 };
 
 struct tni_gradmeta {
     atomic_int refs;
-    uint64_t mark;      /* of the tn_gradients pass that wants this tensor's gradient */
+    uint64_t mark; /* of the tn_gradients pass that wants this tensor's gradient */
     bool retain;
-    tn_tensor *grad;    /* accumulated; NULL when none */
-    tn_tensor *pending; /* arrived in the pass that is running */
+    tn_tensor *grad;     /* accumulated; NULL when none */
+    tn_tensor *pending;  /* arrived in the pass that is running */
     tni_hook_list hooks; /* of tn_grad_hook */
 };
 
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);
-void tni_node_drop(tni_node *node);          /* iterative: any depth */
+void tni_node_drop(tni_node *node); /* iterative: any depth */
 uint64_t tni_next_sequence(void);
 
 #endif

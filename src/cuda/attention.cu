@@ -23,18 +23,21 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     const int limit = a.causal && q0 + TILE < a.s ? q0 + TILE : a.s;
     const int64_t mask = mask_of(a, w);
     R top[TM], sum[TM], y[TM][NC];
-    TN_UNROLL for (int i = 0; i < TM; i++) {
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
         top[i] = -(R)INFINITY;
         sum[i] = 0;
-        TN_UNROLL for (int j = 0; j < NC; j++)
-            y[i][j] = 0;
+        TN_UNROLL
+        for (int j = 0; j < NC; j++) y[i][j] = 0;
     }
     for (int s0 = 0; s0 < limit; s0 += TILE) {
         R p[TM][TN];
         score_tile(p, shared, q, q0, a.t, k, s0, limit, a.d);
-        TN_UNROLL for (int i = 0; i < TM; i++) {
+        TN_UNROLL
+        for (int i = 0; i < TM; i++) {
             R high = -(R)INFINITY;
-            TN_UNROLL for (int j = 0; j < TN; j++) {
+            TN_UNROLL
+            for (int j = 0; j < TN; j++) {
                 p[i][j] = score(a, mask, q0 + row * TM + i, s0 + column * TN + j, p[i][j]);
                 high = p[i][j] > high ? p[i][j] : high;
             }
@@ -44,22 +47,24 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
             /* while every key so far is blocked nothing is subtracted: exp(-inf) is 0 */
             const R base = top[i] == -(R)INFINITY ? (R)0 : top[i];
             R total = 0;
-            TN_UNROLL for (int j = 0; j < TN; j++) {
+            TN_UNROLL
+            for (int j = 0; j < TN; j++) {
                 p[i][j] = row_exp(p[i][j] - base);
                 total += p[i][j];
             }
             const R shrink = before == -(R)INFINITY ? (R)0 : row_exp(before - base);
             sum[i] = sum[i] * shrink + columns_sum(total);
-            TN_UNROLL for (int j = 0; j < NC; j++)
-                y[i][j] *= shrink;
+            TN_UNROLL
+            for (int j = 0; j < NC; j++) y[i][j] *= shrink;
         }
         keep_tile(tile, p);
         add_product<R, NC>(y, tile, shared, v, s0, limit, c0, a.dv_size);
     }
-    TN_UNROLL for (int i = 0; i < TM; i++) {
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
         const R factor = limit > 0 ? (R)1 / sum[i] : (R)0; /* a sum of nothing is 0 */
-        TN_UNROLL for (int j = 0; j < NC; j++)
-            y[i][j] *= factor;
+        TN_UNROLL
+        for (int j = 0; j < NC; j++) y[i][j] *= factor;
         const int t = q0 + row * TM + i;
         if (a.lse && w.slice == 0 && column == 0 && t < a.t)
             a.lse[w.item * a.t + t] = top[i] + row_log(sum[i]);

@@ -40,7 +40,8 @@ static __device__ __forceinline__ void load_turned(R *to, const matrix<R> &m, in
                                                    int c0, int columns)
 {
     constexpr int QUADS = TILE * slice<R>::columns / 4;
-    TN_UNROLL for (int i = 0; i < QUADS / THREADS; i++) {
+    TN_UNROLL
+    for (int i = 0; i < QUADS / THREADS; i++) {
         const int e = (int)threadIdx.x + i * THREADS;
         /* a warp takes 16 columns of 8 rows: whole sectors, and stores without conflicts */
         const int four = e % 4 + e / (4 * TILE) * 4, r = e / 4 % TILE;
@@ -51,12 +52,13 @@ static __device__ __forceinline__ void load_turned(R *to, const matrix<R> &m, in
             if (m.quads && column + 4 <= columns) {
                 x = quad_at(from);
             } else {
-                TN_UNROLL for (int j = 0; j < 4; j++)
+                TN_UNROLL
+                for (int j = 0; j < 4; j++)
                     if (column + j < columns) x.v[j] = from[j];
             }
         }
-        TN_UNROLL for (int j = 0; j < 4; j++)
-            to[spot(four * 4 + j, r >> 2) + (r & 3)] = x.v[j];
+        TN_UNROLL
+        for (int j = 0; j < 4; j++) to[spot(four * 4 + j, r >> 2) + (r & 3)] = x.v[j];
     }
 }
 
@@ -66,7 +68,8 @@ static __device__ __forceinline__ void load_straight(R *to, const matrix<R> &m, 
                                                      int c0, int columns)
 {
     constexpr int WIDTH = TILE_COLUMNS * NC, QUADS = slice<R>::columns * WIDTH / 4;
-    TN_UNROLL for (int i = 0; i < QUADS / THREADS; i++) {
+    TN_UNROLL
+    for (int i = 0; i < QUADS / THREADS; i++) {
         const int e = (int)threadIdx.x + i * THREADS;
         const int r = e / (WIDTH / 4), c = e % (WIDTH / 4) * 4;
         const int row = r0 + r, column = c0 + c;
@@ -76,7 +79,8 @@ static __device__ __forceinline__ void load_straight(R *to, const matrix<R> &m, 
             if (m.quads && column + 4 <= columns) {
                 x = quad_at(from);
             } else {
-                TN_UNROLL for (int j = 0; j < 4; j++)
+                TN_UNROLL
+                for (int j = 0; j < 4; j++)
                     if (column + j < columns) x.v[j] = from[j];
             }
         }
@@ -94,9 +98,10 @@ static __device__ __forceinline__ void score_tile(R (&sum)[TM][TN], R *shared, c
     constexpr int COLUMNS = slice<R>::columns;
     const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
     R *left = shared, *right = shared + TILE * COLUMNS;
-    TN_UNROLL for (int i = 0; i < TM; i++) {
-        TN_UNROLL for (int j = 0; j < TN; j++)
-            sum[i][j] = 0;
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
+        TN_UNROLL
+        for (int j = 0; j < TN; j++) sum[i][j] = 0;
     }
     int c0 = 0;
     do {
@@ -106,12 +111,14 @@ static __device__ __forceinline__ void score_tile(R (&sum)[TM][TN], R *shared, c
         __syncthreads();
         const int fours = d - c0 < COLUMNS ? (d - c0 + 3) / 4 : COLUMNS / 4;
         for (int four = 0; four < fours; four++) {
-            TN_UNROLL for (int c = 4 * four, j = 0; j < 4; j++, c++) {
+            TN_UNROLL
+            for (int c = 4 * four, j = 0; j < 4; j++, c++) {
                 R x[TM], y[TN];
                 const quad<R> low = quad_at(left + spot(c, 2 * row)),
                               high = quad_at(left + spot(c, 2 * row + 1));
                 const quad<R> other = quad_at(right + spot(c, column));
-                TN_UNROLL for (int e = 0; e < 4; e++) {
+                TN_UNROLL
+                for (int e = 0; e < 4; e++) {
                     x[e] = low.v[e];
                     x[e + 4] = high.v[e];
                     y[e] = other.v[e];
@@ -128,11 +135,13 @@ template <typename R>
 static __device__ __forceinline__ void keep_tile(R *tile, const R (&p)[TM][TN])
 {
     const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
-    TN_UNROLL for (int j = 0; j < TN; j++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
+    TN_UNROLL
+    for (int j = 0; j < TN; j++) {
+        TN_UNROLL
+        for (int half = 0; half < 2; half++) {
             quad<R> x;
-            TN_UNROLL for (int e = 0; e < 4; e++)
-                x.v[e] = p[4 * half + e][j];
+            TN_UNROLL
+            for (int e = 0; e < 4; e++) x.v[e] = p[4 * half + e][j];
             quad_at(tile + spot(4 * column + j, 2 * row + half)) = x;
         }
     }
@@ -159,11 +168,13 @@ static __device__ __forceinline__ void add_product(R (&sum)[TM][NC], const R *ti
         load_straight<R, NC>(shared, m, r0 + k0, rows, c0, columns);
         __syncthreads();
         for (int four = 0; four < STEP / 4; four++) {
-            TN_UNROLL for (int k = 4 * four, j = 0; j < 4; j++, k++) {
+            TN_UNROLL
+            for (int k = 4 * four, j = 0; j < 4; j++, k++) {
                 R x[TM], y[NC];
                 const quad<R> low = quad_at(tile + spot(k0 + k, 2 * row));
                 const quad<R> high = quad_at(tile + spot(k0 + k, 2 * row + 1));
-                TN_UNROLL for (int e = 0; e < 4; e++) {
+                TN_UNROLL
+                for (int e = 0; e < 4; e++) {
                     x[e] = low.v[e];
                     x[e + 4] = high.v[e];
                 }
@@ -180,19 +191,22 @@ static __device__ __forceinline__ void write(const matrix<R> &m, int r0, int row
                                              int columns, const R (&sum)[TM][NC])
 {
     const int row = (int)threadIdx.x / TILE_COLUMNS, column = (int)threadIdx.x % TILE_COLUMNS;
-    TN_UNROLL for (int i = 0; i < TM; i++) {
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
         const int r = r0 + row * TM + i;
         if (r >= rows) continue;
-        TN_UNROLL for (int j = 0; j < NC; j += NC < 4 ? 1 : 4) {
+        TN_UNROLL
+        for (int j = 0; j < NC; j += NC < 4 ? 1 : 4) {
             const int c = c0 + column_of<NC>(column, j);
             R *to = m.data + r * m.row + c;
             if (NC >= 4 && m.quads && c + 4 <= columns) {
                 quad<R> x;
-                TN_UNROLL for (int e = 0; e < 4; e++)
-                    x.v[e] = sum[i][NC < 4 ? j : j + e];
+                TN_UNROLL
+                for (int e = 0; e < 4; e++) x.v[e] = sum[i][NC < 4 ? j : j + e];
                 quad_at(to) = x;
             } else {
-                TN_UNROLL for (int e = 0; e < (NC < 4 ? 1 : 4); e++)
+                TN_UNROLL
+                for (int e = 0; e < (NC < 4 ? 1 : 4); e++)
                     if (c + e < columns) to[e] = sum[i][j + e];
             }
         }
@@ -204,7 +218,8 @@ static __device__ __forceinline__ void write(const matrix<R> &m, int r0, int row
 /* Over the threads of a row. */
 template <typename R> static __device__ __forceinline__ R columns_max(R x)
 {
-    TN_UNROLL for (int step = TILE_COLUMNS / 2; step > 0; step /= 2) {
+    TN_UNROLL
+    for (int step = TILE_COLUMNS / 2; step > 0; step /= 2) {
         const R other = __shfl_xor_sync(WARP_ALL, x, step);
         x = other > x ? other : x;
     }
@@ -213,8 +228,8 @@ template <typename R> static __device__ __forceinline__ R columns_max(R x)
 
 template <typename R> static __device__ __forceinline__ R columns_sum(R x)
 {
-    TN_UNROLL for (int step = TILE_COLUMNS / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(WARP_ALL, x, step);
+    TN_UNROLL
+    for (int step = TILE_COLUMNS / 2; step > 0; step /= 2) x += __shfl_xor_sync(WARP_ALL, x, step);
     return x;
 }
 
@@ -269,7 +284,7 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
 #define LAUNCH(kernel, NC, rows, columns)                                                          \
     do {                                                                                           \
         unsigned blocks;                                                                           \
-        TN_TRY(cut(&a, rows, TILE, columns, TILE_COLUMNS *NC, &blocks));                                 \
+        TN_TRY(cut(&a, rows, TILE, columns, TILE_COLUMNS *NC, &blocks));                           \
         return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
     } while (0)
 

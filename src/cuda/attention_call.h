@@ -167,7 +167,8 @@ static inline tn_status fits(const tni_attention *g)
 /* Cuts rows (T or S) into tiles and columns of the result into slices of `width`; a block makes
  * one. */
 template <typename R>
-static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, int width, unsigned *blocks)
+static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, int width,
+                            unsigned *blocks)
 {
     a->tiles = (rows - 1) / tile + 1;
     a->slices = (columns - 1) / width + 1;

@@ -61,25 +61,30 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     const int limit = a.causal && q0 + TILE < a.s ? q0 + TILE : a.s;
     const int64_t mask = mask_of(a, w);
     R lse[TM], delta[TM], dq[TM][NC];
-    TN_UNROLL for (int i = 0; i < TM; i++) {
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
         const int t = q0 + row * TM + i;
         lse[i] = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
         delta[i] = t < a.t ? a.delta[w.item * a.t + t] : (R)0;
-        TN_UNROLL for (int j = 0; j < NC; j++)
-            dq[i][j] = 0;
+        TN_UNROLL
+        for (int j = 0; j < NC; j++) dq[i][j] = 0;
     }
     for (int s0 = 0; s0 < limit; s0 += TILE) {
         R p[TM][TN];
         score_tile(p, shared, q, q0, a.t, k, s0, limit, a.d);
-        TN_UNROLL for (int i = 0; i < TM; i++) {
-            TN_UNROLL for (int j = 0; j < TN; j++)
+        TN_UNROLL
+        for (int i = 0; i < TM; i++) {
+            TN_UNROLL
+            for (int j = 0; j < TN; j++)
                 p[i][j] =
                     probability(a, mask, q0 + row * TM + i, s0 + column * TN + j, p[i][j], lse[i]);
         }
         keep_tile(tile, p);
         score_tile(p, shared, dy, q0, a.t, v, s0, limit, a.dv_size);
-        TN_UNROLL for (int i = 0; i < TM; i++) {
-            TN_UNROLL for (int j = 0; j < TN; j++)
+        TN_UNROLL
+        for (int i = 0; i < TM; i++) {
+            TN_UNROLL
+            for (int j = 0; j < TN; j++)
                 p[i][j] = score_grad(a, q0 + row * TM + i, s0 + column * TN + j, kept(tile, i, j),
                                      p[i][j], delta[i]);
         }
@@ -104,26 +109,31 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 
     const int s0 = w.tile * TILE, c0 = w.slice * TILE_COLUMNS * NC;
     const int64_t mask = mask_of(a, w);
     R dk[TM][NC], dv[TM][NC];
-    TN_UNROLL for (int i = 0; i < TM; i++) {
-        TN_UNROLL for (int j = 0; j < NC; j++)
-            dk[i][j] = dv[i][j] = 0;
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
+        TN_UNROLL
+        for (int j = 0; j < NC; j++) dk[i][j] = dv[i][j] = 0;
     }
     for (int q0 = a.causal ? s0 : 0; q0 < a.t; q0 += TILE) {
         R p[TM][TN];
         score_tile(p, shared, k, s0, a.s, q, q0, a.t, a.d);
-        TN_UNROLL for (int j = 0; j < TN; j++) {
+        TN_UNROLL
+        for (int j = 0; j < TN; j++) {
             const int t = q0 + column * TN + j;
             const R lse = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
-            TN_UNROLL for (int i = 0; i < TM; i++)
+            TN_UNROLL
+            for (int i = 0; i < TM; i++)
                 p[i][j] = probability(a, mask, t, s0 + row * TM + i, p[i][j], lse);
         }
         keep_tile(tile, p);
         add_product<R, NC>(dv, tile, shared, dy, q0, a.t, c0, a.dv_size);
         score_tile(p, shared, v, s0, a.s, dy, q0, a.t, a.dv_size);
-        TN_UNROLL for (int j = 0; j < TN; j++) {
+        TN_UNROLL
+        for (int j = 0; j < TN; j++) {
             const int t = q0 + column * TN + j;
             const R delta = t < a.t ? a.delta[w.item * a.t + t] : (R)0;
-            TN_UNROLL for (int i = 0; i < TM; i++)
+            TN_UNROLL
+            for (int i = 0; i < TM; i++)
                 p[i][j] = score_grad(a, t, s0 + row * TM + i, kept(tile, i, j), p[i][j], delta);
         }
         keep_tile(tile, p);

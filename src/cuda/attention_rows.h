@@ -10,14 +10,15 @@
 /* Over the four lanes that share a row. */
 static __device__ __forceinline__ float row_max(float x)
 {
-    TN_UNROLL for (int step = 1; step < 4; step *= 2)
-        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    TN_UNROLL
+    for (int step = 1; step < 4; step *= 2) x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
     return x;
 }
 
 static __device__ __forceinline__ float row_sum(float x)
 {
-    TN_UNROLL for (int step = 1; step < 4; step *= 2) x += __shfl_xor_sync(WARP_ALL, x, step);
+    TN_UNROLL
+    for (int step = 1; step < 4; step *= 2) x += __shfl_xor_sync(WARP_ALL, x, step);
     return x;
 }
 
@@ -57,7 +58,8 @@ template <int MT> struct row_state {
 
 template <int MT> static __device__ __forceinline__ void begin(row_state<MT> &row)
 {
-    TN_UNROLL for (int i = 0; i < 2 * MT; i++) {
+    TN_UNROLL
+    for (int i = 0; i < 2 * MT; i++) {
         row.top[i / 2][i % 2] = -INFINITY;
         row.sum[i / 2][i % 2] = 0;
     }
@@ -68,26 +70,33 @@ template <bool MASKED, int MT, int NT, int COLUMNS>
 static __device__ __forceinline__ void soften(row_state<MT> &row, fragments<MT, NT> &p,
                                               fragments<MT, COLUMNS> &y, float scale)
 {
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int half = 0; half < 2; half++) {
             const float before = row.top[m][half];
             float high = -INFINITY, total = 0;
-            TN_UNROLL for (int n = 0; n < NT; n++)
+            TN_UNROLL
+            for (int n = 0; n < NT; n++)
                 high = fmaxf(high, fmaxf(p.x[m][n][2 * half], p.x[m][n][2 * half + 1]));
             const float top = fmaxf(before, row_max(high));
             /* while every key so far is blocked nothing is subtracted: 2^-inf is 0 */
             const exponent<MASKED> power(scale, top == -INFINITY ? 0 : top);
             const float shrink = power.of(before);
-            TN_UNROLL for (int n = 0; n < NT; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) {
+            TN_UNROLL
+            for (int n = 0; n < NT; n++) {
+                TN_UNROLL
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
                     p.x[m][n][i] = power.of(p.x[m][n][i]);
                     total += p.x[m][n][i];
                 }
             }
             row.top[m][half] = top;
             row.sum[m][half] = row.sum[m][half] * shrink + total;
-            TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= shrink;
+            TN_UNROLL
+            for (int n = 0; n < COLUMNS; n++) {
+                TN_UNROLL
+                for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= shrink;
             }
         }
     }
@@ -100,9 +109,12 @@ static __device__ __forceinline__ void see(const attention<E> &a, int64_t mask, 
 {
     const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
     if (!MASKED && !edge) return;
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++)
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < NT; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++)
                 p.x[m][n][i] = kept_score<MASKED>(a, mask, first + 16 * m + row_in(i),
                                                   s0 + 8 * n + column_in(i), p.x[m][n][i]);
         }
@@ -114,13 +126,17 @@ template <bool MASKED, typename E, int MT, int COLUMNS>
 static __device__ __forceinline__ void finish(const attention<E> &a, const work &w, int first,
                                               const row_state<MT> &row, fragments<MT, COLUMNS> &y)
 {
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int half = 0; half < 2; half++) {
             const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
             const float factor = a.s > 0 ? 1 / sum : 0; /* a sum of nothing is 0 */
             const int t = first + 16 * m + row_in(2 * half);
-            TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
-                TN_UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
+            TN_UNROLL
+            for (int n = 0; n < COLUMNS; n++) {
+                TN_UNROLL
+                for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
             }
             if (a.lse && column_in(0) == 0 && t < a.t)
                 a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
@@ -155,8 +171,10 @@ static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> 
                                                              int first)
 {
     row_numbers<MT> r;
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int half = 0; half < 2; half++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int half = 0; half < 2; half++) {
             const int t = first + 16 * m + row_in(2 * half);
             r.lse[m][half] = t < a.t ? kept_lse<MASKED>(a.lse[item * a.t + t]) : 0;
             r.delta[m][half] = t < a.t ? a.delta[item * a.t + t] : 0;
@@ -168,18 +186,20 @@ static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> 
 /* Rows are queries from `first` on, columns keys from s0 on: the products q . k become probabilities,
  * the products dy . v in ds gradients of scale q . k. */
 template <bool MASKED, typename E, int MT, int NT>
-static __device__ __forceinline__ void score_grads(const attention<E> &a, int64_t mask, int first,
-                                                   int s0, const row_numbers<MT> &row,
-                                                   const fragments<MT, NT> &products,
-                                                   fragments<MT, NT> &ds)
+static __device__ __forceinline__ void
+score_grads(const attention<E> &a, int64_t mask, int first, int s0, const row_numbers<MT> &row,
+            const fragments<MT, NT> &products, fragments<MT, NT> &ds)
 {
     const bool edge = s0 + 8 * NT > a.s || (a.causal && s0 + 8 * NT - 1 > first);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < NT; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) {
                 const int t = first + 16 * m + row_in(i), s = s0 + 8 * n + column_in(i);
-                const float p = probability<MASKED>(a, mask, t, s, products.x[m][n][i],
-                                                    row.lse[m][i / 2]);
+                const float p =
+                    probability<MASKED>(a, mask, t, s, products.x[m][n][i], row.lse[m][i / 2]);
                 ds.x[m][n][i] = p * (ds.x[m][n][i] - row.delta[m][i / 2]);
                 if (edge && !sees(a, t, s)) ds.x[m][n][i] = 0;
             }
@@ -201,9 +221,12 @@ static __device__ __forceinline__ void turned_probabilities(const attention<E> &
                                                             fragments<MT, NT> &p)
 {
     const bool edge = has_unseen(a, first, q0, p);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < NT; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) {
                 const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
                 p.x[m][n][i] =
                     probability<MASKED>(a, mask, q0 + column, s, p.x[m][n][i], lse[column]);
@@ -214,15 +237,17 @@ static __device__ __forceinline__ void turned_probabilities(const attention<E> &
 }
 
 template <typename E, int MT, int NT>
-static __device__ __forceinline__ void turned_score_grads(const attention<E> &a, int first, int q0,
-                                                          const float *delta,
-                                                          const fragments<MT, NT> &p,
-                                                          fragments<MT, NT> &ds)
+static __device__ __forceinline__ void
+turned_score_grads(const attention<E> &a, int first, int q0, const float *delta,
+                   const fragments<MT, NT> &p, fragments<MT, NT> &ds)
 {
     const bool edge = has_unseen(a, first, q0, p);
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) {
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < NT; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) {
                 const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
                 ds.x[m][n][i] = p.x[m][n][i] * (ds.x[m][n][i] - delta[column]);
                 if (edge && !sees(a, q0 + column, s)) ds.x[m][n][i] = 0;
@@ -243,9 +268,12 @@ static __device__ __forceinline__ float column_number(const attention<E> &a, int
 template <int MT, int COLUMNS>
 static __device__ __forceinline__ void multiply_by(fragments<MT, COLUMNS> &f, float factor)
 {
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < COLUMNS; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) f.x[m][n][i] *= factor;
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < COLUMNS; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) f.x[m][n][i] *= factor;
         }
     }
 }

@@ -23,7 +23,8 @@ static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
 {
     constexpr int KEYS = forward_tiles<C, MASKED>::keys;
     TN_DYNAMIC_SHARED(E, q_tile);
-    E *k_tile = q_tile + QUERIES * tile_row<C>::length, *v_tile = k_tile + KEYS * tile_row<C>::length;
+    E *k_tile = q_tile + QUERIES * tile_row<C>::length,
+      *v_tile = k_tile + KEYS * tile_row<C>::length;
     const work w = work_by_head(a, blockIdx.x, a.causal);
     const matrix<E> q = matrix_of(a.q, w.b, w.h), k = matrix_of(a.k, w.b, w.h),
                     v = matrix_of(a.v, w.b, w.h);

@@ -28,11 +28,11 @@ template <int C> struct tile_row {
     static constexpr int length = C + 8, bytes = 2 * length;
 };
 
-template <typename E>
-static __device__ __forceinline__ eight<E> few(const E *from, int n)
+template <typename E> static __device__ __forceinline__ eight<E> few(const E *from, int n)
 {
     eight<E> x = {};
-    TN_UNROLL for (int j = 0; j < 8; j++)
+    TN_UNROLL
+    for (int j = 0; j < 8; j++)
         if (j < n) x.v[j] = from[j];
     return x;
 }
@@ -49,16 +49,20 @@ static __device__ __forceinline__ void load_tile(E *to, const matrix<E> &m, int 
     const E *from = m.data + (r0 + r) * m.row + c0 + c;
     if (m.quads) {
         const shared_place at = place_of(to) + r * tile_row<C>::bytes + c * 2;
-        TN_UNROLL for (int i = 0; i < ROWS; i += STEP) {
-            TN_UNROLL for (int j = 0; j < C; j += GROUP * 8) {
+        TN_UNROLL
+        for (int i = 0; i < ROWS; i += STEP) {
+            TN_UNROLL
+            for (int j = 0; j < C; j += GROUP * 8) {
                 const int n = r0 + r + i < rows ? min(max(columns - c0 - c - j, 0), 8) : 0;
                 copy_async(at + i * tile_row<C>::bytes + j * 2, n > 0 ? from + j : m.data, 2 * n);
             }
             from += STEP * m.row;
         }
     } else {
-        TN_ROLLED for (int i = 0; i < ROWS; i += STEP) {
-            TN_ROLLED for (int j = 0; j < C; j += GROUP * 8) {
+        TN_ROLLED for (int i = 0; i < ROWS; i += STEP)
+        {
+            TN_ROLLED for (int j = 0; j < C; j += GROUP * 8)
+            {
                 const int n = r0 + r + i < rows ? min(max(columns - c0 - c - j, 0), 8) : 0;
                 *reinterpret_cast<eight<E> *>(to + (r + i) * tile_row<C>::length + c + j) =
                     few(from + j, n);
@@ -88,9 +92,12 @@ static __device__ __forceinline__ int column_in(int i)
 
 template <int MT, int NT> static __device__ __forceinline__ void clear(fragments<MT, NT> &f)
 {
-    TN_UNROLL for (int m = 0; m < MT; m++) {
-        TN_UNROLL for (int n = 0; n < NT; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i++) f.x[m][n][i] = 0;
+    TN_UNROLL
+    for (int m = 0; m < MT; m++) {
+        TN_UNROLL
+        for (int n = 0; n < NT; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) f.x[m][n][i] = 0;
         }
     }
 }
@@ -103,13 +110,17 @@ static __device__ __forceinline__ void add_scores(fragments<MT, NT> &sum, const 
     const int i = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
     const shared_place left = place_of(a) + ((i & 1) * 8 + r) * ROW + (i >> 1) * 16;
     const shared_place right = place_of(b) + ((i >> 1) * 8 + r) * ROW + (i & 1) * 16;
-    TN_UNROLL for (int c = 0; c < C; c += 16) {
+    TN_UNROLL
+    for (int c = 0; c < C; c += 16) {
         uint32_t x[MT][4];
-        TN_UNROLL for (int m = 0; m < MT; m++) load_matrices(x[m], left + m * 16 * ROW + c * 2);
-        TN_UNROLL for (int n = 0; n < NT; n += 2) {
+        TN_UNROLL
+        for (int m = 0; m < MT; m++) load_matrices(x[m], left + m * 16 * ROW + c * 2);
+        TN_UNROLL
+        for (int n = 0; n < NT; n += 2) {
             uint32_t y[4];
             load_matrices(y, right + n * 8 * ROW + c * 2);
-            TN_UNROLL for (int m = 0; m < MT; m++) {
+            TN_UNROLL
+            for (int m = 0; m < MT; m++) {
                 mma_add<E>(sum.x[m][n], x[m], y[0], y[1]);
                 mma_add<E>(sum.x[m][n + 1], x[m], y[2], y[3]);
             }
@@ -125,18 +136,23 @@ static __device__ __forceinline__ void add_values(fragments<MT, C / 8> &sum,
     constexpr int ROW = tile_row<C>::bytes;
     const int i = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
     const shared_place right = place_of(b) + ((i & 1) * 8 + r) * ROW + (i >> 1) * 16;
-    TN_UNROLL for (int k = 0; k < NT; k += 2) {
+    TN_UNROLL
+    for (int k = 0; k < NT; k += 2) {
         uint32_t x[MT][4];
-        TN_UNROLL for (int m = 0; m < MT; m++) {
-            TN_UNROLL for (int j = 0; j < 4; j++) {
+        TN_UNROLL
+        for (int m = 0; m < MT; m++) {
+            TN_UNROLL
+            for (int j = 0; j < 4; j++) {
                 const float(&from)[4] = p.x[m][k + j / 2];
                 x[m][j] = pack<E>(from[j % 2 * 2], from[j % 2 * 2 + 1]);
             }
         }
-        TN_UNROLL for (int n = 0; n < C / 8; n += 2) {
+        TN_UNROLL
+        for (int n = 0; n < C / 8; n += 2) {
             uint32_t y[4];
             load_matrices_turned(y, right + k * 8 * ROW + n * 16);
-            TN_UNROLL for (int m = 0; m < MT; m++) {
+            TN_UNROLL
+            for (int m = 0; m < MT; m++) {
                 mma_add<E>(sum.x[m][n], x[m], y[0], y[1]);
                 mma_add<E>(sum.x[m][n + 1], x[m], y[2], y[3]);
             }
@@ -153,9 +169,12 @@ static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, in
 {
     constexpr int EIGHTS = C / 8, LENGTH = tile_row<C>::length;
     const int lane = (int)threadIdx.x % 32;
-    TN_UNROLL for (int k = 0; k < MT; k++) {
-        TN_UNROLL for (int n = 0; n < EIGHTS; n++) {
-            TN_UNROLL for (int i = 0; i < 4; i += 2) {
+    TN_UNROLL
+    for (int k = 0; k < MT; k++) {
+        TN_UNROLL
+        for (int n = 0; n < EIGHTS; n++) {
+            TN_UNROLL
+            for (int i = 0; i < 4; i += 2) {
                 const uint32_t pair = pack<E>(sum.x[k][n][i], sum.x[k][n][i + 1]);
                 two<E> &to = *reinterpret_cast<two<E> *>(through + (16 * k + row_in(i)) * LENGTH +
                                                          8 * n + column_in(i));
@@ -165,7 +184,8 @@ static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, in
         }
     }
     __syncwarp();
-    TN_ROLLED for (int e = lane; e < 16 * MT * EIGHTS; e += 32) {
+    TN_ROLLED for (int e = lane; e < 16 * MT * EIGHTS; e += 32)
+    {
         const int r = e / EIGHTS, c = e % EIGHTS * 8, row = r0 + r;
         const eight<E> x = *reinterpret_cast<const eight<E> *>(through + r * LENGTH + c);
         E *to = m.data + row * m.row + c0 + c;
@@ -173,7 +193,8 @@ static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, in
         if (m.quads && c0 + c + 8 <= columns) {
             *reinterpret_cast<eight<E> *>(to) = x;
         } else {
-            TN_UNROLL for (int j = 0; j < 8; j++)
+            TN_UNROLL
+            for (int j = 0; j < 8; j++)
                 if (c0 + c + j < columns) to[j] = x.v[j];
         }
     }
@@ -210,8 +231,8 @@ template <typename E> static int columns_of(const attention<E> &a)
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \
     do {                                                                                           \
         static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \
-        TN_TRY(TN_CUDA(cudaFuncSetAttribute(                                                       \
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))));                  \
+        TN_TRY(TN_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,   \
+                                            (int)(bytes))));                                       \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
     } while (0)
 

@@ -38,14 +38,15 @@ static __global__ void __launch_bounds__(THREADS) attention_short_delta(attentio
         for (int c = lane * 8; c < a.dv_size; c += 64) {
             const int n = min(a.dv_size - c, 8);
             const E *one = y.data + t * y.row + c, *other = dy.data + t * dy.row + c;
-            const eight<E> u = y.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(one)
-                                                 : few(one, n);
-            const eight<E> v = dy.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(other)
-                                                  : few(other, n);
-            TN_UNROLL for (int j = 0; j < 8; j++) sum += wide(u.v[j]) * wide(v.v[j]);
+            const eight<E> u =
+                y.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(one) : few(one, n);
+            const eight<E> v =
+                dy.quads && n == 8 ? *reinterpret_cast<const eight<E> *>(other) : few(other, n);
+            TN_UNROLL
+            for (int j = 0; j < 8; j++) sum += wide(u.v[j]) * wide(v.v[j]);
         }
-        TN_UNROLL for (int apart = 4; apart > 0; apart /= 2)
-            sum += __shfl_xor_sync(WARP_ALL, sum, apart);
+        TN_UNROLL
+        for (int apart = 4; apart > 0; apart /= 2) sum += __shfl_xor_sync(WARP_ALL, sum, apart);
         if (lane == 0 && r < rows) a.delta[r] = sum;
     }
 }
@@ -54,9 +55,9 @@ static __global__ void __launch_bounds__(THREADS) attention_short_delta(attentio
 
 /* dq += ds k of the warp's queries from `first` on and the tile of keys from s0 on. */
 template <bool MASKED, int C, int MT, typename E>
-static __device__ __forceinline__ void add_dq(const attention<E> &a, int64_t mask, int first, int s0,
-                                              const row_numbers<MT> &row, const E *q, const E *dy,
-                                              const E *k, const E *v, fragments<MT, C / 8> &dq)
+static __device__ __forceinline__ void
+add_dq(const attention<E> &a, int64_t mask, int first, int s0, const row_numbers<MT> &row,
+       const E *q, const E *dy, const E *k, const E *v, fragments<MT, C / 8> &dq)
 {
     fragments<MT, NT> p, ds;
     clear(p);
@@ -96,8 +97,8 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attentio
             load_tile<E, OTHERS, C>(next, v, s0 + OTHERS, limit, 0, a.dv_size);
         }
         if (first < a.t && (!a.causal || s0 < first + 16 * MT))
-            add_dq<MASKED, C>(a, mask_of(a, w), first, s0, row,
-                              q_tile + own * tile_row<C>::length, dy_tile + own * tile_row<C>::length,
+            add_dq<MASKED, C>(a, mask_of(a, w), first, s0, row, q_tile + own * tile_row<C>::length,
+                              dy_tile + own * tile_row<C>::length,
                               k_tile + now * tiles::other_elements,
                               v_tile + now * tiles::other_elements, dq);
     }
@@ -113,9 +114,9 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attentio
 /* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose lse and
  * delta lie at `lse` and `delta`. */
 template <bool MASKED, int C, int MT, typename E>
-static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t mask, int first, int q0,
-                                               const float *lse, const float *delta, const E *k,
-                                               const E *v, const E *q, const E *dy,
+static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t mask, int first,
+                                               int q0, const float *lse, const float *delta,
+                                               const E *k, const E *v, const E *q, const E *dy,
                                                fragments<MT, C / 8> &dk, fragments<MT, C / 8> &dv)
 {
     fragments<MT, NT> p, ds;

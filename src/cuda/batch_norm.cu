@@ -32,20 +32,22 @@ static __device__ __forceinline__ void bn_moments(const bn_job<R> &job, bn_walk 
     while (w.left > 0) {
         R v[BN_AT_ONCE], total = 0, about = 0;
         int count = 0;
-        TN_UNROLL for (int k = 0; k < BN_AT_ONCE; k += V)
-        {
+        TN_UNROLL
+        for (int k = 0; k < BN_AT_ONCE; k += V) {
             bn_pack<R, V> p = {};
             if (w.left > 0) {
                 p = bn_load<R, V>(job.x, w.at);
                 bn_next(w);
                 count += V;
             }
-            TN_UNROLL for (int j = 0; j < V; j++) v[k + j] = p.v[j];
+            TN_UNROLL
+            for (int j = 0; j < V; j++) v[k + j] = p.v[j];
         }
-        TN_UNROLL for (int k = 1; k < BN_AT_ONCE; k++) total += k < count ? v[k] - v[0] : 0;
+        TN_UNROLL
+        for (int k = 1; k < BN_AT_ONCE; k++) total += k < count ? v[k] - v[0] : 0;
         R mean = total / static_cast<R>(count); /* of v - v[0] */
-        TN_UNROLL for (int k = 0; k < BN_AT_ONCE; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < BN_AT_ONCE; k++) {
             R d = v[k] - v[0] - mean;
             about += k < count ? d * d : 0;
         }
@@ -70,8 +72,8 @@ static __device__ inline void bn_settle(const bn_job<R> &job, int64_t channel, d
     if (job.running_mean) {
         double m = job.momentum;
         double unbiased = count > 1 ? var * (count / (count - 1.0)) : var;
-        job.running_mean[channel] = static_cast<R>(
-            (1.0 - m) * static_cast<double>(job.running_mean[channel]) + m * mean);
+        job.running_mean[channel] =
+            static_cast<R>((1.0 - m) * static_cast<double>(job.running_mean[channel]) + m * mean);
         job.running_var[channel] = static_cast<R>(
             (1.0 - m) * static_cast<double>(job.running_var[channel]) + m * unbiased);
     }
@@ -86,14 +88,14 @@ static __device__ __forceinline__ void bn_normalise(const bn_job<R> &job, bn_wal
     R shift = job.b ? job.b[w.channel] : 0;
     for (; w.left > 0; bn_next(w)) {
         bn_pack<R, V> p = bn_load<R, V>(job.x, w.at);
-        TN_UNROLL for (int k = 0; k < V; k++) p.v[k] = (p.v[k] - mean) * scale + shift;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) p.v[k] = (p.v[k] - mean) * scale + shift;
         bn_store<R, V>(job.y, w.at, p);
     }
 }
 
 /* All of a channel by one block. */
-template <typename R, int V, bool COLUMNS>
-static __global__ void batch_norm_whole(bn_job<R> job)
+template <typename R, int V, bool COLUMNS> static __global__ void batch_norm_whole(bn_job<R> job)
 {
     bn_walk w = bn_begin<R, V, COLUMNS>(job);
     double sum, squares;
@@ -103,8 +105,7 @@ static __global__ void batch_norm_whole(bn_job<R> job)
     bn_normalise<R, V>(job, w);
 }
 
-template <typename R, int V, bool COLUMNS>
-static __global__ void batch_norm_sums(bn_job<R> job)
+template <typename R, int V, bool COLUMNS> static __global__ void batch_norm_sums(bn_job<R> job)
 {
     bn_walk w = bn_begin<R, V, COLUMNS>(job);
     double sum, squares;
@@ -115,8 +116,7 @@ static __global__ void batch_norm_sums(bn_job<R> job)
     to[1] = squares;
 }
 
-template <typename R, int V, bool COLUMNS>
-static __global__ void batch_norm_apply(bn_job<R> job)
+template <typename R, int V, bool COLUMNS> static __global__ void batch_norm_apply(bn_job<R> job)
 {
     bn_normalise<R, V>(job, bn_begin<R, V, COLUMNS>(job));
 }
@@ -138,10 +138,9 @@ template <typename R> static __global__ void batch_norm_given(bn_job<R> job)
          channel < job.c; channel += static_cast<int64_t>(gridDim.x) * blockDim.x) {
         job.mean[channel] = job.training ? static_cast<R>(0) : job.running_mean[channel];
         job.rstd[channel] =
-            job.training
-                ? static_cast<R>(0)
-                : static_cast<R>(
-                      1.0 / sqrt(static_cast<double>(job.running_var[channel]) + job.eps));
+            job.training ? static_cast<R>(0)
+                         : static_cast<R>(
+                               1.0 / sqrt(static_cast<double>(job.running_var[channel]) + job.eps));
     }
 }
 
@@ -155,8 +154,7 @@ template <typename R> static tn_status bn_given(const bn_job<R> &job)
 template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, dim3 grid)
 {
     if (job.training) {
-        BN_LAYOUT(job,
-                  TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+        BN_LAYOUT(job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
         TN_TRY(TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job));
     } else {
         TN_TRY(bn_given(job));

@@ -208,7 +208,7 @@ template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
 
 template <typename R>
 static inline bn_job<R> bn_job_of(const tni_array *x, const tni_array *mean, const tni_array *rstd,
-                           const tni_array *weight)
+                                  const tni_array *weight)
 {
     bn_job<R> job = {};
     job.x = static_cast<const R *>(x->data);

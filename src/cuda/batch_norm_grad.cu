@@ -19,8 +19,8 @@ static __device__ __forceinline__ void bn_products(const bn_job<R> &job, bn_walk
         R g = 0, gx = 0;
         for (int k = 0; k < 32 && w.left > 0; k++, bn_next(w)) {
             bn_pack<R, V> p = bn_load<R, V>(job.x, w.at), q = bn_load<R, V>(job.dy, w.at);
-            TN_UNROLL for (int j = 0; j < V; j++)
-            {
+            TN_UNROLL
+            for (int j = 0; j < V; j++) {
                 g += q.v[j];
                 gx += q.v[j] * (p.v[j] - mean);
             }
@@ -35,8 +35,7 @@ template <typename R>
 static __device__ inline void bn_settle_grad(const bn_job<R> &job, int64_t channel, double sum_g,
                                              double sum_gx)
 {
-    if (job.dw)
-        job.dw[channel] = static_cast<R>(sum_gx * static_cast<double>(job.rstd[channel]));
+    if (job.dw) job.dw[channel] = static_cast<R>(sum_gx * static_cast<double>(job.rstd[channel]));
     if (job.db) job.db[channel] = static_cast<R>(sum_g);
 }
 
@@ -51,14 +50,15 @@ static __device__ __forceinline__ void bn_slope(const bn_job<R> &job, bn_walk w,
     R scale = rstd * (job.w ? job.w[w.channel] : 1), level = 0, slope = 0;
     if (job.training) {
         level = static_cast<R>(sum_g / count);
-        slope = static_cast<R>(sum_gx / count * static_cast<double>(rstd) *
-                               static_cast<double>(rstd));
+        slope =
+            static_cast<R>(sum_gx / count * static_cast<double>(rstd) * static_cast<double>(rstd));
     }
     for (; w.left > 0; bn_next(w)) {
         bn_pack<R, V> p = bn_load<R, V>(job.x, w.at), q = bn_load<R, V>(job.dy, w.at);
-        TN_UNROLL for (int k = 0; k < V; k++)
-            q.v[k] = job.training ? scale * (q.v[k] - level - (p.v[k] - mean) * slope)
-                                  : scale * q.v[k];
+        TN_UNROLL
+        for (int k = 0; k < V; k++)
+            q.v[k] =
+                job.training ? scale * (q.v[k] - level - (p.v[k] - mean) * slope) : scale * q.v[k];
         bn_store<R, V>(job.dx, w.at, q);
     }
 }
@@ -119,8 +119,7 @@ template <typename R> static tn_status bn_backward_split(const bn_job<R> &job, d
                          job));
     }
     if (job.dx)
-        BN_LAYOUT(job,
-                  TN_LAUNCH((batch_norm_grad_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+        BN_LAYOUT(job, TN_LAUNCH((batch_norm_grad_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     return TN_OK;
 }
 

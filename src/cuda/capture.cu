@@ -31,7 +31,7 @@ static arena *arenas;
 static void **waiting; /* blocks that were given back while a graph was recorded */
 static size_t n_waiting, waiting_capacity;
 static std::atomic<tni_graph *> recorded; /* now, by any thread */
-static thread_local bool here; /* by this thread */
+static thread_local bool here;            /* by this thread */
 
 bool tni_cuda_recording(void)
 {
@@ -41,9 +41,9 @@ bool tni_cuda_recording(void)
 tn_status tni_cuda_not_elsewhere(void)
 {
     if (!recorded || here) return TN_OK;
-    return tni_cuda_host->fail(TN_E_STATE,
-                               "cuda: another thread is recording a captured step: want the device left "
-                               "to it until its tn_capture_run returns");
+    return tni_cuda_host->fail(
+        TN_E_STATE, "cuda: another thread is recording a captured step: want the device left "
+                    "to it until its tn_capture_run returns");
 }
 
 tn_status tni_cuda_not_recorded(const char *does, const char *want)
@@ -51,7 +51,8 @@ tn_status tni_cuda_not_recorded(const char *does, const char *want)
     if (!recorded) return TN_OK;
     TN_TRY(tni_cuda_not_elsewhere());
     const char *op = tni_cuda_host->op();
-    return tni_cuda_host->fail(TN_E_STATE, "%s%s: %s inside a captured step, which does so once, while "
+    return tni_cuda_host->fail(TN_E_STATE,
+                               "%s%s: %s inside a captured step, which does so once, while "
                                "it is recorded: want %s",
                                op ? "tn_" : "cuda", op ? op : "", does, want);
 }
@@ -161,10 +162,11 @@ tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device)
 {
     tni_graph *g = recorded;
     if (nbytes > g->capacity - g->used)
-        return tni_cuda_host->fail(TN_E_STATE,
-                                   "tn_optim_step: %zu bytes for an optimizer's step in a captured step, "
-                                   "%zu of %zu are left: want the optimizers of the first run",
-                                   nbytes, g->capacity - g->used, g->capacity);
+        return tni_cuda_host->fail(
+            TN_E_STATE,
+            "tn_optim_step: %zu bytes for an optimizer's step in a captured step, "
+            "%zu of %zu are left: want the optimizers of the first run",
+            nbytes, g->capacity - g->used, g->capacity);
     if (g->n_sections == g->section_capacity) {
         int capacity = 2 * g->section_capacity + 4;
         void *larger = std::realloc(g->section, static_cast<size_t>(capacity) * sizeof *g->section);
@@ -243,8 +245,9 @@ static tn_status start(tni_graph *g)
 {
     std::lock_guard<std::mutex> hold(lock);
     if (recorded)
-        return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: another captured step is being recorded: "
-                                               "want one at a time");
+        return tni_cuda_host->fail(TN_E_STATE,
+                                   "tn_capture_run: another captured step is being recorded: "
+                                   "want one at a time");
     TN_TRY(TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed)));
     g->memory->next = arenas;
     arenas = g->memory;
@@ -271,7 +274,8 @@ static void free_graph(tni_graph *g)
 {
     if (!g) return;
     if (g->exec) {
-        if (!recorded) tni_cuda_check(cudaStreamSynchronize(tni_cuda_stream), "cudaStreamSynchronize");
+        if (!recorded)
+            tni_cuda_check(cudaStreamSynchronize(tni_cuda_stream), "cudaStreamSynchronize");
         tni_cuda_check(cudaGraphExecDestroy(g->exec), "cudaGraphExecDestroy");
     }
     if (g->device) tni_cuda_return(g->device);
@@ -332,12 +336,13 @@ static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
     TN_TRY(tni_cuda_launching("cudaGraphLaunch"));
     TN_TRY(tni_cuda_not_recorded("a captured step runs", "its function called instead"));
     if (g->tf32 != tni_cuda_tf32())
-        return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: tn_allow_tf32 has changed since the step "
-                                               "was captured: want a new capture");
+        return tni_cuda_host->fail(TN_E_STATE,
+                                   "tn_capture_run: tn_allow_tf32 has changed since the step "
+                                   "was captured: want a new capture");
     std::memcpy(g->host, &draw, sizeof draw);
     TN_TRY(tni_cuda_upload(g->device, g->host, g->used));
     return TN_CUDA(cudaGraphLaunch(g->exec, tni_cuda_stream));
 }
 
-const tni_graphs tni_cuda_graphs = { measure_begin, measure_end, begin, end,
+const tni_graphs tni_cuda_graphs = { measure_begin, measure_end, begin,     end,
                                      refresh_optim, launch,      free_graph };

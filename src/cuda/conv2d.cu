@@ -75,9 +75,15 @@ tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bia
     if (is_depthwise(c)) return tni_cuda_depthwise(y, x, w, bias, dtype, c);
     if (is_plain(c)) {
         TN_TRY(start(y, bias, dtype, c));
-        tni_gemm g = { dtype, c->o,         plane, c->c,         c->n,    w,
-                       x,     y,            c->c,  1,            0,       plane,
-                       1,     c->c * plane, plane, c->o * plane, nullptr, bias != nullptr };
+        tni_gemm g = { dtype,   c->o,
+                       plane,   c->c,
+                       c->n,    w,
+                       x,       y,
+                       c->c,    1,
+                       0,       plane,
+                       1,       c->c * plane,
+                       plane,   c->o * plane,
+                       nullptr, bias != nullptr };
         return tni_cuda_gemm(&g);
     }
     TN_TRY(start(y, bias, dtype, c));
@@ -94,8 +100,10 @@ tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn
     if (c->n * c->c * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
     if (is_plain(c)) {
-        tni_gemm g = { dtype, c->c, plane, c->o, c->n,         w,     dy,           dx,      1,
-                       c->c,  0,    plane, 1,    c->o * plane, plane, c->c * plane, nullptr, false };
+        tni_gemm g = {
+            dtype, c->c, plane, c->o, c->n,         w,     dy,           dx,      1,
+            c->c,  0,    plane, 1,    c->o * plane, plane, c->c * plane, nullptr, false
+        };
         return tni_cuda_gemm(&g);
     }
     return tni_cuda_columns_grad_input(dx, dy, w, dtype, c);
@@ -111,7 +119,8 @@ tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, t
     if (size == 0) return TN_OK;
     TN_TRY(tni_cuda_launching("conv2d_weight"));
     if (pixels == 0)
-        return TN_CUDA(cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));
+        return TN_CUDA(
+            cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_weight(dw, dy, x, dtype, c);
     return tni_cuda_columns_grad_weight(dw, dy, x, dtype, c);
 }

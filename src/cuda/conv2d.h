@@ -16,10 +16,12 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
                                        const tni_conv2d *c);
 
 /* depthwise.cu: one input channel a group. */
-tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
-                             const tni_conv2d *c);
-tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
+                             tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
+                                        const tni_conv2d *c);
+tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
+                                         const tni_conv2d *c);
 
 /* The output place whose tap at distance `reach` lies on an input place; -1: none. */
 static __device__ __forceinline__ int place_above(int reach, int stride, int places)

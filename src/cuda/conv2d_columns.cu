@@ -45,8 +45,7 @@ template <typename U> struct alignas(16) sixteen {
 };
 
 template <typename U>
-static __global__ void __launch_bounds__(BLOCK)
-    conv_unroll(const __grid_constant__ unrolling<U> g)
+static __global__ void __launch_bounds__(BLOCK) conv_unroll(const __grid_constant__ unrolling<U> g)
 {
     constexpr int V = 16 / sizeof(U);
     for (int64_t item = blockIdx.x * static_cast<int64_t>(BLOCK) + threadIdx.x; item < g.items;
@@ -64,7 +63,8 @@ static __global__ void __launch_bounds__(BLOCK)
         const int left = static_cast<int>(s) * g.dilation[1] - g.padding[1];
         const U *x = g.x + (plane + static_cast<int64_t>(image) * g.channels) * g.area;
         sixteen<U> out;
-        TN_UNROLL for (int k = 0; k < V; k++) {
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
             const int y = i * g.stride[0] + top, z = j * g.stride[1] + left;
             const bool there = static_cast<int>(q) + k < g.columns &&
                                static_cast<unsigned>(y) < static_cast<unsigned>(g.h) &&
@@ -83,8 +83,8 @@ static __global__ void __launch_bounds__(BLOCK)
 /* ---- columns summed into an image -------------------------------------------------------------- */
 
 template <typename A> struct folding {
-    const A *columns; /* [planes, taps, ld] */
-    int64_t pixels, ld;   /* of all planes; of a row */
+    const A *columns;   /* [planes, taps, ld] */
+    int64_t pixels, ld; /* of all planes; of a row */
     divisor area;
     small_divisor w;
     int oh, ow, kh, kw;
@@ -191,9 +191,11 @@ static tn_status unroll_any(void *to, const void *x, tn_dtype dtype, const tni_c
                             const piece *p, bool together)
 {
     if (dtype == TN_F64)
-        return unroll(static_cast<uint64_t *>(to), static_cast<const uint64_t *>(x), c, p, together);
+        return unroll(static_cast<uint64_t *>(to), static_cast<const uint64_t *>(x), c, p,
+                      together);
     if (dtype == TN_F32)
-        return unroll(static_cast<uint32_t *>(to), static_cast<const uint32_t *>(x), c, p, together);
+        return unroll(static_cast<uint32_t *>(to), static_cast<const uint32_t *>(x), c, p,
+                      together);
     return unroll(static_cast<uint16_t *>(to), static_cast<const uint16_t *>(x), c, p, together);
 }
 
@@ -247,8 +249,7 @@ static tn_status forward_piece(void *y, const void *x, const void *w, void *colu
 {
     int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
     int64_t plane = c->oh * c->ow, ld = padded(p->places);
-    apart by = { 0,         rows * taps, c->c * c->kh * c->kw * ld, taps * ld, c->o * plane,
-                 rows * plane };
+    apart by = { 0, rows * taps, c->c * c->kh * c->kw * ld, taps * ld, c->o * plane, rows * plane };
     tni_gemm g = {};
 
     TN_TRY(unroll_any(columns, x, dtype, c, p, false));
@@ -270,8 +271,8 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     void *columns;
     tn_status status;
 
-    TN_TRY(tni_cuda_borrow(
-        static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns));
+    TN_TRY(tni_cuda_borrow(static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)),
+                           &columns));
     do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
     tni_cuda_return(columns);
@@ -311,8 +312,7 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
 {
     int64_t kernel = c->kh * c->kw, inputs = c->c / c->groups, outputs = c->o / c->groups;
     int64_t plane = c->oh * c->ow, ld = padded(plane), taps = inputs * kernel;
-    apart by = { 0,           outputs * taps,         c->o * plane,
-                 outputs * plane, c->c * kernel * ld, taps * ld };
+    apart by = { 0, outputs * taps, c->o * plane, outputs * plane, c->c * kernel * ld, taps * ld };
     tni_gemm g = {};
 
     g.dtype = dtype;
@@ -342,8 +342,8 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     void *columns;
 
     if (images > c->n) images = c->n;
-    TN_TRY(tni_cuda_borrow(
-        static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns));
+    TN_TRY(tni_cuda_borrow(static_cast<size_t>(each_plane * (whole ? images * c->c : channels)),
+                           &columns));
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
         if (whole) {
@@ -370,8 +370,8 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
 {
     int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
     int64_t ld = padded(p->images * p->places);
-    tni_conv2d as_is = { c->n,  1, c->o,  c->oh,    c->ow,    c->o,    1,
-                         1, c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
+    tni_conv2d as_is = { c->n, 1,     c->o,  c->oh,    c->ow,    c->o,    1,
+                         1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     tni_gemm g = {};
 
     TN_TRY(unroll_any(columns, x, dtype, c, p, true));

@@ -35,7 +35,8 @@ template <class U> __global__ void move_fours(const __grid_constant__ move_args<
             q = fetch<U>(a.x, at[1]);
         } else {
             U v = a.x ? a.x[at[1]] : a.value;
-            TN_UNROLL for (int k = 0; k < 4; k++) q.v[k] = v;
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) q.v[k] = v;
         }
         *reinterpret_cast<four<U> *>(a.y + at[0]) = q;
     }
@@ -154,7 +155,8 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
         size_t bytes = static_cast<size_t>(numel) * sizeof(U);
         TN_TRY(tni_cuda_launching("copy"));
         if (x) {
-            return TN_CUDA(cudaMemcpyAsync(a.y, a.x, bytes, cudaMemcpyDeviceToDevice, tni_cuda_stream));
+            return TN_CUDA(
+                cudaMemcpyAsync(a.y, a.x, bytes, cudaMemcpyDeviceToDevice, tni_cuda_stream));
         }
         if (value == 0) return TN_CUDA(cudaMemsetAsync(a.y, 0, bytes, tni_cuda_stream));
     }
@@ -201,7 +203,8 @@ template <class T> __global__ void cast_fours(const __grid_constant__ cast_args 
             load4(v, a.x, a.x_dtype, at[1]);
         } else {
             T one = load<T>(a.x, a.x_dtype, at[1]);
-            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = one;
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) v[k] = one;
         }
         store4(a.y, a.y_dtype, at[0], v);
     }
@@ -229,9 +232,18 @@ template <class S> struct alignas(16) eight {
 };
 
 /* As f32, of a NaN every bit: a GPU's own conversion of f16 (short.h) knows one NaN only. */
-static __device__ __forceinline__ float widened(float x) { return x; }
-static __device__ __forceinline__ float widened(bf16 x) { return tn_from_bf16(x.bits); }
-static __device__ __forceinline__ float widened(f16 x) { return tn_from_f16(x.bits); }
+static __device__ __forceinline__ float widened(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float widened(bf16 x)
+{
+    return tn_from_bf16(x.bits);
+}
+static __device__ __forceinline__ float widened(f16 x)
+{
+    return tn_from_f16(x.bits);
+}
 
 template <class Y, class X>
 static __global__ void __launch_bounds__(COPY_THREADS) cast_dense(Y *y, const X *x, int64_t n)
@@ -242,7 +254,8 @@ static __global__ void __launch_bounds__(COPY_THREADS) cast_dense(Y *y, const X 
     for (int64_t i = first; i < n / 8; i += step) {
         eight<X> from = reinterpret_cast<const eight<X> *>(x)[i];
         eight<Y> to;
-        TN_UNROLL for (int k = 0; k < 8; k++) to.v[k] = element<Y>::rounded(widened(from.v[k]));
+        TN_UNROLL
+        for (int k = 0; k < 8; k++) to.v[k] = element<Y>::rounded(widened(from.v[k]));
         reinterpret_cast<eight<Y> *>(y)[i] = to;
     }
     int64_t rest = n / 8 * 8 + first;
@@ -263,9 +276,9 @@ static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const p
     bool dense = at->rank == 1 && at->stride[0][0] == 1 && at->stride[0][1] == 1;
     uintptr_t ends = reinterpret_cast<uintptr_t>(y->data) | reinterpret_cast<uintptr_t>(x->data);
 
-    *done = dense && ends % 16 == 0 &&
-            ((y->dtype == TN_F32 && is_short(x->dtype)) ||
-             (x->dtype == TN_F32 && is_short(y->dtype)));
+    *done =
+        dense && ends % 16 == 0 &&
+        ((y->dtype == TN_F32 && is_short(x->dtype)) || (x->dtype == TN_F32 && is_short(y->dtype)));
     if (!*done) return TN_OK;
     if (y->dtype == TN_BF16) return launch_dense<bf16, float>(y, x, at->numel);
     if (y->dtype == TN_F16) return launch_dense<f16, float>(y, x, at->numel);

@@ -56,19 +56,19 @@ template <typename R, int K> static __global__ void cross_entropy_warp(ce_job<R>
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         const R *x = job.x + i * c;
         R v[K], top = none, sum = 0, spread = 0;
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             v[k] = j < c ? x[j] : none;
             top = v[k] > top ? v[k] : top;
         }
         top = warp_max(top);
-        TN_UNROLL for (int k = 0; k < K; k++)
-            sum += lane + 32 * k < c ? row_exp(v[k] - top) : 0;
+        TN_UNROLL
+        for (int k = 0; k < K; k++) sum += lane + 32 * k < c ? row_exp(v[k] - top) : 0;
         R lse = top + row_log(warp_sum(sum));
         if (job.spread != 0) {
-            TN_UNROLL for (int k = 0; k < K; k++)
-            {
+            TN_UNROLL
+            for (int k = 0; k < K; k++) {
                 int j = lane + 32 * k;
                 if (j < c) spread += (job.w ? job.w[j] : 1) * (lse - v[k]);
             }
@@ -86,8 +86,8 @@ template <typename R> static __global__ void cross_entropy_block(ce_job<R> job)
         online_block(row);
         R lse = row.top + row_log(static_cast<R>(row.sum)), spread = 0;
         if (job.spread != 0)
-            spread = static_cast<R>(block_sum(thread_sum<R>(
-                job.c, [=](int64_t j) { return (w ? w[j] : 1) * (lse - x[j]); })));
+            spread = static_cast<R>(block_sum(
+                thread_sum<R>(job.c, [=](int64_t j) { return (w ? w[j] : 1) * (lse - x[j]); })));
         if (threadIdx.x == 0) ce_write(job, i, lse, spread, x, 1);
     }
 }

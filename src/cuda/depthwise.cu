@@ -15,8 +15,8 @@ template <typename R> struct depthwise {
     const R *x, *w, *bias, *dy;
     R *to;
     typename element<R>::computing *sums; /* of the weight's gradient */
-    int64_t images, channels; /* of x */
-    int each;                 /* outputs of a channel */
+    int64_t images, channels;             /* of x */
+    int each;                             /* outputs of a channel */
     int h, w_, oh, ow, kh, kw;
     int stride[2], padding[2], dilation[2];
     int64_t run, parts; /* of the weight's gradient: pixels of a part */
@@ -41,7 +41,8 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_forward(depthwise<R> g
             if ((unsigned)y >= (unsigned)g.h) continue;
             for (int s = 0; s < g.kw; s++) {
                 const int z = left + s * g.dilation[1];
-                if ((unsigned)z < (unsigned)g.w_) sum += wide(w[r * g.kw + s]) * wide(x[y * g.w_ + z]);
+                if ((unsigned)z < (unsigned)g.w_)
+                    sum += wide(w[r * g.kw + s]) * wide(x[y * g.w_ + z]);
             }
         }
         g.to[i] = element<R>::rounded(sum);
@@ -97,7 +98,8 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
             const A d = wide(g.dy[(image * outputs + o) * plane + pixel]);
             const R *x = g.x + (image * g.channels + o / g.each) * g.h * g.w_;
             int r = tap0 / g.kw, s = tap0 % g.kw;
-            TN_UNROLL for (int t = 0; t < TAPS; t++) {
+            TN_UNROLL
+            for (int t = 0; t < TAPS; t++) {
                 const int y = top + r * g.dilation[0], z = left + s * g.dilation[1];
                 if (r < g.kh && (unsigned)y < (unsigned)g.h && (unsigned)z < (unsigned)g.w_)
                     sum[t] += d * wide(x[y * g.w_ + z]);
@@ -108,7 +110,8 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
             }
             for (pixel += BLOCK; pixel >= plane; pixel -= plane) image++;
         }
-        TN_UNROLL for (int t = 0; t < TAPS; t++) {
+        TN_UNROLL
+        for (int t = 0; t < TAPS; t++) {
             sum[t] = warp_sum(sum[t]);
             if (tid % WARP == 0) sums[t][tid / WARP] = sum[t];
         }

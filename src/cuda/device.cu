@@ -41,7 +41,12 @@ static std::atomic<int64_t> in_use, peak, allocations;
 /* ---- checked calls ------------------------------------------------------------------------------- */
 
 /* cudaError..., not in the headers of every CUDA 12 */
-enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
+enum {
+    CONTAINED = 226,
+    TENSOR_MEMORY_LEAK = 721,
+    MPS_CLIENT_TERMINATED = 810,
+    EXTERNAL_DEVICE = 911
+};
 
 /* Errors after which the context answers every call with the same error, or is gone. */
 static bool kills_context(cudaError_t error)
@@ -69,8 +74,8 @@ static bool kills_context(cudaError_t error)
 
 static tn_status say_lost()
 {
-    return tni_cuda_host->fail(TN_E_BACKEND, "cuda: the device is lost since %s: want a new process",
-                               lost_why);
+    return tni_cuda_host->fail(TN_E_BACKEND,
+                               "cuda: the device is lost since %s: want a new process", lost_why);
 }
 
 /* What lies behind an error whose own text does not say it. */
@@ -186,8 +191,7 @@ static tn_status make_device()
     TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0)));
     if (!fault_word) {
         TN_TRY(TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream)));
-        tn_status status =
-            TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
+        tn_status status = TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
         if (status != TN_OK) {
             cudaFreeAsync(word, tni_cuda_stream);
             cudaGetLastError();
@@ -296,10 +300,11 @@ static tn_status out_of_memory(size_t nbytes)
 
     cudaMemGetInfo(&free, &total);
     cudaGetLastError();
-    return tni_cuda_host->fail(TN_E_NOMEM,
-                               "cuda: out of memory: %zu bytes were wanted, %lld are in use, %zu of "
-                               "%zu are free",
-                               nbytes, static_cast<long long>(in_use.load()), free, total);
+    return tni_cuda_host->fail(
+        TN_E_NOMEM,
+        "cuda: out of memory: %zu bytes were wanted, %lld are in use, %zu of "
+        "%zu are free",
+        nbytes, static_cast<long long>(in_use.load()), free, total);
 }
 
 /* What waits in the pool goes back to the device: then larger blocks may fit. */
@@ -362,7 +367,8 @@ tn_status tni_cuda_alloc(size_t nbytes, void **block)
     TN_TRY(tni_cuda_borrow(nbytes, block));
     int64_t now = in_use += static_cast<int64_t>(nbytes);
     int64_t seen = peak;
-    while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
+    while (now > seen && !peak.compare_exchange_weak(seen, now)) {
+    }
     allocations++;
     return TN_OK;
 }
@@ -423,8 +429,8 @@ static tn_status make_staging()
     for (cudaEvent_t &event : staging.read) {
         if (!event) TN_TRY(TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     }
-    TN_TRY(TN_CUDA(cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT,
-                                 cudaHostAllocDefault)));
+    TN_TRY(TN_CUDA(
+        cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault)));
     staging.memory = static_cast<char *>(memory);
     return TN_OK;
 }
@@ -470,7 +476,7 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
 static struct bounce {
     tni_cuda_fault fault;
     char bytes[BOUNCE];
-} *bounce;
+} * bounce;
 
 /* What the host learns when it waits: a bad index that kernels met since the last time. */
 static tn_status wait_and_look()

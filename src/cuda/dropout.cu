@@ -17,8 +17,8 @@ template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) dropout
 /* whole: x and y may be read and written four at a time. */
 template <typename R>
 static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
-                               typename element<R>::computing scale, uint64_t seed,
-                               uint64_t offset, const tni_cuda_draw *draw, bool whole)
+                               typename element<R>::computing scale, uint64_t seed, uint64_t offset,
+                               const tni_cuda_draw *draw, bool whole)
 {
     typedef typename element<R>::computing A;
     if (draw) { /* a run of a recorded step: offset counts from where the generator stood */
@@ -34,18 +34,23 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
         bool full = whole && 4 * at + 4 <= n;
         if (full) {
             four q = reinterpret_cast<const four *>(x)[at];
-            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = wide(q.v[k]);
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) v[k] = wide(q.v[k]);
         } else {
-            TN_UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? wide(x[4 * at + k]) : 0;
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? wide(x[4 * at + k]) : 0;
         }
         tni_philox(seed, offset + static_cast<uint64_t>(at), &w[0], &w[1], &w[2], &w[3]);
-        TN_UNROLL for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;
         if (full) {
             four q;
-            TN_UNROLL for (int k = 0; k < 4; k++) q.v[k] = element<R>::rounded(v[k]);
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) q.v[k] = element<R>::rounded(v[k]);
             reinterpret_cast<four *>(y)[at] = q;
         } else {
-            TN_UNROLL for (int k = 0; k < 4; k++)
+            TN_UNROLL
+            for (int k = 0; k < 4; k++)
                 if (4 * at + k < n) y[4 * at + k] = element<R>::rounded(v[k]);
         }
     }
@@ -58,8 +63,8 @@ static tn_status run(const tni_array *y, const tni_array *x, double p, uint64_t 
     int64_t n = 1;
     for (int d = 0; d < x->rank; d++) n *= x->size[d];
     if (n == 0) return TN_OK;
-    bool whole = (reinterpret_cast<uintptr_t>(x->data) | reinterpret_cast<uintptr_t>(y->data)) %
-                     16 == 0;
+    bool whole =
+        (reinterpret_cast<uintptr_t>(x->data) | reinterpret_cast<uintptr_t>(y->data)) % 16 == 0;
     const tni_cuda_draw *draw = tni_cuda_graph_draw();
     if (draw) offset -= tni_cuda_graph_offset();
     return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(y->data),

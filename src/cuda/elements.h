@@ -37,13 +37,17 @@ template <class T, class S> struct number {
     static __device__ __forceinline__ T of(S x) { return static_cast<T>(x); }
 };
 template <> struct number<int64_t, float> {
-    static __device__ __forceinline__ int64_t of(float x) { return tn_int_of(static_cast<double>(x)); }
+    static __device__ __forceinline__ int64_t of(float x)
+    {
+        return tn_int_of(static_cast<double>(x));
+    }
 };
 template <> struct number<int64_t, double> {
     static __device__ __forceinline__ int64_t of(double x) { return tn_int_of(x); }
 };
 
-template <class T> static __device__ __forceinline__ T load(const void *x, tn_dtype dtype, int64_t at)
+template <class T>
+static __device__ __forceinline__ T load(const void *x, tn_dtype dtype, int64_t at)
 {
     switch (dtype) {
     case TN_F32: return number<T, float>::of(static_cast<const float *>(x)[at]);
@@ -70,7 +74,9 @@ static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at
     case TN_I32:
         static_cast<int32_t *>(y)[at] = static_cast<int32_t>(number<int64_t, T>::of(v));
         break;
-    case TN_U8: static_cast<uint8_t *>(y)[at] = static_cast<uint8_t>(number<int64_t, T>::of(v)); break;
+    case TN_U8:
+        static_cast<uint8_t *>(y)[at] = static_cast<uint8_t>(number<int64_t, T>::of(v));
+        break;
     case TN_BOOL: static_cast<uint8_t *>(y)[at] = v != 0; break;
     }
 }
@@ -99,10 +105,14 @@ template <> struct kin<double> {
     static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at, double v)
     {
         float f = static_cast<float>(v);
-        if (dtype == TN_F64) static_cast<double *>(y)[at] = v;
-        else if (dtype == TN_F32) static_cast<float *>(y)[at] = f;
-        else if (dtype == TN_BOOL) static_cast<uint8_t *>(y)[at] = v != 0;
-        else static_cast<uint16_t *>(y)[at] = dtype == TN_BF16 ? tn_to_bf16(f) : tn_to_f16(f);
+        if (dtype == TN_F64)
+            static_cast<double *>(y)[at] = v;
+        else if (dtype == TN_F32)
+            static_cast<float *>(y)[at] = f;
+        else if (dtype == TN_BOOL)
+            static_cast<uint8_t *>(y)[at] = v != 0;
+        else
+            static_cast<uint16_t *>(y)[at] = dtype == TN_BF16 ? tn_to_bf16(f) : tn_to_f16(f);
     }
 };
 template <> struct kin<int64_t> {
@@ -115,9 +125,12 @@ template <> struct kin<int64_t> {
     }
     static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at, int64_t v)
     {
-        if (dtype == TN_I64) static_cast<int64_t *>(y)[at] = v;
-        else if (dtype == TN_I32) static_cast<int32_t *>(y)[at] = static_cast<int32_t>(v);
-        else static_cast<uint8_t *>(y)[at] = static_cast<uint8_t>(dtype == TN_BOOL ? v != 0 : v);
+        if (dtype == TN_I64)
+            static_cast<int64_t *>(y)[at] = v;
+        else if (dtype == TN_I32)
+            static_cast<int32_t *>(y)[at] = static_cast<int32_t>(v);
+        else
+            static_cast<uint8_t *>(y)[at] = static_cast<uint8_t>(dtype == TN_BOOL ? v != 0 : v);
     }
 };
 
@@ -138,8 +151,8 @@ static __device__ __forceinline__ void load4(T (&to)[4], const void *x, tn_dtype
 #define LOAD4(S, expression)                                                                       \
     {                                                                                              \
         four<S> q = fetch<S>(x, at);                                                               \
-        TN_UNROLL for (int k = 0; k < 4; k++)                                                      \
-        {                                                                                          \
+        TN_UNROLL                                                                                  \
+        for (int k = 0; k < 4; k++) {                                                              \
             S v = q.v[k];                                                                          \
             to[k] = expression;                                                                    \
         }                                                                                          \
@@ -160,36 +173,43 @@ static __device__ __forceinline__ void load4(T (&to)[4], const void *x, tn_dtype
 }
 
 /* As kin: f32, bf16 and f16; f64; all integers. */
-static __device__ __forceinline__ void kin4(float (&to)[4], const void *x, tn_dtype dtype, int64_t at)
+static __device__ __forceinline__ void kin4(float (&to)[4], const void *x, tn_dtype dtype,
+                                            int64_t at)
 {
     if (dtype == TN_F32) {
         four<float> q = fetch<float>(x, at);
-        TN_UNROLL for (int k = 0; k < 4; k++) to[k] = q.v[k];
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) to[k] = q.v[k];
     } else {
         four<uint16_t> q = fetch<uint16_t>(x, at);
-        TN_UNROLL for (int k = 0; k < 4; k++) to[k] = short_float(q.v[k], dtype);
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) to[k] = short_float(q.v[k], dtype);
     }
 }
 
 static __device__ __forceinline__ void kin4(double (&to)[4], const void *x, tn_dtype, int64_t at)
 {
     four<double> q = fetch<double>(x, at);
-    TN_UNROLL for (int k = 0; k < 4; k++) to[k] = q.v[k];
+    TN_UNROLL
+    for (int k = 0; k < 4; k++) to[k] = q.v[k];
 }
 
-static __device__ __forceinline__ void kin4(int64_t (&to)[4], const void *x, tn_dtype dtype, int64_t at)
+static __device__ __forceinline__ void kin4(int64_t (&to)[4], const void *x, tn_dtype dtype,
+                                            int64_t at)
 {
-    TN_UNROLL for (int k = 0; k < 4; k++) to[k] = kin<int64_t>::load(x, dtype, at + k);
+    TN_UNROLL
+    for (int k = 0; k < 4; k++) to[k] = kin<int64_t>::load(x, dtype, at + k);
 }
 
 template <class T>
-static __device__ __forceinline__ void store4(void *y, tn_dtype dtype, int64_t at, const T (&from)[4])
+static __device__ __forceinline__ void store4(void *y, tn_dtype dtype, int64_t at,
+                                              const T (&from)[4])
 {
 #define STORE4(S, expression)                                                                      \
     {                                                                                              \
         four<S> q;                                                                                 \
-        TN_UNROLL for (int k = 0; k < 4; k++)                                                      \
-        {                                                                                          \
+        TN_UNROLL                                                                                  \
+        for (int k = 0; k < 4; k++) {                                                              \
             T v = from[k];                                                                         \
             q.v[k] = static_cast<S>(expression);                                                   \
         }                                                                                          \
@@ -226,7 +246,8 @@ struct divisor {
         int l = 0;
         if (by <= 1) return;
         while ((static_cast<wide>(1) << l) < static_cast<wide>(by)) l++;
-        m = static_cast<unsigned long long>((static_cast<wide>(1) << (63 + l)) / static_cast<wide>(by) + 1);
+        m = static_cast<unsigned long long>(
+            (static_cast<wide>(1) << (63 + l)) / static_cast<wide>(by) + 1);
         shift = l - 1;
     }
     __device__ __forceinline__ int64_t divide(int64_t x) const
@@ -247,15 +268,18 @@ template <int N> struct places {
 template <int N>
 static __device__ __forceinline__ void locate(const places<N> &w, int64_t i, int64_t (&at)[N])
 {
-    TN_UNROLL for (int k = 0; k < N; k++) at[k] = 0;
+    TN_UNROLL
+    for (int k = 0; k < N; k++) at[k] = 0;
     TN_ROLLED for (int d = 0; d < w.rank - 1; d++)
     {
         int64_t next = w.by[d].divide(i);
         int64_t index = i - next * w.by[d].d;
-        TN_UNROLL for (int k = 0; k < N; k++) at[k] += index * w.stride[d][k];
+        TN_UNROLL
+        for (int k = 0; k < N; k++) at[k] += index * w.stride[d][k];
         i = next;
     }
-    TN_UNROLL for (int k = 0; k < N; k++) at[k] += i * w.stride[w.rank - 1][k];
+    TN_UNROLL
+    for (int k = 0; k < N; k++) at[k] += i * w.stride[w.rank - 1][k];
 }
 
 template <int N> static inline void places_finish(places<N> *w)

@@ -127,8 +127,8 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
     TN_TRY(TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
         want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums)));
     for (const auto &a : aligned)
-        TN_TRY(TN_BLAS(
-            cublasLtMatmulPreferenceSetAttribute(want, a.name, &a.bytes, sizeof a.bytes)));
+        TN_TRY(
+            TN_BLAS(cublasLtMatmulPreferenceSetAttribute(want, a.name, &a.bytes, sizeof a.bytes)));
     return TN_OK;
 }
 
@@ -205,9 +205,9 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
     *done = mine.found;
     if (!mine.found) return TN_OK;
     std::unique_lock<std::mutex> hold(tni_cuda_product_lock());
-    cublasStatus_t status = cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a,
-                                           &zero, g->c, &p.c, g->c, &p.c, &mine.algo, workspace,
-                                           mine.workspace, tni_cuda_stream);
+    cublasStatus_t status =
+        cublasLtMatmul(handle, &p.what, &one, b->data, &p.b, a->data, &p.a, &zero, g->c, &p.c, g->c,
+                       &p.c, &mine.algo, workspace, mine.workspace, tni_cuda_stream);
     hold.unlock();
     if (!is_refusal(status)) return tni_cuda_check_blas(status, "cublasLtMatmul");
     forget(&s);

@@ -24,7 +24,8 @@ typedef struct tni_graph tni_graph;
 
 typedef struct tni_graphs {
     void (*measure_begin)(tni_graph_size *size);
-    void (*measure_end)(tni_graph_size *size); /* size as measure_begin left it; zeros when it fails */
+    void (*measure_end)(
+        tni_graph_size *size); /* size as measure_begin left it; zeros when it fails */
     /* offset: where the default generator's counter stands. TN_E_STATE when a graph is recorded
      * already. A status other than TN_OK leaves nothing behind. */
     tn_status (*begin)(const tni_graph_size *size, uint64_t offset, tni_graph **graph);
@@ -32,8 +33,8 @@ typedef struct tni_graphs {
     tn_status (*end)(tni_graph *graph, bool keep);
     /* What optimizer step k of the graph, from 0, does in the next run: the tensors of its recording
      * with other numbers. */
-    void (*optim)(tni_graph *graph, int k, const tni_optim_args *args, const tni_optim_tensor *tensors,
-                  int n);
+    void (*optim)(tni_graph *graph, int k, const tni_optim_args *args,
+                  const tni_optim_tensor *tensors, int n);
     /* One run. seed, offset: of the default generator now. Fails before anything runs or not at all. */
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */

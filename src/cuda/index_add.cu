@@ -75,13 +75,14 @@ static __device__ __forceinline__ R add_in_order(const sorted_ids &s, int64_t i,
     while (more) {
         R v[AT_ONCE];
         bool mine[AT_ONCE];
-        TN_UNROLL for (int k = 0; k < AT_ONCE; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < AT_ONCE; k++) {
             uint64_t w = i + k < s.n ? s.word[i + k] : ~0ull;
             mine[k] = i + k < s.n && static_cast<int64_t>(w >> s.position_bits) == target;
             v[k] = mine[k] ? add(static_cast<int64_t>(w & mask)) : static_cast<R>(0);
         }
-        TN_UNROLL for (int k = 0; k < AT_ONCE; k++) sum = mine[k] ? sum + v[k] : sum;
+        TN_UNROLL
+        for (int k = 0; k < AT_ONCE; k++) sum = mine[k] ? sum + v[k] : sum;
         more = mine[AT_ONCE - 1];
         i += AT_ONCE;
     }
@@ -178,8 +179,8 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
     }
     sorted_ids s;
     TN_TRY(sorted_open(&s, n, none));
-    tn_status status = TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job,
-                                 D(length), s);
+    tn_status status =
+        TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job, D(length), s);
     if (status == TN_OK) status = sorted_sort(&s);
     if (status == TN_OK)
         status = TN_LAUNCH((scatter_sorted<R, D>), row_grid(n, THREADS), THREADS, 0, job, s);
@@ -236,8 +237,7 @@ template <typename R> static __global__ void take_add_words(take_add_job<R> job,
         int64_t id = job.index[r];
         bool good = id_good(job.check, id);
         if (!good) id_report(job.check, id, r);
-        s.word[r] = static_cast<uint64_t>(good && id != job.skip ? id : s.none)
-                        << s.position_bits |
+        s.word[r] = static_cast<uint64_t>(good && id != job.skip ? id : s.none) << s.position_bits |
                     static_cast<uint64_t>(r);
     }
 }
@@ -272,8 +272,7 @@ template <typename R> static tn_status take_add(const take_add_job<R> &job, cons
     unsigned wide = 1;
     while (wide < THREADS && wide < job.inner) wide *= 2;
     dim3 block(wide, THREADS / wide);
-    tn_status status =
-        TN_LAUNCH((take_add_words<R>), row_grid(job.n, THREADS), THREADS, 0, job, s);
+    tn_status status = TN_LAUNCH((take_add_words<R>), row_grid(job.n, THREADS), THREADS, 0, job, s);
     if (status == TN_OK) status = sorted_sort(&s);
     if (status == TN_OK)
         status = TN_LAUNCH((take_add_sorted<R>), row_grid(job.n, block.y), block, 0, job, s);

@@ -28,7 +28,8 @@ static int64_t recorded_launch()
     std::lock_guard<std::mutex> hold(recorded_lock);
     if (n_recorded == recorded_capacity) {
         int64_t capacity = 2 * recorded_capacity + 64;
-        void *larger = std::realloc(recorded_names, static_cast<size_t>(capacity) * sizeof *recorded_names);
+        void *larger =
+            std::realloc(recorded_names, static_cast<size_t>(capacity) * sizeof *recorded_names);
         if (!larger) return 0;
         recorded_names = static_cast<const char **>(larger);
         recorded_capacity = capacity;
@@ -118,11 +119,11 @@ static tn_status run_gather(const tni_array *y, const tni_array *x, const tni_ar
                             int axis)
 {
     int64_t n = count_of(index);
-    BY_DIVISOR(n, TN_LAUNCH((gather<T, D>), row_grid(n, THREADS), THREADS, 0,
-                            static_cast<T *>(y->data), static_cast<const T *>(x->data),
-                            static_cast<const int64_t *>(index->data),
-                            walk_of<D>(index, x, y, axis), x->stride[axis], n,
-                            id_check_of(x->size[axis])));
+    BY_DIVISOR(n,
+               TN_LAUNCH((gather<T, D>), row_grid(n, THREADS), THREADS, 0,
+                         static_cast<T *>(y->data), static_cast<const T *>(x->data),
+                         static_cast<const int64_t *>(index->data), walk_of<D>(index, x, y, axis),
+                         x->stride[axis], n, id_check_of(x->size[axis])));
     return TN_OK;
 }
 
@@ -155,7 +156,7 @@ tn_status tni_cuda_gather(const tni_array *y, const tni_array *x, const tni_arra
 /* A row is so many units of T. */
 template <typename T, typename D>
 static __global__ void take(T *y, const T *x, const int64_t *index, D row, D ids, int64_t n,
-                     id_check check)
+                            id_check check)
 {
     EACH(typename D::index, e, n)
     {
@@ -176,10 +177,10 @@ static tn_status run_take(const tni_array *y, const tni_array *x, const tni_arra
                           int64_t units)
 {
     int64_t ids = y->size[1], n = y->size[0] * ids * units;
-    BY_DIVISOR(n, TN_LAUNCH((take<T, D>), row_grid(n, THREADS), THREADS, 0,
-                            static_cast<T *>(y->data), static_cast<const T *>(x->data),
-                            static_cast<const int64_t *>(index->data), D(units), D(ids), n,
-                            id_check_of(x->size[1])));
+    BY_DIVISOR(n,
+               TN_LAUNCH((take<T, D>), row_grid(n, THREADS), THREADS, 0, static_cast<T *>(y->data),
+                         static_cast<const T *>(x->data), static_cast<const int64_t *>(index->data),
+                         D(units), D(ids), n, id_check_of(x->size[1])));
     return TN_OK;
 }
 

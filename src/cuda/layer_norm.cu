@@ -48,22 +48,22 @@ template <typename R, int K> static __global__ void layer_norm_warp(ln_job<R> jo
         const R *x = job.x + i * f;
         R *y = job.y + i * f;
         R v[K], sum = 0, squares = 0;
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             v[k] = j < f ? x[j] : static_cast<R>(0);
             sum += v[k];
         }
         R mean = static_cast<R>(warp_sum(static_cast<double>(sum)) / f);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             v[k] -= mean;
             squares += lane + 32 * k < f ? v[k] * v[k] : 0;
         }
         R rstd = ln_rstd(warp_sum(static_cast<double>(squares)), job);
         if (lane == 0) ln_keep(job, i, mean, rstd);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             if (j < f) y[j] = ln_scaled(job, j, v[k] * rstd);
         }
@@ -125,7 +125,7 @@ tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const t
 template <typename R> struct lng_job {
     R *dx, *dw, *db;
     const R *dy, *x, *mean, *rstd, *w;
-    double *partial; /* [pieces, 2, f]: dw, db */
+    double *partial;            /* [pieces, 2, f]: dw, db */
     int64_t n, f, rows, pieces; /* rows of a piece */
 };
 
@@ -143,14 +143,14 @@ template <typename R, int K> static __global__ void layer_norm_dx_warp(lng_job<R
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         R g[K], off[K], mean = job.mean[i], rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             g[k] = j < f ? job.dy[i * f + j] : static_cast<R>(0);
             off[k] = j < f ? job.x[i * f + j] - mean : static_cast<R>(0);
         }
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             if (job.w && j < f) g[k] *= job.w[j];
             sum_g += g[k];
@@ -158,12 +158,11 @@ template <typename R, int K> static __global__ void layer_norm_dx_warp(lng_job<R
         }
         sum_g = warp_sum(sum_g);
         sum_gx = warp_sum(sum_gx);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             if (j < f)
-                job.dx[i * f + j] =
-                    ln_slope(g[k], off[k], rstd, sum_g, sum_gx, static_cast<R>(f));
+                job.dx[i * f + j] = ln_slope(g[k], off[k], rstd, sum_g, sum_gx, static_cast<R>(f));
         }
     }
 }
@@ -175,8 +174,8 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
         R mean = job.mean[i], rstd = job.rstd[i];
         auto gw = [=](int64_t j) { return w ? dy[j] * w[j] : dy[j]; };
         R sum_g = static_cast<R>(block_sum(thread_sum<R>(job.f, gw)));
-        R sum_gx = static_cast<R>(block_sum(
-            thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * (x[j] - mean); })));
+        R sum_gx = static_cast<R>(
+            block_sum(thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * (x[j] - mean); })));
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
             job.dx[i * job.f + j] =
                 ln_slope(gw(j), x[j] - mean, rstd, sum_g, sum_gx, static_cast<R>(job.f));

@@ -16,8 +16,8 @@ static tn_status properties(int index, tn_cuda_properties *to)
     cudaDeviceProp from;
 
     if (index < 0 || index >= devices) {
-        return tni_cuda_host->fail(TN_E_DEVICE, "tn_cuda_get_properties: device %d: want 0..%d", index,
-                                   devices - 1);
+        return tni_cuda_host->fail(TN_E_DEVICE, "tn_cuda_get_properties: device %d: want 0..%d",
+                                   index, devices - 1);
     }
     TN_TRY(TN_CUDA(cudaGetDeviceProperties(&from, index)));
     std::snprintf(to->name, sizeof to->name, "%s", from.name);
@@ -46,7 +46,8 @@ static void fill_table()
     SLOT(reduce), SLOT(arg_reduce), SLOT(cumsum);
     SLOT(gemm), SLOT(conv2d), SLOT(conv2d_grad_input), SLOT(conv2d_grad_weight);
     SLOT(max_pool2d), SLOT(max_pool2d_grad), SLOT(avg_pool2d), SLOT(avg_pool2d_grad);
-    SLOT(adaptive_avg_pool2d), SLOT(adaptive_avg_pool2d_grad), SLOT(attention), SLOT(attention_grad);
+    SLOT(adaptive_avg_pool2d), SLOT(adaptive_avg_pool2d_grad), SLOT(attention),
+        SLOT(attention_grad);
     SLOT(gather), SLOT(scatter_add), SLOT(take), SLOT(take_add);
     SLOT(softmax), SLOT(softmax_grad), SLOT(cross_entropy), SLOT(cross_entropy_grad);
     SLOT(nll), SLOT(nll_grad);
@@ -89,11 +90,14 @@ static bool fits(char *why, size_t size)
         code = code || runs_on(arch, 10 * major + minor);
     }
     if (!code)
-        std::snprintf(why, size, "the CUDA device has compute capability %d.%d, and this build is for "
-                      TNI_CUDA_ARCHS ": want %s",
-                      major, minor, major < 8 ? "8.0 or later" : "the GPU's own in -Dgpu_archs");
+        std::snprintf(
+            why, size,
+            "the CUDA device has compute capability %d.%d, and this build is for " TNI_CUDA_ARCHS
+            ": want %s",
+            major, minor, major < 8 ? "8.0 or later" : "the GPU's own in -Dgpu_archs");
     else if (!pools)
-        std::snprintf(why, size, "the CUDA device has no memory pools: want a GPU, or a virtual one, "
+        std::snprintf(why, size,
+                      "the CUDA device has no memory pools: want a GPU, or a virtual one, "
                       "with cudaDevAttrMemoryPoolsSupported");
     return code && pools;
 }
@@ -104,7 +108,8 @@ tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t si
     cudaError_t error;
 
     if (std::strcmp(build_id, TNI_BUILD_ID) != 0) {
-        std::snprintf(why, size, "the CUDA module is of build \"%s\", the library of \"%s\": want one build",
+        std::snprintf(why, size,
+                      "the CUDA module is of build \"%s\", the library of \"%s\": want one build",
                       TNI_BUILD_ID, build_id);
         return nullptr;
     }

@@ -29,8 +29,8 @@ typedef struct tni_cuda_module {
 } tni_cuda_module;
 
 /* The table, or NULL with the reason in why (size bytes). */
-typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id, char *why,
-                                                size_t size);
+typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id,
+                                                char *why, size_t size);
 
 #ifdef __cplusplus
 }

@@ -82,8 +82,8 @@ static tn_status run_nll(const tni_array *row_loss, const tni_array *row_weight,
     job.row_weight = static_cast<R *>(row_weight->data);
     job.x = static_cast<const R *>(x->data);
     if (job.rows == 0) return TN_OK;
-    BY_DIVISOR(job.rows, TN_LAUNCH((nll_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0, job,
-                                   D(job.d)));
+    BY_DIVISOR(job.rows,
+               TN_LAUNCH((nll_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0, job, D(job.d)));
     return TN_OK;
 }
 

@@ -31,14 +31,14 @@ static __device__ __forceinline__ online_sum<R> online_row(const R *x, int64_t c
     online_sum<R> s = { none, 0 };
     for (int64_t j = begin; j < c; j += AT_ONCE * by) {
         R v[AT_ONCE], top = none, part = 0;
-        TN_UNROLL for (int k = 0; k < AT_ONCE; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < AT_ONCE; k++) {
             v[k] = j + k * by < c ? x[(j + k * by) * stride] : none;
             top = v[k] > top ? v[k] : top;
         }
         online_raise(s, top);
-        TN_UNROLL for (int k = 0; k < AT_ONCE; k++)
-            part += v[k] == none ? 0 : row_exp(v[k] - s.top);
+        TN_UNROLL
+        for (int k = 0; k < AT_ONCE; k++) part += v[k] == none ? 0 : row_exp(v[k] - s.top);
         s.sum += static_cast<double>(part);
     }
     return s;

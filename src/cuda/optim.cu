@@ -110,7 +110,8 @@ static __device__ __forceinline__ optim_four<R> read_four(const R *from, int64_t
     if (full) {
         q = *reinterpret_cast<const optim_four<R> *>(from + i);
     } else {
-        TN_UNROLL for (int k = 0; k < 4; k++)
+        TN_UNROLL
+        for (int k = 0; k < 4; k++)
             if (i + k < end) q.v[k] = from[i + k];
     }
     return q;
@@ -124,7 +125,8 @@ static __device__ __forceinline__ void write_four(R *to, int64_t i, int64_t end,
         *reinterpret_cast<optim_four<R> *>(to + i) = q;
         return;
     }
-    TN_UNROLL for (int k = 0; k < 4; k++)
+    TN_UNROLL
+    for (int k = 0; k < 4; k++)
         if (i + k < end) to[i + k] = q.v[k];
 }
 
@@ -144,8 +146,8 @@ static __device__ __forceinline__ void step_chunk(const optim_item &item, const 
         if (HAS & 1) a = read_four<R>(s0, i, end, full);
         if (HAS & 2) b = read_four<R>(s1, i, end, full);
         if (HAS & 4) c = read_four<R>(s2, i, end, full);
-        TN_UNROLL for (int k = 0; k < 4; k++)
-            update<KIND, HAS>(r, x.v[k], d.v[k], a.v[k], b.v[k], c.v[k]);
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) update<KIND, HAS>(r, x.v[k], d.v[k], a.v[k], b.v[k], c.v[k]);
         write_four(p, i, end, full, x);
         if (HAS & 1) write_four(s0, i, end, full, a);
         if (HAS & 2) write_four(s1, i, end, full, b);
@@ -271,8 +273,8 @@ static int64_t write_block(optim_head *block, const tni_optim_args *args,
     return chunks;
 }
 
-void tni_cuda_optim_refresh(void *section, const tni_optim_args *args, const tni_optim_tensor *tensors,
-                            int n)
+void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
+                            const tni_optim_tensor *tensors, int n)
 {
     write_block(static_cast<optim_head *>(section), args, tensors, n);
 }
@@ -301,7 +303,8 @@ static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *ten
     TN_LAUNCH((optim_step<kind, states>), row_grid(chunks, 1), THREADS, 0, block,                  \
               tni_cuda_fault_word())
 
-static tn_status launch(tni_optim_kind kind, unsigned states, const optim_head *block, int64_t chunks)
+static tn_status launch(tni_optim_kind kind, unsigned states, const optim_head *block,
+                        int64_t chunks)
 {
     switch (kind) {
     case TNI_SGD: return states & 1 ? LAUNCH(TNI_SGD, 1) : LAUNCH(TNI_SGD, 0);

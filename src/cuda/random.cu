@@ -68,8 +68,8 @@ template <typename R> static tn_status last_normal(R *y)
     TN_TRY(tni_cuda_borrow(2 * sizeof(R), &pair));
     tn_status status = generate(static_cast<R *>(pair), 2, true);
     if (status == TN_OK)
-        status = TN_CUDA(
-            cudaMemcpyAsync(y, pair, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
+        status =
+            TN_CUDA(cudaMemcpyAsync(y, pair, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
     tni_cuda_return(pair);
     return status;
 }
@@ -90,7 +90,8 @@ tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64
     int64_t n = 1;
     for (int d = 0; d < y->rank; d++) n *= y->size[d];
     if (n == 0) return TN_OK;
-    TN_TRY(tni_cuda_not_recorded("numbers are drawn", "them drawn into an input of tn_capture_run"));
+    TN_TRY(
+        tni_cuda_not_recorded("numbers are drawn", "them drawn into an input of tn_capture_run"));
     std::lock_guard<std::mutex> hold(lock);
     TN_TRY(aim(seed, offset));
     TN_REAL(y->dtype, fill(static_cast<R *>(y->data), n, normal));

@@ -23,10 +23,22 @@ typedef enum pass {
 
 /* ---- ways ------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float absolute(float x) { return tn_abs_f32(x); }
-static __device__ __forceinline__ double absolute(double x) { return tn_abs_f64(x); }
-static __device__ TN_NOINLINE float power(float x, float p) { return tn_pow_f32(x, p); }
-static __device__ TN_NOINLINE double power(double x, double p) { return tn_pow_f64(x, p); }
+static __device__ __forceinline__ float absolute(float x)
+{
+    return tn_abs_f32(x);
+}
+static __device__ __forceinline__ double absolute(double x)
+{
+    return tn_abs_f64(x);
+}
+static __device__ TN_NOINLINE float power(float x, float p)
+{
+    return tn_pow_f32(x, p);
+}
+static __device__ TN_NOINLINE double power(double x, double p)
+{
+    return tn_pow_f64(x, p);
+}
 
 /* An infinite center (a row of -inf, or one with +inf) would give inf - inf. */
 static __device__ __forceinline__ double finite_part(double center)
@@ -34,9 +46,18 @@ static __device__ __forceinline__ double finite_part(double center)
     return center - center == 0.0 ? center : 0.0;
 }
 
-static __device__ __forceinline__ double plus(double a, double b) { return a + b; }
-static __device__ __forceinline__ float plus(float a, float b) { return a + b; }
-static __device__ __forceinline__ double times(double a, double b) { return a * b; }
+static __device__ __forceinline__ double plus(double a, double b)
+{
+    return a + b;
+}
+static __device__ __forceinline__ float plus(float a, float b)
+{
+    return a + b;
+}
+static __device__ __forceinline__ double times(double a, double b)
+{
+    return a * b;
+}
 /* Integers wrap around. */
 static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
 {
@@ -113,8 +134,10 @@ template <class T> struct way {
     }
     __device__ __forceinline__ void add(part &a, T x, int64_t) const
     {
-        if (kind == PROD) a.product *= static_cast<double>(x);
-        else a.own = join_two(kind, a.own, kind == SUM ? x : seen(x));
+        if (kind == PROD)
+            a.product *= static_cast<double>(x);
+        else
+            a.own = join_two(kind, a.own, kind == SUM ? x : seen(x));
     }
     __device__ __forceinline__ double widen(part a) const
     {
@@ -155,7 +178,10 @@ struct put_result {
     double divisor; /* mean and variance, else 1 */
     bool root;
 
-    __device__ __forceinline__ double finish(double a) const { return root ? sqrt(a) : a / divisor; }
+    __device__ __forceinline__ double finish(double a) const
+    {
+        return root ? sqrt(a) : a / divisor;
+    }
     __device__ __forceinline__ int64_t finish(int64_t a) const { return a; }
     template <class A> __device__ __forceinline__ void put(int64_t o, A all) const
     {
@@ -239,8 +265,8 @@ tn_status tni_cuda_reduce(int function, const tni_array *y, const tni_array *x, 
     pass_options o = { p ? p[0] : 0.0, nullptr };
     pass pass = pass_of(function, o.p);
     bool centered = pass == SUM_SQUARE_DIFF || pass == SUM_EXP_DIFF;
-    bool later = pass == SUM_EXP_DIFF || (function == TNI_R_norm && pass == SUM_ABS_POW &&
-                                          o.p != 1.0 && o.p != 2.0);
+    bool later = pass == SUM_EXP_DIFF ||
+                 (function == TNI_R_norm && pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0);
     void *center = nullptr;
     void *sum = nullptr;
     tn_status status = TN_OK;

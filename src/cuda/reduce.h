@@ -55,8 +55,8 @@ template <class A> static __device__ __forceinline__ A from_lane_below(const A &
     A other;
 
     memcpy(&w, &a, sizeof w);
-    TN_UNROLL for (unsigned k = 0; k < sizeof(A) / 8; k++)
-    {
+    TN_UNROLL
+    for (unsigned k = 0; k < sizeof(A) / 8; k++) {
         w.w[k] = __shfl_down_sync(WARP_ALL, w.w[k], apart);
     }
     memcpy(&other, &w, sizeof w);
@@ -111,7 +111,8 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
             for (int64_t j = i; j < stop; j += step) {
                 T v[4];
                 kin4(v, r.x, r.dtype, at + begin + 4 * j);
-                TN_UNROLL for (int k = 0; k < 4; k++) way.add(part, v[k], begin + 4 * j + k);
+                TN_UNROLL
+                for (int k = 0; k < 4; k++) way.add(part, v[k], begin + 4 * j + k);
             }
             all = way.join(all, way.widen(part));
         }
@@ -196,8 +197,10 @@ __global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way
                                                           min(begin + r.piece, r.reduced.numel),
                                                           threadIdx.x, REDUCE_THREADS));
         if (threadIdx.x != 0) continue;
-        if (left) left[i] = all;
-        else put.put(o, all);
+        if (left)
+            left[i] = all;
+        else
+            put.put(o, all);
     }
 }
 
@@ -232,8 +235,10 @@ __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W wa
                 memcpy(&other, &of_row[k][lane], sizeof other);
                 all = way.join(all, other);
             }
-            if (left) left[o * r.pieces + piece] = all;
-            else put.put(o, all);
+            if (left)
+                left[o * r.pieces + piece] = all;
+            else
+                put.put(o, all);
         }
         __syncthreads();
     }
@@ -241,8 +246,8 @@ __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W wa
 
 /* Joins what the pieces left. */
 template <class W, class P>
-__global__ void reduce_pieces(const W way, const typename W::all *left, int64_t kept, int64_t pieces,
-                              const P put)
+__global__ void reduce_pieces(const W way, const typename W::all *left, int64_t kept,
+                              int64_t pieces, const P put)
 {
     int lane = threadIdx.x % 32;
     int64_t step = static_cast<int64_t>(gridDim.x) * REDUCE_WARPS;
@@ -336,7 +341,8 @@ static inline bool reduce_plan(reduce_axes *r, places<2> *results, const tni_arr
     for (int d = 0; d < x->rank; d++) {
         if (x->size[d] == 1) continue;
         if (y->size[d] == x->size[d]) {
-            reduce_add_axis(&kept, x->size[d], { x->stride[d], y->stride[d], z ? z->stride[d] : 0 });
+            reduce_add_axis(&kept, x->size[d],
+                            { x->stride[d], y->stride[d], z ? z->stride[d] : 0 });
         } else {
             reduce_add_axis(&reduced, x->size[d], { x->stride[d], 0, 0 });
         }
@@ -388,8 +394,7 @@ static inline bool reduce_fours(const reduce_axes &r)
     return good;
 }
 
-template <class W, class P>
-static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
+template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
 {
     typedef typename W::all A;
     reduce_layout layout = reduce_cut(&r);
@@ -414,11 +419,12 @@ static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
     unsigned grid = tni_cuda_blocks(units, 1, most);
     status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way,
                                              put, static_cast<A *>(left))
-                                 : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r, way,
-                                             put, static_cast<A *>(left));
+                                 : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r,
+                                             way, put, static_cast<A *>(left));
     if (status == TN_OK && left) {
-        status = TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
-                           REDUCE_THREADS, 0, way, static_cast<const A *>(left), kept, r.pieces, put);
+        status =
+            TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
+                      REDUCE_THREADS, 0, way, static_cast<const A *>(left), kept, r.pieces, put);
     }
     tni_cuda_return(left);
     return status;

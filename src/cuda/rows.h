@@ -11,23 +11,37 @@
 #define WARP_ALL 0xffffffffu
 #define ROW_INFINITY HUGE_VAL
 
-static __device__ __forceinline__ float row_exp(float x) { return tn_exp_f32(x); }
-static __device__ __forceinline__ double row_exp(double x) { return tn_exp_f64(x); }
-static __device__ __forceinline__ float row_log(float x) { return tn_log_f32(x); }
-static __device__ __forceinline__ double row_log(double x) { return tn_log_f64(x); }
+static __device__ __forceinline__ float row_exp(float x)
+{
+    return tn_exp_f32(x);
+}
+static __device__ __forceinline__ double row_exp(double x)
+{
+    return tn_exp_f64(x);
+}
+static __device__ __forceinline__ float row_log(float x)
+{
+    return tn_log_f32(x);
+}
+static __device__ __forceinline__ double row_log(double x)
+{
+    return tn_log_f64(x);
+}
 
 /* ---- over a warp: every lane gets the result ------------------------------------------------- */
 
 template <typename T> static __device__ __forceinline__ T warp_sum(T v)
 {
-    TN_UNROLL for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(WARP_ALL, v, apart);
+    TN_UNROLL
+    for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(WARP_ALL, v, apart);
     return v;
 }
 
 /* NaN is not seen: exp(x - max) shows it. */
 template <typename T> static __device__ __forceinline__ T warp_max(T v)
 {
-    TN_UNROLL for (int apart = 16; apart > 0; apart /= 2) {
+    TN_UNROLL
+    for (int apart = 16; apart > 0; apart /= 2) {
         T other = __shfl_xor_sync(WARP_ALL, v, apart);
         v = other > v ? other : v;
     }

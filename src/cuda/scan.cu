@@ -9,8 +9,12 @@
 
 /* ---- the first extreme ---------------------------------------------------------------------------------- */
 
-template <class T> struct wide_of { typedef double type; };
-template <> struct wide_of<int64_t> { typedef int64_t type; };
+template <class T> struct wide_of {
+    typedef double type;
+};
+template <> struct wide_of<int64_t> {
+    typedef int64_t type;
+};
 
 /* i < 0: nothing yet */
 template <class V> struct found {
@@ -70,7 +74,8 @@ static tn_status run_extreme(const reduce_axes &r, const places<2> &at, bool lar
                              const tni_array *value, const tni_array *index)
 {
     extreme<T> way = { largest };
-    put_extreme<T> put = { at, static_cast<int64_t *>(index->data), value->data, value->dtype, way };
+    put_extreme<T> put = { at, static_cast<int64_t *>(index->data), value->data, value->dtype,
+                           way };
     return reduce_run(r, way, put);
 }
 
@@ -91,7 +96,12 @@ tn_status tni_cuda_arg_reduce(bool largest, const tni_array *value, const tni_ar
 
 /* ---- running sums ------------------------------------------------------------------------------------------ */
 
-enum { SCAN_THREADS = 256, SCAN_EACH = 4, SCAN_STRETCH = SCAN_THREADS * SCAN_EACH, SHORT_LINE = 64 };
+enum {
+    SCAN_THREADS = 256,
+    SCAN_EACH = 4,
+    SCAN_STRETCH = SCAN_THREADS * SCAN_EACH,
+    SHORT_LINE = 64
+};
 
 struct scan_args {
     places<2> lines; /* of x, y: where lines start */
@@ -101,7 +111,10 @@ struct scan_args {
     int64_t n, x_step, y_step; /* along a line, in the order of the sums */
 };
 
-static __device__ __forceinline__ double plus(double a, double b) { return a + b; }
+static __device__ __forceinline__ double plus(double a, double b)
+{
+    return a + b;
+}
 static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
 {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
@@ -152,8 +165,8 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
             int64_t first = from + threadIdx.x * SCAN_EACH;
             A v[SCAN_EACH], own = 0, of_all;
 
-            TN_UNROLL for (int k = 0; k < SCAN_EACH; k++)
-            {
+            TN_UNROLL
+            for (int k = 0; k < SCAN_EACH; k++) {
                 bool there = first + k < s.n;
                 v[k] = there ? kin<A>::load(s.x, s.x_dtype, at[0] + (first + k) * s.x_step) : 0;
                 own = plus(own, v[k]);
@@ -167,8 +180,8 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
                 before = plus(before, of_warp[k]);
             }
             sum = plus(below, sum);
-            TN_UNROLL for (int k = 0; k < SCAN_EACH; k++)
-            {
+            TN_UNROLL
+            for (int k = 0; k < SCAN_EACH; k++) {
                 sum = plus(sum, v[k]);
                 if (first + k < s.n) {
                     kin<A>::store(s.y, s.y_dtype, at[1] + (first + k) * s.y_step, sum);
@@ -210,7 +223,7 @@ tn_status tni_cuda_cumsum(const tni_array *y, const tni_array *x, int axis, bool
     s.y = static_cast<char *>(y->data) + (reverse ? (s.n - 1) * y->stride[axis] * item_y : 0);
     s.x_dtype = x->dtype;
     s.y_dtype = y->dtype;
-    bool by_threads = s.n <= SHORT_LINE ||
-                      (s.lines.numel >= 1024 && s.lines.stride[0][0] < x->stride[axis]);
+    bool by_threads =
+        s.n <= SHORT_LINE || (s.lines.numel >= 1024 && s.lines.stride[0][0] < x->stride[axis]);
     return is_float(x->dtype) ? run_scan<double>(s, by_threads) : run_scan<int64_t>(s, by_threads);
 }

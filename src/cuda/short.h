@@ -44,7 +44,10 @@ template <> struct element<f16> {
         return tn_from_f16(x.bits);
 #endif
     }
-    static __device__ __forceinline__ f16 rounded(float x) { return f16{ tn_to_f16(x) }; }
+    static __device__ __forceinline__ f16 rounded(float x)
+    {
+        return f16{ tn_to_f16(x) };
+    }
 };
 
 template <typename R> static __device__ __forceinline__ typename element<R>::computing wide(R x)

@@ -21,15 +21,15 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
         const R *from = x + i * c;
         R *to = y + i * c;
         R v[K], top = -ROW_INFINITY, sum = 0;
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             v[k] = j < c ? from[j] : static_cast<R>(-ROW_INFINITY);
             top = v[k] > top ? v[k] : top;
         }
         top = warp_max(top);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             bool there = lane + 32 * k < c;
             v[k] -= top; /* the logarithm needs two subtractions: top may be much larger */
             R e = there ? row_exp(v[k]) : 0;
@@ -38,8 +38,8 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
         }
         sum = warp_sum(sum);
         R scale = 1 / sum, log_sum = row_log(sum);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             if (j < c) to[j] = log ? v[k] - log_sum : v[k] * scale;
         }
@@ -85,8 +85,7 @@ tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log)
 
 /* ---- gradient: dx = y (dy - sum dy y); of the logarithm: dx = dy - exp(y) sum dy ------------- */
 
-template <typename R>
-static __device__ __forceinline__ R softmax_slope(R y, R dy, R sum, bool log)
+template <typename R> static __device__ __forceinline__ R softmax_slope(R y, R dy, R sum, bool log)
 {
     return log ? dy - row_exp(y) * sum : y * (dy - sum);
 }
@@ -98,16 +97,17 @@ static __global__ void softmax_grad_warp(R *dx, const R *dy, const R *y, int64_t
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         R v[K], g[K], sum = 0;
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             v[k] = j < c ? y[i * c + j] : static_cast<R>(0);
             g[k] = j < c ? dy[i * c + j] : static_cast<R>(0);
         }
-        TN_UNROLL for (int k = 0; k < K; k++) sum += log ? g[k] : g[k] * v[k];
+        TN_UNROLL
+        for (int k = 0; k < K; k++) sum += log ? g[k] : g[k] * v[k];
         sum = warp_sum(sum);
-        TN_UNROLL for (int k = 0; k < K; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
             if (j < c) dx[i * c + j] = softmax_slope(v[k], g[k], sum, log);
         }
@@ -120,8 +120,8 @@ static __global__ void softmax_grad_block(R *dx, const R *dy, const R *y, int64_
 {
     for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
         const R *v = y + i * c, *g = dy + i * c;
-        R sum = static_cast<R>(block_sum(
-            thread_sum<R>(c, [=](int64_t j) { return log ? g[j] : g[j] * v[j]; })));
+        R sum = static_cast<R>(
+            block_sum(thread_sum<R>(c, [=](int64_t j) { return log ? g[j] : g[j] * v[j]; })));
         for (int64_t j = threadIdx.x; j < c; j += blockDim.x)
             dx[i * c + j] = softmax_slope(v[j], g[j], sum, log);
     }

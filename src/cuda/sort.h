@@ -26,8 +26,8 @@ static inline sort_plan sort_plan_of(int64_t n)
     sort_plan plan = { n, 0, tni_cuda_blocks(n, SORT_STRETCH, SORT_BLOCKS) };
     int64_t each = (n + plan.blocks - 1) / plan.blocks;
     plan.stretch = (each + RADIX - 1) / RADIX * RADIX;
-    plan.blocks = tni_cuda_blocks(n, static_cast<int>(min(plan.stretch, INT64_C(1) << 30)),
-                                  SORT_BLOCKS);
+    plan.blocks =
+        tni_cuda_blocks(n, static_cast<int>(min(plan.stretch, INT64_C(1) << 30)), SORT_BLOCKS);
     return plan;
 }
 
@@ -69,7 +69,7 @@ static __device__ inline uint64_t sort_before(uint64_t v)
 static __global__ void sort_pass(uint64_t *to, const uint64_t *word, const uint64_t *count,
                                  sort_plan plan, int shift)
 {
-    __shared__ unsigned long long next[RADIX]; /* where the next word of a digit goes */
+    __shared__ unsigned long long next[RADIX];   /* where the next word of a digit goes */
     __shared__ unsigned here[RADIX / 32][RADIX]; /* of a digit in a warp; then in those before */
     int digit = threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t all = 0, mine = 0;
@@ -111,8 +111,8 @@ static inline tn_status sort_words(uint64_t **word, uint64_t **other, uint64_t *
     for (int done = 0; done < bits; done += RADIX_BITS) {
         uint64_t *from = *word, *to = *other;
         TN_TRY(TN_LAUNCH((sort_count), plan.blocks, RADIX, 0, from, scratch, plan, shift + done));
-        TN_TRY(TN_LAUNCH((sort_pass), plan.blocks, RADIX, 0, to, from, scratch, plan,
-                         shift + done));
+        TN_TRY(
+            TN_LAUNCH((sort_pass), plan.blocks, RADIX, 0, to, from, scratch, plan, shift + done));
         *word = to;
         *other = from;
     }

@@ -34,14 +34,15 @@ template <typename R, int N>
 static __device__ __forceinline__ void take(R (&to)[N], const R *from, int apart)
 {
     if (N % 4 == 0) {
-        TN_UNROLL for (int g = 0; g < N / 4; g++) {
+        TN_UNROLL
+        for (int g = 0; g < N / 4; g++) {
             quad<R> q = quad_at(from + g * apart);
-            TN_UNROLL for (int i = 0; i < 4; i++)
-                to[4 * g + i] = q.v[i];
+            TN_UNROLL
+            for (int i = 0; i < 4; i++) to[4 * g + i] = q.v[i];
         }
     } else {
-        TN_UNROLL for (int i = 0; i < N; i++)
-            to[i] = from[i];
+        TN_UNROLL
+        for (int i = 0; i < N; i++) to[i] = from[i];
     }
 }
 
@@ -56,9 +57,10 @@ template <typename R, int TM, int TN>
 static __device__ __forceinline__ void multiply(R (&sum)[TM][TN], const R (&a)[TM],
                                                 const R (&b)[TN])
 {
-    TN_UNROLL for (int i = 0; i < TM; i++) {
-        TN_UNROLL for (int j = 0; j < TN; j++)
-            sum[i][j] += a[i] * b[j];
+    TN_UNROLL
+    for (int i = 0; i < TM; i++) {
+        TN_UNROLL
+        for (int j = 0; j < TN; j++) sum[i][j] += a[i] * b[j];
     }
 }
 

@@ -16,10 +16,11 @@ tn_list *tni_checkpoint_part(tni_safetensors *file, const char *prefix, bool may
 typedef struct tni_parts_staged {
     int n;
     struct {
-        tn_list *list, *before; /* from the file; what a module or scaler held, once it has loaded */
+        tn_list *list,
+            *before; /* from the file; what a module or scaler held, once it has loaded */
         tni_optim_staged *optimizer;
         tni_scheduler_staged *scheduler;
-    } *part;
+    } * part;
 } tni_parts_staged;
 
 tn_status tni_parts_check(const char *function, const tn_checkpoint *c);

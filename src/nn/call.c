@@ -26,8 +26,8 @@ static _Thread_local frame *innermost;
 enum { SEARCH_DEPTH = 16, MOST_LOOKS = 4096 };
 
 /* Writes wanted's path below m; allocates nothing, for it may be memory that ran out. */
-static bool find_path(const tn_module *m, const tn_module *wanted, int depth, int *looks, char *path,
-                      size_t size)
+static bool find_path(const tn_module *m, const tn_module *wanted, int depth, int *looks,
+                      char *path, size_t size)
 {
     if (--*looks < 0) return false; /* shared children make more paths than there are modules */
     for (int i = 0; i < m->state->n; i++) {
@@ -59,7 +59,8 @@ static size_t write_path(const frame *f, char *path, size_t size)
     if (n) path[n++] = '.';
     path[n] = '\0';
     int looks = MOST_LOOKS;
-    if (find_path(f->outer->module, f->module, 0, &looks, path + n, size - n)) return n + strlen(path + n);
+    if (find_path(f->outer->module, f->module, 0, &looks, path + n, size - n))
+        return n + strlen(path + n);
     path[start] = '\0';
     return start;
 }
@@ -203,9 +204,8 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
         if (status == TN_OK)
-            status = m->state->hooks
-                         ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
-                         : dispatch(m, n_in, in, n_out, result);
+            status = m->state->hooks ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
+                                     : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
         if (status == TN_OK)

@@ -68,7 +68,8 @@ static tn_status copy_slots(tn_module *m, const char *path, void *user)
         slot->thaw = from->thaw;
         if (from->kind == TNI_CHILD) {
             bool absent = tni_no_module(from->child);
-            tni_slot_put_child(copy, slot, absent ? TN_NO_MODULE : tni_map_get(&c->copy, from->child));
+            tni_slot_put_child(copy, slot,
+                               absent ? TN_NO_MODULE : tni_map_get(&c->copy, from->child));
         } else {
             tn_status status = copy_tensor(c, copy, slot, from->tensor);
             if (status != TN_OK) return status;
@@ -84,7 +85,8 @@ tn_module *tn_module_clone(tn_module *m)
     if (tni_module_check("tn_module_clone", m) != TN_OK) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_status status = scope.depth < 0 ? TN_E_NOMEM : tni_walk(m, TNI_ONCE, copy_struct, NULL, &c);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (status == TN_OK) status = tni_stage_convert(&c.stage);
     }
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);

@@ -88,7 +88,8 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
                        tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
     if (tn_register_module(&m->base, "module", &m->module, tn_module_clone(model)) == TN_OK)
-        tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL); /* a failure is noted by tn_module_done */
+        tni_walk(m->module, TNI_ONCE, hold_parameters, NULL,
+                 NULL); /* a failure is noted by tn_module_done */
     return tn_module_done(&m->base);
 }
 
@@ -205,7 +206,8 @@ tn_status tn_ema_update(tn_module *self, tn_module *model)
     tn_status status = tni_module_check("tn_ema_update", model);
     if (status != TN_OK) return status;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         status = scope.depth < 0 ? tni_pending() : update(m, model);
     }
     tn_scope_end(scope);

@@ -165,7 +165,8 @@ typedef struct passage {
 typedef struct gate_args {
     passage *passage;
     bool inner;
-    uint64_t passes; /* bit i: tensor i of the call goes through the gate, the next of its outputs */
+    uint64_t
+        passes; /* bit i: tensor i of the call goes through the gate, the next of its outputs */
 } gate_args;
 
 enum { MOST_TENSORS = 64 };
@@ -235,8 +236,8 @@ static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in,
     snprintf(who, sizeof who, "%s: a backward hook", m->type->name);
     bool grad = tn_grad_enabled();
     tn_status status =
-        judge(m, "backward",
-              ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user), 0, NULL);
+        judge(m, "backward", ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user),
+              0, NULL);
     tn_set_grad(grad);
     for (int i = 0; status == TN_OK && i < n_in; i++) {
         if (!in[i]) continue;

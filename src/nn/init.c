@@ -50,7 +50,8 @@ static tn_status check(const char *function, const tn_tensor *t)
 tn_status tn_init_uniform(tn_tensor *t, double low, double high)
 {
     tn_status status = check("tn_init_uniform", t);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (status == TN_OK) status = tn_uniform_(t, low, high);
     }
     return status;
@@ -59,7 +60,8 @@ tn_status tn_init_uniform(tn_tensor *t, double low, double high)
 tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
 {
     tn_status status = check("tn_init_normal", t);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (status == TN_OK) status = tn_normal_(t, mean, deviation);
     }
     return status;
@@ -68,7 +70,8 @@ tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
 tn_status tn_init_constant(tn_tensor *t, double value)
 {
     tn_status status = check("tn_init_constant", t);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (status == TN_OK) status = tn_fill_(t, value);
     }
     return status;
@@ -191,7 +194,8 @@ static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
     tn_status status = tn_uniform_(x, 2 * below(d, d->low) - 1, 2 * below(d, d->high) - 1);
     if (status == TN_OK) status = tn_copy_out(x, v, nbytes, TN_F64);
     for (size_t i = 0; status == TN_OK && i < n; i++)
-        v[i] = fmin(fmax(d->mean + d->deviation * normal_quantile((v[i] + 1) / 2), d->low), d->high);
+        v[i] =
+            fmin(fmax(d->mean + d->deviation * normal_quantile((v[i] + 1) / 2), d->low), d->high);
     if (status == TN_OK) status = tn_copy_in(x, v, nbytes, TN_F64);
     tni_free(v, nbytes);
     return status;
@@ -221,10 +225,11 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
     if (tn_numel(t) == 0) return TN_OK;
     unsigned char before[TN_GENERATOR_STATE_SIZE]; /* draws that came to nothing are drawn again */
     tn_generator_get_state(tn_default_generator(), before);
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         tn_scope scope = tn_scope_begin();
         tn_tensor *x = tn_empty_like(t);
-        status = !x ? tni_pending()
+        status = !x                                       ? tni_pending()
                  : below(&d, high) - below(&d, low) > 0.3 ? draw_normal_inside(x, &d)
                  : is_worth_refusing(&d)                  ? draw_uniform_accepted(x, &d)
                                                           : draw_quantiles(x, &d);

@@ -466,8 +466,7 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
         status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
     size_t end = strlen(prefix);
     if (end && prefix[end - 1] == '.') prefix[end - 1] = '\0'; /* a path, no longer a prefix */
-    if (status == TN_OK)
-        status = set_version((block *)c->list, prefix, tni_state_version(m));
+    if (status == TN_OK) status = set_version((block *)c->list, prefix, tni_state_version(m));
     tni_free(prefix, n);
     return status;
 }

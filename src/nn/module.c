@@ -76,7 +76,8 @@ tn_module *tni_module_at(const void *address)
 {
     tn_module *m = NULL; /* the last one at or below address */
     pthread_mutex_lock(lock);
-    for (const state *s = live; s; s = (uintptr_t)s->module <= (uintptr_t)address ? s->above : s->below)
+    for (const state *s = live; s;
+         s = (uintptr_t)s->module <= (uintptr_t)address ? s->above : s->below)
         if ((uintptr_t)s->module <= (uintptr_t)address) m = s->module;
     pthread_mutex_unlock(lock);
     return m && tni_module_contains(m, address) ? m : NULL;
@@ -137,7 +138,8 @@ tn_module *tn_module_done(tn_module *m)
     if (tni_module_check("tn_module_done", m) != TN_OK) return NULL;
     tni_building *b = m->state->building;
     if (!b) return m;
-    bool failed = b->first.status != TN_OK || (tni_error_count != b->errors && tni_pending() != TN_OK);
+    bool failed =
+        b->first.status != TN_OK || (tni_error_count != b->errors && tni_pending() != TN_OK);
     failed = failed || tni_fields_made(m, b->scope) != TN_OK;
     m->state->building = NULL;
     tn_scope_end(b->scope);

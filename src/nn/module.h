@@ -37,7 +37,7 @@ typedef struct tni_hooks tni_hooks;
 /* Lives from tn_module_new to tn_module_done. */
 typedef struct tni_building {
     tn_scope scope;
-    uint64_t errors;  /* tni_error_count at the start */
+    uint64_t errors;       /* tni_error_count at the start */
     tni_saved_error first; /* of the registrations that failed; status TN_OK: none */
 } tni_building;
 
@@ -55,14 +55,14 @@ struct tn_module_state {
     bool training;
     bool frozen; /* by tn_module_freeze */
     int n, capacity;
-    int n_children;  /* slots of that kind */
-    tni_slot *slot;  /* n of them, somewhere in the room */
-    tni_slot *room;  /* capacity of them */
-    int64_t serials; /* given so far */
+    int n_children;        /* slots of that kind */
+    tni_slot *slot;        /* n of them, somewhere in the room */
+    tni_slot *room;        /* capacity of them */
+    int64_t serials;       /* given so far */
     tni_slot_index *index; /* NULL while there are few */
     tni_building *building;
-    tni_hooks *hooks; /* NULL until the first one is registered */
-    tn_module *next;  /* of those waiting to be freed */
+    tni_hooks *hooks;                      /* NULL until the first one is registered */
+    tn_module *next;                       /* of those waiting to be freed */
     struct tn_module_state *below, *above; /* in the tree of live modules */
     uint64_t weight;                       /* there: no parent's is smaller */
 };

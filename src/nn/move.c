@@ -124,7 +124,8 @@ static tn_status move(const char *function, tn_module *m, tni_stage *stage)
     if (status != TN_OK) return status;
     tn_scope scope = tn_scope_begin();
     if (scope.depth < 0) return tni_pending();
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         status = tni_walk(m, TNI_ONCE, stage_members, NULL, stage);
         if (status == TN_OK) status = tni_stage_convert(stage);
     }

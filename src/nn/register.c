@@ -285,10 +285,11 @@ tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, 
 {
     tn_status status = tni_module_check("tn_register_module", m);
     if (is_given_away(m, child) && child != m) {
-        status = tni_error(TN_E_STATE,
-                           "tn_register_module: the %s for \"%s\" belongs to another module already: "
-                           "want a reference of one's own (tn_module_keep)",
-                           child->type->name, name ? name : "");
+        status =
+            tni_error(TN_E_STATE,
+                      "tn_register_module: the %s for \"%s\" belongs to another module already: "
+                      "want a reference of one's own (tn_module_keep)",
+                      child->type->name, name ? name : "");
         return m && m->state ? note(m, status) : status;
     }
     if (status == TN_OK) status = register_module(m, name, field, child);

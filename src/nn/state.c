@@ -48,8 +48,8 @@ typedef struct plan {
     step *steps;
     int n;
     int loaded;
-    bool may_fail_late; /* hooks or extra state follow the copies */
-    bool on_gpu;        /* a copy may fail */
+    bool may_fail_late;  /* hooks or extra state follow the copies */
+    bool on_gpu;         /* a copy may fail */
     tni_map place, back; /* assigning: target -> source, source -> target */
     line mismatched, wrong_dtype, cast, tied;
 } plan;
@@ -210,10 +210,11 @@ static tn_status check_path(const tn_module *m, const char *path)
 {
     size_t n = strlen(path);
     if (n <= LONGEST) return TN_OK;
-    return tni_error(TN_E_NAME,
-                     "tn_load_state_dict: the path of a %s takes %zu bytes: want at most %d where a "
-                     "module has hooks or extra state",
-                     m->type->name, n, LONGEST);
+    return tni_error(
+        TN_E_NAME,
+        "tn_load_state_dict: the path of a %s takes %zu bytes: want at most %d where a "
+        "module has hooks or extra state",
+        m->type->name, n, LONGEST);
 }
 
 static tn_status load_pre(tn_module *m, const char *path, void *user)
@@ -417,7 +418,8 @@ tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options
     p->options = o;
     p->root = m;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
     }
     if (status != TN_OK) p->loaded = 0;

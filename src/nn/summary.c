@@ -21,7 +21,7 @@ typedef struct row {
     int64_t depth;
     char *name, *text;           /* name NULL: a member, or the root */
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
-    int64_t times;               /* how many alike neighbours it stands for, numbered from its name on */
+    int64_t times; /* how many alike neighbours it stands for, numbered from its name on */
 } row;
 
 /* A module that the walk is in. */
@@ -63,7 +63,8 @@ static void *grown(void *array, int64_t n, int64_t *capacity, size_t each)
     return now;
 }
 
-static tn_status add_row(table *t, const char *name, const char *text, int64_t parameters, int64_t buffers)
+static tn_status add_row(table *t, const char *name, const char *text, int64_t parameters,
+                         int64_t buffers)
 {
     row *rows = grown(t->rows, t->n, &t->capacity, sizeof *rows);
     if (!rows) return TN_E_NOMEM;
@@ -148,7 +149,8 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     const char *name = path + above + (above > 0);
     tn_status status = add_row(t, name[0] ? shown_path(name, first) : NULL, text, -1, -1);
     if (status != TN_OK) return status;
-    t->levels[t->depth++] = (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
+    t->levels[t->depth++] =
+        (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
     for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
@@ -175,11 +177,13 @@ static bool alike(const table *t, int64_t a, int64_t b)
     if (number_of(t->rows[b].name) != number_of(t->rows[a].name) + t->rows[a].times) return false;
     for (int64_t i = 0; i < b - a; i++) {
         const row *x = &t->rows[a + i], *y = &t->rows[b + i];
-        if (strcmp(x->text, y->text) != 0 || x->depth != y->depth || x->parameters != y->parameters ||
-            x->buffers != y->buffers)
+        if (strcmp(x->text, y->text) != 0 || x->depth != y->depth ||
+            x->parameters != y->parameters || x->buffers != y->buffers)
             return false;
         if (i == 0) continue;
-        if (x->times != y->times || !x->name != !y->name || (x->name && strcmp(x->name, y->name) != 0)) return false;
+        if (x->times != y->times || !x->name != !y->name ||
+            (x->name && strcmp(x->name, y->name) != 0))
+            return false;
     }
     return true;
 }
@@ -237,13 +241,20 @@ static const char *bytes_text(size_t nbytes, char *text, size_t size)
     return text;
 }
 
-enum { COLUMN = 13, NARROW = 60, USUAL = 80, WIDE = 120, DEEPEST = 12 /* levels that are indented */ };
+enum {
+    COLUMN = 13,
+    NARROW = 60,
+    USUAL = 80,
+    WIDE = 120,
+    DEEPEST = 12 /* levels that are indented */
+};
 
 static int width_of(FILE *file)
 {
     struct winsize size;
     const int fd = fileno(file);
-    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return USUAL;
+    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return USUAL;
     return TNI_MAX(NARROW, TNI_MIN(WIDE, (int)size.ws_col));
 }
 
@@ -271,13 +282,15 @@ static void print_row(FILE *file, const row *r, int width)
     const bool counted = r->parameters >= 0 || r->buffers >= 0;
     int64_t first = number_of(r->name);
     if (r->times > 1)
-        snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first, first + r->times - 1,
-                 r->text, r->times);
+        snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first,
+                 first + r->times - 1, r->text, r->times);
     else
         snprintf(text, sizeof text, "%s%s%s", r->name ? r->name : "", r->name ? ": " : "", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
-    if (r->parameters >= 0) fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters, n, sizeof n));
-    if (r->buffers >= 0) fprintf(file, "%*s", TNI_MAX(1, width - at), grouped(r->buffers, n, sizeof n));
+    if (r->parameters >= 0)
+        fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters, n, sizeof n));
+    if (r->buffers >= 0)
+        fprintf(file, "%*s", TNI_MAX(1, width - at), grouped(r->buffers, n, sizeof n));
     fputc('\n', file);
 }
 
@@ -301,13 +314,15 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
     TNI_C_NUMBERS;
     table t = { 0 };
     char bytes[32];
-    if (!file) return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
+    if (!file)
+        return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
     tn_status status = tni_module_check("tn_module_summary", m);
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         const int width = width_of(file);
         fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");
-        fprintf(file, "%-*s%*s%*s\n", width - 2 * COLUMN, "module", COLUMN, "(trained)", COLUMN, "(carried)");
+        fprintf(file, "%-*s%*s%*s\n", width - 2 * COLUMN, "module", COLUMN, "(trained)", COLUMN,
+                "(carried)");
         rule(file, width);
         for (int64_t i = 0; i < t.n; i++) print_row(file, &t.rows[i], width);
         rule(file, width);
@@ -315,7 +330,8 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         print_total(file, "buffers", t.buffers, "saved", "not saved");
         fprintf(file, "together %s\n",
                 bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
-        if (ferror(file)) status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
+        if (ferror(file))
+            status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
     }
     forget(&t);
     return status;

@@ -88,12 +88,13 @@ static tn_status check_input(const tn_capture *c, int i, const tn_tensor *t)
     if (tni_none(t) && absent) return TN_OK;
     if (tni_none(t) || absent || !tni_shape_equal(&t->shape, &first->shape) ||
         t->dtype != first->dtype)
-        return tni_error(TN_E_SHAPE,
-                         "%s: input %d is %s %s, in the first run it was %s %s: want the same, or a call "
-                         "of the step without the capture",
-                         f, i, tni_text(t), tni_none(t) ? "" : tn_dtype_name(t->dtype),
-                         absent ? "TN_NONE" : tni_shape_text(&first->shape),
-                         absent ? "" : tn_dtype_name(first->dtype));
+        return tni_error(
+            TN_E_SHAPE,
+            "%s: input %d is %s %s, in the first run it was %s %s: want the same, or a call "
+            "of the step without the capture",
+            f, i, tni_text(t), tni_none(t) ? "" : tn_dtype_name(t->dtype),
+            absent ? "TN_NONE" : tni_shape_text(&first->shape),
+            absent ? "" : tn_dtype_name(first->dtype));
     return TN_OK;
 }
 
@@ -102,8 +103,8 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     if (n < 0 || (n > 0 && !inputs))
         return tni_error(TN_E_INVALID, "%s: %d inputs: want 0 or more, and their array", f, n);
     if (c->n >= 0 && n != c->n)
-        return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many", f, n,
-                         c->n);
+        return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
+                         f, n, c->n);
     for (int i = 0; i < n; i++) {
         tn_status status = check_input(c, i, inputs[i]);
         if (status != TN_OK) return status;
@@ -173,8 +174,8 @@ static tn_tensor *call_step(tn_capture *c)
     uint64_t errors = tni_error_count;
     tn_tensor *y = c->step(c->user, c->n, c->input);
     if (!y && tni_error_count == errors)
-        tni_error(TN_E_INVALID, "%s: the step returned NULL without an error: want a tensor or TN_NONE",
-                  f);
+        tni_error(TN_E_INVALID,
+                  "%s: the step returned NULL without an error: want a tensor or TN_NONE", f);
     if (y && !tni_none(y)) y = tni_alias_raw(y);
     tn_scope_end(scope);
     return y;
@@ -258,10 +259,11 @@ static tn_status record(tn_capture *c)
 static tn_status check_run(const tn_capture *c)
 {
     if (c->recording_grads != tn_grad_enabled() || c->autocasting != tni_autocasting)
-        return tni_error(TN_E_STATE,
-                         "%s: the step was captured with gradients %s and autocast to %s, not as it is now: "
-                         "want them set in the step, or a new capture",
-                         f, c->recording_grads ? "on" : "off", tn_dtype_name(c->autocasting));
+        return tni_error(
+            TN_E_STATE,
+            "%s: the step was captured with gradients %s and autocast to %s, not as it is now: "
+            "want them set in the step, or a new capture",
+            f, c->recording_grads ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_recorder_check(c->recorder);
     if (status == TN_OK) status = tni_recorder_check_held(c->recorder);
     if (status == TN_OK) status = tni_capture_check_steps(c);
@@ -287,8 +289,9 @@ static tn_status launch(tn_capture *c)
 static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
 {
     if (tni_trace_on())
-        return tni_fail(TN_E_STATE, "%s: tn_set_anomaly looks at every value on the way, which a captured "
-                                    "step does not have: want it off, or the step without the capture",
+        return tni_fail(TN_E_STATE,
+                        "%s: tn_set_anomaly looks at every value on the way, which a captured "
+                        "step does not have: want it off, or the step without the capture",
                         f);
     tn_scope scope = tn_scope_begin();
     tn_status status = c->graph ? check_run(c) : TN_OK;

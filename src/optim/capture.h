@@ -18,8 +18,9 @@ typedef struct tni_captured_step {
     int n, n_params;          /* updated; all that opt had */
     tni_optim_tensor *tensor; /* n: what the kernel was told */
     int *param;               /* n: whose they are */
-    tni_storage **storage;    /* (1 + slots) n: of each tensor and its states; the recorder holds them */
-    bool *required;           /* n_params: requires_grad */
+    tni_storage *
+        *storage;   /* (1 + slots) n: of each tensor and its states; the recorder holds them */
+    bool *required; /* n_params: requires_grad */
 } tni_captured_step;
 
 struct tn_capture {
@@ -29,8 +30,8 @@ struct tn_capture {
     const tni_graphs *graphs; /* NULL: runs are calls */
     int n;                    /* inputs; -1 before the first run */
     tni_meta *like;           /* n: of the first run's; rank -1: TN_NONE */
-    tn_tensor **input;        /* n: what step gets, one reference each. On a GPU the capture's own */
-    bool warm;                /* there was a run */
+    tn_tensor **input; /* n: what step gets, one reference each. On a GPU the capture's own */
+    bool warm;         /* there was a run */
     tni_graph_size size;
     tni_graph *graph; /* NULL until the step is recorded */
     tni_recorder *recorder;

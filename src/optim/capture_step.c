@@ -22,8 +22,9 @@ static void release(tni_captured_step *s)
 
 static bool make(tni_captured_step *s, tn_optim *opt, int n)
 {
-    *s = (tni_captured_step){ .opt = tni_optim_keep(opt), .before = opt->steps, .n = n,
-                               .n_params = opt->n };
+    *s = (tni_captured_step){
+        .opt = tni_optim_keep(opt), .before = opt->steps, .n = n, .n_params = opt->n
+    };
     s->tensor = tni_alloc((size_t)n * sizeof *s->tensor);
     s->param = tni_alloc((size_t)n * sizeof *s->param);
     s->storage = tni_alloc((size_t)n * EACH * sizeof *s->storage);
@@ -40,7 +41,8 @@ static void describe(tni_captured_step *s)
     for (int i = 0; i < s->opt->n; i++) {
         const tni_optim_param *p = &s->opt->param[i];
         s->required[i] = p->tensor->requires_grad;
-        if (!p->tensor->requires_grad || !p->tensor->gm || !p->tensor->gm->grad || k == s->n) continue;
+        if (!p->tensor->requires_grad || !p->tensor->gm || !p->tensor->gm->grad || k == s->n)
+            continue;
         s->tensor[k] = s->opt->call[k];
         s->param[k] = i;
         s->storage[k * EACH] = p->tensor->storage;
@@ -66,27 +68,31 @@ static tn_status check(const tni_captured_step *s)
 {
     static const char f[] = "tn_capture_run";
     if (s->opt->n != s->n_params)
-        return tni_error(TN_E_STATE,
-                         "%s: the optimizer had %d parameters when the step was captured, and has %d: "
-                         "want a new capture",
-                         f, s->n_params, s->opt->n);
+        return tni_error(
+            TN_E_STATE,
+            "%s: the optimizer had %d parameters when the step was captured, and has %d: "
+            "want a new capture",
+            f, s->n_params, s->opt->n);
     for (int i = 0; i < s->n_params; i++)
         if (s->opt->param[i].tensor->requires_grad != s->required[i])
-            return tni_error(TN_E_STATE, "%s: %s was %s since the step was captured: want a new capture",
-                             f, s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
+            return tni_error(TN_E_STATE,
+                             "%s: %s was %s since the step was captured: want a new capture", f,
+                             s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
     for (int k = 0; k < s->n; k++) {
         const tni_optim_param *p = &s->opt->param[s->param[k]];
         if (p->tensor->storage != s->storage[k * EACH])
-            return tni_error(TN_E_STATE,
-                             "%s: %s was moved, cast or replaced since the step was captured: want a new "
-                             "capture",
-                             f, p->name);
+            return tni_error(
+                TN_E_STATE,
+                "%s: %s was moved, cast or replaced since the step was captured: want a new "
+                "capture",
+                f, p->name);
         for (int slot = 0; slot < TNI_OPTIM_SLOTS; slot++)
             if (storage_of(p->state[slot]) != s->storage[k * EACH + 1 + slot])
-                return tni_error(TN_E_STATE,
-                                 "%s: the optimizer's state of %s was loaded or replaced since the step "
-                                 "was captured: want a new capture",
-                                 f, p->name);
+                return tni_error(
+                    TN_E_STATE,
+                    "%s: the optimizer's state of %s was loaded or replaced since the step "
+                    "was captured: want a new capture",
+                    f, p->name);
     }
     return TN_OK;
 }

@@ -152,10 +152,11 @@ static tn_status norms_into(const tn_list *parameters, double p, tn_tensor *cell
         tn_tensor *g = nonempty(parameters, i);
         if (!g) continue;
         if (tni_backend_of(g) != tni_backend_of(cells))
-            return tni_error(TN_E_DEVICE,
-                             "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
-                             "those before it: one device is wanted",
-                             parameters->entry[i].name);
+            return tni_error(
+                TN_E_DEVICE,
+                "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
+                "those before it: one device is wanted",
+                parameters->entry[i].name);
         if (g->dtype != TN_F32 && g->dtype != TN_F64) g = tn_to_dtype(g, TN_F32);
         tn_tensor *norm = g ? tn_norm(g, p, NULL, 0, false) : NULL;
         tn_tensor *cell = norm ? tn_select(cells, 0, i) : NULL;
@@ -192,8 +193,9 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
                         f_tensor, max_norm, p);
     for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
     if (!first)
-        return tni_fail(TN_E_STATE, "%s: none of the %d parameters has a gradient: want it after "
-                                    "tn_backward",
+        return tni_fail(TN_E_STATE,
+                        "%s: none of the %d parameters has a gradient: want it after "
+                        "tn_backward",
                         f_tensor, parameters->n);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);

@@ -80,8 +80,8 @@ static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_para
 {
     const char *other = tni_map_get(&opt->tensors, p->tensor);
     if (other)
-        return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f, p->name,
-                         other);
+        return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f,
+                         p->name, other);
     if (tni_map_get(&opt->names, p->name))
         return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
                          p->name);

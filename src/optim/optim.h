@@ -109,8 +109,10 @@ void tni_report_f64(tni_report *r, const tn_list *list, bool *used, const char *
 void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *name,
                     int64_t *value);
 /* The same for a count of steps, and for a number that is finite and >= 0. */
-void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value);
-void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name, double *value);
+void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name,
+                      int64_t *value);
+void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name,
+                     double *value);
 /* Adds every entry that nobody asked for. */
 void tni_report_unused(tni_report *r, const tn_list *list, const bool *used);
 

@@ -81,7 +81,8 @@ void tni_report_i64(tni_report *r, const tn_list *list, bool *used, const char *
         tni_report_add(r, TNI_MISMATCHED, "%s (unreadable)", name);
 }
 
-void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name, int64_t *value)
+void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char *name,
+                      int64_t *value)
 {
     tni_report_i64(r, list, used, name, value);
     if (*value < 0 || *value > TNI_MOST_STEPS)
@@ -89,11 +90,13 @@ void tni_report_steps(tni_report *r, const tn_list *list, bool *used, const char
                        (long long)*value);
 }
 
-void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name, double *value)
+void tni_report_rate(tni_report *r, const tn_list *list, bool *used, const char *name,
+                     double *value)
 {
     tni_report_f64(r, list, used, name, value);
     if (!(*value >= 0) || isinf(*value))
-        tni_report_add(r, TNI_MISMATCHED, "%s (%g there, a finite number >= 0 is wanted)", name, *value);
+        tni_report_add(r, TNI_MISMATCHED, "%s (%g there, a finite number >= 0 is wanted)", name,
+                       *value);
 }
 
 void tni_report_unused(tni_report *r, const tn_list *list, const bool *used)

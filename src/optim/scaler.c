@@ -174,7 +174,8 @@ static tni_change unscaled(const void *from, int i)
 static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
 {
     if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER);
+        return tni_record_refuse("tn_scaler_unscale", "looks at the gradients on the host",
+                                 NO_SCALER);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
     bool bad;

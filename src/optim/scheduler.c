@@ -27,7 +27,8 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
                          s->schedule->name, (long long)step, (long long)s->schedule->last(s));
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
-        if (!(lr >= 0) || isinf(lr)) /* a user's factor may give anything; gamma > 1 grows without end */
+        if (!(lr >= 0) ||
+            isinf(lr)) /* a user's factor may give anything; gamma > 1 grows without end */
             return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0 and finite",
                              s->schedule->name, lr, (long long)step);
     }
@@ -95,7 +96,8 @@ tn_status tn_scheduler_step(tn_scheduler *s)
         return tni_error(TN_E_STATE,
                          "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
     if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_scheduler_step", "sets rates", "it called after tn_capture_run");
+        return tni_record_refuse("tn_scheduler_step", "sets rates",
+                                 "it called after tn_capture_run");
     return tni_scheduler_apply(s, s->step + 1);
 }
 
@@ -141,8 +143,8 @@ static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int
     static const char f[] = "tn_sequential_lr";
     if (!child) return tni_poison(f, "schedulers");
     if (child->listed > 1)
-        return tni_error(TN_E_INVALID, "%s: scheduler %d is also one before it: want one for each stretch",
-                         f, i);
+        return tni_error(TN_E_INVALID,
+                         "%s: scheduler %d is also one before it: want one for each stretch", f, i);
     if (child->opt != opt)
         return tni_error(TN_E_INVALID, "%s: scheduler %d is another optimizer's", f, i);
     if (child->schedule == &tni_schedule_plateau)
@@ -186,8 +188,9 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
 {
     tn_scheduler *s = NULL;
     if (n < 1 || !schedulers)
-        return tni_fail(TN_E_INVALID, "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array",
-                        n, schedulers ? "" : " in NULL");
+        return tni_fail(TN_E_INVALID,
+                        "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array", n,
+                        schedulers ? "" : " in NULL");
     tn_status status = check_children(opt, schedulers, n);
     if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
     if (status == TN_OK) s = make_sequence(opt, n, milestones);
@@ -268,15 +271,17 @@ static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used,
     for (int i = 0; i < staged->n_groups; i++) {
         const double lr = staged->rate[i].lr, base = staged->rate[i].base_lr;
         if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
-            return tni_error(TN_E_INVALID,
-                             "tn_scheduler_load_state_dict: rate %g, base rate %g of group %d: finite "
-                             "numbers >= 0 are wanted",
-                             lr, base, i);
+            return tni_error(
+                TN_E_INVALID,
+                "tn_scheduler_load_state_dict: rate %g, base rate %g of group %d: finite "
+                "numbers >= 0 are wanted",
+                lr, base, i);
     }
     if (staged->bad < 0 || staged->bad > TNI_MOST_STEPS || staged->cooling < 0)
-        return tni_error(TN_E_INVALID,
-                         "tn_scheduler_load_state_dict: bad %lld, cooling %lld: counts >= 0 are wanted",
-                         (long long)staged->bad, (long long)staged->cooling);
+        return tni_error(
+            TN_E_INVALID,
+            "tn_scheduler_load_state_dict: bad %lld, cooling %lld: counts >= 0 are wanted",
+            (long long)staged->bad, (long long)staged->cooling);
     return TN_OK;
 }
 

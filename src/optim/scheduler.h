@@ -27,8 +27,8 @@ struct tn_scheduler {
     bool maximize;      /* plateau */
     int n_milestones;
     int64_t *milestone; /* ascending */
-    int depth;  /* sequences within it, itself included */
-    int listed; /* how often among those that tn_sequential_lr takes over now */
+    int depth;          /* sequences within it, itself included */
+    int listed;         /* how often among those that tn_sequential_lr takes over now */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);

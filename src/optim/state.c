@@ -13,7 +13,10 @@
 
 #include "optim/optim.h"
 
-enum { LONGEST = 1024, NAME_BYTES = LONGEST + 64 }; /* of a parameter's name, as files allow; with what follows */
+enum {
+    LONGEST = 1024,
+    NAME_BYTES = LONGEST + 64
+}; /* of a parameter's name, as files allow; with what follows */
 
 struct tni_optim_staged {
     tni_optim_args args;
@@ -66,8 +69,8 @@ static tn_status check_length(const char *function, const tni_optim_param *p)
 {
     size_t n = strlen(p->name);
     if (n <= LONGEST) return TN_OK;
-    return tni_error(TN_E_NAME, "%s: the name %.60s... takes %zu bytes: want at most %d", function, p->name,
-                     n, LONGEST);
+    return tni_error(TN_E_NAME, "%s: the name %.60s... takes %zu bytes: want at most %d", function,
+                     p->name, n, LONGEST);
 }
 
 static tn_status list_param(const tn_optim *opt, const tni_optim_param *p, tn_list *list)

@@ -33,7 +33,7 @@ int64_t tn_numel(const tn_tensor *t)
 
 tn_shape tn_shape_get(const tn_tensor *t)
 {
-    return t ? t->shape : (tn_shape){.rank = -1};
+    return t ? t->shape : (tn_shape){ .rank = -1 };
 }
 
 int64_t tn_stride(const tn_tensor *t, int axis)
@@ -81,14 +81,11 @@ tn_status tn_set_name(tn_tensor *t, const char *name)
     char cut[64];
     char *copy;
 
-    if (!t || tni_none(t))
-        return tni_poison("tn_set_name", "t");
-    if (!name)
-        return tni_poison("tn_set_name", "name");
+    if (!t || tni_none(t)) return tni_poison("tn_set_name", "t");
+    if (!name) return tni_poison("tn_set_name", "name");
     snprintf(cut, sizeof cut, "%s", name);
     copy = tni_strdup(cut);
-    if (!copy)
-        return TN_E_NOMEM;
+    if (!copy) return TN_E_NOMEM;
     tni_strfree(t->name);
     t->name = copy;
     return TN_OK;
@@ -121,8 +118,7 @@ static void write_shape(char *text, size_t size, const tn_shape *shape)
     }
     for (int i = 0; i < shape->rank && n < size; i++)
         n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
-    if (n < size)
-        snprintf(text + n, size - n, "]");
+    if (n < size) snprintf(text + n, size - n, "]");
 }
 
 const char *tni_shape_text(const tn_shape *shape)
@@ -138,10 +134,8 @@ const char *tni_text(const tn_tensor *t)
     char *text;
     int n;
 
-    if (!t)
-        return "NULL";
-    if (tni_none(t))
-        return "TN_NONE";
+    if (!t) return "NULL";
+    if (tni_none(t)) return "TN_NONE";
     text = next_text();
     n = snprintf(text, TEXT_SIZE, "%s%s", tn_name(t), t->name ? " " : "");
     write_shape(text + n, TEXT_SIZE - (size_t)n, &t->shape);
@@ -161,17 +155,17 @@ static double element(const tn_tensor *t, int64_t index)
         tni_record_refuse("tn_item", "reads a value", "it read after tn_capture_run");
         return NAN;
     }
-    tni_array from = {.data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
-                      .dtype = t->dtype};
+    tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
+                       .dtype = t->dtype };
     if (t->storage->device.type == TN_CPU) { /* no detour */
-        tni_array to = {.data = &value, .dtype = TN_F64};
+        tni_array to = { .data = &value, .dtype = TN_F64 };
 
         return backend->copy(&to, &from) == TN_OK ? value : NAN;
     }
-    if (backend->alloc(sizeof value, &cell) != TN_OK)
-        return NAN;
-    tni_array to = {.data = cell, .dtype = TN_F64};
-    if (backend->copy(&to, &from) != TN_OK || backend->download(&value, cell, sizeof value) != TN_OK)
+    if (backend->alloc(sizeof value, &cell) != TN_OK) return NAN;
+    tni_array to = { .data = cell, .dtype = TN_F64 };
+    if (backend->copy(&to, &from) != TN_OK ||
+        backend->download(&value, cell, sizeof value) != TN_OK)
         value = NAN;
     backend->free(cell, sizeof value);
     return value;
@@ -203,8 +197,8 @@ double tn_at(const tn_tensor *t, const int64_t *index)
     }
     for (int i = 0; i < t->shape.rank; i++) {
         if (index[i] < 0 || index[i] >= t->shape.size[i]) {
-            tni_error(TN_E_INDEX, "tn_at: index %lld of axis %d of %s: want 0..%lld", (long long)index[i],
-                      i, tni_text(t), (long long)t->shape.size[i] - 1);
+            tni_error(TN_E_INDEX, "tn_at: index %lld of axis %d of %s: want 0..%lld",
+                      (long long)index[i], i, tni_text(t), (long long)t->shape.size[i] - 1);
             return NAN;
         }
         at += index[i] * t->stride[i];
@@ -224,8 +218,10 @@ static bool readable(const char *function, const tn_tensor *t)
         return false;
     }
     if (!tni_is_dense(t)) {
-        tni_error(TN_E_SHAPE, "%s: %s is a view with gaps or another order: want tn_copy_out, or "
-                              "tn_contiguous first", function, tni_text(t));
+        tni_error(TN_E_SHAPE,
+                  "%s: %s is a view with gaps or another order: want tn_copy_out, or "
+                  "tn_contiguous first",
+                  function, tni_text(t));
         return false;
     }
     return true;
@@ -238,8 +234,7 @@ const void *tn_data(const tn_tensor *t)
 
 void *tn_data_mut(tn_tensor *t)
 {
-    if (!readable("tn_data_mut", t))
-        return NULL;
+    if (!readable("tn_data_mut", t)) return NULL;
     tni_bump_version(t);
     return tni_data(t);
 }
@@ -250,9 +245,10 @@ static tn_status size_fits(const char *function, const tn_tensor *t, size_t nbyt
 
     if (tn_dtype_size(dtype) == 0)
         return tni_error(TN_E_DTYPE, "%s: dtype %d: want one of tn_dtype", function, (int)dtype);
-    if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), &wanted) || nbytes != wanted)
-        return tni_error(TN_E_SHAPE, "%s: %zu bytes for %s as %s: want %zu", function, nbytes, tni_text(t),
-                         tn_dtype_name(dtype), wanted);
+    if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), &wanted) ||
+        nbytes != wanted)
+        return tni_error(TN_E_SHAPE, "%s: %zu bytes for %s as %s: want %zu", function, nbytes,
+                         tni_text(t), tn_dtype_name(dtype), wanted);
     return TN_OK;
 }
 
@@ -281,12 +277,10 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
     }
     if (t->dtype == dtype && tni_is_dense(t)) /* readable also where the device is full */
         return backend->download(out, from.data, nbytes);
-    if ((status = backend->alloc(nbytes, &staged)) != TN_OK)
-        return status;
+    if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
     to.data = staged;
     status = backend->copy(&to, &from);
-    if (status == TN_OK)
-        status = backend->download(out, staged, nbytes);
+    if (status == TN_OK) status = backend->download(out, staged, nbytes);
     backend->free(staged, nbytes);
     return status;
 }
@@ -301,15 +295,15 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
 
     if (!t || tni_none(t) || (!data && nbytes))
         return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
-    if ((status = size_fits("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)
-        return status;
+    if ((status = size_fits("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0) return status;
     if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
-        return tni_error(TN_E_DTYPE, "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
+        return tni_error(TN_E_DTYPE,
+                         "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
                          tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
-    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK)
-        return status;
+    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK) return status;
     if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_copy_in", "takes values from the host", "them as an input of tn_capture_run");
+        return tni_record_refuse("tn_copy_in", "takes values from the host",
+                                 "them as an input of tn_capture_run");
     backend = tni_backend_of(t);
     to = tni_array_of(t);
     from = to;
@@ -319,15 +313,12 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
         from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
         status = backend->copy(&to, &from);
     } else {
-        if ((status = backend->alloc(nbytes, &staged)) != TN_OK)
-            return status;
+        if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
         from.data = staged;
         status = backend->upload(staged, data, nbytes);
-        if (status == TN_OK)
-            status = backend->copy(&to, &from);
+        if (status == TN_OK) status = backend->copy(&to, &from);
         backend->free(staged, nbytes);
     }
-    if (status == TN_OK)
-        tni_bump_version(t);
+    if (status == TN_OK) tni_bump_version(t);
     return status;
 }

@@ -89,12 +89,9 @@ static void *system_alloc(size_t size)
 {
     void *block = NULL;
 
-    if (allocator.alloc)
-        return allocator.alloc(allocator.user, size);
-    if (posix_memalign(&block, size >= HUGE_BLOCK ? HUGE_BLOCK : ALIGNMENT, size) != 0)
-        return NULL;
-    if (size >= HUGE_BLOCK)
-        madvise(block, size, MADV_HUGEPAGE); /* only a wish */
+    if (allocator.alloc) return allocator.alloc(allocator.user, size);
+    if (posix_memalign(&block, size >= HUGE_BLOCK ? HUGE_BLOCK : ALIGNMENT, size) != 0) return NULL;
+    if (size >= HUGE_BLOCK) madvise(block, size, MADV_HUGEPAGE); /* only a wish */
     return block;
 }
 
@@ -116,12 +113,11 @@ static int class_of(size_t size, size_t *rounded)
         int class = (int)((size + ALIGNMENT - 1) / ALIGNMENT);
 
         class = class ? class : 1;
-        *rounded = (size_t)class * ALIGNMENT;
+        *rounded = (size_t) class * ALIGNMENT;
         return class;
     }
     log2 = 63 - __builtin_clzll((unsigned long long)(size - 1)); /* 2^log2 < size <= 2^(log2+1) */
-    if (log2 >= 62)
-        return -1;
+    if (log2 >= 62) return -1;
     step = ((size_t)1 << log2) / STEPS;
     sub = (int)((size - 1 - ((size_t)1 << log2)) / step);
     *rounded = ((size_t)1 << log2) + (size_t)(sub + 1) * step;
@@ -170,8 +166,7 @@ static void *allocate(size_t size, int64_t *in_use)
 
     if (class >= 0) {
         take();
-        if (TNI_UNLIKELY(cached < 0))
-            decide();
+        if (TNI_UNLIKELY(cached < 0)) decide();
         if (cached && lists[class]) {
             block = lists[class];
             lists[class] = lists[class]->next;
@@ -179,13 +174,11 @@ static void *allocate(size_t size, int64_t *in_use)
         } else {
             stats.system_allocations++;
             block = system_alloc(cached ? rounded : (size ? size : 1));
-            if (!block && trim_locked())
-                block = system_alloc(cached ? rounded : (size ? size : 1));
+            if (!block && trim_locked()) block = system_alloc(cached ? rounded : (size ? size : 1));
         }
         if (block) {
             stats.in_use += (int64_t)rounded;
-            if (stats.in_use > stats.peak_in_use)
-                stats.peak_in_use = stats.in_use;
+            if (stats.in_use > stats.peak_in_use) stats.peak_in_use = stats.in_use;
         }
         *in_use = stats.in_use;
         give();
@@ -199,7 +192,8 @@ void *tni_alloc(size_t size)
     void *block = allocate(size, &in_use);
 
     if (!block)
-        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size, (long long)in_use);
+        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size,
+                  (long long)in_use);
     return block;
 }
 
@@ -207,8 +201,7 @@ void *tni_calloc(size_t size)
 {
     void *block = tni_alloc(size);
 
-    if (block)
-        memset(block, 0, size);
+    if (block) memset(block, 0, size);
     return block;
 }
 
@@ -217,8 +210,7 @@ void tni_free(void *block, size_t size)
     size_t rounded = 0;
     int class;
 
-    if (!block)
-        return;
+    if (!block) return;
     class = class_of(size, &rounded);
     take();
     stats.in_use -= (int64_t)rounded;
@@ -239,8 +231,7 @@ char *tni_strdup(const char *text)
     size_t n = strlen(text) + 1;
     char *copy = tni_alloc(n);
 
-    if (copy)
-        memcpy(copy, text, n);
+    if (copy) memcpy(copy, text, n);
     return copy;
 }
 
@@ -250,15 +241,13 @@ char *tni_strdup_or_none(const char *text)
     int64_t in_use;
     char *copy = allocate(n, &in_use);
 
-    if (copy)
-        memcpy(copy, text, n);
+    if (copy) memcpy(copy, text, n);
     return copy;
 }
 
 void tni_strfree(char *text)
 {
-    if (text)
-        tni_free(text, strlen(text) + 1);
+    if (text) tni_free(text, strlen(text) + 1);
 }
 
 /* Called by tensor.c for each storage it makes. */
@@ -280,13 +269,15 @@ tn_status tn_set_allocator(const tn_allocator *a)
     alive = stats.in_use;
     if (alive == 0) { /* else the new free would get blocks that the old alloc gave */
         trim_locked();
-        allocator = a ? *a : (tn_allocator){0};
+        allocator = a ? *a : (tn_allocator){ 0 };
     }
     give();
     if (alive != 0)
-        return tni_error(TN_E_STATE, "tn_set_allocator: %lld bytes in use, %lld tensors alive: want every scope "
-                                     "closed and every object freed",
-                         (long long)alive, (long long)tn_live_tensors());
+        return tni_error(
+            TN_E_STATE,
+            "tn_set_allocator: %lld bytes in use, %lld tensors alive: want every scope "
+            "closed and every object freed",
+            (long long)alive, (long long)tn_live_tensors());
     return TN_OK;
 }
 

@@ -19,12 +19,12 @@ static char why[512];
 
 tn_device tn_cpu(void)
 {
-    return (tn_device){TN_CPU, 0};
+    return (tn_device){ TN_CPU, 0 };
 }
 
 tn_device tn_cuda(int index)
 {
-    return (tn_device){TN_CUDA, index};
+    return (tn_device){ TN_CUDA, index };
 }
 
 /* The file NAME in the folder of this library, or below it in FOLDER. */
@@ -35,13 +35,11 @@ static void *open_beside(const char *folder)
     char path[PATH_MAX];
     int n;
 
-    if (!dladdr((const void *)(uintptr_t)open_beside, &here) || !here.dli_fname)
-        return NULL;
+    if (!dladdr((const void *)(uintptr_t)open_beside, &here) || !here.dli_fname) return NULL;
     slash = strrchr(here.dli_fname, '/');
-    if (!slash)
-        return NULL;
-    n = snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - here.dli_fname), here.dli_fname, folder,
-                 TNI_CUDA_FILE);
+    if (!slash) return NULL;
+    n = snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - here.dli_fname), here.dli_fname,
+                 folder, TNI_CUDA_FILE);
     return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
@@ -52,7 +50,7 @@ static const char *op_running(void)
 
 static void open_cuda(void)
 {
-    static const tni_host host = {.fail = tni_error, .op = op_running};
+    static const tni_host host = { .fail = tni_error, .op = op_running };
     const char *wish = getenv("TN_CUDA_MODULE");
     void *module, *symbol;
     tni_cuda_open open;
@@ -68,7 +66,8 @@ static void open_cuda(void)
     if (!module) {
         const char *reason = dlerror();
 
-        snprintf(why, sizeof why, "the CUDA module could not be opened: %.400s", reason ? reason : "no reason");
+        snprintf(why, sizeof why, "the CUDA module could not be opened: %.400s",
+                 reason ? reason : "no reason");
         return;
     }
     symbol = dlsym(module, TNI_CUDA_SYMBOL);
@@ -94,13 +93,14 @@ bool tn_cuda_available(void)
 
 const tni_backend *tni_backend_for(tn_device device)
 {
-    if (device.type == TN_CPU)
-        return tni_cpu_backend();
+    if (device.type == TN_CPU) return tni_cpu_backend();
     if (!tn_cuda_available())
-        return tni_fail(TN_E_DEVICE, "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
+        return tni_fail(TN_E_DEVICE,
+                        "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                         device.index, tn_cuda_why());
     if (device.index != 0)
-        return tni_fail(TN_E_DEVICE, "device cuda:%d: %d found, and a process uses the first: want "
+        return tni_fail(TN_E_DEVICE,
+                        "device cuda:%d: %d found, and a process uses the first: want "
                         "tn_cuda(0), CUDA_VISIBLE_DEVICES in the environment for another one",
                         device.index, cuda->devices);
     return &cuda->backend;
@@ -120,32 +120,29 @@ int tn_cuda_device_count(void)
 
 tn_status tn_cuda_get_properties(int index, tn_cuda_properties *properties)
 {
-    if (!properties)
-        return tni_poison("tn_cuda_get_properties", "properties");
+    if (!properties) return tni_poison("tn_cuda_get_properties", "properties");
     if (!tn_cuda_available())
-        return tni_error(TN_E_DEVICE, "tn_cuda_get_properties: device %d: %s", index, tn_cuda_why());
+        return tni_error(TN_E_DEVICE, "tn_cuda_get_properties: device %d: %s", index,
+                         tn_cuda_why());
     return cuda->properties(index, properties);
 }
 
 tn_cuda_memory_stats tn_cuda_memory(void)
 {
-    tn_cuda_memory_stats stats = {0};
+    tn_cuda_memory_stats stats = { 0 };
 
-    if (tn_cuda_available() && cuda->memory(&stats) != TN_OK)
-        stats = (tn_cuda_memory_stats){0};
+    if (tn_cuda_available() && cuda->memory(&stats) != TN_OK) stats = (tn_cuda_memory_stats){ 0 };
     return stats;
 }
 
 void tn_cuda_memory_reset_peak(void)
 {
-    if (tn_cuda_available())
-        cuda->memory_reset_peak();
+    if (tn_cuda_available()) cuda->memory_reset_peak();
 }
 
 void tn_cuda_memory_trim(void)
 {
-    if (tn_cuda_available())
-        cuda->memory_trim();
+    if (tn_cuda_available()) cuda->memory_trim();
 }
 
 tn_status tn_cuda_synchronize(void)

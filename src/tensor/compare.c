@@ -11,8 +11,7 @@ static uint64_t fnv(uint64_t hash, const void *data, size_t n)
 {
     const unsigned char *bytes = data;
 
-    for (size_t i = 0; i < n; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
     return hash;
 }
 
@@ -22,8 +21,8 @@ static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
     void *values;
 
     if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), nbytes))
-        return tni_fail(TN_E_SHAPE, "the values of %s as %s: want fewer than 2^64 bytes", tni_text(t),
-                        tn_dtype_name(dtype));
+        return tni_fail(TN_E_SHAPE, "the values of %s as %s: want fewer than 2^64 bytes",
+                        tni_text(t), tn_dtype_name(dtype));
     values = tni_alloc(*nbytes);
     if (values && tn_copy_out(t, values, *nbytes, dtype) != TN_OK) {
         tni_free(values, *nbytes);
@@ -42,16 +41,14 @@ uint64_t tn_hash(const tn_tensor *t)
         tni_poison("tn_hash", "t");
         return 0;
     }
-    if (tni_none(t))
-        return hash;
-    hash = fnv(hash, &(int32_t){t->shape.rank}, sizeof(int32_t));
+    if (tni_none(t)) return hash;
+    hash = fnv(hash, &(int32_t){ t->shape.rank }, sizeof(int32_t));
     hash = fnv(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
-    hash = fnv(hash, &(int32_t){(int32_t)t->dtype}, sizeof(int32_t));
+    hash = fnv(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
     if (t->storage->device.type == TN_CPU && tni_is_dense(t))
         return fnv(hash, tni_data(t), (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype));
     values = values_of(t, t->dtype, &nbytes);
-    if (!values)
-        return 0;
+    if (!values) return 0;
     hash = fnv(hash, values, nbytes);
     tni_free(values, nbytes);
     return hash;
@@ -60,8 +57,7 @@ uint64_t tn_hash(const tn_tensor *t)
 /* |x - y| where both are numbers; equal infinities and two NaNs differ by 0, one NaN by NaN. */
 static double difference(double x, double y)
 {
-    if (x == y || (isnan(x) && isnan(y)))
-        return 0.0;
+    if (x == y || (isnan(x) && isnan(y))) return 0.0;
     return fabs(x - y);
 }
 
@@ -72,8 +68,7 @@ double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
         tni_poison("tn_max_abs_diff", !a || tni_none(a) ? "a" : "b");
         return NAN;
     }
-    if (!tni_shape_equal(&a->shape, &b->shape))
-        return NAN;
+    if (!tni_shape_equal(&a->shape, &b->shape)) return NAN;
 
     bool whole = !tn_dtype_is_float(a->dtype) && !tn_dtype_is_float(b->dtype);
     tn_dtype dtype = whole ? TN_I64 : TN_F64;
@@ -91,10 +86,8 @@ double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
         } else {
             d = difference(((double *)x)[i], ((double *)y)[i]);
         }
-        if (isnan(d) || d > largest)
-            largest = d;
-        if (isnan(d))
-            break;
+        if (isnan(d) || d > largest) largest = d;
+        if (isnan(d)) break;
     }
     tni_free(x, a_bytes);
     tni_free(y, b_bytes);

@@ -32,25 +32,19 @@ tn_dtype tn_default_dtype(void)
 static bool fits(double value, tn_dtype dtype)
 {
     switch (dtype) {
-    case TN_I64:
-        return value >= -0x1p63 && value < 0x1p63;
-    case TN_I32:
-        return value > -0x1p31 - 1.0 && value < 0x1p31;
-    case TN_U8:
-        return value > -1.0 && value < 256.0;
-    default:
-        return true;
+    case TN_I64: return value >= -0x1p63 && value < 0x1p63;
+    case TN_I32: return value > -0x1p31 - 1.0 && value < 0x1p31;
+    case TN_U8: return value > -1.0 && value < 256.0;
+    default: return true;
     }
 }
 
 /* value as fill takes it, for a dtype that holds it. */
 static tni_number number_of(double value, tn_dtype dtype)
 {
-    if (dtype == TN_BOOL)
-        return (tni_number){.f = value != 0.0, .i = value != 0.0};
-    if (tn_dtype_is_float(dtype))
-        return (tni_number){.f = value};
-    return (tni_number){.f = trunc(value), .i = (int64_t)value};
+    if (dtype == TN_BOOL) return (tni_number){ .f = value != 0.0, .i = value != 0.0 };
+    if (tn_dtype_is_float(dtype)) return (tni_number){ .f = value };
+    return (tni_number){ .f = trunc(value), .i = (int64_t)value };
 }
 
 static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dtype dtype,
@@ -61,8 +55,7 @@ static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dt
         return tni_fail(TN_E_INVALID, "%s: value %g: want one that %s can hold", function, value,
                         tn_dtype_name(dtype));
     tn_tensor *t = tni_create(function, shape, dtype, device);
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     tni_array y = tni_array_of(t);
     return tni_backend_of(t)->fill(&y, number_of(value, dtype)) == TN_OK ? t : NULL;
 }
@@ -99,8 +92,7 @@ tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device de
 
 static bool present(const char *function, const tn_tensor *t)
 {
-    if (t && !tni_none(t))
-        return true;
+    if (t && !tni_none(t)) return true;
     if (t)
         tni_error(TN_E_INVALID, "%s: t is TN_NONE: want a tensor", function);
     else
@@ -110,15 +102,13 @@ static bool present(const char *function, const tn_tensor *t)
 
 tn_tensor *tn_empty_like(tn_tensor *t)
 {
-    if (!present("tn_empty_like", t))
-        return NULL;
+    if (!present("tn_empty_like", t)) return NULL;
     return tni_create("tn_empty_like", t->shape, t->dtype, t->storage->device);
 }
 
 static tn_tensor *full_like(const char *function, tn_tensor *t, double value)
 {
-    if (!present(function, t))
-        return NULL;
+    if (!present(function, t)) return NULL;
     return full(function, t->shape, value, t->dtype, t->storage->device);
 }
 
@@ -144,7 +134,7 @@ enum { BLOCK = 256 };
 /* y[begin..begin+n) = from[0..n), cast. y is a dense vector. */
 static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, int64_t n)
 {
-    tni_array source = {.data = from, .dtype = dtype, .rank = 1, .size = {n}, .stride = {1}};
+    tni_array source = { .data = from, .dtype = dtype, .rank = 1, .size = { n }, .stride = { 1 } };
     tni_array target = tni_array_of(y);
 
     target.data = (char *)target.data + (size_t)begin * tn_dtype_size(y->dtype);
@@ -152,17 +142,16 @@ static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, in
     return tni_backend_of(y)->copy(&target, &source);
 }
 
-static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const double *p), const double *p)
+static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const double *p),
+                            const double *p)
 {
     double block[BLOCK];
 
     for (int64_t begin = 0; begin < y->shape.size[0]; begin += BLOCK) {
         int64_t n = TNI_MIN(y->shape.size[0] - begin, BLOCK);
-        for (int64_t i = 0; i < n; i++)
-            block[i] = value(begin + i, p);
+        for (int64_t i = 0; i < n; i++) block[i] = value(begin + i, p);
         tn_status status = put(y, begin, block, TN_F64, n);
-        if (status != TN_OK)
-            return status;
+        if (status != TN_OK) return status;
     }
     return TN_OK;
 }
@@ -173,11 +162,9 @@ static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
 
     for (int64_t begin = 0; begin < y->shape.size[0]; begin += BLOCK) {
         int64_t n = TNI_MIN(y->shape.size[0] - begin, BLOCK);
-        for (int64_t i = 0; i < n; i++)
-            block[i] = start + (begin + i) * step;
+        for (int64_t i = 0; i < n; i++) block[i] = start + (begin + i) * step;
         tn_status status = put(y, begin, block, TN_I64, n);
-        if (status != TN_OK)
-            return status;
+        if (status != TN_OK) return status;
     }
     return TN_OK;
 }
@@ -193,34 +180,36 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     bool integer = !tn_dtype_is_float(dtype);
 
     if (tn_dtype_size(dtype) == 0 || dtype == TN_BOOL)
-        return tni_fail(TN_E_DTYPE, "tn_arange: dtype %s: want a number type", tn_dtype_name(dtype));
-    if (!isfinite(start) || !isfinite(end) || !isfinite(step) || step == 0.0)
-        return tni_fail(TN_E_INVALID,
-                        "tn_arange: from %g to %g by %g: want finite bounds and a step that is not 0",
-                        start, end, step);
-    if ((step > 0.0 && start > end) || (step < 0.0 && start < end))
-        return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g by %g: want a step of the other sign",
-                        start, end, step);
-    if (integer && (start != trunc(start) || step != trunc(step)))
-        return tni_fail(TN_E_DTYPE, "tn_arange: from %g by %g in %s: want whole numbers", start, step,
+        return tni_fail(TN_E_DTYPE, "tn_arange: dtype %s: want a number type",
                         tn_dtype_name(dtype));
+    if (!isfinite(start) || !isfinite(end) || !isfinite(step) || step == 0.0)
+        return tni_fail(
+            TN_E_INVALID,
+            "tn_arange: from %g to %g by %g: want finite bounds and a step that is not 0", start,
+            end, step);
+    if ((step > 0.0 && start > end) || (step < 0.0 && start < end))
+        return tni_fail(TN_E_INVALID,
+                        "tn_arange: from %g to %g by %g: want a step of the other sign", start, end,
+                        step);
+    if (integer && (start != trunc(start) || step != trunc(step)))
+        return tni_fail(TN_E_DTYPE, "tn_arange: from %g by %g in %s: want whole numbers", start,
+                        step, tn_dtype_name(dtype));
     double count = ceil((end - start) / step);
     if (!(count < 0x1p53))
         return tni_fail(TN_E_SHAPE, "tn_arange: %g values: want fewer than 2^53", count);
     int64_t n = (int64_t)count;
     /* the last value bounds all others, so that neither start + i * step nor the cast can overflow */
     if (n > 0 && (!fits(start, dtype) || !fits(start + (count - 1.0) * step, dtype)))
-        return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold", start,
-                        end, tn_dtype_name(dtype));
+        return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
+                        start, end, tn_dtype_name(dtype));
 
     tn_tensor *t = tni_create("tn_arange", TN_SHAPE(n), dtype, tn_cpu());
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     tn_status status = TN_OK;
     if (integer && n > 0)
         status = put_integers(t, (int64_t)start, n > 1 ? (int64_t)step : 0);
     else if (n > 0)
-        status = put_floats(t, arange_value, (double[]){start, step});
+        status = put_floats(t, arange_value, (double[]){ start, step });
     return status == TN_OK ? t : NULL;
 }
 
@@ -229,8 +218,7 @@ static double linspace_value(int64_t i, const double *p)
 {
     double last = p[3] - 1.0;
 
-    if ((double)i < p[3] / 2.0)
-        return p[0] + (double)i * p[2];
+    if ((double)i < p[3] / 2.0) return p[0] + (double)i * p[2];
     return p[1] - (last - (double)i) * p[2];
 }
 
@@ -240,23 +228,22 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_linspace: %lld values: want 0 or more", (long long)n);
     tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     double step = n > 1 ? (end - start) / (double)(n - 1) : 0.0;
-    double p[] = {start, n > 1 ? end : start, step, (double)n};
+    double p[] = { start, n > 1 ? end : start, step, (double)n };
     return put_floats(t, linspace_value, p) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_eye(int64_t n)
 {
     TNI_HOLD_TRAPS;
-    if (n < 0)
-        return tni_fail(TN_E_INVALID, "tn_eye: size %lld: want 0 or more", (long long)n);
+    if (n < 0) return tni_fail(TN_E_INVALID, "tn_eye: size %lld: want 0 or more", (long long)n);
     tn_tensor *t = full("tn_eye", TN_SHAPE(n, n), 0.0, default_dtype, tn_cpu());
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     /* the diagonal: n elements, n + 1 apart */
-    tni_array y = {.data = tni_data(t), .dtype = t->dtype, .rank = 1, .size = {n}, .stride = {n + 1}};
+    tni_array y = {
+        .data = tni_data(t), .dtype = t->dtype, .rank = 1, .size = { n }, .stride = { n + 1 }
+    };
     return tni_backend_of(t)->fill(&y, number_of(1.0, t->dtype)) == TN_OK ? t : NULL;
 }
 
@@ -266,19 +253,16 @@ static tn_tensor *from_data(const char *function, const void *data, tn_shape sha
 {
     tn_tensor *t = tni_create(function, shape, dtype, tn_cpu());
 
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     size_t n = (size_t)tni_shape_numel(&t->shape);
-    if (n == 0)
-        return t;
+    if (n == 0) return t;
     if (!data)
         return tni_fail(TN_E_INVALID, "%s: data is NULL: want %s elements of %s", function,
                         tni_shape_text(&shape), tn_dtype_name(dtype));
     if (dtype == TN_BOOL) { /* kernels rely on 0 and 1 */
         const unsigned char *from = data;
         unsigned char *to = tni_data(t);
-        for (size_t i = 0; i < n; i++)
-            to[i] = from[i] != 0;
+        for (size_t i = 0; i < n; i++) to[i] = from[i] != 0;
         return t;
     }
     memcpy(tni_data(t), data, n * tn_dtype_size(dtype)); /* no overflow: tni_new has checked it */

@@ -19,8 +19,7 @@ static void trap(void)
 {
     const char *wanted = getenv("TN_TRAP");
 
-    if (wanted && wanted[0] == '1')
-        raise(SIGABRT);
+    if (wanted && wanted[0] == '1') raise(SIGABRT);
 }
 
 static void set(tn_status status, const char *format, va_list args)
@@ -30,8 +29,7 @@ static void set(tn_status status, const char *format, va_list args)
 
     vsnprintf(message, sizeof message, format, args);
     n = strlen(message);
-    if (tni_error_context)
-        tni_error_context(message + n, sizeof message - n);
+    if (tni_error_context) tni_error_context(message + n, sizeof message - n);
     pending = status;
     tni_error_count++;
     trap();
@@ -61,8 +59,7 @@ void *tn_fail(tn_status status, const char *format, ...)
 {
     va_list args;
 
-    if (!format)
-        return tni_poisoned("tn_fail", "format");
+    if (!format) return tni_poisoned("tn_fail", "format");
     va_start(args, format);
     set(status == TN_OK ? TN_E_INVALID : status, format, args);
     va_end(args);
@@ -97,8 +94,7 @@ tn_status tni_error_suffix(const char *format, ...)
 
 tn_status tni_poison(const char *function, const char *argument)
 {
-    if (pending != TN_OK)
-        return pending;
+    if (pending != TN_OK) return pending;
     return tni_error(TN_E_INVALID, "%s: %s is NULL: want one that is there", function, argument);
 }
 
@@ -111,19 +107,20 @@ void *tni_poisoned(const char *function, const char *argument)
 void *tni_poisoned_optional(const char *function, const char *argument)
 {
     if (pending == TN_OK)
-        tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument);
+        tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor, or TN_NONE for none", function,
+                  argument);
     return NULL;
 }
 
 tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor *t)
 {
-    if (t)
-        return t;
-    if (pending == TN_OK)
-        return TN_NONE;
+    if (t) return t;
+    if (pending == TN_OK) return TN_NONE;
     if (!strstr(message, " is NULL while this error"))
-        tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or tn_error_clear "
-                         "for an error that was dealt with", function, field);
+        tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
+                         "tn_error_clear "
+                         "for an error that was dealt with",
+                         function, field);
     return NULL;
 }
 
@@ -178,7 +175,6 @@ const char *tn_status_name(tn_status status)
         [TN_E_BACKEND] = "TN_E_BACKEND",
     };
 
-    if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names)
-        return "unknown status";
+    if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names) return "unknown status";
     return names[status];
 }

@@ -51,8 +51,7 @@ tn_generator *tn_generator_new(uint64_t seed)
 {
     tn_generator *g = tni_alloc(sizeof *g);
 
-    if (!g)
-        return NULL;
+    if (!g) return NULL;
     pthread_mutex_init(&g->own, NULL);
     g->lock = &g->own;
     seed_locked(g, seed);
@@ -61,8 +60,7 @@ tn_generator *tn_generator_new(uint64_t seed)
 
 void tn_generator_free(tn_generator *g)
 {
-    if (!g || g == &standard)
-        return;
+    if (!g || g == &standard) return;
     pthread_mutex_destroy(&g->own);
     tni_free(g, sizeof *g);
 }
@@ -74,7 +72,8 @@ void tn_generator_seed(tn_generator *g, uint64_t seed)
         return;
     }
     if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_generator_seed", "seeds a generator", "it seeded before tn_capture_run");
+        tni_record_refuse("tn_generator_seed", "seeds a generator",
+                          "it seeded before tn_capture_run");
         return;
     }
     tni_generator_lock(g);
@@ -150,16 +149,14 @@ _Static_assert(STATE_WORDS + 4 * TNI_MT_WORDS == TN_GENERATOR_STATE_SIZE, "the l
 
 static void put_le(unsigned char *to, uint64_t value, int nbytes)
 {
-    for (int i = 0; i < nbytes; i++)
-        to[i] = (unsigned char)(value >> (8 * i));
+    for (int i = 0; i < nbytes; i++) to[i] = (unsigned char)(value >> (8 * i));
 }
 
 static uint64_t get_le(const unsigned char *from, int nbytes)
 {
     uint64_t value = 0;
 
-    for (int i = 0; i < nbytes; i++)
-        value |= (uint64_t)from[i] << (8 * i);
+    for (int i = 0; i < nbytes; i++) value |= (uint64_t)from[i] << (8 * i);
     return value;
 }
 
@@ -182,31 +179,32 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
     put_le(bytes + 32, normal, 8);
     put_le(bytes + 40, g->philox_seed, 8);
     put_le(bytes + 48, g->philox_offset, 8);
-    for (int i = 0; i < TNI_MT_WORDS; i++)
-        put_le(bytes + STATE_WORDS + 4 * i, g->mt.word[i], 4);
+    for (int i = 0; i < TNI_MT_WORDS; i++) put_le(bytes + STATE_WORDS + 4 * i, g->mt.word[i], 4);
     tni_generator_unlock(g);
 }
 
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
 {
-    if (!g || !bytes)
-        return tni_poison("tn_generator_set_state", g ? "bytes" : "g");
+    if (!g || !bytes) return tni_poison("tn_generator_set_state", g ? "bytes" : "g");
     if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_generator_set_state", "sets a generator", "it set before tn_capture_run");
+        return tni_record_refuse("tn_generator_set_state", "sets a generator",
+                                 "it set before tn_capture_run");
     uint64_t version = get_le(bytes + 8, 4);
     uint64_t used = get_le(bytes + 12, 4);
     uint64_t has_normal = get_le(bytes + 16, 4);
     uint64_t normal = get_le(bytes + 32, 8);
     if (memcmp(bytes, magic, sizeof magic) != 0)
-        return tni_error(TN_E_FORMAT, "tn_generator_set_state: the bytes do not begin with \"%s\": want "
-                                      "what tn_generator_get_state wrote",
+        return tni_error(TN_E_FORMAT,
+                         "tn_generator_set_state: the bytes do not begin with \"%s\": want "
+                         "what tn_generator_get_state wrote",
                          (const char *)magic);
     if (version != STATE_VERSION)
         return tni_error(TN_E_FORMAT, "tn_generator_set_state: version %d: want %d", (int)version,
                          STATE_VERSION);
     if (used > TNI_MT_WORDS || has_normal > 1)
-        return tni_error(TN_E_FORMAT, "tn_generator_set_state: %llu words used, %llu normals kept: want at "
-                                      "most %d and 1",
+        return tni_error(TN_E_FORMAT,
+                         "tn_generator_set_state: %llu words used, %llu normals kept: want at "
+                         "most %d and 1",
                          (unsigned long long)used, (unsigned long long)has_normal, TNI_MT_WORDS);
     tni_generator_lock(g);
     g->mt.used = (uint32_t)used;

@@ -22,8 +22,7 @@ locale_t tni_to_c_locale(void)
 
 void tni_return_locale(const locale_t *was)
 {
-    if (*was)
-        uselocale(*was);
+    if (*was) uselocale(*was);
 }
 
 #ifndef __SSE__
@@ -32,8 +31,7 @@ unsigned tni_hold_traps(void)
 {
     int was = fegetexcept();
 
-    if (was)
-        fedisableexcept(was);
+    if (was) fedisableexcept(was);
     return (unsigned)was;
 }
 

@@ -34,8 +34,7 @@ static inline unsigned tni_hold_traps(void)
 
 static inline void tni_return_traps(const unsigned *was)
 {
-    if (TNI_UNLIKELY((*was & TNI_ALL_MASKED) != TNI_ALL_MASKED))
-        __builtin_ia32_ldmxcsr(*was);
+    if (TNI_UNLIKELY((*was & TNI_ALL_MASKED) != TNI_ALL_MASKED)) __builtin_ia32_ldmxcsr(*was);
 }
 #else
 unsigned tni_hold_traps(void);
@@ -43,7 +42,8 @@ void tni_return_traps(const unsigned *was);
 #endif
 
 #define TNI_HOLD_TRAPS                                                                             \
-    __attribute__((cleanup(tni_return_traps), unused)) const unsigned tni_traps_were_ = tni_hold_traps()
+    __attribute__((cleanup(tni_return_traps), unused)) const unsigned tni_traps_were_ =            \
+        tni_hold_traps()
 
 /* ---- numbers as text --------------------------------------------------------------------------------- */
 
@@ -53,6 +53,7 @@ void tni_return_locale(const locale_t *was);
 
 /* Numbers are written with a point in what follows, whatever setlocale was given. */
 #define TNI_C_NUMBERS                                                                              \
-    __attribute__((cleanup(tni_return_locale), unused)) const locale_t tni_locale_was_ = tni_to_c_locale()
+    __attribute__((cleanup(tni_return_locale), unused)) const locale_t tni_locale_was_ =           \
+        tni_to_c_locale()
 
 #endif

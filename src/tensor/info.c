@@ -37,7 +37,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void build(void)
 {
-    static const char *const flavour[] = {"one thread", "pthread", "OpenMP"};
+    static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
     int parallel = openblas_get_parallel();
     snprintf(text, sizeof text,
              "version: %s\n"

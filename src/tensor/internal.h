@@ -64,7 +64,14 @@ void tni_error_restore(const tni_saved_error *from);
 /* ---- locks (lock.c) ------------------------------------------------------------------------------ */
 
 /* In the order in which they may be taken, the outermost first; held over fork. */
-enum { TNI_LOCK_MODULES, TNI_LOCK_RECORDING, TNI_LOCK_RANDOM, TNI_LOCK_BLAS, TNI_LOCK_MEMORY, TNI_LOCKS };
+enum {
+    TNI_LOCK_MODULES,
+    TNI_LOCK_RECORDING,
+    TNI_LOCK_RANDOM,
+    TNI_LOCK_BLAS,
+    TNI_LOCK_MEMORY,
+    TNI_LOCKS
+};
 extern pthread_mutex_t tni_locks[TNI_LOCKS];
 
 /* ---- memory (alloc.c) --------------------------------------------------------------------------- */
@@ -75,8 +82,14 @@ void *tni_alloc(size_t size);
 void *tni_calloc(size_t size);
 void tni_free(void *block, size_t size);
 /* a * b or a + b; false on overflow. Sizes are never multiplied in any other way. */
-static inline bool tni_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool tni_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline bool tni_mul_size(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool tni_add_size(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
 char *tni_strdup(const char *text); /* tni_strfree */
 /* The same for what a call can do without: NULL, and no message, when out of memory. */
 char *tni_strdup_or_none(const char *text);
@@ -113,13 +126,13 @@ struct tn_tensor {
     int64_t offset; /* elements */
     tn_shape shape;
     int64_t stride[TN_MAX_RANK];
-    bool requires_grad; /* leaf's wish, or: has history */
+    bool requires_grad;          /* leaf's wish, or: has history */
     int is_parameter, is_buffer; /* slots of modules that hold this handle as one */
     int out_index;
-    tni_node *node;     /* made by; NULL for leaves */
-    tni_gradmeta *gm;   /* grad, hooks; made on demand */
-    char *name;         /* for messages; NULL when it has none */
-    tn_tensor *next;    /* of those that wait to be freed */
+    tni_node *node;   /* made by; NULL for leaves */
+    tni_gradmeta *gm; /* grad, hooks; made on demand */
+    char *name;       /* for messages; NULL when it has none */
+    tn_tensor *next;  /* of those that wait to be freed */
 };
 
 /* Where and how an output is to be laid out. */
@@ -144,7 +157,8 @@ int64_t tni_shape_numel(const tn_shape *shape);
 /* TN_E_SHAPE and a message naming function where that is -1. */
 tn_status tni_shape_fits(const char *function, const tn_shape *shape);
 #define TNI_SHAPE_WANT                                                                             \
-    "want at most %d axes, sizes of 0 and up, and fewer than 2^60 elements (a size of 0 counts as 1)"
+    "want at most %d axes, sizes of 0 and up, and fewer than 2^60 elements (a size of 0 counts "   \
+    "as 1)"
 enum { TNI_WIDEST = 8 }; /* bytes */
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b);
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);
@@ -177,14 +191,20 @@ tni_array tni_array_none(void);
 /* t or, if it is not dense, a dense copy without history in the current scope. */
 tn_tensor *tni_dense(tn_tensor *t);
 bool tni_is_dense(const tn_tensor *t);
-static inline const tni_backend *tni_backend_of(const tn_tensor *t) { return t->storage->backend; }
+static inline const tni_backend *tni_backend_of(const tn_tensor *t)
+{
+    return t->storage->backend;
+}
 const tni_backend *tni_backend_for(tn_device device); /* NULL + message when it is not there */
 /* How steps are recorded on that device; NULL: they are not (the CPU). cuda/graphs.h */
 const struct tni_graphs *tni_graphs_for(tn_device device);
 void tni_bump_version(tn_tensor *t);
 /* Puts t2's storage, dtype and geometry under the handle t (module moves). Bumps nothing. */
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
-static inline bool tni_none(const tn_tensor *t) { return t == TN_NONE; }
+static inline bool tni_none(const tn_tensor *t)
+{
+    return t == TN_NONE;
+}
 void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
 /* The dtype two operands with axes promote to (ops.h). */
 tn_dtype tni_promote(tn_dtype a, tn_dtype b);

@@ -38,8 +38,10 @@ static void mix(uint64_t v[4])
 static uint64_t hash_bytes(const void *bytes, size_t n)
 {
     pthread_once(&seeded, draw_seed);
-    uint64_t v[4] = { seed[0] ^ UINT64_C(0x736f6d6570736575), seed[1] ^ UINT64_C(0x646f72616e646f6d),
-                      seed[0] ^ UINT64_C(0x6c7967656e657261), seed[1] ^ UINT64_C(0x7465646279746573) };
+    uint64_t v[4] = { seed[0] ^ UINT64_C(0x736f6d6570736575),
+                      seed[1] ^ UINT64_C(0x646f72616e646f6d),
+                      seed[0] ^ UINT64_C(0x6c7967656e657261),
+                      seed[1] ^ UINT64_C(0x7465646279746573) };
     const char *at = bytes;
     uint64_t word = 0;
     for (size_t left = n; left >= 8; left -= 8, at += 8) {

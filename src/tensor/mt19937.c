@@ -28,10 +28,8 @@ static uint32_t twisted(uint32_t high, uint32_t low, uint32_t far)
 void tni_mt_twist(tni_mt19937 *mt)
 {
     uint32_t *w = mt->word;
-    for (int i = 0; i < N - M; i++)
-        w[i] = twisted(w[i], w[i + 1], w[i + M]);
-    for (int i = N - M; i < N - 1; i++)
-        w[i] = twisted(w[i], w[i + 1], w[i + M - N]);
+    for (int i = 0; i < N - M; i++) w[i] = twisted(w[i], w[i + 1], w[i + M]);
+    for (int i = N - M; i < N - 1; i++) w[i] = twisted(w[i], w[i + 1], w[i + M - N]);
     w[N - 1] = twisted(w[N - 1], w[0], w[M - 1]);
     mt->used = 0;
 }

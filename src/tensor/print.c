@@ -13,7 +13,12 @@
 #include "tensor/host.h"
 #include "tensor/internal.h"
 
-enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, NUMBER = 400 }; /* NUMBER: "%.4f" of the largest f64 */
+enum {
+    THRESHOLD = 1000,
+    EDGE = 3,
+    LINE = 80,
+    NUMBER = 400
+}; /* NUMBER: "%.4f" of the largest f64 */
 
 /* Where text goes: to a file, or to as much of a buffer as there is. */
 typedef struct sink {
@@ -43,8 +48,7 @@ typedef struct format {
 static void emit(sink *s, const char *text, size_t n)
 {
     if (s->file) {
-        if (fwrite(text, 1, n, s->file) != n)
-            s->failed = true;
+        if (fwrite(text, 1, n, s->file) != n) s->failed = true;
     } else if ((size_t)s->length + 1 < s->size) {
         size_t room = s->size - 1 - (size_t)s->length;
         memcpy(s->buffer + s->length, text, TNI_MIN(n, room));
@@ -59,22 +63,21 @@ static void emit_text(sink *s, const char *text)
 
 static void emit_repeated(sink *s, char c, int n)
 {
-    for (; n > 0; n--)
-        emit(s, &c, 1);
+    for (; n > 0; n--) emit(s, &c, 1);
 }
 
 /* ---- elements --------------------------------------------------------------------------------------- */
 
 /* Downloads the shown elements of axes from `axis` on, starting at element `at` of t; returns where the
  * next one goes. A row whose stride is 1 comes in one piece. */
-static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, char *out, tn_status *status)
+static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, char *out,
+                     tn_status *status)
 {
     const tni_backend *backend = tni_backend_of(t);
     size_t size = tn_dtype_size(t->dtype);
     const char *base = tni_data(t);
 
-    if (*status != TN_OK)
-        return out;
+    if (*status != TN_OK) return out;
     if (axis == e->rank) {
         *status = backend->download(out, base + at * (int64_t)size, size);
         return out + size;
@@ -102,7 +105,7 @@ static tn_status gather(const tn_tensor *t, shown *e)
     bool summarize = tni_shape_numel(&t->shape) > THRESHOLD;
     tn_status status = TN_OK;
 
-    *e = (shown){.dtype = t->dtype, .rank = t->shape.rank, .total = 1};
+    *e = (shown){ .dtype = t->dtype, .rank = t->shape.rank, .total = 1 };
     for (int i = 0; i < e->rank; i++) {
         e->cut[i] = summarize && t->shape.size[i] > 2 * EDGE;
         e->n[i] = e->cut[i] ? 2 * EDGE : t->shape.size[i];
@@ -119,12 +122,15 @@ static tn_status gather(const tn_tensor *t, shown *e)
     if (status == TN_OK) {
         tn_dtype wide = tn_dtype_is_float(t->dtype) ? TN_F64 : TN_I64;
         int64_t n = (int64_t)e->total;
-        tni_array from = {.data = e->raw, .dtype = t->dtype, .rank = 1, .size = {n}, .stride = {1}};
-        tni_array to = {.data = e->values, .dtype = wide, .rank = 1, .size = {n}, .stride = {1}};
+        tni_array from = {
+            .data = e->raw, .dtype = t->dtype, .rank = 1, .size = { n }, .stride = { 1 }
+        };
+        tni_array to = {
+            .data = e->values, .dtype = wide, .rank = 1, .size = { n }, .stride = { 1 }
+        };
         status = tni_cpu_backend()->copy(&to, &from);
     }
-    if (status != TN_OK)
-        release(e);
+    if (status != TN_OK) release(e);
     return status;
 }
 
@@ -135,42 +141,39 @@ static int number_text(const format *f, const shown *e, size_t i, char text[NUMB
 {
     if (f->boolean)
         return snprintf(text, NUMBER, "%s", ((const int64_t *)e->values)[i] ? "True" : "False");
-    if (!f->real)
-        return snprintf(text, NUMBER, "%lld", (long long)((const int64_t *)e->values)[i]);
+    if (!f->real) return snprintf(text, NUMBER, "%lld", (long long)((const int64_t *)e->values)[i]);
     double x = ((const double *)e->values)[i];
-    if (isnan(x))
-        return snprintf(text, NUMBER, "nan"); /* printf would show its sign bit */
-    if (f->scientific)
-        return snprintf(text, NUMBER, "%.4e", x);
-    if (f->whole)
-        return snprintf(text, NUMBER, isinf(x) ? "%.0f" : "%.0f.", x);
+    if (isnan(x)) return snprintf(text, NUMBER, "nan"); /* printf would show its sign bit */
+    if (f->scientific) return snprintf(text, NUMBER, "%.4e", x);
+    if (f->whole) return snprintf(text, NUMBER, isinf(x) ? "%.0f" : "%.0f.", x);
     return snprintf(text, NUMBER, "%.4f", x);
 }
 
 static format choose(const shown *e)
 {
-    format f = {.real = tn_dtype_is_float(e->dtype), .boolean = e->dtype == TN_BOOL, .whole = true,
-                .width = 1};
+    format f = { .real = tn_dtype_is_float(e->dtype),
+                 .boolean = e->dtype == TN_BOOL,
+                 .whole = true,
+                 .width = 1 };
     double smallest = INFINITY, largest = 0.0;
     char text[NUMBER];
 
     if (f.real) {
         for (size_t i = 0; i < e->total; i++) {
             double x = ((const double *)e->values)[i];
-            if (!isfinite(x) || x == 0.0)
-                continue;
+            if (!isfinite(x) || x == 0.0) continue;
             smallest = fmin(smallest, fabs(x));
             largest = fmax(largest, fabs(x));
             f.whole = f.whole && x == ceil(x);
         }
         if (largest == 0.0) /* zeros, NaN and infinities say nothing about the format */
             return f;
-        f.scientific = largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
+        f.scientific =
+            largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
     }
     for (size_t i = 0; i < e->total; i++) {
         double x = f.real ? ((const double *)e->values)[i] : 1.0;
-        if (isfinite(x) && x != 0.0)
-            f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
+        if (isfinite(x) && x != 0.0) f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
     }
     return f;
 }
@@ -195,10 +198,8 @@ static void emit_row(sink *s, const format *f, const shown *e, int indent, size_
 
     emit_text(s, "[");
     for (int64_t i = 0; i < n; i++) {
-        if (i)
-            emit_text(s, i % per_line ? ", " : ",\n");
-        if (i && i % per_line == 0)
-            emit_repeated(s, ' ', indent + 1);
+        if (i) emit_text(s, i % per_line ? ", " : ",\n");
+        if (i && i % per_line == 0) emit_repeated(s, ' ', indent + 1);
         if (e->cut[axis] && i == EDGE)
             emit_text(s, " ...");
         else
@@ -268,8 +269,7 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
         return TN_OK;
     }
     tn_status status = gather(t, &e);
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     format f = choose(&e);
     emit_axis(s, &f, &e, 0, &at);
     emit_summary(s, t);
@@ -283,33 +283,29 @@ int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 {
     TNI_C_NUMBERS;
     TNI_HOLD_TRAPS;
-    sink s = {.buffer = buffer, .size = buffer ? size : 0};
+    sink s = { .buffer = buffer, .size = buffer ? size : 0 };
 
-    if (s.size)
-        buffer[0] = '\0';
+    if (s.size) buffer[0] = '\0';
     if (!t) {
         tni_poison("tn_format", "t");
         return -1;
     }
-    if (write_tensor(&s, t) != TN_OK)
-        return -1;
-    if (s.size)
-        buffer[TNI_MIN((size_t)s.length, s.size - 1)] = '\0';
+    if (write_tensor(&s, t) != TN_OK) return -1;
+    if (s.size) buffer[TNI_MIN((size_t)s.length, s.size - 1)] = '\0';
     return s.length;
 }
 
 static tn_status print(const char *function, FILE *file, const tn_tensor *t)
 {
-    sink s = {.file = file};
+    sink s = { .file = file };
 
-    if (!t || !file)
-        return tni_poison(function, t ? "file" : "t");
+    if (!t || !file) return tni_poison(function, t ? "file" : "t");
     tn_status status = write_tensor(&s, t);
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     emit_text(&s, "\n");
     if (s.failed)
-        return tni_error(TN_E_IO, "%s: the file took no more text: want one that can be written", function);
+        return tni_error(TN_E_IO, "%s: the file took no more text: want one that can be written",
+                         function);
     return TN_OK;
 }
 

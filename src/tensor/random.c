@@ -71,12 +71,10 @@ static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n,
         float *y = out;
         float low = (float)p[0];
         float width = (float)p[1] - low;
-        for (int64_t i = 0; i < n; i++)
-            y[i] = fmaf(draw_f32(g), width, low);
+        for (int64_t i = 0; i < n; i++) y[i] = fmaf(draw_f32(g), width, low);
     } else {
         double *y = out;
-        for (int64_t i = 0; i < n; i++)
-            y[i] = fma(draw_f64(g), p[1] - p[0], p[0]);
+        for (int64_t i = 0; i < n; i++) y[i] = fma(draw_f64(g), p[1] - p[0], p[0]);
     }
 }
 
@@ -103,7 +101,7 @@ static void box_muller_f64(double *y, double mean, double deviation)
 
 static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
 {
-    static const double unit[] = {0.0, 1.0};
+    static const double unit[] = { 0.0, 1.0 };
     size_t size = tn_dtype_size(dtype);
 
     if (n < 16) {
@@ -143,8 +141,7 @@ static void draw_bernoulli(tn_generator *g, void *out, tn_dtype dtype, int64_t n
 
 static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
 {
-    for (int64_t i = 0; i < n; i++)
-        perm[i] = i;
+    for (int64_t i = 0; i < n; i++) perm[i] = i;
     for (int64_t i = 0; i < n - 1; i++) {
         uint64_t left = (uint64_t)(n - i);
         uint64_t word = left <= UINT32_MAX ? tni_mt_next(&g->mt) : draw_u64(g);
@@ -167,30 +164,26 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     from.dtype = dtype;
     from.data = values;
     tni_dense_strides(&t->shape, from.stride);
-    if (t->storage->device.type == TN_CPU)
-        return backend->copy(&to, &from);
+    if (t->storage->device.type == TN_CPU) return backend->copy(&to, &from);
     tn_status status = backend->alloc(nbytes, &from.data);
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     status = backend->upload(from.data, values, nbytes);
-    if (status == TN_OK)
-        status = backend->copy(&to, &from);
+    if (status == TN_OK) status = backend->copy(&to, &from);
     backend->free(from.data, nbytes);
     return status;
 }
 
 /* Short floats in [low, high]: those that were rounded to high become low. below and reached: masks of t's
  * shape to work in. */
-static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low, double high)
+static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
+                                   double high)
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
     tn_status status = backend->unary(TNI_U_lt_scalar, &b, &x, &high);
 
-    if (status == TN_OK)
-        status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
-    if (status == TN_OK)
-        status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
+    if (status == TN_OK) status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
+    if (status == TN_OK) status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
     return status;
 }
 
@@ -207,21 +200,20 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     size_t nbytes = 0;
     void *values;
 
-    if (n == 0)
-        return TN_OK;
+    if (n == 0) return TN_OK;
     if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
-        return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes", tni_text(t));
+        return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes",
+                         tni_text(t));
     if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("random values", "are drawn on the host", "them drawn into an input of tn_capture_run");
+        return tni_record_refuse("random values", "are drawn on the host",
+                                 "them drawn into an input of tn_capture_run");
     values = direct ? tni_data(t) : tni_alloc(nbytes);
-    if (!values)
-        return TN_E_NOMEM;
+    if (!values) return TN_E_NOMEM;
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
     draw(g, values, dtype, n, p);
     tni_generator_unlock(g);
-    if (direct)
-        return TN_OK;
+    if (direct) return TN_OK;
     tn_status status = store(t, values, nbytes, dtype);
     tni_free(values, nbytes);
     return status;
@@ -229,33 +221,32 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
-    double bounds[] = {low, high};
+    double bounds[] = { low, high };
 
     if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
-    tn_scope scope = tn_scope_begin(); /* the masks first: without memory for them nothing is drawn */
+    tn_scope scope =
+        tn_scope_begin(); /* the masks first: without memory for them nothing is drawn */
     tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
     tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? fill(t, draw_uniforms, bounds) : tni_pending();
-    if (status == TN_OK)
-        status = leave_out_the_end(t, below, reached, low, high);
+    if (status == TN_OK) status = leave_out_the_end(t, below, reached, low, high);
     tn_scope_end(scope);
     return status;
 }
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
 {
-    return fill(t, draw_normals, (double[]){mean, deviation});
+    return fill(t, draw_normals, (double[]){ mean, deviation });
 }
 
 tn_status tni_random_draw(const tni_array *y, bool normal)
 {
-    static const double unit[] = {0.0, 1.0};
+    static const double unit[] = { 0.0, 1.0 };
     tn_generator *g = tn_default_generator();
     int64_t n = 1;
 
-    for (int d = 0; d < y->rank; d++)
-        n *= y->size[d];
+    for (int d = 0; d < y->rank; d++) n *= y->size[d];
     tni_generator_lock(g);
     (normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
     tni_generator_unlock(g);
@@ -282,16 +273,15 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? draw_into(t, normal) : tni_pending();
 
-    if (status == TN_OK)
-        status = backend->copy(&to, &drawn);
-    if (status == TN_OK && !normal)
-        status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
+    if (status == TN_OK) status = backend->copy(&to, &drawn);
+    if (status == TN_OK && !normal) status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
     tn_scope_end(scope);
     return status == TN_OK ? cast : NULL;
 }
 
 /* Drawn where the device is, in f32 or f64, then cast. */
-static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype, tn_device device)
+static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype,
+                        tn_device device)
 {
     TNI_HOLD_TRAPS;
     tn_dtype real = dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -299,13 +289,11 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
     if (!tn_dtype_is_float(dtype))
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
     tn_tensor *t = tni_create(f, shape, real, device);
-    if (!t || tni_shape_numel(&shape) == 0)
-        return t ? tni_create(f, shape, dtype, device) : NULL;
+    if (!t || tni_shape_numel(&shape) == 0) return t ? tni_create(f, shape, dtype, device) : NULL;
     const tni_backend *backend = tni_backend_of(t);
     if (!backend->random)
         return tni_fail(TN_E_UNSUPPORTED, "%s: backend %s has no kernel random", f, backend->name);
-    if (dtype == real)
-        return draw_into(t, normal) == TN_OK ? t : NULL;
+    if (dtype == real) return draw_into(t, normal) == TN_OK ? t : NULL;
     tn_tensor *cast = tni_create(f, shape, dtype, device);
     return cast ? draw_and_cast(t, cast, normal) : NULL;
 }
@@ -325,7 +313,7 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     TNI_HOLD_TRAPS;
     tn_tensor *t = tni_create(f, shape, tn_default_dtype(), tn_cpu());
 
-    return t && fill(t, draw, (double[]){a, b}) == TN_OK ? t : NULL;
+    return t && fill(t, draw, (double[]){ a, b }) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_rand(tn_shape shape)
@@ -348,18 +336,16 @@ tn_tensor *tn_bernoulli(tn_shape shape, double p)
 tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
 {
     if (low >= high)
-        return tni_fail(TN_E_INVALID, "tn_randint: from %lld to %lld: want low < high", (long long)low,
-                        (long long)high);
+        return tni_fail(TN_E_INVALID, "tn_randint: from %lld to %lld: want low < high",
+                        (long long)low, (long long)high);
     tn_tensor *t = tni_create("tn_randint", shape, TN_I64, tn_cpu());
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     int64_t n = tni_shape_numel(&shape);
     int64_t *y = tni_data(t);
     uint64_t range = (uint64_t)high - (uint64_t)low;
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (int64_t)((uint64_t)low + draw_below(g, range));
+    for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)low + draw_below(g, range));
     tni_generator_unlock(g);
     return t;
 }
@@ -369,8 +355,7 @@ tn_tensor *tn_randperm(int64_t n)
     if (n < 0)
         return tni_fail(TN_E_INVALID, "tn_randperm: size %lld: want 0 or more", (long long)n);
     tn_tensor *t = tni_create("tn_randperm", TN_SHAPE(n), TN_I64, tn_cpu());
-    if (t)
-        tn_generator_permutation(tn_default_generator(), n, tni_data(t));
+    if (t) tn_generator_permutation(tn_default_generator(), n, tni_data(t));
     return t;
 }
 

@@ -21,8 +21,7 @@ void tni_mt_twist(tni_mt19937 *mt); /* the next 624 words */
 
 static inline uint32_t tni_mt_next(tni_mt19937 *mt)
 {
-    if (TNI_UNLIKELY(mt->used >= TNI_MT_WORDS))
-        tni_mt_twist(mt);
+    if (TNI_UNLIKELY(mt->used >= TNI_MT_WORDS)) tni_mt_twist(mt);
     uint32_t y = mt->word[mt->used++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;

@@ -17,8 +17,7 @@ bool tni_recorder_room(tni_recorder *r, void **items, size_t n, size_t *capacity
     size_t wanted = *capacity ? *capacity * 2 : 64;
     void *bigger;
 
-    if (n < *capacity)
-        return true;
+    if (n < *capacity) return true;
     bigger = tni_calloc(wanted * size);
     if (!bigger) {
         r->refused = TN_E_NOMEM;
@@ -41,8 +40,7 @@ tni_recorder *tni_recorder_begin(void *owner)
     tni_recorder *r = tni_calloc(sizeof *r);
     bool busy;
 
-    if (!r)
-        return NULL;
+    if (!r) return NULL;
     pthread_mutex_lock(lock);
     busy = running;
     running = true;
@@ -50,8 +48,9 @@ tni_recorder *tni_recorder_begin(void *owner)
     pthread_mutex_unlock(lock);
     if (busy) {
         tni_free(r, sizeof *r);
-        return tni_fail(TN_E_STATE, "tn_capture_run: another thread is recording a captured step: want one at "
-                                    "a time");
+        return tni_fail(TN_E_STATE,
+                        "tn_capture_run: another thread is recording a captured step: want one at "
+                        "a time");
     }
     r->owner = owner;
     tni_recording = r;
@@ -64,8 +63,7 @@ static bool keep_alive(tni_storage *s)
     int refs = atomic_load(&s->refs);
 
     while (refs > 0)
-        if (atomic_compare_exchange_weak(&s->refs, &refs, refs + 1))
-            return true;
+        if (atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) return true;
     return false;
 }
 
@@ -75,30 +73,25 @@ void tni_recorder_end(tni_recorder *r)
     pthread_mutex_lock(lock);
     running = false;
     for (size_t i = 0; i < r->n_made; i++) {
-        if (!r->made[i])
-            continue;
+        if (!r->made[i]) continue;
         r->made[i]->recorded = 0;
         r->made[i]->recorder = NULL;
-        if (!keep_alive(r->made[i]))
-            r->made[i] = NULL;
+        if (!keep_alive(r->made[i])) r->made[i] = NULL;
     }
     pthread_mutex_unlock(lock);
 }
 
 void tni_recorder_free(tni_recorder *r)
 {
-    if (!r)
-        return;
+    if (!r) return;
     tni_recorder_drop_leaves(r);
     for (size_t i = 0; i < r->n_uses; i++) {
         tn_drop(r->use[i].member);
         tni_storage_drop(r->use[i].storage);
     }
     for (size_t i = 0; i < r->n_made; i++)
-        if (r->made[i])
-            tni_storage_drop(r->made[i]);
-    for (size_t i = 0; i < r->n_modes; i++)
-        r->mode[i].drop(r->mode[i].object);
+        if (r->made[i]) tni_storage_drop(r->made[i]);
+    for (size_t i = 0; i < r->n_modes; i++) r->mode[i].drop(r->mode[i].object);
     tni_free(r->mode, r->mode_capacity * sizeof *r->mode);
     tni_free(r->use, r->use_capacity * sizeof *r->use);
     tni_free(r->made, r->made_capacity * sizeof *r->made);
@@ -110,8 +103,10 @@ void tni_recorder_free(tni_recorder *r)
 tn_status tni_record_refuse(const char *function, const char *does, const char *want)
 {
     tni_recorder *r = tni_recording;
-    tn_status status = tni_error(TN_E_STATE, "%s: %s, which a captured step would do once, when it is "
-                                             "recorded, and not in its runs: want %s", function, does, want);
+    tn_status status = tni_error(TN_E_STATE,
+                                 "%s: %s, which a captured step would do once, when it is "
+                                 "recorded, and not in its runs: want %s",
+                                 function, does, want);
 
     if (r->refused == TN_OK) {
         r->refused = status;
@@ -135,15 +130,13 @@ static tni_use *use_of(tni_storage *s)
     tni_recorder *r = tni_recording;
     void *items = r->use;
 
-    if (s->recorded == r->serial)
-        return s->record_slot < 0 ? NULL : &r->use[s->record_slot];
-    if (!tni_recorder_room(r, &items, r->n_uses, &r->use_capacity, sizeof *r->use))
-        return NULL;
+    if (s->recorded == r->serial) return s->record_slot < 0 ? NULL : &r->use[s->record_slot];
+    if (!tni_recorder_room(r, &items, r->n_uses, &r->use_capacity, sizeof *r->use)) return NULL;
     r->use = items;
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     s->recorded = r->serial;
     s->record_slot = (int64_t)r->n_uses;
-    r->use[r->n_uses] = (tni_use){.storage = s};
+    r->use[r->n_uses] = (tni_use){ .storage = s };
     return &r->use[r->n_uses++];
 }
 
@@ -164,8 +157,7 @@ void tni_record_write(const tn_tensor *t)
 {
     tni_use *use = t->storage->device.type == TN_CPU ? NULL : use_of(t->storage);
 
-    if (use)
-        use->written = true;
+    if (use) use->written = true;
 }
 
 void tni_record_made(tni_storage *s)
@@ -173,8 +165,7 @@ void tni_record_made(tni_storage *s)
     tni_recorder *r = tni_recording;
     void *items = r->made;
 
-    if (s->device.type == TN_CPU)
-        return;
+    if (s->device.type == TN_CPU) return;
     pthread_mutex_lock(lock);
     if (tni_recorder_room(r, &items, r->n_made, &r->made_capacity, sizeof *r->made)) {
         r->made = items;
@@ -200,10 +191,8 @@ bool tni_record_mode(tni_mode mode)
     void *items = r->mode;
 
     for (size_t i = 0; i < r->n_modes; i++)
-        if (r->mode[i].object == mode.object)
-            return false;
-    if (!tni_recorder_room(r, &items, r->n_modes, &r->mode_capacity, sizeof *r->mode))
-        return false;
+        if (r->mode[i].object == mode.object) return false;
+    if (!tni_recorder_room(r, &items, r->n_modes, &r->mode_capacity, sizeof *r->mode)) return false;
     r->mode = items;
     r->mode[r->n_modes++] = mode;
     return true;
@@ -222,17 +211,21 @@ tn_status tni_recorder_check(const tni_recorder *r)
         const tni_mode *mode = &r->mode[i];
 
         if (mode->now(mode->object) != mode->was)
-            return tni_error(TN_E_STATE, "tn_capture_run: a %s was %s when the step was captured, and is not now: "
-                                         "want tn_train or tn_eval as it was, or a new capture", mode->type,
-                             mode->was ? "training" : "evaluating");
+            return tni_error(
+                TN_E_STATE,
+                "tn_capture_run: a %s was %s when the step was captured, and is not now: "
+                "want tn_train or tn_eval as it was, or a new capture",
+                mode->type, mode->was ? "training" : "evaluating");
     }
     for (size_t i = 0; i < r->n_uses; i++) {
         const tni_use *use = &r->use[i];
 
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
-            return tni_error(TN_E_STATE, "tn_capture_run: %s was moved, cast or replaced since the step was "
-                                         "captured: want a new capture", tni_text(use->member));
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: %s was moved, cast or replaced since the step was "
+                             "captured: want a new capture",
+                             tni_text(use->member));
     }
     return TN_OK;
 }
@@ -243,10 +236,12 @@ tn_status tni_recorder_check_held(const tni_recorder *r)
         const tni_use *use = &r->use[i];
 
         if (!use->member && atomic_load(&use->storage->refs) == 1)
-            return tni_error(TN_E_STATE, "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
-                                         "was made before it and that nobody else holds now, so its values "
-                                         "cannot change: want it kept and written in place (tn_copy_), or "
-                                         "as an input", use->storage->nbytes);
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
+                             "was made before it and that nobody else holds now, so its values "
+                             "cannot change: want it kept and written in place (tn_copy_), or "
+                             "as an input",
+                             use->storage->nbytes);
     }
     return TN_OK;
 }
@@ -257,6 +252,5 @@ void tni_recorder_written(tni_recorder *r)
         if (r->use[i].written)
             atomic_fetch_add_explicit(&r->use[i].storage->version, 1, memory_order_relaxed);
     for (size_t i = 0; i < r->n_made; i++)
-        if (r->made[i])
-            atomic_fetch_add_explicit(&r->made[i]->version, 1, memory_order_relaxed);
+        if (r->made[i]) atomic_fetch_add_explicit(&r->made[i]->version, 1, memory_order_relaxed);
 }

@@ -13,7 +13,8 @@
 /* A storage from before the recording whose address the graph holds. */
 typedef struct tni_use {
     tni_storage *storage; /* one reference */
-    tn_tensor *member;    /* a module's parameter or buffer on it, one reference; NULL: none was seen */
+    tn_tensor
+        *member; /* a module's parameter or buffer on it, one reference; NULL: none was seen */
     bool written;
 } tni_use;
 
@@ -70,8 +71,9 @@ bool tni_recorder_room(tni_recorder *r, void **items, size_t n, size_t *capacity
 
 /* autograd/record.c. leaf's grad is about to change; adding: backward adds to it. */
 void tni_record_leaf(tn_tensor *leaf, bool adding);
-void tni_recorder_keep_grads(tni_recorder *r);    /* after: the grads that leaves have now */
-void tni_recorder_grads(tni_recorder *r, bool after); /* gives leaves those of after, or of before */
+void tni_recorder_keep_grads(tni_recorder *r); /* after: the grads that leaves have now */
+void tni_recorder_grads(tni_recorder *r,
+                        bool after); /* gives leaves those of after, or of before */
 void tni_recorder_drop_before(tni_recorder *r);
 tn_status tni_recorder_check_grads(const tni_recorder *r);
 void tni_recorder_drop_leaves(tni_recorder *r);

@@ -36,11 +36,9 @@ static bool grow(void **items, size_t *capacity, size_t size)
     size_t nbytes;
     void *bigger;
 
-    if (!tni_mul_size(wanted, size, &nbytes))
-        return false;
+    if (!tni_mul_size(wanted, size, &nbytes)) return false;
     bigger = tni_alloc(nbytes);
-    if (!bigger)
-        return false;
+    if (!bigger) return false;
     if (*items) {
         memcpy(bigger, *items, *capacity * size);
         tni_free(*items, *capacity * size);
@@ -55,11 +53,10 @@ static void close_scope(int64_t depth)
 {
     scopes.depth = (size_t)depth;
     scopes.lost = false;
-    if (scopes.depth)
-        return;
+    if (scopes.depth) return;
     tni_free(scopes.entries, scopes.capacity * sizeof(entry));
     tni_free(scopes.frames, scopes.frame_capacity * sizeof(frame));
-    scopes = (stack){0};
+    scopes = (stack){ 0 };
 }
 
 tn_scope tn_scope_begin(void)
@@ -71,32 +68,32 @@ tn_scope tn_scope_begin(void)
 
         if (!grow(&frames, &scopes.frame_capacity, sizeof(frame))) {
             scopes.lost = true;
-            return (tn_scope){-1, 0};
+            return (tn_scope){ -1, 0 };
         }
         scopes.frames = frames;
     }
-    if (scopes.depth == 0)
-        scopes.lost = false;
+    if (scopes.depth == 0) scopes.lost = false;
     f.first = scopes.n;
     f.serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
     scopes.frames[scopes.depth++] = f;
-    return (tn_scope){(int64_t)scopes.depth - 1, f.serial};
+    return (tn_scope){ (int64_t)scopes.depth - 1, f.serial };
 }
 
 static bool is_open(tn_scope s)
 {
-    return s.depth >= 0 && (size_t)s.depth < scopes.depth && scopes.frames[s.depth].serial == s.serial;
+    return s.depth >= 0 && (size_t)s.depth < scopes.depth &&
+           scopes.frames[s.depth].serial == s.serial;
 }
 
 void tn_scope_end(tn_scope s)
 {
     size_t first;
 
-    if (!is_open(s))
-        return;
+    if (!is_open(s)) return;
     first = scopes.frames[s.depth].first;
     do {
-        scopes.depth = (size_t)s.depth + 1; /* inner scopes are closed, those that a drop left open too */
+        scopes.depth =
+            (size_t)s.depth + 1; /* inner scopes are closed, those that a drop left open too */
         scopes.lost = false;
         if (scopes.n > first) {
             entry e = scopes.entries[--scopes.n];
@@ -104,8 +101,7 @@ void tn_scope_end(tn_scope s)
             e.drop(e.object);
         }
     } while (is_open(s) && scopes.n > first);
-    if (is_open(s))
-        close_scope(s.depth);
+    if (is_open(s)) close_scope(s.depth);
 }
 
 bool tni_scope_open(void)
@@ -117,10 +113,8 @@ static bool reserve(void)
 {
     void *entries = scopes.entries;
 
-    if (scopes.n < scopes.capacity)
-        return true;
-    if (!grow(&entries, &scopes.capacity, sizeof(entry)))
-        return false;
+    if (scopes.n < scopes.capacity) return true;
+    if (!grow(&entries, &scopes.capacity, sizeof(entry))) return false;
     scopes.entries = entries;
     return true;
 }
@@ -140,7 +134,7 @@ tn_status tni_scope_add(void *object, void (*drop)(void *object))
         drop(object);
         return TN_E_NOMEM;
     }
-    scopes.entries[scopes.n++] = (entry){object, drop};
+    scopes.entries[scopes.n++] = (entry){ object, drop };
     return TN_OK;
 }
 
@@ -151,22 +145,20 @@ static void drop_tensor(void *t)
 
 tn_tensor *tn_scope_adopt(tn_tensor *t)
 {
-    if (!t)
-        return tni_poisoned("tn_scope_adopt", "t");
-    if (tni_none(t))
-        return t;
+    if (!t) return tni_poisoned("tn_scope_adopt", "t");
+    if (tni_none(t)) return t;
     return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
 {
-    if (!is_open(s))
-        return t; /* nothing ends, so t stays where it is */
+    if (!is_open(s)) return t; /* nothing ends, so t stays where it is */
     if (t && !tni_none(t)) {
         if (s.depth == 0) {
             tn_scope_end(s);
-            return tni_fail(TN_E_STATE, "tn_scope_return: the outermost scope has no parent to hand the "
-                                        "tensor to: want tn_keep before tn_scope_end");
+            return tni_fail(TN_E_STATE,
+                            "tn_scope_return: the outermost scope has no parent to hand the "
+                            "tensor to: want tn_keep before tn_scope_end");
         }
         tn_keep(t);
     }
@@ -179,8 +171,7 @@ static int entries_of(tn_scope from, const void *object)
 {
     int n = 0;
 
-    if (!is_open(from))
-        return 0;
+    if (!is_open(from)) return 0;
     for (size_t i = scopes.frames[from.depth].first; i < scopes.n; i++)
         n += scopes.entries[i].object == object;
     return n;
@@ -192,11 +183,12 @@ bool tni_scope_alone(tn_scope from, const void *object)
 
     for (size_t i = scopes.n; n && i-- > 0;)
         if (scopes.entries[i].object == object && scopes.entries[i].drop == drop_tensor)
-            return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <= n;
+            return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <=
+                   n;
     return n > 0; /* a list, say, which nothing but its scope holds */
 }
 
 tn_scope tni_scope_outermost(void)
 {
-    return scopes.depth ? (tn_scope){0, scopes.frames[0].serial} : (tn_scope){-1, 0};
+    return scopes.depth ? (tn_scope){ 0, scopes.frames[0].serial } : (tn_scope){ -1, 0 };
 }

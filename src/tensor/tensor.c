@@ -10,7 +10,8 @@
 
 tn_tensor tn_none_object;
 
-_Thread_local void (*tni_handle_made)(const tn_tensor *t) __attribute__((tls_model("initial-exec")));
+_Thread_local void (*tni_handle_made)(const tn_tensor *t)
+    __attribute__((tls_model("initial-exec")));
 
 static atomic_llong live;
 
@@ -25,7 +26,7 @@ int64_t tn_live_tensors(void)
 
 tn_shape tn_shape_of(int rank, const int64_t *sizes)
 {
-    tn_shape shape = {.rank = rank};
+    tn_shape shape = { .rank = rank };
 
     if (rank < 0 || rank > TN_MAX_RANK || (rank && !sizes))
         shape.rank = -1;
@@ -39,28 +40,26 @@ int64_t tni_shape_numel(const tn_shape *shape)
     int64_t n = 1;
     bool zero = false;
 
-    if (shape->rank < 0 || shape->rank > TN_MAX_RANK)
-        return -1;
+    if (shape->rank < 0 || shape->rank > TN_MAX_RANK) return -1;
     for (int i = 0; i < shape->rank; i++) {
         int64_t size = shape->size[i];
 
-        if (size < 0 || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n))
-            return -1;
+        if (size < 0 || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n)) return -1;
         zero |= size == 0;
     }
-    if (n > PTRDIFF_MAX / TNI_WIDEST)
-        return -1;
+    if (n > PTRDIFF_MAX / TNI_WIDEST) return -1;
     return zero ? 0 : n;
 }
 
 tn_status tni_size_failed(const char *function, const tn_shape *shape)
 {
     for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++) {
-        if (shape->size[i] != TN_NO_SIZE)
-            continue;
+        if (shape->size[i] != TN_NO_SIZE) continue;
         return tni_pending() ? tni_pending()
-                             : tni_error(TN_E_INVALID, "%s: size %d of %s is what a failed tn_size gives: "
-                                                       "want a size", function, i, tni_shape_text(shape));
+                             : tni_error(TN_E_INVALID,
+                                         "%s: size %d of %s is what a failed tn_size gives: "
+                                         "want a size",
+                                         function, i, tni_shape_text(shape));
     }
     return TN_OK;
 }
@@ -69,12 +68,10 @@ tn_status tni_shape_fits(const char *function, const tn_shape *shape)
 {
     tn_status status;
 
-    if (TNI_LIKELY(tni_shape_numel(shape) >= 0))
-        return TN_OK;
-    if ((status = tni_size_failed(function, shape)) != TN_OK)
-        return status;
-    return tni_error(TN_E_SHAPE, "%s%sa tensor of shape %s: " TNI_SHAPE_WANT, function, *function ? ": " : "",
-                     tni_shape_text(shape), TN_MAX_RANK);
+    if (TNI_LIKELY(tni_shape_numel(shape) >= 0)) return TN_OK;
+    if ((status = tni_size_failed(function, shape)) != TN_OK) return status;
+    return tni_error(TN_E_SHAPE, "%s%sa tensor of shape %s: " TNI_SHAPE_WANT, function,
+                     *function ? ": " : "", tni_shape_text(shape), TN_MAX_RANK);
 }
 
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
@@ -97,7 +94,8 @@ void tni_dense_strides(const tn_shape *shape, int64_t *stride)
 int tni_axis(const char *function, int axis, int rank)
 {
     if (rank == 0) {
-        tni_error(TN_E_INDEX, "%s: axis %d of a single value: want a tensor with axes", function, axis);
+        tni_error(TN_E_INDEX, "%s: axis %d of a single value: want a tensor with axes", function,
+                  axis);
         return -1;
     }
     return tni_axis_of_any(function, axis, rank);
@@ -108,8 +106,8 @@ int tni_axis_of_any(const char *function, int axis, int rank)
     int n = rank ? rank : 1; /* a single value has the axes -1 and 0, as in PyTorch */
 
     if (axis < -n || axis >= n) {
-        tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis, rank,
-                  -n, n - 1);
+        tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis,
+                  rank, -n, n - 1);
         return -1;
     }
     return axis < 0 ? axis + n : axis;
@@ -124,8 +122,7 @@ bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out)
         int64_t m = i <= a->rank ? a->size[a->rank - i] : 1;
         int64_t n = i <= b->rank ? b->size[b->rank - i] : 1;
 
-        if (m != n && m != 1 && n != 1)
-            return false;
+        if (m != n && m != 1 && n != 1) return false;
         out->size[rank - i] = m == 1 ? n : m;
     }
     return true;
@@ -166,10 +163,8 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b)
         [TN_F16] = 4,  [TN_BF16] = 4, [TN_F32] = 5, [TN_F64] = 6,
     };
 
-    if (a == b)
-        return a;
-    if (order[a] == order[b])
-        return TN_F32;
+    if (a == b) return a;
+    if (order[a] == order[b]) return TN_F32;
     return order[a] > order[b] ? a : b;
 }
 
@@ -196,28 +191,23 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
     const tni_backend *backend = tni_backend_for(device);
     tni_storage *s;
 
-    if (!backend)
-        return NULL;
+    if (!backend) return NULL;
     s = tni_alloc(sizeof *s);
-    if (!s)
-        return NULL;
-    *s = (tni_storage){.refs = 1, .device = device, .backend = backend, .nbytes = nbytes};
+    if (!s) return NULL;
+    *s = (tni_storage){ .refs = 1, .device = device, .backend = backend, .nbytes = nbytes };
     if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
         tni_free(s, sizeof *s);
         return NULL;
     }
     tni_count_data(nbytes);
-    if (TNI_UNLIKELY(tni_recording))
-        tni_record_made(s);
+    if (TNI_UNLIKELY(tni_recording)) tni_record_made(s);
     return s;
 }
 
 void tni_storage_drop(tni_storage *s)
 {
-    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    if (TNI_UNLIKELY(s->recorder))
-        tni_record_gone(s);
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    if (TNI_UNLIKELY(s->recorder)) tni_record_gone(s);
     if (!s->borrowed)
         s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
     else if (s->release)
@@ -227,8 +217,7 @@ void tni_storage_drop(tni_storage *s)
 
 void tni_bump_version(tn_tensor *t)
 {
-    if (TNI_UNLIKELY(tni_recording))
-        tni_record_write(t);
+    if (TNI_UNLIKELY(tni_recording)) tni_record_write(t);
     atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
 }
 
@@ -262,8 +251,7 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
         t->offset = 0;
     }
     atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
-    if (TNI_UNLIKELY(tni_handle_made))
-        tni_handle_made(t);
+    if (TNI_UNLIKELY(tni_handle_made)) tni_handle_made(t);
     return t;
 }
 
@@ -275,18 +263,19 @@ static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device 
     tni_storage *s;
     tn_tensor *t;
 
-    if (tni_shape_fits(function, &spec->shape) != TN_OK)
-        return NULL;
+    if (tni_shape_fits(function, &spec->shape) != TN_OK) return NULL;
     if (tn_dtype_size(spec->dtype) == 0)
-        return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function, colon,
-                        (int)spec->dtype);
+        return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function,
+                        colon, (int)spec->dtype);
     if (!tni_scope_open())
-        return tni_fail(TN_E_STATE, "%s%sno scope is open: want tn_scope_begin before making tensors, so "
-                                    "that somebody owns them", function, colon);
-    nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype); /* the shape fits */
+        return tni_fail(TN_E_STATE,
+                        "%s%sno scope is open: want tn_scope_begin before making tensors, so "
+                        "that somebody owns them",
+                        function, colon);
+    nbytes =
+        (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype); /* the shape fits */
     s = storage_new(nbytes, device);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     t = handle_new(s, spec);
     return t ? tn_scope_adopt(t) : NULL;
 }
@@ -298,12 +287,12 @@ tn_tensor *tni_new(const tni_spec *spec, tn_device device)
 
 tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    return new_for("", &(tni_spec){.dtype = dtype, .shape = shape}, device);
+    return new_for("", &(tni_spec){ .dtype = dtype, .shape = shape }, device);
 }
 
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    return new_for(function, &(tni_spec){.dtype = dtype, .shape = shape}, device);
+    return new_for(function, &(tni_spec){ .dtype = dtype, .shape = shape }, device);
 }
 
 tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device)
@@ -321,23 +310,25 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
     if (!data)
         return tni_fail(TN_E_INVALID, "tn_from_memory: data is NULL: want %s elements of %s",
                         tni_shape_text(&shape), tn_dtype_name(dtype));
-    if (tni_shape_fits("tn_from_memory", &shape) != TN_OK)
-        return NULL;
+    if (tni_shape_fits("tn_from_memory", &shape) != TN_OK) return NULL;
     if (!tn_dtype_size(dtype))
         return tni_fail(TN_E_DTYPE, "tn_from_memory: dtype %d: want one of tn_dtype", (int)dtype);
     nbytes = (size_t)tni_shape_numel(&shape) * tn_dtype_size(dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
     s = tni_alloc(sizeof *s);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     /* release comes last: until the tensor stands, a failure must not give the memory away */
-    *s = (tni_storage){.refs = 1, .device = tn_cpu(), .backend = tni_cpu_backend(), .data = data,
-                       .nbytes = nbytes, .user = user, .borrowed = true};
-    t = handle_new(s, &(tni_spec){.dtype = dtype, .shape = shape});
+    *s = (tni_storage){ .refs = 1,
+                        .device = tn_cpu(),
+                        .backend = tni_cpu_backend(),
+                        .data = data,
+                        .nbytes = nbytes,
+                        .user = user,
+                        .borrowed = true };
+    t = handle_new(s, &(tni_spec){ .dtype = dtype, .shape = shape });
     t = t ? tn_scope_adopt(t) : NULL;
-    if (t)
-        t->storage->release = release;
+    if (t) t->storage->release = release;
     return t;
 }
 
@@ -356,29 +347,27 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 
 tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
-    tni_spec spec = {.dtype = t->dtype, .shape = t->shape, .strided = true, .offset = t->offset};
+    tni_spec spec = { .dtype = t->dtype, .shape = t->shape, .strided = true, .offset = t->offset };
     tn_tensor *a;
 
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     a = alias(t, &spec);
     if (a && t->name)
-        a->name = tni_strdup_or_none(t->name); /* for messages only: without memory it stays nameless */
+        a->name =
+            tni_strdup_or_none(t->name); /* for messages only: without memory it stays nameless */
     return a;
 }
 
 tn_tensor *tn_keep(tn_tensor *t)
 {
-    if (t && !tni_none(t))
-        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    if (t && !tni_none(t)) atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
     return t;
 }
 
 static void destroy(tn_tensor *t)
 {
-    if (t->node)
-        tni_node_drop(t->node);
-    if (t->gm)
-        tni_gradmeta_drop(t->gm);
+    if (t->node) tni_node_drop(t->node);
+    if (t->gm) tni_gradmeta_drop(t->gm);
     tni_strfree(t->name);
     tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
@@ -394,8 +383,7 @@ static void destroy_listed(tn_tensor *t)
 
     t->next = waiting;
     waiting = t;
-    if (running)
-        return;
+    if (running) return;
     running = true;
     while ((t = waiting)) {
         waiting = t->next;
@@ -406,10 +394,8 @@ static void destroy_listed(tn_tensor *t)
 
 void tn_drop(tn_tensor *t)
 {
-    if (!t || tni_none(t))
-        return;
-    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (!t || tni_none(t)) return;
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
     if (t->node || t->gm || t->storage->borrowed)
         destroy_listed(t);
     else
@@ -433,14 +419,13 @@ void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
 
 void *tni_data(const tn_tensor *t)
 {
-    if (TNI_UNLIKELY(tni_recording))
-        tni_record_use(t);
+    if (TNI_UNLIKELY(tni_recording)) tni_record_use(t);
     return (char *)t->storage->data + (size_t)t->offset * tn_dtype_size(t->dtype);
 }
 
 tni_array tni_array_of(const tn_tensor *t)
 {
-    tni_array a = {.data = tni_data(t), .dtype = t->dtype, .rank = t->shape.rank};
+    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = t->shape.rank };
 
     memcpy(a.size, t->shape.size, sizeof a.size);
     memcpy(a.stride, t->stride, sizeof a.stride);
@@ -449,7 +434,7 @@ tni_array tni_array_of(const tn_tensor *t)
 
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
 {
-    tni_array a = {.data = tni_data(t), .dtype = t->dtype, .rank = shape->rank};
+    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = shape->rank };
     int lead = shape->rank - t->shape.rank;
 
     for (int i = 0; i < shape->rank; i++) {
@@ -463,7 +448,7 @@ tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
 
 tni_array tni_array_none(void)
 {
-    return (tni_array){0};
+    return (tni_array){ 0 };
 }
 
 bool tni_is_dense(const tn_tensor *t)
@@ -471,10 +456,8 @@ bool tni_is_dense(const tn_tensor *t)
     int64_t step = 1;
 
     for (int i = t->shape.rank - 1; i >= 0; i--) {
-        if (t->shape.size[i] == 0)
-            return true;
-        if (t->shape.size[i] != 1 && t->stride[i] != step)
-            return false;
+        if (t->shape.size[i] == 0) return true;
+        if (t->shape.size[i] != 1 && t->stride[i] != step) return false;
         step *= t->shape.size[i];
     }
     return true;
@@ -485,11 +468,9 @@ tn_tensor *tni_dense(tn_tensor *t)
     tn_tensor *y;
     tni_array to, from;
 
-    if (!t || tni_none(t) || tni_is_dense(t))
-        return t;
+    if (!t || tni_none(t) || tni_is_dense(t)) return t;
     y = tni_new_dense(t->shape, t->dtype, t->storage->device);
-    if (!y)
-        return NULL;
+    if (!y) return NULL;
     to = tni_array_of(y);
     from = tni_array_of(t);
     return tni_backend_of(t)->copy(&to, &from) == TN_OK ? y : NULL;

@@ -16,11 +16,12 @@ static struct {
     long long (*calls_of)(const char *function);
     void (*fail_call)(long long n);
     void (*break_call)(long long n); /* as fail_call, and every call after it fails too */
-    const char *(*failed)(void);     /* the call that failed as asked, of a launch the kernel; "": none */
+    const char *(*failed)(
+        void); /* the call that failed as asked, of a launch the kernel; "": none */
     void (*memory)(size_t bytes);
     void (*fault)(const char *text);
     void (*fail_with)(long long n, int error); /* as fail_call, with this error of the runtime */
-    void (*stale)(void); /* an error of somebody else's call is this thread's last */
+    void (*stale)(void);        /* an error of somebody else's call is this thread's last */
     void (*other_device)(void); /* this thread's current device is another */
 } host;
 

@@ -89,7 +89,8 @@ START_TEST(out_of_memory_says_sizes)
     host.memory((size_t)1 << 20);
     assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM,
                 "4194304 bytes were wanted");
-    assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM, "of 1048576 are free");
+    assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM,
+                "of 1048576 are free");
     assert_null(tn_empty_as(TN_SHAPE((int64_t)1 << 50), TN_U8, tn_cuda(0)), TN_E_NOMEM,
                 "1125899906842624 bytes were wanted");
     assert_values(tn_add_scalar(small, 1), 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4);
@@ -174,7 +175,8 @@ START_TEST(threads)
 {
     pthread_t thread[4];
     double sum[4] = { 0 };
-    for (int i = 0; i < 4; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, compute, &sum[i]), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&thread[i], NULL, compute, &sum[i]), 0);
     for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < 4; i++) ck_assert_double_eq(sum[i], 33. * 33 * (33 * 50 + 49 * 25));
 }
@@ -243,8 +245,8 @@ START_TEST(errors_that_stay)
     assert_made(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)));
     host.fail_with(1, errors[_i].error);
     ck_assert(tn_empty_as(TN_SHAPE(3), TN_F32, tn_cuda(0)) == NULL);
-    ck_assert_msg(strstr(tn_error(), "cudaMallocAsync: ") && strstr(tn_error(), errors[_i].says), "%s",
-                  tn_error());
+    ck_assert_msg(strstr(tn_error(), "cudaMallocAsync: ") && strstr(tn_error(), errors[_i].says),
+                  "%s", tn_error());
     tn_error_clear();
     if (errors[_i].lost) {
         assert_null(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)), TN_E_BACKEND,
@@ -276,8 +278,9 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda");
-    bool steered = shim_for("out_of_memory_says_sizes, a_thread_of_another_device, an_error_of_others, "
-                            "errors_that_stay, a_lost_device_stays_lost");
+    bool steered =
+        shim_for("out_of_memory_says_sizes, a_thread_of_another_device, an_error_of_others, "
+                 "errors_that_stay, a_lost_device_stays_lost");
     TCase *t = test_case(suite, "device");
     tcase_add_test(t, every_slot_is_filled);
     tcase_add_test(t, another_build_is_refused);

@@ -29,7 +29,7 @@ enum { HEADS_INSIDE = 1, ODD_ROWS = 2, GAPS = 4, EXPANDED = 8 }; /* layouts */
 enum {
     NO_MASK,
     BOOL_FULL,
-    BOOL_KEYS,   /* [B, 1, 1, S] */
+    BOOL_KEYS,    /* [B, 1, 1, S] */
     BOOL_BLOCKED, /* some rows see nothing */
     REAL_FULL,
     REAL_ROW,    /* [1, 1, 1, S] */
@@ -178,7 +178,7 @@ typedef struct attention_case {
     int64_t b, h, t, s, d, dv;
     bool causal;
     int mask, layout;
-    double size; /* of q's elements; 0: 1 */
+    double size;  /* of q's elements; 0: 1 */
     double scale; /* 0: 1 / sqrt(d) */
 } attention_case;
 
@@ -249,8 +249,8 @@ static char what[160];
 static void near(double got, double want, double allowed, const char *name, int64_t i)
 {
     if ((isnan(got) && isnan(want)) || got == want || fabs(got - want) <= allowed) return;
-    ck_abort_msg("%s: %s[%lld] is %.7g, not %.7g: off by %.3g, not %.3g", what, name, (long long)i, got,
-                 want, fabs(got - want), allowed);
+    ck_abort_msg("%s: %s[%lld] is %.7g, not %.7g: off by %.3g, not %.3g", what, name, (long long)i,
+                 got, want, fabs(got - want), allowed);
 }
 
 /* Nothing was written between the rows. */
@@ -275,7 +275,8 @@ static void compare(array *a, const double *deviation2, const char *name)
     untouched(a, now, name);
     for (int64_t i = 0; i < elements(a); i++) {
         double want = wide_of(a)[i];
-        double allowed = unit * fabs(want) + 4 * sqrt(deviation2[i]) + 2 * smallest + 2e-6 * (1 + fabs(want));
+        double allowed =
+            unit * fabs(want) + 4 * sqrt(deviation2[i]) + 2 * smallest + 2e-6 * (1 + fabs(want));
         near(number(now[place(a, i)]), want, allowed, name, i);
     }
     free(now);
@@ -295,7 +296,8 @@ static tni_attention call_of(const problem *p, bool wide)
 {
     tni_array none = { .data = NULL };
 #define ON(a) (wide ? (a)->wide : (a)->on_gpu)
-    return (tni_attention){ ON(p->q),   ON(p->k), ON(p->v), ON(p->y), ON(p->lse), p->mask ? ON(p->mask) : none,
+    return (tni_attention){ ON(p->q), ON(p->k),   ON(p->v),
+                            ON(p->y), ON(p->lse), p->mask ? ON(p->mask) : none,
                             p->scale, p->c.causal };
 #undef ON
 }
@@ -318,8 +320,9 @@ static void set_up(problem *p, const attention_case *c)
     p->on_gpu = call_of(p, false);
     p->wide = call_of(p, true);
     snprintf(what, sizeof what, "%s [%lld,%lld,%lld,%lld,%lld,%lld]%s mask %d layout %d",
-             tn_dtype_name(dtype), (long long)c->b, (long long)c->h, (long long)c->t, (long long)c->s,
-             (long long)c->d, (long long)c->dv, c->causal ? " causal" : "", c->mask, c->layout);
+             tn_dtype_name(dtype), (long long)c->b, (long long)c->h, (long long)c->t,
+             (long long)c->s, (long long)c->d, (long long)c->dv, c->causal ? " causal" : "",
+             c->mask, c->layout);
 }
 
 static double dot(const double *a, const double *b, int64_t n)
@@ -409,7 +412,8 @@ static void same_bits(const array *a, void **first, const char *name)
         *first = now;
         return;
     }
-    ck_assert_msg(memcmp(*first, now, nbytes) == 0, "%s: %s: other bits than the first time", what, name);
+    ck_assert_msg(memcmp(*first, now, nbytes) == 0, "%s: %s: other bits than the first time", what,
+                  name);
     free(now);
 }
 
@@ -484,7 +488,7 @@ START_TEST(shapes)
         { 1, 1, 40, 9, 90, 20, true, NO_MASK, 0, 0, 0 },
         { 2, 2, 33, 64, 24, 24, false, NO_MASK, EXPANDED, 0, 0 },
         { 2, 2, 33, 64, 24, 24, true, NO_MASK, EXPANDED | HEADS_INSIDE | ODD_ROWS, 0, 0 },
-        { 5, 41, 3, 2, 4, 4, true, NO_MASK, 0, 0, 0 }, /* many heads */
+        { 5, 41, 3, 2, 4, 4, true, NO_MASK, 0, 0, 0 },      /* many heads */
         { 1, 2, 70, 40, 130, 129, true, NO_MASK, 0, 0, 0 }, /* more columns than a tile has */
         { 1, 1, 40, 70, 256, 256, false, NO_MASK, ODD_ROWS, 0, 0 },
         { 1, 1, 5, 9, 300, 7, true, NO_MASK, 0, 0, 0 },
@@ -507,8 +511,17 @@ START_TEST(masks)
     choose(_i);
     for (int i = 0; i < 4 * (MASKS - 1); i++) {
         static const int64_t columns[] = { 8, 40, 70, 100, 140 };
-        attention_case c = { 2, 2, i % 2 ? 9 : 70, i % 2 ? 67 : 33, columns[i % 5], columns[i % 5],
-                             (i & 1) != 0, 1 + i / 4, i % 3, 0, 0 };
+        attention_case c = { 2,
+                             2,
+                             i % 2 ? 9 : 70,
+                             i % 2 ? 67 : 33,
+                             columns[i % 5],
+                             columns[i % 5],
+                             (i & 1) != 0,
+                             1 + i / 4,
+                             i % 3,
+                             0,
+                             0 };
         run_case(&c, 0);
     }
 }
@@ -540,7 +553,8 @@ START_TEST(infinite_scores)
     set_up(&p, &c);
     for (int i = 0; i < 3; i++) { /* queries 5, 17, 29: a score of +inf or -inf for every key */
         int64_t at = (5 + 12 * i) * c.d + i;
-        ((uint16_t *)(void *)p.q->block)[at] = rounded(i == 1 ? -(double)INFINITY : (double)INFINITY);
+        ((uint16_t *)(void *)p.q->block)[at] =
+            rounded(i == 1 ? -(double)INFINITY : (double)INFINITY);
         wide_of(p.q)[at] = i == 1 ? -(double)INFINITY : (double)INFINITY;
     }
     upload(p.q);
@@ -656,10 +670,12 @@ START_TEST(public_interface)
             x[side][i] = tn_to(wide, side ? tn_cuda(0) : tn_cpu());
             assert_ok(tn_set_requires_grad(x[side][i], true));
         }
-        y[side] = tn_scaled_dot_product_attention(tn_transpose(x[side][0], 1, 2), tn_transpose(x[side][1], 1, 2),
+        y[side] = tn_scaled_dot_product_attention(tn_transpose(x[side][0], 1, 2),
+                                                  tn_transpose(x[side][1], 1, 2),
                                                   tn_transpose(x[side][2], 1, 2), TN_NONE, true, 0);
         assert_made(y[side]);
-        assert_ok(tn_backward(tn_sum(tn_to_dtype(tn_mul(y[side], y[side]), TN_F32), NULL, 0, false)));
+        assert_ok(
+            tn_backward(tn_sum(tn_to_dtype(tn_mul(y[side], y[side]), TN_F32), NULL, 0, false)));
     }
     assert_close(tn_to(y[1], tn_cpu()), y[0], 2 * unit, 2 * unit);
     for (int i = 0; i < 3; i++) {

@@ -179,10 +179,12 @@ typedef struct composed {
 static tn_tensor *composed_forward(tn_module *self, tn_tensor *ids)
 {
     composed *m = (composed *)self;
-    tn_tensor *x = tn_forward(m->embed, ids), *h = tn_forward(m->qkv, tn_forward(m->norm, x)), *p[3];
+    tn_tensor *x = tn_forward(m->embed, ids), *h = tn_forward(m->qkv, tn_forward(m->norm, x)),
+              *p[3];
     for (int i = 0; i < 3; i++) {
         p[i] = tn_narrow(h, 2, i * MODEL_WIDTH, MODEL_WIDTH);
-        p[i] = tn_transpose(tn_reshape(p[i], TN_SHAPE(-1, MODEL_CONTEXT, 2, MODEL_WIDTH / 2)), 1, 2);
+        p[i] =
+            tn_transpose(tn_reshape(p[i], TN_SHAPE(-1, MODEL_CONTEXT, 2, MODEL_WIDTH / 2)), 1, 2);
     }
     h = tn_softmax(tn_mul_scalar(tn_matmul(p[0], tn_transpose(p[1], -1, -2)), 0.25), -1);
     h = tn_transpose(tn_matmul(h, p[2]), 1, 2);
@@ -263,8 +265,10 @@ static tn_tensor *step(trainer *t, tn_tensor *x, tn_tensor *y)
 
 static void batch(kind k, int i, tn_tensor **x, tn_tensor **y)
 {
-    if (k == CNN) synthetic_images(i, TN_F32, x, y);
-    else random_text(3, x, y);
+    if (k == CNN)
+        synthetic_images(i, TN_F32, x, y);
+    else
+        random_text(3, x, y);
 }
 
 /* |a - b| / |b| in the 2-norm. */

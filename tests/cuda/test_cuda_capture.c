@@ -56,7 +56,8 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
     if (status == TN_OK && !j->zero_last) status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK && j->second && !j->zero_last) status = tn_optim_zero_grad(j->second);
     if (status == TN_OK) status = tn_backward(loss);
-    if (status == TN_OK && j->twice) /* a second half of the batch, with other masks: gradients add up */
+    if (status == TN_OK &&
+        j->twice) /* a second half of the batch, with other masks: gradients add up */
         status = tn_backward(tn_mean(tn_square(tn_forward(j->model, in[0])), NULL, 0, false));
     if (status == TN_OK && j->bad) status = j->bad(j, loss);
     if (status == TN_OK && j->clip > 0 &&
@@ -73,9 +74,12 @@ static tn_optim *optimizer_of(int i, const tn_list *p)
     switch (i) {
     case 0: return tn_adamw(p, (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
     case 1: return tn_sgd(p, (tn_sgd_options){ .lr = 0.1 });
-    case 2: return tn_sgd(p, (tn_sgd_options){ .lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01 });
+    case 2:
+        return tn_sgd(p, (tn_sgd_options){
+                             .lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01 });
     case 3: return tn_adam(p, (tn_adam_options){ .lr = 0.01, .amsgrad = true });
-    case 4: return tn_rmsprop(p, (tn_rmsprop_options){ .lr = 0.01, .momentum = 0.9, .centered = true });
+    case 4:
+        return tn_rmsprop(p, (tn_rmsprop_options){ .lr = 0.01, .momentum = 0.9, .centered = true });
     case 5: return tn_rmsprop(p, (tn_rmsprop_options){ .lr = 0.01 });
     default: return tn_adagrad(p, (tn_adagrad_options){ .lr = 0.01, .lr_decay = 0.1 });
     }
@@ -84,9 +88,9 @@ enum { OPTIMIZERS = 7, STEPS = 50 };
 
 static tn_module *mlp_new(void)
 {
-    return tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_dropout_new(0.3), tn_tanh_new(),
-                         tn_linear_new(33, 17, (tn_linear_options){ 0 }), tn_dropout_new(0.5),
-                         tn_linear_new(17, 5, (tn_linear_options){ 0 }));
+    return tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_dropout_new(0.3),
+                         tn_tanh_new(), tn_linear_new(33, 17, (tn_linear_options){ 0 }),
+                         tn_dropout_new(0.5), tn_linear_new(17, 5, (tn_linear_options){ 0 }));
 }
 
 static job job_new(kind kind, int optimizer)
@@ -118,7 +122,8 @@ static void batch(kind kind, int i, tn_tensor **x, tn_tensor **y)
         synthetic_images(i, TN_F32, x, y);
     } else if (kind == TRANSFORMER) {
         int64_t id[3 * (MODEL_CONTEXT + 1)];
-        for (int k = 0; k < 3 * (MODEL_CONTEXT + 1); k++) id[k] = (i * 31 + k * k * 7 + k) % MODEL_VOCAB;
+        for (int k = 0; k < 3 * (MODEL_CONTEXT + 1); k++)
+            id[k] = (i * 31 + k * k * 7 + k) % MODEL_VOCAB;
         tn_tensor *ids = tn_from_ints(id, TN_SHAPE(3, MODEL_CONTEXT + 1));
         *x = tn_narrow(ids, 1, 0, MODEL_CONTEXT);
         *y = tn_narrow(ids, 1, 1, MODEL_CONTEXT);
@@ -252,10 +257,13 @@ static job in_groups(kind kind, int optimizer)
     tn_scheduler_free(j.schedule);
     tn_optim_free(j.opt);
     tn_list *p = tn_parameters(j.model);
-    j.opt = tn_adamw(tn_list_filter(p, tn_decay, NULL), (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
-    assert_ok(tn_optim_add_group(j.opt, tn_list_filter(p, tn_no_decay, NULL), (tn_group_options){ .lr = 0.02 }));
+    j.opt = tn_adamw(tn_list_filter(p, tn_decay, NULL),
+                     (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
+    assert_ok(tn_optim_add_group(j.opt, tn_list_filter(p, tn_no_decay, NULL),
+                                 (tn_group_options){ .lr = 0.02 }));
     assert_ok(tn_module_freeze(tn_get_submodule(j.model, "5")));
-    j.schedule = tn_one_cycle_lr(j.opt, (tn_one_cycle_options){ .max_lr = 0.05, .total_steps = STEPS });
+    j.schedule =
+        tn_one_cycle_lr(j.opt, (tn_one_cycle_options){ .max_lr = 0.05, .total_steps = STEPS });
     assert_made(j.schedule);
     return j;
 }
@@ -266,7 +274,8 @@ static job two_optimizers(kind kind, int optimizer)
     tn_scheduler_free(j.schedule);
     tn_optim_free(j.opt);
     tn_list *p = tn_parameters(j.model);
-    j.opt = tn_sgd(tn_list_filter(p, tn_decay, NULL), (tn_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    j.opt =
+        tn_sgd(tn_list_filter(p, tn_decay, NULL), (tn_sgd_options){ .lr = 0.05, .momentum = 0.9 });
     j.second = tn_adam(tn_list_filter(p, tn_no_decay, NULL), (tn_adam_options){ .lr = 0.01 });
     j.schedule = tn_cosine_lr(j.opt, STEPS, 0);
     assert_made(j.second);
@@ -277,7 +286,7 @@ static job two_optimizers(kind kind, int optimizer)
 START_TEST(variants)
 {
     static job (*const make[])(kind kind, int i) = { with_clip, zero_last, adds_up, in_groups,
-                                                        two_optimizers };
+                                                     two_optimizers };
     assert_same(make[_i], MLP, 0, 20);
 }
 END_TEST
@@ -290,7 +299,8 @@ START_TEST(clipping)
     for (int k = 0; k < 3; k++) {
         tn_list *a = tn_list_new(), *b = tn_list_new();
         for (int i = 0; i < 3; i++) {
-            tn_tensor *w = tn_to(random_as(TN_SHAPE(5, 3), -1, 1, (uint64_t)i, i == 1 ? TN_F64 : TN_F32), device);
+            tn_tensor *w = tn_to(
+                random_as(TN_SHAPE(5, 3), -1, 1, (uint64_t)i, i == 1 ? TN_F64 : TN_F32), device);
             char name[2] = { (char)('a' + i), 0 };
             for (int side = 0; side < 2; side++) {
                 tn_tensor *leaf = tn_clone(w);
@@ -306,7 +316,8 @@ START_TEST(clipping)
         ck_assert(tn_dtype_of(total) == TN_F64);
         ck_assert(k == 2 ? isnan(tn_item(total)) : fabs(tn_item(total) - norm) <= 1e-6 * norm);
         for (int i = 0; i < 3; i++)
-            assert_close(tn_grad(b->entry[i].tensor), tn_grad(a->entry[i].tensor), k == 0 ? 1e-6 : 0, 0);
+            assert_close(tn_grad(b->entry[i].tensor), tn_grad(a->entry[i].tensor),
+                         k == 0 ? 1e-6 : 0, 0);
     }
     tn_list *none = tn_list_new();
     assert_null(tn_clip_grad_norm_tensor(none, 1, 2), TN_E_STATE, "none of the 0 parameters");
@@ -321,7 +332,8 @@ static tn_tensor *strided_step(void *user, int n, tn_tensor *const *in)
     tn_list *list = tn_optim_parameters(opt);
     (void)n;
     tn_tensor *loss = tn_mean(tn_square(tn_matmul(in[0], list->entry[0].tensor)), NULL, 0, false);
-    bool done = tn_optim_zero_grad(opt) == TN_OK && tn_backward(loss) == TN_OK && tn_optim_step(opt) == TN_OK;
+    bool done = tn_optim_zero_grad(opt) == TN_OK && tn_backward(loss) == TN_OK &&
+                tn_optim_step(opt) == TN_OK;
     return done ? loss : NULL;
 }
 
@@ -436,8 +448,10 @@ START_TEST(two_captures)
         for (int i = 0; i < 12; i++) {
             j.capture = i % 3 ? other : one;
             job_step(&j, i, captured);
-            if (i % 3) other = j.capture;
-            else one = j.capture;
+            if (i % 3)
+                other = j.capture;
+            else
+                one = j.capture;
         }
         bits[captured] = bits_of(&j);
         tn_capture_free(one);
@@ -483,8 +497,8 @@ START_TEST(inputs)
     batch(MLP, 0, &x, &y);
     assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ y, x }), TN_E_SHAPE,
                 "input 0 is [9,5] f32, in the first run it was [9,7] f32");
-    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, tn_to_dtype(y, TN_F64) }), TN_E_SHAPE,
-                "input 1 is [9,5] f64");
+    assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, tn_to_dtype(y, TN_F64) }),
+                TN_E_SHAPE, "input 1 is [9,5] f64");
     assert_null(tn_capture_run(j.capture, 1, (tn_tensor *[]){ x }), TN_E_SHAPE, "1 inputs");
     assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, TN_NONE }), TN_E_SHAPE, "TN_NONE");
     assert_null(tn_capture_run(j.capture, 2, (tn_tensor *[]){ x, NULL }), TN_E_INVALID, "an input");
@@ -542,7 +556,8 @@ static void anomaly(job *j)
 static void replace(job *j)
 {
     tn_module *layer = tn_get_submodule(j->model, "3");
-    assert_ok(tn_register_parameter(layer, "bias", NULL, tn_to(tn_zeros(TN_SHAPE(17)), tn_cuda(0))));
+    assert_ok(
+        tn_register_parameter(layer, "bias", NULL, tn_to(tn_zeros(TN_SHAPE(17)), tn_cuda(0))));
 }
 static void add_group(job *j)
 {
@@ -613,12 +628,15 @@ static tn_status copy_in(job *j, tn_tensor *loss)
 static tn_status clip(job *j, tn_tensor *loss)
 {
     (void)loss;
-    return isnan(tn_clip_grad_norm(tn_parameters(j->model), 1, 2, false)) ? tn_error_status() : TN_OK;
+    return isnan(tn_clip_grad_norm(tn_parameters(j->model), 1, 2, false)) ? tn_error_status()
+                                                                          : TN_OK;
 }
 static tn_status upload(job *j, tn_tensor *loss)
 {
     (void)j;
-    return tn_add(tn_to(tn_detach(loss), tn_cuda(0)), tn_to(tn_scalar(2), tn_cuda(0))) ? TN_OK : tn_error_status();
+    return tn_add(tn_to(tn_detach(loss), tn_cuda(0)), tn_to(tn_scalar(2), tn_cuda(0)))
+               ? TN_OK
+               : tn_error_status();
 }
 static tn_status on_the_cpu(job *j, tn_tensor *loss)
 {
@@ -680,7 +698,9 @@ static tn_status batch_norm(job *j, tn_tensor *loss, tn_batchnorm_options o)
         j->other = tn_batchnorm1d_new(3, o);
         assert_ok(tn_module_to(j->other, tn_cuda(0)));
     }
-    return tn_forward(j->other, tn_full_as(TN_SHAPE(4, 3), 1, TN_F32, tn_cuda(0))) ? TN_OK : tn_error_status();
+    return tn_forward(j->other, tn_full_as(TN_SHAPE(4, 3), 1, TN_F32, tn_cuda(0)))
+               ? TN_OK
+               : tn_error_status();
 }
 static tn_status cumulative(job *j, tn_tensor *loss)
 {
@@ -948,7 +968,8 @@ START_TEST(another_thread)
     tn_scope_end(scope);
     for (int i = 0; i < 3; i++) job_step(&j, i, true);
     ck_assert_int_eq(j.calls, 2);
-    ck_assert_msg(their_status == TN_E_STATE && strstr(their_text, "another thread is recording"), "%s", their_text);
+    ck_assert_msg(their_status == TN_E_STATE && strstr(their_text, "another thread is recording"),
+                  "%s", their_text);
     ck_assert(!theirs);
     job_free(&j);
 }
@@ -1017,9 +1038,11 @@ START_TEST(every_call_may_fail)
         ck_assert_int_eq(host.calls_of("cudaStreamQuery"), asked);
         if (!loss) {
             failed++;
-            ck_assert_msg(tn_error_status() != TN_OK && strstr(tn_error(), "cuda"), "%s", tn_error());
+            ck_assert_msg(tn_error_status() != TN_OK && strstr(tn_error(), "cuda"), "%s",
+                          tn_error());
             tn_error_clear();
-            ck_assert_msg(bits_of(&j) == before, "call %lld: a failed run changed something", k - 1);
+            ck_assert_msg(bits_of(&j) == before, "call %lld: a failed run changed something",
+                          k - 1);
             loss = run_batch(&j, 4);
             assert_made(loss);
         }
@@ -1027,14 +1050,18 @@ START_TEST(every_call_may_fail)
         double value = tn_item(loss);
         uint64_t now = bits_of(&j);
         if (k == 1) after = now, wanted = value;
-        ck_assert_msg(now == after && value == wanted, "call %lld: loss %.9g, not %.9g", k - 1, value, wanted);
+        ck_assert_msg(now == after && value == wanted, "call %lld: loss %.9g, not %.9g", k - 1,
+                      value, wanted);
         job_step(&j, 5, true);
         tn_scope_end(scope);
         job_free(&j);
         ck_assert_int_eq(host.graphs(), 0);
         if (k > 1 && made < k - 1) break;
     }
-    ck_assert_msg(failed >= (_i ? 3 : TEST_ASAN ? 10 : 50), "only %d of %lld calls failed a run", failed, k - 1);
+    ck_assert_msg(failed >= (_i          ? 3
+                             : TEST_ASAN ? 10
+                                         : 50),
+                  "only %d of %lld calls failed a run", failed, k - 1);
 }
 END_TEST
 

@@ -40,7 +40,8 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
 static uint64_t bits_of(const job *j)
 {
     uint64_t hash = 1;
-    for (int i = 0; i < 1 + OP_MAX_IN; i++) hash = hash * 31 + (j->made[i] ? tn_hash(j->made[i]) : 3);
+    for (int i = 0; i < 1 + OP_MAX_IN; i++)
+        hash = hash * 31 + (j->made[i] ? tn_hash(j->made[i]) : 3);
     return hash;
 }
 
@@ -70,7 +71,8 @@ static void check(const op_row *row, tn_dtype dtype)
     tn_manual_seed(4);
     ck_assert_msg(tn_capture_run(capture, c.n, c.in) != NULL, "%s: %s", row->name, tn_error());
     bool recorded = tn_capture_run(capture, c.n, c.in) != NULL;
-    ck_assert_msg(recorded != needs_the_host(row->name), "%s (tn_%s): %s", row->name, row->op, tn_error());
+    ck_assert_msg(recorded != needs_the_host(row->name), "%s (tn_%s): %s", row->name, row->op,
+                  tn_error());
     if (!recorded) ck_assert_msg(tn_error_status() == TN_E_STATE, "%s: %s", row->name, tn_error());
     tn_error_clear();
     other_inputs(&c, in);
@@ -79,7 +81,8 @@ static void check(const op_row *row, tn_dtype dtype)
         ck_assert_msg(tn_capture_run(capture, c.n, in) != NULL, "%s: %s", row->name, tn_error());
         tn_manual_seed(9);
         ck_assert_msg(step(&called, c.n, in) != NULL, "%s: %s", row->name, tn_error());
-        ck_assert_msg(bits_of(&captured) == bits_of(&called), "%s: other bits than a call", row->name);
+        ck_assert_msg(bits_of(&captured) == bits_of(&called), "%s: other bits than a call",
+                      row->name);
     }
     tn_capture_free(capture);
     for (int i = 0; i < 1 + OP_MAX_IN; i++) tn_drop(called.made[i]), tn_drop(captured.made[i]);

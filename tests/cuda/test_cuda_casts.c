@@ -29,7 +29,8 @@ static void check(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t 
                   int64_t y_lead)
 {
     size_t nx = (size_t)n * tn_dtype_size(from), ny = (size_t)n * tn_dtype_size(to);
-    size_t skip_x = (size_t)x_lead * tn_dtype_size(from), skip_y = (size_t)y_lead * tn_dtype_size(to);
+    size_t skip_x = (size_t)x_lead * tn_dtype_size(from),
+           skip_y = (size_t)y_lead * tn_dtype_size(to);
     void *dx, *dy;
     char *expected = malloc(skip_y + ny + GUARD), *got = malloc(skip_y + ny + GUARD);
     memset(expected, 0x5a, skip_y + ny + GUARD);

@@ -188,8 +188,8 @@ static bool average_make(void)
     if (!average || tn_ema_update(average, w.model) != TN_OK) return false;
     tn_list *all = tn_parameters(w.model);
     tn_status status = TN_OK;
-    TN_NO_GRAD for (int i = 0; i < all->n && status == TN_OK; i++)
-        status = tn_mul_scalar_(all->entry[i].tensor, 1.5);
+    TN_NO_GRAD for (int i = 0; i < all->n && status == TN_OK; i++) status =
+        tn_mul_scalar_(all->entry[i].tensor, 1.5);
     return status == TN_OK;
 }
 
@@ -440,8 +440,9 @@ START_TEST(a_call_fails)
 }
 END_TEST
 
-static const scenario strided = { "a strided parameter's step", strided_make, step,
-                                  training_state, drop, false };
+static const scenario strided = {
+    "a strided parameter's step", strided_make, step, training_state, drop, false
+};
 
 START_TEST(a_call_fails_around_a_strided_parameter)
 {

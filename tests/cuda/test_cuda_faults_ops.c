@@ -150,9 +150,7 @@ static uint64_t state(void)
     return result;
 }
 
-static void drop(void)
-{
-}
+static void drop(void) {}
 
 static scenario loaded(const char *name)
 {

@@ -215,17 +215,19 @@ START_TEST(flips_and_triangles)
     choose(0);
     for (int type = 0; type < 4; type++) {
         tn_tensor *x = tn_to_dtype(tn_randn(TN_SHAPE(3, 8, 12)), types[type]);
-        tn_tensor *seen[] = { x, tn_narrow(x, 2, 1, 7), tn_transpose(x, 1, 2), tn_transpose(x, 0, 2) };
+        tn_tensor *seen[] = { x, tn_narrow(x, 2, 1, 7), tn_transpose(x, 1, 2),
+                              tn_transpose(x, 0, 2) };
         for (int view = 0; view < 4; view++) {
             tn_tensor *there = on_gpu(x);
-            there = view == 0 ? there : view == 1 ? tn_narrow(there, 2, 1, 7)
-                                                  : tn_transpose(there, view - 2 ? 0 : 1, 2);
+            there = view == 0   ? there
+                    : view == 1 ? tn_narrow(there, 2, 1, 7)
+                                : tn_transpose(there, view - 2 ? 0 : 1, 2);
             for (int axes = 0; axes < 8; axes++) {
                 int axis[3], n = 0;
                 for (int d = 0; d < 3; d++)
                     if (axes >> d & 1) axis[n++] = d;
-                assert_close(tn_to(tn_flip(there, axis, n), tn_cpu()), tn_flip(seen[view], axis, n), 0,
-                             0);
+                assert_close(tn_to(tn_flip(there, axis, n), tn_cpu()), tn_flip(seen[view], axis, n),
+                             0, 0);
             }
             for (int64_t k = -9; k < 10; k += 3) {
                 assert_close(tn_to(tn_tril(there, k), tn_cpu()), tn_tril(seen[view], k), 0, 0);
@@ -309,8 +311,8 @@ static void moments(const double *v, int64_t n, double *mean, double *var)
 static double *drawn(bool normal, int64_t n, tn_dtype of)
 {
     static double v[40001];
-    tn_tensor *t = normal ? tn_randn_as(TN_SHAPE(n), of, tn_cuda(0))
-                          : tn_rand_as(TN_SHAPE(n), of, tn_cuda(0));
+    tn_tensor *t =
+        normal ? tn_randn_as(TN_SHAPE(n), of, tn_cuda(0)) : tn_rand_as(TN_SHAPE(n), of, tn_cuda(0));
     assert_made(t);
     ck_assert_int_eq(tn_dtype_of(t), of);
     ck_assert_int_eq(tn_device_of(t).type, TN_CUDA);
@@ -495,10 +497,10 @@ static double train(tn_device device, int steps, tn_tensor **weight)
     static const int64_t tokens[] = { 1, 5, 2, 5, 0, 3, 3, 1 };
     double norm = 0;
     tn_manual_seed(11);
-    tn_module *model = tn_sequential(
-        tn_embedding_new(7, 33, (tn_embedding_options){ 0 }),
-        tn_layernorm_new(TN_SHAPE(33), (tn_layernorm_options){ 0 }), tn_dropout_new(0.2),
-        tn_linear_new(33, 7, (tn_linear_options){ 0 }));
+    tn_module *model =
+        tn_sequential(tn_embedding_new(7, 33, (tn_embedding_options){ 0 }),
+                      tn_layernorm_new(TN_SHAPE(33), (tn_layernorm_options){ 0 }),
+                      tn_dropout_new(0.2), tn_linear_new(33, 7, (tn_linear_options){ 0 }));
     assert_made(model);
     assert_ok(tn_module_to(model, device));
     tn_tensor *x = tn_to(ids(8, tokens), device);

@@ -171,7 +171,8 @@ START_TEST(a_launch_that_finds_no_memory)
     for (long long k = 1;; k++) {
         host.fail_with(k, NO_MEMORY);
         tn_tensor *y = tn_add_scalar(x, 1);
-        bool launch = host.failed()[0] && strncmp(host.failed(), "cuda", 4) != 0, done = !host.failed()[0];
+        bool launch = host.failed()[0] && strncmp(host.failed(), "cuda", 4) != 0,
+             done = !host.failed()[0];
         host.fail_call(0);
         if (launch || done) assert_values(y, 0, 2, 2, 2);
         tn_error_clear();

@@ -158,7 +158,8 @@ static void load_operands()
     load_matrices_turned(turned, place_of(&m.b[w][(i & 1) * 8 + r][0]));
     for (int k = 0; k < 4; k++) {
         ck_assert_msg(loaded[k] == a[k], "lane %d: a[%d]", lane, k);
-        ck_assert_msg(straight[k] == b[k % 2], "lane %d: b%d from rows of b's columns", lane, k % 2);
+        ck_assert_msg(straight[k] == b[k % 2], "lane %d: b%d from rows of b's columns", lane,
+                      k % 2);
         ck_assert_msg(turned[k] == b[k % 2], "lane %d: b%d from rows of b", lane, k % 2);
     }
 }
@@ -218,7 +219,8 @@ END_TEST
 static void expect_fault(const std::function<void()> &body, const char *text, int threads = THREADS)
 {
     run(body, threads);
-    ck_assert_msg(fault.find(text) != std::string::npos, "\"%s\" lacks \"%s\"", fault.c_str(), text);
+    ck_assert_msg(fault.find(text) != std::string::npos, "\"%s\" lacks \"%s\"", fault.c_str(),
+                  text);
 }
 
 START_TEST(refusals)

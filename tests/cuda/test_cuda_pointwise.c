@@ -25,7 +25,9 @@ static void setup(void)
     ck_assert_msg(kernels[GPU] != NULL, "%s", tn_error());
 }
 
-static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL };
+static const tn_dtype dtypes[] = {
+    TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL
+};
 enum { DTYPES = 8 };
 static const int64_t sizes[] = { 0, 1, 7, 33, 257, 1025 };
 enum { SIZES = 6 };
@@ -81,12 +83,13 @@ static void fill_random(pair *p, bool specials)
         uint16_t h = dtype == TN_BF16 ? tn_to_bf16(f) : tn_to_f16(f);
         uint8_t b = dtype == TN_BOOL ? v > 0 : (uint8_t)whole;
         int32_t w = (int32_t)whole;
-        memcpy(at, dtype == TN_F32   ? (void *)&f
-                   : dtype == TN_F64 ? (void *)&v
-                   : dtype == TN_I64 ? (void *)&whole
-                   : dtype == TN_I32 ? (void *)&w
-                   : item == 2       ? (void *)&h
-                                     : (void *)&b,
+        memcpy(at,
+               dtype == TN_F32   ? (void *)&f
+               : dtype == TN_F64 ? (void *)&v
+               : dtype == TN_I64 ? (void *)&whole
+               : dtype == TN_I32 ? (void *)&w
+               : item == 2       ? (void *)&h
+                                 : (void *)&b,
                item);
     }
     ck_assert_int_eq(kernels[GPU]->upload(p->block[GPU], p->block[CPU], p->nbytes), TN_OK);
@@ -166,12 +169,12 @@ static void same(const pair *p, double f32, const char *what, int i, int64_t n)
     for (size_t k = 0; k < p->nbytes / tn_dtype_size(dtype); k++) {
         double a = element(gpu, dtype, k);
         double e = element(p->block[CPU], dtype, k);
-        bool close = isnan(e) ? isnan(a) : isinf(e) || isinf(a)
-                                               ? a == e
-                                               : fabs(a - e) <= tolerance * (fabs(e) + 1);
+        bool close = isnan(e)               ? isnan(a)
+                     : isinf(e) || isinf(a) ? a == e
+                                            : fabs(a - e) <= tolerance * (fabs(e) + 1);
         if (close) continue; /* an assertion for each element would take most of the time */
         ck_abort_msg("%s %d, %s, n %lld: element %zu is %.9g, not %.9g", what, i,
-                      tn_dtype_name(dtype), (long long)n, k, a, e);
+                     tn_dtype_name(dtype), (long long)n, k, a, e);
     }
     free(gpu);
 }
@@ -235,13 +238,13 @@ static void check_function(int arity, int function, bool predicate)
         tn_dtype d = dtypes[t];
         tn_dtype y = predicate ? TN_BOOL : d;
         tn_dtype other = dtypes[(t + 3) % DTYPES];
-        const tn_dtype kinds[][4] = { { y, d, d, d },
-                                      { y, d, TN_BOOL, d },
-                                      { y, TN_BOOL, d, d },
-                                      { y, other, d, TN_F32 } };
+        const tn_dtype kinds[][4] = {
+            { y, d, d, d }, { y, d, TN_BOOL, d }, { y, TN_BOOL, d, d }, { y, other, d, TN_F32 }
+        };
         for (int kind = 0; kind < (arity == 1 ? 1 : 4); kind++)
             for (int how = (kind + t) % (kind + 1); how < LAYOUTS; how += kind + 1)
-                check_call(arity, function, kinds[kind], layouts[how], sizes[(how + t + kind) % SIZES]);
+                check_call(arity, function, kinds[kind], layouts[how],
+                           sizes[(how + t + kind) % SIZES]);
         for (int s = t % 3; s < SIZES; s += t < 3 ? 1 : 3)
             check_call(arity, function, kinds[0], layouts[s % 2 * 4], sizes[s]);
     }
@@ -374,13 +377,13 @@ static const struct {
     int axes;
     bool permuted;
 } slices[] = {
-    { { 1, 1, 0 }, 4, 0 },     { { 3, 1, 0 }, 4, 0 },    { { 0, 3, 2 }, 4, 0 },
-    { { 1, 1, 1 }, 4, 0 },     { { 1, 1, 7 }, 4, 0 },    { { 5, 33, 7 }, 4, 0 },
-    { { 5, 33, 7 }, 2, 0 },    { { 5, 33, 7 }, 5, 0 },   { { 5, 33, 7 }, 3, 0 },
-    { { 5, 33, 7 }, 4, 1 },    { { 5, 33, 7 }, 1, 1 },   { { 2, 3, 257 }, 4, 0 },
+    { { 1, 1, 0 }, 4, 0 },     { { 3, 1, 0 }, 4, 0 },     { { 0, 3, 2 }, 4, 0 },
+    { { 1, 1, 1 }, 4, 0 },     { { 1, 1, 7 }, 4, 0 },     { { 5, 33, 7 }, 4, 0 },
+    { { 5, 33, 7 }, 2, 0 },    { { 5, 33, 7 }, 5, 0 },    { { 5, 33, 7 }, 3, 0 },
+    { { 5, 33, 7 }, 4, 1 },    { { 5, 33, 7 }, 1, 1 },    { { 2, 3, 257 }, 4, 0 },
     { { 2, 257, 34 }, 2, 0 },  { { 1, 70, 1025 }, 4, 0 }, { { 1, 2, 5000 }, 4, 0 },
-    { { 1, 1, 70001 }, 4, 0 }, { { 1, 9001, 5 }, 2, 0 }, { { 1, 2100, 40 }, 2, 0 },
-    { { 7, 6, 700 }, 5, 0 },   { { 9, 6, 700 }, 5, 1 },  { { 300, 2, 40 }, 5, 0 },
+    { { 1, 1, 70001 }, 4, 0 }, { { 1, 9001, 5 }, 2, 0 },  { { 1, 2100, 40 }, 2, 0 },
+    { { 7, 6, 700 }, 5, 0 },   { { 9, 6, 700 }, 5, 1 },   { { 300, 2, 40 }, 5, 0 },
 };
 enum { SLICES = sizeof slices / sizeof *slices };
 
@@ -394,9 +397,8 @@ static bool leave_out(int k, int variant)
 static pair slice_of(int k, tn_dtype dtype, bool specials)
 {
     const int64_t *n = slices[k].size;
-    pair x = slices[k].permuted
-                 ? make(dtype, 0, 3, n, (int64_t[]){ 1, n[0], n[0] * n[1] })
-                 : dense(dtype, 3, n);
+    pair x = slices[k].permuted ? make(dtype, 0, 3, n, (int64_t[]){ 1, n[0], n[0] * n[1] })
+                                : dense(dtype, 3, n);
     fill_random(&x, specials);
     return x;
 }
@@ -422,11 +424,12 @@ START_TEST(reduce)
     tn_dtype d = dtypes[_i % DTYPES];
     bool real = tn_dtype_is_float(d);
     static const double orders[] = { 2, 1, 3, INFINITY };
-    if (!real && (function == TNI_R_mean || function == TNI_R_max_abs || function >= TNI_R_var)) return;
-    tn_dtype y = function == TNI_R_any || function == TNI_R_all ? TN_BOOL
-                 : real                                         ? d
+    if (!real && (function == TNI_R_mean || function == TNI_R_max_abs || function >= TNI_R_var))
+        return;
+    tn_dtype y = function == TNI_R_any || function == TNI_R_all    ? TN_BOOL
+                 : real                                            ? d
                  : function == TNI_R_sum || function == TNI_R_prod ? TN_I64
-                                                                : d;
+                                                                   : d;
     random_state = (uint64_t)_i + 11;
     for (int k = 0; k < SLICES; k++) {
         for (int variant = 0; variant < (function == TNI_R_norm ? 4 : 2); variant++) {
@@ -529,9 +532,8 @@ START_TEST(same_bits)
     tn_dtype d = _i % 2 ? TN_F64 : TN_F32;
     for (int k = 0; k < SLICES; k++) {
         reducing r = { .function = _i / 2,
-                       .y = result_of(k, slices[k].axes, _i / 2 == TNI_R_any || _i / 2 == TNI_R_all
-                                                             ? TN_BOOL
-                                                             : d),
+                       .y = result_of(k, slices[k].axes,
+                                      _i / 2 == TNI_R_any || _i / 2 == TNI_R_all ? TN_BOOL : d),
                        .x = slice_of(k, d, false),
                        .p = 2 };
         char *first = malloc(r.y.nbytes);

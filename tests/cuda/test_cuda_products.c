@@ -714,8 +714,8 @@ START_TEST(attention_memory)
     assert_ok(tn_cuda_synchronize());
     tn_cuda_memory_trim();
     int64_t before = tn_cuda_memory().reserved;
-    tni_attention a = { x[0]->at[GPU], x[1]->at[GPU], x[2]->at[GPU],  x[3]->at[GPU],
-                        lse->at[GPU],  { .data = NULL }, 0.3, true };
+    tni_attention a = { x[0]->at[GPU], x[1]->at[GPU],    x[2]->at[GPU], x[3]->at[GPU],
+                        lse->at[GPU],  { .data = NULL }, 0.3,           true };
     ck_assert_int_ge(before, (8 * B * heads_here * T * D + B * heads_here * T) * 4);
     assert_ok(kernels[GPU]->attention(&a));
     assert_ok(kernels[GPU]->attention_grad(&a, &x[4]->at[GPU], &x[5]->at[GPU], &x[6]->at[GPU],

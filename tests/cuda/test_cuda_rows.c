@@ -50,8 +50,8 @@ START_TEST(softmax_extremes) /* NaN, infinities, rows of -inf, maxima that come 
         for (int64_t j = 0; j < m; j++) {
             set(data, dtype, j, -INFINITY);
             set(data, dtype, m + j, j == m - 1 ? 1 : -INFINITY);
-            set(data, dtype, 5 * m + j, (double)j);          /* every element a new maximum */
-            set(data, dtype, 6 * m + j, -1e4 + (j % 3));     /* exp alone would be 0 */
+            set(data, dtype, 5 * m + j, (double)j);      /* every element a new maximum */
+            set(data, dtype, 6 * m + j, -1e4 + (j % 3)); /* exp alone would be 0 */
         }
         set(data, dtype, 2 * m + m / 2, NAN);
         set(data, dtype, 3 * m + m / 2, INFINITY);
@@ -204,8 +204,8 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
 {
     twin *x = make_after(lead, n, c, s), *y = make_after(lead, n, c, s);
     twin *dy = make_after(lead, n, c, s), *dx = make_after(lead, n, c, s);
-    twin *mean = make(c), *rstd = make(c), *w = make(c), *b = make(c), *rm = make(c),
-         *rv = make(c), *dw = make(c), *db = make(c);
+    twin *mean = make(c), *rstd = make(c), *w = make(c), *b = make(c), *rm = make(c), *rv = make(c),
+         *dw = make(c), *db = make(c);
     double sum = 10 + (double)(n * s) / 100;
     for (int64_t i = 0; i < count(x); i++) {
         set(x->at[CPU].data, dtype, i, uniform() + offset);

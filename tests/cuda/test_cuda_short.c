@@ -63,8 +63,10 @@ static double get(const void *data, int64_t i)
 /* v as dtype holds it. */
 static double put(void *data, int64_t i, double v)
 {
-    if (dtype == TN_F32) ((float *)data)[i] = (float)v;
-    else ((uint16_t *)data)[i] = dtype == TN_BF16 ? tn_to_bf16((float)v) : tn_to_f16((float)v);
+    if (dtype == TN_F32)
+        ((float *)data)[i] = (float)v;
+    else
+        ((uint16_t *)data)[i] = dtype == TN_BF16 ? tn_to_bf16((float)v) : tn_to_f16((float)v);
     return get(data, i);
 }
 
@@ -214,9 +216,20 @@ END_TEST
 
 static tni_gemm linear_of(numbers *const *x, int64_t m, int64_t n)
 {
-    return (tni_gemm){ .dtype = dtype, .m = m, .n = n, .k = 16, .batch = 1,
-                       .a = x[0]->at, .a_row = 16, .a_col = 1, .b = x[1]->at, .b_row = n,
-                       .b_col = 1, .c = x[2]->at, .c_row = n, .bias = x[3]->at };
+    return (tni_gemm){ .dtype = dtype,
+                       .m = m,
+                       .n = n,
+                       .k = 16,
+                       .batch = 1,
+                       .a = x[0]->at,
+                       .a_row = 16,
+                       .a_col = 1,
+                       .b = x[1]->at,
+                       .b_row = n,
+                       .b_col = 1,
+                       .c = x[2]->at,
+                       .c_row = n,
+                       .bias = x[3]->at };
 }
 
 /* cublasLt is asked once for a shape, and a product with a bias takes no memory. */
@@ -297,7 +310,8 @@ static void run_conv(const tni_conv2d *c, int i, bool again)
         conv_on_gpu(&t, c);
         for (int k = 0; k < 4; k++) {
             char *now = held(out[k]);
-            ck_assert_msg(!memcmp(first[k], now, bytes_of(out[k])), "convolution %d: other bits", i);
+            ck_assert_msg(!memcmp(first[k], now, bytes_of(out[k])), "convolution %d: other bits",
+                          i);
             free(now);
         }
     }
@@ -360,8 +374,10 @@ START_TEST(tf32_is_honoured)
         for (int k = 0; k < 4; k++) {
             double far = worst(out[k], 0), beyond = worst(out[k], 0x1p-10);
             double most = 0x1p-10 * sqrt((double)c.n * (double)(c.oh * c.ow));
-            if (allowed) ck_assert_msg(far > 1e-4 && beyond < most, "output %d is %g away", k, far);
-            else check(out[k], terms * c.n * c.oh * c.ow, "f32");
+            if (allowed)
+                ck_assert_msg(far > 1e-4 && beyond < most, "output %d is %g away", k, far);
+            else
+                check(out[k], terms * c.n * c.oh * c.ow, "f32");
         }
         drop_all();
     }

@@ -21,8 +21,13 @@ static held held_now(void)
 {
     tn_memory_stats here = tn_memory();
     tn_cuda_memory_stats there = tn_cuda_memory();
-    return (held){ tn_live_tensors(), here.in_use, TEST_ASAN ? 0 : here.system_allocations, there.in_use,
-                   there.reserved,    there.free,  steered ? host.blocks() : 0 };
+    return (held){ tn_live_tensors(),
+                   here.in_use,
+                   TEST_ASAN ? 0 : here.system_allocations,
+                   there.in_use,
+                   there.reserved,
+                   there.free,
+                   steered ? host.blocks() : 0 };
 }
 
 static void assert_flat(int step, held now, held then)

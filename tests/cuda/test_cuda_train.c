@@ -45,8 +45,10 @@ static void train_both(tn_module *cpu, bool images, tn_dtype dtype, int steps)
     for (int step = 0; step < steps; step++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *x, *y;
-        if (images) synthetic_images(step, dtype, &x, &y);
-        else random_text(3, &x, &y);
+        if (images)
+            synthetic_images(step, dtype, &x, &y);
+        else
+            random_text(3, &x, &y);
         double e = train_step(cpu, on_cpu, x, y);
         double a = train_step(gpu, on_gpu, tn_to(x, tn_cuda(0)), tn_to(y, tn_cuda(0)));
         ck_assert_msg(fabs(a - e) <= bound * fabs(e), "step %d: loss %.12g, not %.12g", step, a, e);
@@ -199,8 +201,9 @@ END_TEST
 
 static tn_module *with_dropout(void)
 {
-    tn_module *m = tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_dropout_new(0.3),
-                                 tn_linear_new(33, 5, (tn_linear_options){ 0 }));
+    tn_module *m =
+        tn_sequential(tn_linear_new(7, 33, (tn_linear_options){ 0 }), tn_dropout_new(0.3),
+                      tn_linear_new(33, 5, (tn_linear_options){ 0 }));
     assert_made(m);
     assert_ok(tn_module_to(m, tn_cuda(0)));
     return m;
@@ -288,8 +291,10 @@ static run run_new(bool images)
     tn_manual_seed(4);
     r.model = images ? cnn_new() : transformer_new();
     assert_made(r.model);
-    if (images) synthetic_images(0, TN_F32, &r.x, &r.y);
-    else random_text(2, &r.x, &r.y);
+    if (images)
+        synthetic_images(0, TN_F32, &r.x, &r.y);
+    else
+        random_text(2, &r.x, &r.y);
     assert_ok(tn_module_to(r.model, tn_cuda(0)));
     r.x = tn_to(r.x, tn_cuda(0));
     r.y = tn_to(r.y, tn_cuda(0));
@@ -325,7 +330,8 @@ START_TEST(the_same_bits)
     uint64_t bits = 0;
     for (int round = 0; round < 4; round++) {
         run r = run_new(_i);
-        for (int i = 0; i < round; i++) assert_made(tn_add_scalar(tn_to(tn_ones(TN_SHAPE(5)), tn_cuda(0)), 1));
+        for (int i = 0; i < round; i++)
+            assert_made(tn_add_scalar(tn_to(tn_ones(TN_SHAPE(5)), tn_cuda(0)), 1));
         for (int i = 0; i < 2; i++) plain_step(r.model, r.optimizer, r.x, r.y);
         uint64_t now = state_hash(r.model);
         if (round == 0) bits = now;
@@ -348,7 +354,8 @@ Suite *test_suite(void)
     tcase_add_test(t, resume);
     tcase_add_loop_test(t, masks_equal_the_cpus, 0, 2);
     t = test_case(suite, "steps");
-    if (shim_for("a_step_waits_for_nothing")) tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
+    if (shim_for("a_step_waits_for_nothing"))
+        tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
     tcase_add_loop_test(t, the_same_bits, 0, 2);
     return suite;
 }

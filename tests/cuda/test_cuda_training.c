@@ -39,7 +39,8 @@ static void assert_log(const char *path, int64_t steps)
     for (int64_t step = 1; step <= steps; step++) {
         snprintf(wanted, sizeof wanted, "%d,%.6f,0.5%s\n", (int)step, (double)(1.0f / (float)step),
                  step % 10 ? "" : ",tenth");
-        ck_assert_msg(fgets(line, sizeof line, file) != NULL, "the log ends before step %d", (int)step);
+        ck_assert_msg(fgets(line, sizeof line, file) != NULL, "the log ends before step %d",
+                      (int)step);
         ck_assert_str_eq(line, wanted);
     }
     ck_assert(!fgets(line, sizeof line, file));
@@ -48,7 +49,8 @@ static void assert_log(const char *path, int64_t steps)
 
 START_TEST(steps_wait_for_nothing)
 {
-    ex_settings s = { EX_SETTINGS, .quiet = true, .log = in_folder("log.csv"), .where = tn_cuda(0) };
+    ex_settings s = { EX_SETTINGS, .quiet = true, .log = in_folder("log.csv"),
+                      .where = tn_cuda(0) };
     ex_training t = { 0 };
     if (!shim_for(__func__)) return;
     ex_training_begin(&t, &s, 0, 100 * STEPS, 1, "steps", "step,loss,lr");
@@ -78,7 +80,8 @@ START_TEST(curve)
     ex_training_pause(&t);
     ck_assert_int_eq(t.curve.n, STEPS / 2);
     for (int64_t i = 0; i < t.curve.n; i++) {
-        double first = (double)(1.0f / (float)(2 * i + 1)), second = (double)(1.0f / (float)(2 * i + 2));
+        double first = (double)(1.0f / (float)(2 * i + 1)),
+               second = (double)(1.0f / (float)(2 * i + 2));
         ck_assert(t.curve.x[i] == (double)(2 * i + 2) && t.curve.y[i] == (first + second) / 2);
     }
     ex_training_resume(&t, false);

@@ -21,8 +21,8 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeTy
                                       cudaDataType_t scale)
 {
     CALL;
-    *what = cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
-                                        compute };
+    *what = cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                                        nullptr, compute };
     return (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32) &&
                    scale == CUDA_R_32F
                ? CUBLAS_STATUS_SUCCESS

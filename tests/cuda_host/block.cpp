@@ -200,7 +200,7 @@ static struct {
     bool backward, failed;
     std::vector<worker *> of; /* where a waiting thread is */
     std::vector<cuda_host_index> index;
-    std::vector<int> ready;   /* ring */
+    std::vector<int> ready; /* ring */
     int ready_first, ready_count;
     int line, sum, result;
     barrier_kind kind;
@@ -362,8 +362,8 @@ static void check_mask(unsigned mask, int first, int self, int line)
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
         if (first + i >= block.n || block.over[static_cast<size_t>(first + i)]) {
-            std::snprintf(text, sizeof text, "line %d: mask %#x names lane %d, which %s", line, mask,
-                          i, first + i >= block.n ? "the block does not have" : "has ended");
+            std::snprintf(text, sizeof text, "line %d: mask %#x names lane %d, which %s", line,
+                          mask, i, first + i >= block.n ? "the block does not have" : "has ended");
             fail(text);
         }
     }
@@ -381,8 +381,9 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
         if (w->groups[i].mask == mask) {
             g = &w->groups[i];
         } else if (w->groups[i].mask >> self & 1) {
-            std::snprintf(text, sizeof text, "line %d: mask %#x, other lanes wait at line %d with %#x",
-                          line, mask, w->groups[i].line, w->groups[i].mask);
+            std::snprintf(text, sizeof text,
+                          "line %d: mask %#x, other lanes wait at line %d with %#x", line, mask,
+                          w->groups[i].line, w->groups[i].mask);
             fail(text);
         }
     }

@@ -68,7 +68,7 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(
     cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n,
     int64_t k, const void *alpha, const void *a, cudaDataType_t a_type, int64_t lda,
     long long stride_a, const void *b, cudaDataType_t b_type, int64_t ldb, long long stride_b,
-    const void *beta, void *c, cudaDataType_t c_type, int64_t ldc, long long stride_c, int64_t batch,
-    cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
+    const void *beta, void *c, cudaDataType_t c_type, int64_t ldc, long long stride_c,
+    int64_t batch, cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
 
 #endif

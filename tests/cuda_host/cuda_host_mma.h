@@ -26,7 +26,6 @@ void copies_done();
 
 #pragma GCC visibility pop
 
-
 template <typename E> static inline uint32_t pack(float low, float high);
 template <> inline uint32_t pack<bf16>(float low, float high)
 {

@@ -17,7 +17,10 @@ typedef enum {
     CURAND_STATUS_INTERNAL_ERROR = 999
 } curandStatus_t;
 
-typedef enum { CURAND_RNG_PSEUDO_DEFAULT = 100, CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161 } curandRngType_t;
+typedef enum {
+    CURAND_RNG_PSEUDO_DEFAULT = 100,
+    CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161
+} curandRngType_t;
 typedef enum {
     CURAND_ORDERING_PSEUDO_BEST = 100,
     CURAND_ORDERING_PSEUDO_DEFAULT = 101,

@@ -34,10 +34,17 @@ cudaError_t forced_error();
  * races.cpp, in modules that have it (else nullptr): is told of what the threads of a kernel do. What is
  * ordered between them: block barriers, and __syncwarp of a whole warp.
  */
-enum access_kind { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC_READ, ACCESS_ATOMIC, COPY_BEGINS, COPY_ENDS };
+enum access_kind {
+    ACCESS_READ,
+    ACCESS_WRITE,
+    ACCESS_ATOMIC_READ,
+    ACCESS_ATOMIC,
+    COPY_BEGINS,
+    COPY_ENDS
+};
 struct observer {
-    void (*grid)(const void *shared, size_t nbytes);            /* a launch begins */
-    void (*block)();                                            /* its next block begins: blockIdx */
+    void (*grid)(const void *shared, size_t nbytes); /* a launch begins */
+    void (*block)();                                 /* its next block begins: blockIdx */
     void (*thread)(int thread, const void *stack, size_t size); /* goes on, on this stack */
     void (*barrier)(int line);                                  /* all threads of the block met */
     void (*warp)(int first, int line);                          /* so did the lanes of a warp */

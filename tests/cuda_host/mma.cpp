@@ -11,8 +11,7 @@ namespace cuda_host {
 
 static int thread_number()
 {
-    return static_cast<int>(threadIdx.x +
-                            blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+    return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
 
 /* ---- all lanes together ---------------------------------------------------------------------------- */

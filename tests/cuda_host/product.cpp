@@ -72,8 +72,10 @@ static float wide(const void *from, cudaDataType_t type, size_t i)
 
 static void round_to(void *to, cudaDataType_t type, size_t i, float value)
 {
-    if (type == CUDA_R_32F) static_cast<float *>(to)[i] = value;
-    else static_cast<uint16_t *>(to)[i] = type == CUDA_R_16BF ? tn_to_bf16(value) : tn_to_f16(value);
+    if (type == CUDA_R_32F)
+        static_cast<float *>(to)[i] = value;
+    else
+        static_cast<uint16_t *>(to)[i] = type == CUDA_R_16BF ? tn_to_bf16(value) : tn_to_f16(value);
 }
 
 static float rounded(float value, cudaDataType_t type)
@@ -92,8 +94,8 @@ static float tf32_of(float x)
 }
 
 /* rows x columns, dense. */
-static std::vector<float> operand(const void *from, cudaDataType_t type, int64_t first, int64_t rows,
-                                  int64_t columns, int64_t ld, bool tf32)
+static std::vector<float> operand(const void *from, cudaDataType_t type, int64_t first,
+                                  int64_t rows, int64_t columns, int64_t ld, bool tf32)
 {
     std::vector<float> to(static_cast<size_t>(rows * columns) + 1);
     for (int64_t j = 0; j < columns; j++) {
@@ -144,10 +146,12 @@ static void add_product(const product &p, const std::vector<float> &a, const std
 
 static void run_short(const product &p, int64_t b)
 {
-    std::vector<float> left = operand(p.a, p.a_type, b * p.stride_a, p.ta == CUBLAS_OP_N ? p.m : p.k,
-                                      p.ta == CUBLAS_OP_N ? p.k : p.m, p.lda, p.tf32);
-    std::vector<float> right = operand(p.b, p.b_type, b * p.stride_b, p.tb == CUBLAS_OP_N ? p.k : p.n,
-                                       p.tb == CUBLAS_OP_N ? p.n : p.k, p.ldb, p.tf32);
+    std::vector<float> left =
+        operand(p.a, p.a_type, b * p.stride_a, p.ta == CUBLAS_OP_N ? p.m : p.k,
+                p.ta == CUBLAS_OP_N ? p.k : p.m, p.lda, p.tf32);
+    std::vector<float> right =
+        operand(p.b, p.b_type, b * p.stride_b, p.tb == CUBLAS_OP_N ? p.k : p.n,
+                p.tb == CUBLAS_OP_N ? p.n : p.k, p.ldb, p.tf32);
     std::vector<float> sum(static_cast<size_t>(p.m * p.n));
     int64_t half = p.loose ? p.k / 2 : 0;
 
@@ -193,9 +197,12 @@ static void run_f32(const product &p, int64_t b)
 void run(const product &p)
 {
     for (int64_t b = 0; b < p.batch && p.m > 0 && p.n > 0; b++) {
-        if (p.c_type == CUDA_R_64F) run_f64(p, b);
-        else if (p.a_type == CUDA_R_32F && !p.tf32) run_f32(p, b);
-        else run_short(p, b);
+        if (p.c_type == CUDA_R_64F)
+            run_f64(p, b);
+        else if (p.a_type == CUDA_R_32F && !p.tf32)
+            run_f32(p, b);
+        else
+            run_short(p, b);
     }
 }
 

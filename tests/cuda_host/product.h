@@ -22,7 +22,7 @@ struct product {
     double alpha, beta;
     const void *bias; /* of C's type, or NULL */
     bool tf32;        /* operands of f32 are rounded to TF32 */
-    bool loose;       /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
+    bool loose; /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
 };
 
 /* Bytes of an element; 0: a type that is not known here. */

@@ -62,10 +62,10 @@ struct item {
 
 static std::deque<item> queue;
 static bool flushing;
-static std::map<char *, size_t> blocks, pinned; /* device and page-locked memory: start, size */
+static std::map<char *, size_t> blocks, pinned;   /* device and page-locked memory: start, size */
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
-static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how many */
+static std::map<size_t, int> kept; /* by the pool of what was freed: size, how many */
 static size_t total = static_cast<size_t>(asked("TN_CUDA_MEMORY", 16LL << 30));
 static const int capability = static_cast<int>(asked("TN_CUDA_CAPABILITY", 90));
 static const int pools = static_cast<int>(asked("TN_CUDA_POOLS", 1));
@@ -162,13 +162,14 @@ static void log_launch(const char *name, launch_size now)
     if (!path) return;
     std::string base = base_name(name);
     launch_size &most = largest[base];
-    if (now.threads <= most.threads && now.shared <= most.shared && now.unasked <= most.unasked) return;
+    if (now.threads <= most.threads && now.shared <= most.shared && now.unasked <= most.unasked)
+        return;
     most = { std::max(most.threads, now.threads), std::max(most.shared, now.shared),
              std::max(most.unasked, now.unasked) };
     std::FILE *file = std::fopen(path, "a");
     if (!file) return;
-    std::fprintf(file, "%s %llu %zu %zu\n", base.c_str(), static_cast<unsigned long long>(most.threads),
-                 most.shared, most.unasked);
+    std::fprintf(file, "%s %llu %zu %zu\n", base.c_str(),
+                 static_cast<unsigned long long>(most.threads), most.shared, most.unasked);
     std::fclose(file);
 }
 
@@ -319,16 +320,17 @@ static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind 
     if ((kind == cudaMemcpyHostToDevice && (!to_device || from_device)) ||
         (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
         (kind == cudaMemcpyDeviceToDevice && (!to_device || !from_device))) {
-        std::fprintf(stderr, "cuda_host: a copy of %zu bytes, kind %d, from %s to %s memory\n", size,
-                     static_cast<int>(kind), from_device ? "device" : "host",
+        std::fprintf(stderr, "cuda_host: a copy of %zu bytes, kind %d, from %s to %s memory\n",
+                     size, static_cast<int>(kind), from_device ? "device" : "host",
                      to_device ? "device" : "host");
         return failed(cudaErrorInvalidValue);
     }
-    bool pageable = (!from_device && !inside(pinned, from, size)) ||
-                    (!to_device && !inside(pinned, to, size));
+    bool pageable =
+        (!from_device && !inside(pinned, from, size)) || (!to_device && !inside(pinned, to, size));
     if (captured(nullptr) && (wait || pageable)) return refuse_in_capture("a copy that waits");
     if (!from_device && !wait && !inside(pinned, from, size)) { /* pageable: read at once */
-        std::vector<char> bytes(static_cast<const char *>(from), static_cast<const char *>(from) + size);
+        std::vector<char> bytes(static_cast<const char *>(from),
+                                static_cast<const char *>(from) + size);
         enqueue([to, bytes]() { std::memcpy(to, bytes.data(), bytes.size()); });
         return cudaSuccess;
     }
@@ -363,8 +365,10 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaErrorLaunchFailure:
         return cuda_host::fault.empty() ? "unspecified launch failure" : cuda_host::fault.c_str();
     case cudaErrorNotSupported: return "operation not supported";
-    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
     default: return "unknown error";
     }
 }
@@ -655,7 +659,9 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     CALL(cudaErrorUnknown);
     *total = cuda_host::total;
-    *free = cuda_host::total > cuda_host::pool.reserved ? cuda_host::total - cuda_host::pool.reserved : 0;
+    *free = cuda_host::total > cuda_host::pool.reserved
+                ? cuda_host::total - cuda_host::pool.reserved
+                : 0;
     return cudaSuccess;
 }
 

@@ -8,7 +8,7 @@
 typedef struct report {
     FILE *file;
     int64_t found;
-    _Atomic int64_t *total; /* may be NULL: of all threads and processes */
+    _Atomic int64_t *total;  /* may be NULL: of all threads and processes */
     uint64_t seed, sequence; /* of the world that runs */
 } report;
 extern _Thread_local report findings;

@@ -149,65 +149,76 @@ static tn_status pre_trains(tn_module *m, int n, tn_tensor **in, void *user)
 }
 LIST(tn_forward_pre_hook, pre_hooks, pre_nothing, pre_scaled, pre_null, pre_refuses, pre_trains)
 
-static tn_status post_nothing(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status post_nothing(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                              tn_tensor **out, void *user)
 {
     (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
     return TN_OK;
 }
-static tn_status post_scaled(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status post_scaled(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out, void *user)
 {
     (void)m, (void)n_in, (void)in, (void)user;
     if (n_out > 0) out[0] = tn_mul_scalar(out[0], 2);
     return TN_OK;
 }
-static tn_status post_null(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status post_null(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                           void *user)
 {
     (void)m, (void)n_in, (void)in, (void)user;
     if (n_out > 0) out[0] = NULL;
     return TN_OK;
 }
-static tn_status post_input(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status post_input(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out, void *user)
 {
     (void)m, (void)user;
     if (n_in > 0 && n_out > 0) out[0] = in[0];
     return TN_OK;
 }
-static tn_status post_deletes(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status post_deletes(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                              tn_tensor **out, void *user)
 {
     (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
     return tn_module_delete(m, "0");
 }
 LIST(tn_forward_hook, post_hooks, post_nothing, post_scaled, post_null, post_input, post_deletes)
 
-static tn_status back_nothing(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+static tn_status back_nothing(tn_module *m, int n_in, tn_tensor **in, int n_out,
+                              tn_tensor *const *out, void *user)
 {
     (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
     return TN_OK;
 }
-static tn_status back_scaled(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+static tn_status back_scaled(tn_module *m, int n_in, tn_tensor **in, int n_out,
+                             tn_tensor *const *out, void *user)
 {
     (void)m, (void)n_out, (void)out, (void)user;
     if (n_in > 0 && !tn_is_none(in[0])) in[0] = tn_mul_scalar(in[0], 0.5);
     return TN_OK;
 }
-static tn_status back_wide(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+static tn_status back_wide(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out,
+                           void *user)
 {
     (void)m, (void)n_out, (void)out, (void)user;
     if (n_in > 0 && !tn_is_none(in[0])) in[0] = tn_to_dtype(in[0], TN_F64);
     return TN_OK;
 }
-static tn_status back_null(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+static tn_status back_null(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out,
+                           void *user)
 {
     (void)m, (void)n_out, (void)out, (void)user;
     if (n_in > 0) in[0] = NULL;
     return TN_OK;
 }
-static tn_status back_refuses(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out, void *user)
+static tn_status back_refuses(tn_module *m, int n_in, tn_tensor **in, int n_out,
+                              tn_tensor *const *out, void *user)
 {
     (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
     return TN_E_STATE;
 }
-LIST(tn_backward_hook, backward_hooks, back_nothing, back_scaled, back_wide, back_null, back_refuses)
+LIST(tn_backward_hook, backward_hooks, back_nothing, back_scaled, back_wide, back_null,
+     back_refuses)
 
 static tn_status state_nothing(tn_module *m, tn_list *state, const char *prefix, void *user)
 {
@@ -244,7 +255,8 @@ static tn_status load_forgives(tn_module *m, tn_list *missing, tn_list *unexpect
     while (missing->n > 0)
         if (tn_list_remove(missing, missing->entry[0].name) != TN_OK) return tn_error_status();
     while (unexpected->n > 0)
-        if (tn_list_remove(unexpected, unexpected->entry[0].name) != TN_OK) return tn_error_status();
+        if (tn_list_remove(unexpected, unexpected->entry[0].name) != TN_OK)
+            return tn_error_status();
     return TN_OK;
 }
 static tn_status load_refuses(tn_module *m, tn_list *missing, tn_list *unexpected, void *user)
@@ -348,14 +360,16 @@ static tn_tensor *own_silent(tn_module *self, tn_tensor *x)
     (void)self, (void)x;
     return NULL;
 }
-static tn_status own_twice(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status own_twice(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                           tn_tensor **out)
 {
     (void)self;
     if (n_in < 1) return TN_E_INVALID;
     for (int i = 0; i < n_out; i++) out[i] = i % 2 ? tn_neg(in[0]) : in[0];
     return TN_OK;
 }
-static tn_status own_empty(tn_module *self, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status own_empty(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                           tn_tensor **out)
 {
     (void)self, (void)n_in, (void)in, (void)n_out, (void)out;
     return TN_OK;
@@ -390,8 +404,12 @@ const tn_module_type own_types[] = {
     { .name = "Silent", .size = sizeof(own_net), .forward = own_silent },
     { .name = "Twice", .size = sizeof(own_net), .forward_n = own_twice, .reset = own_reset },
     { .name = "Empty", .size = sizeof(own_net), .forward_n = own_empty, .free = own_free },
-    { .name = "Extra", .size = sizeof(own_net), .forward = own_forward, .extra_state = own_extra,
-      .set_extra_state = own_set_extra, .state_version = 3 },
+    { .name = "Extra",
+      .size = sizeof(own_net),
+      .forward = own_forward,
+      .extra_state = own_extra,
+      .set_extra_state = own_set_extra,
+      .state_version = 3 },
     { .name = "NoForward", .size = sizeof(own_net) },
 };
 const int n_own_types = (int)(sizeof own_types / sizeof *own_types);

@@ -37,7 +37,8 @@ static tn_tensor *filled(world *w, tn_shape shape, tn_dtype dtype)
     if (!values) return NULL; /* memory is being refused */
     bool whole = !tn_dtype_is_float(dtype);
     for (int64_t i = 0; i < n; i++)
-        values[i] = whole ? (double)below(w, dtype == TN_BOOL ? 2 : 3) : ((double)below(w, 257) - 128) / 64;
+        values[i] =
+            whole ? (double)below(w, dtype == TN_BOOL ? 2 : 3) : ((double)below(w, 257) - 128) / 64;
     tn_tensor *t = tn_to_dtype(tn_from_data(values, shape, TN_F64), dtype);
     free(values);
     return t;
@@ -84,8 +85,9 @@ tn_tensor *any_tensor(world *w)
 
 static tn_shape small_shape(world *w)
 {
-    static const tn_shape shapes[] = { { 2, { 2, 3 } }, { 2, { 4, 3 } }, { 1, { 3 } },       { 2, { 3, 3 } },
-                                       { 0, { 0 } },    { 1, { 1 } },    { 3, { 2, 3, 4 } }, { 2, { 2, 3 } } };
+    static const tn_shape shapes[] = { { 2, { 2, 3 } },    { 2, { 4, 3 } }, { 1, { 3 } },
+                                       { 2, { 3, 3 } },    { 0, { 0 } },    { 1, { 1 } },
+                                       { 3, { 2, 3, 4 } }, { 2, { 2, 3 } } };
     return shapes[below(w, 8)];
 }
 
@@ -98,12 +100,14 @@ static tn_tensor *floating(world *w, int min_rank)
     }
     tn_shape shape = small_shape(w);
     if (shape.rank < min_rank) shape = TN_SHAPE(2, 3);
-    return make_tensor(w, shape, below(w, 6) ? TN_F32 : TN_F64, below(w, 3) ? PLAIN : (int)below(w, LAYOUTS));
+    return make_tensor(w, shape, below(w, 6) ? TN_F32 : TN_F64,
+                       below(w, 3) ? PLAIN : (int)below(w, LAYOUTS));
 }
 
 static tn_tensor *leaf(world *w)
 {
-    return below(w, 2) ? make_leaf(w, small_shape(w), TN_F32) : make_tensor(w, small_shape(w), TN_F32, PLAIN);
+    return below(w, 2) ? make_leaf(w, small_shape(w), TN_F32)
+                       : make_tensor(w, small_shape(w), TN_F32, PLAIN);
 }
 
 static tn_tensor *recorded(world *w)
@@ -136,7 +140,8 @@ static tn_tensor *first_tensor(world *w)
         case K_image: return w->slot[i].v.image;
         case K_query: return w->slot[i].v.query;
         case K_ids: return w->slot[i].v.ids;
-        case K_tensors: return w->slot[i].have > 0 && w->slot[i].v.tensors ? w->slot[i].v.tensors[0] : NULL;
+        case K_tensors:
+            return w->slot[i].have > 0 && w->slot[i].v.tensors ? w->slot[i].v.tensors[0] : NULL;
         default: break;
         }
     return NULL;
@@ -182,7 +187,8 @@ static tn_tensor *whole_below(world *w, tn_shape shape, int64_t n)
     int64_t *values = malloc((size_t)(numel ? numel : 1) * sizeof *values);
     if (!values) return NULL;
     for (int64_t i = 0; i < numel; i++) values[i] = below(w, n > 0 ? n : 1);
-    if (numel > 0) values[0] = pick_long(w, values[0], values[0]); /* one of them may be out of range */
+    if (numel > 0)
+        values[0] = pick_long(w, values[0], values[0]); /* one of them may be out of range */
     tn_tensor *t = tn_from_ints(values, shape);
     free(values);
     return below(w, 8) ? t : tn_to_dtype(t, TN_I32);
@@ -194,13 +200,15 @@ static tn_tensor *wide(world *w)
     int64_t way = below(w, 4);
     if (way == 0) shape.rank = 0;
     if (way == 1 && shape.rank > 0) shape.size[0] = 1;
-    return make_tensor(w, shape, below(w, 4) ? dtype_of_first(w) : (tn_dtype)below(w, 8), (int)below(w, LAYOUTS));
+    return make_tensor(w, shape, below(w, 4) ? dtype_of_first(w) : (tn_dtype)below(w, 8),
+                       (int)below(w, LAYOUTS));
 }
 
 SIMPLE(any, pick_tensor(w, below(w, 2) && w->mode != SWEEP ? any_tensor(w) : floating(w, 0)))
 SIMPLE(tensor, pick_tensor(w, floating(w, 1)))
-SIMPLE(target, pick_tensor(w, make_tensor(w, small_shape(w), below(w, 4) ? TN_F32 : (tn_dtype)below(w, 8),
-                                          below(w, 3) ? PLAIN : STRIDED)))
+SIMPLE(target,
+       pick_tensor(w, make_tensor(w, small_shape(w), below(w, 4) ? TN_F32 : (tn_dtype)below(w, 8),
+                                  below(w, 3) ? PLAIN : STRIDED)))
 SIMPLE(target_matrix, pick_tensor(w, make_tensor(w, TN_SHAPE(3, 4), TN_F32, PLAIN)))
 SIMPLE(single, pick_tensor(w, make_tensor(w, TN_SHAPE(1), (tn_dtype)below(w, 8), PLAIN)))
 SIMPLE(leaf, pick_tensor(w, leaf(w)))
@@ -213,22 +221,32 @@ SIMPLE(image, pick_tensor(w, make_tensor(w, below(w, 4) ? TN_SHAPE(2, 2, 5, 5) :
 SIMPLE(query, pick_tensor(w, make_leaf(w, TN_SHAPE(2, 3, 4), below(w, 4) ? TN_F32 : TN_F64)))
 SIMPLE(sequence, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, (int)below(w, LAYOUTS))))
 SIMPLE(ids, pick_tensor(w, whole_below(w, below(w, 2) ? TN_SHAPE(3) : TN_SHAPE(2, 2), 2)))
-SIMPLE(like, pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), (int)below(w, LAYOUTS))))
+SIMPLE(like,
+       pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), (int)below(w, LAYOUTS))))
 SIMPLE(wide, pick_tensor(w, wide(w)))
 SIMPLE(mask, pick_tensor(w, make_tensor(w, shape_of_first(w), TN_BOOL, PLAIN)))
 SIMPLE(no_mask, pick_tensor(w, TN_NONE))
-SIMPLE(optional_like, pick_tensor(w, below(w, 2) ? TN_NONE : make_tensor(w, shape_of_first(w), dtype_of_first(w), PLAIN)))
-SIMPLE(right, pick_tensor(w, make_tensor(w, TN_SHAPE(size_of_first(w, -1), 2), dtype_of_first(w), (int)below(w, LAYOUTS))))
-SIMPLE(weight, pick_tensor(w, make_tensor(w, TN_SHAPE(2, size_of_first(w, -1)), dtype_of_first(w), PLAIN)))
+SIMPLE(optional_like,
+       pick_tensor(w, below(w, 2) ? TN_NONE
+                                  : make_tensor(w, shape_of_first(w), dtype_of_first(w), PLAIN)))
+SIMPLE(right, pick_tensor(w, make_tensor(w, TN_SHAPE(size_of_first(w, -1), 2), dtype_of_first(w),
+                                         (int)below(w, LAYOUTS))))
+SIMPLE(weight,
+       pick_tensor(w, make_tensor(w, TN_SHAPE(2, size_of_first(w, -1)), dtype_of_first(w), PLAIN)))
 SIMPLE(bias, pick_tensor(w, below(w, 2) ? TN_NONE : make_leaf(w, TN_SHAPE(2), dtype_of_first(w))))
-SIMPLE(last, pick_tensor(w, below(w, 3) ? make_tensor(w, TN_SHAPE(size_of_first(w, -1)), dtype_of_first(w), PLAIN) : TN_NONE))
-SIMPLE(channel, pick_tensor(w, make_tensor(w, TN_SHAPE(size_of_first(w, 1)), dtype_of_first(w), PLAIN)))
+SIMPLE(last, pick_tensor(w, below(w, 3) ? make_tensor(w, TN_SHAPE(size_of_first(w, -1)),
+                                                      dtype_of_first(w), PLAIN)
+                                        : TN_NONE))
+SIMPLE(channel,
+       pick_tensor(w, make_tensor(w, TN_SHAPE(size_of_first(w, 1)), dtype_of_first(w), PLAIN)))
 SIMPLE(running, pick_tensor(w, tn_ones(TN_SHAPE(size_of_first(w, 1)))))
 SIMPLE(kernel, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 2, 3, 3), dtype_of_first(w), PLAIN)))
 SIMPLE(key_like, pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), PLAIN)))
 SIMPLE(index, pick_tensor(w, whole_below(w, TN_SHAPE(2), size_of_first(w, axis_argument(w)))))
-SIMPLE(index_like, pick_tensor(w, whole_below(w, shape_of_first(w), size_of_first(w, axis_argument(w)))))
-SIMPLE(classes_of, pick_tensor(w, whole_below(w, TN_SHAPE(size_of_first(w, 0)), size_of_first(w, 1))))
+SIMPLE(index_like,
+       pick_tensor(w, whole_below(w, shape_of_first(w), size_of_first(w, axis_argument(w)))))
+SIMPLE(classes_of,
+       pick_tensor(w, whole_below(w, TN_SHAPE(size_of_first(w, 0)), size_of_first(w, 1))))
 
 DRAW(own) /* a reference to be given away */
 {
@@ -241,8 +259,10 @@ static tn_tensor *input_for(world *w, const tn_module *m)
     const char *name = m && m != TN_NO_MODULE ? m->type->name : "";
     if (strcmp(name, "Embedding") == 0) return whole_below(w, TN_SHAPE(2, 2), 3);
     if (strstr(name, "2d")) return make_tensor(w, TN_SHAPE(2, 2, 5, 5), TN_F32, PLAIN);
-    if (strstr(name, "ncod") || strstr(name, "ttention")) return make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, PLAIN);
-    return below(w, 2) ? make_leaf(w, TN_SHAPE(4, 3), TN_F32) : make_tensor(w, TN_SHAPE(4, 3), TN_F32, PLAIN);
+    if (strstr(name, "ncod") || strstr(name, "ttention"))
+        return make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, PLAIN);
+    return below(w, 2) ? make_leaf(w, TN_SHAPE(4, 3), TN_F32)
+                       : make_tensor(w, TN_SHAPE(4, 3), TN_F32, PLAIN);
 }
 SIMPLE(input, pick_tensor(w, input_for(w, w->slot[0].v.module)))
 
@@ -260,7 +280,12 @@ static tn_tensor **array(world *w, slot *s, int n)
         for (int i = 0; i < s->have; i++) a[i] = pick_tensor(w, (entry));                          \
         s->v.kind = pick_pointer(w, a);                                                            \
     }
-ARRAY(tensors, 1 + (int)below(w, 3), i == 0 ? floating(w, 1) : make_tensor(w, there(a[0]) && tn_numel(a[0]) < MAX_NUMEL ? tn_shape_get(a[0]) : TN_SHAPE(2, 3), there(a[0]) ? tn_dtype_of(a[0]) : TN_F32, PLAIN))
+ARRAY(tensors, 1 + (int)below(w, 3),
+      i == 0 ? floating(w, 1)
+             : make_tensor(w,
+                           there(a[0]) && tn_numel(a[0]) < MAX_NUMEL ? tn_shape_get(a[0])
+                                                                     : TN_SHAPE(2, 3),
+                           there(a[0]) ? tn_dtype_of(a[0]) : TN_F32, PLAIN))
 ARRAY(inputs, 1, input_for(w, w->slot[0].v.module))
 ARRAY(leaves, 1 + (int)below(w, 2), make_leaf(w, TN_SHAPE(2, 3), TN_F32))
 ARRAY(loaded, 1 + (int)below(w, 2), make_tensor(w, TN_SHAPE(4, 2), TN_F32, (int)below(w, LAYOUTS)))
@@ -355,14 +380,16 @@ DRAW(position_of)
 static slot *beside(world *w, slot *s)
 {
     bool first = w->row->kinds[0] == K_count; /* then counts stand before their arrays */
-    slot *before = s > w->slot && !first ? s - 1 : NULL, *after = s < w->slot + w->row->n - 1 ? s + 1 : NULL;
+    slot *before = s > w->slot && !first ? s - 1 : NULL,
+         *after = s < w->slot + w->row->n - 1 ? s + 1 : NULL;
     if (before && before->have >= 0 && before->have != MAX_OUT) return before;
     return after && after->have >= 0 ? after : before;
 }
 DRAW(count)
 {
     slot *a = beside(w, s);
-    s->v.count = a && a->have >= 0 ? pick_count(w, a->have, a->v.tensors != NULL) : pick_int(w, 0, 2);
+    s->v.count =
+        a && a->have >= 0 ? pick_count(w, a->have, a->v.tensors != NULL) : pick_int(w, 0, 2);
 }
 DRAW(count64)
 {
@@ -427,7 +454,8 @@ static void *values_for(world *w, tn_shape shape, tn_dtype dtype)
     int64_t n = bytes_of(shape, dtype);
     size_t size = n < 0 || n > (int64_t)64 << 20 ? 64 : (size_t)n;
     unsigned char *bytes = scratch(w, size + 1);
-    for (size_t i = 0; i < size && i < 512; i++) bytes[i] = (unsigned char)(below(w, 2) + (i % 4 == 3 ? 62 : 0));
+    for (size_t i = 0; i < size && i < 512; i++)
+        bytes[i] = (unsigned char)(below(w, 2) + (i % 4 == 3 ? 62 : 0));
     return bytes;
 }
 SIMPLE(data, pick_pointer(w, values_for(w, w->slot[1].v.shape, w->slot[2].v.dtype)))
@@ -479,7 +507,8 @@ DRAW(position)
 {
     tn_shape shape = shape_of_first(w);
     int64_t *index = scratch(w, TN_MAX_RANK * sizeof *index);
-    for (int i = 0; i < shape.rank; i++) index[i] = pick_long(w, 0, shape.size[i] > 0 ? shape.size[i] - 1 : 0);
+    for (int i = 0; i < shape.rank; i++)
+        index[i] = pick_long(w, 0, shape.size[i] > 0 ? shape.size[i] - 1 : 0);
     s->v.position = pick_pointer(w, index);
 }
 DRAW(order)
@@ -500,7 +529,8 @@ DRAW(state_in)
 {
     unsigned char *bytes = scratch(w, TN_GENERATOR_STATE_SIZE);
     tn_generator_get_state(w->generator[0] ? w->generator[0] : tn_default_generator(), bytes);
-    if (below(w, 4) == 0) bytes[below(w, TN_GENERATOR_STATE_SIZE)] ^= (unsigned char)(1 << below(w, 8));
+    if (below(w, 4) == 0)
+        bytes[below(w, TN_GENERATOR_STATE_SIZE)] ^= (unsigned char)(1 << below(w, 8));
     s->v.state_in = pick_pointer(w, bytes);
 }
 SIMPLE(state_out, pick_pointer(w, scratch(w, TN_GENERATOR_STATE_SIZE)))
@@ -530,21 +560,24 @@ SIMPLE(explained, pick_pointer(w, scratch(w, sizeof(tn_explain_report))))
 
 static const char *word(world *w)
 {
-    static const char *const words[] = { "weight", "bias", "a", "b", "0", "child", "scale", "count", "running_mean" };
+    static const char *const words[] = { "weight", "bias",  "a",     "b",           "0",
+                                         "child",  "scale", "count", "running_mean" };
     return words[below(w, 9)];
 }
 SIMPLE(name, pick_text(w, word(w)))
 SIMPLE(prefix, pick_text(w, below(w, 2) ? "" : "net."))
 DRAW(path_in)
 {
-    static const char *const paths[] = { "weight", "bias", "0.weight", "1.bias", "running_mean", "child", "0",
-                                         "scale", "norm1.weight" };
+    static const char *const paths[] = { "weight", "bias",         "0.weight",
+                                         "1.bias", "running_mean", "child",
+                                         "0",      "scale",        "norm1.weight" };
     s->v.path_in = pick_text(w, paths[below(w, 9)]);
 }
 DRAW(entry_name) /* of the list before, copied: the call may free it */
 {
     const tn_list *list = w->slot[0].v.list;
-    const char *name = list && list->n > 0 && below(w, 4) ? list->entry[below(w, list->n)].name : word(w);
+    const char *name =
+        list && list->n > 0 && below(w, 4) ? list->entry[below(w, list->n)].name : word(w);
     size_t size = strlen(name) + 1;
     s->v.entry_name = pick_text(w, memcpy(scratch(w, size), name, size));
 }
@@ -630,7 +663,8 @@ DRAW(text_file)
 }
 DRAW(metadata)
 {
-    static const char *keys[] = { "epoch", "note", "tenon.x", "" }, *values[] = { "1", "", "\"\n", NULL };
+    static const char *keys[] = { "epoch", "note", "tenon.x", "" },
+                      *values[] = { "1", "", "\"\n", NULL };
     tn_metadata *m = scratch(w, sizeof *m);
     const char **key = scratch(w, 2 * sizeof *key), **val = scratch(w, 2 * sizeof *val);
     for (int i = 0; i < 2; i++) {
@@ -660,8 +694,9 @@ static tn_module *new_module(world *w, int64_t which)
     case 8: return tn_multihead_attention_new(4, 2, (tn_multihead_attention_options){ 0 });
     case 9: return tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 });
     case 10:
-        return tn_encoder_new(tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 }), 1,
-                              TN_NO_MODULE);
+        return tn_encoder_new(
+            tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 }), 1,
+            TN_NO_MODULE);
     case 11: return tn_module_list_new();
     case 12: return tn_parameter_list_new();
     case 13: return own_net_new(&own_types[below(w, n_own_types)]);
@@ -700,8 +735,14 @@ tn_module *any_module(world *w, const char *type)
     static const struct {
         const char *type;
         int which;
-    } known[] = { { "Sequential", 1 }, { "ModuleList", 11 }, { "ParameterList", 12 }, { "MultiheadAttention", 8 },
-                  { "TransformerEncoderLayer", 9 }, { "TransformerEncoder", 10 }, { "Ema", 16 }, { "BufferList", 15 } };
+    } known[] = { { "Sequential", 1 },
+                  { "ModuleList", 11 },
+                  { "ParameterList", 12 },
+                  { "MultiheadAttention", 8 },
+                  { "TransformerEncoderLayer", 9 },
+                  { "TransformerEncoder", 10 },
+                  { "Ema", 16 },
+                  { "BufferList", 15 } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) return add_module(w, known[i].which);
     return add_module(w, 0);
@@ -711,7 +752,8 @@ tn_module *any_module(world *w, const char *type)
 static tn_module *pick_module(world *w, tn_module *sound)
 {
     tn_module *m = pick_pointer(w, sound);
-    if (m && w->mode == WILD && below(w, 8) == 0) return below(w, 2) ? TN_NO_MODULE : any_module(w, NULL);
+    if (m && w->mode == WILD && below(w, 8) == 0)
+        return below(w, 2) ? TN_NO_MODULE : any_module(w, NULL);
     return m;
 }
 
@@ -846,7 +888,8 @@ tn_optim *any_optim(world *w)
     return one_optim(w);
 }
 SIMPLE(optim_or_null, below(w, 2) ? NULL : one_optim(w))
-DRAW(given_schedulers) /* of the optimizer before, each with a reference of its own: the call consumes them */
+DRAW(
+    given_schedulers) /* of the optimizer before, each with a reference of its own: the call consumes them */
 {
     tn_optim *opt = w->slot[0].v.optim;
     s->have = 2;
@@ -855,9 +898,12 @@ DRAW(given_schedulers) /* of the optimizer before, each with a reference of its 
     s->v.given_schedulers = pick_pointer(w, a);
     s->why = a;
 }
-SIMPLE(optim_state, pick_pointer(w, below(w, 4) ? tn_optim_state_dict(w->slot[0].v.optim) : any_list(w)))
-SIMPLE(scaler_state, pick_pointer(w, below(w, 4) ? tn_scaler_state_dict(w->slot[0].v.scaler) : any_list(w)))
-SIMPLE(scheduler_state, pick_pointer(w, below(w, 4) ? tn_scheduler_state_dict(w->slot[0].v.scheduler) : any_list(w)))
+SIMPLE(optim_state,
+       pick_pointer(w, below(w, 4) ? tn_optim_state_dict(w->slot[0].v.optim) : any_list(w)))
+SIMPLE(scaler_state,
+       pick_pointer(w, below(w, 4) ? tn_scaler_state_dict(w->slot[0].v.scaler) : any_list(w)))
+SIMPLE(scheduler_state,
+       pick_pointer(w, below(w, 4) ? tn_scheduler_state_dict(w->slot[0].v.scheduler) : any_list(w)))
 DRAW(entry)
 {
     tn_list *list = any_list(w);
@@ -923,16 +969,20 @@ DRAW(curves)
     }
 OPTIONS(ce, tn_cross_entropy_options,
         o.weight = below(w, 2) ? NULL : pick_tensor(w, tn_ones(TN_SHAPE(size_of_first(w, 1)))),
-        strcmp(w->row->name, "tn_nll_loss") ? (REAL(label_smoothing, 0, 1)) : 0, FLAG(use_ignore_index),
-        LONG(ignore_index, -1, 2), o.reduction = (tn_reduction)pick_enum(w, 3))
+        strcmp(w->row->name, "tn_nll_loss") ? (REAL(label_smoothing, 0, 1)) : 0,
+        FLAG(use_ignore_index), LONG(ignore_index, -1, 2),
+        o.reduction = (tn_reduction)pick_enum(w, 3))
 OPTIONS(conv, tn_conv2d_spec, LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 2),
-        LONG(padding[1], 0, 2), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 2), LONG(groups, 0, 1))
+        LONG(padding[1], 0, 2), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 2),
+        LONG(groups, 0, 1))
 OPTIONS(pool, tn_pool2d_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
-        LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1), LONG(padding[1], 0, 1),
-        LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1), FLAG(ceil_mode), FLAG(exclude_padding))
-OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1), REAL(rtol, 1e-3, 1), FLAG(second))
-OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse), FLAG(keep_duplicates),
-        FLAG(persistent_only))
+        LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
+        LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1), FLAG(ceil_mode),
+        FLAG(exclude_padding))
+OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
+        REAL(rtol, 1e-3, 1), FLAG(second))
+OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse),
+        FLAG(keep_duplicates), FLAG(persistent_only))
 static bool rename_some(const char *name, char *to, size_t size, void *user)
 {
     (void)user;
@@ -947,41 +997,51 @@ DRAW(save_options)
     if (below(w, 2)) draw_metadata(w, &inner);
     s->v.save_options = (tn_save_options){ .every_key = below(w, 2), .metadata = inner.v.metadata };
 }
-OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200), LONG(inflated_bytes, 0, 100000))
-OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last), FLAG(prefetch),
-        o.seed = chance(w))
+OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200),
+        LONG(inflated_bytes, 0, 100000))
+OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
+        FLAG(prefetch), o.seed = chance(w))
 OPTIONS(linear_options, tn_linear_options, FLAG(no_bias))
-OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2), LONG(dilation, 0, 2), LONG(groups, 0, 1),
-        FLAG(no_bias))
-OPTIONS(bn_options, tn_batchnorm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative), FLAG(no_affine),
-        FLAG(no_tracking), FLAG(skip_nonfinite))
+OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
+        LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias))
+OPTIONS(bn_options, tn_batchnorm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
+        FLAG(no_affine), FLAG(no_tracking), FLAG(skip_nonfinite))
 OPTIONS(fbn_options, tn_frozen_batchnorm_options, REAL(eps, 0, 1))
 OPTIONS(ln_options, tn_layernorm_options, REAL(eps, 0, 1), FLAG(no_affine), FLAG(no_bias))
 OPTIONS(emb_options, tn_embedding_options, FLAG(use_padding_index), LONG(padding_index, 0, 1))
 OPTIONS(pe_options, tn_positional_encoding_options, REAL(dropout, 0, 1), FLAG(non_persistent))
-OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias), FLAG(sequence_first),
-        LONG(kdim, 0, 3), LONG(vdim, 0, 3))
-OPTIONS(enc_options, tn_encoder_layer_options, o.feedforward = pick_long(w, 1, 4), REAL(dropout, 0, 1), FLAG(gelu),
-        FLAG(norm_first), FLAG(sequence_first), REAL(eps, 0, 1))
-OPTIONS(masks, tn_attention_masks, o.mask = below(w, 3) ? NULL : pick_tensor(w, make_tensor(w, TN_SHAPE(3, 3), TN_BOOL, PLAIN)),
-        o.key_padding = below(w, 3) ? NULL : pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3), TN_BOOL, PLAIN)), FLAG(causal))
-OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers), o.equal = o.decay == 0 && below(w, 2))
-OPTIONS(sgd_options, tn_sgd_options, REAL(lr, 0, 1), REAL(momentum, 0, 1), REAL(dampening, 0, 1), REAL(weight_decay, 0, 1),
-        FLAG(maximize), o.nesterov = o.momentum > 0 && o.dampening == 0 && below(w, 2))
-OPTIONS(adam_options, tn_adam_options, REAL(lr, 0, 1), REAL(beta1, 0, 0.9), REAL(beta2, 0, 0.9), REAL(eps, 0, 1),
-        REAL(weight_decay, 0, 1), FLAG(amsgrad), FLAG(maximize), FLAG(use_betas))
-OPTIONS(rmsprop_options, tn_rmsprop_options, REAL(lr, 0, 1), REAL(alpha, 0, 0.9), REAL(eps, 0, 1), REAL(weight_decay, 0, 1),
-        REAL(momentum, 0, 0.9), FLAG(centered), FLAG(maximize))
-OPTIONS(adagrad_options, tn_adagrad_options, REAL(lr, 0, 1), REAL(lr_decay, 0, 1), REAL(weight_decay, 0, 1),
-        REAL(initial_accumulator, 0, 1), REAL(eps, 0, 1), FLAG(maximize))
+OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),
+        FLAG(sequence_first), LONG(kdim, 0, 3), LONG(vdim, 0, 3))
+OPTIONS(enc_options, tn_encoder_layer_options, o.feedforward = pick_long(w, 1, 4),
+        REAL(dropout, 0, 1), FLAG(gelu), FLAG(norm_first), FLAG(sequence_first), REAL(eps, 0, 1))
+OPTIONS(masks, tn_attention_masks,
+        o.mask = below(w, 3) ? NULL
+                             : pick_tensor(w, make_tensor(w, TN_SHAPE(3, 3), TN_BOOL, PLAIN)),
+        o.key_padding = below(w, 3)
+                            ? NULL
+                            : pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3), TN_BOOL, PLAIN)),
+        FLAG(causal))
+OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers),
+        o.equal = o.decay == 0 && below(w, 2))
+OPTIONS(sgd_options, tn_sgd_options, REAL(lr, 0, 1), REAL(momentum, 0, 1), REAL(dampening, 0, 1),
+        REAL(weight_decay, 0, 1), FLAG(maximize),
+        o.nesterov = o.momentum > 0 && o.dampening == 0 && below(w, 2))
+OPTIONS(adam_options, tn_adam_options, REAL(lr, 0, 1), REAL(beta1, 0, 0.9), REAL(beta2, 0, 0.9),
+        REAL(eps, 0, 1), REAL(weight_decay, 0, 1), FLAG(amsgrad), FLAG(maximize), FLAG(use_betas))
+OPTIONS(rmsprop_options, tn_rmsprop_options, REAL(lr, 0, 1), REAL(alpha, 0, 0.9), REAL(eps, 0, 1),
+        REAL(weight_decay, 0, 1), REAL(momentum, 0, 0.9), FLAG(centered), FLAG(maximize))
+OPTIONS(adagrad_options, tn_adagrad_options, REAL(lr, 0, 1), REAL(lr_decay, 0, 1),
+        REAL(weight_decay, 0, 1), REAL(initial_accumulator, 0, 1), REAL(eps, 0, 1), FLAG(maximize))
 OPTIONS(group_options, tn_group_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1))
-OPTIONS(scaler_options, tn_scaler_options, REAL(init_scale, 1, 8), REAL(growth, 1.5, 2), REAL(backoff, 0.25, 0.5),
-        LONG(interval, 1, 3), FLAG(disabled))
-OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1), o.total_steps = pick_long(w, 4, 9),
-        REAL(pct_start, 0.25, 0.5), REAL(div_factor, 1, 25), REAL(final_div_factor, 1, 100), REAL(base_momentum, 0.5, 0.8),
-        REAL(max_momentum, 0.8, 0.9), FLAG(fixed_momentum))
-OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(threshold, 0, 1), REAL(min_lr, 0, 1),
-        LONG(patience, 0, 2), LONG(cooldown, 0, 2), FLAG(maximize), FLAG(use_patience))
+OPTIONS(scaler_options, tn_scaler_options, REAL(init_scale, 1, 8), REAL(growth, 1.5, 2),
+        REAL(backoff, 0.25, 0.5), LONG(interval, 1, 3), FLAG(disabled))
+OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1),
+        o.total_steps = pick_long(w, 4, 9), REAL(pct_start, 0.25, 0.5), REAL(div_factor, 1, 25),
+        REAL(final_div_factor, 1, 100), REAL(base_momentum, 0.5, 0.8), REAL(max_momentum, 0.8, 0.9),
+        FLAG(fixed_momentum))
+OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(threshold, 0, 1),
+        REAL(min_lr, 0, 1), LONG(patience, 0, 2), LONG(cooldown, 0, 2), FLAG(maximize),
+        FLAG(use_patience))
 
 /* ---- callbacks --------------------------------------------------------------------------------- */
 
@@ -1011,7 +1071,8 @@ CALLBACK(loss_function, losses)
 DRAW(closing) /* one of the sequence's, and so the ones in it: see harvest in call.c */
 {
     int at = w->scopes > 1 ? 1 + (int)below(w, w->scopes - 1) : 0;
-    if (w->mode != SOUND && below(w, 4) == 0) at = (int)below(w, SCOPES); /* it may long be closed */
+    if (w->mode != SOUND && below(w, 4) == 0)
+        at = (int)below(w, SCOPES); /* it may long be closed */
     s->have = at;
     s->v.closing = w->scope[at];
     if (w->mode != SOUND && below(w, 8) == 0)

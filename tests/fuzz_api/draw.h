@@ -31,7 +31,7 @@ enum { PLAIN, TRANSPOSED, STRIDED, EXPANDED, LAYOUTS };
 tn_tensor *make_tensor(world *w, tn_shape shape, tn_dtype dtype, int layout);
 tn_tensor *make_leaf(world *w, tn_shape shape, tn_dtype dtype); /* requires grad */
 
-tn_tensor *any_tensor(world *w); /* of the pool; NULL only when it is empty */
+tn_tensor *any_tensor(world *w);                   /* of the pool; NULL only when it is empty */
 tn_module *any_module(world *w, const char *type); /* of the pool or new; kept by the pool */
 tn_list *any_list(world *w);
 tn_optim *any_optim(world *w);

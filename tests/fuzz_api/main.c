@@ -103,7 +103,8 @@ static void one_sequence(world *w, const options *o, uint64_t sequence)
         findings.sequence = sequence;
         tn_set_num_threads(threads);
         run_sequence(w, seed, LENGTH);
-        if (threads > 1 && !w->refusing && memory.tight == tight && w->digest != digest && !w->broken) {
+        if (threads > 1 && !w->refusing && memory.tight == tight && w->digest != digest &&
+            !w->broken) {
             w->row = NULL;
             finding(w, "other results with %d threads than with one", threads);
         }
@@ -280,15 +281,17 @@ static bool run_child(const options *o)
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
     int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
     const row *r = common->row;
-    printf("%llu:%llu call %lld: died of %s in %s\n", (unsigned long long)o->seed, (unsigned long long)common->next,
-           (long long)common->call, signal > 0 ? strsignal(signal) : "a sanitizer's finding", r ? r->name : "?");
+    printf("%llu:%llu call %lld: died of %s in %s\n", (unsigned long long)o->seed,
+           (unsigned long long)common->next, (long long)common->call,
+           signal > 0 ? strsignal(signal) : "a sanitizer's finding", r ? r->name : "?");
     common->found++;
     return false;
 }
 
 static void run_sweep(const options *o)
 {
-    if (strcmp(o->sweep, "odd") != 0) setenv("TN_CACHE", "0", 1); /* it would answer in the hook's place */
+    if (strcmp(o->sweep, "odd") != 0)
+        setenv("TN_CACHE", "0", 1); /* it would answer in the hook's place */
     while (common->next < (uint64_t)n_rows)
         if (!run_child(o)) common->next++;
 }
@@ -342,11 +345,13 @@ static options read_options(int argc, char **argv)
             o.sweep = value;
         else if (strcmp(argv[i], "--row") == 0)
             o.row = value;
-        else if (strcmp(argv[i], "--replay") == 0 && sscanf(value, "%lu:%lu", &o.seed, &o.sequence) == 2)
+        else if (strcmp(argv[i], "--replay") == 0 &&
+                 sscanf(value, "%lu:%lu", &o.seed, &o.sequence) == 2)
             o.replay = true;
         else {
             fprintf(stderr, "usage: fuzz_api [--seed S] [--calls N | --minutes M] [--threads T]\n"
-                            "                [--sweep odd|memory|malloc [--row NAME]] [--replay SEED:SEQUENCE] [--list]\n");
+                            "                [--sweep odd|memory|malloc [--row NAME]] [--replay "
+                            "SEED:SEQUENCE] [--list]\n");
             exit(2);
         }
     }
@@ -371,8 +376,9 @@ int main(int argc, char **argv)
         run_sweep(&o);
     else
         run_random(&o);
-    printf("seed %llu, %lld calls of %d functions, %lld of them refused, %.1f s\n", (unsigned long long)o.seed,
-           (long long)common->calls, n_rows, (long long)common->failed_calls, now() - start);
+    printf("seed %llu, %lld calls of %d functions, %lld of them refused, %.1f s\n",
+           (unsigned long long)o.seed, (long long)common->calls, n_rows,
+           (long long)common->failed_calls, now() - start);
     printf("%lld passed, %lld failed\n", (long long)common->calls, (long long)common->found);
     return common->found ? 1 : 0;
 }

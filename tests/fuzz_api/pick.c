@@ -37,15 +37,24 @@ static int odd(world *w, int ways)
 
 int64_t pick_long(world *w, int64_t low, int64_t high)
 {
-    static const int64_t values[] = { 0,         -1,
-                                      1,         2,
-                                      -2,        7,
-                                      -100,      1000,
-                                      INT32_MAX, INT32_MIN,
-                                      1LL << 31, 1LL << 32,
-                                      1LL << 40, 1LL << 61,
-                                      1LL << 62, 6148914691236517206,
-                                      INT64_MAX, INT64_MIN,
+    static const int64_t values[] = { 0,
+                                      -1,
+                                      1,
+                                      2,
+                                      -2,
+                                      7,
+                                      -100,
+                                      1000,
+                                      INT32_MAX,
+                                      INT32_MIN,
+                                      1LL << 31,
+                                      1LL << 32,
+                                      1LL << 40,
+                                      1LL << 61,
+                                      1LL << 62,
+                                      6148914691236517206,
+                                      INT64_MAX,
+                                      INT64_MIN,
                                       INT64_MAX - 1 };
     int way = odd(w, COUNT(values));
     return way >= 0 ? values[way] : low + below(w, high - low + 1);
@@ -62,9 +71,10 @@ int pick_int(world *w, int low, int high)
 
 double pick_real(world *w, double low, double high)
 {
-    static const double values[] = { 0,      -0.0,  -1,      1,     NAN,   INFINITY, -INFINITY, 1e308,
-                                     -1e308, 1e-310, 1e-45,  2,     -0.5,  65505,    1e39,      9.3e18,
-                                     -9.3e18, 0.1,   4294967296.0, 1e10 };
+    static const double values[] = {
+        0,     -0.0, -1,   1,     NAN,  INFINITY, -INFINITY, 1e308, -1e308,       1e-310,
+        1e-45, 2,    -0.5, 65505, 1e39, 9.3e18,   -9.3e18,   0.1,   4294967296.0, 1e10
+    };
     int way = odd(w, COUNT(values));
     /* steps of 1/64: the same on every machine, whatever it keeps more digits in */
     return way >= 0 ? values[way] : low + (high - low) * (double)below(w, 65) / 64;
@@ -89,13 +99,15 @@ void *pick_pointer(world *w, void *sound)
 
 const char *pick_text(world *w, const char *sound)
 {
-    static const char long_text[] =
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-    static const char *const values[] = { NULL,  "",      ".",        "a.b.c",  "forward", "training", "%s%n",
-                                          "...", "\xff\xfe", long_text, "0",    "pt",      "a\nb",     "tenon.",
-                                          "\"\\" };
+    static const char long_text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    static const char *const values[] = { NULL,       "",     ".",    "a.b.c",    "forward",
+                                          "training", "%s%n", "...",  "\xff\xfe", long_text,
+                                          "0",        "pt",   "a\nb", "tenon.",   "\"\\" };
     int way = odd(w, COUNT(values));
     return way >= 0 ? values[way] : sound;
 }
@@ -132,10 +144,10 @@ tn_shape pick_shape(world *w)
 /* One of the many tensors that a call was not written for. */
 static tn_tensor *odd_tensor(world *w, int way)
 {
-    static const tn_shape shapes[] = { { 0, { 0 } },       { 1, { 0 } },
-                                       { 2, { 0, 3 } },    { 4, { 2, 0, 4, 4 } },
+    static const tn_shape shapes[] = { { 0, { 0 } },          { 1, { 0 } },
+                                       { 2, { 0, 3 } },       { 4, { 2, 0, 4, 4 } },
                                        { 4, { 0, 2, 4, 4 } }, { 8, { 1, 2, 1, 1, 2, 1, 1, 2 } },
-                                       { 1, { 1 } },       { 3, { 2, 3, 2 } } };
+                                       { 1, { 1 } },          { 3, { 2, 3, 2 } } };
     if (way == 0) return NULL;
     if (way == 1) return TN_NONE;
     way -= 2;

@@ -79,7 +79,8 @@ uint64_t hash_tensor(const tn_tensor *t)
 {
     if (!t || tn_is_none(t)) return t ? 1 : 2;
     int64_t n = tn_numel(t);
-    uint64_t h = mix((uint64_t)tn_dtype_of(t), (uint64_t)tn_requires_grad(t) * 2 + (uint64_t)tn_is_leaf(t));
+    uint64_t h =
+        mix((uint64_t)tn_dtype_of(t), (uint64_t)tn_requires_grad(t) * 2 + (uint64_t)tn_is_leaf(t));
     for (int i = 0; i < tn_rank(t); i++) h = mix(h, (uint64_t)tn_size(t, i));
     if (n < 0 || n > 4 * MAX_NUMEL) return h;
     double *values = malloc((size_t)(n ? n : 1) * sizeof *values);
@@ -263,13 +264,15 @@ void pool_result(world *w)
     result r = w->result;
     switch (w->row->gives) {
     case G_tensor:
-        if (strncmp(w->row->name, "tn_empty", 8) == 0) tn_zero_(r.tensor); /* what it held is undefined */
+        if (strncmp(w->row->name, "tn_empty", 8) == 0)
+            tn_zero_(r.tensor); /* what it held is undefined */
         w->digest = mix(w->digest, hash_tensor(r.tensor));
         pool_tensor(w, r.tensor);
         break;
     case G_module: /* what was looked up is borrowed */
         w->digest = mix(w->digest, hash_module(r.module));
-        if (strcmp(w->row->name, "tn_get_submodule") == 0 || strcmp(w->row->name, "tn_module_child") == 0 ||
+        if (strcmp(w->row->name, "tn_get_submodule") == 0 ||
+            strcmp(w->row->name, "tn_module_child") == 0 ||
             strcmp(w->row->name, "tn_ema_module") == 0)
             tn_module_keep(r.module);
         pool_module(w, r.module);
@@ -290,7 +293,9 @@ void pool_result(world *w)
         if (strncmp(w->row->name, "tn_register_", 12) == 0) break; /* the ids are the process's */
         /* fall through */
     case G_plain: w->digest = mix(w->digest, (uint64_t)r.n); break;
-    case G_number: w->digest = mix(w->digest, r.real != r.real ? 3 : hash_bytes(&r.real, sizeof r.real)); break;
+    case G_number:
+        w->digest = mix(w->digest, r.real != r.real ? 3 : hash_bytes(&r.real, sizeof r.real));
+        break;
     case G_found: w->digest = mix(w->digest, r.text != NULL); break;
     default: break;
     }
@@ -317,7 +322,8 @@ void begin_sequence(world *w, uint64_t seed)
     tn_set_anomaly(TN_ANOMALY_OFF);
     w->scope[w->scopes++] = tn_scope_begin();
     for (int i = 0; i < 6; i++) {
-        static const int64_t shapes[6][2] = { { 2, 3 }, { 4, 3 }, { 3, 3 }, { 3, 2 }, { 1, 3 }, { 2, 1 } };
+        static const int64_t shapes[6][2] = { { 2, 3 }, { 4, 3 }, { 3, 3 },
+                                              { 3, 2 }, { 1, 3 }, { 2, 1 } };
         tn_shape shape = { 2, { shapes[i][0], shapes[i][1] } };
         pool_tensor(w, i % 2 ? make_leaf(w, shape, TN_F32) : make_tensor(w, shape, TN_F32, PLAIN));
     }

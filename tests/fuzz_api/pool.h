@@ -23,7 +23,7 @@ void pool_tensor(world *w, tn_tensor *t); /* keeps it: t belongs to a scope */
 void pool_module(world *w, tn_module *m);
 void drop_evicted(world *w); /* once no argument can be one of them */
 void pool_list(world *w, tn_list *list);
-void pool_result(world *w); /* what the row gave */
+void pool_result(world *w);             /* what the row gave */
 void forget_lists(world *w, int depth); /* those of scopes as deep or deeper */
 void close_scopes(world *w, int depth); /* after scope number depth was closed */
 

@@ -71,7 +71,8 @@
 #define R1(gives, name, a) { #name, G_##gives, 1, { K(a) }, call_##name },
 #define R2(gives, name, a, b) { #name, G_##gives, 2, { K(a), K(b) }, call_##name },
 #define R3(gives, name, a, b, c) { #name, G_##gives, 3, { K(a), K(b), K(c) }, call_##name },
-#define R4(gives, name, a, b, c, d) { #name, G_##gives, 4, { K(a), K(b), K(c), K(d) }, call_##name },
+#define R4(gives, name, a, b, c, d)                                                                \
+    { #name, G_##gives, 4, { K(a), K(b), K(c), K(d) }, call_##name },
 #define R5(gives, name, a, b, c, d, e)                                                             \
     { #name, G_##gives, 5, { K(a), K(b), K(c), K(d), K(e) }, call_##name },
 #define R6(gives, name, a, b, c, d, e, f)                                                          \

@@ -5,8 +5,7 @@
 #include "draw.h"
 #include "pool.h"
 
-#define CUSTOM_ROW(name)                                                                           \
-    void custom_##name(world *w, slot *s)
+#define CUSTOM_ROW(name) void custom_##name(world *w, slot *s)
 
 CUSTOM_ROW(tn_fail)
 {
@@ -82,7 +81,8 @@ CUSTOM_ROW(tn_device_of)
 static tn_module *own_module(world *w)
 {
     static const tn_module_type odd[] = {
-        { .name = NULL, .size = sizeof(own_net) }, { .name = "Small", .size = 1 },
+        { .name = NULL, .size = sizeof(own_net) },
+        { .name = "Small", .size = 1 },
         { .name = "Half", .size = sizeof(own_net), .extra_state = NULL, .set_extra_state = NULL },
         { .name = "", .size = sizeof(tn_module) },
     };
@@ -94,9 +94,17 @@ static tn_module *own_module(world *w)
     for (int64_t i = 0; i < n; i++) {
         tn_tensor *t = pick_tensor(w, make_tensor(w, TN_SHAPE(3), TN_F32, PLAIN));
         switch (below(w, 3)) {
-        case 0: tn_register_parameter(&m->base, pick_text(w, "scale"), whole ? &m->scale : NULL, t); break;
-        case 1: tn_register_buffer(&m->base, pick_text(w, "count"), whole ? &m->count : NULL, t, TN_PERSISTENT); break;
-        default: tn_register_module(&m->base, pick_text(w, "child"), whole ? &m->child : NULL, tn_relu_new()); break;
+        case 0:
+            tn_register_parameter(&m->base, pick_text(w, "scale"), whole ? &m->scale : NULL, t);
+            break;
+        case 1:
+            tn_register_buffer(&m->base, pick_text(w, "count"), whole ? &m->count : NULL, t,
+                               TN_PERSISTENT);
+            break;
+        default:
+            tn_register_module(&m->base, pick_text(w, "child"), whole ? &m->child : NULL,
+                               tn_relu_new());
+            break;
         }
     }
     return tn_module_done(m ? &m->base : NULL);

@@ -165,11 +165,11 @@ struct world {
     uint64_t digest; /* of all that the sequence has given */
     int64_t calls, failed_calls;
     const row *row;
-    bool ought;   /* the call would succeed if memory were there */
-    bool broken;  /* an invariant did not hold: the sequence ends */
+    bool ought;    /* the call would succeed if memory were there */
+    bool broken;   /* an invariant did not hold: the sequence ends */
     bool refusing; /* memory may be refused: then results depend on what the cache holds */
-    bool alone;   /* no other thread: what is the process's may be touched */
-    bool verbose; /* say every call */
+    bool alone;    /* no other thread: what is the process's may be touched */
+    bool verbose;  /* say every call */
 };
 
 #endif

@@ -31,8 +31,7 @@ static bool usable(const tn_tensor *t)
     int rank = t->shape.rank;
     int64_t d = t->shape.size[rank - 1];
 
-    if (d > 1 && t->stride[rank - 1] != 1)
-        return false;
+    if (d > 1 && t->stride[rank - 1] != 1) return false;
     if (t->shape.size[rank - 2] > 1 && (t->stride[rank - 2] < d || t->stride[rank - 2] > INT_MAX))
         return false;
     return rank < 5 || merges(t, 0);
@@ -46,7 +45,7 @@ static tn_tensor *rows(tn_tensor *t)
 /* [.., T, D] as [B, H, T, D]: missing axes have size 1, two axes before H become one. */
 static tni_array four_axes(const tn_tensor *t)
 {
-    tni_array a = {.data = tni_data(t), .dtype = t->dtype, .rank = 4};
+    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = 4 };
     int rank = t->shape.rank;
 
     for (int i = 0; i < 4; i++) {
@@ -55,8 +54,7 @@ static tni_array four_axes(const tn_tensor *t)
         a.stride[i] = axis >= 0 ? t->stride[axis] : 0;
     }
     if (rank == 5) {
-        if (t->shape.size[1] == 1)
-            a.stride[0] = t->stride[0];
+        if (t->shape.size[1] == 1) a.stride[0] = t->stride[0];
         a.size[0] *= t->shape.size[0];
     }
     return a;
@@ -103,24 +101,33 @@ static tn_status attention_shape(tni_call *c)
 
     if (k->dtype != q->dtype || v->dtype != q->dtype)
         return tni_op_error(c, TN_E_DTYPE, "q is %s, k is %s, v is %s: want one floating dtype",
-                            tn_dtype_name(q->dtype), tn_dtype_name(k->dtype), tn_dtype_name(v->dtype));
+                            tn_dtype_name(q->dtype), tn_dtype_name(k->dtype),
+                            tn_dtype_name(v->dtype));
     if (rank < 2 || rank > 5 || k->shape.rank != rank || v->shape.rank != rank)
-        return tni_op_error(c, TN_E_SHAPE, "q %s, k %s, v %s: want 2 to 5 axes, equally many", tni_text(q),
-                            tni_text(k), tni_text(v));
+        return tni_op_error(c, TN_E_SHAPE, "q %s, k %s, v %s: want 2 to 5 axes, equally many",
+                            tni_text(q), tni_text(k), tni_text(v));
     for (int i = 0; i < rank - 2; i++)
         if (k->shape.size[i] != q->shape.size[i] || v->shape.size[i] != q->shape.size[i])
-            return tni_op_error(c, TN_E_SHAPE, "q %s, k %s, v %s: leading axes must be equal (tn_expand repeats heads "
-                                "without a copy)", tni_text(q), tni_text(k), tni_text(v));
-    if (k->shape.size[rank - 1] != q->shape.size[rank - 1] || v->shape.size[rank - 2] != k->shape.size[rank - 2])
-        return tni_op_error(c, TN_E_SHAPE, "q %s, k %s, v %s: want q [..,T,D], k [..,S,D], v [..,S,Dv]", tni_text(q),
-                            tni_text(k), tni_text(v));
+            return tni_op_error(
+                c, TN_E_SHAPE,
+                "q %s, k %s, v %s: leading axes must be equal (tn_expand repeats heads "
+                "without a copy)",
+                tni_text(q), tni_text(k), tni_text(v));
+    if (k->shape.size[rank - 1] != q->shape.size[rank - 1] ||
+        v->shape.size[rank - 2] != k->shape.size[rank - 2])
+        return tni_op_error(c, TN_E_SHAPE,
+                            "q %s, k %s, v %s: want q [..,T,D], k [..,S,D], v [..,S,Dv]",
+                            tni_text(q), tni_text(k), tni_text(v));
     scores.size[rank - 1] = k->shape.size[rank - 2];
     if (!tni_none(mask)) {
         if (mask->dtype != TN_BOOL && mask->dtype != q->dtype)
-            return tni_op_error(c, TN_E_DTYPE, "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
+            return tni_op_error(c, TN_E_DTYPE,
+                                "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
                                 tn_dtype_name(mask->dtype), tn_dtype_name(q->dtype));
-        if (!tni_broadcast(&mask->shape, &scores, &broadcast) || !tni_shape_equal(&broadcast, &scores))
-            return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask), tni_shape_text(&scores));
+        if (!tni_broadcast(&mask->shape, &scores, &broadcast) ||
+            !tni_shape_equal(&broadcast, &scores))
+            return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
+                                tni_shape_text(&scores));
     }
     c->out_spec[0].dtype = q->dtype;
     c->out_spec[0].shape = q->shape;
@@ -142,27 +149,25 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
     tni_array a;
 
     *out = tni_array_none();
-    if (tni_none(mask))
-        return TN_OK;
+    if (tni_none(mask)) return TN_OK;
     scores.size[scores.rank - 1] = k->shape.size[scores.rank - 2];
     a = tni_array_expand(mask, &scores);
-    if (scores.rank == 5 && scores.size[0] > 1 && scores.size[1] > 1 && a.stride[0] != a.stride[1] * a.size[1]) {
+    if (scores.rank == 5 && scores.size[0] > 1 && scores.size[1] > 1 &&
+        a.stride[0] != a.stride[1] * a.size[1]) {
         bool was = tn_set_grad(false);
         mask = tn_clone(tn_expand(mask, scores)); /* two leading axes that no one stride can walk */
         tn_set_grad(was);
-        if (!mask)
-            return tni_pending();
+        if (!mask) return tni_pending();
         a = tni_array_of(mask);
     }
-    *out = (tni_array){.data = a.data, .dtype = a.dtype, .rank = 4};
+    *out = (tni_array){ .data = a.data, .dtype = a.dtype, .rank = 4 };
     for (int i = 0; i < 4; i++) {
         int axis = a.rank - 4 + i;
         out->size[i] = axis >= 0 ? a.size[axis] : 1;
         out->stride[i] = axis >= 0 ? a.stride[axis] : 0;
     }
     if (a.rank == 5) {
-        if (a.size[1] == 1)
-            out->stride[0] = a.stride[0];
+        if (a.size[1] == 1) out->stride[0] = a.stride[0];
         out->size[0] *= a.size[0];
     }
     return TN_OK;
@@ -175,28 +180,25 @@ static tn_status attention_forward(tni_call *c)
     tn_tensor *q = rows(c->in[0]);
     tn_tensor *k = rows(c->in[1]);
     tn_tensor *v = rows(c->in[2]);
-    tni_attention a = {.scale = args->scale, .causal = args->causal, .lse = tni_array_none()};
+    tni_attention a = { .scale = args->scale, .causal = args->causal, .lse = tni_array_none() };
     tn_status status;
 
     if (!backend->attention)
         return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no attention", backend->name);
-    if (!q || !k || !v)
-        return tni_pending();
+    if (!q || !k || !v) return tni_pending();
     status = mask_array(c->in[3], q, k, &a.mask);
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     a.q = four_axes(q);
     a.k = four_axes(k);
     a.v = four_axes(v);
     a.y = four_axes(c->out[0]);
-    if (c->n_saved)
-        a.lse = tni_array_of(c->saved[0]);
+    if (c->n_saved) a.lse = tni_array_of(c->saved[0]);
     return backend->attention(&a);
 }
 
 static tn_tensor *new_like(const tn_tensor *t)
 {
-    tni_spec spec = {.dtype = t->dtype, .shape = t->shape};
+    tni_spec spec = { .dtype = t->dtype, .shape = t->shape };
 
     lay_out_like(t, &spec);
     return tni_new(&spec, t->storage->device);
@@ -206,7 +208,7 @@ static tn_status attention_backward(tni_grad *g)
 {
     const attention_args *args = g->args;
     const tni_backend *backend = tni_backend_of(g->dy);
-    tni_attention a = {.scale = args->scale, .causal = args->causal};
+    tni_attention a = { .scale = args->scale, .causal = args->causal };
     tn_tensor *q = rows(g->x[0]);
     tn_tensor *k = rows(g->x[1]);
     tn_tensor *v = rows(g->x[2]);
@@ -216,16 +218,17 @@ static tn_status attention_backward(tni_grad *g)
     tn_status status;
 
     if (tni_composed())
-        return tni_error(TN_E_UNSUPPORTED, "tn_scaled_dot_product_attention: no second derivative: compose "
+        return tni_error(TN_E_UNSUPPORTED,
+                         "tn_scaled_dot_product_attention: no second derivative: compose "
                          "tn_matmul and tn_softmax where one is needed");
     if (!backend->attention_grad)
-        return tni_error(TN_E_UNSUPPORTED, "tn_scaled_dot_product_attention: the %s backend has no gradient of attention",
-                         backend->name);
-    if (!q || !k || !v || !dy)
-        return tni_pending();
+        return tni_error(
+            TN_E_UNSUPPORTED,
+            "tn_scaled_dot_product_attention: the %s backend has no gradient of attention",
+            backend->name);
+    if (!q || !k || !v || !dy) return tni_pending();
     status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.mask);
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     a.q = four_axes(q);
     a.k = four_axes(k);
     a.v = four_axes(v);
@@ -234,14 +237,12 @@ static tn_status attention_backward(tni_grad *g)
     d[0] = four_axes(dy);
     for (int i = 0; i < 3; i++) {
         dx[i] = new_like(g->x[i]);
-        if (!dx[i])
-            return tni_pending();
+        if (!dx[i]) return tni_pending();
         d[i + 1] = four_axes(dx[i]);
     }
     status = backend->attention_grad(&a, &d[0], &d[1], &d[2], &d[3]);
     for (int i = 0; i < 3 && status == TN_OK; i++)
-        if (g->need[i])
-            g->dx[i] = dx[i];
+        if (g->need[i]) g->dx[i] = dx[i];
     return status;
 }
 
@@ -254,34 +255,36 @@ const tn_op tni_op_attention = {
     .arity = 4,
     .optional = 1u << 3,
     .autocast = TNI_CAST_LOW,
-    .reads = {READS, READS, READS, 0},
+    .reads = { READS, READS, READS, 0 },
     .shape = attention_shape,
     .forward = attention_forward,
     .backward = attention_backward,
 };
 
 /* The formula in ops: for a mask that is itself learned, whose gradient is as large as the scores anyway. */
-static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal, double scale)
+static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
+                           double scale)
 {
     tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), scale);
 
     s = tn_add(s, mask);
     if (s && causal) {
-        tn_shape shape = TN_SHAPE(s->shape.size[s->shape.rank - 2], s->shape.size[s->shape.rank - 1]);
+        tn_shape shape =
+            TN_SHAPE(s->shape.size[s->shape.rank - 2], s->shape.size[s->shape.rank - 1]);
         tn_tensor *ones = tn_full_as(shape, 1, s->dtype, s->storage->device);
         s = tn_masked_fill(s, tn_gt_scalar(tn_triu(ones, 1), 0), -INFINITY);
     }
     return tn_matmul(tn_softmax(s, -1), v);
 }
 
-tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
-                                           double scale)
+tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                           tn_tensor *mask, bool causal, double scale)
 {
-    attention_args args = {.scale = scale, .causal = causal};
+    attention_args args = { .scale = scale, .causal = causal };
 
     if (scale == 0 && q && q->shape.rank > 0)
         args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
     if (q && k && v && mask && mask->requires_grad && tn_grad_enabled())
         return composed(q, k, v, mask, causal, args.scale);
-    return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){q, k, v, mask});
+    return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }

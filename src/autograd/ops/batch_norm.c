@@ -237,8 +237,9 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
 {
     bn_args args = { training, momentum, eps };
     bool moves = training && running_mean && running_var && !tni_none(running_mean);
-    if (moves && (tni_own_memory("tn_batch_norm", running_mean) != TN_OK ||
-                  (!tni_none(running_var) && tni_own_memory("tn_batch_norm", running_var) != TN_OK)))
+    if (moves &&
+        (tni_own_memory("tn_batch_norm", running_mean) != TN_OK ||
+         (!tni_none(running_var) && tni_own_memory("tn_batch_norm", running_var) != TN_OK)))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[INPUTS] = { x, weight, bias, without_history(running_mean),

@@ -51,11 +51,9 @@ static tn_tensor *operand(const tni_call *c, int i)
         op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
         return t;
     tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
-    if (t->dtype == dtype)
-        return t;
+    if (t->dtype == dtype) return t;
     single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
-    if (!single)
-        return NULL;
+    if (!single) return NULL;
     tni_array to = tni_array_of(single);
     tni_array from = tni_array_of(t);
     return TNI_KERNEL(c->op->name, t, copy, &to, &from) == TN_OK ? single : NULL;
@@ -68,8 +66,7 @@ tn_status tni_binary_forward(tni_call *c)
     tn_tensor *y = c->out[0];
     tn_tensor *first = operand(c, 0), *second = operand(c, 1);
 
-    if (!first || !second)
-        return tni_pending();
+    if (!first || !second) return tni_pending();
     tni_array to = tni_array_of(y);
     tni_array a = tni_array_expand(first, &y->shape);
     tni_array b = tni_array_expand(second, &y->shape);

@@ -22,9 +22,12 @@ static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_arg
 static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a);
 static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a);
 
-static tni_conv2d geometry(const conv_args *a, const tn_shape *x, const tn_shape *w, const tn_shape *y)
+static tni_conv2d geometry(const conv_args *a, const tn_shape *x, const tn_shape *w,
+                           const tn_shape *y)
 {
-    tni_conv2d c = {.n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]};
+    tni_conv2d c = {
+        .n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]
+    };
 
     c.c = x ? x->size[1] : w->size[1] * a->groups;
     c.h = a->image[0];
@@ -52,11 +55,13 @@ static int64_t out_size(const conv_args *a, int64_t size, int64_t kernel, int i)
 static tn_status check_spec(tni_call *c, const conv_args *a)
 {
     for (int i = 0; i < 2; i++) {
-        if (a->stride[i] < 1 || a->stride[i] > INT_MAX || a->dilation[i] < 1 || a->dilation[i] > INT_MAX)
+        if (a->stride[i] < 1 || a->stride[i] > INT_MAX || a->dilation[i] < 1 ||
+            a->dilation[i] > INT_MAX)
             return tni_op_error(c, TN_E_INVALID, "stride %lld, dilation %lld: want 1 to %d",
                                 (long long)a->stride[i], (long long)a->dilation[i], INT_MAX);
         if (a->padding[i] < 0 || a->padding[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "padding %lld: want 0 to %d", (long long)a->padding[i], INT_MAX);
+            return tni_op_error(c, TN_E_INVALID, "padding %lld: want 0 to %d",
+                                (long long)a->padding[i], INT_MAX);
     }
     if (a->groups < 1)
         return tni_op_error(c, TN_E_INVALID, "groups %lld: want at least 1", (long long)a->groups);
@@ -79,31 +84,38 @@ static tn_status conv2d_shape(tni_call *c)
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_spec(c, a);
 
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
         return tni_op_error(c, TN_E_DTYPE, "x is %s, weight is %s: want one floating dtype",
                             tn_dtype_name(x->dtype), tn_dtype_name(w->dtype));
     if (x->shape.rank != 4 || w->shape.rank != 4)
-        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [N,C,H,W] or [C,H,W] and weight [O,C/groups,kh,kw]",
-                            tni_text(x), tni_text(w));
+        return tni_op_error(
+            c, TN_E_SHAPE,
+            "x %s, weight %s: want x [N,C,H,W] or [C,H,W] and weight [O,C/groups,kh,kw]",
+            tni_text(x), tni_text(w));
     if (w->shape.size[0] % a->groups || x->shape.size[1] % a->groups ||
         x->shape.size[1] / a->groups != w->shape.size[1])
-        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s, groups %lld: want %lld channels in x, and weight's %lld "
-                            "divisible by groups", tni_text(x), tni_text(w), (long long)a->groups,
-                            (long long)channels_for(w, a->groups), (long long)w->shape.size[0]);
+        return tni_op_error(
+            c, TN_E_SHAPE,
+            "x %s, weight %s, groups %lld: want %lld channels in x, and weight's %lld "
+            "divisible by groups",
+            tni_text(x), tni_text(w), (long long)a->groups, (long long)channels_for(w, a->groups),
+            (long long)w->shape.size[0]);
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
-        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w), tni_text(b),
-                            (long long)w->shape.size[0]);
-    *y = (tn_shape){4, {x->shape.size[0], w->shape.size[0]}};
+        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w),
+                            tni_text(b), (long long)w->shape.size[0]);
+    *y = (tn_shape){ 4, { x->shape.size[0], w->shape.size[0] } };
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
         int64_t kernel = w->shape.size[2 + i];
-        y->size[2 + i] = size <= INT_MAX && kernel >= 1 && kernel <= INT_MAX ? out_size(a, size, kernel, i) : -1;
+        y->size[2 + i] =
+            size <= INT_MAX && kernel >= 1 && kernel <= INT_MAX ? out_size(a, size, kernel, i) : -1;
         if (y->size[2 + i] < 0)
-            return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s, padding %lld, dilation %lld: the kernel must fit into "
-                                "the padded image", tni_text(x), tni_text(w), (long long)a->padding[i],
-                                (long long)a->dilation[i]);
+            return tni_op_error(
+                c, TN_E_SHAPE,
+                "x %s, weight %s, padding %lld, dilation %lld: the kernel must fit into "
+                "the padded image",
+                tni_text(x), tni_text(w), (long long)a->padding[i], (long long)a->dilation[i]);
     }
     c->out_spec[0].dtype = x->dtype;
     return TN_OK;
@@ -117,24 +129,21 @@ static tn_status conv2d_forward(tni_call *c)
     tn_tensor *b = tni_none(c->in[2]) ? TN_NONE : tni_dense(c->in[2]);
 
     if (!backend->conv2d)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
-    if (!x || !w || !b)
-        return tni_pending();
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
+                            backend->name);
+    if (!x || !w || !b) return tni_pending();
     tni_conv2d geo = geometry(c->args, &x->shape, &w->shape, &c->out[0]->shape);
-    return backend->conv2d(tni_data(c->out[0]), tni_data(x), tni_data(w), tni_none(b) ? NULL : tni_data(b),
-                           x->dtype, &geo);
+    return backend->conv2d(tni_data(c->out[0]), tni_data(x), tni_data(w),
+                           tni_none(b) ? NULL : tni_data(b), x->dtype, &geo);
 }
 
 static tn_status conv2d_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
 
-    if (g->need[0])
-        g->dx[0] = input_map(g->dy, g->x[1], a);
-    if (g->need[1])
-        g->dx[1] = weight_map(g->dy, g->x[0], a);
-    if (g->need[2])
-        g->dx[2] = tn_sum(g->dy, (int[]){0, 2, 3}, 3, false);
+    if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], a);
+    if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], a);
+    if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
     return g->dx[0] && g->dx[1] && g->dx[2] ? TN_OK : tni_pending();
 }
 
@@ -145,7 +154,7 @@ const tn_op tni_op_conv2d = {
     .arity = 3,
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,
-    .reads = {TNI_X(1), TNI_X(0), 0},
+    .reads = { TNI_X(1), TNI_X(0), 0 },
     .shape = conv2d_shape,
     .forward = conv2d_forward,
     .backward = conv2d_backward,
@@ -153,7 +162,7 @@ const tn_op tni_op_conv2d = {
 
 static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
 {
-    return tni_apply(&tni_op_conv2d, &a, sizeof a, 3, (tn_tensor *[]){x, w, b});
+    return tni_apply(&tni_op_conv2d, &a, sizeof a, 3, (tn_tensor *[]){ x, w, b });
 }
 
 /* ---- I: the gradient of the image --------------------------------------------------------------------- */
@@ -165,7 +174,8 @@ static tn_status grad_input_shape(tni_call *c)
     const tn_shape *w = &c->in[1]->shape;
 
     c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){4, {dy->size[0], w->size[1] * a->groups, a->image[0], a->image[1]}};
+    c->out_spec[0].shape =
+        (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->image[0], a->image[1] } };
     return TN_OK;
 }
 
@@ -176,21 +186,20 @@ static tn_status grad_input_forward(tni_call *c)
     tn_tensor *w = tni_dense(c->in[1]);
 
     if (!backend->conv2d_grad_input)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
-    if (!dy || !w)
-        return tni_pending();
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
+                            backend->name);
+    if (!dy || !w) return tni_pending();
     tni_conv2d geo = geometry(c->args, NULL, &w->shape, &dy->shape);
-    return backend->conv2d_grad_input(tni_data(c->out[0]), tni_data(dy), tni_data(w), dy->dtype, &geo);
+    return backend->conv2d_grad_input(tni_data(c->out[0]), tni_data(dy), tni_data(w), dy->dtype,
+                                      &geo);
 }
 
 static tn_status grad_input_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
 
-    if (g->need[0])
-        g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
-    if (g->need[1])
-        g->dx[1] = weight_map(g->x[0], g->dy, a);
+    if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
+    if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, a);
     return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
 }
 
@@ -198,7 +207,7 @@ static const tn_op op_grad_input = {
     .name = "conv2d_grad_input",
     .formula = "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
     .arity = 2,
-    .reads = {TNI_X(1), TNI_X(0)},
+    .reads = { TNI_X(1), TNI_X(0) },
     .shape = grad_input_shape,
     .forward = grad_input_forward,
     .backward = grad_input_backward,
@@ -206,7 +215,7 @@ static const tn_op op_grad_input = {
 
 static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a)
 {
-    return tni_apply(&op_grad_input, &a, sizeof a, 2, (tn_tensor *[]){dy, w});
+    return tni_apply(&op_grad_input, &a, sizeof a, 2, (tn_tensor *[]){ dy, w });
 }
 
 /* ---- W: the gradient of the weight -------------------------------------------------------------------- */
@@ -218,7 +227,8 @@ static tn_status grad_weight_shape(tni_call *c)
     const tn_shape *x = &c->in[1]->shape;
 
     c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){4, {dy->size[1], x->size[1] / a->groups, a->kernel[0], a->kernel[1]}};
+    c->out_spec[0].shape =
+        (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kernel[0], a->kernel[1] } };
     return TN_OK;
 }
 
@@ -229,21 +239,20 @@ static tn_status grad_weight_forward(tni_call *c)
     tn_tensor *x = tni_dense(c->in[1]);
 
     if (!backend->conv2d_grad_weight)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution", backend->name);
-    if (!dy || !x)
-        return tni_pending();
+        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
+                            backend->name);
+    if (!dy || !x) return tni_pending();
     tni_conv2d geo = geometry(c->args, &x->shape, NULL, &dy->shape);
-    return backend->conv2d_grad_weight(tni_data(c->out[0]), tni_data(dy), tni_data(x), dy->dtype, &geo);
+    return backend->conv2d_grad_weight(tni_data(c->out[0]), tni_data(dy), tni_data(x), dy->dtype,
+                                       &geo);
 }
 
 static tn_status grad_weight_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
 
-    if (g->need[0])
-        g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
-    if (g->need[1])
-        g->dx[1] = input_map(g->x[0], g->dy, a);
+    if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
+    if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, a);
     return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
 }
 
@@ -251,7 +260,7 @@ static const tn_op op_grad_weight = {
     .name = "conv2d_grad_weight",
     .formula = "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
     .arity = 2,
-    .reads = {TNI_X(1), TNI_X(0)},
+    .reads = { TNI_X(1), TNI_X(0) },
     .shape = grad_weight_shape,
     .forward = grad_weight_forward,
     .backward = grad_weight_backward,
@@ -259,12 +268,12 @@ static const tn_op op_grad_weight = {
 
 static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a)
 {
-    return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){dy, x});
+    return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){ dy, x });
 }
 
 tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec)
 {
-    conv_args a = {.groups = spec.groups ? spec.groups : 1};
+    conv_args a = { .groups = spec.groups ? spec.groups : 1 };
 
     for (int i = 0; i < 2; i++) {
         a.stride[i] = spec.stride[i] ? spec.stride[i] : 1;

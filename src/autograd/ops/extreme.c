@@ -61,8 +61,10 @@ static tn_status arg_shape(tni_call *c)
     tn_shape y = { 0, { 0 } };
 
     for (int d = 0; d < x->shape.rank; d++) {
-        if (d != args->axis) y.size[y.rank++] = x->shape.size[d];
-        else if (args->keepdim) y.size[y.rank++] = 1;
+        if (d != args->axis)
+            y.size[y.rank++] = x->shape.size[d];
+        else if (args->keepdim)
+            y.size[y.rank++] = 1;
     }
     if (x->shape.rank > 0 && x->shape.size[args->axis] == 0) {
         return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element", tni_text(x),

@@ -26,11 +26,9 @@ static tn_status flip_forward(tni_call *c)
     tni_array x = tni_array_of(from);
     int64_t last = 0; /* where x's last element along the axes lies, in elements */
 
-    if (tni_shape_numel(&from->shape) == 0)
-        return TN_OK;
+    if (tni_shape_numel(&from->shape) == 0) return TN_OK;
     for (int d = 0; d < x.rank; d++) {
-        if (!args->axis[d])
-            continue;
+        if (!args->axis[d]) continue;
         last += (x.size[d] - 1) * x.stride[d];
         x.stride[d] = -x.stride[d];
     }
@@ -62,26 +60,24 @@ static tn_tensor *flipped(tn_tensor *x, const flip_args *args)
 
 tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {
-    flip_args args = {{false}};
+    flip_args args = { { false } };
 
     if (!x) {
         tni_poison("tn_flip", "x");
         return NULL;
     }
     if (tni_none(x) || n_axes < 0 || (n_axes > 0 && !axes))
-        return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes", tni_text(x),
-                        n_axes);
+        return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes",
+                        tni_text(x), n_axes);
     for (int i = 0; i < n_axes; i++) {
         int axis = tni_axis_of_any("tn_flip", axes[i], x->shape.rank);
-        if (axis < 0)
-            return NULL;
+        if (axis < 0) return NULL;
         if (args.axis[axis])
             return tni_fail(TN_E_INVALID, "tn_flip: axis %d of %s twice: want each axis once", axis,
                             tni_text(x));
         args.axis[axis] = true;
     }
-    for (int d = 0; n_axes == 0 && d < x->shape.rank; d++)
-        args.axis[d] = true;
+    for (int d = 0; n_axes == 0 && d < x->shape.rank; d++) args.axis[d] = true;
     return flipped(x, &args);
 }
 
@@ -90,16 +86,14 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 /* x, dense or not, with axis tiled count times. The other sizes stay. */
 static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 {
-    int64_t outer = 1, inner = 1; /* no overflow: parts of the element count, checked for the result */
+    int64_t outer = 1,
+            inner = 1; /* no overflow: parts of the element count, checked for the result */
 
-    if (!x)
-        return NULL;
+    if (!x) return NULL;
     tn_shape shape = x->shape;
     int64_t size = shape.size[axis];
-    for (int i = 0; i < axis; i++)
-        outer *= shape.size[i];
-    for (int i = axis + 1; i < shape.rank; i++)
-        inner *= shape.size[i];
+    for (int i = 0; i < axis; i++) outer *= shape.size[i];
+    for (int i = axis + 1; i < shape.rank; i++) inner *= shape.size[i];
     shape.size[axis] = size * count;
     tn_tensor *y = tn_reshape(x, TN_SHAPE(outer, 1, size, inner));
     y = tn_expand(y, TN_SHAPE(outer, count, size, inner));
@@ -113,19 +107,22 @@ tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
         return NULL;
     }
     if (tni_none(x) || counts.rank < x->shape.rank || counts.rank > TN_MAX_RANK)
-        return tni_fail(TN_E_SHAPE, "tn_repeat: x %s, counts %s: want a count for each axis of x, and at "
-                                    "most %d",
+        return tni_fail(TN_E_SHAPE,
+                        "tn_repeat: x %s, counts %s: want a count for each axis of x, and at "
+                        "most %d",
                         tni_text(x), tni_shape_text(&counts), TN_MAX_RANK);
     int lead = counts.rank - x->shape.rank;
     int zero = -1; /* an axis that is repeated 0 times */
-    tn_shape wide = {.rank = counts.rank};
-    tn_shape result = {.rank = counts.rank};
+    tn_shape wide = { .rank = counts.rank };
+    tn_shape result = { .rank = counts.rank };
     for (int i = 0; i < counts.rank; i++) {
         wide.size[i] = i < lead ? 1 : x->shape.size[i - lead];
         zero = counts.size[i] == 0 ? i : zero;
-        if (counts.size[i] < 0 || __builtin_mul_overflow(wide.size[i], counts.size[i], &result.size[i]))
-            return tni_fail(TN_E_SHAPE, "tn_repeat: x %s, counts %s: want counts of 0 and up and sizes "
-                                        "below 2^63",
+        if (counts.size[i] < 0 ||
+            __builtin_mul_overflow(wide.size[i], counts.size[i], &result.size[i]))
+            return tni_fail(TN_E_SHAPE,
+                            "tn_repeat: x %s, counts %s: want counts of 0 and up and sizes "
+                            "below 2^63",
                             tni_text(x), tni_shape_text(&counts));
     }
     if (tni_shape_numel(&result) < 0)
@@ -134,13 +131,11 @@ tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
 
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tn_reshape(x, wide);
-    if (zero >= 0)
-        y = tn_narrow(y, zero, 0, 0);
+    if (zero >= 0) y = tn_narrow(y, zero, 0, 0);
     if (tni_shape_numel(&result) == 0)
         y = tn_reshape(y, result);
     else /* the last axes first: the early copies are the small ones */
         for (int i = counts.rank - 1; i >= 0; i--)
-            if (counts.size[i] > 1)
-                y = tiled(y, i, counts.size[i]);
+            if (counts.size[i] > 1) y = tiled(y, i, counts.size[i]);
     return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
 }

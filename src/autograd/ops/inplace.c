@@ -196,10 +196,12 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     if (status) return status;
     if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
     scope = tn_scope_begin();
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (x->storage->backend != source->storage->backend)
             source = tn_to(source, tn_device_of(x));
-        else if (tn_same_storage(x, source)) source = tn_clone(source);
+        else if (tn_same_storage(x, source))
+            source = tn_clone(source);
     }
     if (source) {
         tni_array y = tni_array_of(x);
@@ -235,8 +237,8 @@ static int by_address(const void *a, const void *b)
 
 /* Marks those of n changes whose target's memory belongs to another one, too: changed twice, it cannot be in
  * one launch. Of equal targets all but the first are marked. */
-static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n, span *spans,
-                          bool *repeated)
+static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n,
+                          span *spans, bool *repeated)
 {
     int spanned = 0;
     const char *end = NULL;
@@ -263,7 +265,8 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
 static bool joins(int n, const tni_change *c, const tni_change *first)
 {
     if (!is_dense_real(c->x) || tni_recording) return false;
-    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(c->x) || !first->y != !c->y)) return false;
+    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(c->x) || !first->y != !c->y))
+        return false;
     return tni_backend_of(c->x)->optim_step != NULL;
 }
 
@@ -274,9 +277,9 @@ static tn_status change_one(const tni_change *c)
 }
 
 /* change: room for n; those to be made alone are kept from its beginning on, joint ones from its end. */
-static tn_status change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
-                            const void *from, const bool *repeated, tni_optim_tensor *call,
-                            tni_change *change)
+static tn_status change_all(const char *function, int n,
+                            tni_change (*each)(const void *from, int i), const void *from,
+                            const bool *repeated, tni_optim_tensor *call, tni_change *change)
 {
     const tni_change *first = &change[n - 1];
     tn_status status = TN_OK;
@@ -312,7 +315,8 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
                          const void *from)
 {
     TNI_HOLD_TRAPS;
-    const size_t each_of = sizeof(tni_optim_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
+    const size_t each_of =
+        sizeof(tni_optim_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
     if (n <= 0) return TN_OK;
     const size_t nbytes = (size_t)n * each_of;
     tni_optim_tensor *call = tni_alloc(nbytes);

@@ -24,11 +24,13 @@ static tn_status cat_shape(tni_call *c)
         for (int i = 0; i < y->shape.rank && fits; i++)
             fits = i == a->axis || x->shape.size[i] == y->shape.size[i];
         if (!fits)
-            return tni_op_error(c, TN_E_SHAPE, "x[%d] is %s, x[0] is %s: want equal sizes but along axis %d",
-                                k, tni_text(x), tni_text(c->in[0]), a->axis);
+            return tni_op_error(c, TN_E_SHAPE,
+                                "x[%d] is %s, x[0] is %s: want equal sizes but along axis %d", k,
+                                tni_text(x), tni_text(c->in[0]), a->axis);
         if (__builtin_add_overflow(y->shape.size[a->axis], x->shape.size[a->axis],
                                    &y->shape.size[a->axis]))
-            return tni_op_error(c, TN_E_SHAPE, "axis %d overflows: want a size below 2^63", a->axis);
+            return tni_op_error(c, TN_E_SHAPE, "axis %d overflows: want a size below 2^63",
+                                a->axis);
         y->dtype = tni_promote(y->dtype, x->dtype);
     }
     return TN_OK;
@@ -61,8 +63,7 @@ static tn_status cat_backward(tni_grad *g)
     for (int k = 0; k < g->n_in; k++) {
         int64_t n = g->in[k].shape.size[a->axis];
 
-        if (g->need[k])
-            g->dx[k] = tn_narrow(g->dy, a->axis, start, n);
+        if (g->need[k]) g->dx[k] = tn_narrow(g->dy, a->axis, start, n);
         start += n;
     }
     return TN_OK;
@@ -90,10 +91,10 @@ tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
         return NULL;
     }
     if (x[0]->shape.rank == 0)
-        return tni_fail(TN_E_SHAPE, "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
-                                    "values)");
-    if ((args.axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0)
-        return NULL;
+        return tni_fail(TN_E_SHAPE,
+                        "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
+                        "values)");
+    if ((args.axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0) return NULL;
     return tni_apply(&op_cat, &args, sizeof args, n, x);
 }
 
@@ -110,24 +111,20 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
         tni_poison("tn_stack", "x[0]");
         return NULL;
     }
-    if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0)
-        return NULL;
+    if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
     nbytes = (size_t)n * sizeof *parts;
     parts = tni_alloc(nbytes);
-    if (!parts)
-        return NULL;
+    if (!parts) return NULL;
     for (; k < n; k++) {
         if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape)) {
-            tni_error(TN_E_SHAPE, "tn_stack: x[%d] is %s, x[0] is %s: want one shape", k, tni_text(x[k]),
-                      tni_text(x[0]));
+            tni_error(TN_E_SHAPE, "tn_stack: x[%d] is %s, x[0] is %s: want one shape", k,
+                      tni_text(x[k]), tni_text(x[0]));
             break;
         }
         parts[k] = tn_unsqueeze(x[k], axis);
-        if (!parts[k])
-            break;
+        if (!parts[k]) break;
     }
-    if (k == n)
-        y = tn_cat(parts, n, axis);
+    if (k == n) y = tn_cat(parts, n, axis);
     tni_free(parts, nbytes);
     return y;
 }

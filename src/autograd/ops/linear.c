@@ -16,19 +16,22 @@ static tn_status linear_shape(tni_call *c)
     const tn_tensor *b = c->in[2];
 
     if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
-        return tni_op_error(c, TN_E_DTYPE, "x is %s, weight is %s, bias is %s: want one floating dtype",
+        return tni_op_error(c, TN_E_DTYPE,
+                            "x is %s, weight is %s, bias is %s: want one floating dtype",
                             tn_dtype_name(x->dtype), tn_dtype_name(w->dtype),
                             tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
     if (x->shape.rank < 1 || w->shape.rank != 2)
-        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [..., in] and weight [out, in]", tni_text(x),
-                            tni_text(w));
+        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [..., in] and weight [out, in]",
+                            tni_text(x), tni_text(w));
     if (x->shape.size[x->shape.rank - 1] != w->shape.size[1])
-        return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: last axis of x (%lld) must equal columns of weight (%lld)",
-                            tni_text(x), tni_text(w), (long long)x->shape.size[x->shape.rank - 1],
-                            (long long)w->shape.size[1]);
+        return tni_op_error(
+            c, TN_E_SHAPE,
+            "x %s, weight %s: last axis of x (%lld) must equal columns of weight (%lld)",
+            tni_text(x), tni_text(w), (long long)x->shape.size[x->shape.rank - 1],
+            (long long)w->shape.size[1]);
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
-        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w), tni_text(b),
-                            (long long)w->shape.size[0]);
+        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w),
+                            tni_text(b), (long long)w->shape.size[0]);
     c->out_spec[0].dtype = x->dtype;
     c->out_spec[0].shape = x->shape;
     c->out_spec[0].shape.size[x->shape.rank - 1] = w->shape.size[0];
@@ -41,20 +44,17 @@ static tn_status linear_forward(tni_call *c)
     tn_tensor *w = c->in[1];
     tn_tensor *b = tni_none(c->in[2]) ? NULL : tni_dense(c->in[2]);
     const tni_backend *backend = tni_backend_of(x);
-    tni_gemm g = {.dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1};
+    tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
 
     if (!backend->gemm)
         return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no gemm", backend->name);
-    if (tn_numel(c->out[0]) == 0)
-        return TN_OK;
+    if (tn_numel(c->out[0]) == 0) return TN_OK;
     if (!tni_merge_rows(x, &g.m, &g.a_row)) {
         x = tni_dense(x);
-        if (!x)
-            return tni_pending();
+        if (!x) return tni_pending();
         tni_merge_rows(x, &g.m, &g.a_row);
     }
-    if (!tni_none(c->in[2]) && !b)
-        return tni_pending();
+    if (!tni_none(c->in[2]) && !b) return tni_pending();
     g.a = tni_data(x);
     g.a_col = x->stride[x->shape.rank - 1];
     g.b = tni_data(w);
@@ -72,12 +72,11 @@ static tn_status linear_backward(tni_grad *g)
     int64_t n = tni_leading(x, 1);
     tn_tensor *dy = tn_reshape(g->dy, TN_SHAPE(n, g->in[1].shape.size[0]));
 
-    if (g->need[0])
-        g->dx[0] = tn_reshape(tn_matmul(dy, g->x[1]), *x);
+    if (g->need[0]) g->dx[0] = tn_reshape(tn_matmul(dy, g->x[1]), *x);
     if (g->need[1])
-        g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1), tn_reshape(g->x[0], TN_SHAPE(n, g->in[1].shape.size[1])));
-    if (g->need[2])
-        g->dx[2] = tn_sum(dy, (int[]){0}, 1, false);
+        g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1),
+                             tn_reshape(g->x[0], TN_SHAPE(n, g->in[1].shape.size[1])));
+    if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
     return g->dx[0] && g->dx[1] && g->dx[2] ? TN_OK : tni_pending();
 }
 
@@ -88,7 +87,7 @@ const tn_op tni_op_linear = {
     .arity = 3,
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,
-    .reads = {TNI_X(1), TNI_X(0), 0},
+    .reads = { TNI_X(1), TNI_X(0), 0 },
     .shape = linear_shape,
     .forward = linear_forward,
     .backward = linear_backward,
@@ -96,5 +95,5 @@ const tn_op tni_op_linear = {
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
-    return tni_apply(&tni_op_linear, NULL, 0, 3, (tn_tensor *[]){x, weight, bias});
+    return tni_apply(&tni_op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
 }

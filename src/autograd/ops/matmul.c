@@ -12,8 +12,7 @@
 int64_t tni_leading(const tn_shape *shape, int n)
 {
     int64_t product = 1;
-    for (int i = 0; i < shape->rank - n; i++)
-        product *= shape->size[i];
+    for (int i = 0; i < shape->rank - n; i++) product *= shape->size[i];
     return product;
 }
 
@@ -22,8 +21,7 @@ bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
     *rows = 1;
     *distance = 0;
     for (int i = t->shape.rank - 2; i >= 0; i--) {
-        if (t->shape.size[i] == 1)
-            continue;
+        if (t->shape.size[i] == 1) continue;
         if (*rows == 1)
             *distance = t->stride[i];
         else if (t->stride[i] != *distance * *rows)
@@ -55,9 +53,9 @@ static void batch_of(batch *s, const tn_tensor *a, const tn_tensor *b, const tn_
         int64_t stride_a = leading_stride(a, i);
         int64_t stride_b = leading_stride(b, i);
         int last = s->rank - 1;
-        if (size == 1)
-            continue;
-        if (last >= 0 && stride_a == s->a[last] * s->size[last] && stride_b == s->b[last] * s->size[last]) {
+        if (size == 1) continue;
+        if (last >= 0 && stride_a == s->a[last] * s->size[last] &&
+            stride_b == s->b[last] * s->size[last]) {
             s->size[last] *= size;
             continue;
         }
@@ -77,12 +75,13 @@ static tn_status matmul_shape(tni_call *c)
     tn_shape lead_b = b->shape;
 
     if (a->dtype != b->dtype)
-        return tni_op_error(c, TN_E_DTYPE, "a is %s, b is %s: want one floating dtype", tn_dtype_name(a->dtype),
-                            tn_dtype_name(b->dtype));
+        return tni_op_error(c, TN_E_DTYPE, "a is %s, b is %s: want one floating dtype",
+                            tn_dtype_name(a->dtype), tn_dtype_name(b->dtype));
     lead_a.rank -= 2;
     lead_b.rank -= 2;
     if (!tni_broadcast(&lead_a, &lead_b, y))
-        return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: leading axes must be equal or 1", tni_text(a), tni_text(b));
+        return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: leading axes must be equal or 1",
+                            tni_text(a), tni_text(b));
     y->size[y->rank] = a->shape.size[a->shape.rank - 2];
     y->size[y->rank + 1] = b->shape.size[b->shape.rank - 1];
     y->rank += 2;
@@ -98,16 +97,18 @@ static tn_status matmul_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(a);
     int ra = a->shape.rank;
     int rb = b->shape.rank;
-    tni_gemm g = {.dtype = a->dtype, .m = y->size[y->rank - 2], .n = y->size[y->rank - 1],
-                  .k = a->shape.size[ra - 1], .batch = 1};
-    int64_t index[TN_MAX_RANK] = {0};
+    tni_gemm g = { .dtype = a->dtype,
+                   .m = y->size[y->rank - 2],
+                   .n = y->size[y->rank - 1],
+                   .k = a->shape.size[ra - 1],
+                   .batch = 1 };
+    int64_t index[TN_MAX_RANK] = { 0 };
     int64_t rows;
     batch s;
 
     if (!backend->gemm)
         return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no gemm", backend->name);
-    if (tn_numel(c->out[0]) == 0)
-        return TN_OK;
+    if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
     g.b = tni_data(b);
     g.c = tni_data(c->out[0]);
@@ -133,21 +134,18 @@ static tn_status matmul_forward(tni_call *c)
         tn_status status = backend->gemm(&g);
         int i = 1;
 
-        if (status != TN_OK)
-            return status;
+        if (status != TN_OK) return status;
         g.c = (char *)g.c + (size_t)(g.batch * g.c_batch) * item;
         /* the next index of the outer axes: an odometer */
         for (; i < s.rank; i++) {
             g.a = (const char *)g.a + s.a[i] * (int64_t)item;
             g.b = (const char *)g.b + s.b[i] * (int64_t)item;
-            if (++index[i] < s.size[i])
-                break;
+            if (++index[i] < s.size[i]) break;
             g.a = (const char *)g.a - s.a[i] * s.size[i] * (int64_t)item;
             g.b = (const char *)g.b - s.b[i] * s.size[i] * (int64_t)item;
             index[i] = 0;
         }
-        if (i >= s.rank)
-            return TN_OK;
+        if (i >= s.rank) return TN_OK;
     }
 }
 
@@ -159,8 +157,7 @@ static tn_tensor *as_rows(tn_tensor *t)
 
 static tn_status matmul_backward(tni_grad *g)
 {
-    if (g->need[0])
-        g->dx[0] = tn_matmul(g->dy, tn_transpose(g->x[1], -1, -2));
+    if (g->need[0]) g->dx[0] = tn_matmul(g->dy, tn_transpose(g->x[1], -1, -2));
     if (g->need[1] && g->in[1].shape.rank == 2) {
         tn_tensor *a = as_rows(g->x[0]);
         tn_tensor *dy = as_rows(g->dy);
@@ -177,7 +174,7 @@ const tn_op tni_op_matmul = {
     .formula = "C_ij = sum_k A_ik B_kj",
     .arity = 2,
     .autocast = TNI_CAST_LOW,
-    .reads = {TNI_X(1), TNI_X(0)},
+    .reads = { TNI_X(1), TNI_X(0) },
     .shape = matmul_shape,
     .forward = matmul_forward,
     .backward = matmul_backward,
@@ -191,24 +188,22 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
     int64_t rows;
 
     if (!a || !b || tni_none(a) || tni_none(b))
-        return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){a, b});
+        return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (a->shape.rank == 0 || b->shape.rank == 0)
-        return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each", tni_text(a), tni_text(b));
+        return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each",
+                        tni_text(a), tni_text(b));
     columns = a->shape.size[a->shape.rank - 1];
     rows = b->shape.size[b->shape.rank == 1 ? 0 : b->shape.rank - 2];
     if (columns != rows)
-        return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: columns of a (%lld) must equal rows of b (%lld)",
+        return tni_fail(TN_E_SHAPE,
+                        "tn_matmul: a %s, b %s: columns of a (%lld) must equal rows of b (%lld)",
                         tni_text(a), tni_text(b), (long long)columns, (long long)rows);
     bool row = a->shape.rank == 1;
     bool column = b->shape.rank == 1;
-    if (row)
-        a = tn_unsqueeze(a, 0);
-    if (column)
-        b = tn_unsqueeze(b, 1);
-    y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){a, b});
-    if (row)
-        y = tn_squeeze(y, -2);
-    if (column)
-        y = tn_squeeze(y, -1);
+    if (row) a = tn_unsqueeze(a, 0);
+    if (column) b = tn_unsqueeze(b, 1);
+    y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+    if (row) y = tn_squeeze(y, -2);
+    if (column) y = tn_squeeze(y, -1);
     return y;
 }

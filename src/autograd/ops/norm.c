@@ -43,9 +43,12 @@ static tn_status norm_backward(tni_grad *g)
     tn_tensor *y = tni_with_axes(g, g->y);
 
     if (!dy || !y) return tni_pending();
-    if (args->p == INFINITY) g->dx[0] = largest_share(g, dy, y);
-    else if (tni_composed()) g->dx[0] = norm_composed(g, dy, y, args->p);
-    else g->dx[0] = tni_fused3(g, TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
+    if (args->p == INFINITY)
+        g->dx[0] = largest_share(g, dy, y);
+    else if (tni_composed())
+        g->dx[0] = norm_composed(g, dy, y, args->p);
+    else
+        g->dx[0] = tni_fused3(g, TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
     return done(g);
 }
 

@@ -21,8 +21,13 @@ typedef struct pool_args {
 /* How the kernels see x [.., h, w] -> y [.., oh, ow]. */
 static tni_pool2d geometry(const pool_args *a, const tn_shape *x, const tn_shape *y)
 {
-    tni_pool2d p = {.n = x->size[0], .c = x->size[1], .h = x->size[2], .w = x->size[3], .oh = y->size[2],
-                    .ow = y->size[3], .include_padding = a->include_padding};
+    tni_pool2d p = { .n = x->size[0],
+                     .c = x->size[1],
+                     .h = x->size[2],
+                     .w = x->size[3],
+                     .oh = y->size[2],
+                     .ow = y->size[3],
+                     .include_padding = a->include_padding };
 
     for (int i = 0; i < 2; i++) {
         p.kernel[i] = a->kernel[i];
@@ -44,14 +49,12 @@ static tn_status check_rank(tni_call *c)
  * padding can miss it, by steps that are longer than the image. */
 static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t windows)
 {
-    if (size >= a->dilation[i])
-        return -1;
+    if (size >= a->dilation[i]) return -1;
     for (int64_t k = 0; k < windows && k * a->stride[i] < a->padding[i]; k++) {
         int64_t before = a->padding[i] - k * a->stride[i];
         int64_t steps = (before + a->dilation[i] - 1) / a->dilation[i];
 
-        if (steps >= a->kernel[i] || steps * a->dilation[i] - before >= size)
-            return k;
+        if (steps >= a->kernel[i] || steps * a->dilation[i] - before >= size) return k;
     }
     return -1;
 }
@@ -63,8 +66,7 @@ static tn_status window_shape(tni_call *c)
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_rank(c);
 
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     *y = x->shape;
     c->out_spec[0].dtype = x->dtype;
     for (int i = 0; i < 2; i++) {
@@ -72,28 +74,36 @@ static tn_status window_shape(tni_call *c)
         int64_t reach, beside;
 
         if (size < 1)
-            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty", tni_text(x));
+            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty",
+                                tni_text(x));
         if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
             a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "x %s, kernel %lld, stride %lld, dilation %lld: want 1 to %d each",
+            return tni_op_error(c, TN_E_INVALID,
+                                "x %s, kernel %lld, stride %lld, dilation %lld: want 1 to %d each",
                                 tni_text(x), (long long)a->kernel[i], (long long)a->stride[i],
                                 (long long)a->dilation[i], INT_MAX);
         if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
-            return tni_op_error(c, TN_E_INVALID, "padding %lld, kernel %lld: want padding from 0 to half the kernel",
+            return tni_op_error(c, TN_E_INVALID,
+                                "padding %lld, kernel %lld: want padding from 0 to half the kernel",
                                 (long long)a->padding[i], (long long)a->kernel[i]);
         reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
         if (reach < 0 && !(a->ceil_mode && reach + a->stride[i] > 0))
-            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld, padding %lld, dilation %lld: the window must fit "
-                                "into the padded image", tni_text(x), (long long)a->kernel[i],
-                                (long long)a->padding[i], (long long)a->dilation[i]);
+            return tni_op_error(
+                c, TN_E_SHAPE,
+                "x %s, kernel %lld, padding %lld, dilation %lld: the window must fit "
+                "into the padded image",
+                tni_text(x), (long long)a->kernel[i], (long long)a->padding[i],
+                (long long)a->dilation[i]);
         y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
         if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
         if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
-            return tni_op_error(c, TN_E_SHAPE, "x %s, kernel %lld, padding %lld, dilation %lld: window %lld along axis "
-                                "%d lies in the padding alone: want an element of x under each", tni_text(x),
-                                (long long)a->kernel[i], (long long)a->padding[i], (long long)a->dilation[i],
-                                (long long)beside, 2 + i);
+            return tni_op_error(
+                c, TN_E_SHAPE,
+                "x %s, kernel %lld, padding %lld, dilation %lld: window %lld along axis "
+                "%d lies in the padding alone: want an element of x under each",
+                tni_text(x), (long long)a->kernel[i], (long long)a->padding[i],
+                (long long)a->dilation[i], (long long)beside, 2 + i);
     }
     return TN_OK;
 }
@@ -106,7 +116,7 @@ typedef struct grad_args {
 
 static grad_args grad_args_of(const tni_grad *g)
 {
-    grad_args a = {.pool = *(const pool_args *)g->args};
+    grad_args a = { .pool = *(const pool_args *)g->args };
 
     a.image[0] = g->in[0].shape.size[2];
     a.image[1] = g->in[0].shape.size[3];
@@ -148,13 +158,11 @@ static tn_status max_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *x = tni_dense(c->in[0]);
 
-    if (!backend->max_pool2d)
-        return missing(c, backend);
-    if (!x)
-        return tni_pending();
+    if (!backend->max_pool2d) return missing(c, backend);
+    if (!x) return tni_pending();
     tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
-    return backend->max_pool2d(tni_data(c->out[0]), c->n_saved ? tni_data(c->saved[0]) : NULL, tni_data(x),
-                               x->dtype, &p);
+    return backend->max_pool2d(tni_data(c->out[0]), c->n_saved ? tni_data(c->saved[0]) : NULL,
+                               tni_data(x), x->dtype, &p);
 }
 
 /* Inputs dy, index. */
@@ -164,12 +172,11 @@ static tn_status max_grad_forward(tni_call *c)
     const grad_args *a = c->args;
     tn_tensor *dy = tni_dense(c->in[0]);
 
-    if (!backend->max_pool2d_grad)
-        return missing(c, backend);
-    if (!dy)
-        return tni_pending();
+    if (!backend->max_pool2d_grad) return missing(c, backend);
+    if (!dy) return tni_pending();
     tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
-    return backend->max_pool2d_grad(tni_data(c->out[0]), tni_data(dy), tni_data(c->in[1]), dy->dtype, &p);
+    return backend->max_pool2d_grad(tni_data(c->out[0]), tni_data(dy), tni_data(c->in[1]),
+                                    dy->dtype, &p);
 }
 
 static tn_status max_grad_backward(tni_grad *g)
@@ -189,7 +196,7 @@ static const tn_op op_max_grad = {
     .name = "max_pool2d_grad",
     .formula = "dx_i = sum over o with i(o) = i of dy_o",
     .arity = 2,
-    .reads = {TNI_X(1)},
+    .reads = { TNI_X(1) },
     .shape = grad_shape,
     .forward = max_grad_forward,
     .backward = max_grad_backward,
@@ -199,7 +206,7 @@ static tn_status max_backward(tni_grad *g)
 {
     grad_args a = grad_args_of(g);
 
-    g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){g->dy, g->saved[0]});
+    g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){ g->dy, g->saved[0] });
     return g->dx[0] ? TN_OK : tni_pending();
 }
 
@@ -208,7 +215,7 @@ const tn_op tni_op_max_pool2d = {
     .name = "max_pool2d",
     .formula = "y_o = max of x under window o",
     .arity = 1,
-    .reads = {TNI_SAVED},
+    .reads = { TNI_SAVED },
     .shape = max_shape,
     .forward = max_forward,
     .backward = max_backward,
@@ -222,10 +229,8 @@ static tn_status run_average(tni_call *c, average kernel)
 {
     tn_tensor *x = tni_dense(c->in[0]);
 
-    if (!kernel)
-        return missing(c, tni_backend_of(c->in[0]));
-    if (!x)
-        return tni_pending();
+    if (!kernel) return missing(c, tni_backend_of(c->in[0]));
+    if (!x) return tni_pending();
     tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
     return kernel(tni_data(c->out[0]), tni_data(x), x->dtype, &p);
 }
@@ -235,10 +240,8 @@ static tn_status run_average_grad(tni_call *c, average kernel)
     const grad_args *a = c->args;
     tn_tensor *dy = tni_dense(c->in[0]);
 
-    if (!kernel)
-        return missing(c, tni_backend_of(c->in[0]));
-    if (!dy)
-        return tni_pending();
+    if (!kernel) return missing(c, tni_backend_of(c->in[0]));
+    if (!dy) return tni_pending();
     tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
     return kernel(tni_data(c->out[0]), tni_data(dy), dy->dtype, &p);
 }
@@ -274,7 +277,8 @@ static tn_status avg_grad_forward(tni_call *c)
 
 static tn_status avg_grad_backward(tni_grad *g)
 {
-    return transpose_to(g, &tni_op_avg_pool2d, &((const grad_args *)g->args)->pool, sizeof(pool_args));
+    return transpose_to(g, &tni_op_avg_pool2d, &((const grad_args *)g->args)->pool,
+                        sizeof(pool_args));
 }
 
 const tn_op tni_op_avg_pool2d = {
@@ -300,18 +304,19 @@ static tn_status adaptive_shape(tni_call *c)
     const pool_args *a = c->args;
     tn_status status = check_rank(c);
 
-    if (status != TN_OK)
-        return status;
+    if (status != TN_OK) return status;
     c->out_spec[0].dtype = c->in[0]->dtype;
     c->out_spec[0].shape = c->in[0]->shape;
     for (int i = 0; i < 2; i++) {
         int64_t size = c->in[0]->shape.size[2 + i];
 
         if (a->out[i] < 1 || a->out[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "x %s to %lldx%lld: want an output of 1 to %d", tni_text(c->in[0]),
-                                (long long)a->out[0], (long long)a->out[1], INT_MAX);
+            return tni_op_error(c, TN_E_INVALID, "x %s to %lldx%lld: want an output of 1 to %d",
+                                tni_text(c->in[0]), (long long)a->out[0], (long long)a->out[1],
+                                INT_MAX);
         if (size < 1 || size > INT_MAX)
-            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]), INT_MAX);
+            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]),
+                                INT_MAX);
         c->out_spec[0].shape.size[2 + i] = a->out[i];
     }
     return TN_OK;
@@ -336,7 +341,8 @@ static tn_status adaptive_grad_forward(tni_call *c)
 
 static tn_status adaptive_grad_backward(tni_grad *g)
 {
-    return transpose_to(g, &tni_op_adaptive_avg_pool2d, &((const grad_args *)g->args)->pool, sizeof(pool_args));
+    return transpose_to(g, &tni_op_adaptive_avg_pool2d, &((const grad_args *)g->args)->pool,
+                        sizeof(pool_args));
 }
 
 const tn_op tni_op_adaptive_avg_pool2d = {
@@ -370,7 +376,7 @@ static tn_tensor *pool(const tn_op *op, tn_tensor *x, const pool_args *a)
 
 static pool_args args_of(const tn_pool2d_spec *spec)
 {
-    pool_args a = {.ceil_mode = spec->ceil_mode, .include_padding = !spec->exclude_padding};
+    pool_args a = { .ceil_mode = spec->ceil_mode, .include_padding = !spec->exclude_padding };
 
     for (int i = 0; i < 2; i++) {
         a.kernel[i] = spec->kernel[i];
@@ -399,6 +405,6 @@ tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 
 tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
 {
-    pool_args a = {.out = {out_h, out_w}};
+    pool_args a = { .out = { out_h, out_w } };
     return pool(&tni_op_adaptive_avg_pool2d, x, &a);
 }

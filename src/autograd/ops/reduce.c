@@ -43,11 +43,13 @@ tn_status tni_reduce_shape(tni_call *c)
             return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element",
                                 tni_text(x), d);
         }
-        if (!reduced) y->shape.size[rank++] = x->shape.size[d];
-        else if (args->keepdim) y->shape.size[rank++] = 1;
+        if (!reduced)
+            y->shape.size[rank++] = x->shape.size[d];
+        else if (args->keepdim)
+            y->shape.size[rank++] = 1;
     }
     y->shape.rank = rank;
-    y->dtype = op->kind == TNI_REDUCE_BOOL            ? TN_BOOL
+    y->dtype = op->kind == TNI_REDUCE_BOOL           ? TN_BOOL
                : op->kind == TNI_REDUCE_SUM && !real ? TN_I64
                                                      : x->dtype;
     return TN_OK;
@@ -264,9 +266,9 @@ static tn_status prod_backward(tni_grad *g)
     tn_tensor *without = tn_div(product, rest);
     tn_tensor *one = tn_where(zero, product, tn_mul(sum, without));
     tn_tensor *two = tn_masked_fill(tn_mul(tn_sub(sum, zeros), product), not_zero, 0.0);
-    tn_tensor *others = tn_where(tn_eq_scalar(k, 0.0), without,
-                                 tn_where(tn_eq_scalar(k, 1.0), one,
-                                          tn_masked_fill(two, tn_gt_scalar(k, 2.0), 0.0)));
+    tn_tensor *others = tn_where(
+        tn_eq_scalar(k, 0.0), without,
+        tn_where(tn_eq_scalar(k, 1.0), one, tn_masked_fill(two, tn_gt_scalar(k, 2.0), 0.0)));
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
     return done(g);

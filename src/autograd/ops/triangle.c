@@ -25,8 +25,8 @@ static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
     tni_array part = *vector;
     int64_t t = TNI_MAX(args->k + m - (args->lower ? 0 : 1), 0);
     int64_t from = TNI_MIN(t, part.size[0]);
-    tni_number before = {.f = !args->lower, .i = !args->lower};
-    tni_number behind = {.f = args->lower, .i = args->lower};
+    tni_number before = { .f = !args->lower, .i = !args->lower };
+    tni_number behind = { .f = args->lower, .i = args->lower };
 
     part.size[0] = from;
     tn_status status = TNI_KERNEL(name, c->in[0], fill, &part, before);
@@ -42,26 +42,22 @@ static tn_status triangle_forward(tni_call *c)
     int row = x->shape.rank - 2;
     int64_t m = x->shape.size[row], n = x->shape.size[row + 1];
 
-    if (tni_shape_numel(&x->shape) == 0)
-        return TN_OK;
+    if (tni_shape_numel(&x->shape) == 0) return TN_OK;
     tn_tensor *values = tni_new_dense(TN_SHAPE(m + n - 1), TN_BOOL, c->device);
     tn_tensor *mask = tni_new_dense(TN_SHAPE(m, n), TN_BOOL, c->device);
-    if (!values || !mask)
-        return tni_pending();
+    if (!values || !mask) return tni_pending();
     tni_array vector = tni_array_of(values);
     tni_array rows = tni_array_of(mask);
     tni_array from = rows;
     from.data = (char *)vector.data + (m - 1);
     from.stride[0] = -1;
     tn_status status = blocked(c, m, &vector);
-    if (!status)
-        status = TNI_KERNEL(name, x, copy, &rows, &from);
-    if (status)
-        return status;
+    if (!status) status = TNI_KERNEL(name, x, copy, &rows, &from);
+    if (status) return status;
     tni_array y = tni_array_of(c->out[0]);
     tni_array in = tni_array_of(x);
     tni_array over = tni_array_expand(mask, &x->shape);
-    return TNI_KERNEL(name, x, binary, TNI_B_masked_fill, &y, &in, &over, (double[]){0});
+    return TNI_KERNEL(name, x, binary, TNI_B_masked_fill, &y, &in, &over, (double[]){ 0 });
 }
 
 static tn_status triangle_backward(tni_grad *g)
@@ -105,7 +101,7 @@ static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool l
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];
     int64_t n = x->shape.size[x->shape.rank - 1];
-    return triangle_of(x, &(triangle_args){TNI_MIN(TNI_MAX(k, -m), n), lower});
+    return triangle_of(x, &(triangle_args){ TNI_MIN(TNI_MAX(k, -m), n), lower });
 }
 
 tn_tensor *tn_tril(tn_tensor *x, int64_t k)

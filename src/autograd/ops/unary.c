@@ -15,9 +15,9 @@
 
 /* What becomes of dtypes that are not floating. */
 typedef enum unary_kind {
-    FLOATS, /* integers give f32 */
-    KEEPS,  /* integers stay (bool gives i64) */
-    SCALAR, /* as KEEPS if the scalar is integral, else as FLOATS */
+    FLOATS,   /* integers give f32 */
+    KEEPS,    /* integers stay (bool gives i64) */
+    SCALAR,   /* as KEEPS if the scalar is integral, else as FLOATS */
     STEEP = 4 /* or-ed: f32 inside tn_set_autocast */
 } unary_kind;
 
@@ -186,7 +186,7 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
                 .formula = formula_,                                                               \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = (kind_) & STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                        \
+                .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                          \
                 .reads = { reads_ },                                                               \
                 .shape = unary_shape,                                                              \
                 .forward = unary_forward,                                                          \

@@ -39,24 +39,19 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
         int64_t have = 1, want = 1, s;
         int i0 = i, j0 = j;
 
-        if (i < n)
-            have = size[i++];
-        if (j < shape->rank)
-            want = shape->size[j++];
+        if (i < n) have = size[i++];
+        if (j < shape->rank) want = shape->size[j++];
         while (have != want) {
             if (have < want) {
-                if (i == n)
-                    return false;
+                if (i == n) return false;
                 have *= size[i++];
             } else {
-                if (j == shape->rank)
-                    return false;
+                if (j == shape->rank) return false;
                 want *= shape->size[j++];
             }
         }
         for (int k = i0; k + 1 < i; k++)
-            if (step[k] != size[k + 1] * step[k + 1])
-                return false;
+            if (step[k] != size[k + 1] * step[k + 1]) return false;
         s = i > i0 ? step[i - 1] : 1;
         for (int k = j - 1; k >= j0; k--) {
             stride[k] = s;
@@ -103,8 +98,7 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
     int64_t n = tni_shape_numel(&x->shape), rest = 1;
     int open = -1;
 
-    if (shape->rank < 0 || shape->rank > TN_MAX_RANK)
-        goto fail;
+    if (shape->rank < 0 || shape->rank > TN_MAX_RANK) goto fail;
     for (int i = 0; i < shape->rank; i++) {
         if (shape->size[i] == -1 && open < 0)
             open = i;
@@ -112,25 +106,24 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
             goto fail;
     }
     if (open >= 0) {
-        if (rest == 0 || n % rest)
-            goto fail;
+        if (rest == 0 || n % rest) goto fail;
         shape->size[open] = n / rest;
     } else if (rest != n) {
         goto fail;
     }
     return tni_shape_fits("tn_reshape", shape) == TN_OK; /* sizes beside one of 0 may be anything */
 fail:
-    if (tni_size_failed("tn_reshape", shape) != TN_OK)
-        return false;
-    tni_error(TN_E_SHAPE, "tn_reshape: %s to %s: want the same number of elements (%lld), at most %d axes, "
-                          "at most one -1", tni_text(x), tni_shape_text(shape), (long long)n, TN_MAX_RANK);
+    if (tni_size_failed("tn_reshape", shape) != TN_OK) return false;
+    tni_error(TN_E_SHAPE,
+              "tn_reshape: %s to %s: want the same number of elements (%lld), at most %d axes, "
+              "at most one -1",
+              tni_text(x), tni_shape_text(shape), (long long)n, TN_MAX_RANK);
     return false;
 }
 
 static bool present(const char *function, const tn_tensor *x)
 {
-    if (x && !tni_none(x))
-        return true;
+    if (x && !tni_none(x)) return true;
     if (x)
         tni_error(TN_E_INVALID, "%s: x is TN_NONE: want a tensor", function);
     else
@@ -140,81 +133,73 @@ static bool present(const char *function, const tn_tensor *x)
 
 static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
 {
-    reshape_args args = {shape};
+    reshape_args args = { shape };
     int64_t stride[TN_MAX_RANK];
 
-    if (!reshape_strides(x, &shape, stride) && !(x = tn_contiguous(x)))
-        return NULL;
+    if (!reshape_strides(x, &shape, stride) && !(x = tn_contiguous(x))) return NULL;
     return tni_apply(&op_reshape, &args, sizeof args, 1, &x);
 }
 
 tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape)
 {
-    if (!present("tn_reshape", x) || !complete_shape(x, &shape))
-        return NULL;
+    if (!present("tn_reshape", x) || !complete_shape(x, &shape)) return NULL;
     return reshape(x, shape);
 }
 
 tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 {
-    tn_shape shape = {.rank = 0};
+    tn_shape shape = { .rank = 0 };
     int64_t n = 1;
 
-    if (!present("tn_flatten", x))
-        return NULL;
+    if (!present("tn_flatten", x)) return NULL;
     if ((first = tni_axis_of_any("tn_flatten", first, x->shape.rank)) < 0 ||
         (last = tni_axis_of_any("tn_flatten", last, x->shape.rank)) < 0)
         return NULL;
     if (first > last)
-        return tni_fail(TN_E_INDEX, "tn_flatten: axes %d to %d of %s: want the first before the last", first,
+        return tni_fail(TN_E_INDEX,
+                        "tn_flatten: axes %d to %d of %s: want the first before the last", first,
                         last, tni_text(x));
-    for (int i = 0; i < first; i++)
-        shape.size[shape.rank++] = x->shape.size[i];
+    for (int i = 0; i < first; i++) shape.size[shape.rank++] = x->shape.size[i];
     for (int i = first; i <= last && i < x->shape.rank; i++)
         n *= x->shape.size[i]; /* a product of sizes of x: fits */
     shape.size[shape.rank++] = n;
-    for (int i = last + 1; i < x->shape.rank; i++)
-        shape.size[shape.rank++] = x->shape.size[i];
+    for (int i = last + 1; i < x->shape.rank; i++) shape.size[shape.rank++] = x->shape.size[i];
     return reshape(x, shape);
 }
 
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
-    tn_shape shape = {.rank = 0};
+    tn_shape shape = { .rank = 0 };
 
-    if (!present("tn_squeeze", x) || (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
+    if (!present("tn_squeeze", x) ||
+        (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
         return NULL;
     for (int i = 0; i < x->shape.rank; i++)
-        if (i != axis || x->shape.size[i] != 1)
-            shape.size[shape.rank++] = x->shape.size[i];
+        if (i != axis || x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
     return reshape(x, shape);
 }
 
 tn_tensor *tn_squeeze_all(tn_tensor *x)
 {
-    tn_shape shape = {.rank = 0};
+    tn_shape shape = { .rank = 0 };
 
-    if (!present("tn_squeeze_all", x))
-        return NULL;
+    if (!present("tn_squeeze_all", x)) return NULL;
     for (int i = 0; i < x->shape.rank; i++)
-        if (x->shape.size[i] != 1)
-            shape.size[shape.rank++] = x->shape.size[i];
+        if (x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
     return reshape(x, shape);
 }
 
 tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 {
-    tn_shape shape = {.rank = 0};
+    tn_shape shape = { .rank = 0 };
     int rank;
 
-    if (!present("tn_unsqueeze", x))
-        return NULL;
+    if (!present("tn_unsqueeze", x)) return NULL;
     rank = x->shape.rank + 1;
     if (rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "tn_unsqueeze: %s has %d axes: want fewer than %d", tni_text(x),
                         x->shape.rank, TN_MAX_RANK);
-    if ((axis = tni_axis("tn_unsqueeze", axis, rank)) < 0)
-        return NULL;
+    if ((axis = tni_axis("tn_unsqueeze", axis, rank)) < 0) return NULL;
     for (int i = 0; i < rank; i++)
         shape.size[shape.rank++] = i == axis ? 1 : x->shape.size[i - (i > axis)];
     return reshape(x, shape);
@@ -248,8 +233,7 @@ static tn_status permute_backward(tni_grad *g)
     const permute_args *a = g->args;
     int back[TN_MAX_RANK];
 
-    for (int i = 0; i < g->in[0].shape.rank; i++)
-        back[a->order[i]] = i;
+    for (int i = 0; i < g->in[0].shape.rank; i++) back[a->order[i]] = i;
     g->dx[0] = tn_permute(g->dy, back);
     return TN_OK;
 }
@@ -266,11 +250,10 @@ static const tn_op op_permute = {
 
 tn_tensor *tn_permute(tn_tensor *x, const int *order)
 {
-    permute_args args = {{0}};
+    permute_args args = { { 0 } };
     unsigned seen = 0;
 
-    if (!present("tn_permute", x))
-        return NULL;
+    if (!present("tn_permute", x)) return NULL;
     if (!order) {
         tni_poison("tn_permute", "order");
         return NULL;
@@ -278,11 +261,10 @@ tn_tensor *tn_permute(tn_tensor *x, const int *order)
     for (int i = 0; i < x->shape.rank; i++) {
         int axis = tni_axis("tn_permute", order[i], x->shape.rank);
 
-        if (axis < 0)
-            return NULL;
+        if (axis < 0) return NULL;
         if (seen & (1u << axis))
-            return tni_fail(TN_E_INDEX, "tn_permute: axis %d twice for %s: want every axis once", axis,
-                            tni_text(x));
+            return tni_fail(TN_E_INDEX, "tn_permute: axis %d twice for %s: want every axis once",
+                            axis, tni_text(x));
         seen |= 1u << axis;
         args.order[i] = axis;
     }
@@ -293,13 +275,11 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 {
     int order[TN_MAX_RANK];
 
-    if (!present("tn_transpose", x))
-        return NULL;
+    if (!present("tn_transpose", x)) return NULL;
     if ((axis0 = tni_axis_of_any("tn_transpose", axis0, x->shape.rank)) < 0 ||
         (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
         return NULL;
-    for (int i = 0; i < x->shape.rank; i++)
-        order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
+    for (int i = 0; i < x->shape.rank; i++) order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
     return tn_permute(x, order);
 }
 
@@ -338,28 +318,25 @@ static const tn_op op_expand = {
 
 tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 {
-    reshape_args args = {shape};
+    reshape_args args = { shape };
     int lead;
 
-    if (!present("tn_expand", x))
-        return NULL;
+    if (!present("tn_expand", x)) return NULL;
     lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
         int64_t have = i < lead ? 1 : x->shape.size[i - lead];
 
-        if (*want == -1 && i >= lead)
-            *want = have;
-        if (*want < 0 || (have != 1 && have != *want))
-            lead = -1; /* reported below */
+        if (*want == -1 && i >= lead) *want = have;
+        if (*want < 0 || (have != 1 && have != *want)) lead = -1; /* reported below */
     }
-    if (lead < 0 && tni_size_failed("tn_expand", &shape) != TN_OK)
-        return NULL;
+    if (lead < 0 && tni_size_failed("tn_expand", &shape) != TN_OK) return NULL;
     if (lead < 0)
-        return tni_fail(TN_E_SHAPE, "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
-                                    "stretched", tni_text(x), tni_shape_text(&shape));
-    if (tni_shape_fits("tn_expand", &args.shape) != TN_OK)
-        return NULL;
+        return tni_fail(TN_E_SHAPE,
+                        "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
+                        "stretched",
+                        tni_text(x), tni_shape_text(&shape));
+    if (tni_shape_fits("tn_expand", &args.shape) != TN_OK) return NULL;
     return tni_apply(&op_expand, &args, sizeof args, 1, &x);
 }
 
@@ -421,12 +398,14 @@ static tn_status slice_grad_forward(tni_call *c)
     const slice_args *a = c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array whole = tni_array_of(c->out[0]), part = whole, dy = tni_array_of(c->in[0]);
-    tn_status status = backend->fill(&whole, (tni_number){0, 0});
+    tn_status status = backend->fill(&whole, (tni_number){ 0, 0 });
 
-    part.data = (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
+    part.data =
+        (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
     part.stride[a->axis] *= a->step;
     part.size[a->axis] = a->n;
-    return status == TN_OK && tni_shape_numel(&c->in[0]->shape) ? backend->copy(&part, &dy) : status;
+    return status == TN_OK && tni_shape_numel(&c->in[0]->shape) ? backend->copy(&part, &dy)
+                                                                : status;
 }
 
 static tn_status slice_grad_backward(tni_grad *g)
@@ -457,21 +436,20 @@ static tn_tensor *slice(tn_tensor *x, const slice_args *a)
 
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
-    slice_args args = {.step = step};
+    slice_args args = { .step = step };
 
-    if (!present("tn_slice", x))
-        return NULL;
-    if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0)
-        return NULL;
+    if (!present("tn_slice", x)) return NULL;
+    if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
-        tni_size_failed("tn_slice", &(tn_shape){2, {start, end}});
+        tni_size_failed("tn_slice", &(tn_shape){ 2, { start, end } });
         return NULL;
     }
     if (step < 1)
         return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
                         (long long)step);
     args.whole = x->shape.size[args.axis];
-    args.step = TNI_MIN(step, TNI_MAX(args.whole, 1)); /* the same elements, and no stride overflows */
+    args.step =
+        TNI_MIN(step, TNI_MAX(args.whole, 1)); /* the same elements, and no stride overflows */
     start = TNI_MIN(TNI_MAX(start < 0 ? start + args.whole : start, 0), args.whole);
     end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
     args.start = start;
@@ -481,21 +459,22 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
-    slice_args args = {.step = 1, .start = start, .n = length};
+    slice_args args = { .step = 1, .start = start, .n = length };
 
     if (!present("tn_narrow", x) || (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
         return NULL;
     args.whole = x->shape.size[args.axis];
     if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
-        return tni_fail(TN_E_INDEX, "tn_narrow: %lld elements from %lld on axis %d of %s: want them inside",
+        return tni_fail(TN_E_INDEX,
+                        "tn_narrow: %lld elements from %lld on axis %d of %s: want them inside",
                         (long long)length, (long long)start, args.axis, tni_text(x));
     return slice(x, &args);
 }
 
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
-    slice_args args = {.step = 1, .n = 1};
-    tn_shape shape = {.rank = 0};
+    slice_args args = { .step = 1, .n = 1 };
+    tn_shape shape = { .rank = 0 };
     tn_tensor *y;
 
     if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
@@ -503,14 +482,13 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
     args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
     if (args.start < 0 || args.start >= args.whole)
-        return tni_fail(TN_E_INDEX, "tn_select: index %lld on axis %d of %s: want %lld..%lld", (long long)i,
-                        args.axis, tni_text(x), (long long)-args.whole, (long long)args.whole - 1);
+        return tni_fail(TN_E_INDEX, "tn_select: index %lld on axis %d of %s: want %lld..%lld",
+                        (long long)i, args.axis, tni_text(x), (long long)-args.whole,
+                        (long long)args.whole - 1);
     y = slice(x, &args);
-    if (!y)
-        return NULL;
+    if (!y) return NULL;
     for (int a = 0; a < y->shape.rank; a++)
-        if (a != args.axis)
-            shape.size[shape.rank++] = y->shape.size[a];
+        if (a != args.axis) shape.size[shape.rank++] = y->shape.size[a];
     return reshape(y, shape);
 }
 
@@ -527,7 +505,7 @@ static tn_status split_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
 
     for (int k = 0; k < c->n_out; k++) {
-        slice_args part = {.axis = a->axis, .start = k * a->size, .step = 1};
+        slice_args part = { .axis = a->axis, .start = k * a->size, .step = 1 };
 
         part.n = TNI_MIN(a->size, x->shape.size[a->axis] - part.start);
         slice_spec(x, &part, &c->out_spec[k]);
@@ -541,10 +519,8 @@ static tn_status split_backward(tni_grad *g)
     size_t nbytes = (size_t)g->n_out * sizeof(tn_tensor *);
     tn_tensor **parts = tni_alloc(nbytes);
 
-    if (!parts)
-        return TN_E_NOMEM;
-    for (int k = 0; k < g->n_out; k++)
-        parts[k] = tni_dy(g, k);
+    if (!parts) return TN_E_NOMEM;
+    for (int k = 0; k < g->n_out; k++) parts[k] = tni_dy(g, k);
     g->dx[0] = tn_cat(parts, g->n_out, a->axis);
     tni_free(parts, nbytes);
     return TN_OK;
@@ -562,7 +538,7 @@ static const tn_op op_split = {
 
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
-    split_args args = {.size = size};
+    split_args args = { .size = size };
     int64_t whole, n;
 
     if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
@@ -574,8 +550,10 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
     whole = x->shape.size[args.axis];
     n = size > 0 ? whole / size + (whole % size != 0) : 0;
     if (size < 1 || n > max_out) {
-        tni_error(TN_E_SHAPE, "tn_split: %s in pieces of %lld along axis %d, room for %d: want 1 or more "
-                              "each, and room for all", tni_text(x), (long long)size, args.axis, max_out);
+        tni_error(TN_E_SHAPE,
+                  "tn_split: %s in pieces of %lld along axis %d, room for %d: want 1 or more "
+                  "each, and room for all",
+                  tni_text(x), (long long)size, args.axis, max_out);
         return -1;
     }
     if (n == 0) { /* an empty axis is one empty piece, as in PyTorch */

@@ -66,8 +66,9 @@ tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 {
     encoder *m = NULL;
     if (layer && layer == norm && layer->state && layer->state->refs < 2) {
-        tni_error(TN_E_STATE, "tn_encoder_new: layer and norm are one %s with one reference: want two "
-                              "modules, or tn_module_keep",
+        tni_error(TN_E_STATE,
+                  "tn_encoder_new: layer and norm are one %s with one reference: want two "
+                  "modules, or tn_module_keep",
                   layer->type->name);
         tn_module_drop(layer);
         return NULL;
@@ -97,7 +98,8 @@ tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks mas
     const tni_attention_options options = { masks.causal };
     tn_tensor *y;
     static const char *const names[] = { "x" };
-    if (tni_expect_type(f, m, &encoder_type) != TN_OK || tni_expect_inputs(f, 1, names, in) != TN_OK)
+    if (tni_expect_type(f, m, &encoder_type) != TN_OK ||
+        tni_expect_inputs(f, 1, names, in) != TN_OK)
         return NULL;
     return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
 }

@@ -110,7 +110,8 @@ tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_mas
     const tni_attention_options options = { masks.causal };
     tn_tensor *y;
     static const char *const names[] = { "x" };
-    if (tni_expect_type(f, m, &encoder_layer_type) != TN_OK || tni_expect_inputs(f, 1, names, in) != TN_OK)
+    if (tni_expect_type(f, m, &encoder_layer_type) != TN_OK ||
+        tni_expect_inputs(f, 1, names, in) != TN_OK)
         return NULL;
     return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
 }

@@ -184,7 +184,8 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     tn_scope scope = tn_scope_begin();
     tn_status status = scope.depth < 0 ? tni_pending() : tni_module_check(function, m);
     tn_module *result = NULL;
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (status == TN_OK) status = tni_walk(m, TNI_ONCE, prepare, NULL, &c);
         if (status == TN_OK) status = tni_stage_convert(&c.stage);
         for (size_t i = 0; status == TN_OK && i < c.modules.capacity; i++) {

@@ -47,7 +47,8 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
     return status;
 }
 
-tn_status tni_expect_inputs(const char *function, int n, const char *const *name, tn_tensor *const *in)
+tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
+                            tn_tensor *const *in)
 {
     for (int i = 0; i < n; i++)
         if (!in[i]) return tni_poison(function, name[i]);

@@ -29,7 +29,8 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
     return value ? value : instead;
 }
 /* An error naming function and the input that is NULL, unless none is. */
-tn_status tni_expect_inputs(const char *function, int n, const char *const *name, tn_tensor *const *in);
+tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
+                            tn_tensor *const *in);
 /* Unless m is of this type, an error naming function. */
 tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type);
 

@@ -44,10 +44,10 @@ tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* One single-threaded BLAS product, for use inside chunks: C[m,n] = alpha op(A) op(B) + beta C, row-major.
  * Never parallel, same bits wherever it is called from. */
-void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
-                   const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
+void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
+                   int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or not a
  * region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
@@ -60,18 +60,22 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 tn_status tni_cpu_gemm(const tni_gemm *g);
 
 /* The slots of table b for bf16 and f16, by way of f32 (short.c). */
-static inline bool tni_is_short(tn_dtype dtype) { return dtype == TN_BF16 || dtype == TN_F16; }
+static inline bool tni_is_short(tn_dtype dtype)
+{
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
 tn_status tni_short_gemm(const tni_backend *b, const tni_gemm *g);
-tn_status tni_short_conv2d(const tni_backend *b, void *y, const void *x, const void *w, const void *bias,
-                           tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_short_conv2d_grad_input(const tni_backend *b, void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                      const tni_conv2d *c);
-tn_status tni_short_conv2d_grad_weight(const tni_backend *b, void *dw, const void *dy, const void *x,
-                                       tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_short_conv2d(const tni_backend *b, void *y, const void *x, const void *w,
+                           const void *bias, tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_short_conv2d_grad_input(const tni_backend *b, void *dx, const void *dy, const void *w,
+                                      tn_dtype dtype, const tni_conv2d *c);
+tn_status tni_short_conv2d_grad_weight(const tni_backend *b, void *dw, const void *dy,
+                                       const void *x, tn_dtype dtype, const tni_conv2d *c);
 tn_status tni_short_attention(const tni_backend *b, const tni_attention *a);
-tn_status tni_short_attention_grad(const tni_backend *b, const tni_attention *a, const tni_array *dy,
-                                   const tni_array *dq, const tni_array *dk, const tni_array *dv);
-tn_status tni_short_dropout(const tni_backend *b, const tni_array *y, const tni_array *x, double p, uint64_t seed,
-                            uint64_t offset);
+tn_status tni_short_attention_grad(const tni_backend *b, const tni_attention *a,
+                                   const tni_array *dy, const tni_array *dq, const tni_array *dk,
+                                   const tni_array *dv);
+tn_status tni_short_dropout(const tni_backend *b, const tni_array *y, const tni_array *x, double p,
+                            uint64_t seed, uint64_t offset);
 
 #endif

@@ -20,15 +20,15 @@
 
 #define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
 
-void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     cblas_sgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
                 (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
 }
 
-void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
-                   const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
+void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
+                   int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
 {
     cblas_dgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
                 (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
@@ -47,19 +47,15 @@ typedef struct operand {
 /* A matrix [rows, cols] of any strides as BLAS's (trans, ld); false when it must be copied. */
 static bool blas_layout(int64_t rows, int64_t cols, int64_t row, int64_t col, operand *o)
 {
-    if (rows == 1)
-        row = cols; /* strides of size-1 axes carry no meaning */
-    if (cols == 1)
-        col = 1;
+    if (rows == 1) row = cols; /* strides of size-1 axes carry no meaning */
+    if (cols == 1) col = 1;
     if (col == 1 && row >= cols && row <= INT_MAX) {
         o->trans = false;
         o->ld = row;
         return true;
     }
-    if (rows == 1)
-        row = 1;
-    if (cols == 1)
-        col = rows;
+    if (rows == 1) row = 1;
+    if (cols == 1) col = rows;
     if (row == 1 && col >= rows && col <= INT_MAX) {
         o->trans = true;
         o->ld = col;
@@ -83,34 +79,32 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
         if (g->item == 4) {
             const float *x = (const float *)g->from + from;
             float *y = (float *)g->to + i * g->cols;
-            for (int64_t j = 0; j < g->cols; j++)
-                y[j] = x[j * g->col];
+            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
         } else {
             const double *x = (const double *)g->from + from;
             double *y = (double *)g->to + i * g->cols;
-            for (int64_t j = 0; j < g->cols; j++)
-                y[j] = x[j * g->col];
+            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
         }
     }
 }
 
-static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_t cols, int64_t row, int64_t col,
-                              int64_t batch_stride, int64_t batch, size_t item)
+static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_t cols, int64_t row,
+                              int64_t col, int64_t batch_stride, int64_t batch, size_t item)
 {
-    *o = (operand){.data = data, .batch = batch_stride};
-    if (blas_layout(rows, cols, row, col, o))
-        return TN_OK;
+    *o = (operand){ .data = data, .batch = batch_stride };
+    if (blas_layout(rows, cols, row, col, o)) return TN_OK;
     int64_t copies = batch_stride == 0 ? 1 : batch;
     size_t size;
     if (__builtin_mul_overflow((size_t)rows, (size_t)cols, &size) ||
-        __builtin_mul_overflow(size, (size_t)copies, &size) || __builtin_mul_overflow(size, item, &size))
-        return tni_error(TN_E_NOMEM, "gemm: a copy of an operand [%lld,%lld] does not fit in memory",
+        __builtin_mul_overflow(size, (size_t)copies, &size) ||
+        __builtin_mul_overflow(size, item, &size))
+        return tni_error(TN_E_NOMEM,
+                         "gemm: a copy of an operand [%lld,%lld] does not fit in memory",
                          (long long)rows, (long long)cols);
     o->copy = tni_alloc(size);
-    if (!o->copy)
-        return TN_E_NOMEM;
+    if (!o->copy) return TN_E_NOMEM;
     o->copy_size = size;
-    gather g = {data, o->copy, rows, cols, row, col, batch_stride, item};
+    gather g = { data, o->copy, rows, cols, row, col, batch_stride, item };
     tni_parallel(rows * copies, MAX(1, 16384 / MAX(cols, 1)), gather_rows, &g);
     o->data = o->copy;
     o->ld = cols;
@@ -121,8 +115,7 @@ static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_
 
 static void operand_free(operand *o)
 {
-    if (o->copy)
-        tni_free(o->copy, o->copy_size);
+    if (o->copy) tni_free(o->copy, o->copy_size);
 }
 
 /* ---- the cut ------------------------------------------------------------------------------------- */
@@ -172,10 +165,8 @@ static void plan_cut(plan *p)
             for (int64_t tm = 1; tm <= tiles; tm *= 2) {
                 int64_t tn = tiles / tm;
                 double cost = (double)tn * (double)g->m + (double)tm * (double)g->n;
-                if (g->m < 16 * tm)
-                    cost += 1e9;
-                if (g->n < 16 * tn)
-                    cost += 1e9;
+                if (g->m < 16 * tm) cost += 1e9;
+                if (g->n < 16 * tn) cost += 1e9;
                 if (best < 0 || cost < best) {
                     best = cost;
                     p->tiles_m = tm;
@@ -184,7 +175,8 @@ static void plan_cut(plan *p)
             }
         }
     }
-    p->tiles_m = MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0)); /* BLAS counts in int */
+    p->tiles_m =
+        MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0)); /* BLAS counts in int */
     p->step_m = cut(g->m, p->tiles_m);
     p->step_n = cut(g->n, p->tiles_n);
     p->step_k = cut(g->k, p->parts);
@@ -196,18 +188,18 @@ static void plan_cut(plan *p)
 /* Element (r, c) of an operand's matrix number `batch`. */
 static const char *at(const plan *p, const operand *o, int64_t batch, int64_t r, int64_t c)
 {
-    return o->data + (batch * o->batch + (o->trans ? c * o->ld + r : r * o->ld + c)) * (int64_t)p->item;
+    return o->data +
+           (batch * o->batch + (o->trans ? c * o->ld + r : r * o->ld + c)) * (int64_t)p->item;
 }
 
 /* C's tile before the product: what beta = 1 adds to. Returns false when beta = 0 will do. */
-static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, int64_t column, bool zero)
+static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, int64_t column,
+                    bool zero)
 {
     const tni_gemm *g = p->g;
     const char *bias = g->bias ? (const char *)g->bias + column * (int64_t)p->item : NULL;
-    if (!bias && g->accumulate)
-        return true;
-    if (!bias && !zero)
-        return false;
+    if (!bias && g->accumulate) return true;
+    if (!bias && !zero) return false;
     for (int64_t i = 0; i < m; i++) {
         char *row = c + i * ldc * (int64_t)p->item;
         if (!g->accumulate && bias) {
@@ -215,44 +207,45 @@ static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, i
         } else if (!g->accumulate) {
             memset(row, 0, (size_t)n * p->item);
         } else if (p->item == 4) {
-            for (int64_t j = 0; j < n; j++)
-                ((float *)row)[j] += ((const float *)bias)[j];
+            for (int64_t j = 0; j < n; j++) ((float *)row)[j] += ((const float *)bias)[j];
         } else {
-            for (int64_t j = 0; j < n; j++)
-                ((double *)row)[j] += ((const double *)bias)[j];
+            for (int64_t j = 0; j < n; j++) ((double *)row)[j] += ((const double *)bias)[j];
         }
     }
     return true;
 }
 
 /* y = M x (+ y): a product one of whose sides is 1. M is [rows, k] as operand o, or its transpose. */
-static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix, int64_t ld,
-                          const char *x, int64_t incx, char *y, int64_t incy)
+static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix,
+                          int64_t ld, const char *x, int64_t incx, char *y, int64_t incy)
 {
     if (p->item == 4)
-        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, (const float *)matrix,
-                    (blasint)ld, (const float *)x, (blasint)incx, 1, (float *)y, (blasint)incy);
+        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1,
+                    (const float *)matrix, (blasint)ld, (const float *)x, (blasint)incx, 1,
+                    (float *)y, (blasint)incy);
     else
-        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, (const double *)matrix,
-                    (blasint)ld, (const double *)x, (blasint)incx, 1, (double *)y, (blasint)incy);
+        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1,
+                    (const double *)matrix, (blasint)ld, (const double *)x, (blasint)incx, 1,
+                    (double *)y, (blasint)incy);
 }
 
 /* One tile, over [k0, k0 + k) of the inner axis, into c (leading dimension ldc). */
-static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n, int64_t k0, int64_t k,
-                    bool add, char *c, int64_t ldc)
+static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
+                    int64_t k0, int64_t k, bool add, char *c, int64_t ldc)
 {
     const char *a = at(p, &p->a, batch, r, k0);
     const char *b = at(p, &p->b, batch, k0, s);
     if (p->item == 4)
-        tni_gemm1_f32(p->a.trans, p->b.trans, m, n, k, 1, (const float *)a, p->a.ld, (const float *)b,
-                      p->b.ld, add, (float *)c, ldc);
+        tni_gemm1_f32(p->a.trans, p->b.trans, m, n, k, 1, (const float *)a, p->a.ld,
+                      (const float *)b, p->b.ld, add, (float *)c, ldc);
     else
-        tni_gemm1_f64(p->a.trans, p->b.trans, m, n, k, 1, (const double *)a, p->a.ld, (const double *)b,
-                      p->b.ld, add, (double *)c, ldc);
+        tni_gemm1_f64(p->a.trans, p->b.trans, m, n, k, 1, (const double *)a, p->a.ld,
+                      (const double *)b, p->b.ld, add, (double *)c, ldc);
 }
 
 /* The product of a tile one of whose sides is 1. gemv reads y even for beta = 0: it is zeroed before. */
-static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n, char *c)
+static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
+                      char *c)
 {
     const tni_gemm *g = p->g;
     const operand *a = &p->a;
@@ -266,7 +259,8 @@ static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_
                       m == 1 ? 1 : g->c_row);
     } else { /* c^T = B^T a^T */
         int64_t inca = a->trans ? a->ld : 1;
-        matrix_vector(p, !b->trans, b->trans ? n : g->k, b->trans ? g->k : n, y, b->ld, x, inca, c, 1);
+        matrix_vector(p, !b->trans, b->trans ? n : g->k, b->trans ? g->k : n, y, b->ld, x, inca, c,
+                      1);
     }
 }
 
@@ -286,7 +280,8 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
         if (g->m == 1 || g->n == 1)
             thin_tile(p, batch, r, m, s, n, c);
         else
-            product(p, batch, r, m, s, n, 0, g->k, prepare(p, c, g->c_row, m, n, s, false), c, g->c_row);
+            product(p, batch, r, m, s, n, 0, g->k, prepare(p, c, g->c_row, m, n, s, false), c,
+                    g->c_row);
     }
 }
 
@@ -299,8 +294,8 @@ static void run_parts(void *context, int64_t begin, int64_t end)
         int64_t k0 = i * p->step_k;
         int64_t k = MIN(p->step_k, g->k - k0);
         if (i == 0)
-            product(p, 0, 0, g->m, 0, g->n, k0, k, prepare(p, g->c, g->c_row, g->m, g->n, 0, false), g->c,
-                    g->c_row);
+            product(p, 0, 0, g->m, 0, g->n, k0, k, prepare(p, g->c, g->c_row, g->m, g->n, 0, false),
+                    g->c, g->c_row);
         else
             product(p, 0, 0, g->m, 0, g->n, k0, k, false,
                     p->partial + (i - 1) * g->m * g->n * (int64_t)p->item, g->n);
@@ -317,11 +312,9 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
             const char *x = p->partial + ((i - 1) * g->m + r) * g->n * (int64_t)p->item;
             char *c = (char *)g->c + r * g->c_row * (int64_t)p->item;
             if (p->item == 4)
-                for (int64_t j = 0; j < g->n; j++)
-                    ((float *)c)[j] += ((const float *)x)[j];
+                for (int64_t j = 0; j < g->n; j++) ((float *)c)[j] += ((const float *)x)[j];
             else
-                for (int64_t j = 0; j < g->n; j++)
-                    ((double *)c)[j] += ((const double *)x)[j];
+                for (int64_t j = 0; j < g->n; j++) ((double *)c)[j] += ((const double *)x)[j];
         }
 }
 
@@ -331,8 +324,7 @@ static tn_status run(plan *p)
     if (p->parts > 1) {
         size_t size = (size_t)(p->parts - 1) * (size_t)g->m * (size_t)g->n * p->item;
         p->partial = tni_alloc(size);
-        if (!p->partial)
-            return TN_E_NOMEM;
+        if (!p->partial) return TN_E_NOMEM;
         tni_parallel_blas(p->parts, 1, run_parts, p);
         tni_parallel(g->m, MAX(1, 8192 / g->n), sum_parts, p);
         tni_free(p->partial, size);
@@ -360,24 +352,26 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     if (g->dtype != TN_F32 && g->dtype != TN_F64)
         return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: wanted f32 or f64",
                          tn_dtype_name(g->dtype));
-    if (g->m == 0 || g->n == 0 || g->batch == 0)
-        return TN_OK;
-    plan p = {.g = g, .item = g->dtype == TN_F32 ? 4 : 8};
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
+    plan p = { .g = g, .item = g->dtype == TN_F32 ? 4 : 8 };
     if (g->k == 0) {
         tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);
         return TN_OK;
     }
     if (g->n > INT_MAX || g->k > INT_MAX || (g->m > 1 && g->c_row > INT_MAX))
-        return tni_error(TN_E_UNSUPPORTED, "gemm: [%lld,%lld] times [%lld,%lld], rows of C %lld apart: BLAS takes "
-                         "at most %d columns", (long long)g->m, (long long)g->k, (long long)g->k,
-                         (long long)g->n, (long long)g->c_row, INT_MAX);
+        return tni_error(TN_E_UNSUPPORTED,
+                         "gemm: [%lld,%lld] times [%lld,%lld], rows of C %lld apart: BLAS takes "
+                         "at most %d columns",
+                         (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
+                         (long long)g->c_row, INT_MAX);
     tni_gemm one = *g;
-    if (g->m == 1)
-        one.c_row = g->n;
+    if (g->m == 1) one.c_row = g->n;
     p.g = &one;
-    tn_status status = operand_init(&p.a, g->a, g->m, g->k, g->a_row, g->a_col, g->a_batch, g->batch, p.item);
+    tn_status status =
+        operand_init(&p.a, g->a, g->m, g->k, g->a_row, g->a_col, g->a_batch, g->batch, p.item);
     if (status == TN_OK)
-        status = operand_init(&p.b, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch, g->batch, p.item);
+        status =
+            operand_init(&p.b, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch, g->batch, p.item);
     if (status == TN_OK) {
         plan_cut(&p);
         status = run(&p);

@@ -31,7 +31,8 @@ static void (*openmp_set_threads)(int n);
 
 static void find_openmp(void)
 {
-    void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads"), *in = dlsym(RTLD_DEFAULT, "omp_in_parallel");
+    void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads"),
+         *in = dlsym(RTLD_DEFAULT, "omp_in_parallel");
     void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
     if (!get || !set || !in) return;
     memcpy(&openmp_max_threads, &get, sizeof get); /* C has no cast from an object's pointer */
@@ -61,7 +62,9 @@ static int quota(void)
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
     int found = file ? fscanf(file, "%lld %lld", &time, &period) : 0;
     if (file) fclose(file);
-    return found == 2 && time > 0 && period > 0 ? (int)TNI_MIN((time + period - 1) / period, 1 << 20) : 0;
+    return found == 2 && time > 0 && period > 0
+               ? (int)TNI_MIN((time + period - 1) / period, 1 << 20)
+               : 0;
 }
 
 static int asked_for(const char *variable)
@@ -75,7 +78,7 @@ static void find_default(void)
 {
     cpu_set_t mine;
     processors = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine)
-                                                                : (int)sysconf(_SC_NPROCESSORS_ONLN);
+                                                               : (int)sysconf(_SC_NPROCESSORS_ONLN);
     int limit = quota();
     if (limit > 0) processors = TNI_MIN(processors, limit);
     processors = TNI_MAX(1, processors);
@@ -93,7 +96,8 @@ int tni_processors(void)
 tn_status tn_set_num_threads(int n)
 {
     if (n < 1 || n > TNI_MAX_THREADS)
-        return tni_error(TN_E_INVALID, "tn_set_num_threads: %d threads: want 1 to %d", n, TNI_MAX_THREADS);
+        return tni_error(TN_E_INVALID, "tn_set_num_threads: %d threads: want 1 to %d", n,
+                         TNI_MAX_THREADS);
     atomic_store_explicit(&wanted_threads, n, memory_order_relaxed);
     return TN_OK;
 }
@@ -134,7 +138,8 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
 enum { BLAS_PTHREADS = 1, BLAS_OPENMP = 2 }; /* openblas_get_parallel() */
 
 static pthread_mutex_t *const pool_lock = &tni_locks[TNI_LOCK_BLAS];
-static int pool_depth, pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
+static int pool_depth,
+    pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
 
 static void pool_enter(void)
 {

@@ -54,9 +54,9 @@ typedef enum tni_pass {
     TNI_LARGEST_ABS,
     TNI_ANY,
     TNI_ALL,
-    TNI_SUM_ABS_POW, /* sum |x|^p */
+    TNI_SUM_ABS_POW,     /* sum |x|^p */
     TNI_SUM_SQUARE_DIFF, /* sum (x - center)^2 */
-    TNI_SUM_EXP_DIFF /* sum e^(x - center) */
+    TNI_SUM_EXP_DIFF     /* sum e^(x - center) */
 } tni_pass;
 
 typedef struct tni_reducer {

@@ -132,7 +132,8 @@ static void wake(atomic_uint *word, int n)
 }
 
 /* Spins until ready(state) or the time is over; the state seen last. */
-static unsigned spin(team *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen, int64_t ns)
+static unsigned spin(team *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen,
+                     int64_t ns)
 {
     unsigned state = atomic_load_explicit(&t->state, memory_order_acquire);
     if (ns == 0 || ready(state, seen)) return state;
@@ -222,7 +223,8 @@ static void *help(void *argument)
     for (;;) {
         unsigned state = wait_for_work(t, seen);
         if (state & QUIT) return NULL;
-        if (!atomic_compare_exchange_strong(&t->state, &state, state + ONE_INSIDE - ONE_SEAT)) continue;
+        if (!atomic_compare_exchange_strong(&t->state, &state, state + ONE_INSIDE - ONE_SEAT))
+            continue;
         seen = state & RUNS;
         set_fp_control(t->fp_control);
         work(t, h->member);

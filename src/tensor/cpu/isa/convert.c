@@ -87,15 +87,21 @@ STORE_ANY(store_i64, int64_t, SAME)
 void K(tni_load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
                  int64_t stride)
 {
-    if (type == TN_F32) load_f32(n, to, from, dtype, stride);
-    else if (type == TN_F64) load_f64(n, to, from, dtype, stride);
-    else load_i64(n, to, from, dtype, stride);
+    if (type == TN_F32)
+        load_f32(n, to, from, dtype, stride);
+    else if (type == TN_F64)
+        load_f64(n, to, from, dtype, stride);
+    else
+        load_i64(n, to, from, dtype, stride);
 }
 
 void K(tni_store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
                   const void *from)
 {
-    if (type == TN_F32) store_f32(n, to, dtype, stride, from);
-    else if (type == TN_F64) store_f64(n, to, dtype, stride, from);
-    else store_i64(n, to, dtype, stride, from);
+    if (type == TN_F32)
+        store_f32(n, to, dtype, stride, from);
+    else if (type == TN_F64)
+        store_f64(n, to, dtype, stride, from);
+    else
+        store_i64(n, to, dtype, stride, from);
 }

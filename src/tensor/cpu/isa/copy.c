@@ -165,8 +165,10 @@ tn_status K(tni_cpu_copy)(const tni_array *y, const tni_array *x)
     j.y_item = (int64_t)tn_dtype_size(y->dtype);
     j.x_item = (int64_t)tn_dtype_size(x->dtype);
     j.type = TN_F32;
-    if (y->dtype == TN_F64 || x->dtype == TN_F64) j.type = TN_F64;
-    else if (!tn_dtype_is_float(y->dtype) && !tn_dtype_is_float(x->dtype)) j.type = TN_I64;
+    if (y->dtype == TN_F64 || x->dtype == TN_F64)
+        j.type = TN_F64;
+    else if (!tn_dtype_is_float(y->dtype) && !tn_dtype_is_float(x->dtype))
+        j.type = TN_I64;
     j.across = j.y_dtype == j.x_dtype ? transposed_axis(&j.walk) : -1;
     if (j.across >= 0) {
         int64_t across = j.walk.size[j.across];
@@ -195,8 +197,10 @@ static void fill_chunk(void *context, int64_t begin, int64_t end)
         char *y = j->y + c.at[0] * j->y_item;
 
         if (n > end - begin) n = end - begin;
-        if (j->value == 0 && w->stride[last][0] == 1) memset(y, 0, (size_t)(n * j->y_item));
-        else move_row(n, y, w->stride[last][0], (const char *)&j->value, 0, j->y_item);
+        if (j->value == 0 && w->stride[last][0] == 1)
+            memset(y, 0, (size_t)(n * j->y_item));
+        else
+            move_row(n, y, w->stride[last][0], (const char *)&j->value, 0, j->y_item);
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
     }
@@ -215,8 +219,10 @@ tn_status K(tni_cpu_fill)(const tni_array *y, tni_number value)
     j.y = y->data;
     j.y_item = (int64_t)tn_dtype_size(y->dtype);
     j.value = 0;
-    if (tn_dtype_is_float(y->dtype)) K(tni_store)(TN_F64, 1, &j.value, y->dtype, 1, &f);
-    else K(tni_store)(TN_I64, 1, &j.value, y->dtype, 1, &i);
+    if (tn_dtype_is_float(y->dtype))
+        K(tni_store)(TN_F64, 1, &j.value, y->dtype, 1, &f);
+    else
+        K(tni_store)(TN_I64, 1, &j.value, y->dtype, 1, &i);
     tni_parallel(j.walk.numel, GRAIN, fill_chunk, &j);
     return TN_OK;
 }

@@ -16,20 +16,24 @@ tn_status K(tni_cpu_conv2d)(void *y, const void *x, const void *w, const void *b
     return TNI_BY_REAL(dtype, conv2d, (y, x, w, bias, c));
 }
 
-tn_status K(tni_cpu_conv2d_grad_input)(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c)
+tn_status K(tni_cpu_conv2d_grad_input)(void *dx, const void *dy, const void *w, tn_dtype dtype,
+                                       const tni_conv2d *c)
 {
-    if (tni_is_short(dtype)) return tni_short_conv2d_grad_input(&K(tni_cpu_table), dx, dy, w, dtype, c);
+    if (tni_is_short(dtype))
+        return tni_short_conv2d_grad_input(&K(tni_cpu_table), dx, dy, w, dtype, c);
     return TNI_BY_REAL(dtype, conv2d_grad_input, (dx, dy, w, c));
 }
 
 tn_status K(tni_cpu_conv2d_grad_weight)(void *dw, const void *dy, const void *x, tn_dtype dtype,
                                         const tni_conv2d *c)
 {
-    if (tni_is_short(dtype)) return tni_short_conv2d_grad_weight(&K(tni_cpu_table), dw, dy, x, dtype, c);
+    if (tni_is_short(dtype))
+        return tni_short_conv2d_grad_weight(&K(tni_cpu_table), dw, dy, x, dtype, c);
     return TNI_BY_REAL(dtype, conv2d_grad_weight, (dw, dy, x, c));
 }
 
-tn_status K(tni_cpu_max_pool2d)(void *y, int32_t *index, const void *x, tn_dtype dtype, const tni_pool2d *p)
+tn_status K(tni_cpu_max_pool2d)(void *y, int32_t *index, const void *x, tn_dtype dtype,
+                                const tni_pool2d *p)
 {
     return TNI_BY_REAL(dtype, max_pool2d, (y, index, x, p));
 }
@@ -50,12 +54,14 @@ tn_status K(tni_cpu_avg_pool2d_grad)(void *dx, const void *dy, tn_dtype dtype, c
     return TNI_BY_REAL(dtype, avg_pool2d_grad, (dx, dy, p));
 }
 
-tn_status K(tni_cpu_adaptive_avg_pool2d)(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p)
+tn_status K(tni_cpu_adaptive_avg_pool2d)(void *y, const void *x, tn_dtype dtype,
+                                         const tni_pool2d *p)
 {
     return TNI_BY_REAL(dtype, adaptive_avg_pool2d, (y, x, p));
 }
 
-tn_status K(tni_cpu_adaptive_avg_pool2d_grad)(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p)
+tn_status K(tni_cpu_adaptive_avg_pool2d_grad)(void *dx, const void *dy, tn_dtype dtype,
+                                              const tni_pool2d *p)
 {
     return TNI_BY_REAL(dtype, adaptive_avg_pool2d_grad, (dx, dy, p));
 }
@@ -66,9 +72,10 @@ tn_status K(tni_cpu_attention)(const tni_attention *a)
     return TNI_BY_REAL(a->q.dtype, attention, (a));
 }
 
-tn_status K(tni_cpu_attention_grad)(const tni_attention *a, const tni_array *dy, const tni_array *dq,
-                                    const tni_array *dk, const tni_array *dv)
+tn_status K(tni_cpu_attention_grad)(const tni_attention *a, const tni_array *dy,
+                                    const tni_array *dq, const tni_array *dk, const tni_array *dv)
 {
-    if (tni_is_short(a->q.dtype)) return tni_short_attention_grad(&K(tni_cpu_table), a, dy, dq, dk, dv);
+    if (tni_is_short(a->q.dtype))
+        return tni_short_attention_grad(&K(tni_cpu_table), a, dy, dq, dk, dv);
     return TNI_BY_REAL(a->q.dtype, attention_grad, (a, dy, dq, dk, dv));
 }

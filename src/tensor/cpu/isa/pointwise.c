@@ -88,8 +88,10 @@ static void chunk(void *context, int64_t begin, int64_t end)
 
         if (n > end - begin) n = end - begin;
         for (int k = 0; k < w->n; k++) at[k] = j->data[k] + c.at[k] * (int64_t)j->item[k];
-        if (j->convert) run_converting(j, n, at, s);
-        else j->row(n, at[0], s[0], at[1], s[1], at[2], s[2], at[3], s[3], j->p);
+        if (j->convert)
+            run_converting(j, n, at, s);
+        else
+            j->row(n, at[0], s[0], at[1], s[1], at[2], s[2], at[3], s[3], j->p);
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
     }

@@ -233,8 +233,10 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     k->numel = r->numel = 1;
     for (int d = 0; d < x->rank; d++) {
         if (x->size[d] == 1) continue;
-        if (y->size[d] == x->size[d]) add_axis(k, x->size[d], x->stride[d], y->stride[d]);
-        else add_axis(r, x->size[d], x->stride[d], 0);
+        if (y->size[d] == x->size[d])
+            add_axis(k, x->size[d], x->stride[d], y->stride[d]);
+        else
+            add_axis(r, x->size[d], x->stride[d], 0);
     }
     if (k->numel == 0) return false;
     merge_axes(k);

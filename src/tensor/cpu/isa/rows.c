@@ -39,9 +39,8 @@ tn_status K(tni_cpu_cross_entropy_grad)(const tni_array *dx, const tni_array *dr
                        (dx, drow, lse, x, target, weight, smoothing, ignore));
 }
 
-tn_status K(tni_cpu_nll)(const tni_array *row_loss, const tni_array *row_weight,
-                         const tni_array *x, const tni_array *target, const tni_array *weight,
-                         int64_t ignore)
+tn_status K(tni_cpu_nll)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
+                         const tni_array *target, const tni_array *weight, int64_t ignore)
 {
     return TNI_BY_REAL(x->dtype, nll, (row_loss, row_weight, x, target, weight, ignore));
 }
@@ -89,8 +88,7 @@ tn_status K(tni_cpu_batch_norm_grad)(const tni_array *dx, const tni_array *dweig
 tn_status K(tni_cpu_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed,
                              uint64_t offset)
 {
-    if (tni_is_short(x->dtype))
-        return tni_short_dropout(&K(tni_cpu_table), y, x, p, seed, offset);
+    if (tni_is_short(x->dtype)) return tni_short_dropout(&K(tni_cpu_table), y, x, p, seed, offset);
     return TNI_BY_REAL(x->dtype, dropout, (y, x, p, seed, offset));
 }
 

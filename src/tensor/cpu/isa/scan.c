@@ -169,8 +169,10 @@ tn_status K(tni_cpu_arg_reduce)(bool largest, const tni_array *value, const tni_
 static void add_up(const job *j, int64_t n, tni_acc *v, tni_acc *sum)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (j->real) sum->f = v[i].f += sum->f;
-        else sum->i = v[i].i = (int64_t)((uint64_t)v[i].i + (uint64_t)sum->i);
+        if (j->real)
+            sum->f = v[i].f += sum->f;
+        else
+            sum->i = v[i].i = (int64_t)((uint64_t)v[i].i + (uint64_t)sum->i);
     }
 }
 

@@ -11,8 +11,7 @@
 
 #define TNI_MEMORY_SLOTS(SLOT) SLOT(alloc) SLOT(free) SLOT(upload) SLOT(download) SLOT(synchronize)
 
-#define TNI_SLOT_PROTOTYPE(name)                                                                   \
-    extern __typeof__(*((tni_backend *)0)->name) K(tni_cpu_##name);
+#define TNI_SLOT_PROTOTYPE(name) extern __typeof__(*((tni_backend *)0)->name) K(tni_cpu_##name);
 
 extern const tni_backend K(tni_cpu_table);
 TNI_MEMORY_SLOTS(TNI_SLOT_PROTOTYPE)

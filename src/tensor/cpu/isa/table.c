@@ -19,10 +19,6 @@
 
 #define SLOT(name) .name = K(tni_cpu_##name),
 
-const tni_backend K(tni_cpu_table) = {
-    .name = "cpu",
-    TNI_MEMORY_SLOTS(SLOT)
-    TNI_POINTWISE_SLOTS(SLOT)
-    TNI_DENSE_SLOTS(SLOT)
-    TNI_ROWS_SLOTS(SLOT)
-};
+const tni_backend K(tni_cpu_table) = { .name = "cpu",
+                                       TNI_MEMORY_SLOTS(SLOT) TNI_POINTWISE_SLOTS(SLOT)
+                                           TNI_DENSE_SLOTS(SLOT) TNI_ROWS_SLOTS(SLOT) };

@@ -36,12 +36,14 @@ static matrix matrix_of(const attention *p, const tni_array *x, int64_t item)
     int64_t offset = item / p->heads * x->stride[0] + item % p->heads * x->stride[1];
     /* BLAS wants ld >= columns even where there is one row */
     int64_t ld = x->size[2] <= 1 ? TNI_MAX(x->size[3], 1) : x->stride[2];
-    return (matrix){(REAL *)x->data + offset, ld};
+    return (matrix){ (REAL *)x->data + offset, ld };
 }
 
 static void plan(attention *p, const tni_attention *a, int64_t matrices)
 {
-    *p = (attention){.a = a, .heads = a->q.size[1], .t = a->q.size[2], .s = a->k.size[2], .d = a->q.size[3]};
+    *p = (attention){
+        .a = a, .heads = a->q.size[1], .t = a->q.size[2], .s = a->k.size[2], .d = a->q.size[3]
+    };
     p->dv_size = a->v.size[3];
     p->blocks = (p->t + QUERIES - 1) / QUERIES;
     p->keys = TNI_MAX(TNI_MIN(p->s, (int64_t)KEYS), 1);
@@ -61,13 +63,14 @@ static int64_t seen(const attention *p, int64_t t, int64_t s0, int64_t n)
 }
 
 /* Scores [rows, n] of queries r.. and keys s0.., scaled and masked. */
-static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, int64_t s0, int64_t n, REAL *s)
+static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, int64_t s0, int64_t n,
+                   REAL *s)
 {
     const tni_array *mask = &p->a->mask;
     matrix q = matrix_of(p, &p->a->q, item);
     matrix k = matrix_of(p, &p->a->k, item);
-    GEMM1(false, true, rows, n, p->d, (REAL)p->a->scale, q.p + r * q.ld, q.ld, k.p + s0 * k.ld, k.ld, 0, s,
-          p->keys);
+    GEMM1(false, true, rows, n, p->d, (REAL)p->a->scale, q.p + r * q.ld, q.ld, k.p + s0 * k.ld,
+          k.ld, 0, s, p->keys);
     if (!mask->data) {
         return;
     }
@@ -198,7 +201,8 @@ tn_status K(tni_attention)(const tni_attention *a)
     plan(&p, a, 1);
     int64_t matrices = a->q.size[0] * p.heads;
     double work = (double)TNI_MIN(QUERIES, p.t) * (double)p.s * (double)(p.d + p.dv_size);
-    return run(&p, matrices * p.blocks, TNI_MAX(grain_of(work), matrices >= 16 ? p.blocks : 1), forward);
+    return run(&p, matrices * p.blocks, TNI_MAX(grain_of(work), matrices >= 16 ? p.blocks : 1),
+               forward);
 }
 
 static void zero_rows(matrix m, int64_t rows, int64_t columns)
@@ -209,8 +213,8 @@ static void zero_rows(matrix m, int64_t rows, int64_t columns)
 }
 
 /* One row: scores become probabilities, dp becomes ds = p (dp - delta) scale. */
-static void row_grad(REAL *restrict s, REAL *restrict dp, int64_t seen_keys, int64_t n, REAL lse, REAL delta,
-                     REAL scale)
+static void row_grad(REAL *restrict s, REAL *restrict dp, int64_t seen_keys, int64_t n, REAL lse,
+                     REAL delta, REAL scale)
 {
 #pragma omp simd
     for (int64_t j = 0; j < seen_keys; j++) {
@@ -262,21 +266,21 @@ static void backward(void *context, int64_t begin, int64_t end)
             int64_t limit = visible(p, r, rows);
             row_dots(p, dy, matrix_of(p, &p->a->y, item), r, rows, delta);
             if (limit == 0) {
-                zero_rows((matrix){dq.p + r * dq.ld, dq.ld}, rows, p->d);
+                zero_rows((matrix){ dq.p + r * dq.ld, dq.ld }, rows, p->d);
             }
             for (int64_t s0 = 0; s0 < limit; s0 += p->keys) {
                 int64_t n = TNI_MIN(p->keys, limit - s0);
                 scores(p, item, r, rows, s0, n, s);
-                GEMM1(false, true, rows, n, p->dv_size, 1, dy.p + r * dy.ld, dy.ld, v.p + s0 * v.ld, v.ld, 0,
-                      dp, p->keys);
+                GEMM1(false, true, rows, n, p->dv_size, 1, dy.p + r * dy.ld, dy.ld, v.p + s0 * v.ld,
+                      v.ld, 0, dp, p->keys);
                 for (int64_t i = 0; i < rows; i++) {
-                    row_grad(s + i * p->keys, dp + i * p->keys, seen(p, r + i, s0, n), n, lse[r + i], delta[i],
-                             scale);
+                    row_grad(s + i * p->keys, dp + i * p->keys, seen(p, r + i, s0, n), n,
+                             lse[r + i], delta[i], scale);
                 }
                 GEMM1(true, false, n, p->dv_size, rows, 1, s, p->keys, dy.p + r * dy.ld, dy.ld, 1,
                       dv.p + s0 * dv.ld, dv.ld);
-                GEMM1(true, false, n, p->d, rows, 1, dp, p->keys, q.p + r * q.ld, q.ld, 1, dk.p + s0 * dk.ld,
-                      dk.ld);
+                GEMM1(true, false, n, p->d, rows, 1, dp, p->keys, q.p + r * q.ld, q.ld, 1,
+                      dk.p + s0 * dk.ld, dk.ld);
                 GEMM1(false, false, rows, p->d, n, 1, dp, p->keys, k.p + s0 * k.ld, k.ld, s0 > 0,
                       dq.p + r * dq.ld, dq.ld);
             }

@@ -27,18 +27,20 @@ typedef struct conv {
     int64_t parts;        /* partial weight gradients */
     REAL *partial;        /* parts - 1 of them */
     REAL *scratch;
-    int64_t lane_size;    /* elements of scratch for each lane */
+    int64_t lane_size; /* elements of scratch for each lane */
 } conv;
 
 static bool plan(conv *p, const tni_conv2d *c)
 {
-    *p = (conv){.c = c, .cg = c->c / c->groups, .og = c->o / c->groups, .pieces = 1, .parts = 1};
+    *p = (conv){ .c = c, .cg = c->c / c->groups, .og = c->o / c->groups, .pieces = 1, .parts = 1 };
     p->plane = c->oh * c->ow;
     p->taps = p->cg * c->kh * c->kw;
     if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
-        tni_error(TN_E_UNSUPPORTED, "conv2d: planes of %lldx%lld and %lldx%lld, %lld taps, %lld channels: BLAS "
-                  "takes at most %d of each", (long long)c->h, (long long)c->w, (long long)c->oh,
-                  (long long)c->ow, (long long)p->taps, (long long)c->o, INT_MAX);
+        tni_error(TN_E_UNSUPPORTED,
+                  "conv2d: planes of %lldx%lld and %lldx%lld, %lld taps, %lld channels: BLAS "
+                  "takes at most %d of each",
+                  (long long)c->h, (long long)c->w, (long long)c->oh, (long long)c->ow,
+                  (long long)p->taps, (long long)c->o, INT_MAX);
         return false;
     }
     p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
@@ -99,7 +101,8 @@ static void inside(const tni_conv2d *c, int64_t kj, int64_t *low, int64_t *high)
 }
 
 /* Output rows [first, last) of [r0, r0 + rows) whose tap ki lies inside the image's height. */
-static void inside_rows(const tni_conv2d *c, int64_t ki, int64_t r0, int64_t rows, int64_t *first, int64_t *last)
+static void inside_rows(const tni_conv2d *c, int64_t ki, int64_t r0, int64_t rows, int64_t *first,
+                        int64_t *last)
 {
     int64_t shift = ki * c->dilation[0] - c->padding[0];
     int64_t step = c->stride[0];
@@ -128,7 +131,8 @@ static void zero_edges(REAL *rows, int64_t n, int64_t width, int64_t low, int64_
 }
 
 /* col [channels * kh * kw, rows * ow] from x [channels, h, w], output rows r0 .. r0 + rows. */
-static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t r0, int64_t rows, REAL *col)
+static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t r0, int64_t rows,
+                   REAL *col)
 {
     bool run = same_rows(c);
     for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
@@ -176,7 +180,8 @@ static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t
 }
 
 /* x [channels, h, w] += col, at the places im2col reads. col's edges are overwritten. */
-static void col2im(const tni_conv2d *c, REAL *col, int64_t channels, int64_t r0, int64_t rows, REAL *x)
+static void col2im(const tni_conv2d *c, REAL *col, int64_t channels, int64_t r0, int64_t rows,
+                   REAL *x)
 {
     bool run = same_rows(c);
     for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
@@ -234,7 +239,8 @@ static void forward(void *context, int64_t begin, int64_t end)
         int64_t rows = TNI_MIN(p->rows, c->oh - r0);
         int64_t n = rows * c->ow;
         int64_t ld;
-        const REAL *col = columns(p, p->x + (image * c->c + group * p->cg) * c->h * c->w, r0, rows, &ld);
+        const REAL *col =
+            columns(p, p->x + (image * c->c + group * p->cg) * c->h * c->w, r0, rows, &ld);
         REAL *y = p->y + (image * c->o + group * p->og) * p->plane + r0 * c->ow;
         for (int64_t o = 0; p->bias && o < p->og; o++) {
             REAL b = p->bias[group * p->og + o];
@@ -247,7 +253,8 @@ static void forward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias, const tni_conv2d *c)
+tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias,
+                        const tni_conv2d *c)
 {
     conv p;
     if (!plan(&p, c)) {
@@ -287,7 +294,8 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         const REAL *dy = p->dy + (image * c->o + group * p->og) * p->plane;
         const REAL *w = p->w + group * p->og * p->taps + c0 * kernel;
         if (p->own_columns) {
-            GEMM1(true, false, channels, p->plane, p->og, 1, w, p->taps, dy, p->plane, 0, dx, p->plane);
+            GEMM1(true, false, channels, p->plane, p->og, 1, w, p->taps, dy, p->plane, 0, dx,
+                  p->plane);
             continue;
         }
         REAL *col = p->scratch + tni_lane() * p->lane_size;
@@ -295,7 +303,8 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
             int64_t n = rows * c->ow;
-            GEMM1(true, false, channels * kernel, n, p->og, 1, w, p->taps, dy + r0 * c->ow, p->plane, 0, col, n);
+            GEMM1(true, false, channels * kernel, n, p->og, 1, w, p->taps, dy + r0 * c->ow,
+                  p->plane, 0, col, n);
             col2im(c, col, channels, r0, rows, dx);
         }
     }
@@ -350,8 +359,8 @@ static void grad_weight(void *context, int64_t begin, int64_t end)
                 int64_t rows = TNI_MIN(p->rows, c->oh - r0);
                 int64_t ld;
                 const REAL *col = columns(p, x, r0, rows, &ld);
-                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy + r0 * c->ow, p->plane, col, ld, add,
-                      dw, p->taps);
+                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy + r0 * c->ow, p->plane,
+                      col, ld, add, dw, p->taps);
                 add = true;
             }
         }

@@ -38,8 +38,8 @@ static bool is_halving(const tni_pool2d *p)
  */
 enum { BUFFER = 1024 };
 
-static void taller(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base, int32_t w,
-                   REAL *restrict y, int32_t *restrict index)
+static void taller(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base,
+                   int32_t w, REAL *restrict y, int32_t *restrict index)
 {
     for (int64_t j = 0; j < n; j++) {
         bool take = (x1[j] > x0[j]) | (x1[j] != x1[j]);
@@ -66,7 +66,7 @@ static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *in
 {
     REAL top[BUFFER];
     int32_t at[BUFFER];
-    int32_t winners[BUFFER / 2]; /* where nobody wants them */
+    int32_t winners[BUFFER / 2];                                    /* where nobody wants them */
     int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
     int64_t rows = p->w <= BUFFER ? BUFFER / step : 1;
     for (int64_t i = 0; i < p->oh; i += rows) {
@@ -75,8 +75,8 @@ static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *in
             int64_t columns = TNI_MIN(step, 2 * p->ow - s);
             for (int64_t r = 0; r < n; r++) {
                 int64_t from = 2 * (i + r) * p->w + s;
-                taller(x + from, x + from + p->w, columns, (int32_t)from, (int32_t)p->w, top + r * columns,
-                       at + r * columns);
+                taller(x + from, x + from + p->w, columns, (int32_t)from, (int32_t)p->w,
+                       top + r * columns, at + r * columns);
             }
             int64_t to = i * p->ow + s / 2;
             wider(top, at, n * columns / 2, y + to, index ? index + to : winners);
@@ -86,7 +86,8 @@ static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *in
 
 /* The part of a window's k taps, the first at `start`, that lies on n places: [*from, *to). A window may hang
  * over far on both sides. */
-static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from, int64_t *to)
+static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from,
+                        int64_t *to)
 {
     *from = start < 0 ? (-start + dilation - 1) / dilation : 0;
     *to = start < n ? TNI_MIN(k, (n - 1 - start) / dilation + 1) : 0;
@@ -140,9 +141,10 @@ static void max_planes(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = x, .to = y, .index = index};
+    pool q = { .p = p, .from = x, .to = y, .index = index };
     if (p->h * p->w > INT32_MAX) {
-        return tni_error(TN_E_UNSUPPORTED, "max_pool2d: a plane of %lldx%lld: wanted at most %d elements",
+        return tni_error(TN_E_UNSUPPORTED,
+                         "max_pool2d: a plane of %lldx%lld: wanted at most %d elements",
                          (long long)p->h, (long long)p->w, INT32_MAX);
     }
     tni_parallel(p->n * p->c, grain(p), max_planes, &q);
@@ -151,8 +153,8 @@ tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_po
 
 /* Two input rows below n / 2 windows: dy where the index points, zero elsewhere. The first loop lays dy and
  * index out once for each column, the second is contiguous. */
-static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n, int32_t base, int32_t w,
-                       REAL *restrict dx0, REAL *restrict dx1)
+static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n,
+                       int32_t base, int32_t w, REAL *restrict dx0, REAL *restrict dx1)
 {
     REAL d[BUFFER];
     int32_t at[BUFFER];
@@ -203,9 +205,10 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_max_pool2d_grad)(void *dx, const void *dy, const int32_t *index, const tni_pool2d *p)
+tn_status K(tni_max_pool2d_grad)(void *dx, const void *dy, const int32_t *index,
+                                 const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = dy, .to = dx, .winner = index};
+    pool q = { .p = p, .from = dy, .to = dx, .winner = index };
     tni_parallel(p->n * p->c, grain(p), max_grad_planes, &q);
     return TN_OK;
 }
@@ -341,28 +344,28 @@ static void adaptive_grad_planes(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = x, .to = y};
+    pool q = { .p = p, .from = x, .to = y };
     tni_parallel(p->n * p->c, grain(p), average_planes, &q);
     return TN_OK;
 }
 
 tn_status K(tni_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = dy, .to = dx};
+    pool q = { .p = p, .from = dy, .to = dx };
     tni_parallel(p->n * p->c, grain(p), average_grad_planes, &q);
     return TN_OK;
 }
 
 tn_status K(tni_adaptive_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = x, .to = y};
+    pool q = { .p = p, .from = x, .to = y };
     tni_parallel(p->n * p->c, grain(p), adaptive_planes, &q);
     return TN_OK;
 }
 
 tn_status K(tni_adaptive_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
 {
-    pool q = {.p = p, .from = dy, .to = dx};
+    pool q = { .p = p, .from = dy, .to = dx };
     tni_parallel(p->n * p->c, grain(p), adaptive_grad_planes, &q);
     return TN_OK;
 }

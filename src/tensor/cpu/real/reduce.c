@@ -79,8 +79,10 @@ TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, RE
         } else {
             for (int64_t i = 0; i < m; i++) {
                 REAL t = term(pass, at[i * stride], center, p);
-                if (i & 1) s1 += t;
-                else s0 += t;
+                if (i & 1)
+                    s1 += t;
+                else
+                    s0 += t;
             }
         }
         sum += (double)((s0 + s1) + (s2 + s3));

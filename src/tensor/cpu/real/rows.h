@@ -43,9 +43,8 @@ static inline tn_status row_check_classes(const char *function, const int64_t *t
         int64_t t = target[i];
         if (tni_class_of(t, c, ignore) == TNI_CLASS_BAD) {
             return tni_error(
-                TN_E_INDEX,
-                "%s: target value %lld at row %lld: want 0..%lld (or %lld to ignore)", function,
-                (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
+                TN_E_INDEX, "%s: target value %lld at row %lld: want 0..%lld (or %lld to ignore)",
+                function, (long long)t, (long long)i, (long long)c - 1, (long long)ignore);
         }
     }
     return TN_OK;

@@ -15,9 +15,9 @@ TNI_REAL_KERNEL(tni_cross_entropy_grad,
                 (const tni_array *dx, const tni_array *drow, const tni_array *lse,
                  const tni_array *x, const tni_array *target, const tni_array *weight,
                  double smoothing, int64_t ignore))
-TNI_REAL_KERNEL(tni_nll, (const tni_array *row_loss, const tni_array *row_weight,
-                          const tni_array *x, const tni_array *target, const tni_array *weight,
-                          int64_t ignore))
+TNI_REAL_KERNEL(tni_nll,
+                (const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
+                 const tni_array *target, const tni_array *weight, int64_t ignore))
 TNI_REAL_KERNEL(tni_nll_grad, (const tni_array *dx, const tni_array *drow, const tni_array *target,
                                const tni_array *weight, int64_t ignore))
 TNI_REAL_KERNEL(tni_layer_norm,
