@@ -1,6 +1,6 @@
 /*
- * bench.h - what the benchmark programs share: flags, clock, the output line, deterministic data, timed
- * training steps.
+ * bench.h - what the benchmark programs share: flags, clock, the output line, deterministic data,
+ * timed training steps.
  *
  * The data are formulas over a 32-bit mixing function, so that the PyTorch twins (torch_*.py,
  * common.py) make the very same tokens and images.
@@ -19,19 +19,20 @@ typedef struct bench_flags {
     int64_t steps, warmup, threads;
     int64_t block; /* steps between two looks at the clock; a GPU waits only there */
     bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
-    int64_t
-        find_batch; /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
+    /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
+    int64_t find_batch;
     tn_device where; /* what device says */
     tn_dtype dtype;  /* of products under autocast; f32: no autocast */
 } bench_flags;
 
-/* Reads the flags that are named as the fields above; ends the program on anything else, with 2, and
- * with 1 where there is no such device. presets: what is not on the command line. */
+/* Reads the flags that are named as the fields above; ends the program on anything else, with 2,
+ * and with 1 where there is no such device. presets: what is not on the command line. */
 bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
 /* Waits for the device that was chosen. */
 void bench_wait(void);
-/* "tenon_WORKLOAD", captured "graph_WORKLOAD", then "_bBATCH" and "_PRECISION" where the flags are given. Static memory. */
+/* "tenon_WORKLOAD", captured "graph_WORKLOAD", then "_bBATCH" and "_PRECISION" where the flags are
+ * given. Static memory. */
 const char *bench_name(const bench_flags *f, const char *workload);
 
 double bench_now(void); /* seconds, monotonic */
@@ -52,7 +53,7 @@ enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10, BENCH_BLOCK 
  * One image in four shows another label, by lot, so that the loss stays above zero. */
 void bench_image(int64_t n, float *pixels, int64_t *label);
 
-/* ---- training steps (train.c) ------------------------------------------------------------------ */
+/* ---- training steps (train.c) ---------------------------------------------------------------- */
 
 typedef struct bench_task {
     const char *name, *unit;
@@ -67,8 +68,8 @@ typedef struct bench_task {
 
 /* Trains on the batches and prints everything: times, rates, losses, memory. */
 void bench_run(const bench_task *task, const bench_flags *flags);
-/* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, when they fail:
- * when memory runs out. */
+/* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, when they
+ * fail: when memory runs out. */
 bool bench_fits(const bench_task *task, const bench_flags *flags);
 
 #endif

@@ -4,12 +4,13 @@
  *   tiny      2 layers, d  32,  2 heads, T   16, batch  2,     96 tokens: to see that it runs
  *   small     4 layers, d 128,  4 heads, T   64, batch 32,     96 tokens
  *   medium    6 layers, d 384,  6 heads, T  256, batch  8,     96 tokens
- *   gpt2     12 layers, d 768, 12 heads, T 1024, batch  8, 50,257 tokens: GPT-2 124M (Radford et al., 2019)
- * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table. The table of
- * gpt2 has 50,304 rows, a multiple of 64, on both sides.
+ *   gpt2     12 layers, d 768, 12 heads, T 1024, batch  8, 50,257 tokens: GPT-2 124M (Radford et
+ *            al., 2019)
+ * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table. The
+ * table of gpt2 has 50,304 rows, a multiple of 64, on both sides.
  *
- * FLOPs of forward and backward, a token: 6 N + 12 L d T, N being all parameters (Chowdhery et al., PaLM,
- * 2022, appendix B). Attention counts in full, though half of it is masked.
+ * FLOPs of forward and backward, a token: 6 N + 12 L d T, N being all parameters (Chowdhery et al.,
+ * PaLM, 2022, appendix B). Attention counts in full, though half of it is masked.
  *
  * Twin: torch_gpt.py
  */
@@ -20,8 +21,8 @@
 
 typedef struct sizes {
     const char *name;
-    int64_t layers, d, heads, context, batch, tokens,
-        rows; /* rows of the table: at least the tokens */
+    /* rows of the table: at least the tokens */
+    int64_t layers, d, heads, context, batch, tokens, rows;
 } sizes;
 
 static const sizes configs[] = {
@@ -120,7 +121,8 @@ static void batch(int64_t step, tn_tensor **x, tn_tensor **y)
     *y = tn_contiguous(tn_narrow(all, 1, 1, size.context));
 }
 
-/* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 when not even the first does. */
+/* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 when not even the first
+ * does. */
 static int64_t largest_batch(const bench_task *task, const bench_flags *f, int64_t most)
 {
     int64_t fits = 0;

@@ -4,14 +4,15 @@
  * tiny_*   8 floats, a chain of 1,000 ops: nanoseconds each; what remains when arithmetic is free
  * peak_*   on a GPU: the rates of a large copy (bytes read and written) and of a large product
  * others   microseconds a call: forward alone, recording nothing; and forward with backward from a
- *          seed of ones to every float input. GB and GFLOP: what forward must at least move (every input
- *          read once, the result written once) and compute; over the peaks, the time it cannot do without
+ *          seed of ones to every float input. GB and GFLOP: what forward must at least move (every
+ *          input read once, the result written once) and compute; over the peaks, the time it
+ *          cannot do without
  *
  *   --config cpu     sizes of the small models (what a CPU takes by default)
  *   --config gpu     sizes of GPT-2 124M, above a GPU's cache; by default on one
  *   --config tiny    the same, far smaller: to see that they run
- * With bf16 the ops that mixed precision gives to the tensor cores run, on bf16 inputs; others stay f32 there.
- * On a GPU each sample is --block calls, the clock is read when the last is done.
+ * With bf16 the ops that mixed precision gives to the tensor cores run, on bf16 inputs; others stay
+ * f32 there. On a GPU each sample is --block calls, the clock is read when the last is done.
  *
  * Twin: torch_ops.py
  */
@@ -24,7 +25,7 @@ static int64_t samples = 15;
 static bench_flags flags;
 static bool tiny_sizes;
 
-/* ---- tiny ops ------------------------------------------------------------------------------ */
+/* ---- tiny ops -------------------------------------------------------------------------------- */
 
 typedef tn_tensor *(*binary)(tn_tensor *a, tn_tensor *b);
 
@@ -81,7 +82,8 @@ static void tiny_all(void)
     tn_scope scope = tn_scope_begin();
     tn_tensor *a = there(tn_ones(TN_SHAPE(TINY))), *b = there(tn_full(TN_SHAPE(TINY), 1e-6));
     tn_tensor *g = there(tn_ones(TN_SHAPE(TINY))), *c = there(tn_ones(TN_SHAPE(TINY)));
-    tn_tensor *x = there(tn_ones(TN_SHAPE(1, TINY))), *m = there(tn_eye(TINY)), *gm = there(tn_eye(TINY));
+    tn_tensor *x = there(tn_ones(TN_SHAPE(1, TINY))), *m = there(tn_eye(TINY)),
+              *gm = there(tn_eye(TINY));
     TN_CHECK(tn_set_requires_grad(g, true));
     TN_CHECK(tn_set_requires_grad(gm, true));
     tiny("add", tn_add, a, b, false);
@@ -93,8 +95,9 @@ static void tiny_all(void)
     tn_scope_end(scope);
 }
 
-/* ---- ops at the size of a model ------------------------------------------------------------ */
+/* ---- ops at the size of a model -------------------------------------------------------------- */
 
+/* clang-format off */
 static tn_tensor *relu(tn_tensor **x) { return tn_relu(x[0]); }
 static tn_tensor *gelu(tn_tensor **x) { return tn_gelu(x[0]); }
 static tn_tensor *gelu_tanh(tn_tensor **x) { return tn_gelu_tanh(x[0]); }
@@ -110,6 +113,7 @@ static tn_tensor *matmul(tn_tensor **x) { return tn_matmul(x[0], x[1]); }
 static tn_tensor *linear(tn_tensor **x) { return tn_linear(x[0], x[1], x[2]); }
 static tn_tensor *cross_entropy(tn_tensor **x) { return tn_cross_entropy(x[0], x[1]); }
 static tn_tensor *embedding(tn_tensor **x) { return tn_embedding(x[0], x[1], -1); }
+/* clang-format on */
 
 static tn_tensor *attention(tn_tensor **x)
 {
@@ -147,13 +151,19 @@ static double flop_of(const row *r)
     for (int i = 0; i < last; i++) rows *= (double)a[i];
     if (r->f == matmul || r->f == linear) return 2 * rows * (double)a[last] * n;
     if (r->f == attention) return 4 * rows * (double)a[2] * (double)a[3] / 2; /* half is masked */
-    if (r->f == conv2d) return 2 * (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]);
+    if (r->f == conv2d)
+        return 2 * (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]);
     return 0;
 }
 
 #define S(...)                                                                                     \
-    { .rank = (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), .size = { __VA_ARGS__ } }
-#define THREE(...) { S(__VA_ARGS__), S(__VA_ARGS__), S(__VA_ARGS__) }
+    {                                                                                              \
+        .rank = (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), .size = { __VA_ARGS__ }       \
+    }
+#define THREE(...)                                                                                 \
+    {                                                                                              \
+        S(__VA_ARGS__), S(__VA_ARGS__), S(__VA_ARGS__)                                             \
+    }
 
 static const row cpu_rows[] = {
     { "add_1M", add, { S(1024, 1024), S(1024, 1024) }, 0 },
@@ -245,8 +255,10 @@ static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
     double t0 = bench_now();
     for (int64_t i = 0; i < flags.block; i++) {
         tn_scope scope = tn_scope_begin();
-        if (seed) TN_CHECK(tn_backward_from(r->f(in), seed, 0));
-        else TN_NO_GRAD TN_CHECK_PTR(r->f(in));
+        if (seed)
+            TN_CHECK(tn_backward_from(r->f(in), seed, 0));
+        else
+            TN_NO_GRAD TN_CHECK_PTR(r->f(in));
         for (int k = 0; k < n && seed; k++) {
             if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad_of(in[k], TN_NONE));
         }
@@ -317,8 +329,8 @@ static void time_peaks(void)
     tn_scope_end(scope);
 }
 
-/* One fused step over 16 tensors, of `each` numbers or of as many rows of 200: 16 of 512 are about the
- * small GPT. */
+/* One fused step over 16 tensors, of `each` numbers or of as many rows of 200: 16 of 512 are about
+ * the small GPT. */
 static void time_adamw(const char *name, int64_t each)
 {
     double v[MOST];

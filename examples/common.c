@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* ---- flags --------------------------------------------------------------------------------- */
+/* ---- flags ----------------------------------------------------------------------------------- */
 
 static void value_text(const ex_option *o, char *text, size_t size)
 {
@@ -163,7 +163,7 @@ void ex_print_settings(const ex_options *options)
     printf("\n");
 }
 
-/* ---- notes --------------------------------------------------------------------------------- */
+/* ---- notes ----------------------------------------------------------------------------------- */
 
 void ex_note(ex_notes *notes, const char *key, const char *format, ...)
 {
@@ -222,7 +222,7 @@ void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, 
     }
 }
 
-/* ---- curves and reports -------------------------------------------------------------------- */
+/* ---- curves and reports ---------------------------------------------------------------------- */
 
 void ex_curve_add(ex_curve *c, double x, double y)
 {
@@ -292,7 +292,7 @@ uint64_t ex_hash(tn_module *model)
     return hash;
 }
 
-/* ---- where it runs ------------------------------------------------------------------------- */
+/* ---- where it runs --------------------------------------------------------------------------- */
 
 tn_device ex_device(const char *name)
 {

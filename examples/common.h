@@ -10,7 +10,7 @@
 
 #include <tenon/tenon.h>
 
-/* ---- the process: messages, standard output, signals, exit status -------------------------- */
+/* ---- the process: messages, standard output, signals, exit status ---------------------------- */
 
 /* The first thing a program does; ex_parse and ex_parse_few do it. path: argv[0]. */
 void ex_begin(const char *path);
@@ -40,7 +40,7 @@ void ex_let_signals(void);
 /* The signal that came, 0 when none did: to be asked between any two parts of long work. */
 int ex_signal(void);
 
-/* ---- flags --------------------------------------------------------------------------------- */
+/* ---- flags ----------------------------------------------------------------------------------- */
 
 typedef enum ex_kind {
     EX_WHOLE, /* int64_t */
@@ -59,7 +59,7 @@ enum {
 typedef struct ex_option {
     const char *name; /* without the dashes */
     ex_kind kind;
-    void *value;      /* holds the default; parsing overwrites it */
+    void *value;          /* holds the default; parsing overwrites it */
     const char *argument; /* as --help shows it: "N", "FILE" */
     const char *help;
     double low, high; /* accepted range of numbers, both ends included; low == high: any */
@@ -68,6 +68,7 @@ typedef struct ex_option {
 } ex_option;
 
 /* Rows of a table of options: FIELD is where the value goes. */
+/* clang-format off */
 #define EX_WHOLE_ROW(name, field, low, high, belongs, help)                                        \
     { name, EX_WHOLE, &(field), "N", help, low, high, belongs, false }
 #define EX_REAL_ROW(name, field, low, high, belongs, help)                                         \
@@ -75,6 +76,7 @@ typedef struct ex_option {
 #define EX_TEXT_ROW(name, field, argument, help)                                                   \
     { name, EX_TEXT, &(field), argument, help, 0, 0, 0, false }
 #define EX_FLAG_ROW(name, field, help) { name, EX_FLAG, &(field), NULL, help, 0, 0, 0, false }
+/* clang-format on */
 
 typedef struct ex_options {
     const char *what; /* one line for --help */
@@ -91,7 +93,7 @@ const char *ex_text(const ex_options *options, const char *name);
 /* "name value" pairs of all numbers and flags that make the run, on as few lines as fit. */
 void ex_print_settings(const ex_options *options);
 
-/* ---- notes: strings in the metadata of a file ---------------------------------------------- */
+/* ---- notes: strings in the metadata of a file ------------------------------------------------ */
 
 enum { EX_MAX_NOTES = 48 };
 
@@ -109,15 +111,15 @@ tn_metadata ex_metadata(ex_notes *notes);
 /* Takes such values from a file. A given flag that says something else is refused by name. */
 void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file);
 
-/* ---- progress ------------------------------------------------------------------------------ */
+/* ---- progress -------------------------------------------------------------------------------- */
 
 typedef struct ex_progress {
-    const char *unit;         /* of the rate: "tokens" */
-    int64_t total;            /* steps */
-    int64_t per_step;         /* units a step */
-    int64_t first, shown;     /* step at the start; last step shown */
+    const char *unit;     /* of the rate: "tokens" */
+    int64_t total;        /* steps */
+    int64_t per_step;     /* units a step */
+    int64_t first, shown; /* step at the start; last step shown */
     double began, shown_at, paused;
-    double loss;              /* mean of the losses since the last line: sum and count */
+    double loss; /* mean of the losses since the last line: sum and count */
     int64_t losses;
     bool quiet, tty, color;
 } ex_progress;
@@ -128,7 +130,8 @@ void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per
                        const char *unit, bool quiet);
 /* Whether this step is to be shown. It asks the clock only, so a loss need not be known yet. */
 bool ex_progress_due(const ex_progress *p, int64_t step);
-/* A step's loss, in the order of the steps; the line shows the mean of those since the last line. */
+/* A step's loss, in the order of the steps; the line shows the mean of those since the last
+ * line. */
 void ex_progress_loss(ex_progress *p, double loss);
 void ex_progress_show(ex_progress *p, int64_t step, double lr);
 /* Prints a line that stays, above the one that is redrawn. Nothing when quiet. */
@@ -142,7 +145,7 @@ void ex_progress_clear(void);
 double ex_progress_end(ex_progress *p, int64_t step);
 double ex_seconds(void); /* monotonic clock */
 
-/* ---- curves and reports -------------------------------------------------------------------- */
+/* ---- curves and reports ---------------------------------------------------------------------- */
 
 typedef struct ex_curve {
     int64_t n, room;
@@ -164,9 +167,10 @@ void ex_watch_print(const ex_watch *w);
 /* One number over names, shapes and bits of all parameters and all buffers. */
 uint64_t ex_hash(tn_module *model);
 
-/* ---- where it runs -------------------------------------------------------------------------- */
+/* ---- where it runs --------------------------------------------------------------------------- */
 
-/* "cpu" or "cuda". Another word ends the program with 2, cuda where there is none with 1, and why. */
+/* "cpu" or "cuda". Another word ends the program with 2, cuda where there is none with 1, and
+ * why. */
 tn_device ex_device(const char *name);
 /* For programs without a table of flags: begins; takes "--device NAME" off the command line, if it
  * is there; --help prints the usage and ends the program with 0; another flag, or more than `most`

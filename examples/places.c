@@ -32,8 +32,8 @@ static const char *try_open(const char *path, int flags, bool remove)
     return NULL;
 }
 
-/* Why a file cannot be replaced, as the library does it: by a temporary of the same folder. NULL: it
- * can, as far as that is known before there is anything to write. */
+/* Why a file cannot be replaced, as the library does it: by a temporary of the same folder. NULL:
+ * it can, as far as that is known before there is anything to write. */
 static const char *why_not_replaced(const char *path)
 {
     char real[PATH_MAX], temp[PATH_MAX + 48];
@@ -271,8 +271,8 @@ void ex_settle(ex_settings *s, const ex_options *options)
     if (s->load) check_load(s);
     if (s->resume) find_resume_file(s);
     s->place = s->checkpoint ? s->checkpoint : s->resume ? place_of_resume(s) : NULL;
-    if (!s->checkpoint && s->place && why_not_saved(s->place))
-        s->place = NULL;                                           /* only to be read */
+    /* only to be read */
+    if (!s->checkpoint && s->place && why_not_saved(s->place)) s->place = NULL;
     if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
     s->in_folder = s->place && is_folder(s->place);
     if (ex_given(options, "keep") && !s->in_folder) {

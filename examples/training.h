@@ -23,6 +23,7 @@ typedef struct ex_settings {
 #define EX_SETTINGS .device = "cpu", .precision = "f32", .seed = 1, .keep = 3
 
 /* Their rows, for the end of a program's table. --load is the program's: it knows what it means. */
+/* clang-format off */
 #define EX_TRAINING_ROWS(s)                                                                        \
     EX_WHOLE_ROW("seed", (s).seed, 0, 1e9, EX_RUN, "of all that is random"),                       \
     EX_WHOLE_ROW("threads", (s).threads, 0, 1024, 0, "0: all cores; same bits for any"),           \
@@ -45,6 +46,7 @@ typedef struct ex_settings {
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("memory", (s).memory, "says whether tensors or allocations grew while it trained"), \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
+/* clang-format on */
 
 /* After ex_parse: refuses flags that do not go together and files that could not be written in the
  * end, finds the device and the file that --resume DIR/ means, makes the folder of --checkpoint
@@ -54,19 +56,22 @@ typedef struct ex_settings {
 void ex_settle(ex_settings *s, const ex_options *options);
 /* Why a run that is stopped cannot be saved, for a place of its own is not given; NULL: it can. */
 const char *ex_why_no_place(const ex_settings *s);
-/* What --precision says, once a checkpoint has had its say too: the dtype of products, for TN_AUTOCAST;
- * tf32 is f32 with rounded operands, allowed from here on. Refuses other words, and tf32 on a CPU. */
+/* What --precision says, once a checkpoint has had its say too: the dtype of products, for
+ * TN_AUTOCAST; tf32 is f32 with rounded operands, allowed from here on. Refuses other words, and
+ * tf32 on a CPU. */
 tn_dtype ex_precision(const ex_settings *s);
 /* What f16 needs beside it (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
 tn_grad_scaler *ex_scaler(tn_dtype precision);
-/* What follows a loss: gradients, scaled to a joint norm of at most clip (0: any), and the optimizer's
- * step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the gradients. With
- * --capture nothing waits: then gradients that are not finite are seen in the loss, not before. */
+/* What follows a loss: gradients, scaled to a joint norm of at most clip (0: any), and the
+ * optimizer's step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the
+ * gradients. With --capture nothing waits: then gradients that are not finite are seen in the loss,
+ * not before. */
 void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
               double clip);
-/* With --capture, the capture of that step, which --precision f16 does not go together with; else NULL.
- * Owner: the caller, tn_capture_free. */
-tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_grad_scaler *scaler);
+/* With --capture, the capture of that step, which --precision f16 does not go together with; else
+ * NULL. Owner: the caller, tn_capture_free. */
+tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user,
+                       const tn_grad_scaler *scaler);
 /* The step, through the capture unless that is NULL. In the current scope. */
 tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in);
 /* Version, threads, device, and the settings that make the run. Nothing when quiet. */
@@ -88,7 +93,7 @@ void ex_say_resumed(const ex_settings *s, int64_t step, int64_t total, const cha
 /* To --plot; a failure is a complaint. */
 void ex_plot(const ex_settings *s, const char *y_label, const tn_curve *curves, int n);
 
-/* ---- the clockwork of a loop over steps ---------------------------------------------------- */
+/* ---- the clockwork of a loop over steps ------------------------------------------------------ */
 
 enum { EX_LATEST = 64 };
 
@@ -101,26 +106,27 @@ typedef struct ex_taken {
 } ex_taken;
 
 /*
- * Reading a loss waits until a GPU has done all that it was given, and then it has nothing to do. So a
- * step leaves its loss where it was computed; the host reads those of the latest steps together when
- * there is something to print, when time is taken, and when there is no room for more.
+ * Reading a loss waits until a GPU has done all that it was given, and then it has nothing to do.
+ * So a step leaves its loss where it was computed; the host reads those of the latest steps
+ * together when there is something to print, when time is taken, and when there is no room for
+ * more.
  */
 typedef struct ex_training {
     const ex_settings *set;
     ex_progress progress;
     ex_watch watch;
-    ex_curve curve;      /* of the loss: about 200 points, each a mean */
-    int64_t began;       /* the step it began after */
+    ex_curve curve; /* of the loss: about 200 points, each a mean */
+    int64_t began;  /* the step it began after */
     int64_t point, in_mean;
     double mean;
-    double sum;          /* of losses, and their count, since ex_training_mean */
+    double sum; /* of losses, and their count, since ex_training_mean */
     int64_t summed;
-    tn_tensor *losses;   /* [EX_LATEST] f32, on the device */
+    tn_tensor *losses; /* [EX_LATEST] f32, on the device */
     ex_taken taken[EX_LATEST];
-    int n, read;         /* steps in taken; those whose loss the host knows */
-    FILE *log;           /* NULL: none, or given up */
-    long log_end;        /* after its last whole line; -1: of a pipe */
-    bool leave;          /* a signal came, or --stop-after is reached */
+    int n, read;  /* steps in taken; those whose loss the host knows */
+    FILE *log;    /* NULL: none, or given up */
+    long log_end; /* after its last whole line; -1: of a pipe */
+    bool leave;   /* a signal came, or --stop-after is reached */
 } ex_training;
 
 /* Catches signals (ex_catch_signals): the first one sets leave at the next step, or after the
@@ -140,8 +146,8 @@ void ex_training_resume(ex_training *t, bool evaluated);
 /* Whether a checkpoint is due after this step, which is not the last. evaluated: the program's own
  * occasion. */
 bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated);
-/* Ends the progress line, with --memory says how that went; returns units per second. Then a checkpoint is due
- * if leave is set, or there is a --checkpoint. */
+/* Ends the progress line, with --memory says how that went; returns units per second. Then a
+ * checkpoint is due if leave is set, or there is a --checkpoint. */
 double ex_training_end(ex_training *t, int64_t step);
 /* Closes the log; frees the curve. A log that is short is a complaint, here or before. */
 void ex_training_free(ex_training *t);

@@ -1,8 +1,8 @@
-// blocks.cpp - every macro of the public headers in a C++ program: compiled by cxx_check.sh with each compiler
-// there is, warnings being errors, and run.
+// blocks.cpp - every macro of the public headers in a C++ program: compiled by cxx_check.sh with
+// each compiler there is, warnings being errors, and run.
 //
-// Seen to fail: TN_SHAPE and tn_sequential as compound literals do not compile; without TN_WHEN_LEFT the mode
-// after `return` out of TN_NO_GRAD.
+// Seen to fail: TN_SHAPE and tn_sequential as compound literals do not compile; without
+// TN_WHEN_LEFT the mode after `return` out of TN_NO_GRAD.
 #include <tenon/tenon.h>
 
 static int failed;

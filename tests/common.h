@@ -51,8 +51,8 @@ TCase *test_case(Suite *suite, const char *name);
 void test_setup(void);
 void test_teardown(void);
 
-/* tn_set_allocator in a test with the fixture, whose scope is closed for it: the library refuses while it
- * uses memory. What was made in that scope is gone. */
+/* tn_set_allocator in a test with the fixture, whose scope is closed for it: the library refuses
+ * while it uses memory. What was made in that scope is gone. */
 tn_status test_set_allocator(const tn_allocator *allocator);
 
 /* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals

@@ -1,13 +1,13 @@
 /*
- * conv_cases.h - shapes of convolutions for the suites that compare their kernels: what every way of
- * computing one could get wrong.
+ * conv_cases.h - shapes of convolutions for the suites that compare their kernels: what every way
+ * of computing one could get wrong.
  */
 #ifndef TENON_TESTS_CONV_CASES_H
 #define TENON_TESTS_CONV_CASES_H
 
 #include "tensor/kernels.h"
 
-static const tni_conv2d convs[] = {
+static const tni_conv2d_sizes convs[] = {
     /* n, groups, c, h, w, o, kh, kw, oh, ow, stride, padding, dilation; oh and ow follow */
     { 2, 1, 5, 9, 8, 7, 1, 1, 0, 0, { 1, 1 }, { 0, 0 }, { 1, 1 } },  /* a plain product */
     { 33, 1, 5, 3, 5, 7, 1, 1, 0, 0, { 1, 1 }, { 0, 0 }, { 1, 1 } }, /* many small planes */
@@ -40,9 +40,9 @@ static const tni_conv2d convs[] = {
 
 enum { CONVS = sizeof convs / sizeof *convs };
 
-static inline tni_conv2d conv_of(int i)
+static inline tni_conv2d_sizes conv_of(int i)
 {
-    tni_conv2d c = convs[i];
+    tni_conv2d_sizes c = convs[i];
     c.oh = (c.h + 2 * c.padding[0] - c.dilation[0] * (c.kh - 1) - 1) / c.stride[0] + 1;
     c.ow = (c.w + 2 * c.padding[1] - c.dilation[1] * (c.kw - 1) - 1) / c.stride[1] + 1;
     return c;

@@ -1,9 +1,11 @@
 /*
- * main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one process.
+ * main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one
+ * process.
  *
- * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda_host adds the kernels that ran and
- * the calls that failed. With TN_TEST_GPU=1 the program tests a real GPU: in one process, since no child
- * can use a GPU that its parent has looked at; where there is none it says why and ends with 77.
+ * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda_host adds the kernels that
+ * ran and the calls that failed. With TN_TEST_GPU=1 the program tests a real GPU: in one process,
+ * since no child can use a GPU that its parent has looked at; where there is none it says why and
+ * ends with 77.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* clang-format off */
 /* optim_cases.h - made by tests/optim_cases.py with PyTorch 1.13.0a0; not edited. */
 #define N_START 5
 #define N_AT 4

@@ -113,6 +113,7 @@ def row(values):
 
 
 def main():
+    print("/* clang-format off */")
     print("/* optim_cases.h - made by tests/optim_cases.py with PyTorch %s; not edited. */"
           % torch.__version__)
     print("#define N_START %d" % len(START))

@@ -1,3 +1,4 @@
+/* clang-format off */
 /* print_cases.h - written by tests/torch_cases.py with PyTorch 2.15.0. */
 static const print_case print_cases[] = {
     {"scalar", TN_F32, {0, {0}}, false, 0, 0,

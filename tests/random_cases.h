@@ -1,3 +1,4 @@
+/* clang-format off */
 /* random_cases.h - written by tests/torch_cases.py with PyTorch 2.15.0. After seed 42. */
 static const float rand_f32[] = {
     0.882269263f, 0.915003955f, 0.38286376f, 0.959305644f, 0.390448213f, 0.600895345f,

@@ -1,10 +1,11 @@
 /*
- * test_atomic.c - replacing files when others do the same: several writers of one file at a time, modes; and
- * messages about files whose names and strings are meant for a terminal.
+ * test_atomic.c - replacing files when others do the same: several writers of one file at a time,
+ * modes; and messages about files whose names and strings are meant for a terminal.
  *
- * Seen to fail: with the temporary's flock() taken for granted in src/io/atomic_file.c, as it was: "cannot
- * rename: No such file or directory" within a few dozen saves; with a mode of 0 taken for no file: 0644; with
- * tni_input_bad() (input.c) passing bytes on as they are: an escape in the message.
+ * Seen to fail: with the temporary's flock() taken for granted in src/io/atomic_file.c, as it was:
+ * "cannot rename: No such file or directory" within a few dozen saves; with a mode of 0 taken for
+ * no file: 0644; with tni_input_bad() (input.c) passing bytes on as they are: an escape in the
+ * message.
  */
 #include <stdio.h>
 #include <stdlib.h>

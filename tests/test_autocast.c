@@ -14,12 +14,13 @@
  */
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "files.h"
 #include "models.h"
 #include "op_table.h"
+#include "scarce.h"
 
-#include <autograd/trace.h>
+#include <autograd/tell.h>
 
 static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
 
@@ -523,7 +524,7 @@ END_TEST
 static int casts;
 
 /* casts of leaves to a short dtype */
-static tn_status count_cast(tni_tracer *self, const tni_call *c)
+static tn_status count_cast(tni_watcher *self, const tni_call *c)
 {
     (void)self;
     casts += !strcmp(c->op->name, "to_dtype") && c->in[0]->requires_grad && !c->in[0]->node &&
@@ -531,13 +532,13 @@ static tn_status count_cast(tni_tracer *self, const tni_call *c)
     return TN_OK;
 }
 
-static tni_tracer counter = { .applied = count_cast };
+static tni_watcher counter = { .applied = count_cast };
 
 /* Casts of leaves made since the last call. */
 static int counted(void)
 {
     int n = casts;
-    tni_tracing = &counter;
+    tni_watching = &counter;
     casts = 0;
     return n;
 }
@@ -578,7 +579,7 @@ START_TEST(a_weight_is_cast_once)
     }
     tn_forward(model, x);
     ck_assert_int_eq(counted(), 0);
-    tni_tracing = NULL;
+    tni_watching = NULL;
     tn_optim_free(opt);
     tn_module_drop(model);
 }
@@ -785,7 +786,7 @@ START_TEST(nothing_is_left)
         tn_scope_end(s);
         ck_assert_int_eq(tn_live_tensors(), live + 1 + 2 * N);
     }
-    tni_tracing = NULL;
+    tni_watching = NULL;
     ck_assert_int_eq(tn_live_tensors(), live + 1);
 }
 END_TEST
@@ -982,9 +983,7 @@ START_TEST(scaler_resumes)
     tn_optim *opt = tn_sgd(alone(w), (tn_sgd_options){ .lr = 0 });
     tn_scaler_options o = { .init_scale = 48, .growth = 1.5, .backoff = 0.25, .interval = 4 };
     tn_grad_scaler *s = tn_scaler_new(o), *t = tn_scaler_new((tn_scaler_options){ 0 });
-    char path[] = "/tmp/tenon_scaler_XXXXXX";
-    int file = mkstemp(path);
-    ck_assert_int_ge(file, 0);
+    const char *path = in_folder("scaler.safetensors");
     for (int i = 0; i < 20; i++) {
         if (i == 7) { /* in the middle of counting */
             assert_ok(tn_save_tensors(tn_scaler_state_dict(s), NULL, path));
@@ -1007,7 +1006,6 @@ START_TEST(scaler_resumes)
         if (i >= 7) ck_assert(tn_scaler_value(s) == tn_scaler_value(t));
     }
     ck_assert_int_eq(tn_scaler_skipped(t), 2);
-    unlink(path);
     tn_scaler_free(s);
     tn_scaler_free(t);
     tn_optim_free(opt);
@@ -1030,28 +1028,11 @@ END_TEST
 
 /* ---- out of memory --------------------------------------------------------------------------- */
 
-static int64_t calls, failing;
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    return ++calls != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 /* Forward, loss, backward, scaled step, all that can be allocated in them: the k-th fails, for
  * every k. */
 START_TEST(allocations_fail)
 {
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(test_set_allocator(&allocator));
+    scarce_install();
     tn_tensor *x = tn_ones(TN_SHAPE(2, 2, 4, 4)),
               *y = tn_from_ints((int64_t[]){ 1, 0 }, TN_SHAPE(2));
     tn_tensor *w = fresh(random_as(TN_SHAPE(2, 2, 3, 3), -1, 1, 1, TN_F32), true);
@@ -1063,8 +1044,8 @@ START_TEST(allocations_fail)
     for (int64_t k = 1;; k++) {
         tn_error_clear();
         tn_scope scope = tn_scope_begin();
-        calls = 0;
-        failing = k;
+        scarce.requests = 0;
+        scarce.failing = k;
         tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
         tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
         tn_tensor *loss = NULL;
@@ -1078,8 +1059,8 @@ START_TEST(allocations_fail)
         tn_status status = opt && s ? tn_backward(tn_scaler_scale(s, loss)) : tn_error_status();
         if (status == TN_OK) status = tn_scaler_step(s, opt);
         if (status == TN_OK) status = tn_scaler_update(s);
-        failing = 0;
-        bool failed = calls >= k;
+        scarce.failing = 0;
+        bool failed = scarce.requests >= k;
         ck_assert(failed ? status == TN_E_NOMEM : status == TN_OK);
         if (failed) assert_close(w, before, 0, 0);
         assert_ok(tn_set_grad_of(w, TN_NONE));
@@ -1128,7 +1109,7 @@ Suite *test_suite(void)
     t = test_case(suite, "training");
     tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
     tcase_add_test(t, off_changes_nothing);
-    t = test_case(suite, "scaler");
+    t = file_case(suite, "scaler");
     tcase_add_test(t, the_scale_moves_as_in_pytorch);
     tcase_add_test(t, unscaling_and_two_optimizers);
     tcase_add_test(t, scaling_a_loss);

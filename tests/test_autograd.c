@@ -1,10 +1,11 @@
 /*
  * test_autograd.c - the engine: order, accumulation, ownership, versions, hooks, depth.
  *
- * Truth comes from closed forms worked out beside each test; values per element are tests/test_ops.c's.
+ * Truth comes from closed forms worked out beside each test; values per element are
+ * tests/test_ops.c's.
  *
- * Seen to fail, in src/autograd/backward.c: is_ours_alone() made to return true always: five SHARED tests
- * fail; own() left out of add_to_grads: four; the comparison in push() turned round:
+ * Seen to fail, in src/autograd/backward.c: is_ours_alone() made to return true always: five SHARED
+ * tests fail; own() left out of add_to_grads: four; the comparison in push() turned round:
  * ORDER_chains_of_all_lengths fails; check_version() made to return TN_OK: two AG_03 tests.
  */
 #include <pthread.h>
@@ -48,7 +49,7 @@ static void check_values(const tn_tensor *t, const double *wanted, int64_t n, co
     check_values(tn_grad(t), (double[]){ __VA_ARGS__ },                                            \
                  (int64_t)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), "grad of " #t)
 
-/* ---- what backward accepts ------------------------------------------------------------------------ */
+/* ---- what backward accepts ------------------------------------------------------------------- */
 
 START_TEST(AG_01_no_history)
 {
@@ -181,7 +182,7 @@ START_TEST(AG_04_requires_grad_on_leaves_only)
 }
 END_TEST
 
-/* ---- who owns a gradient -------------------------------------------------------------------------- */
+/* ---- who owns a gradient --------------------------------------------------------------------- */
 
 START_TEST(SHARED_x_plus_x)
 {
@@ -282,7 +283,7 @@ START_TEST(DTYPE_gradient_has_the_inputs)
 }
 END_TEST
 
-/* ---- grad mode, detach ---------------------------------------------------------------------------- */
+/* ---- grad mode, detach ----------------------------------------------------------------------- */
 
 START_TEST(MODE_no_grad_records_nothing)
 {
@@ -320,7 +321,7 @@ START_TEST(MODE_is_per_thread)
 }
 END_TEST
 
-/* ---- hooks ---------------------------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
 static tn_tensor *times_ten(tn_tensor *grad, void *user)
 {
@@ -383,7 +384,7 @@ START_TEST(FAILED_backward_changes_no_grad)
 }
 END_TEST
 
-/* ---- gradients as values --------------------------------------------------------------------------- */
+/* ---- gradients as values --------------------------------------------------------------------- */
 
 START_TEST(GRADIENTS_of_leaf_and_non_leaf)
 {
@@ -472,7 +473,7 @@ START_TEST(OUTPUTS_several_of_one_op)
 }
 END_TEST
 
-/* ---- depth and width -------------------------------------------------------------------------------- */
+/* ---- depth and width ------------------------------------------------------------------------- */
 
 enum { STACK = 256 * 1024 };
 
@@ -537,8 +538,8 @@ END_TEST
 
 START_TEST(ORDER_chains_of_all_lengths)
 {
-    /* nine ways from h to the end, of 0 to 8 steps: h's turn comes when all have arrived, and once (what it
-     * kept is gone after that) */
+    /* nine ways from h to the end, of 0 to 8 steps: h's turn comes when all have arrived, and once
+     * (what it kept is gone after that) */
     enum { WAYS = 9 };
     tn_tensor *x = LEAF(3), *h = tn_square(x), *ends[WAYS];
 

@@ -1,9 +1,9 @@
 /*
- * test_capture.c - tn_capture on the CPU: runs are calls, with the same checks of inputs as on a GPU. Those
- * over the CUDA device are in test_cuda_capture.c.
+ * test_capture.c - tn_capture on the CPU: runs are calls, with the same checks of inputs as on a
+ * GPU. Those over the CUDA device are in test_cuda_capture.c.
  *
- * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), the inputs of a first
- * run that failed taken for those to compare with.
+ * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), the inputs
+ * of a first run that failed taken for those to compare with.
  */
 #include "models.h"
 
@@ -23,8 +23,8 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
         tn_mean(tn_square(tn_sub(tn_forward(j->model, in[0]), in[1])), NULL, 0, false);
     tn_status status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK) status = tn_backward(loss);
-    if (status == TN_OK && tn_item(loss) > 1e6)
-        status = TN_E_INVALID; /* on the CPU values may be read */
+    /* on the CPU values may be read */
+    if (status == TN_OK && tn_item(loss) > 1e6) status = TN_E_INVALID;
     if (status == TN_OK) status = tn_optim_step(j->opt);
     return status == TN_OK ? loss : NULL;
 }

@@ -18,6 +18,7 @@
 
 #include "boxes.h"
 #include "files.h"
+#include "scarce.h"
 
 /* sin(0.7 i + phase), f64 */
 static tn_tensor *waves(tn_shape shape, double phase)
@@ -846,27 +847,10 @@ END_TEST
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
-static int64_t calls, failing; /* calls since it was set to 0; the one that returns NULL */
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    return ++calls == failing || posix_memalign(&block, 64, size) != 0 ? NULL : block;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 /* The k-th allocation fails, for every k: the model and the average are what they were. */
 START_TEST(failures_change_nothing)
 {
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(test_set_allocator(&allocator));
+    scarce_install();
     tn_module *m = blocks_new(), *ema = tn_ema_new(m, (tn_ema_options){ 0 });
     assert_ok(tn_ema_update(ema, m));
     for (int what = 0; what < 3; what++) {
@@ -878,8 +862,8 @@ START_TEST(failures_change_nothing)
             ck_assert_int_lt(k, 5000);
             tn_error_clear();
             tn_scope scope = tn_scope_begin();
-            calls = 0;
-            failing = k;
+            scarce.requests = 0;
+            scarce.failing = k;
             tn_module *made = NULL;
             if (what == 0)
                 done = tn_ema_update(ema, m) == TN_OK;
@@ -887,7 +871,7 @@ START_TEST(failures_change_nothing)
                 done = (made = tn_ema_new(m, (tn_ema_options){ 0 })) != NULL;
             else
                 done = tn_freeze_batchnorm(tn_module_keep(m)) != NULL;
-            failing = 0;
+            scarce.failing = 0;
             tn_scope_end(scope);
             tn_module_drop(made);
             if (done) break;
@@ -899,7 +883,7 @@ START_TEST(failures_change_nothing)
                           what, (int)k, (int)(tn_live_tensors() - live));
         }
         if (what == 2) tn_module_drop(m); /* kept once more, and consumed: the last success */
-        ck_assert_int_gt(calls, what ? 20 : 2);
+        ck_assert_int_gt(scarce.requests, what ? 20 : 2);
     }
     ck_assert_str_eq(type_of(block(m, 0)->other), "FrozenBatchNorm2d");
     tn_module_drop(m);

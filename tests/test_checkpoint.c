@@ -5,9 +5,9 @@
  * Truth: runs of the examples' own two models that were never interrupted.
  *
  * Seen to fail, in src/io/checkpoint.c: commit() without tni_loader_set (the cnn after every step),
- * or setting the default generator only (the transformer after every step); check_finite() that
- * finds nothing (all of nonfinite_parameters_are_refused); add_model() without versions
- * (ties_and_versions). In checkpoint_parts.c: tni_parts_load() without put_back (further_parts).
+ * or setting the default generator only (the transformer after every step); check_module() that
+ * finds nothing (all of nonfinite_parameters_are_refused). In parts.c: save() without versions
+ * (ties_and_versions); tni_parts_load() without put_back (further_parts).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -482,7 +482,8 @@ START_TEST(further_parts_go_on_too)
 }
 END_TEST
 
-/* A backbone in two models, and in the average of one: each part is read by itself, so each has the tensor. */
+/* A backbone in two models, and in the average of one: each part is read by itself, so each has the
+ * tensor. */
 START_TEST(parts_that_share_a_tensor)
 {
     tn_module *back = tn_linear_new(3, 3, (tn_linear_options){ 0 });

@@ -5,8 +5,9 @@
  * Seen to fail, in src/io/checkpoint_folder.c: newest() without tni_checkpoint_verify (torn_files,
  * flipped_bits), step_of() without the comparison of the whole name (other_files_stay), names
  * compared in place of steps (numbers_beyond_the_padding), keep + 1 files kept (the_last_n_stay),
- * no sweep (stale_temporaries_go), the error of reading the folder taken for its end (a_folder_that_breaks);
- * in tni_safetensors_verify, checksums that are not compared (torn_files: zeros).
+ * no sweep (stale_temporaries_go), the error of reading the folder taken for its end
+ * (a_folder_that_breaks); in tni_safetensors_verify, checksums that are not compared (torn_files:
+ * zeros).
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "scarce.h"
 
 #define NAME "net"
 
@@ -422,25 +424,10 @@ END_TEST
 
 /* ---- out of memory --------------------------------------------------------------------------- */
 
-static int64_t allowed = INT64_MAX;
-
-static void *limited_alloc(void *user, size_t size)
-{
-    (void)user;
-    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
-}
-
-static void limited_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 START_TEST(every_allocation_may_fail)
 {
     char path[1024];
-    assert_ok(test_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
+    scarce_install();
     tn_generator *own = tn_generator_new(5);
     tn_module *m = linear_new(4);
     tn_checkpoint c = { .model = m, .step = 2, .generators = &own, .n_generators = 1 };
@@ -452,11 +439,11 @@ START_TEST(every_allocation_may_fail)
             int64_t live = tn_live_tensors();
             tn_memory_trim();
             tn_error_clear();
-            allowed = k;
+            scarce_allow(k);
             status = which == 0   ? tn_checkpoint_save_numbered(&c, folder, NAME, 1)
                      : which == 1 ? tn_checkpoint_latest(folder, NAME, path, sizeof path)
                                   : tn_checkpoint_load(&c, path);
-            allowed = INT64_MAX;
+            scarce_allow(INT64_MAX);
             tn_scope_end(scope);
             ck_assert_int_eq(tn_live_tensors(), live);
             ck_assert_int_eq(is_there(file_of(1)), which == 0 && status != TN_OK);

@@ -1,9 +1,9 @@
 /*
- * test_dense.c - products, convolution, pooling, attention: against the plainest loops in double, over
- * awkward sizes and layouts, and bit for bit over thread counts.
+ * test_dense.c - products, convolution, pooling, attention: against the plainest loops in double,
+ * over awkward sizes and layouts, and bit for bit over thread counts.
  *
- * Seen to fail: in gemm.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm); in
- * attention.c, soften returning 1 for the shrink factor (attention_many_keys).
+ * Seen to fail: in gemm.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
+ * in attention.c, soften returning 1 for the shrink factor (attention_many_keys).
  */
 #include "common.h"
 
@@ -17,7 +17,7 @@
 static const int64_t awkward[] = { 0, 1, 7, 33, 257 };
 enum { N_AWKWARD = 5 };
 
-/* ---- gemm: the slot itself ---------------------------------------------------------------------------- */
+/* ---- gemm: the slot itself ------------------------------------------------------------------- */
 
 /* Memory with a value for every element, rounded to dtype; get reads it as a double. */
 typedef struct block {
@@ -45,7 +45,8 @@ static double get(const void *p, tn_dtype dtype, int64_t i)
     return dtype == TN_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
 }
 
-/* Runs g and compares C with the triple loop. C starts as NaN, or as numbers when it accumulates. */
+/* Runs g and compares C with the triple loop. C starts as NaN, or as numbers when it
+ * accumulates. */
 static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
 {
     int64_t c_size = g.batch * g.c_batch + g.m * g.c_row + g.n + 8;
@@ -77,8 +78,8 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
                            get(b.p, g.dtype, z * g.b_batch + k * g.b_row + j * g.b_col);
                 double got = get(c.p, g.dtype, at);
                 touched[at] = 1;
-                if (fabs(got - sum) <= tolerance)
-                    continue; /* an assertion for each would take most of the time */
+                /* an assertion for each would take most of the time */
+                if (fabs(got - sum) <= tolerance) continue;
                 ck_abort_msg("%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g",
                              tn_dtype_name(g.dtype), (int)g.m, (int)g.n, (int)g.k, (int)g.batch,
                              (int)z, (int)i, (int)j, got, sum);
@@ -95,7 +96,8 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
     free(before.p);
 }
 
-/* One product with dense or transposed operands; rows of C `gap` further apart than they need be. */
+/* One product with dense or transposed operands; rows of C `gap` further apart than they need
+ * be. */
 static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
                         bool bias, bool accumulate, int64_t gap)
 {
@@ -230,7 +232,7 @@ START_TEST(gemm_refuses_integers)
 }
 END_TEST
 
-/* ---- the same bits for any number of threads ------------------------------------------------------------- */
+/* ---- the same bits for any number of threads ------------------------------------------------- */
 
 typedef tn_tensor *(*compute)(int which);
 
@@ -339,7 +341,7 @@ START_TEST(same_bits_linear)
 }
 END_TEST
 
-/* ---- matmul ------------------------------------------------------------------------------------------------ */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
 /* All elements, row-major, as doubles; the caller frees. */
 static double *values(const tn_tensor *t)
@@ -401,7 +403,7 @@ START_TEST(matmul_views_copy_nothing)
 }
 END_TEST
 
-/* ---- convolution ---------------------------------------------------------------------------------------------- */
+/* ---- convolution ----------------------------------------------------------------------------- */
 
 typedef struct conv_case {
     int64_t n, c, h, w, o, kh, kw;
@@ -483,7 +485,8 @@ START_TEST(conv2d_against_loops)
     assert_close(
         tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec),
         y, 1e-4, 2e-5);
-    /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy, x), w> */
+    /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy,
+     * x), w> */
     tn_tensor *in[2] = { tn_clone(x), tn_clone(w) };
     tn_tensor *grads[2];
     for (int i = 0; i < 2; i++) assert_ok(tn_set_requires_grad(in[i], true));
@@ -525,7 +528,7 @@ START_TEST(conv2d_second_derivatives)
 }
 END_TEST
 
-/* ---- pooling ---------------------------------------------------------------------------------------------------- */
+/* ---- pooling --------------------------------------------------------------------------------- */
 
 START_TEST(pool_halves_as_windows)
 {
@@ -559,7 +562,8 @@ END_TEST
 
 START_TEST(pool_first_of_equals)
 {
-    /* all 3^4 windows of three values: the gradient goes to the first of the largest, in row-major order */
+    /* all 3^4 windows of three values: the gradient goes to the first of the largest, in row-major
+     * order */
     float v[81 * 4];
     float expected[81 * 4] = { 0 };
     for (int i = 0; i < 81; i++) {
@@ -609,7 +613,7 @@ START_TEST(pool_refuses_wide_padding)
 }
 END_TEST
 
-/* ---- attention ---------------------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* softmax(scale q k^T + mask) v in ops, with a bool mask that blocks the future when causal. */
 static tn_tensor *plain_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
@@ -684,7 +688,8 @@ END_TEST
 
 START_TEST(attention_many_keys)
 {
-    /* more keys than a block holds: the running maximum moves, and some blocks are blocked altogether */
+    /* more keys than a block holds: the running maximum moves, and some blocks are blocked
+     * altogether */
     tn_tensor *q = leaf(TN_SHAPE(1, 2, 70, 4), 1, TN_F64);
     tn_tensor *k = leaf(TN_SHAPE(1, 2, 1300, 4), 2, TN_F64);
     tn_tensor *v = leaf(TN_SHAPE(1, 2, 1300, 6), 3, TN_F64);
@@ -725,7 +730,8 @@ END_TEST
 
 START_TEST(attention_heads_are_views)
 {
-    /* heads cut out of a packed [B, T, 3 * H * D] product: no copies in, and the result merges as a view */
+    /* heads cut out of a packed [B, T, 3 * H * D] product: no copies in, and the result merges as a
+     * view */
     tn_tensor *packed = leaf(TN_SHAPE(2, 5, 3 * 3 * 4), 1, TN_F64);
     tn_tensor *x[3];
     for (int i = 0; i < 3; i++)
@@ -793,7 +799,8 @@ END_TEST
 
 START_TEST(attention_memory)
 {
-    /* T = 4096: beyond its inputs less than 4 * B * T * d floats, results and gradients included but one */
+    /* T = 4096: beyond its inputs less than 4 * B * T * d floats, results and gradients included
+     * but one */
     enum { T = 4096, H = 4, D = 32 };
     tn_tensor *x[3];
     tn_tensor *grads[3];
@@ -805,8 +812,8 @@ START_TEST(attention_memory)
     int64_t before = tn_memory().in_use;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
     assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
-    int64_t extra =
-        tn_memory().peak_in_use - before - 4 * size; /* y and three gradients are results */
+    /* y and three gradients are results */
+    int64_t extra = tn_memory().peak_in_use - before - 4 * size;
     ck_assert_msg(extra < size / 2, "%lld bytes of scratch beside 4 x %lld of results",
                   (long long)extra, (long long)size);
 }

@@ -1,13 +1,17 @@
 /*
- * test_empty.c - tensors without elements through every op and layer, forward and backward, in every dtype: what
- * PyTorch gives, and never a division by a size or a read of an element that is not there.
+ * test_empty.c - tensors without elements through every op and layer, forward and backward, in
+ * every dtype: what PyTorch gives, and never a division by a size or a read of an element that is
+ * not there.
  *
- * The rule: sum 0, prod 1, mean NaN, any false, all true, logsumexp -inf; the extreme of nothing is an error;
- * a product over an inner size of 0 is 0; everything else has the shape that its sizes say.
+ * The rule: sum 0, prod 1, mean NaN, any false, all true, logsumexp -inf; the extreme of nothing is
+ * an error; a product over an inner size of 0 is 0; everything else has the shape that its sizes
+ * say.
  */
 #include "files.h"
 
-static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL };
+static const tn_dtype dtypes[] = {
+    TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL
+};
 
 static void check_shape(const char *name, const tn_tensor *y, tn_shape want)
 {
@@ -47,8 +51,9 @@ static void check_gradient(const char *name, tn_tensor *y, tn_tensor *x)
     assert_ok(tn_set_grad_of(x, TN_NONE));
 }
 
-/* ---- functions that keep the shape ------------------------------------------------------------------ */
+/* ---- functions that keep the shape ----------------------------------------------------------- */
 
+/* clang-format off */
 static tn_tensor *add_one(tn_tensor *x) { return tn_add_scalar(x, 1); }
 static tn_tensor *rsub_one(tn_tensor *x) { return tn_rsub_scalar(x, 1); }
 static tn_tensor *twice(tn_tensor *x) { return tn_mul_scalar(x, 2); }
@@ -79,6 +84,7 @@ static tn_tensor *chosen(tn_tensor *x) { return tn_where(tn_eq(x, x), x, x); }
 static tn_tensor *masked(tn_tensor *x) { return tn_masked_fill(x, tn_eq(x, x), 1); }
 static tn_tensor *as_f64(tn_tensor *x) { return tn_to_dtype(x, TN_F64); }
 static tn_tensor *normed(tn_tensor *x) { return tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5); }
+/* clang-format on */
 static tn_tensor *repeated(tn_tensor *x)
 {
     tn_shape ones = tn_shape_get(x);
@@ -91,7 +97,10 @@ static tn_tensor *split_joined(tn_tensor *x)
     int n = tn_chunk(x, 2, 0, parts);
     return n > 0 ? tn_cat(parts, n, 0) : NULL;
 }
-static tn_tensor *gathered(tn_tensor *x) { return tn_gather(x, 0, tn_to_dtype(tn_zeros_like(x), TN_I64)); }
+static tn_tensor *gathered(tn_tensor *x)
+{
+    return tn_gather(x, 0, tn_to_dtype(tn_zeros_like(x), TN_I64));
+}
 static tn_tensor *scattered(tn_tensor *x)
 {
     return tn_scatter_add(x, 0, tn_to_dtype(tn_zeros_like(x), TN_I64), x);
@@ -102,35 +111,64 @@ static const struct {
     tn_tensor *(*f)(tn_tensor *x);
     bool floats; /* only */
 } same[] = {
-    { "neg", tn_neg, false },           { "abs", tn_abs, false },
-    { "exp", tn_exp, false },           { "log", tn_log, false },
-    { "log1p", tn_log1p, false },       { "expm1", tn_expm1, false },
-    { "sqrt", tn_sqrt, false },         { "rsqrt", tn_rsqrt, false },
-    { "square", tn_square, false },     { "reciprocal", tn_reciprocal, false },
-    { "sin", tn_sin, false },           { "cos", tn_cos, false },
-    { "tanh", tn_tanh, false },         { "sigmoid", tn_sigmoid, false },
-    { "erf", tn_erf, false },           { "relu", tn_relu, false },
-    { "silu", tn_silu, false },         { "gelu", tn_gelu, false },
-    { "gelu_tanh", tn_gelu_tanh, false }, { "leaky_relu", leaky, false },
-    { "elu", elu, false },              { "softplus", softplus, false },
-    { "clamp", clamp, false },          { "add_scalar", add_one, false },
-    { "rsub_scalar", rsub_one, false }, { "mul_scalar", twice, false },
-    { "div_scalar", half, false },      { "pow_scalar", squared, false },
-    { "eq_scalar", is_one, false },     { "isnan", tn_isnan, false },
-    { "isfinite", tn_isfinite, false }, { "logical_not", tn_logical_not, false },
-    { "add", plus_itself, false },      { "sub", minus_itself, false },
-    { "mul", times_itself, false },     { "div", over_itself, false },
-    { "pow", to_itself, false },        { "minimum", smaller, false },
-    { "maximum", larger, false },       { "lerp", between, false },
-    { "eq", equal, false },             { "where", chosen, false },
-    { "masked_fill", masked, false },   { "to_dtype", as_f64, false },
-    { "clone", tn_clone, false },       { "contiguous", tn_contiguous, false },
-    { "cumsum 0", first_cumsum, false }, { "cumsum -1", last_cumsum, false },
-    { "flip", flip, false },            { "repeat", repeated, false },
-    { "split, cat", split_joined, false }, { "gather", gathered, false },
-    { "softmax 0", first_softmax, true }, { "softmax -1", last_softmax, true },
-    { "log_softmax", log_softmax, true }, { "dropout", dropped, true },
-    { "layer_norm", normed, true },     { "scatter_add", scattered, true },
+    { "neg", tn_neg, false },
+    { "abs", tn_abs, false },
+    { "exp", tn_exp, false },
+    { "log", tn_log, false },
+    { "log1p", tn_log1p, false },
+    { "expm1", tn_expm1, false },
+    { "sqrt", tn_sqrt, false },
+    { "rsqrt", tn_rsqrt, false },
+    { "square", tn_square, false },
+    { "reciprocal", tn_reciprocal, false },
+    { "sin", tn_sin, false },
+    { "cos", tn_cos, false },
+    { "tanh", tn_tanh, false },
+    { "sigmoid", tn_sigmoid, false },
+    { "erf", tn_erf, false },
+    { "relu", tn_relu, false },
+    { "silu", tn_silu, false },
+    { "gelu", tn_gelu, false },
+    { "gelu_tanh", tn_gelu_tanh, false },
+    { "leaky_relu", leaky, false },
+    { "elu", elu, false },
+    { "softplus", softplus, false },
+    { "clamp", clamp, false },
+    { "add_scalar", add_one, false },
+    { "rsub_scalar", rsub_one, false },
+    { "mul_scalar", twice, false },
+    { "div_scalar", half, false },
+    { "pow_scalar", squared, false },
+    { "eq_scalar", is_one, false },
+    { "isnan", tn_isnan, false },
+    { "isfinite", tn_isfinite, false },
+    { "logical_not", tn_logical_not, false },
+    { "add", plus_itself, false },
+    { "sub", minus_itself, false },
+    { "mul", times_itself, false },
+    { "div", over_itself, false },
+    { "pow", to_itself, false },
+    { "minimum", smaller, false },
+    { "maximum", larger, false },
+    { "lerp", between, false },
+    { "eq", equal, false },
+    { "where", chosen, false },
+    { "masked_fill", masked, false },
+    { "to_dtype", as_f64, false },
+    { "clone", tn_clone, false },
+    { "contiguous", tn_contiguous, false },
+    { "cumsum 0", first_cumsum, false },
+    { "cumsum -1", last_cumsum, false },
+    { "flip", flip, false },
+    { "repeat", repeated, false },
+    { "split, cat", split_joined, false },
+    { "gather", gathered, false },
+    { "softmax 0", first_softmax, true },
+    { "softmax -1", last_softmax, true },
+    { "log_softmax", log_softmax, true },
+    { "dropout", dropped, true },
+    { "layer_norm", normed, true },
+    { "scatter_add", scattered, true },
 };
 
 START_TEST(shapes_are_kept)
@@ -140,11 +178,13 @@ START_TEST(shapes_are_kept)
         for (int s = 0; s < COUNT(shapes); s++) {
             bool real = tn_dtype_is_float(dtypes[d]);
             char name[64];
-            snprintf(name, sizeof name, "%s of %s, shape %d", same[_i].name, tn_dtype_name(dtypes[d]), s);
+            snprintf(name, sizeof name, "%s of %s, shape %d", same[_i].name,
+                     tn_dtype_name(dtypes[d]), s);
             tn_tensor *x = leaf(shapes[s], dtypes[d]);
             tn_tensor *y = same[_i].f(x);
             /* kernels that know f32 and f64 alone say so of no elements too */
-            if (!y && (same[_i].floats || dtypes[d] == TN_BOOL) && dtypes[d] != TN_F32 && dtypes[d] != TN_F64) {
+            if (!y && (same[_i].floats || dtypes[d] == TN_BOOL) && dtypes[d] != TN_F32 &&
+                dtypes[d] != TN_F64) {
                 ck_assert_msg(tn_error_status() == TN_E_DTYPE, "%s: %s", name, tn_error());
                 tn_error_clear();
                 continue;
@@ -155,7 +195,7 @@ START_TEST(shapes_are_kept)
 }
 END_TEST
 
-/* ---- reductions ------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 static tn_tensor *norm2(tn_tensor *x, const int *axes, int n, bool keepdim)
 {
@@ -180,14 +220,10 @@ static const struct {
     double of_nothing; /* as PyTorch's */
     bool floats;
 } reductions[] = {
-    { "sum", tn_sum, 0, false },
-    { "prod", tn_prod, 1, false },
-    { "any", tn_any, 0, false },
-    { "all", tn_all, 1, false },
-    { "mean", tn_mean, NAN, true },
-    { "var", variance, NAN, true },
-    { "std", deviation, NAN, true },
-    { "logsumexp", tn_logsumexp, -INFINITY, true },
+    { "sum", tn_sum, 0, false },     { "prod", tn_prod, 1, false },
+    { "any", tn_any, 0, false },     { "all", tn_all, 1, false },
+    { "mean", tn_mean, NAN, true },  { "var", variance, NAN, true },
+    { "std", deviation, NAN, true }, { "logsumexp", tn_logsumexp, -INFINITY, true },
     { "norm", norm2, 0, true },
 };
 
@@ -239,13 +275,14 @@ START_TEST(extremes_of_nothing_are_errors)
         check_gradient("max", y, x);
         check_shape("argmin", tn_argmin(x, -1, false), TN_SHAPE(0));
     }
-    /* the norm with p = INFINITY is 0 as the others are, where PyTorch refuses: clipping meets empty gradients */
+    /* the norm with p = INFINITY is 0 as the others are, where PyTorch refuses: clipping meets
+     * empty gradients */
     ck_assert_double_eq(tn_item(tn_norm(tn_zeros(TN_SHAPE(0)), INFINITY, NULL, 0, false)), 0);
     check_shape("norm inf", norm_inf(tn_zeros(TN_SHAPE(0, 2)), &last, 1, false), TN_SHAPE(0));
 }
 END_TEST
 
-/* ---- movement --------------------------------------------------------------------------------------- */
+/* ---- movement -------------------------------------------------------------------------------- */
 
 START_TEST(movement)
 {
@@ -264,7 +301,8 @@ START_TEST(movement)
         check_shape("squeeze_all", tn_squeeze_all(x), TN_SHAPE(2, 0, 4));
         check_shape("expand", tn_expand(x, TN_SHAPE(5, 2, 0, 4)), TN_SHAPE(5, 2, 0, 4));
         check_gradient("expand", tn_expand(x, TN_SHAPE(5, 2, 0, 4)), x);
-        check_shape("expand to nothing", tn_expand(tn_ones(TN_SHAPE(1, 3)), TN_SHAPE(0, 3)), TN_SHAPE(0, 3));
+        check_shape("expand to nothing", tn_expand(tn_ones(TN_SHAPE(1, 3)), TN_SHAPE(0, 3)),
+                    TN_SHAPE(0, 3));
         check_shape("select", tn_select(x, 0, 1), TN_SHAPE(0, 4));
         assert_null(tn_select(x, 1, 0), TN_E_INDEX, "tn_select: index 0");
         check_shape("slice", tn_slice(x, 1, 0, 10, 3), TN_SHAPE(2, 0, 4));
@@ -328,14 +366,16 @@ START_TEST(making_and_reading)
 }
 END_TEST
 
-/* ---- products, indices, losses, layers --------------------------------------------------------------- */
+/* ---- products, indices, losses, layers ------------------------------------------------------- */
 
-static const tn_dtype reals[] = { TN_F32, TN_F64, TN_BF16, TN_F16 }; /* layers: the first two, products all */
+/* layers: the first two, products all */
+static const tn_dtype reals[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
 
 START_TEST(products)
 {
     tn_dtype t = reals[_i];
-    tn_tensor *a = leaf(TN_SHAPE(2, 0), t), *b = leaf(TN_SHAPE(0, 3), t), *full = leaf(TN_SHAPE(3, 4), t);
+    tn_tensor *a = leaf(TN_SHAPE(2, 0), t), *b = leaf(TN_SHAPE(0, 3), t),
+              *full = leaf(TN_SHAPE(3, 4), t);
     tn_tensor *y = tn_matmul(a, b);
     assert_values(y, 0, 0, 0, 0, 0, 0, 0); /* sums of no products */
     check_gradient("matmul", y, a);
@@ -347,7 +387,8 @@ START_TEST(products)
     assert_values(tn_grad(full), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     check_shape("no matrices", tn_matmul(leaf(TN_SHAPE(0, 2, 3), t), full), TN_SHAPE(0, 2, 4));
     ck_assert_double_eq(tn_item(tn_matmul(leaf(TN_SHAPE(0), t), leaf(TN_SHAPE(0), t))), 0);
-    tn_tensor *w = leaf(TN_SHAPE(4, 3), t), *bias = leaf(TN_SHAPE(4), t), *x = leaf(TN_SHAPE(0, 3), t);
+    tn_tensor *w = leaf(TN_SHAPE(4, 3), t), *bias = leaf(TN_SHAPE(4), t),
+              *x = leaf(TN_SHAPE(0, 3), t);
     y = tn_linear(x, w, bias);
     check_shape("linear", y, TN_SHAPE(0, 4));
     check_gradient("linear", y, x);
@@ -358,9 +399,11 @@ START_TEST(products)
     y = tn_linear(none, w0, bias);
     assert_values(y, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     check_gradient("linear without features", tn_linear(none, w0, TN_NONE), w0);
-    check_shape("no outputs", tn_linear(leaf(TN_SHAPE(2, 3), t), leaf(TN_SHAPE(0, 3), t), TN_NONE), TN_SHAPE(2, 0));
+    check_shape("no outputs", tn_linear(leaf(TN_SHAPE(2, 3), t), leaf(TN_SHAPE(0, 3), t), TN_NONE),
+                TN_SHAPE(2, 0));
     /* attention: no query, no key, no batch */
-    tn_tensor *q = leaf(TN_SHAPE(2, 3, 4), t), *q0 = leaf(TN_SHAPE(2, 0, 4), t), *none_at_all = leaf(TN_SHAPE(0, 3, 4), t);
+    tn_tensor *q = leaf(TN_SHAPE(2, 3, 4), t), *q0 = leaf(TN_SHAPE(2, 0, 4), t),
+              *none_at_all = leaf(TN_SHAPE(0, 3, 4), t);
     y = tn_scaled_dot_product_attention(q0, q, q, TN_NONE, false, 0);
     check_shape("no queries", y, TN_SHAPE(2, 0, 4));
     check_gradient("no queries", y, q);
@@ -376,13 +419,15 @@ END_TEST
 START_TEST(indexing)
 {
     tn_tensor *x = leaf(TN_SHAPE(3, 2), reals[_i]), *empty = leaf(TN_SHAPE(0, 2), reals[_i]);
-    tn_tensor *no_index = nothing(TN_SHAPE(0), TN_I64), *first = tn_from_ints((int64_t[]){ 0 }, TN_SHAPE(1));
+    tn_tensor *no_index = nothing(TN_SHAPE(0), TN_I64),
+              *first = tn_from_ints((int64_t[]){ 0 }, TN_SHAPE(1));
     check_shape("index_select", tn_index_select(x, 0, no_index), TN_SHAPE(0, 2));
     check_gradient("index_select", tn_index_select(x, 0, no_index), x);
     check_shape("index_select", tn_index_select(empty, 1, first), TN_SHAPE(0, 1));
     check_gradient("index_select", tn_index_select(empty, 1, first), empty);
     assert_null(tn_index_select(empty, 0, first), TN_E_INDEX, "0");
-    check_shape("embedding", tn_embedding(x, nothing(TN_SHAPE(0, 5), TN_I64), -1), TN_SHAPE(0, 5, 2));
+    check_shape("embedding", tn_embedding(x, nothing(TN_SHAPE(0, 5), TN_I64), -1),
+                TN_SHAPE(0, 5, 2));
     check_gradient("embedding", tn_embedding(x, nothing(TN_SHAPE(0, 5), TN_I64), -1), x);
     assert_null(tn_embedding(empty, first, -1), TN_E_INDEX, "0");
     check_shape("gather", tn_gather(x, 0, nothing(TN_SHAPE(0, 2), TN_I64)), TN_SHAPE(0, 2));
@@ -391,7 +436,8 @@ START_TEST(indexing)
     tn_tensor *y = tn_scatter_add(x, 0, nothing(TN_SHAPE(0, 2), TN_I64), empty);
     assert_values(y, 0, 1, 1, 1, 1, 1, 1);
     check_shape("one_hot", tn_one_hot(no_index, 4), TN_SHAPE(0, 4));
-    assert_null(tn_one_hot(no_index, -1), TN_E_INVALID, "tn_one_hot"); /* as PyTorch: no class to infer */
+    /* as PyTorch: no class to infer */
+    assert_null(tn_one_hot(no_index, -1), TN_E_INVALID, "tn_one_hot");
     check_shape("one_hot", tn_one_hot(nothing(TN_SHAPE(2, 0), TN_I64), 0), TN_SHAPE(2, 0, 0));
     assert_null(tn_one_hot(first, 0), TN_E_INDEX, "tn_one_hot");
 }
@@ -404,7 +450,8 @@ START_TEST(losses)
     for (int r = 0; r < 3; r++) {
         tn_reduction reduction = reductions_of[r];
         tn_cross_entropy_options o = { .reduction = reduction };
-        tn_tensor *x = leaf(TN_SHAPE(0, 3), t), *y = leaf(TN_SHAPE(0, 3), t), *target = nothing(TN_SHAPE(0), TN_I64);
+        tn_tensor *x = leaf(TN_SHAPE(0, 3), t), *y = leaf(TN_SHAPE(0, 3), t),
+                  *target = nothing(TN_SHAPE(0), TN_I64);
         tn_tensor *loss[] = {
             tn_cross_entropy_with(x, target, o),
             tn_nll_loss(tn_log_softmax(x, 1), target, o),
@@ -431,19 +478,23 @@ START_TEST(losses)
     }
     /* no classes: a row has none to have */
     tn_tensor *x = leaf(TN_SHAPE(2, 0), t);
-    assert_null(tn_cross_entropy(x, tn_from_ints((int64_t[]){ 0, 0 }, TN_SHAPE(2))), TN_E_INDEX, "0");
+    assert_null(tn_cross_entropy(x, tn_from_ints((int64_t[]){ 0, 0 }, TN_SHAPE(2))), TN_E_INDEX,
+                "0");
 }
 END_TEST
 
 /* BatchNorm of no channels, no samples, no pixels: the running statistics stay. */
 START_TEST(batch_norm)
 {
-    static const int64_t shapes[][4] = { { 2, 0, 8, 8 }, { 0, 3, 8, 8 }, { 2, 3, 0, 8 }, { 2, 3, 8, 0 }, { 0, 0, 2, 2 } };
+    static const int64_t shapes[][4] = {
+        { 2, 0, 8, 8 }, { 0, 3, 8, 8 }, { 2, 3, 0, 8 }, { 2, 3, 8, 0 }, { 0, 0, 2, 2 }
+    };
     for (int s = 0; s < COUNT(shapes); s++)
         for (int training = 0; training < 2; training++)
             for (int rank = 2; rank <= 4; rank++) {
                 char name[64];
-                snprintf(name, sizeof name, "batch_norm %d, rank %d, training %d", s, rank, training);
+                snprintf(name, sizeof name, "batch_norm %d, rank %d, training %d", s, rank,
+                         training);
                 tn_shape shape = tn_shape_of(rank, shapes[s]);
                 if (rank == 2 && (s == 2 || s == 3)) continue; /* not empty */
                 if (rank == 3 && s == 3) continue;
@@ -456,7 +507,8 @@ START_TEST(batch_norm)
                 check_shape(name, y, shape);
                 tn_tensor *leaves[] = { x, w, b };
                 for (int k = 0; k < 3; k++)
-                    check_gradient(name, tn_batch_norm(x, w, b, mean, var, training, 0.1, 1e-5), leaves[k]);
+                    check_gradient(name, tn_batch_norm(x, w, b, mean, var, training, 0.1, 1e-5),
+                                   leaves[k]);
                 if (channels > 0) {
                     ck_assert_double_eq(tn_item(tn_amax(mean, NULL, 0, false)), 5);
                     ck_assert_double_eq(tn_item(tn_amin(var, NULL, 0, false)), 7);
@@ -487,7 +539,8 @@ START_TEST(convolutions)
 {
     tn_dtype t = reals[_i];
     tn_conv2d_spec plain = { 0 }, padded = { .padding = { 1, 1 } };
-    tn_tensor *w = leaf(TN_SHAPE(5, 3, 2, 2), t), *b = leaf(TN_SHAPE(5), t), *x = leaf(TN_SHAPE(0, 3, 4, 4), t);
+    tn_tensor *w = leaf(TN_SHAPE(5, 3, 2, 2), t), *b = leaf(TN_SHAPE(5), t),
+              *x = leaf(TN_SHAPE(0, 3, 4, 4), t);
     tn_tensor *y = tn_conv2d(x, w, b, plain);
     check_shape("no images", y, TN_SHAPE(0, 5, 3, 3));
     tn_tensor *leaves[] = { x, w, b };
@@ -542,7 +595,7 @@ START_TEST(pools)
 }
 END_TEST
 
-/* ---- modules and what trains them ------------------------------------------------------------------------ */
+/* ---- modules and what trains them ------------------------------------------------------------ */
 
 /* Layers, with the shape of one sample and of what they make of it. */
 static tn_module *layer(int which)
@@ -554,8 +607,10 @@ static tn_module *layer(int which)
     case 2: return tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
     case 3: return tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 });
     case 4: return tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
-    case 5: return tn_positional_encoding_new(4, 7, (tn_positional_encoding_options){ .dropout = 0.1 });
-    case 6: return tn_multihead_attention_new(4, 2, (tn_multihead_attention_options){ .dropout = 0.1 });
+    case 5:
+        return tn_positional_encoding_new(4, 7, (tn_positional_encoding_options){ .dropout = 0.1 });
+    case 6:
+        return tn_multihead_attention_new(4, 2, (tn_multihead_attention_options){ .dropout = 0.1 });
     case 7: return tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ 0 });
     case 8: return tn_max_pool2d_new(pool);
     case 9: return tn_avg_pool2d_new(pool);
@@ -574,7 +629,8 @@ static bool takes_images(int which)
     return which == 1 || which == 2 || (which >= 8 && which <= 11) || which == 14;
 }
 
-/* A batch of none: the shape of a batch with 0 in front, a gradient of zeros for every parameter. */
+/* A batch of none: the shape of a batch with 0 in front, a gradient of zeros for every
+ * parameter. */
 START_TEST(layers_of_no_samples)
 {
     static const tn_dtype regions[] = { TN_F32, TN_BF16, TN_F16 };
@@ -582,17 +638,22 @@ START_TEST(layers_of_no_samples)
         tn_module *m = layer(_i);
         assert_made(m);
         bool images = takes_images(_i), sequences = _i >= 5 && _i <= 7;
-        tn_tensor *some = images ? tn_randn(TN_SHAPE(2, 3, 4, 4)) : sequences ? tn_randn(TN_SHAPE(2, 5, 4)) : tn_randn(TN_SHAPE(2, 4));
+        tn_tensor *some = images      ? tn_randn(TN_SHAPE(2, 3, 4, 4))
+                          : sequences ? tn_randn(TN_SHAPE(2, 5, 4))
+                                      : tn_randn(TN_SHAPE(2, 4));
         tn_shape none = tn_shape_get(some);
         none.size[0] = 0;
         tn_tensor *x = leaf(none, TN_F32), *y = NULL, *full = NULL;
         char name[64];
         snprintf(name, sizeof name, "%s in %s", m->type->name, tn_dtype_name(regions[r]));
-        TN_AUTOCAST(regions[r]) {
-            full = _i == 6 ? tn_multihead_attention_forward(m, some, some, some, (tn_attention_masks){ 0 }, NULL)
+        TN_AUTOCAST(regions[r])
+        {
+            full = _i == 6 ? tn_multihead_attention_forward(m, some, some, some,
+                                                            (tn_attention_masks){ 0 }, NULL)
                            : tn_forward(m, some);
-            y = _i == 6 ? tn_multihead_attention_forward(m, x, x, x, (tn_attention_masks){ 0 }, NULL)
-                        : tn_forward(m, x);
+            y = _i == 6
+                    ? tn_multihead_attention_forward(m, x, x, x, (tn_attention_masks){ 0 }, NULL)
+                    : tn_forward(m, x);
         }
         tn_shape want = tn_shape_get(full);
         want.size[0] = 0;
@@ -602,8 +663,8 @@ START_TEST(layers_of_no_samples)
         tn_list *list = tn_parameters(m);
         for (int i = 0; i < list->n; i++) {
             tn_tensor *g = tn_grad(list->entry[i].tensor);
-            ck_assert_msg(tn_is_none(g) || tn_item(tn_amax(tn_abs(g), NULL, 0, false)) == 0, "%s: gradient of %s",
-                          name, list->entry[i].name);
+            ck_assert_msg(tn_is_none(g) || tn_item(tn_amax(tn_abs(g), NULL, 0, false)) == 0,
+                          "%s: gradient of %s", name, list->entry[i].name);
         }
         tn_module_drop(m);
     }
@@ -633,7 +694,9 @@ static tn_tensor *plain_forward(tn_module *self, tn_tensor *x)
     return tn_linear(x, m->weight, m->bias);
 }
 
-static const tn_module_type plain_type = { .name = "Plain", .size = sizeof(plain), .forward = plain_forward };
+static const tn_module_type plain_type = { .name = "Plain",
+                                           .size = sizeof(plain),
+                                           .forward = plain_forward };
 
 static tn_module *plain_new(void)
 {
@@ -644,7 +707,8 @@ static tn_module *plain_new(void)
     return tn_module_done(&m->base);
 }
 
-/* A parameter without elements beside one with: steps, clipping, averages and files pass over it. */
+/* A parameter without elements beside one with: steps, clipping, averages and files pass over
+ * it. */
 START_TEST(parameters_of_nothing)
 {
     tn_module *m = plain_new();

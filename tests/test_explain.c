@@ -5,16 +5,17 @@
  * The lines are written by hand from how each model was broken.
  *
  * Seen to fail: without the look at `leads` (src/optim/explain.c) a measurement beside the loss is
- * blamed (deep_in_the_tree); without tni_handle_made nearly everything is "unregistered"; without
- * putting back buffers or the generator the_next_step_is_the_same fails; with buffers put back by their
- * place among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one
- * op of all its inputs behind_a_backward_hook fails; without come_out's count (src/nn/summary.c)
+ * blamed (deep_in_the_tree); without handle_made nearly everything is "unregistered"; without
+ * putting back buffers or the generator the_next_step_is_the_same fails; with buffers put back by
+ * their place among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one op
+ * of all its inputs behind_a_backward_hook fails; without come_out's count (src/nn/summary.c)
  * a_summary ends early; with alike() blind to texts and numbers a_summary_folds_what_repeats fails.
  */
 #include <stdlib.h>
 
 #include "boxes.h"
 #include "models.h"
+#include "scarce.h"
 
 /* ---- running it ------------------------------------------------------------------------------ */
 
@@ -851,26 +852,9 @@ START_TEST(a_long_report_is_cut)
 }
 END_TEST
 
-static int64_t calls, failing;
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    if (++calls == failing) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 START_TEST(memory_that_runs_out)
 {
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(test_set_allocator(&allocator));
+    scarce_install();
     box *m = pair(cached);
     assert_ok(tn_register_buffer(&m->base, "cache", &m->a, TN_NONE, TN_NON_PERSISTENT));
     assert_ok(tn_register_buffer(&m->base, "count", &m->b, tn_zeros(TN_SCALAR), TN_PERSISTENT));
@@ -884,10 +868,10 @@ START_TEST(memory_that_runs_out)
     int64_t in_use = tn_memory().in_use;
     bool done = false;
     for (int64_t k = 1; !done; k++) {
-        calls = 0, failing = k;
+        scarce.requests = 0, scarce.failing = k;
         tn_status status = tn_explain_training(NULL, &m->base, opt, mean_square, x, &report);
-        failing = 0;
-        done = calls < k;
+        scarce.failing = 0;
+        done = scarce.requests < k;
         if (status == TN_OK) /* only a name for messages was not to be had, or nothing failed */
             ck_assert_int_eq(report.findings, findings);
         else
@@ -1022,14 +1006,15 @@ START_TEST(a_summary)
 }
 END_TEST
 
-/* Neighbours that differ in nothing but their number are one row; a tie, another size or a frozen one is a
- * difference, and so is a gap in the numbers. */
+/* Neighbours that differ in nothing but their number are one row; a tie, another size or a frozen
+ * one is a difference, and so is a gap in the numbers. */
 START_TEST(a_summary_folds_what_repeats)
 {
     tn_module *list = tn_module_list_new();
     for (int i = 0; i < 9; i++)
-        assert_ok(tn_module_append(list, tn_sequential(tn_linear_new(2, i == 4 ? 3 : 2, (tn_linear_options){ 0 }),
-                                                       tn_relu_new(), tn_relu_new())));
+        assert_ok(tn_module_append(
+            list, tn_sequential(tn_linear_new(2, i == 4 ? 3 : 2, (tn_linear_options){ 0 }),
+                                tn_relu_new(), tn_relu_new())));
     assert_ok(tn_module_freeze(tn_get_submodule(list, "7")));
     /* clang-format off */
     const char *wanted =

@@ -10,34 +10,7 @@
 
 #include "models.h"
 #include "op_table.h"
-
-static int64_t calls;   /* since it was set to 0 */
-static int64_t failing; /* this one returns NULL; 0: none */
-static bool sticky;     /* and all after it */
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    calls++;
-    if (failing && (calls == failing || (sticky && calls > failing))) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
-static void install(void)
-{
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    calls = failing = 0;
-    sticky = false;
-    assert_ok(test_set_allocator(&allocator));
-}
+#include "scarce.h"
 
 /* One forward and backward of a row; what failed, or TN_OK. */
 static tn_status forward_and_backward(const op_row *row, const op_case *c)
@@ -61,7 +34,7 @@ START_TEST(op_rows_survive_allocation_failure)
 {
     enum { CAP = 200 };
     const op_row *row = &op_rows[_i];
-    install();
+    scarce_install();
     op_case c = op_load(row, row->flags & ROW_FIXED ? TN_F64 : TN_F32);
     tn_scope warm = tn_scope_begin(); /* what is made once and kept, is made here */
     ck_assert_int_eq(forward_and_backward(row, &c), TN_OK);
@@ -71,11 +44,11 @@ START_TEST(op_rows_survive_allocation_failure)
     for (int64_t k = 1; k <= CAP; k++) {
         tn_error_clear();
         tn_scope scope = tn_scope_begin();
-        calls = 0;
-        failing = k;
+        scarce.requests = 0;
+        scarce.failing = k;
         tn_status status = forward_and_backward(row, &c);
-        failing = 0;
-        bool failed = calls >= k;
+        scarce.failing = 0;
+        bool failed = scarce.requests >= k;
         tn_scope_end(scope);
         ck_assert_msg(tn_live_tensors() == live, "%s: allocation %d failed: %d tensors leak",
                       row->name, (int)k, (int)(tn_live_tensors() - live));
@@ -95,8 +68,8 @@ END_TEST
  * for good. Unless the whole step went through, parameters are bit for bit what they were. */
 START_TEST(a_failed_step_changes_nothing)
 {
-    install();
-    sticky = _i;
+    scarce_install();
+    scarce.sticky = _i;
     tn_manual_seed(3);
     tn_module *model = transformer_new();
     assert_made(model);
@@ -110,15 +83,15 @@ START_TEST(a_failed_step_changes_nothing)
         tn_optim *optimizer = tn_adamw(parameters, (tn_adamw_options){ .lr = 1e-3 });
         assert_made(optimizer);
         tn_error_clear();
-        calls = 0;
-        failing = k;
+        scarce.requests = 0;
+        scarce.failing = k;
         tn_scope scope = tn_scope_begin();
         tn_tensor *loss = tn_cross_entropy(tn_forward(model, x), y);
         tn_status status = tn_backward(loss);
         if (status == TN_OK) status = tn_optim_step(optimizer);
         tn_scope_end(scope);
-        failing = 0;
-        bool failed = calls >= k;
+        scarce.failing = 0;
+        bool failed = scarce.requests >= k;
         assert_ok(tn_optim_zero_grad(optimizer));
         tn_optim_free(optimizer);
         if (!failed) {

@@ -1,14 +1,14 @@
 /*
- * test_hooks.c - hooks of modules, state that is no tensor, versions, and freezing. The ids are rows
- * of the project's table of PyTorch semantics.
+ * test_hooks.c - hooks of modules, state that is no tensor, versions, and freezing. The ids are
+ * rows of the project's table of PyTorch semantics.
  *
- * Seen to fail: with backward hooks run at the inner gate only (src/nn/hooks.c) HK_05_gradients fails
- * where no input needs a gradient; without put_back (src/nn/state.c) LD_12 and SD_07 find a half-loaded
- * module; with tn_training blind to `frozen` freezing_survives fails.
+ * Seen to fail: with backward hooks run at the inner gate only (src/nn/hooks.c) HK_05_gradients
+ * fails where no input needs a gradient; without put_back (src/nn/state.c) LD_12 and SD_07 find a
+ * half-loaded module; with tn_training blind to `frozen` freezing_survives fails.
  */
 #include "boxes.h"
 
-/* ---- what happened, in order ------------------------------------------------------------------ */
+/* ---- what happened, in order ----------------------------------------------------------------- */
 
 static char events[1024];
 
@@ -24,7 +24,7 @@ static void note(const char *event)
         events[0] = '\0';                                                                          \
     } while (0)
 
-/* ---- forward ----------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static tn_status add_one(tn_module *m, int n_in, tn_tensor **in, void *user)
 {
@@ -144,7 +144,7 @@ START_TEST(a_hook_that_fails_fails_the_call)
 }
 END_TEST
 
-/* ---- backward ---------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct seen {
     const char *name;
@@ -294,7 +294,7 @@ START_TEST(backward_hooks_at_the_edges)
 }
 END_TEST
 
-/* ---- state dicts -------------------------------------------------------------------------------- */
+/* ---- state dicts ----------------------------------------------------------------------------- */
 
 static tn_status add_key(tn_module *m, tn_list *state, const char *prefix, void *user)
 {
@@ -419,7 +419,7 @@ START_TEST(names_are_changed_by_a_callback)
 }
 END_TEST
 
-/* ---- extra state and versions ------------------------------------------------------------------- */
+/* ---- extra state and versions ---------------------------------------------------------------- */
 
 typedef struct counter {
     tn_module base;
@@ -528,7 +528,7 @@ START_TEST(lists_are_edited)
 }
 END_TEST
 
-/* ---- freezing ------------------------------------------------------------------------------------ */
+/* ---- freezing -------------------------------------------------------------------------------- */
 
 START_TEST(freezing_survives_train_and_requires_grad_of_the_parent)
 {

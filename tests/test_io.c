@@ -23,6 +23,7 @@
 #include <zlib.h>
 
 #include "files.h"
+#include "scarce.h"
 
 /* ---- safetensors ----------------------------------------------------------------------------- */
 
@@ -186,7 +187,8 @@ END_TEST
 
 #define TENSOR(from, to) "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" #from "," #to "]}"
 
-/* Before there was tenon.ties, tenon wrote a pair for each tie: those files are read as they were. */
+/* Before there was tenon.ties, tenon wrote a pair for each tie: those files are read as they
+ * were. */
 START_TEST(FF_03_ties_of_files_before)
 {
     const char *path = write_header(
@@ -675,27 +677,13 @@ END_TEST
 
 /* ---- out of memory --------------------------------------------------------------------------- */
 
-static int64_t allowed = INT64_MAX;
-
-static void *limited_alloc(void *user, size_t size)
-{
-    (void)user;
-    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
-}
-
-static void limited_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 static tn_status done(const void *made)
 {
     return made ? TN_OK : tn_error_status();
 }
 
-/* Everything that reads, writes or makes something here; each leaves nothing behind when it fails. */
+/* Everything that reads, writes or makes something here; each leaves nothing behind when it
+ * fails. */
 static tn_status scenario(int which, run *r)
 {
     tn_checkpoint c = checkpoint_of(r, 7);
@@ -729,7 +717,7 @@ static tn_status scenario(int which, run *r)
 START_TEST(every_allocation_may_fail)
 {
     tn_memory_trim();
-    assert_ok(test_set_allocator(&(tn_allocator){ limited_alloc, limited_free, NULL }));
+    scarce_install();
     run r = run_new(1, false);
     train(&r, 2);
     write_bytes("idx.gz", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12);
@@ -744,10 +732,10 @@ START_TEST(every_allocation_may_fail)
         tn_error_clear();
         tn_scope inner = tn_scope_begin();
         tn_memory_trim();
-        allowed = k;
+        scarce_allow(k);
         tn_status status = scenario(_i, &r);
         tn_scope_end(inner);
-        allowed = INT64_MAX;
+        scarce_allow(INT64_MAX);
         ck_assert_msg(tn_live_tensors() == live, "allocation %d (%s): %d tensors more", k,
                       tn_status_name(status), (int)(tn_live_tensors() - live));
         tn_scope_end(s);

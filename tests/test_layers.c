@@ -1,9 +1,9 @@
 /*
- * test_layers.c - the layers and initialisers against PyTorch 1.13.1 (golden literals), closed forms, and
- * the project's table of its semantics, whose row ids the tests carry.
+ * test_layers.c - the layers and initialisers against PyTorch 1.13.1 (golden literals), closed
+ * forms, and the project's table of its semantics, whose row ids the tests carry.
  *
- * Seen to fail: with 1 / (counter + 2) in share (src/nn/layers/batchnorm.c) BN_05_cumulative fails: the
- * running mean after two batches is no longer their average.
+ * Seen to fail: with 1 / (counter + 2) in share (src/nn/layers/batchnorm.c) BN_05_cumulative fails:
+ * the running mean after two batches is no longer their average.
  */
 #include "common.h"
 
@@ -229,7 +229,8 @@ START_TEST(IN_03_normal_forms)
     tn_tensor *wide = tn_empty(TN_SHAPE(100, 100));
     assert_ok(tn_init_truncated_normal(wide, 0, 1, -2, 2));
     ck_assert_double_le(tn_item(tn_amax(tn_abs(wide), NULL, 0, false)), 2);
-    /* the deviation of a standard normal cut at +-2 is sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) = 0.8796 */
+    /* the deviation of a standard normal cut at +-2 is sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) =
+     * 0.8796 */
     ck_assert_double_eq_tol(tn_item(tn_std(wide, NULL, 0, 1, false)), 0.8796, 0.02);
     assert_ok(tn_init_xavier_normal(wide, 3)); /* deviation 3 sqrt(2 / 200) */
     ck_assert_double_eq_tol(tn_item(tn_std(wide, NULL, 0, 1, false)), 0.3, 0.01);

@@ -3,8 +3,8 @@
  * or writes a file says that it is out of memory, or does what it should. Nothing else: no damaged
  * file, no bad name, no older checkpoint; and nothing is left behind.
  *
- * malloc and its like are this program's own, in front of the C library's, so that what that
- * library and zlib allocate for us is met too, past the library's own hook.
+ * The program has a malloc of its own (scarce_malloc.c), so that what the C library and zlib
+ * allocate for us is met too, past the library's own hook.
  *
  * Seen to fail, with jansson as the JSON reader: all but lock, idx, text and loader; latest then
  * named the older of two whole checkpoints. In src/io/input.c, tni_errno() without ENOMEM: save,
@@ -16,50 +16,7 @@
 #include <stdlib.h>
 
 #include "files.h"
-
-/* ---- an allocator that refuses --------------------------------------------------------------- */
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *block, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
-
-static _Atomic long left = -1; /* requests that are still granted; below 0: all */
-static bool for_good;          /* after the refused one, all are refused */
-
-static bool refuse(void)
-{
-    if (left < 0) return false;
-    if (left > 0) {
-        left--;
-        return false;
-    }
-    if (!for_good) left = -1;
-    errno = ENOMEM;
-    return true;
-}
-
-void *malloc(size_t n)
-{
-    return refuse() ? NULL : __libc_malloc(n);
-}
-void *calloc(size_t n, size_t size)
-{
-    return refuse() ? NULL : __libc_calloc(n, size);
-}
-void *realloc(void *block, size_t n)
-{
-    return refuse() ? NULL : __libc_realloc(block, n);
-}
-void *aligned_alloc(size_t alignment, size_t n)
-{
-    return refuse() ? NULL : __libc_memalign(alignment, n);
-}
-int posix_memalign(void **block, size_t alignment, size_t n)
-{
-    *block = refuse() ? NULL : __libc_memalign(alignment, n);
-    return *block ? 0 : ENOMEM;
-}
+#include "scarce.h"
 
 /* The library's cache would answer in malloc's place. */
 __attribute__((constructor)) static void without_cache(void)
@@ -235,12 +192,13 @@ START_TEST(one_failed_malloc_is_out_of_memory)
         for (long k = 0;; k++) {
             tn_scope s = tn_scope_begin();
             const int64_t live = tn_live_tensors(), bytes = tn_memory().in_use;
-            for_good = rest;
-            left = k;
+            malloc_for_good = rest;
+            *malloc_left = k;
             tn_status status = calls[_i].call(&r);
             const bool met =
-                left < 0 || (rest && left == 0); /* k requests were made, and one more */
-            left = -1;
+                /* k requests were made, and one more */
+                *malloc_left < 0 || (rest && *malloc_left == 0);
+            *malloc_left = -1;
             ck_assert_msg(!r.wrong, "%s, allocation %ld: something else was read", name, k);
             ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s, allocation %ld: %s: %s",
                           name, k, tn_status_name(status), tn_error());

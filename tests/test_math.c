@@ -336,7 +336,8 @@ START_TEST(unary_rows)
                     tni_array y = array(f < TNI_U_PREDICATES ? floats[d] : TN_BOOL, 2, size,
                                         s % 2 ? DENSE : GAPS);
                     randomise(&x, 0.1, 2.0);
-                    assert_ok(table->unary(f, &y, &x, parameters));
+                    assert_ok(table->unary(
+                        &(tni_unary){ .function = f, .y = y, .x = x, .p = parameters }));
                     for (int64_t i = 0; i < count(&y); i++) {
                         double v = get(&x, place(&x, i));
                         check(unary_name[f], simds[simd_], &y, i, unary_truth[f](v, 0.75, 1.5),
@@ -365,7 +366,8 @@ START_TEST(binary_rows)
                             array(f < TNI_B_PREDICATES ? floats[d] : TN_BOOL, 2, size, DENSE);
                         randomise(&a, 0.1, 2.0);
                         randomise(&b, 0.1, 2.0);
-                        assert_ok(table->binary(f, &y, &a, &b, parameters));
+                        assert_ok(table->binary(&(tni_binary){
+                            .function = f, .y = y, .a = a, .b = b, .p = parameters }));
                         for (int64_t i = 0; i < count(&y); i++) {
                             double u = get(&a, place(&a, i));
                             double v = get(&b, place(&b, i));
@@ -399,7 +401,8 @@ START_TEST(ternary_rows)
                             put(&a, place(&a, i), i % 3 == 0);
                         randomise(&b, 0.1, 2.0);
                         randomise(&c, 0.1, 2.0);
-                        assert_ok(table->ternary(f, &y, &a, &b, &c, parameters));
+                        assert_ok(table->ternary(&(tni_ternary){
+                            .function = f, .y = y, .a = a, .b = b, .c = c, .p = parameters }));
                         for (int64_t i = 0; i < count(&y); i++) {
                             double want =
                                 ternary_truth[f](get(&a, place(&a, i)), get(&b, place(&b, i)),
@@ -426,16 +429,20 @@ START_TEST(integers)
         tni_array small = array(TN_U8, 1, size, DENSE);
         const int64_t *out = y.data;
         memcpy(a.data, a_values, sizeof a_values);
-        assert_ok(table->binary(TNI_B_add, &y, &a, &a, NULL));
+        assert_ok(table->binary(&(tni_binary){ .function = TNI_B_add, .y = y, .a = a, .b = a }));
         ck_assert(out[0] == -6 && out[4] == -2); /* wraps around */
-        assert_ok(table->unary(TNI_U_clamp, &y, &a, (double[]){ -1.0, INFINITY }));
+        assert_ok(table->unary(&(tni_unary){
+            .function = TNI_U_clamp, .y = y, .x = a, .p = (double[]){ -1.0, INFINITY } }));
         ck_assert(out[0] == -1 && out[4] == INT64_MAX);
-        assert_ok(table->unary(TNI_U_pow_scalar, &y, &a, (double[]){ 3.0 }));
+        assert_ok(table->unary(
+            &(tni_unary){ .function = TNI_U_pow_scalar, .y = y, .x = a, .p = (double[]){ 3.0 } }));
         ck_assert(out[0] == -27 && out[3] == 8);
-        assert_ok(table->unary(TNI_U_mul_scalar, &small, &a, (double[]){ 100.0 }));
+        assert_ok(table->unary(&(tni_unary){
+            .function = TNI_U_mul_scalar, .y = small, .x = a, .p = (double[]){ 100.0 } }));
         ck_assert_uint_eq(((uint8_t *)small.data)[3], 200);
         ck_assert_uint_eq(((uint8_t *)small.data)[0], (uint8_t)-300);
-        ck_assert(table->unary(TNI_U_exp, &y, &a, NULL) == TN_E_DTYPE);
+        ck_assert(table->unary(&(tni_unary){ .function = TNI_U_exp, .y = y, .x = a }) ==
+                  TN_E_DTYPE);
         tn_error_clear();
     }
 }
@@ -457,7 +464,7 @@ START_TEST(copies)
                     tni_array x = array(dtypes[from], 3, size, layout / N_LAYOUTS);
                     tni_array y = array(dtypes[to], 3, size, layout % N_LAYOUTS);
                     randomise(&x, 0.0, 100.0);
-                    assert_ok(table->copy(&y, &x));
+                    assert_ok(table->copy(&(tni_copy){ .y = y, .x = x }));
                     for (int64_t i = 0; i < count(&y); i++) {
                         double v = get(&x, place(&x, i));
                         if (!tn_dtype_is_float(dtypes[to]))
@@ -495,7 +502,7 @@ START_TEST(transpositions)
                 t.stride[2] = x.stride[1];
                 y = array(x.dtype, 3, t.size, DENSE);
                 randomise(&x, 0.0, 200.0);
-                assert_ok(table->copy(&y, &t));
+                assert_ok(table->copy(&(tni_copy){ .y = y, .x = t }));
                 for (int64_t i = 0; i < count(&y); i++)
                     check("transpose", simds[simd_], &y, i, get(&t, place(&t, i)), 0.0);
                 free(x.data);
@@ -513,7 +520,7 @@ START_TEST(fills)
         for (int d = 0; d < 8; d++)
             for (int layout = 0; layout < N_LAYOUTS; layout++) {
                 tni_array y = array(dtypes[d], 2, size, layout);
-                assert_ok(table->fill(&y, (tni_number){ 3.0, 3 }));
+                assert_ok(table->fill(&(tni_fill){ .y = y, .value = (tni_number){ 3.0, 3 } }));
                 for (int64_t i = 0; i < 35; i++)
                     check("fill", simds[simd_], &y, i, dtypes[d] == TN_BOOL ? 1 : 3, 0.0);
                 if (layout == GAPS) ck_assert(get(&y, 1) == 0.0); /* between the elements */
@@ -590,7 +597,7 @@ static void check_reduce(const tni_backend *table, const char *simd, int f, cons
               : x->dtype == TN_I32 ? TN_I64
                                    : x->dtype,
               x->rank, size, mask % 2 ? DENSE : GAPS);
-    assert_ok(table->reduce(f, &y, x, &p));
+    assert_ok(table->reduce(&(tni_reduce){ .function = f, .y = y, .x = *x, .p = &p }));
     for (int64_t i = 0; i < count(&y); i++) {
         check(reduce_name[f], simd, &y, i, reduce_truth(f, x, &y, i, p), tolerance);
     }
@@ -635,7 +642,8 @@ START_TEST(long_reductions)
                                         out, DENSE);
                     double p = 2.0;
                     randomise(&x, -1.0, 2.0);
-                    assert_ok(table->reduce(f, &y, &x, &p));
+                    assert_ok(
+                        table->reduce(&(tni_reduce){ .function = f, .y = y, .x = x, .p = &p }));
                     for (int64_t i = 0; i<count(&y); i += count(&y)> 8 ? 300 : 1) {
                         tni_array line = x; /* the one slice, so that the truth is quick */
                         tni_array one = y;
@@ -647,7 +655,8 @@ START_TEST(long_reductions)
                               reduce_truth(f, &line, &one, 0, p), precision(floats[d]));
                     }
                     put(&x, place(&x, 2), NAN);
-                    assert_ok(table->reduce(f, &y, &x, &p));
+                    assert_ok(
+                        table->reduce(&(tni_reduce){ .function = f, .y = y, .x = x, .p = &p }));
                     if (y.dtype != TN_BOOL)
                         ck_assert_msg(isnan(get(&y, axis == 0 ? 2 % x.size[1] : 0)),
                                       "%s: NaN is lost", reduce_name[f]);
@@ -691,7 +700,7 @@ START_TEST(sums_are_accurate)
     randomise(&x, 0.0, 1.0);
     for (int64_t i = 0; i < size[0]; i++) sum += get(&x, i);
     FOR_SIMDS (table) {
-        assert_ok(table->reduce(TNI_R_sum, &y, &x, NULL));
+        assert_ok(table->reduce(&(tni_reduce){ .function = TNI_R_sum, .y = y, .x = x }));
         ck_assert_double_le(ulps(get(&y, 0), sum, 24, -125), 2.0);
     }
     free(x.data);
@@ -714,8 +723,13 @@ START_TEST(extremes_and_running_sums)
                         tni_array index = array(TN_I64, 2, out, DENSE);
                         tni_array y = array(dtype, 2, size, GAPS);
                         randomise(&x, -9.0, 9.0); /* integers: with ties */
-                        assert_ok(table->arg_reduce(flip, &value, &index, &x, axis));
-                        assert_ok(table->cumsum(&y, &x, axis, flip));
+                        assert_ok(table->arg_reduce(&(tni_arg_reduce){ .largest = flip,
+                                                                       .value = value,
+                                                                       .index = index,
+                                                                       .x = x,
+                                                                       .axis = axis }));
+                        assert_ok(table->cumsum(
+                            &(tni_cumsum){ .y = y, .x = x, .axis = axis, .reverse = flip }));
                         for (int64_t line = 0; line < 5; line++) {
                             int64_t at = line * x.stride[1 - axis];
                             int64_t best = 0;
@@ -764,15 +778,17 @@ START_TEST(bits_for_any_threads)
             tni_array y[6];
             assert_ok(tn_set_num_threads(threads));
             y[0] = array(TN_F32, 2, size, DENSE);
-            assert_ok(table->unary(TNI_U_gelu, &y[0], &x, NULL));
+            assert_ok(table->unary(&(tni_unary){ .function = TNI_U_gelu, .y = y[0], .x = x }));
             y[1] = array(TN_F32, 2, t.size, DENSE);
-            assert_ok(table->copy(&y[1], &t));
+            assert_ok(table->copy(&(tni_copy){ .y = y[1], .x = t }));
             for (int k = 0; k < 3; k++) {
                 y[2 + k] = array(TN_F64, 2, outs[k], DENSE);
-                assert_ok(table->reduce(TNI_R_var, &y[2 + k], &wide, (double[]){ 1.0 }));
+                assert_ok(table->reduce(&(tni_reduce){
+                    .function = TNI_R_var, .y = y[2 + k], .x = wide, .p = (double[]){ 1.0 } }));
             }
             y[5] = array(TN_F32, 2, size, DENSE);
-            assert_ok(table->cumsum(&y[5], &x, 0, false));
+            assert_ok(
+                table->cumsum(&(tni_cumsum){ .y = y[5], .x = x, .axis = 0, .reverse = false }));
             for (int k = 0; k < 6; k++) {
                 size_t bytes = (size_t)count(&y[k]) * tn_dtype_size(y[k].dtype);
                 if (threads == 1)

@@ -21,7 +21,7 @@
 
 #include "archive.h"
 #include "files.h"
-#include "io/zip.h"
+#include "io/pt/zip.h"
 
 enum { MOST_MEMORY = 8 << 20 }; /* the largest .gz here can hold 1032 times its 4 KiB */
 
@@ -163,7 +163,7 @@ static unsigned char *pack_gz(const void *bytes, size_t n, size_t *packed)
     return gzip(bytes, n, 1, packed);
 }
 
-/* ---- .pt: as it is, and the pickle in it with all checksums set right ----------------------- */
+/* ---- .pt: as it is, and the pickle in it with all checksums set right ------------------------ */
 
 static void make_pt(int which, const char *path)
 {

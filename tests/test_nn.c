@@ -1,6 +1,6 @@
 /*
- * test_nn.c - modules: registration, names, walks, construction. The ids are rows of the project's table
- * of PyTorch semantics.
+ * test_nn.c - modules: registration, names, walks, construction. The ids are rows of the project's
+ * table of PyTorch semantics.
  *
  * Seen to fail: without tni_slot_sync in tni_slot_put (src/nn/module.c) four tests fail, the first
  * RB_08_RB_13_RB_14_persistence: a field no longer follows its slot.
@@ -79,7 +79,8 @@ START_TEST(RB_07_replaced_in_place)
     assert_ok(tn_register_buffer(base, "one", &m->a, other, TN_PERSISTENT));
     assert_names(tn_buffers(base), "one two");
     ck_assert_ptr_eq(m->a, other);
-    /* through another field, and then through none: the old field shows nothing, the slot keeps its own */
+    /* through another field, and then through none: the old field shows nothing, the slot keeps its
+     * own */
     assert_ok(tn_register_buffer(base, "one", &m->c, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
     ck_assert_ptr_eq(m->a, TN_NONE);
     tn_tensor *last = tn_zeros(TN_SHAPE(4));

@@ -1,7 +1,8 @@
+
 /*
- * test_nomem_nn.c - memory runs out at each place under each function that makes or changes a module,
- * a list or an optimizer: the call then says so, and what it was to change is as it was; or it did
- * all. In the end nothing is left behind.
+ * test_nomem_nn.c - memory runs out at each place under each function that makes or changes a
+ * module, a list or an optimizer: the call then says so, and what it was to change is as it was; or
+ * it did all. In the end nothing is left behind.
  *
  * The allocator hook counts and refuses; the cache above it is off, so that it sees every request.
  */
@@ -9,27 +10,9 @@
 #include <stdlib.h>
 
 #include "boxes.h"
+#include "scarce.h"
 
-static int64_t calls;   /* since it was set to 0 */
-static int64_t failing; /* this one returns NULL; 0: none */
-static bool sticky;     /* and all after it */
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    calls++;
-    if (failing && (calls == failing || (sticky && calls > failing))) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
-/* ---- what there is before the call ----------------------------------------------------------------- */
+/* ---- what there is before the call ----------------------------------------------------------- */
 
 static struct {
     box *m;           /* a tree with every kind of member */
@@ -47,8 +30,9 @@ static box *tree(void)
     box *m = box_new();
     assert_ok(tn_register_parameter(&m->base, "p", &m->a, tn_ones(TN_SHAPE(2, 2))));
     assert_ok(tn_register_buffer(&m->base, "b", &m->b, tn_ones(TN_SHAPE(2)), TN_PERSISTENT));
-    assert_ok(tn_register_module(&m->base, "layers", &m->child,
-                                 tn_sequential(linear(2, 2), tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }))));
+    assert_ok(tn_register_module(
+        &m->base, "layers", &m->child,
+        tn_sequential(linear(2, 2), tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }))));
     return m;
 }
 
@@ -138,7 +122,7 @@ static uint64_t fingerprint(void)
     return h;
 }
 
-/* ---- the calls: true when all went well. A module that is made is dropped ------------------------------ */
+/* ---- the calls: true when all went well. A module that is made is dropped -------------------- */
 
 static bool made(tn_module *m)
 {
@@ -171,12 +155,13 @@ CALL(conv2d_new, made(tn_conv2d_new(2, 2, 3, (tn_conv2d_options){ 0 })))
 CALL(batchnorm_new, made(norm2d(2)))
 CALL(frozen_new, made(tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ 0 })))
 CALL(layernorm_new, made(tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 })))
-CALL(embedding_new, made(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true })))
+CALL(embedding_new,
+     made(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true })))
 CALL(encoding_new, made(tn_positional_encoding_new(2, 3, (tn_positional_encoding_options){ 0 })))
 CALL(attention_new, made(tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ 0 })))
-CALL(encoder_new, made(tn_encoder_new(
-                      tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2 }), 2,
-                      tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 }))))
+CALL(encoder_new,
+     made(tn_encoder_new(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2 }),
+                         2, tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 }))))
 CALL(sequential_new, made(tn_sequential(linear(1, 1), tn_relu_new(), tn_dropout_new(0.5))))
 CALL(dict_new, made(tn_module_dict_new()))
 CALL(buffers_new, made(tn_buffer_list_new(TN_PERSISTENT)))
@@ -188,8 +173,10 @@ CALL(call_module, tn_forward(BASE, w.x) != NULL)
 
 CALL(add_parameter, fine(tn_register_parameter(BASE, "new", &w.m->c, tn_ones(TN_SHAPE(1)))))
 CALL(replace_parameter, fine(tn_register_parameter(BASE, "p", &w.m->a, tn_ones(TN_SHAPE(1)))))
-CALL(add_buffer, fine(tn_register_buffer(BASE, "new", &w.m->c, tn_ones(TN_SHAPE(1)), TN_PERSISTENT)))
-CALL(replace_buffer, fine(tn_register_buffer(BASE, "b", &w.m->c, tn_ones(TN_SHAPE(1)), TN_NON_PERSISTENT)))
+CALL(add_buffer,
+     fine(tn_register_buffer(BASE, "new", &w.m->c, tn_ones(TN_SHAPE(1)), TN_PERSISTENT)))
+CALL(replace_buffer,
+     fine(tn_register_buffer(BASE, "b", &w.m->c, tn_ones(TN_SHAPE(1)), TN_NON_PERSISTENT)))
 CALL(add_child, fine(tn_register_module(BASE, "new", NULL, linear(1, 1))))
 CALL(assign, fine(tn_assign(&w.m->b, tn_zeros(TN_SHAPE(2)))))
 CALL(set, fine(tn_module_set(BASE, "layers.0.weight", tn_zeros(TN_SHAPE(2)))))
@@ -226,7 +213,8 @@ static bool summary(void)
 }
 
 CALL(load, fine(tn_load_state_dict(BASE, w.state, (tn_load_options){ 0 }, NULL)))
-CALL(load_assigning, fine(tn_load_state_dict(BASE, w.state, (tn_load_options){ .assign = true }, NULL)))
+CALL(load_assigning,
+     fine(tn_load_state_dict(BASE, w.state, (tn_load_options){ .assign = true }, NULL)))
 
 static bool as_it_is(const char *name, char *to, size_t size, void *user)
 {
@@ -234,7 +222,8 @@ static bool as_it_is(const char *name, char *to, size_t size, void *user)
     snprintf(to, size, "%s", name);
     return true;
 }
-CALL(load_renaming, fine(tn_load_state_dict(BASE, w.state, (tn_load_options){ .rename = as_it_is }, NULL)))
+CALL(load_renaming,
+     fine(tn_load_state_dict(BASE, w.state, (tn_load_options){ .rename = as_it_is }, NULL)))
 
 /* A module is consumed, also by a failure: it gets a reference of its own. */
 static bool convert(void)
@@ -286,7 +275,8 @@ CALL(optim_state, tn_optim_state_dict(w.opt) != NULL)
 CALL(optim_load, fine(tn_optim_load_state_dict(w.opt, w.optim_state)))
 CALL(step_lr, schedule(tn_step_lr(w.opt, 1, 0.5)))
 CALL(multistep_lr, schedule(tn_multistep_lr(w.opt, (int64_t[]){ 1, 2 }, 2, 0.5)))
-CALL(one_cycle_lr, schedule(tn_one_cycle_lr(w.opt, (tn_one_cycle_options){ .max_lr = 1, .total_steps = 9 })))
+CALL(one_cycle_lr,
+     schedule(tn_one_cycle_lr(w.opt, (tn_one_cycle_options){ .max_lr = 1, .total_steps = 9 })))
 CALL(plateau_lr, schedule(tn_plateau_lr(w.opt, (tn_plateau_options){ 0 })))
 CALL(scheduler_state, tn_scheduler_state_dict(w.scheduler) != NULL)
 CALL(scheduler_load, fine(tn_scheduler_load_state_dict(w.scheduler, w.scheduler_state)))
@@ -321,6 +311,7 @@ static const struct {
     bool (*call)(void);
     int keeps;
 } rows[] = {
+/* clang-format off */
 #define ROW(NAME) { #NAME, NAME, KEEPS }
 #define ROW_MOVES(NAME) { #NAME, NAME, MOVES }
     ROW(linear_new), ROW(conv2d_new), ROW(batchnorm_new), ROW(frozen_new), ROW(layernorm_new),
@@ -339,16 +330,15 @@ static const struct {
     ROW_MOVES(sequential_lr), ROW(plateau_lr), ROW(scheduler_state), ROW(scheduler_load),
     ROW(scaler_new), ROW(scaler_load), ROW(scaler_scale), ROW(scaler_step), ROW(add_hook),
 };
+/* clang-format on */
 enum { ROWS = sizeof rows / sizeof *rows };
 
 START_TEST(memory_runs_out)
 {
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
     const char *name = rows[_i % ROWS].name;
+    scarce_install();
     test_teardown(); /* the scope that is open has memory of its own, which grows */
-    failing = 0;
-    sticky = _i >= ROWS;
-    assert_ok(tn_set_allocator(&allocator));
+    scarce.sticky = _i >= ROWS;
     tn_scope all = tn_scope_begin();
     set_up(), rows[_i % ROWS].call(), clean_up(); /* what is made once */
     tn_scope_end(all);
@@ -359,11 +349,11 @@ START_TEST(memory_runs_out)
         set_up();
         uint64_t before = fingerprint();
         tn_error_clear();
-        calls = 0, failing = k;
+        scarce.requests = 0, scarce.failing = k;
         tn_scope inner = tn_scope_begin();
         bool ok = rows[_i % ROWS].call();
-        failing = 0;
-        bool failed = calls >= k;
+        scarce.failing = 0;
+        bool failed = scarce.requests >= k;
         tn_scope_end(inner);
         if (!ok)
             ck_assert_msg(tn_error_status() == TN_E_NOMEM, "%s: request %d failed: %s (%s)", name,
@@ -371,13 +361,14 @@ START_TEST(memory_runs_out)
         ck_assert_msg(ok || failed, "%s: fails with memory: %s", name, tn_error());
         tn_error_clear();
         if (!ok && rows[_i % ROWS].keeps == KEEPS)
-            ck_assert_msg(fingerprint() == before, "%s: request %d failed: half changed", name, (int)k);
+            ck_assert_msg(fingerprint() == before, "%s: request %d failed: half changed", name,
+                          (int)k);
         clean_up();
         tn_scope_end(s);
-        ck_assert_msg(tn_live_tensors() == 0, "%s: request %d failed: %d tensors are left", name, (int)k,
-                      (int)tn_live_tensors());
-        ck_assert_msg(tn_memory().in_use == in_use, "%s: request %d failed: %d bytes are left", name,
-                      (int)k, (int)(tn_memory().in_use - in_use));
+        ck_assert_msg(tn_live_tensors() == 0, "%s: request %d failed: %d tensors are left", name,
+                      (int)k, (int)tn_live_tensors());
+        ck_assert_msg(tn_memory().in_use == in_use, "%s: request %d failed: %d bytes are left",
+                      name, (int)k, (int)(tn_memory().in_use - in_use));
         if (!failed) break;
     }
     test_setup();

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "common.h"
+#include "scarce.h"
 
 static double one_over(int64_t step, void *user)
 {
@@ -604,27 +605,10 @@ END_TEST
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-static int64_t allowed;
-
-static void *limited_alloc(void *user, size_t size)
-{
-    (void)user;
-    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
-}
-
-static void limited_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 START_TEST(failed_step_changes_nothing)
 {
-    tn_allocator limited = { limited_alloc, limited_free, NULL };
     tn_memory_trim();
-    allowed = INT64_MAX;
-    assert_ok(test_set_allocator(&limited));
+    scarce_install();
     tn_tensor *t[3];
     for (int i = 0; i < 3; i++) t[i] = leaf(TN_SHAPE(5000 * (i + 1)), (uint64_t)i, TN_F32);
     tn_optim *opt =
@@ -637,9 +621,9 @@ START_TEST(failed_step_changes_nothing)
     tn_status status;
     for (int k = 0;; k++) {
         tn_memory_trim();
-        allowed = k;
+        scarce_allow(k);
         status = tn_optim_step(opt);
-        allowed = INT64_MAX;
+        scarce_allow(INT64_MAX);
         if (status == TN_OK) break;
         failed = true;
         ck_assert_int_eq(status, TN_E_NOMEM);

@@ -186,7 +186,8 @@ static uint64_t see_walk(const void *options)
     return h;
 }
 
-/* What comes of four lists: one that fits, one that lacks a name, one of f64, one of other sizes. */
+/* What comes of four lists: one that fits, one that lacks a name, one of f64, one of other
+ * sizes. */
 static uint64_t see_load(const void *options)
 {
     tn_module *m = linear(2, 2);
@@ -661,6 +662,7 @@ static const row rows[] = {
     INT(tn_conv2d_options, dilation, 1, 2, -1, "dilation is -1", see_conv2d, 0),
     INT(tn_conv2d_options, groups, 1, 2, 3, "groups 3", see_conv2d, 0),
     FLAG(tn_conv2d_options, no_bias, see_conv2d, 0),
+    FLAG(tn_conv2d_options, same, see_conv2d, 0),
     REAL(tn_batchnorm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
     REAL(tn_batchnorm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
     FLAG(tn_batchnorm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
@@ -733,6 +735,7 @@ static const row rows[] = {
     INT1(tn_conv2d_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
     INT(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
     INT1(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
+    FLAG(tn_conv2d_spec, same, see_conv2d_spec, .groups = 0),
     INT(tn_conv2d_spec, groups, 1, 2, -1, "groups -1", see_conv2d_spec, .stride = { 1, 1 }),
     INT(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
     INT1(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),

@@ -1,8 +1,8 @@
 /*
  * test_print.c - tensors as text, against what PyTorch prints (print_cases.h).
  *
- * Seen to fail: in src/tensor/print.c, the dots between the edges not counted as an element of the line
- * (emit_row's n without e->cut); smallest < 1e-4 written as <= 1e-4.
+ * Seen to fail: in src/tensor/print.c, the dots between the edges not counted as an element of the
+ * line (emit_row's n without e->cut); smallest < 1e-4 written as <= 1e-4.
  */
 #include "common.h"
 

@@ -8,15 +8,16 @@
  * written here is shown by examples/interop/roundtrip.py.
  *
  * Seen to fail: in src/io/pt_write.c, a tie always written once more: ties, LD_10 and the files
- * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/io/pt_read.c, tensor_of()
- * with offset 0: views of both golden files; in src/io/zip_write.c, padding 0: the alignment; `far`
- * always false: zip64.
+ * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/io/pt_read.c,
+ * tensor_of() with offset 0: views of both golden files; in src/io/zip_write.c, padding 0: the
+ * alignment; `far` always false: zip64.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "files.h"
-#include "io/zip.h"
+#include "scarce.h"
+#include "io/pt/zip.h"
 
 static uint64_t get(const unsigned char *at, int n)
 {
@@ -302,27 +303,10 @@ END_TEST
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
-static int64_t calls, failing; /* calls since it was set to 0; the one that returns NULL */
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block;
-    (void)user;
-    return ++calls == failing || posix_memalign(&block, 64, size) != 0 ? NULL : block;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(block);
-}
-
 /* The k-th allocation fails, for every k: the old file stays, the model stays, nothing is left. */
 START_TEST(out_of_memory_while_saving_and_loading)
 {
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    assert_ok(test_set_allocator(&allocator));
+    scarce_install();
     tn_module *m = tied_new(1);
     assert_made(m);
     assert_ok(tn_save(m, in_folder("a.pt")));
@@ -338,10 +322,10 @@ START_TEST(out_of_memory_while_saving_and_loading)
             ck_assert_int_lt(k, 1000);
             int64_t live = tn_live_tensors();
             tn_memory_trim(); /* else blocks that were given back serve without a call */
-            calls = 0;
-            failing = k;
+            scarce.requests = 0;
+            scarce.failing = k;
             status = what ? tn_load(m, in_folder("b.pt")) : tn_save(m, in_folder("a.pt"));
-            failing = 0;
+            scarce.failing = 0;
             ck_assert_int_eq(tn_live_tensors(), live);
             if (status == TN_OK) ck_assert_int_gt(k, 10);
             if (status == TN_OK) break;
@@ -480,7 +464,8 @@ static tn_list *golden(const char *name, const char *version)
     return list;
 }
 
-/* set_crc32_options(False): no entry has a checksum. One that has 0 beside others that have theirs is wrong. */
+/* set_crc32_options(False): no entry has a checksum. One that has 0 beside others that have theirs
+ * is wrong. */
 START_TEST(FF_04_a_file_of_pytorch_without_checksums)
 {
     tn_list *list = tn_load_tensors(golden_path("pt_nocrc_2.15.pt"), NULL);

@@ -246,9 +246,11 @@ END_TEST
 /* Archives with other members. */
 START_TEST(FF_04_bad_members_of_archives)
 {
+/* clang-format off */
 #define PICKLE { "m/data.pkl", state, sizeof state - 1 }
 #define DATA { "m/data/0", two, sizeof two }
 #define VERSION { "m/version", "3\n", 2 }
+    /* clang-format on */
     static const struct {
         member members[5];
         const char *text;

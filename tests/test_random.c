@@ -1,12 +1,13 @@
 /*
- * test_random.c - random numbers: PyTorch's stream and draw order (SEMANTICS RN-01..RN-07), generators,
- * their state.
+ * test_random.c - random numbers: PyTorch's stream and draw order (SEMANTICS RN-01..RN-07),
+ * generators, their state.
  *
- * Golden values: tests/torch_cases.py. Bit for bit where only integers, products and one rounding are
- * involved; normals within 2.4e-7 of |x| + 1, where logarithm and sine differ between libraries.
+ * Golden values: tests/torch_cases.py. Bit for bit where only integers, products and one rounding
+ * are involved; normals within 2.4e-7 of |x| + 1, where logarithm and sine differ between
+ * libraries.
  *
- * Seen to fail: in src/tensor/random.c, the tail of a normal fill not drawn anew; fmaf split into a product
- * and a sum; in random.h, the tempering mask 0x9d2c5680 written as 0x9d2c5600.
+ * Seen to fail: in src/tensor/random.c, the tail of a normal fill not drawn anew; fmaf split into a
+ * product and a sum; in random.h, the tempering mask 0x9d2c5680 written as 0x9d2c5600.
  */
 #include "common.h"
 
@@ -44,8 +45,8 @@ static tn_tensor *made_by(tn_tensor *t, tn_status status)
 
 START_TEST(mt19937_words)
 {
-    /* seed 5489: the 10,000th word is fixed by the C++ standard (rand.predef); the first ones of 42 are
-     * NumPy's and PyTorch's */
+    /* seed 5489: the 10,000th word is fixed by the C++ standard (rand.predef); the first ones of 42
+     * are NumPy's and PyTorch's */
     tn_generator *g = tn_generator_new(5489);
     uint32_t word = 0;
     for (int i = 0; i < 10000; i++) word = tn_generator_u32(g);

@@ -128,8 +128,10 @@ static void softmax_case(int64_t n, int64_t c, bool log)
 {
     tni_array x = make(2, n, c, 0), y = make(2, n, c, 0), dy = make(2, n, c, 0),
               dx = make(2, n, c, 0);
-    ck_assert_int_eq(kernels->softmax(&y, &x, log), TN_OK);
-    ck_assert_int_eq(kernels->softmax_grad(&dx, &dy, &y, log), TN_OK);
+    ck_assert_int_eq(kernels->softmax(&(tni_softmax){ .y = y, .x = x, .log = log }), TN_OK);
+    ck_assert_int_eq(
+        kernels->softmax_grad(&(tni_softmax_grad){ .dx = dx, .dy = dy, .y = y, .log = log }),
+        TN_OK);
     for (int64_t i = 0; i < n; i++) {
         double sum = 0, dot = 0;
         for (int64_t j = 0; j < c; j++) {
@@ -184,11 +186,24 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
         ids[r] = r % 2 ? -100 : -7;
     }
     const tni_array *weight = weighted ? &w : &absent;
-    ck_assert_int_eq(
-        kernels->cross_entropy(&loss, &row_weight, &lse, &x, &target, weight, smoothing, -7),
-        TN_OK);
-    ck_assert_int_eq(
-        kernels->cross_entropy_grad(&dx, &drow, &lse, &x, &target, weight, smoothing, -7), TN_OK);
+    ck_assert_int_eq(kernels->cross_entropy(&(tni_cross_entropy){ .row_loss = loss,
+                                                                  .row_weight = row_weight,
+                                                                  .lse = lse,
+                                                                  .x = x,
+                                                                  .target = target,
+                                                                  .weight = *weight,
+                                                                  .smoothing = smoothing,
+                                                                  .ignore = -7 }),
+                     TN_OK);
+    ck_assert_int_eq(kernels->cross_entropy_grad(&(tni_cross_entropy_grad){ .dx = dx,
+                                                                            .drow = drow,
+                                                                            .lse = lse,
+                                                                            .x = x,
+                                                                            .target = target,
+                                                                            .weight = *weight,
+                                                                            .smoothing = smoothing,
+                                                                            .ignore = -7 }),
+                     TN_OK);
     for (int64_t r = 0; r < n * d; r++) {
         int64_t at = r / d * c * d + r % d, t = ids[r];
         double sum = 0, spread = 0, total = 0;
@@ -247,7 +262,14 @@ START_TEST(cross_entropy_checks_before_writing)
     tni_array target = make_ids(2, 5, 1, 10);
     double before = get(&loss, 0);
     ((int64_t *)target.data)[3] = 12;
-    ck_assert_int_eq(kernels->cross_entropy(&loss, &w, &lse, &x, &target, &absent, 0, -100),
+    ck_assert_int_eq(kernels->cross_entropy(&(tni_cross_entropy){ .row_loss = loss,
+                                                                  .row_weight = w,
+                                                                  .lse = lse,
+                                                                  .x = x,
+                                                                  .target = target,
+                                                                  .weight = absent,
+                                                                  .smoothing = 0,
+                                                                  .ignore = -100 }),
                      TN_E_INDEX);
     ck_assert_str_eq(tn_error(),
                      "tn_cross_entropy: target value 12 at row 3: want 0..9 (or -100 to ignore)");
@@ -272,8 +294,17 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
     for (int64_t r = 0; r < n * d; r += 3) {
         t[r] = r % 2 ? -100 : -7;
     }
-    ck_assert_int_eq(kernels->nll(&loss, &row_weight, &x, &target, weight, -7), TN_OK);
-    ck_assert_int_eq(kernels->nll_grad(&dx, &drow, &target, weight, -7), TN_OK);
+    ck_assert_int_eq(kernels->nll(&(tni_nll){ .row_loss = loss,
+                                              .row_weight = row_weight,
+                                              .x = x,
+                                              .target = target,
+                                              .weight = *weight,
+                                              .ignore = -7 }),
+                     TN_OK);
+    ck_assert_int_eq(
+        kernels->nll_grad(&(tni_nll_grad){
+            .dx = dx, .drow = drow, .target = target, .weight = *weight, .ignore = -7 }),
+        TN_OK);
     for (int64_t r = 0; r < n * d; r++) {
         int64_t at = r / d * c * d + r % d;
         double wt = t[r] < 0 ? 0 : weighted ? get(&w, t[r]) : 1;
@@ -313,9 +344,23 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     double *want_dw = calloc((size_t)f + 1, sizeof(double)),
            *want_db = calloc((size_t)f + 1, sizeof(double));
     const tni_array *weight = affine ? &w : &absent;
-    ck_assert_int_eq(kernels->layer_norm(&y, &mean, &rstd, &x, weight, affine ? &b : &absent, 1e-5),
+    ck_assert_int_eq(kernels->layer_norm(&(tni_layer_norm){ .y = y,
+                                                            .mean = mean,
+                                                            .rstd = rstd,
+                                                            .x = x,
+                                                            .weight = *weight,
+                                                            .bias = affine ? b : absent,
+                                                            .eps = 1e-5 }),
                      TN_OK);
-    ck_assert_int_eq(kernels->layer_norm_grad(&dx, &dw, &db, &dy, &x, &mean, &rstd, weight), TN_OK);
+    ck_assert_int_eq(kernels->layer_norm_grad(&(tni_layer_norm_grad){ .dx = dx,
+                                                                      .dweight = dw,
+                                                                      .dbias = db,
+                                                                      .dy = dy,
+                                                                      .x = x,
+                                                                      .mean = mean,
+                                                                      .rstd = rstd,
+                                                                      .weight = *weight }),
+                     TN_OK);
     for (int64_t i = 0; i < n; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
         for (int64_t j = 0; j < f; j++) {
@@ -385,9 +430,27 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
         old[2 * ch] = get(&rm, ch);
         old[2 * ch + 1] = get(&rv, ch);
     }
-    ck_assert_int_eq(kernels->batch_norm(&y, &mean, &rstd, &x, &w, &b, &rm, &rv, training, m, 1e-5),
+    ck_assert_int_eq(kernels->batch_norm(&(tni_batch_norm){ .y = y,
+                                                            .mean = mean,
+                                                            .rstd = rstd,
+                                                            .x = x,
+                                                            .weight = w,
+                                                            .bias = b,
+                                                            .running_mean = rm,
+                                                            .running_var = rv,
+                                                            .training = training,
+                                                            .momentum = m,
+                                                            .eps = 1e-5 }),
                      TN_OK);
-    ck_assert_int_eq(kernels->batch_norm_grad(&dx, &dw, &db, &dy, &x, &mean, &rstd, &w, training),
+    ck_assert_int_eq(kernels->batch_norm_grad(&(tni_batch_norm_grad){ .dx = dx,
+                                                                      .dweight = dw,
+                                                                      .dbias = db,
+                                                                      .dy = dy,
+                                                                      .x = x,
+                                                                      .mean = mean,
+                                                                      .rstd = rstd,
+                                                                      .weight = w,
+                                                                      .training = training }),
                      TN_OK);
     for (int64_t ch = 0; ch < c; ch++) {
         double mu = 0, var = 0, sum_g = 0, sum_gx = 0, old_mean = old[2 * ch],
@@ -467,9 +530,18 @@ START_TEST(batch_norm_offset) /* two passes: the mean may be far above the devia
     for (int64_t i = 0; i < 6400; i++) {
         var += pow(get(&x, i / 100 * 200 + i % 100) - mu, 2) / 6399;
     }
-    ck_assert_int_eq(
-        kernels->batch_norm(&y, &mean, &rstd, &x, &absent, &absent, &rm, &rv, true, 1, 1e-5),
-        TN_OK);
+    ck_assert_int_eq(kernels->batch_norm(&(tni_batch_norm){ .y = y,
+                                                            .mean = mean,
+                                                            .rstd = rstd,
+                                                            .x = x,
+                                                            .weight = absent,
+                                                            .bias = absent,
+                                                            .running_mean = rm,
+                                                            .running_var = rv,
+                                                            .training = true,
+                                                            .momentum = 1,
+                                                            .eps = 1e-5 }),
+                     TN_OK);
     ck_assert_double_le(fabs(get(&rv, 0) / var - 1), dtype == TN_F64 ? 1e-12 : 1e-6);
     ck_assert_double_le(fabs(get(&rm, 0) / mu - 1), dtype == TN_F64 ? 1e-14 : 1e-7);
     tni_array all[] = { x, y, mean, rstd, rm, rv };
@@ -494,7 +566,7 @@ START_TEST(take_and_take_add)
         tni_array x = make(3, outer, v, inner), y = make(3, outer, n, inner),
                   index = make_ids(1, n, 0, v);
         tni_array sum = make(3, outer, v, inner);
-        ck_assert_int_eq(kernels->take(&y, &x, &index), TN_OK);
+        ck_assert_int_eq(kernels->take(&(tni_take){ .y = y, .x = x, .index = index }), TN_OK);
         const int64_t *id = index.data;
         for (int64_t i = 0; i < count(&y); i++) {
             int64_t o = i / (n * inner), r = i / inner % n;
@@ -508,7 +580,9 @@ START_TEST(take_and_take_add)
             int64_t o = i / (n * inner), r = i / inner % n;
             want[(o * v + id[r]) * inner + i % inner] += id[r] == 3 ? 0 : get(&y, i);
         }
-        ck_assert_int_eq(kernels->take_add(&sum, &y, &index, 3), TN_OK);
+        ck_assert_int_eq(
+            kernels->take_add(&(tni_take_add){ .x = sum, .y = y, .index = index, .skip = 3 }),
+            TN_OK);
         for (int64_t i = 0; i < count(&sum); i++) {
             check_near(&sum, i, want[i], 1, "take_add");
         }
@@ -532,7 +606,8 @@ START_TEST(gather_and_scatter_add)
         tni_array x = make(2, axis == 0 ? 5 : 9, axis == 0 ? 9 : 5, 0), y = make(2, a, b, 0);
         tni_array index = make_ids(2, a, b, 5);
         int64_t cols = x.size[1];
-        ck_assert_int_eq(kernels->gather(&y, &x, &index, axis), TN_OK);
+        ck_assert_int_eq(
+            kernels->gather(&(tni_gather){ .y = y, .x = x, .index = index, .axis = axis }), TN_OK);
         const int64_t *id = index.data;
         double *want = malloc((size_t)count(&x) * sizeof(double));
         for (int64_t i = 0; i < count(&x); i++) {
@@ -544,14 +619,20 @@ START_TEST(gather_and_scatter_add)
             set(&y, i, uniform());
             want[at] += get(&y, i);
         }
-        ck_assert_int_eq(kernels->scatter_add(&x, &index, &y, axis), TN_OK);
+        ck_assert_int_eq(kernels->scatter_add(&(tni_scatter_add){
+                             .y = x, .index = index, .source = y, .axis = axis }),
+                         TN_OK);
         for (int64_t i = 0; i < count(&x); i++) {
             check_near(&x, i, want[i], 1, "scatter_add");
         }
         if (a * b > 0) {
             ((int64_t *)index.data)[a * b - 1] = 5;
-            ck_assert_int_eq(kernels->gather(&y, &x, &index, axis), TN_E_INDEX);
-            ck_assert_int_eq(kernels->scatter_add(&x, &index, &y, axis), TN_E_INDEX);
+            ck_assert_int_eq(
+                kernels->gather(&(tni_gather){ .y = y, .x = x, .index = index, .axis = axis }),
+                TN_E_INDEX);
+            ck_assert_int_eq(kernels->scatter_add(&(tni_scatter_add){
+                                 .y = x, .index = index, .source = y, .axis = axis }),
+                             TN_E_INDEX);
             ck_assert(strstr(tn_error(), "index 5 at position"));
         }
         free(want);
@@ -597,7 +678,9 @@ START_TEST(dropout_mask)
         uint64_t seed = 0x123456789abcdefu, offset = 0xfffffff0u; /* crosses 32 bits */
         double p = ps[k % 3];
         tni_array x = make(1, n, 0, 0), y = make(1, n, 0, 0);
-        ck_assert_int_eq(kernels->dropout(&y, &x, p, seed, offset), TN_OK);
+        ck_assert_int_eq(kernels->dropout(&(tni_dropout){
+                             .y = y, .x = x, .p = p, .seed = seed, .offset = offset }),
+                         TN_OK);
         for (int64_t i = 0; i < n; i++) {
             uint32_t w[4];
             tni_philox(seed, offset + (uint64_t)i / 4, &w[0], &w[1], &w[2], &w[3]);
@@ -713,7 +796,8 @@ START_TEST(
         for (int k = 0; k < TENSORS; k++) {
             t[k].step = step;
         }
-        ck_assert_int_eq(kernels->optim_step(o, t, TENSORS), TN_OK);
+        ck_assert_int_eq(
+            kernels->optim_step(&(tni_optim_step){ .args = o, .tensors = t, .n = TENSORS }), TN_OK);
         for (int k = 0; k < TENSORS; k++) {
             dtype = p[k].dtype;
             for (int64_t i = 0; i < n[k]; i++) {
@@ -768,7 +852,9 @@ START_TEST(optimizers_golden)
         tni_optim_tensor t = {
             TN_F64, 2, p, g, s[0], adam ? s[1] : NULL, NULL, 0.1, want->decay, k
         };
-        ck_assert_int_eq(kernels->optim_step(&want->args, &t, 1), TN_OK);
+        ck_assert_int_eq(
+            kernels->optim_step(&(tni_optim_step){ .args = &want->args, .tensors = &t, .n = 1 }),
+            TN_OK);
         for (int i = 0; i < 2; i++) {
             double expected = want->want[(k - 1) * 2 + i];
             ck_assert_msg(fabs(p[i] - expected) <= 6e-13, "case %d, step %d: %.15g is not %.15g",
@@ -814,27 +900,87 @@ static uint64_t digest_of_everything(void)
     SHAPED(few_y, 3, 129 * 67, 3, 11);
     SHAPED(few_dy, 3, 129 * 67, 3, 11);
     SHAPED(few_dx, 3, 129 * 67, 3, 11);
-    RUN(kernels->softmax(&rows_y, &rows, false));
-    RUN(kernels->softmax_grad(&rows_dx, &rows_dy, &rows_y, false));
-    RUN(kernels->cross_entropy(&e, &f, &g, &x, &target, &absent, 0.1, -100));
-    RUN(kernels->cross_entropy_grad(&dx, &e, &g, &x, &target, &absent, 0.1, -100));
+    RUN(kernels->softmax(&(tni_softmax){ .y = rows_y, .x = rows, .log = false }));
+    RUN(kernels->softmax_grad(
+        &(tni_softmax_grad){ .dx = rows_dx, .dy = rows_dy, .y = rows_y, .log = false }));
+    RUN(kernels->cross_entropy(&(tni_cross_entropy){ .row_loss = e,
+                                                     .row_weight = f,
+                                                     .lse = g,
+                                                     .x = x,
+                                                     .target = target,
+                                                     .weight = absent,
+                                                     .smoothing = 0.1,
+                                                     .ignore = -100 }));
+    RUN(kernels->cross_entropy_grad(&(tni_cross_entropy_grad){ .dx = dx,
+                                                               .drow = e,
+                                                               .lse = g,
+                                                               .x = x,
+                                                               .target = target,
+                                                               .weight = absent,
+                                                               .smoothing = 0.1,
+                                                               .ignore = -100 }));
     tni_array mean = make(1, 129 * 67, 0, 0), rstd = make(1, 129 * 67, 0, 0);
-    RUN(kernels->layer_norm(&rows_y, &mean, &rstd, &rows, &a, &b, 1e-5));
-    RUN(kernels->layer_norm_grad(&rows_dx, &c, &d, &rows_dy, &rows, &mean, &rstd, &a));
-    RUN(kernels->batch_norm(&y, &mean, &rstd, &x, &a, &b, &c, &d, true, 0.1, 1e-5));
-    RUN(kernels->batch_norm_grad(&dx, &c, &d, &dy, &x, &mean, &rstd, &a, true));
-    RUN(kernels->batch_norm(&few_y, &mean, &rstd, &few, &a, &b, &c, &d, true, 0.1, 1e-5));
-    RUN(kernels->batch_norm_grad(&few_dx, &c, &d, &few_dy, &few, &mean, &rstd, &a, true));
+    RUN(kernels->layer_norm(&(tni_layer_norm){
+        .y = rows_y, .mean = mean, .rstd = rstd, .x = rows, .weight = a, .bias = b, .eps = 1e-5 }));
+    RUN(kernels->layer_norm_grad(&(tni_layer_norm_grad){ .dx = rows_dx,
+                                                         .dweight = c,
+                                                         .dbias = d,
+                                                         .dy = rows_dy,
+                                                         .x = rows,
+                                                         .mean = mean,
+                                                         .rstd = rstd,
+                                                         .weight = a }));
+    RUN(kernels->batch_norm(&(tni_batch_norm){ .y = y,
+                                               .mean = mean,
+                                               .rstd = rstd,
+                                               .x = x,
+                                               .weight = a,
+                                               .bias = b,
+                                               .running_mean = c,
+                                               .running_var = d,
+                                               .training = true,
+                                               .momentum = 0.1,
+                                               .eps = 1e-5 }));
+    RUN(kernels->batch_norm_grad(&(tni_batch_norm_grad){ .dx = dx,
+                                                         .dweight = c,
+                                                         .dbias = d,
+                                                         .dy = dy,
+                                                         .x = x,
+                                                         .mean = mean,
+                                                         .rstd = rstd,
+                                                         .weight = a,
+                                                         .training = true }));
+    RUN(kernels->batch_norm(&(tni_batch_norm){ .y = few_y,
+                                               .mean = mean,
+                                               .rstd = rstd,
+                                               .x = few,
+                                               .weight = a,
+                                               .bias = b,
+                                               .running_mean = c,
+                                               .running_var = d,
+                                               .training = true,
+                                               .momentum = 0.1,
+                                               .eps = 1e-5 }));
+    RUN(kernels->batch_norm_grad(&(tni_batch_norm_grad){ .dx = few_dx,
+                                                         .dweight = c,
+                                                         .dbias = d,
+                                                         .dy = few_dy,
+                                                         .x = few,
+                                                         .mean = mean,
+                                                         .rstd = rstd,
+                                                         .weight = a,
+                                                         .training = true }));
     one.data = y.data;
     SHAPED(one, 3, 1, 5, 67 * 33);
     SHAPED(rows_dy, 3, 1, 129, 67 * 33);
-    RUN(kernels->take_add(&one, &rows_dy, &index, -1));
+    RUN(kernels->take_add(&(tni_take_add){ .x = one, .y = rows_dy, .index = index, .skip = -1 }));
     SHAPED(rows_dy, 1, 129 * 67 * 33, 0, 0);
     SHAPED(rows_y, 1, 129 * 67 * 33, 0, 0);
-    RUN(kernels->dropout(&rows_y, &rows_dy, 0.3, 5, 6));
+    RUN(kernels->dropout(
+        &(tni_dropout){ .y = rows_y, .x = rows_dy, .p = 0.3, .seed = 5, .offset = 6 }));
     tni_optim_args adam = { TNI_ADAM, 0.9, 0.999, 1e-8, false, false };
     tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL, 0.1, 0.1, 3 };
-    RUN(kernels->optim_step(&adam, &t, 1));
+    RUN(kernels->optim_step(&(tni_optim_step){ .args = &adam, .tensors = &t, .n = 1 }));
 #undef RUN
 #undef SHAPED
     tni_array all[] = { x, y, dy, dx, a, b, c, d, e, f, g, target, index, mean, rstd };

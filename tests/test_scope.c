@@ -1,9 +1,9 @@
 /*
- * test_scope.c - who owns what, how failures travel, where memory comes from: scopes, keep and drop,
- * poison and messages, borrowed memory, the allocator hook and its counters.
+ * test_scope.c - who owns what, how failures travel, where memory comes from: scopes, keep and
+ * drop, poison and messages, borrowed memory, the allocator hook and its counters.
  *
- * Seen to fail: in src/tensor/scope.c, tn_scope_return without its tn_keep; is_open comparing the depth
- * alone; in src/tensor/tensor.c, tn_from_memory's storage not marked borrowed.
+ * Seen to fail: in src/tensor/scope.c, tn_scope_return without its tn_keep; is_open comparing the
+ * depth alone; in src/tensor/tensor.c, tn_from_memory's storage not marked borrowed.
  */
 #include "common.h"
 
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- scopes ---------------------------------------------------------------------------------------- */
+/* ---- scopes ---------------------------------------------------------------------------------- */
 
 START_TEST(results_belong_to_the_scope)
 {
@@ -212,7 +212,7 @@ START_TEST(threads_have_their_own)
 }
 END_TEST
 
-/* ---- errors ---------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 START_TEST(poison_passes_and_the_origin_stays)
 {
@@ -330,7 +330,7 @@ START_TEST(check_macros_end_the_program)
 }
 END_TEST
 
-/* ---- memory ---------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void count_release(void *user)
 {

@@ -43,6 +43,7 @@ for script in "$dir/a copy"/scripts/* "$dir/a copy"/bench/*.sh; do
     done
 done
 s="$dir/a copy/scripts" b="$dir/a copy/bench"
+check 'format, unknown option' refuses 'unknown argument --bogus' "$s/format" --bogus
 check 'build, an option first' refuses '"-Dcuda=disabled" in place of a folder' "$s/build" -Dcuda=disabled
 check 'build, no name' refuses '"" in place of a folder' "$s/build" ''
 check 'build, a folder of something else' refuses 'full is a folder of something else' "$s/build" full

@@ -1,11 +1,11 @@
 /*
- * test_semantics.c - rows of the semantics table that belong to no one room: kinks of derivatives, the
- * defaults of gradcheck, names across kinds, what a load ignores, what a move leaves alone.
+ * test_semantics.c - rows of the semantics table that belong to no one room: kinks of derivatives,
+ * the defaults of gradcheck, names across kinds, what a load ignores, what a move leaves alone.
  *
  * Values at kinks are PyTorch's (1.13 and 2.x agree).
  *
- * Seen to fail: the formula of clamp_grad (src/tensor/formulas.h) made to give 0 at its bounds: AG_05_clamp
- * fails; TNI_T_maximum_grad made to give the whole gradient at a tie: AG_05_ties fails.
+ * Seen to fail: the formula of clamp_grad (src/tensor/formulas.h) made to give 0 at its bounds:
+ * AG_05_clamp fails; TNI_T_maximum_grad made to give the whole gradient at a tie: AG_05_ties fails.
  */
 #include "common.h"
 
@@ -91,7 +91,7 @@ START_TEST(AG_07_gradcheck_wants_f64)
 }
 END_TEST
 
-/* ---- modules ---------------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 typedef struct holder {
     tn_module base;
@@ -171,13 +171,13 @@ START_TEST(LD_09_empty_and_passing_slots_are_unexpected)
         assert_ok(tn_load_state_dict(m, state, (tn_load_options){ .non_strict = true }, &report));
         ck_assert_int_eq(report.unexpected, 1);
     }
-    ck_assert_double_eq(tn_at(((holder *)m)->scratch, (int64_t[]){ 0 }),
-                        1); /* RB-13: ignored, not loaded */
+    /* RB-13: ignored, not loaded */
+    ck_assert_double_eq(tn_at(((holder *)m)->scratch, (int64_t[]){ 0 }), 1);
     tn_module_drop(m);
 }
 END_TEST
 
-/* ---- schedules --------------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------- */
 
 START_TEST(LR_09_sequential_restarts_the_inner_count)
 {
@@ -199,7 +199,7 @@ START_TEST(LR_09_sequential_restarts_the_inner_count)
 }
 END_TEST
 
-/* ---- the heart: no optimizer touches a buffer ---------------------------------------------------------- */
+/* ---- the heart: no optimizer touches a buffer ------------------------------------------------ */
 
 START_TEST(buffers_change_in_training_forward_and_nowhere_else)
 {

@@ -1,54 +1,34 @@
 /*
- * test_sound_api.c - what random calls of the public functions (fuzz_api) have found, each by its name.
+ * test_sound_api.c - what random calls of the public functions (fuzz_api) have found, each by its
+ * name.
  */
 #include <stdlib.h>
 
 #include "common.h"
-
-/* ---- an allocator that refuses ----------------------------------------------------------------- */
-
-static int64_t left = -1; /* requests that are still granted; below 0: all */
-
-static void *some(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    if (left == 0 || (left > 0 && left-- == 0)) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-static void back(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
+#include "scarce.h"
 
 /* The library's cache would answer in its place. */
 __attribute__((constructor)) static void without_cache(void)
 {
     setenv("TN_CACHE", "0", 1);
 }
-static void may_refuse(void)
-{
-    static const tn_allocator allocator = { some, back, NULL };
-    assert_ok(test_set_allocator(&allocator));
-}
 
-/* ---- random numbers ---------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 /* Seen to fail with the counters taken and never given back. */
 START_TEST(a_dropout_without_memory_draws_nothing)
 {
     unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
-    may_refuse();
+    scarce_install();
     tn_tensor *x = tn_ones(TN_SHAPE(4, 4)), *y = NULL;
     tn_manual_seed(3);
     tn_generator_get_state(tn_default_generator(), before);
     int failures = 0;
     for (int64_t k = 0; !y; k++) {
         tn_error_clear();
-        left = k;
+        scarce_allow(k);
         y = tn_dropout(x, 0.5, true);
-        left = -1;
+        scarce_allow(INT64_MAX);
         if (y) break;
         assert_error(TN_E_NOMEM, "out of memory");
         tn_generator_get_state(tn_default_generator(), after);
@@ -70,13 +50,14 @@ static tn_status uniform(tn_tensor *t)
     return tn_uniform_(t, 0, 1);
 }
 
-/* Seen to fail: values of bf16 were drawn and written before the memory was asked for that rounding up to 1
- * needs; the truncated normal distribution draws into a tensor of its own before it looks at the target. */
+/* Seen to fail: values of bf16 were drawn and written before the memory was asked for that rounding
+ * up to 1 needs; the truncated normal distribution draws into a tensor of its own before it looks
+ * at the target. */
 START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
 {
     static tn_status (*const fill[])(tn_tensor * t) = { cut_normal, uniform };
     unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
-    may_refuse();
+    scarce_install();
     tn_tensor *t = tn_full_as(TN_SHAPE(4, 4), 7, _i ? TN_BF16 : TN_F32, tn_cpu());
     uint64_t was = tn_hash(t), version = tn_version(t);
     tn_generator_get_state(tn_default_generator(), before);
@@ -89,16 +70,16 @@ START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
         ck_assert_msg(memcmp(before, after, sizeof before) == 0, "the refusal %d drew", (int)k - 1);
         ck_assert(tn_hash(t) == was && tn_version(t) == version);
         tn_error_clear();
-        left = k;
+        scarce_allow(k);
         status = fill[_i](t);
-        left = -1;
+        scarce_allow(INT64_MAX);
     }
     ck_assert(tn_hash(t) != was);
     tn_error_clear();
 }
 END_TEST
 
-/* ---- modules ----------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 /* Of a tree: train or eval, frozen or not, what is trained. */
 static uint64_t mode_of(tn_module *m)
@@ -125,16 +106,16 @@ START_TEST(modules_without_memory_stay_in_their_mode)
 {
     static tn_status (*const change[])(tn_module * m) = { train_off, tn_eval, grad_off,
                                                           tn_module_freeze, tn_module_thaw };
-    may_refuse();
+    scarce_install();
     tn_module *m = tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 });
     if (_i == 4) assert_ok(tn_module_freeze(m));
     uint64_t before = mode_of(m);
     tn_status status = TN_E_NOMEM;
     int failures = 0;
     for (int64_t k = 0; status != TN_OK; k++) {
-        left = k;
+        scarce_allow(k);
         status = change[_i](m);
-        left = -1;
+        scarce_allow(INT64_MAX);
         if (status == TN_OK) break;
         assert_error(TN_E_NOMEM, "out of memory");
         ck_assert_msg(mode_of(m) == before, "refusal %d changed something", (int)k);
@@ -146,20 +127,21 @@ START_TEST(modules_without_memory_stay_in_their_mode)
 }
 END_TEST
 
-/* ---- gradients --------------------------------------------------------------------------------- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Seen to fail: the handle on the gradient stayed for ever when the tensor's own part found no memory. */
+/* Seen to fail: the handle on the gradient stayed for ever when the tensor's own part found no
+ * memory. */
 START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
 {
-    may_refuse();
+    scarce_install();
     tn_tensor *grad = tn_ones(TN_SHAPE(2));
     tn_status status = TN_E_NOMEM;
     for (int64_t k = 0; status != TN_OK; k++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *t = tn_zeros(TN_SHAPE(2));
-        left = k;
+        scarce_allow(k);
         status = tn_set_grad_of(t, grad);
-        left = -1;
+        scarce_allow(INT64_MAX);
         tn_scope_end(scope);
         ck_assert_msg(tn_live_tensors() == 1, "refusal %d: %d tensors", (int)k,
                       (int)tn_live_tensors());
@@ -168,11 +150,11 @@ START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
 }
 END_TEST
 
-/* Seen to fail: a look at the candidates that found no memory counted as "some lie outside", and the values
- * were others than with memory. */
+/* Seen to fail: a look at the candidates that found no memory counted as "some lie outside", and
+ * the values were others than with memory. */
 START_TEST(a_truncated_normal_is_the_same_or_none)
 {
-    may_refuse();
+    scarce_install();
     tn_tensor *t = tn_zeros(TN_SHAPE(4, 4));
     tn_manual_seed(5);
     assert_ok(tn_init_truncated_normal(t, 0, 1, -0.4, 0.8));
@@ -181,9 +163,9 @@ START_TEST(a_truncated_normal_is_the_same_or_none)
     for (int64_t k = 0; status != TN_OK; k++) {
         assert_ok(tn_zero_(t));
         tn_manual_seed(5);
-        left = k;
+        scarce_allow(k);
         status = tn_init_truncated_normal(t, 0, 1, -0.4, 0.8);
-        left = -1;
+        scarce_allow(INT64_MAX);
     }
     ck_assert(tn_hash(t) == want);
     tn_error_clear();
@@ -193,16 +175,16 @@ END_TEST
 /* Seen to fail, by its time limit: the loop went on to its last copy after memory had run out. */
 START_TEST(copies_beyond_memory_end_with_the_first_that_fails)
 {
-    may_refuse();
+    scarce_install();
     tn_module *layer = tn_relu_new();
-    left = 500; /* none after these */
+    scarce_allow(500); /* none after these */
     tn_module *encoder = tn_encoder_new(layer, INT32_MAX, TN_NO_MODULE);
-    left = -1;
+    scarce_allow(INT64_MAX);
     assert_null(encoder, TN_E_NOMEM, "out of memory");
 }
 END_TEST
 
-/* ---- messages ---------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Seen to fail under UBSan: the channels that the message wants were the product of two sizes. */
 START_TEST(a_message_of_conv2d_stands_any_number_of_groups)
@@ -213,18 +195,19 @@ START_TEST(a_message_of_conv2d_stands_any_number_of_groups)
 }
 END_TEST
 
-/* A name is for messages only: another handle does without. Seen to fail with tni_strdup in tni_alias_raw. */
+/* A name is for messages only: another handle does without. Seen to fail with tni_strdup in
+ * tni_alias_raw. */
 START_TEST(a_handle_without_memory_for_its_name_leaves_no_message)
 {
-    may_refuse();
+    scarce_install();
     tn_tensor *x = tn_ones(TN_SHAPE(4, 4)), *y = NULL;
     assert_ok(tn_set_name(x, "weights"));
     int nameless = 0;
     for (int64_t k = 0; k < 50; k++) {
         tn_error_clear();
-        left = k;
+        scarce_allow(k);
         y = tn_detach(x);
-        left = -1;
+        scarce_allow(INT64_MAX);
         ck_assert_int_eq(y == NULL, tn_error_status() == TN_E_NOMEM);
         if (y) nameless += tn_name(y)[0] == '\0';
     }

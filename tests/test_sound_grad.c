@@ -1,6 +1,7 @@
 /*
- * test_sound_grad.c - gradients and hooks under any call: what hooks may return and do, gradients that
- * share nothing, graphs of any depth, what is said when something is NULL, and memory that runs out.
+ * test_sound_grad.c - gradients and hooks under any call: what hooks may return and do, gradients
+ * that share nothing, graphs of any depth, what is said when something is NULL, and memory that
+ * runs out.
  *
  * Seen to fail before: what a comment above a test says.
  */
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "boxes.h"
+#include "scarce.h"
 
 static tn_tensor *leaf(tn_shape shape, double value)
 {
@@ -580,8 +582,8 @@ static int times(const char *text, const char *part)
 
 /* ---- what NULL means ------------------------------------------------------------------------- */
 
-/* expr, with a NULL argument, fails: with a message that begins with the function and names the argument;
- * with an error pending, with that one, as it was. */
+/* expr, with a NULL argument, fails: with a message that begins with the function and names the
+ * argument; with an error pending, with that one, as it was. */
 #define assert_named(expr, function, argument)                                                     \
     do {                                                                                           \
         tn_error_clear();                                                                          \
@@ -757,22 +759,6 @@ END_TEST
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
-static int64_t requests, refused; /* since requests was set to 0; this one fails */
-
-static void *scarce_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    if (++requests == refused) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void scarce_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 /* What a sweep works on. Each run has leaves of its own; the module's parameters stay. */
 typedef struct plant {
     tn_module *model;
@@ -808,7 +794,7 @@ static tn_status seeds_and_retained(const plant *p)
     }
     status = tn_backward_from(y, seed, 0);
     double times = status == TN_OK ? 2 : 1;
-    refused = 0;
+    scarce.failing = 0;
     assert_values(tn_grad(x), 0, 2 * times, 2 * times, 2 * times);
     assert_values(tn_grad(y), 0, times, times, times);
     return status;
@@ -867,7 +853,7 @@ static tn_status a_pass_in_a_hook(const plant *p)
     tn_status status = tn_gradients(1, &y, NULL, 1, &x, &dx, TN_RETAIN_GRAPH);
     if (status == TN_OK) assert_values(dx, 0, 4);
     /* the graph is whole, whatever failed in it */
-    refused = 0;
+    scarce.failing = 0;
     t[2] = NULL;
     assert_ok(tn_backward(y));
     assert_values(tn_grad(x), 0, 4);
@@ -918,8 +904,7 @@ static tn_status (*const sweeps[])(const plant *p) = {
 /* Each allocation in turn: out of memory with its message, all given back, no grad changed. */
 START_TEST(memory_that_runs_out_changes_nothing)
 {
-    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
-    assert_ok(test_set_allocator(&scarce));
+    scarce_install();
     plant p = { .model = tn_sequential(linear(2, 3), tn_relu_new(), linear(3, 2)),
                 .x = tn_ones(TN_SHAPE(2, 2)),
                 .y = tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2)) };
@@ -930,11 +915,11 @@ START_TEST(memory_that_runs_out_changes_nothing)
         int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
         tn_error_clear();
         tn_scope s = tn_scope_begin();
-        requests = 0;
-        refused = k;
+        scarce.requests = 0;
+        scarce.failing = k;
         tn_status status = sweeps[_i](&p);
-        done = k > 0 && requests < k;
-        refused = 0;
+        done = k > 0 && scarce.requests < k;
+        scarce.failing = 0;
         ck_assert_msg(status == TN_OK ||
                           (k > 0 && !done && status == TN_E_NOMEM && strstr(tn_error(), "memory")),
                       "allocation %d: %s: %s", (int)k, tn_status_name(status), tn_error());

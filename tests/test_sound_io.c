@@ -19,7 +19,8 @@
 
 #include "files.h"
 
-/* In the place of the C library's: what somebody does between the opening of a file and its lock. */
+/* In the place of the C library's: what somebody does between the opening of a file and its
+ * lock. */
 static const char *removed_before_flock;
 
 int flock(int fd, int operation)

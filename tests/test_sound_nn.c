@@ -1,42 +1,16 @@
 /*
- * test_sound_nn.c - modules, lists and optimizers under calls that nobody meant: arrays that are not
- * there, numbers out of any range, memory that runs out at each place. Each is refused with a
+ * test_sound_nn.c - modules, lists and optimizers under calls that nobody meant: arrays that are
+ * not there, numbers out of any range, memory that runs out at each place. Each is refused with a
  * message, and nothing is half changed.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "boxes.h"
+#include "scarce.h"
 #include "nn/module.h"
 
-/* ---- an allocator that refuses one request ------------------------------------------------------ */
-
-static int64_t calls;   /* since it was set to 0 */
-static int64_t failing; /* this one returns NULL; 0: none */
-static size_t most = SIZE_MAX; /* bytes that a request may want */
-
-static void *failing_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    if (++calls == failing || size > most) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
-static void install(void)
-{
-    static const tn_allocator allocator = { failing_alloc, plain_free, NULL };
-    calls = failing = 0;
-    assert_ok(test_set_allocator(&allocator));
-}
-
-/* ---- optimizers ---------------------------------------------------------------------------------- */
+/* ---- optimizers ------------------------------------------------------------------------------ */
 
 static void give_gradients(const tn_list *list)
 {
@@ -47,7 +21,7 @@ static void give_gradients(const tn_list *list)
 /* Seen to fail: the third allocation is the array that a step fills. */
 START_TEST(a_group_that_finds_no_memory_is_not_added)
 {
-    install();
+    scarce_install();
     tn_module *m = tn_sequential(linear(2, 2), linear(2, 2), linear(2, 2));
     tn_list *all = tn_parameters(m);
     give_gradients(all);
@@ -57,10 +31,10 @@ START_TEST(a_group_that_finds_no_memory_is_not_added)
             assert_ok(tn_list_add(i ? more : first, all->entry[i].name, all->entry[i].tensor));
         tn_optim *opt = tn_sgd(first, (tn_sgd_options){ .lr = 1 });
         assert_made(opt);
-        calls = 0, failing = k;
+        scarce.requests = 0, scarce.failing = k;
         tn_status status = tn_optim_add_group(opt, more, (tn_group_options){ 0 });
-        failing = 0;
-        bool failed = calls >= k;
+        scarce.failing = 0;
+        bool failed = scarce.requests >= k;
         if (failed) assert_error(TN_E_NOMEM, "out of memory");
         ck_assert_int_eq(status, failed ? TN_E_NOMEM : TN_OK);
         ck_assert_int_eq(tn_optim_groups(opt), failed ? 1 : 2);
@@ -82,7 +56,8 @@ START_TEST(a_scheduler_is_taken_over_once)
     tn_scheduler *one = tn_constant_lr(opt, 1, 1);
     assert_null(tn_sequential_lr(opt, (tn_scheduler *[]){ one, one }, 2, (int64_t[]){ 1 }),
                 TN_E_INVALID, "scheduler 1 is also one before it");
-    assert_null(tn_sequential_lr(opt, NULL, 2, (int64_t[]){ 1 }), TN_E_INVALID, "2 schedulers in NULL");
+    assert_null(tn_sequential_lr(opt, NULL, 2, (int64_t[]){ 1 }), TN_E_INVALID,
+                "2 schedulers in NULL");
     one = tn_constant_lr(opt, 1, 1);
     assert_null(tn_sequential_lr(opt, (tn_scheduler *[]){ one, NULL }, 2, (int64_t[]){ 1 }),
                 TN_E_INVALID, "NULL");
@@ -91,7 +66,7 @@ START_TEST(a_scheduler_is_taken_over_once)
 }
 END_TEST
 
-/* ---- casts and files under what was made before ------------------------------------------------------ */
+/* ---- casts and files under what was made before ---------------------------------------------- */
 
 static tn_module *one_weight(void)
 {
@@ -175,8 +150,8 @@ START_TEST(numbers_from_files_are_looked_at)
     tn_module *m = one_weight();
     tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.25 });
     tn_scheduler *s = tn_constant_lr(opt, 1, 1);
-    const char *const names[] = { "group.0.lr", "group.0.base_lr", "group.0.weight_decay", "adam.beta1",
-                                  "adam.eps" };
+    const char *const names[] = { "group.0.lr", "group.0.base_lr", "group.0.weight_decay",
+                                  "adam.beta1", "adam.eps" };
     const double bad[] = { NAN, INFINITY, -1 };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int k = 0; k < 3; k++) {
@@ -223,7 +198,7 @@ START_TEST(schedules_stay_finite_and_shallow)
 }
 END_TEST
 
-/* ---- who holds a child, and what lists record ------------------------------------------------------- */
+/* ---- who holds a child, and what lists record ------------------------------------------------ */
 
 START_TEST(a_child_is_taken_over_once_for_each_reference)
 {
@@ -263,7 +238,7 @@ START_TEST(joined_lists_record_a_version_once)
 }
 END_TEST
 
-/* ---- NULL ---------------------------------------------------------------------------------------- */
+/* ---- NULL ------------------------------------------------------------------------------------ */
 
 /* The call failed, and its message says whose argument was NULL. */
 #define refuses(failed, function)                                                                  \
@@ -285,7 +260,8 @@ static tn_status visit_plain(tn_module *m, void *user)
 {
     return visit_none("", m, user);
 }
-static tn_status on_forward(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
+static tn_status on_forward(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out, void *user)
 {
     (void)n_in, (void)in, (void)n_out, (void)out;
     return visit_none("", m, user);
@@ -297,7 +273,8 @@ START_TEST(modules_refuse_NULL)
     tn_module *m = &b->base;
     tn_tensor *t = tn_ones(TN_SHAPE(1)), *y;
     refuses(!tn_module_new(NULL), "tn_module_new");
-    ck_assert_ptr_null(tn_module_done(NULL)); /* what a failed constructor leaves: its message stays */
+    /* what a failed constructor leaves: its message stays */
+    ck_assert_ptr_null(tn_module_done(NULL));
     ck_assert_ptr_null(tn_module_keep(NULL));
     tn_module_drop(NULL);
     refuses(tn_register_parameter(NULL, "p", NULL, t), "tn_register_parameter");
@@ -363,7 +340,8 @@ START_TEST(modules_refuse_NULL)
     refuses(tn_count_parameters(NULL, false) < 0, "tn_count_parameters");
     refuses(tn_module_to(NULL, tn_cpu()), "tn_module_to");
     refuses(tn_module_to_dtype(NULL, TN_F64), "tn_module_to_dtype");
-    refuses(tn_load_state_dict(NULL, tn_list_new(), (tn_load_options){ 0 }, NULL), "tn_load_state_dict");
+    refuses(tn_load_state_dict(NULL, tn_list_new(), (tn_load_options){ 0 }, NULL),
+            "tn_load_state_dict");
     refuses(tn_load_state_dict(m, NULL, (tn_load_options){ 0 }, NULL), "tn_load_state_dict");
     refuses(tn_module_summary(NULL, m), "tn_module_summary");
     refuses(tn_module_summary(stderr, NULL), "tn_module_summary");
@@ -373,7 +351,8 @@ START_TEST(modules_refuse_NULL)
     refuses(!tn_thaw_batchnorm(NULL), "tn_thaw_batchnorm");
     refuses(!tn_multihead_attention_forward(NULL, t, t, t, (tn_attention_masks){ 0 }, NULL),
             "tn_multihead_attention_forward");
-    refuses(!tn_encoder_layer_forward(NULL, t, (tn_attention_masks){ 0 }), "tn_encoder_layer_forward");
+    refuses(!tn_encoder_layer_forward(NULL, t, (tn_attention_masks){ 0 }),
+            "tn_encoder_layer_forward");
     refuses(!tn_encoder_forward(NULL, t, (tn_attention_masks){ 0 }), "tn_encoder_forward");
     refuses(!tn_encoder_new(NULL, 1, TN_NO_MODULE), "tn_encoder_new");
     refuses(!tn_encoder_new(tn_relu_new(), 1, NULL), "tn_encoder_new");
@@ -447,7 +426,7 @@ START_TEST(lists_and_initial_values_refuse_NULL)
 }
 END_TEST
 
-/* ---- arrays ------------------------------------------------------------------------------------- */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 START_TEST(arrays_that_are_not_there)
 {
@@ -455,7 +434,8 @@ START_TEST(arrays_that_are_not_there)
     tn_module *m = linear(1, 1);
     assert_null(tn_sequential_of(NULL, 2), TN_E_INVALID, "tn_sequential_of: 2 children in NULL");
     assert_null(tn_sequential_of(&m, -1), TN_E_INVALID, "-1 children");
-    assert_null(tn_sequential_of((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID, "NULL");
+    assert_null(tn_sequential_of((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
+                "NULL");
     tn_module *empty = tn_sequential_of(NULL, 0);
     assert_made(empty);
     assert_made(tn_forward(empty, x));
@@ -468,7 +448,7 @@ START_TEST(arrays_that_are_not_there)
 }
 END_TEST
 
-/* ---- fields that no slot has --------------------------------------------------------------------- */
+/* ---- fields that no slot has ----------------------------------------------------------------- */
 
 typedef struct keeper {
     tn_module base;
@@ -547,7 +527,8 @@ START_TEST(a_field_without_a_slot_keeps_nothing)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         keeper *m = keeper_new(wrong[i]);
         for (int again = 0; again < 3; again++) {
-            assert_null(tn_forward(&m->base, x), TN_E_STATE, "Keeper: forward put what goes with the call");
+            assert_null(tn_forward(&m->base, x), TN_E_STATE,
+                        "Keeper: forward put what goes with the call");
             ck_assert(!m->cache && !m->list && !m->array[39]); /* what was there before */
         }
         tn_module_drop(&m->base);
@@ -592,13 +573,15 @@ START_TEST(a_constructor_leaves_nothing_in_a_field_without_a_slot)
 }
 END_TEST
 
-/* ---- numbers ------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
+/* clang-format off */
 static const int64_t sizes[] = { INT64_MIN, -((int64_t)1 << 32), -2, -1, 0, 1, 2, 3, 8, 1025,
                                  (int64_t)1 << 31, ((int64_t)1 << 32) + 1, (int64_t)1 << 40,
                                  (int64_t)1 << 61, ((int64_t)1 << 62) + 3, INT64_MAX };
 static const double reals[] = { -INFINITY, -1e308, -1, -1e-9, -0.0, 0, 1e-300, 0.5, 1, 1 + 1e-9, 2, 1e308,
                                 INFINITY, NAN };
+/* clang-format on */
 enum { SIZES = sizeof sizes / sizeof *sizes, REALS = sizeof reals / sizeof *reals };
 
 /* Made and dropped, or refused with a message that names a function: that one, or what it calls. */
@@ -607,8 +590,8 @@ static void judge(tn_module *m, const char *function)
     if (!m) {
         ck_assert_msg(tn_error_status() != TN_OK, "%s: NULL without an error", function);
         bool named = strncmp(tn_error(), "tn_", 3) == 0;
-        ck_assert_msg(named || tn_error_status() == TN_E_NOMEM,
-                      "%s: the message is \"%s\"", function, tn_error());
+        ck_assert_msg(named || tn_error_status() == TN_E_NOMEM, "%s: the message is \"%s\"",
+                      function, tn_error());
     }
     tn_error_clear();
     tn_module_drop(m);
@@ -620,14 +603,16 @@ static void layers_of_two(int64_t a, int64_t b)
 {
     judge(tn_linear_new(a, b, (tn_linear_options){ 0 }), "tn_linear_new");
     judge(tn_embedding_new(a, b, (tn_embedding_options){ 0 }), "tn_embedding_new");
-    judge(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true, .padding_index = a }),
+    judge(tn_embedding_new(3, 2,
+                           (tn_embedding_options){ .use_padding_index = true, .padding_index = a }),
           "tn_embedding_new");
     judge(tn_positional_encoding_new(a, b, (tn_positional_encoding_options){ 0 }),
           "tn_positional_encoding_new");
     judge(tn_multihead_attention_new(a, b, (tn_multihead_attention_options){ 0 }),
           "tn_multihead_attention_new");
-    judge(tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .kdim = a, .vdim = b }),
-          "tn_multihead_attention_new");
+    judge(
+        tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .kdim = a, .vdim = b }),
+        "tn_multihead_attention_new");
     judge(tn_encoder_layer_new(a, b, (tn_encoder_layer_options){ .feedforward = 2 }),
           "tn_encoder_layer_new");
     judge(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = a }),
@@ -636,21 +621,26 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(tn_layernorm_new(TN_SHAPE(a, b), (tn_layernorm_options){ 0 }), "tn_layernorm_new");
     judge(tn_batchnorm2d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm2d_new");
     judge(tn_batchnorm1d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm1d_new");
-    judge(tn_frozen_batchnorm2d_new(a, (tn_frozen_batchnorm_options){ 0 }), "tn_frozen_batchnorm2d_new");
+    judge(tn_frozen_batchnorm2d_new(a, (tn_frozen_batchnorm_options){ 0 }),
+          "tn_frozen_batchnorm2d_new");
     judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { a, b } }), "tn_max_pool2d_new");
-    judge(tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }), "tn_avg_pool2d_new");
-    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .padding = { a, b } }), "tn_max_pool2d_new");
-    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .dilation = { a, b } }), "tn_max_pool2d_new");
+    judge(tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }),
+          "tn_avg_pool2d_new");
+    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .padding = { a, b } }),
+          "tn_max_pool2d_new");
+    judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .dilation = { a, b } }),
+          "tn_max_pool2d_new");
     judge(tn_conv2d_new(a, b, 3, (tn_conv2d_options){ 0 }), "tn_conv2d_new");
     judge(tn_conv2d_new(2, 2, a, (tn_conv2d_options){ .stride = b }), "tn_conv2d_new");
-    judge(tn_conv2d_new(2, 2, 1, (tn_conv2d_options){ .padding = a, .dilation = b }), "tn_conv2d_new");
+    judge(tn_conv2d_new(2, 2, 1, (tn_conv2d_options){ .padding = a, .dilation = b }),
+          "tn_conv2d_new");
     judge(tn_conv2d_new(a, a, 1, (tn_conv2d_options){ .groups = b }), "tn_conv2d_new");
 }
 
 START_TEST(layers_of_any_size)
 {
-    install();
-    most = 1 << 20;
+    scarce_install();
+    scarce.most = 1 << 20;
     for (int i = 0; i < SIZES; i++)
         for (int k = 0; k < SIZES; k++) layers_of_two(sizes[i], sizes[k]);
     for (int rank = -3; rank < 12; rank++) {
@@ -664,8 +654,8 @@ END_TEST
 /* The largest layers there are, on small inputs: products of sizes, not only sizes, are refused. */
 START_TEST(layers_of_any_size_are_called)
 {
-    install();
-    most = 1 << 20;
+    scarce_install();
+    scarce.most = 1 << 20;
     tn_tensor *image = tn_ones(TN_SHAPE(1, 2, 4, 4));
     for (int i = 0; i < SIZES; i++)
         for (int k = 0; k < SIZES; k++) {
@@ -705,10 +695,15 @@ START_TEST(layers_of_any_real_number)
             bool fine;
         } made[] = {
             { tn_dropout_new(r), fraction },
-            { tn_positional_encoding_new(2, 2, (tn_positional_encoding_options){ .dropout = r }), fraction },
-            { tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .dropout = r }), fraction },
-            { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .dropout = r }), fraction },
-            { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .eps = r }), positive },
+            { tn_positional_encoding_new(2, 2, (tn_positional_encoding_options){ .dropout = r }),
+              fraction },
+            { tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .dropout = r }),
+              fraction },
+            { tn_encoder_layer_new(2, 1,
+                                   (tn_encoder_layer_options){ .feedforward = 2, .dropout = r }),
+              fraction },
+            { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .eps = r }),
+              positive },
             { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .eps = r }), positive },
             { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .momentum = r }), fraction },
             { tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ .eps = r }), positive },
@@ -724,7 +719,7 @@ START_TEST(layers_of_any_real_number)
 }
 END_TEST
 
-/* ---- depth --------------------------------------------------------------------------------------- */
+/* ---- depth ----------------------------------------------------------------------------------- */
 
 static tn_tensor *calls_itself(keeper *m, tn_tensor *x)
 {

@@ -1,9 +1,10 @@
 /*
- * test_sound_tensor.c - tensors under any call: shapes, axes, dtypes, targets and hosts that a sensible program
- * does not have give what the headers say, or an error that names them, and never touch memory that is not
- * theirs (the sanitizer builds look).
+ * test_sound_tensor.c - tensors under any call: shapes, axes, dtypes, targets and hosts that a
+ * sensible program does not have give what the headers say, or an error that names them, and never
+ * touch memory that is not theirs (the sanitizer builds look).
  */
 #include "files.h"
+#include "scarce.h"
 
 #include <fenv.h>
 #include <locale.h>
@@ -13,7 +14,7 @@
 
 #define BIG INT64_C(0x4000000000000000) /* 2^62 */
 
-/* ---- shapes ---------------------------------------------------------------------------------------- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 START_TEST(EX_01_expanded_beyond_any_memory_is_refused)
 {
@@ -70,8 +71,8 @@ START_TEST(sizes_beside_one_of_0_have_strides_that_fit)
     assert_null(tn_reshape(empty, TN_SHAPE(-1, BIG)), TN_E_SHAPE, "tn_reshape: a tensor of shape");
     assert_null(tn_zeros(TN_SHAPE(BIG, 4, 0)), TN_E_SHAPE, "tn_zeros: a tensor of shape");
     tn_tensor *t = tn_zeros(TN_SHAPE(2, 0, 5));
-    ck_assert(tn_stride(t, 0) == 5 && tn_stride(t, 1) == 5 &&
-              tn_stride(t, 2) == 1); /* as PyTorch's */
+    /* as PyTorch's */
+    ck_assert(tn_stride(t, 0) == 5 && tn_stride(t, 1) == 5 && tn_stride(t, 2) == 1);
 }
 END_TEST
 
@@ -149,7 +150,7 @@ START_TEST(a_failed_size_is_no_wildcard)
 }
 END_TEST
 
-/* ---- axes ------------------------------------------------------------------------------------------ */
+/* ---- axes ------------------------------------------------------------------------------------ */
 
 START_TEST(single_values_are_gathered_as_a_row_of_one)
 {
@@ -184,7 +185,7 @@ START_TEST(single_values_are_gathered_as_a_row_of_one)
 }
 END_TEST
 
-/* ---- pooling --------------------------------------------------------------------------------------- */
+/* ---- pooling --------------------------------------------------------------------------------- */
 
 START_TEST(OK_01_windows_in_the_padding_alone_are_refused)
 {
@@ -197,7 +198,8 @@ START_TEST(OK_01_windows_in_the_padding_alone_are_refused)
                 "padding alone");
     assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), spec), TN_E_SHAPE,
                 "window 0 along axis 3");
-    /* a stride that jumps over the image, where ceil_mode lets it: the only window starts at -2, 1, 4, 7, 10 */
+    /* a stride that jumps over the image, where ceil_mode lets it: the only window starts at -2, 1,
+     * 4, 7, 10 */
     tn_pool2d_spec leaps = { .kernel = { 5, 1 },
                              .stride = { 20, 1 },
                              .padding = { 2, 0 },
@@ -217,14 +219,15 @@ START_TEST(OK_01_windows_in_the_padding_alone_are_refused)
 }
 END_TEST
 
-/* ---- promotion ------------------------------------------------------------------------------------- */
+/* ---- promotion ------------------------------------------------------------------------------- */
 
 static const tn_dtype dtypes[] = {
     TN_BOOL, TN_U8, TN_I32, TN_I64, TN_F16, TN_BF16, TN_F32, TN_F64
 };
 
-/* The rule in PyTorch's words: bool < integer < float; a tensor without axes counts only where its kind is the
- * higher one; otherwise the wider of two, f32 for two short floats. dtypes[] stand in order of width. */
+/* The rule in PyTorch's words: bool < integer < float; a tensor without axes counts only where its
+ * kind is the higher one; otherwise the wider of two, f32 for two short floats. dtypes[] stand in
+ * order of width. */
 static int kind(int d)
 {
     return d == 0 ? 0 : d < 4 ? 1 : 2;
@@ -274,8 +277,8 @@ START_TEST(single_values_count_in_the_dtype_of_both)
     assert_values(tn_lt(far, bytes), 0, 0, 0);
     assert_values(tn_add(bytes, far), 0, 88, 88);
     assert_values(tn_maximum(bytes, far), 0, 44, 44);
-    assert_values(tn_div(bytes, far), 1e-6, 44.0 / 300,
-                  44.0 / 300); /* in f32, from what they are */
+    /* in f32, from what they are */
+    assert_values(tn_div(bytes, far), 1e-6, 44.0 / 300, 44.0 / 300);
     tn_tensor *tenth = tn_full_as(TN_SHAPE(1), 0.1, TN_F32, tn_cpu());
     tn_tensor *precise = tn_full_as(TN_SCALAR, 0.1, TN_F64, tn_cpu());
     assert_values(tn_eq(tenth, precise), 0, 1);
@@ -308,7 +311,7 @@ START_TEST(gradients_keep_the_dtype_of_a_single_value)
 }
 END_TEST
 
-/* ---- random numbers ---------------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 START_TEST(RN_08_uniform_numbers_stay_below_the_end)
 {
@@ -317,8 +320,8 @@ START_TEST(RN_08_uniform_numbers_stay_below_the_end)
     tn_tensor *t = tn_rand_as(TN_SHAPE(100000), dtype, tn_cpu());
     tn_manual_seed(1);
     tn_tensor *u = tn_rand_as(TN_SHAPE(100000), TN_F32, tn_cpu());
-    tn_tensor *rounded =
-        tn_to_dtype(u, dtype); /* what is left of 1 - 2^-9, 1 - 2^-12 and up is 1 */
+    /* what is left of 1 - 2^-9, 1 - 2^-12 and up is 1 */
+    tn_tensor *rounded = tn_to_dtype(u, dtype);
     ck_assert_double_eq(tn_item(tn_amax(rounded, NULL, 0, false)), 1);
     ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 1);
     /* such a one is 0, the others as they were */
@@ -390,27 +393,11 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
 }
 END_TEST
 
-static int64_t allowed; /* allocations until one fails */
-
-static void *limited_alloc(void *user, size_t size)
-{
-    (void)user;
-    return allowed-- > 0 ? aligned_alloc(64, (size + 63) / 64 * 64) : NULL;
-}
-
-static void plain_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 /* The k-th allocation fails, for every k: the generator and the target are what they were. */
 START_TEST(failed_draws_draw_nothing)
 {
-    static const tn_allocator limited = { limited_alloc, plain_free, NULL };
     unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
-    allowed = INT64_MAX;
-    assert_ok(test_set_allocator(&limited));
+    scarce_install();
     tn_tensor *t = tn_zeros(TN_SHAPE(700)),
               *narrow = tn_full_as(TN_SHAPE(700), 0, TN_BF16, tn_cpu());
     uint64_t hash = tn_hash(t), hash_narrow = tn_hash(narrow);
@@ -420,7 +407,7 @@ START_TEST(failed_draws_draw_nothing)
             tn_scope scope = tn_scope_begin();
             tn_memory_trim();
             tn_generator_get_state(tn_default_generator(), before);
-            allowed = k;
+            scarce_allow(k);
             switch (which) {
             case 0: done = tn_init_truncated_normal(t, 0, 1, -1, 1) == TN_OK; break;
             case 1: done = tn_init_truncated_normal(t, 0, 1, 2, 3) == TN_OK; break;
@@ -428,7 +415,7 @@ START_TEST(failed_draws_draw_nothing)
             case 3: done = tn_uniform_(narrow, 0, 1) == TN_OK; break;
             case 4: done = tn_rand_as(TN_SHAPE(700), TN_F16, tn_cpu()) != NULL; break;
             }
-            allowed = INT64_MAX;
+            scarce_allow(INT64_MAX);
             tn_generator_get_state(tn_default_generator(), after);
             if (!done) {
                 ck_assert_msg(memcmp(before, after, sizeof before) == 0, "%d, allocation %d", which,
@@ -446,7 +433,7 @@ START_TEST(failed_draws_draw_nothing)
 }
 END_TEST
 
-/* ---- targets of in-place changes --------------------------------------------------------------------- */
+/* ---- targets of in-place changes ------------------------------------------------------------- */
 
 START_TEST(expanded_targets_are_refused_by_all)
 {
@@ -490,7 +477,7 @@ START_TEST(expanded_targets_are_refused_by_all)
 }
 END_TEST
 
-/* ---- the allocator ----------------------------------------------------------------------------------- */
+/* ---- the allocator --------------------------------------------------------------------------- */
 
 static int64_t foreign; /* blocks that were freed and are not its own */
 static int64_t owned;
@@ -537,7 +524,7 @@ START_TEST(allocator_stays_while_anything_is_alive)
 }
 END_TEST
 
-/* ---- the host ---------------------------------------------------------------------------------------- */
+/* ---- the host -------------------------------------------------------------------------------- */
 
 #if defined(__GLIBC__) && (defined(__x86_64__) || defined(__i386__))
 static void train_a_little(bool f16)
@@ -640,8 +627,8 @@ END_TEST
 #endif
 
 #ifdef __GLIBC__
-/* A locale with a decimal comma and nothing else, in glibc's format: magic number, six fields and their
- * offsets (decimal point, separator, grouping, the two as wide characters, character set). */
+/* A locale with a decimal comma and nothing else, in glibc's format: magic number, six fields and
+ * their offsets (decimal point, separator, grouping, the two as wide characters, character set). */
 static bool use_a_comma(void)
 {
     static const unsigned char numeric[] = {

@@ -1,6 +1,7 @@
 /*
- * test_state.c - what happens to a module's tensors: saving and loading by name, moving, cloning, calls and
- * who owns what they return. The ids are rows of the project's table of PyTorch semantics.
+ * test_state.c - what happens to a module's tensors: saving and loading by name, moving, cloning,
+ * calls and who owns what they return. The ids are rows of the project's table of PyTorch
+ * semantics.
  *
  * Seen to fail: without the two lines on buffer_marks in swap_all (src/nn/move.c)
  * optimizers_stay_valid_and_marks_follow fails: after a move an optimizer takes a buffer's memory.

@@ -2,14 +2,15 @@
  * test_tensor.c - tensors as values: making them, looking at them through views, reading, writing,
  * comparing; what the library says of itself.
  *
- * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in src/autograd/ops/view.c,
- * slice_spec's offset without the axis' stride; in src/tensor/tensor.c, TN_F16 and TN_BF16 promoted to f16.
+ * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in
+ * src/autograd/ops/view.c, slice_spec's offset without the axis' stride; in src/tensor/tensor.c,
+ * TN_F16 and TN_BF16 promoted to f16.
  */
 #include "common.h"
 
 #include <stdlib.h>
 
-/* ---- creation -------------------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 START_TEST(filled_tensors)
 {
@@ -170,7 +171,7 @@ START_TEST(default_dtype)
 }
 END_TEST
 
-/* ---- views ----------------------------------------------------------------------------------------- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 static tn_tensor *count(tn_shape shape) /* 0, 1, 2, ... */
 {
@@ -373,7 +374,7 @@ START_TEST(triangles)
 }
 END_TEST
 
-/* ---- what a tensor is, and its values ---------------------------------------------------------------- */
+/* ---- what a tensor is, and its values -------------------------------------------------------- */
 
 START_TEST(sizes_and_strides)
 {
@@ -516,7 +517,7 @@ START_TEST(largest_difference)
 }
 END_TEST
 
-/* ---- the library ------------------------------------------------------------------------------------- */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 START_TEST(info)
 {

@@ -1,11 +1,11 @@
 /*
- * test_threads.c - the team of threads under the kernels: every chunk once, the same bits, no spinning
- * while idle, and company: fork, the program's own threads, OpenMP, signals.
+ * test_threads.c - the team of threads under the kernels: every chunk once, the same bits, no
+ * spinning while idle, and company: fork, the program's own threads, OpenMP, signals.
  *
- * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing; without
- * forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and IDLE_SPIN_NS
- * at one second the idle test counts the time; without set_fp_control flushed numbers differ; with lanes
- * not restored after a nested run two chunks share a lane.
+ * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing;
+ * without forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and
+ * IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control flushed numbers
+ * differ; with lanes not restored after a nested run two chunks share a lane.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 #include "common.h"
 #include "tensor/cpu/team.h"
 
-/* ---- runs ----------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 enum { MOST = 4096, LANES = 64 };
 
@@ -118,7 +118,7 @@ START_TEST(the_number_of_threads_has_bounds)
 }
 END_TEST
 
-/* ---- the same numbers ------------------------------------------------------------------------------- */
+/* ---- the same numbers ------------------------------------------------------------------------ */
 
 /* A product, a convolution, a reduction and a softmax large enough for several chunks. */
 static uint64_t compute(void)
@@ -171,7 +171,7 @@ START_TEST(helpers_round_and_flush_as_the_caller_does)
 }
 END_TEST
 
-/* ---- idle ------------------------------------------------------------------------------------------- */
+/* ---- idle ------------------------------------------------------------------------------------ */
 
 static double cpu_seconds(void)
 {
@@ -244,7 +244,7 @@ START_TEST(threads_that_cannot_be_started_are_done_without)
 }
 END_TEST
 
-/* ---- company ------------------------------------------------------------------------------------------ */
+/* ---- company --------------------------------------------------------------------------------- */
 
 START_TEST(the_programs_own_threads_compute_side_by_side)
 {
@@ -272,8 +272,8 @@ START_TEST(an_openmp_region_of_the_program_computes)
     ck_assert_int_eq(wrong, 0);
     int inside = 0;
 #pragma omp parallel num_threads(2) reduction(+ : inside)
-    inside +=
-        tni_lanes(1000, 1); /* the region has put the processors to work: each computes alone */
+    /* the region has put the processors to work: each computes alone */
+    inside += tni_lanes(1000, 1);
     ck_assert_int_eq(inside, 2);
     ck_assert_uint_eq(compute(), expected);
 #endif
@@ -321,8 +321,8 @@ static void *use_the_library(void *unused)
 START_TEST(a_child_forked_while_other_threads_compute_computes)
 {
     if (TEST_TSAN) return; /* lets no child start threads */
-    if (TEST_ASAN)
-        return; /* its allocator's locks, that another thread holds, stay locked in a child (gcc 12) */
+    /* its allocator's locks, that another thread holds, stay locked in a child (gcc 12) */
+    if (TEST_ASAN) return;
     pthread_t thread[2];
     assert_ok(tn_set_num_threads(2));
     uint64_t expected = compute();

@@ -128,6 +128,7 @@ def whole(v):
 
 
 def write_prints():
+    print("/* clang-format off */")
     print("/* print_cases.h - written by tests/torch_cases.py with PyTorch", VERSION + ". */")
     print("static const print_case print_cases[] = {")
     for name, dtype, shape, values in PRINTS:
@@ -146,6 +147,7 @@ def seeded(f, seed=42):
 
 
 def write_draws():
+    print("/* clang-format off */")
     print("/* random_cases.h - written by tests/torch_cases.py with PyTorch", VERSION + ". After seed 42. */")
     emit("rand_f32", "float", seeded(lambda: torch.rand(7)).tolist(), f32)
     emit("rand_f64", "double", seeded(lambda: torch.rand(7, dtype=torch.float64)).tolist())

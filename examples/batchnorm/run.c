@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- data ---------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static images read_half(const char *folder, const char *half)
 {
@@ -44,7 +44,7 @@ void run_read_data(run *r)
     r->deviation = sqrt((double)squares / (double)n - r->mean * r->mean);
 }
 
-/* ---- building ------------------------------------------------------------------------------ */
+/* ---- building -------------------------------------------------------------------------------- */
 
 void run_build(run *r)
 {
@@ -98,7 +98,7 @@ void run_free(run *r)
     tn_module_drop(r->model);
 }
 
-/* ---- one step, one evaluation -------------------------------------------------------------- */
+/* ---- one step, one evaluation ---------------------------------------------------------------- */
 
 static double first(run *r, const char *buffer)
 {
@@ -165,7 +165,7 @@ score run_score(run *r, const images *set, int64_t limit)
     return s;
 }
 
-/* ---- files --------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static tn_checkpoint checkpoint_of(run *r)
 {

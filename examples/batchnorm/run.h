@@ -44,8 +44,8 @@ void run_read_data(run *r);
 void run_build(run *r);
 void run_free(run *r);
 
-/* One training step on a batch that the loader gave; its loss, left on the device. When watched, prints
- * bn1's statistics before and after forward and after the optimizer's step. */
+/* One training step on a batch that the loader gave; its loss, left on the device. When watched,
+ * prints bn1's statistics before and after forward and after the optimizer's step. */
 tn_tensor *run_step(run *r, tn_tensor *const *batch);
 
 typedef struct score {

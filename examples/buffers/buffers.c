@@ -66,7 +66,7 @@ static bool has(const tn_list *list, const char *name)
     return false;
 }
 
-/* ---- 1: a table ---------------------------------------------------------------------------- */
+/* ---- 1: a table ------------------------------------------------------------------------------ */
 
 typedef struct lookup {
     tn_module base;
@@ -126,7 +126,7 @@ static void note_table(void)
     tn_module_drop(model);
 }
 
-/* ---- 2: frozen statistics, anchors --------------------------------------------------------- */
+/* ---- 2: frozen statistics, anchors ----------------------------------------------------------- */
 
 typedef struct frozen_norm {
     tn_module base;
@@ -185,7 +185,7 @@ static void note_frozen(void)
     tn_module_drop(model);
 }
 
-/* ---- 3: registering ------------------------------------------------------------------------ */
+/* ---- 3: registering -------------------------------------------------------------------------- */
 
 static void note_registering(void)
 {
@@ -215,7 +215,7 @@ static void note_registering(void)
     tn_module_drop(model);
 }
 
-/* ---- 4: BatchNorm -------------------------------------------------------------------------- */
+/* ---- 4: BatchNorm ---------------------------------------------------------------------------- */
 
 static void note_batchnorm(void)
 {
@@ -258,7 +258,7 @@ static void note_batchnorm(void)
     tn_module_drop(norm);
 }
 
-/* ---- 5: PositionalEncoding ----------------------------------------------------------------- */
+/* ---- 5: PositionalEncoding ------------------------------------------------------------------- */
 
 static void note_positions(void)
 {

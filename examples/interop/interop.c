@@ -9,8 +9,8 @@
  *                               there, with NAME.safetensors bit for bit
  *     interop convert IN OUT    one file of weights as another: .pt, .pth or .safetensors
  *
- * roundtrip.py runs the first two with PyTorch between them. With --device cuda the models train and
- * compute on the GPU; files are the same wherever a model is.
+ * roundtrip.py runs the first two with PyTorch between them. With --device cuda the models train
+ * and compute on the GPU; files are the same wherever a model is.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -43,7 +43,7 @@ bool vocabulary_equal(const vocabulary *a, const vocabulary *b)
     return a->n == b->n && !memcmp(a->byte_of, b->byte_of, (size_t)a->n);
 }
 
-/* ---- one character after the other --------------------------------------------------------- */
+/* ---- one character after the other ----------------------------------------------------------- */
 
 typedef struct candidate {
     float logit;
@@ -115,7 +115,7 @@ tn_status sample(tn_module *model, unsigned char *ids, int64_t prompt_length, sa
     return status;
 }
 
-/* ---- words --------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 typedef struct word {
     const unsigned char *ids;

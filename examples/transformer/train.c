@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- building ------------------------------------------------------------------------------ */
+/* ---- building -------------------------------------------------------------------------------- */
 
 void run_build(run *r)
 {
@@ -44,7 +44,7 @@ void run_free(run *r)
     if (r->text) tn_text_free(r->text);
 }
 
-/* ---- one step, one evaluation -------------------------------------------------------------- */
+/* ---- one step, one evaluation ---------------------------------------------------------------- */
 
 /* Mean over all places of -log p(what comes next): x, y [B, T] -> one number. */
 static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
@@ -118,7 +118,7 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
     return e;
 }
 
-/* ---- files --------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* FNV-1a over the ids: a run goes on only with the text it began with. */
 static uint64_t text_hash(const tn_text *text)
@@ -257,7 +257,7 @@ void run_plot(run *r)
     ex_plot(&r->set->shared, "nats per character", curves, 2);
 }
 
-/* ---- the loop ------------------------------------------------------------------------------ */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 /* Windows of the evaluations on the way: a sixth of the held-out King James text. */
 enum { ON_THE_WAY = 1024 };

@@ -1,8 +1,8 @@
 /**
  * tenon/autograd.h - gradients: recording, backward, hooks, checks.
  *
- * Ops record themselves when grad mode is on and an input requires grad. tn_backward fills the grad of
- * every leaf that requires it; tn_gradients returns gradients as tensors, of any order.
+ * Ops record themselves when grad mode is on and an input requires grad. tn_backward fills the grad
+ * of every leaf that requires it; tn_gradients returns gradients as tensors, of any order.
  */
 #ifndef TENON_AUTOGRAD_H
 #define TENON_AUTOGRAD_H
@@ -13,18 +13,21 @@
 extern "C" {
 #endif
 
-/** Marks a leaf as wanting (or not wanting) a gradient. Errors: not a leaf; not floating when true. */
+/** Marks a leaf as wanting (or not wanting) a gradient. Errors: not a leaf; not floating when
+ *  true. */
 TN_API tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad);
 TN_API bool tn_requires_grad(const tn_tensor *t); /* true also for results of recorded ops */
 TN_API bool tn_is_leaf(const tn_tensor *t);       /* true when no recorded op made it */
 /** The name of the op that made t, "" for a leaf. */
 TN_API const char *tn_grad_op(const tn_tensor *t);
 
-/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad(false); ... tn_set_grad(was);` */
+/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad(false); ...
+ *  tn_set_grad(was);` */
 TN_API bool tn_set_grad(bool on);
-TN_API bool tn_grad_enabled(void);
-/** TN_NO_GRAD { ... }: the block records nothing. Afterwards the mode is as before, however the block is left
- *  (its end, return, break, continue, goto; break and continue leave the block, not a loop around it). */
+TN_API bool tn_grad_enabled(void); /* the mode now */
+/** TN_NO_GRAD { ... }: the block records nothing. Afterwards the mode is as before, however the
+ *  block is left (its end, return, break, continue, goto; break and continue leave the block, not a
+ *  loop around it). */
 #define TN_NO_GRAD                                                                                 \
     for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad(false), tn_once_ = 1; tn_once_; \
          tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
@@ -34,28 +37,30 @@ static inline void tn_leave_no_grad_(const int *was)
 }
 
 /**
- * Mixed precision in this thread: bf16 or f16 for what is fast in it, f32 for what needs the digits.
- * Parameters stay f32; so do their gradients. Returns what it was; TN_F32, where threads start, is off.
+ * Mixed precision in this thread: bf16 or f16 for what is fast in it, f32 for what needs the
+ * digits. Parameters stay f32; so do their gradients. Returns what it was; TN_F32, where threads
+ * start, is off.
  *
  *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(loss));
  *
  * In dtype  matmul, linear, conv2d, scaled_dot_product_attention
- * In f32    exp expm1 log log1p pow square reciprocal rsqrt softplus, sum mean var std prod norm logsumexp
- *           cumsum, max and min along an axis, softmax, all losses, layer_norm, batch_norm, pooling,
- *           gather, index_select, scatter_add, embedding, flip
+ * In f32    exp expm1 log log1p pow square reciprocal rsqrt softplus, sum mean var std prod norm
+ *           logsumexp cumsum, max and min along an axis, softmax, all losses, layer_norm,
+ *           batch_norm, pooling, gather, index_select, scatter_add, embedding, flip
  * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
- * Untouched f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward runs with
- *           it off, in the dtypes that forward used
- * Kept      the cast of an f32 leaf that requires grad, until autocast goes off or the leaf changes; held
- *           by the thread, not by a scope. A region inside another that switches it off drops them too
+ * Left      f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward
+ *           runs with it off, in the dtypes that forward used
+ * Kept      the cast of an f32 leaf that requires grad, until autocast goes off or the leaf
+ *           changes; held by the thread, not by a scope. A region inside another that switches it
+ *           off drops them too
  * f16       tops out at 65504: gradients want a tn_grad_scaler (optim.h)
  * Errors    another dtype: nothing changes
- * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA (docs/design.md
- *           says what differs)
+ * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, but
+ *           that norms of batches, pooling and selections run in f32
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
-TN_API tn_dtype tn_autocast_dtype(void);
+TN_API tn_dtype tn_autocast_dtype(void); /* what holds now; TN_F32: off */
 /** TN_AUTOCAST(TN_BF16) { ... }: the block runs so; left as TN_NO_GRAD is. */
 #define TN_AUTOCAST(dtype)                                                                         \
     for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
@@ -71,28 +76,32 @@ TN_API tn_tensor *tn_detach(tn_tensor *t);
 
 /** The accumulated gradient; TN_NONE before the first backward. Lives in the current scope too. */
 TN_API tn_tensor *tn_grad(tn_tensor *t);
-/** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or device differ
- *  from t's; grad is t's own memory. */
+/** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or
+ *  device differ from t's; grad is t's own memory. */
 TN_API tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad);
-/** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of its own. */
+/** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of
+ *  its own. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);
 
 enum {
     TN_RETAIN_GRAPH = 1, /* keep what backward reads, for another backward over the same graph */
-    TN_CREATE_GRAPH =
-        2 /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
+    /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
+    TN_CREATE_GRAPH = 2
 };
 
 /**
  * Gradients of loss with respect to every leaf behind it, added to their grads.
  *
  * Shapes   loss has one element; use tn_backward_from otherwise
- * Errors   no history; more than one element; a second backward without TN_RETAIN_GRAPH; a value that
- *          backward reads was changed in place since (the message names op, tensor and versions)
- * After a failure parameters, buffers and optimizer state are unchanged; grads of this pass are none.
+ * Errors   no history; more than one element; a second backward without TN_RETAIN_GRAPH; a value
+ *          that backward reads was changed in place since (the message names op, tensor and
+ *          versions)
+ * After a failure parameters, buffers and optimizer state are unchanged; grads of this pass are
+ * none.
  */
 TN_API tn_status tn_backward(tn_tensor *loss);
-/** The same from any tensor: seed has its shape (TN_NONE: ones, for one element). flags as above. */
+/** The same from any tensor: seed has its shape (TN_NONE: ones, for one element). flags as
+ *  above. */
 TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags);
 
 /**
@@ -100,20 +109,21 @@ TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
  *
  * outputs  n_out tensors with history; seeds one per output, or NULL for ones (one-element outputs)
  * inputs   n_in tensors that require grad, leaves or not
- * grads    n_in results, TN_NONE where an output does not depend on the input; all NULL on failure. They share
- *          no memory with a seed, nor, without TN_CREATE_GRAPH, with each other
+ * grads    n_in results, TN_NONE where an output does not depend on the input; all NULL on failure.
+ *          They share no memory with a seed, nor, without TN_CREATE_GRAPH, with each other
  * Owner    current scope. With TN_CREATE_GRAPH they have history themselves.
  */
 TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds,
                               int n_in, tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
 /**
- * Called with the gradient that flows into a tensor; returns it, or a replacement of the same shape, dtype and
- * device. NULL or any other tensor fails the backward.
+ * Called with the gradient that flows into a tensor; returns it, or a replacement of the same
+ * shape, dtype and device. NULL or any other tensor fails the backward.
  *
- * Hooks of a tensor run in the order of registration. One may add hooks (they run from the next pass on),
- * remove any, itself included (a removed one is not called any more), free the graph, and run a backward of
- * its own, over the same graph too: with TN_RETAIN_GRAPH there, since the outer one still needs it.
+ * Hooks of a tensor run in the order of registration. One may add hooks (they run from the next
+ * pass on), remove any, itself included (a removed one is not called any more), free the graph, and
+ * run a backward of its own, over the same graph too: with TN_RETAIN_GRAPH there, since the outer
+ * one still needs it.
  */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 /** Registers a hook on a tensor (leaf or not); returns an id for removal, -1 on failure. */
@@ -127,15 +137,18 @@ typedef enum tn_anomaly {
     TN_ANOMALY_ALL        /* results of ops too */
 } tn_anomaly;
 /**
- * Looks for NaN and infinities in this thread: the first one fails the op, or the backward, that made it,
- * with an error that names the op, the module it was called in, the shape, the element, and whether it was
- * there before in an input. Returns what the mode was. For finding a fault: every result is read again.
+ * Looks for NaN and infinities in this thread: the first one fails the op, or the backward, that
+ * made it, with an error that names the op, the module it was called in, the shape, the element,
+ * and whether it was there before in an input. Returns what the mode was. For finding a fault:
+ * every result is read again.
  *
- * Start    TN_ANOMALY=1 in the environment is TN_ANOMALY_ALL in every thread, TN_ANOMALY=gradients the other
+ * Start    TN_ANOMALY=1 in the environment is TN_ANOMALY_ALL in every thread, TN_ANOMALY=gradients
+ *          the other
  * Masks    -inf may stand in a result where masked_fill put it, or where an input held it already
  * Unseen   in-place changes, until an op reads them; ops that record nothing are checked too
  */
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
+TN_API tn_anomaly tn_get_anomaly(void); /* what it is */
 
 /** A function of n inputs for tn_gradcheck: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
@@ -147,7 +160,8 @@ typedef struct tn_gradcheck_options {
 } tn_gradcheck_options;
 
 /**
- * Compares backward with central differences, element by element, for every input that requires grad.
+ * Compares backward with central differences, element by element, for every input that requires
+ * grad.
  *
  * inputs   f64 leaves, n of them; those with requires_grad are checked
  * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value

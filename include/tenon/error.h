@@ -2,15 +2,16 @@
  * tenon/error.h - how functions fail.
  *
  * One rule for expressions, one for statements:
- *   - a function that returns a tensor, module, list or optimizer returns NULL when it fails, and passes
- *     any NULL input on without a word ("poison"), so expressions nest without checks;
+ *   - a function that returns a tensor, module, list or optimizer returns NULL when it fails, and
+ *     passes any NULL input on without a word ("poison"), so expressions nest without checks;
  *   - a function that acts returns a tn_status; given poison it returns the status already pending.
  * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
  * Numbers fail as NaN, sizes and counts as -1.
  *
- * NULL is what failed, and never means "absent": TN_NONE in tensor.h does. With nothing pending it is an error
- * of its own, naming function and argument. Only a tensor in a struct of options may be left zero for "none";
- * while an error is pending such a NULL is taken for what failed, and the call fails with that error.
+ * NULL is what failed, and never means "absent": TN_NONE in tensor.h does. With nothing pending it
+ * is an error of its own, naming function and argument. Only a tensor in a struct of options may be
+ * left zero for "none"; while an error is pending such a NULL is taken for what failed, and the
+ * call fails with that error.
  */
 #ifndef TENON_ERROR_H
 #define TENON_ERROR_H
@@ -42,7 +43,8 @@ typedef enum tn_status {
     TN_E_DEVICE,  /* tensors on different devices, or a device that is not there */
     TN_E_INDEX,   /* an axis, index, class or token id out of range */
     TN_E_NAME,    /* a name that is taken, empty, dotted, unknown or of another kind */
-    TN_E_STATE, /* right arguments at the wrong time (second backward, changed in place, no scope) */
+    /* right arguments at the wrong time (second backward, changed in place, no scope) */
+    TN_E_STATE,
     TN_E_NOMEM,       /* out of memory */
     TN_E_IO,          /* the operating system refused; the message carries its reason */
     TN_E_FORMAT,      /* a file that is not what it claims to be */
@@ -53,7 +55,8 @@ typedef enum tn_status {
 /**
  * The calling thread's message: "function: what it got: what it wanted".
  *
- * Owner    the library; valid until this thread's next error. "" when nothing has failed. Never NULL.
+ * Owner    the library; valid until this thread's next error. "" when nothing has failed. Never
+ *          NULL.
  */
 TN_API const char *tn_error(void);
 
@@ -67,15 +70,16 @@ TN_API void tn_error_clear(void);
 TN_API const char *tn_status_name(tn_status status);
 
 /**
- * For code built on tenon (modules, losses, readers of your own): sets this thread's status and message
- * and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: wanted 4", n);` fails like ours.
- * With TN_TRAP=1 in the environment the process aborts here, for a debugger to catch the origin.
+ * For code built on tenon (modules, losses, readers of your own): sets this thread's status and
+ * message and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: wanted 4", n);`
+ * fails like ours. With TN_TRAP=1 in the environment the process aborts here, for a debugger to
+ * catch the origin.
  */
 TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /**
- * TN_CHECK(expr): in a program, not in a library. expr is a tn_status; unless it is TN_OK the message is
- * printed to stderr with file and line and the program ends with status 1.
+ * TN_CHECK(expr): in a program, not in a library. expr is a tn_status; unless it is TN_OK the
+ * message is printed to stderr with file and line and the program ends with status 1.
  */
 #define TN_CHECK(expr)                                                                             \
     do {                                                                                           \
@@ -87,8 +91,8 @@ TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
         }                                                                                          \
     } while (0)
 
-/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). A NULL that no
- *  call of tenon gave in this thread has no message: then the expression is named. */
+/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). A
+ *  NULL that no call of tenon gave in this thread has no message: then the expression is named. */
 #define TN_CHECK_PTR(ptr)                                                                          \
     do {                                                                                           \
         if (!(ptr)) {                                                                              \

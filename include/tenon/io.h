@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* ---- weights: files that PyTorch and the Hugging Face tools read directly -------------------------- */
+/* ---- weights: files that PyTorch and the Hugging Face tools read directly -------------------- */
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
@@ -19,73 +19,85 @@ typedef struct tn_metadata {
 } tn_metadata;
 
 /**
- * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of several names
- * is stored once, under the first of them in alphabetical order, as the reference's save_model does, and
- * tenon.ties in the metadata says the others. The metadata also holds the state versions of modules, where
- * they are not 1.
+ * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of
+ * several names is stored once, under the first of them in alphabetical order, as the reference's
+ * save_model does, and tenon.ties in the metadata says the others. The metadata also holds the
+ * state versions of modules, where they are not 1.
  *
- * A path that ends in .pt or .pth is written for torch.load instead, as torch.save(model.state_dict()) does:
- * ties share a storage under all their names, versions stand in _metadata, and there is no place for strings.
+ * A path that ends in .pt or .pth is written for torch.load instead, as
+ * torch.save(model.state_dict()) does: ties share a storage under all their names, versions stand
+ * in _metadata, and there is no place for strings.
  *
- * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary stays
- * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the folder.
- * A symbolic link is followed; only regular files are replaced. Owner, group and permissions are those of the
- * file that is replaced, as far as the system lets them be: a group that cannot be kept may do no more than all
- * others. Set-id bits, access lists and other hard links do not come along.
- * Source   the safetensors format; for .pt the ZIP format and Python's pickle, see docs/interop.md; Pillai et
- *          al. (2014) on replacing files
+ * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary
+ *          stays
+ * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the
+ * folder. A symbolic link is followed; only regular files are replaced. Owner, group and
+ * permissions are those of the file that is replaced, as far as the system lets them be: a group
+ * that cannot be kept may do no more than all others. Set-id bits, access lists and other hard
+ * links do not come along.
+ * Source   the safetensors format; for .pt the ZIP format and Python's pickle; Pillai et al.
+ *          (2014) on replacing files
  */
 TN_API tn_status tn_save(tn_module *m, const char *path);
-/** Loads into m: strict, all or nothing (tn_load_state_dict). The file may be safetensors or a PyTorch state
- *  dict (.pt): its first bytes decide. */
+/** Loads into m: strict, all or nothing (tn_load_state_dict). The file may be safetensors or a
+ *  PyTorch state dict (.pt): its first bytes decide. */
 TN_API tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
     bool every_key; /* tied tensors under every name, for a plain load_state_dict */
-    const tn_metadata
-        *metadata; /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8
-                                    and each is there once; format and those in tenon. are the library's own */
+    /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8 and each is
+     * there once; format and those in tenon. are the library's own */
+    const tn_metadata *metadata;
 } tn_save_options;
+/** tn_save with options: every name of a tied tensor, strings of your own. */
 TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
+/** tn_load with the options of tn_load_state_dict; report may be NULL. */
 TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
                               tn_load_report *report);
 
-/** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536. At most
- *  100,000,000 of each; reading takes up to 25 times a header's size. */
+/** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536.
+ *  At most 100,000,000 of each; reading takes up to 25 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
     int64_t tensors;      /* ties included; and of modules with a state version */
-    int64_t
-        inflated_bytes; /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the
-                               file, whichever is more */
+    /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the file, whichever
+     * is more */
+    int64_t inflated_bytes;
 } tn_file_limits;
+/** Sets all three. Errors: a negative number, or one beyond its largest. */
 TN_API tn_status tn_set_file_limits(tn_file_limits limits);
+/** What holds now: the numbers as set, defaults filled in (inflated_bytes 0: by the file). */
+TN_API tn_file_limits tn_get_file_limits(void);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
                                  const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the same tensor
- * under their names: those of tenon.ties in the metadata, or, in a file that tenon wrote before there was that
- * key, the pairs whose key is no tensor's name and whose value is one. State versions are recorded in the list.
- * metadata (may be NULL) gets the pairs that are neither: all of another program's. Values may be NaN or
- * infinite. Of a .pt file: in the order of the dict, as views of its storages; nothing in it is executed, and
- * what is no plain dict of tensors is refused.
+ * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the
+ * same tensor under their names: those of tenon.ties in the metadata, or, in a file that tenon
+ * wrote before there was that key, the pairs whose key is no tensor's name and whose value is one.
+ * State versions are recorded in the list. metadata (may be NULL) gets the pairs that are neither:
+ * all of another program's. Values may be NaN or infinite. Of a .pt file: in the order of the dict,
+ * as views of its storages; nothing in it is executed, and what is no plain dict of tensors is
+ * refused.
  *
- * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed unchecked
- * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at once
+ * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed
+ *          unchecked
+ * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at
+ *          once
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The value for a key; NULL, without a message, when it is not there. Looks at one pair after another. */
+/** The value for a key; NULL, without a message, when it is not there. Looks at one pair after
+ *  another. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
 
-/* ---- checkpoints: everything that training needs to go on bit for bit ------------------------------ */
+/* ---- checkpoints: everything that training needs to go on bit for bit ------------------------ */
 
-/** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and present in
- *  the file is ignored, a part that is given here and missing there is an error. The library's default
- *  generator is always included. */
-/** Something else that belongs to a run, under a name of its own: an averaged model, a second optimizer, a
- *  gradient scaler. Exactly one of the four is given. */
+/** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and
+ *  present in the file is ignored, a part that is given here and missing there is an error. The
+ *  library's default generator is always included. */
+/** Something else that belongs to a run, under a name of its own: an averaged model, a second
+ *  optimizer, a gradient scaler. Exactly one of the four is given. */
 typedef struct tn_checkpoint_part {
     const char *name; /* 1 to 64 bytes, no dot; not model, optim, sched, loader, rng, step */
     tn_module *module;
@@ -103,76 +115,84 @@ typedef struct tn_checkpoint {
     int n_generators;
     const tn_checkpoint_part *parts; /* n_parts of them */
     int n_parts;
-    bool
-        allow_nonfinite; /* save parameters that hold NaN or infinity: refused otherwise, by name */
-    int64_t step;        /* written and read back */
+    /* save parameters that hold NaN or infinity: refused otherwise, by name */
+    bool allow_nonfinite;
+    int64_t step;         /* written and read back */
     tn_metadata metadata; /* the caller's own settings, written; on load: filled, current scope */
 } tn_checkpoint;
 
-/** One file, replaced as tn_save replaces: after any failure the old one is still there. Metadata keys in
- *  "tenon." are the library's own. */
+/** One file, replaced as tn_save replaces: after any failure the old one is still there. Metadata
+ *  keys in "tenon." are the library's own. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
-/** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a byte of
- *  the file is not what was written (a checksum is compared). */
+/** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a
+ *  byte of the file is not what was written (a checksum is compared). */
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
 TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
 
 /**
- * Saves to FOLDER/NAME-STEP.safetensors, step being c->step with at least 8 digits; then removes the
- * oldest such files until `keep` are left, this one included (0: all stay).
+ * Saves to FOLDER/NAME-STEP.safetensors, step being c->step with at least 8 digits; then removes
+ * the oldest such files until `keep` are left, this one included (0: all stay).
  *
- * Only files of that very form with a lower step are removed, and temporaries of killed writers; files of
- * a higher step stay. The folder must be there.
+ * Only files of that very form with a lower step are removed, and temporaries of killed writers;
+ * files of a higher step stay. The folder must be there.
  *
- * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128 bytes;
- *          step or keep negative; TN_E_IO: an older file could not be removed (the new one is in place)
+ * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128
+ *          bytes; step or keep negative; TN_E_IO: an older file could not be removed (the new one
+ *          is in place)
  */
 TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder,
                                              const char *name, int keep);
 /**
- * The path of the file of that form with the highest step that is whole: header, ranges, size and checksum
- * are compared, and a file that fails is passed by for the next older one.
+ * The path of the file of that form with the highest step that is whole: header, ranges, size and
+ * checksum are compared, and a file that fails is passed by for the next older one.
  *
  * path     receives it, at most size bytes with the end; unchanged on failure
- * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left; TN_E_NAME: no such
- *          file; TN_E_FORMAT: there are some, but none is whole: the newest one's reason is in the message
+ * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left;
+ *          TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none is whole: the newest
+ *          one's reason is in the message
  */
 TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
                                       size_t size);
-/** The same, and which newer files were passed by: path and reason of each, the newest first (NULL: not asked;
- *  current scope). Say them before going on: what a run did since the file it goes on from is lost. */
+/** The same, and which newer files were passed by: path and reason of each, the newest first (NULL:
+ *  not asked; current scope). Say them before going on: what a run did since the file it goes on
+ *  from is lost. */
 TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path,
                                              size_t size, tn_metadata *skipped);
 
 /** That this run alone writes to a checkpoint file or folder. */
 typedef struct tn_file_lock tn_file_lock;
 /**
- * Takes the lock of a checkpoint file, there or yet to be made, or of a folder of numbered ones, for as long as the
- * process lives or until tn_checkpoint_unlock. Nothing else asks for it: a run takes it before its first save.
+ * Takes the lock of a checkpoint file, there or yet to be made, or of a folder of numbered ones,
+ * for as long as the process lives or until tn_checkpoint_unlock. Nothing else asks for it: a run
+ * takes it before its first save.
  *
- * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, of the place that links lead to. One that a killed run
- * left behind locks nobody out. Two names of one file by hard links are two files here.
+ * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, of the place that links lead to. One
+ * that a killed run left behind locks nobody out. Two names of one file by hard links are two files
+ * here.
  *
  * lock     receives it; unchanged on failure
- * Errors   TN_E_STATE: another run holds it, or this one already: its process is in the message; TN_E_IO: the file
- *          cannot be made (folder missing or not writable); TN_E_UNSUPPORTED: a file system without locks
- * Range    runs on one machine. On NFS the lock holds between machines where the server keeps locks (Linux passes
- *          them on); mounted with nolock or local_lock it holds on one machine
- * fork     a child shares its parent's lock, which lasts until the parent unlocks or both have ended
+ * Errors   TN_E_STATE: another run holds it, or this one already: its process is in the message;
+ *          TN_E_IO: the file cannot be made (folder missing or not writable); TN_E_UNSUPPORTED: a
+ *          file system without locks
+ * Range    runs on one machine. On NFS the lock holds between machines where the server keeps locks
+ *          (Linux passes them on); mounted with nolock or local_lock it holds on one machine
+ * fork     a child shares its parent's lock, which lasts until the parent unlocks or both have
+ *          ended
  * Owner    yours, tn_checkpoint_unlock. NULL there does nothing
  */
 TN_API tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
+/** Gives the lock back. */
 TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
-/* ---- data -------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 /**
  * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
  *
  * Shapes   1 to 4 axes, as the file says
- * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked), compressed
- *          more than tn_set_file_limits lets be
+ * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked),
+ *          compressed more than tn_set_file_limits lets be
  * Owner    current scope
  * Source   LeCun's description of the format; RFC 1952
  */
@@ -186,42 +206,50 @@ typedef struct tn_text {
     unsigned char byte_of[256];         /* id -> byte, ascending bytes */
     int id_of[256];                     /* byte -> id, -1 for bytes not in the text */
 } tn_text;
-/** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for validation.
- *  Owner: yours, tn_text_free. */
+/** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for
+ *  validation. Owner: yours, tn_text_free. */
 TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
-TN_API void tn_text_free(tn_text *text);
-/** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws from g as
- *  PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
+TN_API void tn_text_free(tn_text *text); /* NULL is ignored */
+/** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws
+ *  from g as PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
 TN_API tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
                                int64_t context, tn_tensor **x, tn_tensor **y);
 
-/** Batches from an in-memory data set of several tensors with equal first sizes (inputs, labels). */
+/** Batches from an in-memory data set of several tensors with equal first sizes (inputs,
+ *  labels). */
 typedef struct tn_loader tn_loader;
 typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
-    uint64_t
-        seed; /* of the loader's own generator; an epoch's order depends on seed and epoch only */
-    bool
-        prefetch; /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
+    /* of the loader's own generator; an epoch's order depends on seed and epoch only */
+    uint64_t seed;
+    /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
+    bool prefetch;
 } tn_loader_options;
-/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of the handles
- *  afterwards, as when a module casts a buffer, changes no batch; values written into the tensors come out, unless
- *  they were not dense, of which it makes a copy. Owner: yours.
- *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last).
- *  fork: the child's copy goes on where the parent's stood. */
+/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of
+ *  the handles afterwards, as when a module casts a buffer, changes no batch; values written into
+ *  the tensors come out, unless they were not dense, of which it makes a copy. Owner: yours.
+ *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last). fork: the child's
+ *  copy goes on where the parent's stood. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
+/** Waits for the batch being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the next
- *  call starts the next epoch), -1 on failure. */
+/** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the
+ *  next call starts the next epoch), -1 on failure. */
 TN_API int tn_loader_next(tn_loader *loader, tn_tensor **out);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
-TN_API int64_t tn_loader_epoch(const tn_loader *loader);
+TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
+/** Rows of a batch; -1 for NULL. */
+TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
+/** Another size, from the epoch that begins. Errors: not at the beginning of an epoch (position 0);
+ *  what tn_loader_new would refuse. Then nothing changes. */
+TN_API tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
+TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* from 0; -1 for NULL */
 TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
 /** Continues at a batch of an epoch, as after a resume. */
 TN_API tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
 
-/* ---- reports ------------------------------------------------------------------------------------ */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 /** One line of a plot: n points. */
 typedef struct tn_curve {
@@ -229,8 +257,8 @@ typedef struct tn_curve {
     int64_t n;
     const double *x, *y;
 } tn_curve;
-/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line; texts may be
- *  NULL. The file is replaced as tn_save replaces. */
+/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
+ *  texts may be NULL. The file is replaced as tn_save replaces. */
 TN_API tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
                              const char *y_label, const tn_curve *curves, int n);
 

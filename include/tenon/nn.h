@@ -1,9 +1,9 @@
 /**
  * tenon/nn.h - modules: a tree of named parameters and buffers, with a forward.
  *
- * A parameter is trained: optimizers see it. A buffer is carried: saved, loaded, moved, updated in forward,
- * and no optimizer ever touches it. Saving, loading, moving, counting and freeing are walks over the
- * names a module registered; no layer writes its own.
+ * A parameter is trained: optimizers see it. A buffer is carried: saved, loaded, moved, updated in
+ * forward, and no optimizer ever touches it. Saving, loading, moving, counting and freeing are
+ * walks over the names a module registered; no layer writes its own.
  *
  * A module of your own embeds tn_module first and is made with the same calls as ours:
  *
@@ -13,23 +13,27 @@
  *         net *m = (net *)self;
  *         return tn_forward(m->fc, tn_sub(x, m->mean));
  *     }
- *     static const tn_module_type net_type = { .name = "Net", .size = sizeof(net), .forward = net_forward };
+ *     static const tn_module_type net_type = { .name = "Net",
+ *                                              .size = sizeof(net),
+ *                                              .forward = net_forward };
  *     tn_module *net_new(tn_tensor *mean)
  *     {
  *         net *m = tn_module_new(&net_type);
  *         if (!m) return NULL;
- *         tn_register_module(&m->base, "fc", &m->fc, tn_linear_new(784, 10, (tn_linear_options){ 0 }));
+ *         tn_register_module(&m->base, "fc", &m->fc,
+ *                            tn_linear_new(784, 10, (tn_linear_options){ 0 }));
  *         tn_register_buffer(&m->base, "mean", &m->mean, mean, TN_PERSISTENT);
  *         return tn_module_done(&m->base);
  *     }
  *
  * What holds for every function here, so that each comment can be short:
- *   Owner    a module belongs to its maker (tn_module_drop) until it is registered as a child; tensors it
- *            returns from look-ups are borrowed, results of calls and lists belong to the current scope
- *   Errors   NULL or a status, and a message naming the module; in a forward it ends with where in the
- *            model that was: " (in encoder.layers.0.linear1: Linear)"
- *   Names    parameters, buffers and children of a module share one name space; a full name joins them
- *            with dots. "forward" and "training" are taken.
+ *   Owner    a module belongs to its maker (tn_module_drop) until it is registered as a child;
+ *            tensors it returns from look-ups are borrowed, results of calls and lists belong to
+ *            the current scope
+ *   Errors   NULL or a status, and a message naming the module; in a forward it ends with where in
+ *            the model that was: " (in encoder.layers.0.linear1: Linear)"
+ *   Names    parameters, buffers and children of a module share one name space; a full name joins
+ *            them with dots. "forward" and "training" are taken.
  */
 #ifndef TENON_NN_H
 #define TENON_NN_H
@@ -52,7 +56,8 @@ struct tn_module {
     tn_module_state *state;
 };
 
-/** A kind of module: a name for messages, the size of its struct, its forward. The rest may be NULL. */
+/** A kind of module: a name for messages, the size of its struct, its forward. The rest may be
+ *  NULL. */
 struct tn_module_type {
     const char *name;
     size_t size;
@@ -62,10 +67,10 @@ struct tn_module_type {
                            tn_tensor **out);
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
     tn_status (*reset)(tn_module *self);                              /* initial values again */
-    void (*free)(
-        tn_module *self); /* what is not a slot (also after a failed construction); slots and
-                                      children are freed for you. A type with free cannot be cloned. */
-    int state_version;    /* written to files; 0 means 1 */
+    /* what is not a slot (also after a failed construction); slots and children are freed for
+     * you. A type with free cannot be cloned. */
+    void (*free)(tn_module *self);
+    int state_version; /* written to files; 0 means 1 */
     /** State that is no tensor of its own (counters, settings), as one tensor: saved under
      *  PATH._extra_state. Either both or none; set gets what extra_state gave, and validates it. */
     tn_tensor *(*extra_state)(tn_module *self);
@@ -77,7 +82,7 @@ struct tn_module_type {
 TN_API extern tn_module tn_no_module_object;
 #define TN_NO_MODULE (&tn_no_module_object)
 
-/* ---- making one ------------------------------------------------------------------------------- */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 /**
  * Allocates a zeroed struct of type->size and opens a scope for what the constructor makes.
@@ -85,8 +90,9 @@ TN_API extern tn_module tn_no_module_object;
  */
 TN_API void *tn_module_new(const tn_module_type *type);
 /**
- * Ends the constructor: closes the scope; if anything failed since tn_module_new, frees the module and
- * returns NULL with the first message kept. Every constructor ends with `return tn_module_done(&m->base);`.
+ * Ends the constructor: closes the scope; if anything failed since tn_module_new, frees the module
+ * and returns NULL with the first message kept. Every constructor ends with `return
+ * tn_module_done(&m->base);`.
  */
 TN_API tn_module *tn_module_done(tn_module *m);
 /** One more owner (a child shared by two parents, a module that a run holds on to). Returns m. */
@@ -94,19 +100,21 @@ TN_API tn_module *tn_module_keep(tn_module *m);
 /** One owner less; the last frees the module, its tensors and children. NULL is ignored. */
 TN_API void tn_module_drop(tn_module *m);
 
-/* ---- registering ------------------------------------------------------------------------------ */
+/* ---- registering ----------------------------------------------------------------------------- */
 
 typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_persistence;
 
 /**
- * Registers a parameter: t becomes trainable (requires_grad on) and *field follows the slot ever after.
+ * Registers a parameter: t becomes trainable (requires_grad on) and *field follows the slot ever
+ * after.
  *
  * field    NULL, or the address of a tn_tensor * inside the module's struct, of no other slot
  * t        a leaf, or TN_NONE for an empty slot; the module takes a reference
- * Errors   in this order, first one wins: module not made by tn_module_new; name NULL; contains a dot;
- *          empty; taken by a buffer, child, "forward" or "training"; field not in the struct; t NULL, not
- *          a leaf, not floating. Re-registering a parameter replaces it in place; field NULL then keeps
- *          the field it has. Inside a constructor nothing more is registered after the first failure.
+ * Errors   in this order, first one wins: module not made by tn_module_new; name NULL; contains a
+ *          dot; empty; taken by a buffer, child, "forward" or "training"; field not in the struct;
+ *          t NULL, not a leaf, not floating. Re-registering a parameter replaces it in place; field
+ *          NULL then keeps the field it has. Inside a constructor nothing more is registered after
+ *          the first failure.
  */
 TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field,
                                        tn_tensor *t);
@@ -114,30 +122,31 @@ TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor
 TN_API tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field,
                                     tn_tensor *t);
 /**
- * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched. Non-persistent:
- * moved and listed, but not in state_dict. Errors as for parameters, but any tensor is taken.
- * Re-registering replaces, keeping its place; the persistence is the new one.
+ * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched.
+ * Non-persistent: moved and listed, but not in state_dict. Errors as for parameters, but any tensor
+ * is taken. Re-registering replaces, keeping its place; the persistence is the new one.
  */
 TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
                                     tn_persistence persistence);
 /**
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
- * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL; taken by
- *          a tensor; dotted; empty; field not in the struct; child is m or an ancestor of m. Before them: all
- *          references of child are those of modules that hold it, so that there is none to consume
- *          (tn_module_keep): it is left as it is
+ * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL;
+ *          taken by a tensor; dotted; empty; field not in the struct; child is m or an ancestor of
+ *          m. Before them: all references of child are those of modules that hold it, so that there
+ *          is none to consume (tn_module_keep): it is left as it is
  */
 TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field,
                                     tn_module *child);
 
 /**
- * Puts another tensor (or TN_NONE) into the registered slot whose field this is: `tn_assign(&m->h, h)`. Use
- * it for buffers computed in forward: a plain `m->h = h` would not keep h, and is an error after the call.
+ * Puts another tensor (or TN_NONE) into the registered slot whose field this is: `tn_assign(&m->h,
+ * h)`. Use it for buffers computed in forward: a plain `m->h = h` would not keep h, and is an error
+ * after the call.
  *
- * t        a buffer takes any tensor, with its history; a parameter takes a leaf and stays trainable or
- *          frozen as it was
- * Owner    the module keeps t. What it replaces is given back: at once, or, inside a forward, when the call
- *          of that forward ends
+ * t        a buffer takes any tensor, with its history; a parameter takes a leaf and stays
+ *          trainable or frozen as it was
+ * Owner    the module keeps t. What it replaces is given back: at once, or, inside a forward, when
+ *          the call of that forward ends
  */
 TN_API tn_status tn_assign(tn_tensor **field, tn_tensor *t);
 /** The same by dotted path from m: "bn1.running_mean". */
@@ -145,66 +154,75 @@ TN_API tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t);
 /** Removes a parameter, buffer or child by its name in m. */
 TN_API tn_status tn_module_delete(tn_module *m, const char *name);
 
-/** By dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the module or the slot.
- *  Errors distinguish "no such name" from "is a buffer, not a parameter". */
+/** By dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the module or the
+ *  slot. Errors distinguish "no such name" from "is a buffer, not a parameter". */
 TN_API tn_tensor *tn_get_parameter(tn_module *m, const char *path);
+/** The same for buffers. */
 TN_API tn_tensor *tn_get_buffer(tn_module *m, const char *path);
 TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m */
 
-/* ---- calling ---------------------------------------------------------------------------------- */
+/* ---- calling --------------------------------------------------------------------------------- */
 
 /**
- * y = m(x). The call runs in a scope of its own: only y comes back to the current one. y may be x itself, a
- * parameter or a view.
+ * y = m(x). The call runs in a scope of its own: only y comes back to the current one. y may be x
+ * itself, a parameter or a view.
  *
- * Errors   x does not fit; m has no forward (ModuleList); forward left a field of the struct that is not
- *          its slot's tensor (use tn_assign); no scope is open; calls within calls more than 1,000 deep
- * Fields   also of a field that no slot has: it is an error when forward leaves there a tensor or list that only
- *          scopes hold, or an input that nobody kept; the field is put back. Only the struct itself is looked
- *          at, not what it points to, and not the structs of other modules. tn_module_done refuses the same
- *          for what goes with the constructor's scope
+ * Errors   x does not fit; m has no forward (ModuleList); forward left a field of the struct that
+ *          is not its slot's tensor (use tn_assign); no scope is open; calls within calls more than
+ *          1,000 deep
+ * Fields   also of a field that no slot has: it is an error when forward leaves there a tensor or
+ *          list that only scopes hold, or an input that nobody kept; the field is put back. Only
+ *          the struct itself is looked at, not what it points to, and not the structs of other
+ *          modules. tn_module_done refuses the same for what goes with the constructor's scope
  */
 TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
-/** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out is
- *  filled, or all NULL on failure; with more than one output it must not overlap in. */
+/** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out
+ *  is filled, or all NULL on failure; with more than one output it must not overlap in. */
 TN_API tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
 
-/* ---- hooks: your functions around calls, saving and loading ------------------------------------- */
+/* ---- hooks: your functions around calls, saving and loading ---------------------------------- */
 
 /*
- * Hooks of one kind run in the order they were registered. A hook that returns a status other than TN_OK
- * fails the call it stands in (set a message through any tn_ call, or none). Each registration returns an
- * id for tn_remove_module_hook, -1 on failure. user must outlive the hook, and for backward hooks also the
- * graphs recorded under it. Clones start without hooks.
+ * Hooks of one kind run in the order they were registered. A hook that returns a status other than
+ * TN_OK fails the call it stands in (set a message through any tn_ call, or none). Each
+ * registration returns an id for tn_remove_module_hook, -1 on failure. user must outlive the hook,
+ * and for backward hooks also the graphs recorded under it. Clones start without hooks.
  */
 
 /** Before forward: may replace in[i]. */
 typedef tn_status (*tn_forward_pre_hook)(tn_module *m, int n_in, tn_tensor **in, void *user);
+/** Registers one on m; id for tn_remove_module_hook, -1: m or hook is NULL, or out of memory. */
 TN_API int64_t tn_register_forward_pre_hook(tn_module *m, tn_forward_pre_hook hook, void *user);
 /** After forward, with the inputs that forward saw: may replace out[i]. */
 typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      tn_tensor **out, void *user);
+/** Registers one on m, as tn_register_forward_pre_hook does. */
 TN_API int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook hook, void *user);
 /**
- * When backward has come to the inputs: may replace grad_in[i] (same shape, dtype, device), which flows on.
- * Gradients of parameters are not affected. TN_NONE stands for an input that needs no gradient, and for an
- * output that none came to. Once per recorded call; without an input that needs one it runs when the
- * gradients of the outputs are there.
+ * When backward has come to the inputs: may replace grad_in[i] (same shape, dtype, device), which
+ * flows on. Gradients of parameters are not affected. TN_NONE stands for an input that needs no
+ * gradient, and for an output that none came to. Once per recorded call; without an input that
+ * needs one it runs when the gradients of the outputs are there.
  */
 typedef tn_status (*tn_backward_hook)(tn_module *m, int n_in, tn_tensor **grad_in, int n_out,
                                       tn_tensor *const *grad_out, void *user);
+/** Registers one on m, as tn_register_forward_pre_hook does; for calls from then on. */
 TN_API int64_t tn_register_full_backward_hook(tn_module *m, tn_backward_hook hook, void *user);
-/** After m's own entries are in state (names begin with prefix): may add, replace or remove entries. */
+/** After m's own entries are in state (names begin with prefix): may add, replace or remove
+ *  entries. */
 typedef tn_status (*tn_state_dict_hook)(tn_module *m, tn_list *state, const char *prefix,
                                         void *user);
+/** Registers one on m, as tn_register_forward_pre_hook does. */
 TN_API int64_t tn_register_state_dict_hook(tn_module *m, tn_state_dict_hook hook, void *user);
-/** Before m's entries are compared: may edit state, a copy of the caller's list. Parents come first. */
+/** Before m's entries are compared: may edit state, a copy of the caller's list. Parents come
+ *  first. */
 TN_API int64_t tn_register_load_pre_hook(tn_module *m, tn_state_dict_hook hook, void *user);
-/** After the values of m and all below it are in place: may remove names from missing and unexpected, which
- *  then do not count, or add some. Children come first. When loading fails after all, everything is put
- *  back. The lists hold TN_NONE under each name. */
+/** After the values of m and all below it are in place: may remove names from missing and
+ *  unexpected, which then do not count, or add some. Children come first. When loading fails after
+ *  all, everything is put back. The lists hold TN_NONE under each name. */
 typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *unexpected,
                                        void *user);
+/** Registers one on m, as tn_register_forward_pre_hook does. */
 TN_API int64_t tn_register_load_post_hook(tn_module *m, tn_load_post_hook hook, void *user);
 /** Removing twice is harmless. */
 TN_API void tn_remove_module_hook(tn_module *m, int64_t id);
@@ -217,17 +235,19 @@ TN_API bool tn_training(const tn_module *m);
 /** requires_grad of all parameters below, frozen modules excepted; buffers unchanged. */
 TN_API tn_status tn_module_requires_grad(tn_module *m, bool on);
 /**
- * Freezes m and everything below: no gradients (present ones are dropped), so no update and no decay, and
- * tn_training is false, so no dropout and no change of running statistics, whatever tn_train or
- * tn_module_requires_grad are told above it. Thawing gives every parameter back what it had.
+ * Freezes m and everything below: no gradients (present ones are dropped), so no update and no
+ * decay, and tn_training is false, so no dropout and no change of running statistics, whatever
+ * tn_train or tn_module_requires_grad are told above it. Thawing gives every parameter back what it
+ * had.
  */
 TN_API tn_status tn_module_freeze(tn_module *m);
+/** Takes the freezing of m and everything below back. */
 TN_API tn_status tn_module_thaw(tn_module *m);
-TN_API bool tn_module_frozen(const tn_module *m);
+TN_API bool tn_module_frozen(const tn_module *m); /* Frozen itself or from above. */
 /** Drops the gradients of all parameters below (to TN_NONE). */
 TN_API tn_status tn_module_zero_grad(tn_module *m);
 
-/* ---- walking ---------------------------------------------------------------------------------- */
+/* ---- walking --------------------------------------------------------------------------------- */
 
 typedef enum tn_kind { TN_PARAMETER, TN_BUFFER } tn_kind;
 
@@ -239,8 +259,8 @@ typedef struct tn_entry {
     tn_module *owner; /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 
-/** A list of named tensors, made by the functions below only. Belongs to the current scope, as tensors do;
- *  it keeps its tensors and names, and borrows the owners. */
+/** A list of named tensors, made by the functions below only. Belongs to the current scope, as
+ *  tensors do; it keeps its tensors and names, and borrows the owners. */
 struct tn_list {
     int n;
     tn_entry *entry;
@@ -249,67 +269,79 @@ struct tn_list {
 /** Depth first, own members in registration order, then children; repeated tensors once. */
 TN_API tn_list *tn_parameters(tn_module *m);
 TN_API tn_list *tn_named_parameters(tn_module *m, const char *prefix); /* prefix "gen." */
-TN_API tn_list *tn_buffers(tn_module *m);
+TN_API tn_list *tn_buffers(tn_module *m); /* All buffers, in the same order. */
 typedef struct tn_walk_options {
     const char *prefix;   /* prepended verbatim; NULL: "" */
     bool no_recurse;      /* own members only */
     bool keep_duplicates; /* every alias */
     bool persistent_only; /* buffers */
 } tn_walk_options;
+/** tn_parameters with options. */
 TN_API tn_list *tn_list_parameters(tn_module *m, tn_walk_options o);
+/** tn_buffers with options. */
 TN_API tn_list *tn_list_buffers(tn_module *m, tn_walk_options o);
-/** Everything that a file holds: per module its parameters, its persistent buffers, then its children;
- *  aliases under every name. The tensors are the model's own (live). */
+/** Everything that a file holds: per module its parameters, its persistent buffers, then its
+ *  children; aliases under every name. The tensors are the model's own (live). */
 TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
 /** An empty list; a raw leaf under a name; two lists as one (equal names: error showing both). */
 TN_API tn_list *tn_list_new(void);
+/** Adds t, which it keeps, under a name. Errors: the name is empty or taken; t NULL. */
 TN_API tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
 TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both record is b's */
-TN_API tn_tensor *tn_list_get(const tn_list *list,
-                              const char *name); /* NULL + message when missing */
+/* NULL + message when missing */
+TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name);
+/** Whether there is such a name. */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
 /** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
 TN_API tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
 /** Errors: no such name; rename: the new one is taken. */
 TN_API tn_status tn_list_remove(tn_list *list, const char *name);
+/** Another name for an entry, which keeps its place. Errors: no such name; a bad new one. */
 TN_API tn_status tn_list_rename(tn_list *list, const char *from, const char *to);
-/** The state version of the module at a path, as tn_state_dict and files recorded it; 0: not recorded. */
+/** The state version of the module at a path, as tn_state_dict and files recorded it; 0: not
+ *  recorded. */
 TN_API int tn_list_version(const tn_list *list, const char *path);
+/** Records it (for load hooks that edit old files). */
 TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int version);
 
-/** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at the
- *  first status that is not TN_OK and returns it. */
+/** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at
+ *  the first status that is not TN_OK and returns it. */
 TN_API tn_status tn_named_modules(tn_module *m,
                                   tn_status (*visit)(const char *path, tn_module *m, void *user),
                                   void *user);
 /** Children first, m last, as PyTorch's apply: for initialisers. */
 TN_API tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
                                  void *user);
+/** direct ones, empty slots included; -1 for NULL */
 TN_API int tn_module_children(const tn_module *m);
 TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE for an empty slot */
+/** Its name in m; NULL and a message out of range. */
 TN_API const char *tn_module_child_name(const tn_module *m, int i);
 TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elements, ties once */
 
-/* ---- moving, casting, loading ----------------------------------------------------------------- */
+/* ---- moving, casting, loading ---------------------------------------------------------------- */
 
 /**
- * Moves parameters, their gradients and all buffers. The tensors stay the same objects with new storage,
- * ties survive (of tensors, and of views over one storage), optimizers stay valid. All or nothing.
+ * Moves parameters, their gradients and all buffers. The tensors stay the same objects with new
+ * storage, ties survive (of tensors, and of views over one storage), optimizers stay valid. All or
+ * nothing.
  *
  * Errors   a device that is not there; a buffer with history (detach it first)
  */
 TN_API tn_status tn_module_to(tn_module *m, tn_device device);
-/** Casts floating members; integer buffers keep their dtype. dtype must be floating. Otherwise the same. */
+/** Casts floating members; integer buffers keep their dtype. dtype must be floating. Otherwise the
+ *  same. */
 TN_API tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
 typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
     bool cast;            /* float dtypes are converted; never float to integer */
     bool skip_mismatched; /* entries of another shape are skipped and reported */
-    bool assign; /* the list's memory takes the place of the model's: nothing is copied, dtype and
-                             device are the list's. Make optimizers afterwards: older ones refuse to step */
-    /** NULL, or called with every name of the list: writes the model's name for it (at most size bytes) and
-     *  returns true, or returns false to leave the entry out. */
+    /* the list's memory takes the place of the model's: nothing is copied, dtype and device are
+     * the list's. Make optimizers afterwards: older ones refuse to step */
+    bool assign;
+    /** NULL, or called with every name of the list: writes the model's name for it (at most size
+     *  bytes) and returns true, or returns false to leave the entry out. */
     bool (*rename)(const char *name, char *to, size_t size, void *user);
     void *user;
 } tn_load_options;
@@ -320,60 +352,68 @@ typedef struct tn_load_report {
 } tn_load_report;
 
 /**
- * Copies values by name, in place: tensors, optimizers and gradients stay. All or nothing: everything is
- * compared and converted before the first byte moves. The message lists missing, unexpected and mismatched
- * names together.
+ * Copies values by name, in place: tensors, optimizers and gradients stay. All or nothing:
+ * everything is compared and converted before the first byte moves. The message lists missing,
+ * unexpected and mismatched names together.
  *
  * report   NULL, or filled also on failure
  * Shapes   equal exactly; only a single value is also taken from a tensor of shape [1]
  * Dtypes   equal; with `cast` floats convert to floats
- * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the last
- *          one in the order of tn_state_dict wins
- * Versions BatchNorm's num_batches_tracked, new in its state version 2, is set to 0 where a list lacks it
+ * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the
+ *          last one in the order of tn_state_dict wins
+ * Versions BatchNorm's num_batches_tracked, new in its state version 2, is set to 0 where a list
+ * lacks it
  *          that is older or does not say (tn_list_version)
- * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on names
+ * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on
+ *          names
  */
 TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
                                     tn_load_report *report);
 
-/** A tree with a row per module and, below it, one for each parameter and buffer (name, shape, dtype unless f32;
- *  "frozen", "not saved"; elements); then totals of elements and bytes, ties once. Numbered neighbours that are alike
- *  are one row, "0 to 5: Block, 6 times". What is absent is left out. A module under several paths is shown under the
- *  first, and as "tied to" it under the others; of paths of more than 1,024 bytes the end is shown, behind "...".
- *  As wide as the terminal, from 60 to 120 columns; 80 in a file. */
+/** A tree with a row per module and, below it, one for each parameter and buffer (name, shape,
+ *  dtype unless f32; "frozen", "not saved"; elements); then totals of elements and bytes, ties
+ *  once. Numbered neighbours that are alike are one row, "0 to 5: Block, 6 times". What is absent
+ *  is left out. A module under several paths is shown under the first, and as "tied to" it under
+ *  the others; of paths of more than 1,024 bytes the end is shown, behind "...". As wide as the
+ *  terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
-/* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ---------- */
+/* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ------ */
 
 typedef struct tn_linear_options {
     bool no_bias;
 } tn_linear_options;
-/** y = x W^T + b. weight [out, in], bias [out]: U(+-1/sqrt(in)). He et al. (2015) with a = sqrt 5 */
+/** y = x W^T + b. weight [out, in], bias [out]: U(+-1/sqrt(in)). He et al. (2015) with a = sqrt
+ *  5 */
 TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o);
 
 typedef struct tn_conv2d_options {
     int64_t stride, padding, dilation, groups; /* 0: 1, 0, 1, 1 */
     bool no_bias;
+    bool same; /* as in tn_conv2d_spec */
 } tn_conv2d_options;
 /** weight [out, in/groups, k, k], bias [out]: U(+-1/sqrt(fan_in)) */
 TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv2d_options o);
+/** The same with a size per axis: weight [out, in/groups, kernel_h, kernel_w]. */
+TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
+                                     int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
 
-/* In `momentum` of BatchNorm a zero field means the default, so statistics cannot be frozen by it: use
- * tn_eval on the layer. */
+/* In `momentum` of BatchNorm a zero field means the default: tn_batchnorm_set_momentum takes 0. */
 typedef struct tn_batchnorm_options {
     double eps;       /* 0: 1e-5 */
     double momentum;  /* 0: 0.1 */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
-    bool
-        skip_nonfinite; /* a batch whose statistics are not finite moves no buffer and is counted by
-                            tn_batchnorm_skipped; costs a look at the buffers per forward */
+    /* a batch whose statistics are not finite moves no buffer and is counted by
+     * tn_batchnorm_skipped; costs a look at the buffers per forward */
+    bool skip_nonfinite;
 } tn_batchnorm_options;
 /**
- * y = weight (x - mean) / sqrt(var + eps) + bias per channel; training: of the batch (variance biased), and
- * the running buffers move by momentum towards them (variance unbiased); evaluation: the running buffers.
+ * y = weight (x - mean) / sqrt(var + eps) + bias per channel; training: of the batch (variance
+ * biased), and the running buffers move by momentum towards them (variance unbiased); evaluation:
+ * the running buffers.
  *
  * Shapes   x [N, C, H, W], C = features
  * State    parameters weight [C] 1, bias [C] 0; buffers running_mean [C] 0, running_var [C] 1,
@@ -386,41 +426,51 @@ TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
 TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
 /** Running buffers of one BatchNorm layer as when it was new. */
 TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
+/** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
+TN_API double tn_batchnorm_momentum(const tn_module *m);
+/** From the next forward on, also where it was cumulative; 0 leaves the buffers alone. A captured
+ *  step keeps the one that it was recorded with. Errors: outside [0, 1]; no BatchNorm layer. */
+TN_API tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
 /** Batches that skip_nonfinite left out since then; not saved. -1: m is no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
+/* 0: 1e-5 */
 typedef struct tn_frozen_batchnorm_options {
     double eps;
-} tn_frozen_batchnorm_options; /* 0: 1e-5 */
+} tn_frozen_batchnorm_options;
 /**
- * BatchNorm whose every tensor is a buffer, so that nothing trains or moves it: y = x scale + shift in
- * training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias - running_mean scale.
+ * BatchNorm whose every tensor is a buffer, so that nothing trains or moves it: y = x scale + shift
+ * in training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias -
+ * running_mean scale.
  *
  * Shapes   x [N, C, H, W], C = features
- * State    buffers weight [C] 1, bias [C] 0, running_mean [C] 0, running_var [C] 1 - eps (so that a new layer
- *          is exactly the identity), num_batches_tracked absent. State version 3; where a list of version 1
- *          or unknown lacks the running statistics they become 0 and 1
+ * State    buffers weight [C] 1, bias [C] 0, running_mean [C] 0, running_var [C] 1 - eps (so that a
+ *          new layer is exactly the identity), num_batches_tracked absent. State version 3; where a
+ *          list of version 1 or unknown lacks the running statistics they become 0 and 1
  * Source   detectron2's FrozenBatchNorm2d
  */
 TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
 /**
- * Puts a FrozenBatchNorm2d in the place of every BatchNorm2d of the tree m, or back. Weight, bias, running
- * statistics, counter, eps, dtype, device, train or eval and frozen or not are taken over in tensors of their
- * own; ties between replaced layers, and a layer shared by two parents, stay so. Thawed weights are parameters
- * again; momentum is what the layer had before it was frozen, else 0.1; a missing counter starts at 0.
+ * Puts a FrozenBatchNorm2d in the place of every BatchNorm2d of the tree m, or back. Weight, bias,
+ * running statistics, counter, eps, dtype, device, train or eval and frozen or not are taken over
+ * in tensors of their own; ties between replaced layers, and a layer shared by two parents, stay
+ * so. Thawed weights are parameters again; momentum is what the layer had before it was frozen,
+ * else 0.1; a missing counter starts at 0.
  *
- * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of replaced
- *          layers are gone; BatchNorm1d is left alone
+ * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
+ *          replaced layers are gone; BatchNorm1d is left alone
  * Errors   a BatchNorm2d without running statistics, with its path
  * Owner    consumes m, on failure too; returns m, or its replacement when m itself is such a layer
  */
 TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
+/** The way back: BatchNorm2d in the place of every FrozenBatchNorm2d. */
 TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
+/* 1e-5 */
 typedef struct tn_layernorm_options {
     double eps;
     bool no_affine, no_bias;
-} tn_layernorm_options; /* 1e-5 */
+} tn_layernorm_options;
 /** Over the trailing axes of shape. weight 1, bias 0 */
 TN_API tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o);
 
@@ -448,6 +498,12 @@ TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
 
 /** Training: zero with probability p in [0, 1], scale the rest by 1/(1-p); evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
+/** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention or
+ *  TransformerEncoderLayer. NaN and a message for any other. */
+TN_API double tn_dropout_p(tn_module *m);
+/** The same p for every such layer of the tree m, from the next forward on. A captured step keeps
+ *  the one that it was recorded with. Errors: p outside [0, 1]; no such layer in m. */
+TN_API tn_status tn_dropout_set_p(tn_module *m, double p);
 
 typedef struct tn_multihead_attention_options {
     double dropout;
@@ -458,23 +514,23 @@ typedef struct tn_multihead_attention_options {
 /**
  * softmax(q k^T / sqrt(D)) v in every head, between projections in and out; E = heads D.
  *
- * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and v_proj_weight),
- *          in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
- * Call     tn_forward(m, x) attends x to itself. Dropout acts on the weights in training, which then stand
- *          in memory as [B, heads, T, S]
+ * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and
+ *          v_proj_weight), in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
+ * Call     tn_forward(m, x) attends x to itself. Dropout acts on the weights in training, which
+ *          then stand in memory as [B, heads, T, S]
  * Source   Vaswani et al. (2017), sec. 3.2.2
  */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
                                              tn_multihead_attention_options o);
 typedef struct tn_attention_masks {
     tn_tensor *mask; /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
-    tn_tensor
-        *key_padding; /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
+    /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
+    tn_tensor *key_padding;
     bool causal;
 } tn_attention_masks;
 /** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
- *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout (slower
- *  path). A row with everything blocked gives NaN. */
+ *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout
+ *  (slower path). A row with everything blocked gives NaN. */
 TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k,
                                                  tn_tensor *v, tn_attention_masks masks,
                                                  tn_tensor **weights);
@@ -487,30 +543,35 @@ typedef struct tn_encoder_layer_options {
     bool sequence_first;
     double eps; /* 0: 1e-5 */
 } tn_encoder_layer_options;
-/** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x = norm2(x +
- *  ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff = linear2(drop(act(linear1))). Children
- *  self_attn, linear1, linear2, norm1, norm2. tn_forward calls it without masks. */
+/** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
+ *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
+ *  linear2(drop(act(linear1))). Children self_attn, linear1, linear2, norm1, norm2. tn_forward
+ *  calls it without masks. */
 TN_API tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o);
+/** The layer with masks: x [B, T, d_model] to the same shape. */
 TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
-/** n deep copies of layer (which is consumed) under layers.0 ..., so with equal initial weights; norm may be
- *  TN_NO_MODULE, consumed. Any module of one input may be a layer, but then masks are an error. */
+/** n deep copies of layer (which is consumed) under layers.0 ..., so with equal initial weights;
+ *  norm may be TN_NO_MODULE, consumed. Any module of one input may be a layer, but then masks are
+ *  an error. */
 TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
+/** All layers with the same masks, then norm. x [B, T, d_model] to the same shape. */
 TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
-/** An independent copy: same types, own tensors without gradients, ties and shared children kept, train or
- *  eval as they are. Errors: a type with a free of its own. */
+/** An independent copy: same types, own tensors without gradients, ties and shared children kept,
+ *  train or eval as they are. Errors: a type with a free of its own. */
 TN_API tn_module *tn_module_clone(tn_module *m);
 
 /* Layers without state: the op of the same name as a module. */
 TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec);
-TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec);
+TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec); /* tn_avg_pool2d */
+/** tn_adaptive_avg_pool2d */
 TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
-TN_API tn_module *tn_relu_new(void);
-TN_API tn_module *tn_gelu_new(void);
-TN_API tn_module *tn_tanh_new(void);
-TN_API tn_module *tn_sigmoid_new(void);
-TN_API tn_module *tn_silu_new(void);
-TN_API tn_module *tn_softmax_new(int axis);
-TN_API tn_module *tn_identity_new(void);
+TN_API tn_module *tn_relu_new(void);                   /* tn_relu */
+TN_API tn_module *tn_gelu_new(void);                   /* tn_gelu, the exact form */
+TN_API tn_module *tn_tanh_new(void);                   /* tn_tanh */
+TN_API tn_module *tn_sigmoid_new(void);                /* tn_sigmoid */
+TN_API tn_module *tn_silu_new(void);                   /* tn_silu */
+TN_API tn_module *tn_softmax_new(int axis);            /* tn_softmax */
+TN_API tn_module *tn_identity_new(void);               /* y = x */
 TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (1, -1) */
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */
@@ -521,6 +582,7 @@ TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (
     tn_sequential_of((tn_module *[]){ __VA_ARGS__ },                                               \
                      (int)(sizeof((tn_module *[]){ __VA_ARGS__ }) / sizeof(tn_module *)))
 #endif
+/** The same from an array of n. */
 TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
 #ifdef __cplusplus
 extern "C++" inline tn_module *tn_sequential_from(std::initializer_list<tn_module *> children)
@@ -532,29 +594,36 @@ extern "C++" inline tn_module *tn_sequential_from(std::initializer_list<tn_modul
 TN_API tn_module *tn_module_list_new(void);
 /** Appends to a ModuleList or Sequential under the next number; consumes child. */
 TN_API tn_status tn_module_append(tn_module *list, tn_module *child);
-/** Children under names of your own: tn_register_module, tn_get_submodule, tn_module_delete. No forward. */
+/** Children under names of your own: tn_register_module, tn_get_submodule, tn_module_delete. No
+ *  forward. */
 TN_API tn_module *tn_module_dict_new(void);
-/** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No forward. */
+/** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No
+ *  forward. */
 TN_API tn_module *tn_parameter_list_new(void);
+/** The same of buffers. */
 TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
-/** Appends to a ParameterList or BufferList; errors as tn_register_parameter and tn_register_buffer. */
+/** Appends to a ParameterList or BufferList; errors as tn_register_parameter and
+ *  tn_register_buffer. */
 TN_API tn_status tn_tensor_append(tn_module *list, tn_tensor *t);
 /** How many, -1 on error; and the i-th, borrowed. */
 TN_API int tn_tensor_count(const tn_module *list);
+/** The i-th, borrowed; NULL and a message out of range. */
 TN_API tn_tensor *tn_tensor_item(tn_module *list, int i);
 
-/* ---- averages of a model -------------------------------------------------------------------------- */
+/* ---- averages of a model --------------------------------------------------------------------- */
 
 typedef struct tn_ema_options {
     double decay; /* 0: 0.999; of the average in the next one */
-    bool equal;   /* instead: the mean of all updates so far (stochastic weight averaging) */
+    /* instead: the mean of all updates so far (stochastic weight averaging) */
+    bool equal;
     bool average_buffers; /* floating buffers are averaged too; else they are copied */
 } tn_ema_options;
 /**
  * A running average of model's parameters, and a model that runs with it: tn_forward(ema, x).
  *
- * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are buffers, so that
- *          no optimizer touches them. Names and order in files are those of PyTorch's AveragedModel
+ * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are
+ *          buffers, so that no optimizer touches them. Names and order in files are those of
+ *          PyTorch's AveragedModel
  * Mode     train or eval as model was; tn_train and tn_eval set it from then on
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours
@@ -562,17 +631,18 @@ typedef struct tn_ema_options {
  */
 TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
 /**
- * Takes model's present values in: the first update copies them, each further one gives a += (1 - decay)
- * (x - a), or the equal average. Integer buffers are always copied. Casts and moves floats to the average's.
+ * Takes model's present values in: the first update copies them, each further one gives a += (1 -
+ * decay) (x - a), or the equal average. Integer buffers are always copied. Casts and moves floats
+ * to the average's.
  *
- * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: named, and before any
- *          write
+ * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: named, and
+ *          before any write
  */
 TN_API tn_status tn_ema_update(tn_module *ema, tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */
 TN_API tn_module *tn_ema_module(tn_module *ema);
 
-/* ---- initialisers: in place, under no grad; PyTorch's draw order --------------------------------- */
+/* ---- initialisers: in place, under no grad; PyTorch's draw order ----------------------------- */
 
 typedef enum tn_nonlinearity {
     TN_NL_LINEAR,
@@ -582,23 +652,31 @@ typedef enum tn_nonlinearity {
     TN_NL_LEAKY_RELU,
     TN_NL_SELU
 } tn_nonlinearity;
+/** sqrt(2) for relu, 5/3 for tanh, 3/4 for selu, sqrt(2 / (1 + slope^2)) for leaky relu (slope
+ *  counts there only), else 1: PyTorch's calculate_gain. NaN for what is none of the enum. */
 TN_API double tn_init_gain(tn_nonlinearity nonlinearity, double slope);
-TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in,
-                              int64_t *fan_out); /* rank >= 2 */
+/* rank >= 2 */
+TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out);
+/** U(low, high), as tn_uniform_ */
 TN_API tn_status tn_init_uniform(tn_tensor *t, double low, double high);
+/** N(mean, deviation), as tn_normal_ */
 TN_API tn_status tn_init_normal(tn_tensor *t, double mean, double deviation);
-TN_API tn_status tn_init_constant(tn_tensor *t, double value);
-/** Normal values within [low, high], drawn as PyTorch does from 2.15 on: where more than 0.3 of the distribution lies
- *  there, those outside again; else uniform ones, refused by the density. Where fewer than about one in a thousand
- *  of these would pass, by the inverse distribution function, as PyTorch did before. */
+TN_API tn_status tn_init_constant(tn_tensor *t, double value); /* every element */
+/** Normal values within [low, high], drawn as PyTorch does from 2.15 on: where more than 0.3 of the
+ *  distribution lies there, those outside again; else uniform ones, refused by the density. Where
+ *  fewer than about one in a thousand of these would pass, by the inverse distribution function, as
+ *  PyTorch did before. */
 TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
                                           double high);
-/** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq. 16 */
+/** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq.
+ *  16 */
 TN_API tn_status tn_init_xavier_uniform(tn_tensor *t, double gain);
+/** N(0, gain sqrt(2 / (fan_in + fan_out))). Same source. */
 TN_API tn_status tn_init_xavier_normal(tn_tensor *t, double gain);
 /** U(+-gain sqrt(3 / fan)), N(0, gain / sqrt(fan)): He et al. (2015) eq. 14 */
 TN_API tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out,
                                          tn_nonlinearity nl);
+/** N(0, gain / sqrt(fan)). Same source. */
 TN_API tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out,
                                         tn_nonlinearity nl);
 

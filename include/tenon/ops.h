@@ -6,13 +6,14 @@
  *   Errors   NULL and a message naming function, shapes and dtypes; NULL inputs pass on silently
  *   Devices  all inputs on one device; the result is there too
  *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches
- *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32); a single
- *            value (rank 0) or a C scalar never widens a tensor with axes of its own kind (bool, integer,
- *            float), as in PyTorch; other ops refuse mixed floats by name
+ *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32); a
+ *            single value (rank 0) or a C scalar never widens a tensor with axes of its own kind
+ *            (bool, integer, float), as in PyTorch; other ops refuse mixed floats by name
  *   Views    "view" means shared storage: an in-place change of one shows in the other
- * Axes may be negative. A single value has the axes 0 and -1, as in PyTorch, for reductions, tn_cumsum,
- * tn_softmax, tn_flip, tn_squeeze, tn_flatten, tn_transpose, tn_gather, tn_index_select and tn_scatter_add;
- * others want a tensor with axes. `axes, n_axes`: n_axes 0 means all axes; `keepdim` keeps them with size 1.
+ * Axes may be negative. A single value has the axes 0 and -1, as in PyTorch, for reductions,
+ * tn_cumsum, tn_softmax, tn_flip, tn_squeeze, tn_flatten, tn_transpose, tn_gather, tn_index_select
+ * and tn_scatter_add; others want a tensor with axes. `axes, n_axes` is TN_AXES(0, 2), or NULL, 0
+ * for all axes; `keepdim` keeps them with size 1.
  */
 #ifndef TENON_OPS_H
 #define TENON_OPS_H
@@ -25,8 +26,9 @@ extern "C" {
 
 /* ---- views and movement ---------------------------------------------------------------------- */
 
-/** Same elements in row-major order; one size may be -1: what is left. A view where strides allow, else a copy.
- *  A size that a failed tn_size gave (TN_NO_SIZE) is no -1: NULL, and its message stands. */
+/** Same elements in row-major order; one size may be -1: what is left. A view where strides allow,
+ *  else a copy. A size that a failed tn_size gave (TN_NO_SIZE) is no -1: NULL, and its message
+ *  stands. */
 TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
 /** Joins axes first..last into one. */
 TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
@@ -34,22 +36,24 @@ TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
 TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
 /** View with axes in the order given: y's axis i is x's axis order[i]; one entry per axis. */
 TN_API tn_tensor *tn_permute(tn_tensor *x, const int *order);
-/** View without the given size-1 axis (unchanged if its size is not 1); tn_squeeze_all: without any. */
+/** View without the given size-1 axis (unchanged if its size is not 1); tn_squeeze_all: without
+ *  any. */
 TN_API tn_tensor *tn_squeeze(tn_tensor *x, int axis);
-TN_API tn_tensor *tn_squeeze_all(tn_tensor *x);
+TN_API tn_tensor *tn_squeeze_all(tn_tensor *x); /* View without any axis of size 1. */
 /** View with a new axis of size 1 at position axis, in [-rank-1, rank]. */
 TN_API tn_tensor *tn_unsqueeze(tn_tensor *x, int axis);
 /** View with size-1 axes (and new leading ones) stretched to shape; -1 keeps a size. */
 TN_API tn_tensor *tn_expand(tn_tensor *x, tn_shape shape);
 /** View: index i of an axis, which disappears. Negative i counts from the end. */
 TN_API tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i);
-/** View: start, start + step, ... below end along an axis; negative bounds count from the end and are
- *  clamped as Python does; step >= 1. */
+/** View: start, start + step, ... below end along an axis; negative bounds count from the end and
+ *  are clamped as Python does; step >= 1. */
 TN_API tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
 /** View: length elements from start. */
 TN_API tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length);
-/** Views of `size` elements each along an axis, the last one shorter: fills out[0..count), returns the
- *  count (-1 on failure). count must not exceed max_out. One node in the graph for all of them. */
+/** Views of `size` elements each along an axis, the last one shorter: fills out[0..count),
+ *  returns the count (-1 on failure). count must not exceed max_out. One node in the graph for
+ *  all of them. */
 TN_API int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out);
 /** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split. */
 TN_API int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out);
@@ -69,22 +73,23 @@ TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
 TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 /** Zero above (tril) or below (triu) the diagonal that lies k above the main one; last two axes. */
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
-TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k);
+TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* Zero below that diagonal. */
 
 /* ---- elementwise, two tensors ---------------------------------------------------------------- */
 /*
  * Shapes   a, b broadcast; the result has the broadcast shape
- * Grad     summed over what was broadcast, in each input's dtype (src/autograd/ops/binary.c, where.c)
- * Errors   TN_E_SHAPE naming the axis that does not broadcast; TN_E_DTYPE for a condition or mask that
- *          is not bool
+ * Grad     summed over what was broadcast, in each input's dtype
+ * Errors   TN_E_SHAPE naming the axis that does not broadcast; TN_E_DTYPE for a condition or mask
+ *          that is not bool
  */
 
-TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b); /* integers give f32 */
-TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);     /* a + b; of two bools: or */
+TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);     /* a - b */
+TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);     /* a b; of two bools: and */
+TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);     /* integers give f32 */
+TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);     /* a^b */
 TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* NaN wins; a tie gives half to each */
+/** The larger, else as tn_minimum. */
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
 /** a + weight * (b - a) */
 TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
@@ -95,61 +100,66 @@ TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
 
 /* comparisons and logic: bool results, no gradient */
 TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b); /* a != b; true where either is NaN */
+TN_API tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b); /* a < b */
+TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b); /* a <= b */
+TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b); /* a > b */
+TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b); /* a >= b */
+/** Both differ from 0. Any dtype; NaN differs from 0. */
 TN_API tn_tensor *tn_logical_and(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_logical_or(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_logical_xor(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_logical_not(tn_tensor *x);
-TN_API tn_tensor *tn_isnan(tn_tensor *x);
-TN_API tn_tensor *tn_isfinite(tn_tensor *x);
+TN_API tn_tensor *tn_logical_or(tn_tensor *a, tn_tensor *b);  /* a or b differs from 0 */
+TN_API tn_tensor *tn_logical_xor(tn_tensor *a, tn_tensor *b); /* exactly one differs from 0 */
+TN_API tn_tensor *tn_logical_not(tn_tensor *x);               /* x is 0 */
+TN_API tn_tensor *tn_isnan(tn_tensor *x);                     /* x is NaN; false for integers */
+TN_API tn_tensor *tn_isfinite(tn_tensor *x); /* neither NaN nor infinite; true for integers */
 
 /* ---- elementwise, tensor and C scalar -------------------------------------------------------- */
 /*
- * Integers stay integers for an integral s and give f32 otherwise (div_scalar: always f32; bool gives
- * i64). Floating tensors keep their dtype: s is rounded to it. Comparisons give bool.
+ * Integers stay integers for an integral s and give f32 otherwise (div_scalar: always f32; bool
+ * gives i64). Floating tensors keep their dtype: s is rounded to it. Comparisons give bool.
  */
 
-TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_sub_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);  /* x + s */
+TN_API tn_tensor *tn_sub_scalar(tn_tensor *x, double s);  /* x - s */
 TN_API tn_tensor *tn_rsub_scalar(tn_tensor *x, double s); /* s - x */
-TN_API tn_tensor *tn_mul_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_eq_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double s);
-TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double s);
+TN_API tn_tensor *tn_mul_scalar(tn_tensor *x, double s);  /* x s */
+TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double s);  /* x / s */
+TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double s);  /* x^s */
+TN_API tn_tensor *tn_eq_scalar(tn_tensor *x, double s);   /* x == s */
+TN_API tn_tensor *tn_ne_scalar(tn_tensor *x, double s);   /* x != s; true for NaN */
+TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double s);   /* x < s */
+TN_API tn_tensor *tn_le_scalar(tn_tensor *x, double s);   /* x <= s */
+TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double s);   /* x > s */
+TN_API tn_tensor *tn_ge_scalar(tn_tensor *x, double s);   /* x >= s */
 
-/* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ---------- */
+/* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ------- */
 /*
  * Shapes   y has x's shape
- * Grad     by the list in src/autograd/ops/unary.c; sources of the activations are named there. exp, expm1,
- *          log, log1p, tanh, erf are within the bounds stated in src/tensor/math.h (1 to 2.5 ulp)
+ * Range    exp, expm1, log, log1p, tanh and erf are within 1 to 2.5 units in the last place
  * Errors   TN_E_INVALID for clamp with low > high, softplus with beta <= 0
  */
 
-TN_API tn_tensor *tn_neg(tn_tensor *x);
-TN_API tn_tensor *tn_abs(tn_tensor *x); /* slope 0 at 0 */
-TN_API tn_tensor *tn_exp(tn_tensor *x);
-TN_API tn_tensor *tn_log(tn_tensor *x);
-TN_API tn_tensor *tn_log1p(tn_tensor *x);
-TN_API tn_tensor *tn_expm1(tn_tensor *x);
-TN_API tn_tensor *tn_sqrt(tn_tensor *x);
-TN_API tn_tensor *tn_rsqrt(tn_tensor *x);
-TN_API tn_tensor *tn_square(tn_tensor *x);
-TN_API tn_tensor *tn_reciprocal(tn_tensor *x);
-TN_API tn_tensor *tn_sin(tn_tensor *x);
-TN_API tn_tensor *tn_cos(tn_tensor *x);
-TN_API tn_tensor *tn_tanh(tn_tensor *x);
-TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
+TN_API tn_tensor *tn_neg(tn_tensor *x);        /* -x */
+TN_API tn_tensor *tn_abs(tn_tensor *x);        /* slope 0 at 0 */
+TN_API tn_tensor *tn_exp(tn_tensor *x);        /* e^x */
+TN_API tn_tensor *tn_log(tn_tensor *x);        /* natural; -inf at 0, NaN below */
+TN_API tn_tensor *tn_log1p(tn_tensor *x);      /* log(1 + x), exact for small x */
+TN_API tn_tensor *tn_expm1(tn_tensor *x);      /* e^x - 1, exact for small x */
+TN_API tn_tensor *tn_sqrt(tn_tensor *x);       /* NaN below 0; slope inf at 0 */
+TN_API tn_tensor *tn_rsqrt(tn_tensor *x);      /* 1 / sqrt(x) */
+TN_API tn_tensor *tn_square(tn_tensor *x);     /* x x */
+TN_API tn_tensor *tn_reciprocal(tn_tensor *x); /* 1 / x */
+TN_API tn_tensor *tn_sin(tn_tensor *x);        /* x in radians */
+TN_API tn_tensor *tn_cos(tn_tensor *x);        /* x in radians */
+TN_API tn_tensor *tn_tanh(tn_tensor *x);       /* (e^x - e^-x) / (e^x + e^-x) */
+TN_API tn_tensor *tn_sigmoid(tn_tensor *x);    /* 1 / (1 + e^-x) */
+/** 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x */
 TN_API tn_tensor *tn_erf(tn_tensor *x);
-TN_API tn_tensor *tn_relu(tn_tensor *x); /* slope 0 at 0 */
-TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope);
+TN_API tn_tensor *tn_relu(tn_tensor *x);                     /* slope 0 at 0 */
+TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* x above 0, else slope x */
+/** x above 0, else alpha (e^x - 1). Clevert et al. (2016) */
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
-TN_API tn_tensor *tn_silu(tn_tensor *x);
+TN_API tn_tensor *tn_silu(tn_tensor *x);      /* x sigmoid(x) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x);      /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh form, eq. in section 2 of the same */
 TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold); /* linear above it */
@@ -161,37 +171,41 @@ TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
  * error naming the out-of-place form. The source broadcasts to the target and is cast to its dtype
  * (float into integer is an error). Each returns the status. */
 
-TN_API tn_status tn_add_(tn_tensor *x, tn_tensor *b);
-TN_API tn_status tn_sub_(tn_tensor *x, tn_tensor *b);
-TN_API tn_status tn_mul_(tn_tensor *x, tn_tensor *b);
-TN_API tn_status tn_div_(tn_tensor *x, tn_tensor *b);
-TN_API tn_status tn_add_scalar_(tn_tensor *x, double s);
-TN_API tn_status tn_mul_scalar_(tn_tensor *x, double s);
-TN_API tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight);
-TN_API tn_status tn_clamp_(tn_tensor *x, double low, double high);
+TN_API tn_status tn_add_(tn_tensor *x, tn_tensor *b);    /* x += b */
+TN_API tn_status tn_sub_(tn_tensor *x, tn_tensor *b);    /* x -= b */
+TN_API tn_status tn_mul_(tn_tensor *x, tn_tensor *b);    /* x *= b */
+TN_API tn_status tn_div_(tn_tensor *x, tn_tensor *b);    /* x /= b; an integer x is an error */
+TN_API tn_status tn_add_scalar_(tn_tensor *x, double s); /* x += s */
+TN_API tn_status tn_mul_scalar_(tn_tensor *x, double s); /* x *= s */
+TN_API tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight); /* x += weight (b - x) */
+TN_API tn_status tn_clamp_(tn_tensor *x, double low, double high);    /* as tn_clamp */
+/** as tn_masked_fill */
 TN_API tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
 TN_API tn_status tn_copy_(tn_tensor *x, tn_tensor *source); /* casts, broadcasts, crosses devices */
-TN_API tn_status tn_fill_(tn_tensor *x, double value);
-TN_API tn_status tn_zero_(tn_tensor *x);
+TN_API tn_status tn_fill_(tn_tensor *x, double value);      /* every element */
+TN_API tn_status tn_zero_(tn_tensor *x);                    /* tn_fill_(x, 0) */
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 /*
  * Shapes   reduced axes disappear, or keep size 1 with keepdim
  * Range    f32 sums are added in double by blocks; the same bits for any number of threads
- * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for integers
- *          where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the extreme of no
- *          elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false, all true, logsumexp -inf
+ * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for
+ *          integers where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the
+ *          extreme of no elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false,
+ *          all true, logsumexp -inf
  */
 
-TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes,
-                         bool keepdim); /* ints give i64 */
-TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes,
-                          bool keepdim); /* floats only */
+/* ints give i64 */
+TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/* floats only */
+TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** Sum of squares about the mean over (n - correction): correction 1 is the sample variance. */
 TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
+/** Square root of tn_var. */
 TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
+/** Product; ints give i64. Gradients are exact beside zeros. */
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** log(sum(exp(x))), stable; -inf for a slice of -inf. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -199,29 +213,41 @@ TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool k
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
 /** Largest / smallest over axes; equal extremes share the gradient. NaN wins. */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/** The smallest, as tn_amax. */
 TN_API tn_tensor *tn_amin(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
-/** Along one axis, with the index (i64) of the first extreme, which takes all the gradient. index may
- *  be NULL when not wanted. */
+/** Along one axis, with the index (i64) of the first extreme, which takes all the gradient. index
+ *  may be NULL when not wanted. */
 TN_API tn_tensor *tn_max(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
+/** The smallest, as tn_max. */
 TN_API tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
+/** Index (i64) of the first largest along an axis; no gradient. */
 TN_API tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim);
+/** Index (i64) of the first smallest along an axis; no gradient. */
 TN_API tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim);
 TN_API tn_tensor *tn_any(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
 TN_API tn_tensor *tn_all(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
+/** tn_sum over all axes: a single value. */
+TN_API tn_tensor *tn_sum_all(tn_tensor *x);
+/** tn_mean over all axes. */
+TN_API tn_tensor *tn_mean_all(tn_tensor *x);
+/** tn_amax over all axes. */
+TN_API tn_tensor *tn_max_all(tn_tensor *x);
+/** tn_amin over all axes. */
+TN_API tn_tensor *tn_min_all(tn_tensor *x);
 /** Running sum along an axis. */
 TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
 
 /* ---- products -------------------------------------------------------------------------------- */
 
 /**
- * Matrix product of the last two axes: C_ij = sum_k A_ik B_kj. Transposed and strided operands are read
- * where they lie.
+ * Matrix product of the last two axes: C_ij = sum_k A_ik B_kj. Transposed and strided operands are
+ * read where they lie.
  *
- * Shapes   a [..., m, k], b [..., k, n] -> [..., m, n]; leading axes broadcast. A 1-D a is a row, a 1-D b
- *          a column, whose axis disappears: [k] and [k] give a single value
+ * Shapes   a [..., m, k], b [..., k, n] -> [..., m, n]; leading axes broadcast. A 1-D a is a row, a
+ *          1-D b a column, whose axis disappears: [k] and [k] give a single value
  * Grad     da = dc B^T, db = A^T dc            keeps a, b
- * Errors   columns of a differ from rows of b; leading axes that do not broadcast; a rank of 0; dtypes
- *          that differ or are not f32 or f64
+ * Errors   columns of a differ from rows of b; leading axes that do not broadcast; a rank of 0;
+ *          dtypes that differ or are not f32 or f64
  */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 /**
@@ -235,19 +261,19 @@ TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
 /* ---- indexing -------------------------------------------------------------------------------- */
 
-/* An index is i64; i32 is cast. Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming value
- * and position. Gradients of elements read several times add up in the order of the index. */
+/* An index is i64; i32 is cast. Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming
+ * value and position. Gradients of elements read several times add up in the order of the index. */
 
 /**
  * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.
  *
- * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. x a single value is a row of one,
- *          for an index [] or [n]
+ * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. x a single value is
+ *          a row of one, for an index [] or [n]
  * Grad     tn_scatter_add of dy into zeros
  */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
-/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype; a single value by an
- *  index [1] is one again. */
+/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype; a single
+ *  value by an index [1] is one again. */
 TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
 /**
  * x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0.
@@ -263,7 +289,8 @@ TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_te
  * Source   Mikolov et al. (2013), section 2.1 (projection layer)
  */
 TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
-/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1, for which a GPU is waited */
+/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1, for which a
+ *  GPU is waited */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
 /* ---- softmax and losses ---------------------------------------------------------------------- */
@@ -276,6 +303,7 @@ TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
  * Source   Goodfellow et al., Deep Learning (2016), section 4.1 (overflow)
  */
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int axis);
+/** x - logsumexp(x) along an axis: the logarithm without rounding a small y to 0. */
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
 
 typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
@@ -289,20 +317,23 @@ typedef struct tn_cross_entropy_options {
 } tn_cross_entropy_options;
 
 /**
- * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...].
- * Also logits [..., C] with target [...] when target's shape equals logits' without its LAST axis and
- * not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a scalar target.
+ * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N,
+ * d...]. Also logits [..., C] with target [...] when target's shape equals logits' without its LAST
+ * axis and not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a
+ * scalar target.
  *
  * Grad     (softmax - onehot) / rows, 0 on ignored rows                     keeps logits, logsumexp
- * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is written
+ * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is
+ *          written
  * NaN      when no row is left to average (all ignored, or an empty batch)
  * Source   Goodfellow et al., Deep Learning (2016), section 6.2.2.3
  */
 TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
 /**
- * The same with options: per row (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), e the smoothing; the
- * mean divides by the sum of w[t]. target may also be class probabilities of logits' shape (classes on
- * axis 1; differentiable; the mean divides by the number of rows; ignore_index is then an error).
+ * The same with options: per row (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), e the
+ * smoothing; the mean divides by the sum of w[t]. target may also be class probabilities of logits'
+ * shape (classes on axis 1; differentiable; the mean divides by the number of rows; ignore_index is
+ * then an error).
  *
  * Errors   a weight that requires grad: class weights get none
  * Source   Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing)
@@ -312,21 +343,22 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
 /** log_p [N, C, ...] log-probabilities; options as above (label_smoothing must be 0). */
 TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
 
-/* x and target of one shape and one floating dtype (no broadcasting); both are differentiable. TN_MEAN is
- * over all elements. */
+/* x and target of one shape and one floating dtype (no broadcasting); both are differentiable.
+ * TN_MEAN is over all elements. */
 
 /** (x - target)^2 */
 TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
 /** |x - target|, slope 0 at 0 */
 TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
-/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq. 3 */
+/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq.
+ *  3 */
 TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta,
                                     tn_reduction reduction);
 /** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
 TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
                                 tn_reduction reduction);
-/** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x. pos_weight w
- *  (TN_NONE: 1) broadcasts to x and weighs positives. */
+/** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x.
+ *  pos_weight w (TN_NONE: 1) broadcasts to x and weighs positives. */
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                                      tn_reduction reduction);
 /** target (log target - log_p), 0 where target is 0; log_target: target is given as a log.
@@ -334,20 +366,20 @@ TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor 
 TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
                             tn_reduction reduction);
 
-/* ---- layers as functions ---------------------------------------------------------------------- */
+/* ---- layers as functions --------------------------------------------------------------------- */
 
 /**
  * training: zero with probability p, scale the rest by 1/(1-p); else (or with p = 0) x itself.
  *
- * The mask comes from counters of the Philox stream that tn_manual_seed sets: the same for f32 and f64, on
- * every device; drawn again in backward, not kept.
+ * The mask comes from counters of the Philox stream that tn_manual_seed sets: the same for f32 and
+ * f64, on every device; drawn again in backward, not kept.
  * Errors   p outside [0, 1]
  * Source   Srivastava et al. (2014), section 10
  */
 TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
 /**
- * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance; weight
- * and bias have the shape of those axes, or are TN_NONE.
+ * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance;
+ * weight and bias have the shape of those axes, or are TN_NONE.
  *
  * Grad     with xh the normalised x, r = 1 / sqrt(var + eps), gw = dy weight:
  *          dx = r (gw - mean(gw) - xh mean(gw xh))                          keeps x, mean, r
@@ -356,31 +388,37 @@ TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
 TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias,
                                 double eps);
 /**
- * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var (or
- * TN_NONE) move by momentum (variance unbiased); else running statistics.
+ * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var
+ * (or TN_NONE) move by momentum (variance unbiased); else running statistics.
  *
- * Errors   training with one value per channel; only one running buffer; not training without them; sizes
- *          that differ from x's channels. Then nothing has changed, the running buffers included.
- * Grad     training: dx = w r (dy - mean(dy) - xh mean(dy xh)); else w r dy. Running buffers get none and
- *          are not kept: further forwards before backward are fine.
+ * Errors   training with one value per channel; only one running buffer; not training without them;
+ *          sizes that differ from x's channels. Then nothing has changed, the running buffers
+ *          included.
+ * Grad     training: dx = w r (dy - mean(dy) - xh mean(dy xh)); else w r dy. Running buffers get
+ *          none and are not kept: further forwards before backward are fine.
  * Source   Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2
  */
 TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                 tn_tensor *running_mean, tn_tensor *running_var, bool training,
                                 double momentum, double eps);
 
-/** zero fields: stride 1, padding 0, dilation 1, groups 1 */
+/** Height first, then width. zero fields: stride 1, padding 0, dilation 1, groups 1 */
 typedef struct tn_conv2d_spec {
     int64_t stride[2], padding[2], dilation[2], groups;
+    /* H' = H and W' = W: pads dilation (k - 1) in all, the odd one below and to the right. Wants
+     * stride 1 and no padding */
+    bool same;
 } tn_conv2d_spec;
 /**
- * Cross-correlation: y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n, c, i stride + r dilation - padding, ...].
+ * Cross-correlation: y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n, c, i stride + r dilation -
+ * padding, ...].
  *
- * Shapes   x [N, C, H, W] or [C, H, W], weight [O, C/groups, kh, kw], bias [O] or TN_NONE -> [N, O, H', W'],
- *          H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1
- * Grad     of x and weight: each a convolution-like map of dy and the other            keeps x, weight
- * Errors   sizes that do not fit, a kernel larger than the padded image, groups that divide O or C not;
- *          stride or dilation below 1, padding below 0
+ * Shapes   x [N, C, H, W] or [C, H, W], weight [O, C/groups, kh, kw], bias [O] or TN_NONE -> [N, O,
+ *          H', W'], H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1
+ * Grad     of x and weight: each a convolution-like map of dy and the other            keeps x,
+ *          weight
+ * Errors   sizes that do not fit, a kernel larger than the padded image, groups that divide O or C
+ *          not; stride or dilation below 1, padding below 0; same with a stride or a padding
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
@@ -391,17 +429,20 @@ typedef struct tn_pool2d_spec {
     bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
 } tn_pool2d_spec;
 /**
- * The largest (NaN counts as largest, the first of equals takes the gradient) or the mean under a window.
+ * The largest (NaN counts as largest, the first of equals takes the gradient) or the mean under a
+ * window.
  *
- * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh - 1) - 1)
- *          / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and its left padding.
- *          The mean counts padding (not what hangs over beyond it) unless exclude_padding
+ * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh
+ *          - 1) - 1) / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and
+ *          its left padding. The mean counts padding (not what hangs over beyond it) unless
+ *          exclude_padding
  * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count, shared out
- * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a dilated
- *          window that lies in the padding alone, where there is no largest (PyTorch gives -inf, and a
- *          gradient beyond the image)
+ * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a
+ *          dilated window that lies in the padding alone, where there is no largest (PyTorch gives
+ *          -inf, and a gradient beyond the image)
  */
 TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
+/** The mean, under the same shapes and errors. */
 TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
 /**
  * Output of exactly out_h x out_w, each the mean of its share: rows floor(i H / out_h) up to
@@ -413,16 +454,18 @@ TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
 TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
 
 /**
- * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: blocks of it pass through the cache.
+ * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: blocks of it pass through
+ * the cache.
  *
- * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones equal
- *          (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of q's dtype
- *          (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
+ * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones
+ *          equal (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of
+ *          q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
  * Range    scale 0 means 1 / sqrt(D). A row with everything blocked gives NaN; S = 0 gives zeros
- * Layout   the result's axes lie in memory as q's do: heads that are a view of [B, T, H D] merge back as one
- * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is made again
- *          from one kept number a row. No second derivative: an error. A mask that requires grad takes
- *          the composed formula instead (and its memory)
+ * Layout   the result's axes lie in memory as q's do: heads that are a view of [B, T, H D] merge
+ *          back as one
+ * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is
+ *          made again from one kept number a row. No second derivative: an error. A mask that
+ *          requires grad takes the composed formula instead (and its memory)
  * Errors   sizes or dtypes that do not fit; more than 5 axes
  * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */

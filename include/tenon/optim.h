@@ -1,9 +1,9 @@
 /**
  * tenon/optim.h - optimizers, schedulers, clipping. They see parameters, never buffers.
  *
- * An optimizer is made from a list (tn_parameters(model)), keeps its state by parameter name, and refuses
- * by name what it must not touch: a buffer (or memory shared with one), a non-leaf, a tensor twice.
- * A parameter without a gradient, or frozen, is skipped: no decay, no state.
+ * An optimizer is made from a list (tn_parameters(model)), keeps its state by parameter name, and
+ * refuses by name what it must not touch: a buffer (or memory shared with one), a non-leaf, a
+ * tensor twice. A parameter without a gradient, or frozen, is skipped: no decay, no state.
  */
 #ifndef TENON_OPTIM_H
 #define TENON_OPTIM_H
@@ -20,23 +20,25 @@ typedef struct tn_optim tn_optim;
  * What holds for all five, so that each comment can be short:
  *   Units    lr per step; decay is added to the gradient (L2), only AdamW's is decoupled
  *   State    made at a parameter's first step, in its dtype, where it lives; follows a moved module
- *   Errors   NULL: a negative or non-finite number, a beta or alpha outside [0, 1), an empty list, a
- *            buffer, memory shared with one, a non-leaf, a tensor or a name twice: named in the message
+ *   Errors   NULL: a negative or non-finite number, a beta or alpha outside [0, 1), an empty list,
+ *            a buffer, memory shared with one, a non-leaf, a tensor or a name twice: named in the
+ *            message
  *   Owner    yours: tn_optim_free. It keeps its tensors, and the modules that registered them
  *   Dtypes   f32 and f64; others may be in the list as long as they have no gradient
  */
 
-/** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no dampening. */
+/** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no
+ *  dampening. */
 typedef struct tn_sgd_options {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
 } tn_sgd_options;
-/** g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr (nesterov ? g + mom buf : buf).
- *  Sutskever et al. (2013) */
+/** g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr (nesterov ? g + mom buf :
+ *  buf). Sutskever et al. (2013) */
 TN_API tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o);
 
-/** zero fields: lr 1e-3, beta1 0.9, beta2 0.999, eps 1e-8; weight_decay 0 means none (PyTorch's AdamW:
- *  0.01). use_betas takes beta1 and beta2 as given, zero included. */
+/** zero fields: lr 1e-3, beta1 0.9, beta2 0.999, eps 1e-8; weight_decay 0 means none (PyTorch's
+ *  AdamW: 0.01). use_betas takes beta1 and beta2 as given, zero included. */
 typedef struct tn_adam_options {
     double lr, beta1, beta2, eps, weight_decay;
     bool amsgrad, maximize, use_betas;
@@ -63,77 +65,99 @@ typedef struct tn_adagrad_options {
 /** Duchi et al. (2011) */
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 
-/** Another group of parameters, with its own lr (0: the first group's) and weight decay (0: none); the
- *  rest as the first group's. Errors as for a new optimizer; then no group is added. */
+/** Another group of parameters, with its own lr (0: the first group's) and weight decay (0: none);
+ *  the rest as the first group's. Errors as for a new optimizer; then no group is added. */
 typedef struct tn_group_options {
     double lr, weight_decay;
 } tn_group_options;
+/** Adds one. Errors: as for a new optimizer; then no group is added. */
 TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o);
 /**
- * The entries of a list for which keep returns true, in order, as a new list. Two groups, decay on matrices
- * only:
+ * The entries of a list for which keep returns true, in order, as a new list. Two groups, decay on
+ * matrices only:
  *
  *     tn_list *p = tn_parameters(model);
- *     tn_optim *opt = tn_adamw(tn_list_filter(p, tn_decay, NULL), (tn_adamw_options){ .weight_decay = 0.1 });
+ *     tn_optim *opt = tn_adamw(tn_list_filter(p, tn_decay, NULL),
+ *                              (tn_adamw_options){ .weight_decay = 0.1 });
  *     tn_optim_add_group(opt, tn_list_filter(p, tn_no_decay, NULL), (tn_group_options){ 0 });
  *
  * Owner    current scope. Errors: keep NULL
  */
 TN_API tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user),
                                void *user);
-/** Parameters that are commonly not decayed: of fewer than two axes (biases, gains), and all of modules whose
- *  type says no_decay (LayerNorm, BatchNorm). Weights of embeddings decay, as in GPT-2 reproductions. */
+/** Parameters that are commonly not decayed: of fewer than two axes (biases, gains), and all of
+ *  modules whose type says no_decay (LayerNorm, BatchNorm). Weights of embeddings decay, as in
+ *  GPT-2 reproductions. */
 TN_API bool tn_no_decay(const tn_entry *entry, void *user);
 TN_API bool tn_decay(const tn_entry *entry, void *user); /* all others */
-TN_API int tn_optim_groups(const tn_optim *opt);
+TN_API int tn_optim_groups(const tn_optim *opt);         /* how many; -1 for NULL */
 
 /**
  * One update of every parameter, in one fused pass.
  *
  * Errors   a parameter that its module no longer holds, or that has become a buffer; parameters on
  *          several devices; dtype other than f32, f64; out of memory
- * All checks and state allocation come before the first write: a failed step changes nothing. An in-place
- * change of the parameters: backward through a graph that read them before is then refused.
+ * All checks and state allocation come before the first write: a failed step changes nothing. An
+ * in-place change of the parameters: backward through a graph that read them before is then
+ * refused.
  */
 TN_API tn_status tn_optim_step(tn_optim *opt);
 /** Gradients to TN_NONE (their memory is kept for reuse by the allocator). */
 TN_API tn_status tn_optim_zero_grad(tn_optim *opt);
+/** Ends it; parameters and gradients stay. NULL is ignored. */
 TN_API void tn_optim_free(tn_optim *opt);
 
+/** NaN and a message for a group that is not there */
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
 /** group -1: all. Also the base that schedules multiply from now on. */
 TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
+/** NaN and a message for a group that is not there. */
+TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
+/** For the next steps; group -1: all. Errors: negative or not finite. */
+TN_API tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_decay);
+/** The other numbers, the same for all groups, by the names of the options: "momentum",
+ *  "dampening" (SGD), "beta1", "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop),
+ *  "lr_decay", "eps" (Adagrad). NaN and a message for another name. */
+TN_API double tn_optim_number(const tn_optim *opt, const char *name);
+/** For the next steps, as given: 0 is no default here. Errors: what the constructor refuses; a
+ *  momentum that becomes 0 or was 0, because the state it wants is settled when opt is made. */
+TN_API tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
 /** The parameters it trains, in order, with their full names. Current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
 /**
- * The state as named tensors, live ones, in the current scope: NAME.exp_avg and so on with NAME.step for
- * every parameter that has been updated; group.0.lr, .base_lr, .weight_decay; adamw.steps, .beta1 and so on.
+ * The state as named tensors, live ones, in the current scope: NAME.exp_avg and so on with
+ * NAME.step for every parameter that has been updated; group.0.lr, .base_lr, .weight_decay;
+ * adamw.steps, .beta1 and so on.
  *
- * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop: square_avg,
- *          grad_avg, momentum_buffer; Adagrad: sum
- * Loading copies; it compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize ...) first,
- * lists all that differ in one message, and then changes nothing. Rates and decay come from the file.
+ * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop:
+ *          square_avg, grad_avg, momentum_buffer; Adagrad: sum
+ * Loading copies; it compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize ...)
+ * first, lists all that differ in one message, and then changes nothing. Rates and decay come from
+ * the file.
  */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
+/** Takes such a list in, as said above. */
 TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 
-/* ---- clipping ---------------------------------------------------------------------------------- */
+/* ---- clipping -------------------------------------------------------------------------------- */
 
 /**
- * Scales all gradients so that their joint p-norm (INFINITY: largest magnitude) is at most max_norm:
- * factor max_norm / (norm + 1e-6), at most 1. Returns the norm before; 0 without gradients; NaN on error.
+ * Scales all gradients so that their joint p-norm (INFINITY: largest magnitude) is at most
+ * max_norm: factor max_norm / (norm + 1e-6), at most 1. Returns the norm before; 0 without
+ * gradients; NaN on error.
  *
- * Errors   max_norm < 0, p <= 0; with error_if_nonfinite a NaN or infinite norm: nothing is changed.
- *          Without it such a norm makes every gradient NaN (or 0), as in PyTorch
+ * Errors   max_norm < 0, p <= 0; with error_if_nonfinite a NaN or infinite norm: nothing is
+ *          changed. Without it such a norm makes every gradient NaN (or 0), as in PyTorch
  * Source   Pascanu et al. (2013), algorithm 1
  */
 TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                                 bool error_if_nonfinite);
 /**
- * The same without a wait, for a step that is captured (capture.h) or that nothing may hold up: the norm comes
- * as a tensor of one f64 on the gradients' device, in the current scope, and the factor is computed there.
- * Scales by 1 where tn_clip_grad_norm scales nothing; a norm that is not finite makes every gradient NaN (or 0).
+ * The same without a wait, for a step that is captured (capture.h) or that nothing may hold up: the
+ * norm comes as a tensor of one f64 on the gradients' device, in the current scope, and the factor
+ * is computed there. Scales by 1 where tn_clip_grad_norm scales nothing; a norm that is not finite
+ * makes every gradient NaN (or 0).
  *
  * Errors   NULL. max_norm < 0, p <= 0; no gradients, or on several devices
  */
@@ -141,16 +165,18 @@ TN_API tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max
 /** Clamps every gradient to [-limit, limit]. */
 TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
 
-/* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------------- */
+/* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------- */
 
 /**
- * Small gradients are lost in f16. So the loss is multiplied by a number and the gradients are divided by it
- * before the step, which is skipped when one of them is not finite; the number then falls, and grows again:
+ * Small gradients are lost in f16. So the loss is multiplied by a number and the gradients are
+ * divided by it before the step, which is skipped when one of them is not finite; the number then
+ * falls, and grows again:
  *
  *     TN_CHECK(tn_optim_zero_grad(opt));
  *     TN_AUTOCAST(TN_F16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(tn_scaler_scale(scaler, loss)));
- *     TN_CHECK(tn_scaler_unscale(scaler, opt));       - only where gradients are read or clipped before the step
+ *     TN_CHECK(tn_scaler_unscale(scaler, opt));       - only where gradients are read or clipped
+ *                                                     before the step
  *     TN_CHECK(tn_scaler_step(scaler, opt));
  *     TN_CHECK(tn_scaler_update(scaler));             - once, after the steps of all optimizers
  *
@@ -158,39 +184,43 @@ TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
  * Source   Micikevicius et al., Mixed Precision Training (2018), 3.2; torch.amp.GradScaler
  */
 typedef struct tn_grad_scaler tn_grad_scaler;
-/** zero fields: init_scale 65536, growth 2, backoff 0.5, interval 2000 good updates. disabled: every call
- *  passes through, as if the scale were 1 */
+/** zero fields: init_scale 65536, growth 2, backoff 0.5, interval 2000 good updates. disabled:
+ *  every call passes through, as if the scale were 1 */
 typedef struct tn_scaler_options {
     double init_scale, growth, backoff;
     int64_t interval;
     bool disabled;
 } tn_scaler_options;
-/** Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1), interval < 1 */
+/** Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1), interval <
+ *  1 */
 TN_API tn_grad_scaler *tn_scaler_new(tn_scaler_options o);
-TN_API void tn_scaler_free(tn_grad_scaler *s);
+TN_API void tn_scaler_free(tn_grad_scaler *s); /* NULL is ignored. */
 /** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
 TN_API tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss);
-/** Divides the gradients that opt would use, in place. Errors: twice between two updates; a gradient that is
- *  neither f32 nor f64: the parameter is named and nothing is changed */
+/** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
+ *  gradient that is neither f32 nor f64: the parameter is named and nothing is changed */
 TN_API tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt);
-/** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite, nothing: TN_OK
- *  too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
+/** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite,
+ *  nothing: TN_OK too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
 TN_API tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt);
 /** The scale of the next step. Errors: no step or unscale since the last one */
 TN_API tn_status tn_scaler_update(tn_grad_scaler *s);
 TN_API double tn_scaler_value(const tn_grad_scaler *s);    /* the scale; NaN for NULL */
 TN_API int64_t tn_scaler_skipped(const tn_grad_scaler *s); /* steps so far; -1 for NULL */
-/** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor, backoff_factor,
- *  growth_interval, growth_tracker, skipped. Loading: all or nothing. A disabled one has and wants none. */
+/** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor,
+ *  backoff_factor, growth_interval, growth_tracker, skipped. Loading: all or nothing. A disabled
+ *  one has and wants none. */
 TN_API tn_list *tn_scaler_state_dict(tn_grad_scaler *s);
+/** Takes such a list in, as said above. */
 TN_API tn_status tn_scaler_load_state_dict(tn_grad_scaler *s, const tn_list *state);
 
-/* ---- schedulers: call tn_scheduler_step after tn_optim_step --------------------------------------- */
+/* ---- schedulers: call tn_scheduler_step after tn_optim_step ---------------------------------- */
 
 /**
- * A rate as a function of the step t = 0, 1, ... and of each group's base rate (the one it had when it was
- * made or that tn_optim_set_lr gave it). Making one sets the rates of t = 0; tn_scheduler_step those of the
- * next t. All but plateau are in closed form: any t can be reached at once.
+ * A rate as a function of the step t = 0, 1, ... and of each group's base rate (the one it had when
+ * it was made or that tn_optim_set_lr gave it). Making one sets the rates of t = 0;
+ * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be reached
+ * at once.
  *
  * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
  */
@@ -202,9 +232,10 @@ TN_API tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma);
 TN_API tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma);
 /** base gamma^t */
 TN_API tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma);
-/** eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2, on past t_max too. Loshchilov and Hutter, SGDR
- *  (2017), eq. 5; with restarts: cycles of t0, t0 mult, t0 mult^2 ... steps */
+/** eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2, on past t_max too. Loshchilov and
+ *  Hutter, SGDR (2017), eq. 5; with restarts: cycles of t0, t0 mult, t0 mult^2 ... steps */
 TN_API tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min);
+/** The cosine started again after t0 steps, then after t0 mult, t0 mult^2 ... steps. */
 TN_API tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min);
 /** base (start + (end - start) min(t, n) / n) */
 TN_API tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n);
@@ -225,11 +256,12 @@ typedef struct tn_one_cycle_options {
     double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
 } tn_one_cycle_options;
-/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing. The base rate does not count;
- *  stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) unless fixed_momentum. */
+/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing. The base rate does not
+ *  count; stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) unless
+ *  fixed_momentum. */
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
-/** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes them, on
- *  failure too. milestones: n - 1 of them, ascending, where the next one begins. */
+/** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes
+ *  them, on failure too. milestones: n - 1 of them, ascending, where the next one begins. */
 TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
                                       const int64_t *milestones);
 typedef struct tn_plateau_options {
@@ -237,19 +269,23 @@ typedef struct tn_plateau_options {
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
     bool maximize, use_patience;
 } tn_plateau_options;
-/** Multiplies lr by factor after more than patience calls without improvement; fed by tn_plateau_step. */
+/** Multiplies lr by factor after more than patience calls without improvement; fed by
+ *  tn_plateau_step. */
 TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
+/** One call with what is watched: a loss, or with maximize an accuracy. Errors: no plateau. */
 TN_API tn_status tn_plateau_step(tn_scheduler *s, double metric);
 
+/** Sets the rates of the next t. Errors: a plateau (it wants a metric); a one-cycle at its end. */
 TN_API tn_status tn_scheduler_step(tn_scheduler *s);
-TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s);
-TN_API void tn_scheduler_free(tn_scheduler *s);
-/** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name: another kind's
- *  is refused. Loading sets the optimizer's rates too; all or nothing. */
+TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s); /* t, from 0; -1 for NULL */
+TN_API void tn_scheduler_free(tn_scheduler *s); /* Gives its optimizer back. NULL is ignored. */
+/** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name: another
+ *  kind's is refused. Loading sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
+/** Takes such a list in, as said above. */
 TN_API tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 
-/* ---- when training does not learn -------------------------------------------------------------- */
+/* ---- when training does not learn ------------------------------------------------------------ */
 
 typedef struct tn_explain_report {
     int findings;     /* all of the following but frozen */
@@ -267,20 +303,23 @@ typedef struct tn_explain_report {
 } tn_explain_report;
 
 /**
- * Runs loss(m, user) once, takes the gradients, and says what keeps m from learning: a line for each
- * finding, which begins with the full name of a parameter or module, then "N findings" or "nothing to
- * complain about". For a parameter without a gradient it names the op where its history ended, the module
- * that called that op, and why: tn_detach, TN_NO_GRAD, an op without a derivative.
+ * Runs loss(m, user) once, takes the gradients, and says what keeps m from learning: a line for
+ * each finding, which begins with the full name of a parameter or module, then "N findings" or
+ * "nothing to complain about". For a parameter without a gradient it names the op where its history
+ * ended, the module that called that op, and why: tn_detach, TN_NO_GRAD, an op without a
+ * derivative.
  *
  * file      NULL: nothing is printed
  * opt       NULL: no optimizer is looked at
  * loss      from forward to the loss: one element. No backward, no step. Recording is on
  * report    NULL, or filled; with counts and the same text
- * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default generator are
- *           put back. Hooks run, and what loss does elsewhere it has done. Checks of tn_set_anomaly are off
- * Sees      ops, tn_detach, in-place changes. Values that leave the tensors (tn_item, tn_data) and come back
- *           are lost to it: then "its results do not reach the loss". A tensor counts as unregistered when it
- *           was there before the run, so a cache that forward fills is found in the second run
+ * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default
+ *           generator are put back. Hooks run, and what loss does elsewhere it has done. Checks of
+ *           tn_set_anomaly are off
+ * Sees      ops, tn_detach, in-place changes. Values that leave the tensors (tn_item, tn_data) and
+ *           come back are lost to it: then "its results do not reach the loss". A tensor counts as
+ *           unregistered when it was there before the run, so a cache that forward fills is found
+ *           in the second run
  * Errors    those of loss, and a loss of more than one element; then nothing is printed or filled
  */
 TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,

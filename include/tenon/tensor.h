@@ -1,9 +1,9 @@
 /**
  * tenon/tensor.h - tensors: what they are, who owns them, how they are made and read.
  *
- * Ownership in one line: every tensor that a function returns belongs to the current scope; tn_keep what
- * must outlive it. Shapes are row-major unless a view says otherwise; sizes are int64_t, at most 8 axes.
- * An axis argument may be negative and then counts from the end.
+ * Ownership in one line: every tensor that a function returns belongs to the current scope; tn_keep
+ * what must outlive it. Shapes are row-major unless a view says otherwise; sizes are int64_t, at
+ * most 8 axes. An axis argument may be negative and then counts from the end.
  */
 #ifndef TENON_TENSOR_H
 #define TENON_TENSOR_H
@@ -21,8 +21,9 @@ extern "C" {
 
 #define TN_MAX_RANK 8
 
-/* Of the macros for blocks: what is done when the block is left, by its end or by return, break, continue or goto.
- * A compiler without it (not gcc, not clang) wants such blocks left by their end alone. */
+/* Of the macros for blocks: what is done when the block is left, by its end or by return, break,
+ * continue or goto. A compiler without it (not gcc, not clang) wants such blocks left by their end
+ * alone. */
 #if defined(__GNUC__)
 #define TN_WHEN_LEFT(function) __attribute__((cleanup(function), unused))
 #define TN_AT_END(call) (void)0
@@ -48,7 +49,8 @@ typedef struct tn_shape {
     int64_t size[TN_MAX_RANK];
 } tn_shape;
 
-/** The first rank sizes. A rank that is not 0 to 8, or sizes NULL, gives rank -1: refused on use. */
+/** The first rank sizes. A rank that is not 0 to 8, or sizes NULL, gives rank -1: refused on
+ *  use. */
 TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes);
 
 #ifdef __cplusplus
@@ -66,17 +68,29 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
     tn_shape_of((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                       \
                 (int64_t[]){ __VA_ARGS__ })
 #endif
+/** TN_AXES(0, 2): two arguments, these axes and how many: tn_sum(x, TN_AXES(0, 2), false). */
+#ifdef __cplusplus
+#define TN_AXES(...)                                                                               \
+    std::initializer_list<int>{ __VA_ARGS__ }.begin(),                                             \
+        (int)std::initializer_list<int>{ __VA_ARGS__ }.size()
+#else
+#define TN_AXES(...)                                                                               \
+    (const int[]){ __VA_ARGS__ }, (int)(sizeof((const int[]){ __VA_ARGS__ }) / sizeof(int))
+#endif
 /** The shape of a single value. */
 #define TN_SCALAR (tn_shape_of(0, NULL))
-/** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a size that
- *  one has is a size, or the -1 of tn_reshape. Where a size is wanted it passes the failure on. */
+/** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a
+ *  size that one has is a size, or the -1 of tn_reshape. Where a size is wanted it passes the
+ *  failure on. */
 #define TN_NO_SIZE (-(INT64_C(1) << 40))
 
-/** "Absent", where a tensor is optional (no bias, no mask, no gradient). Never counted, never freed. */
+/** "Absent", where a tensor is optional (no bias, no mask, no gradient). Never counted, never
+ *  freed. */
 TN_API extern tn_tensor tn_none_object;
 #define TN_NONE (&tn_none_object)
 
-TN_API tn_device tn_cpu(void);
+TN_API tn_device tn_cpu(void); /* where tensors are made */
+/** An NVIDIA GPU; that it is there is asked where it is used. tn_cuda_available says. */
 TN_API tn_device tn_cuda(int index);
 
 /** bytes of one element; 0 for a dtype that does not exist */
@@ -94,13 +108,16 @@ typedef struct tn_scope {
     uint64_t serial;
 } tn_scope;
 
-/** Opens a scope: results of the following calls belong to it. A failure makes the next creation fail. */
+/** Opens a scope: results of the following calls belong to it. A failure makes the next creation
+ *  fail. */
 TN_API tn_scope tn_scope_begin(void);
-/** Drops everything made since, inner scopes left open included. A token that is not open: nothing. */
+/** Drops everything made since, inner scopes left open included. A token that is not open:
+ *  nothing. */
 TN_API void tn_scope_end(tn_scope scope);
 /**
- * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return, break, continue
- * or goto. (break and continue leave the block, not a loop around it.) What is to outlive it: tn_keep.
+ * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return,
+ * break, continue or goto. (break and continue leave the block, not a loop around it.) What is to
+ * outlive it: tn_keep.
  *
  *     for (int step = 0; step < 100; step++)
  *         TN_SCOPE {
@@ -115,12 +132,14 @@ static inline void tn_leave_scope_(const tn_scope *scope)
 {
     tn_scope_end(*scope);
 }
-/** Ends the scope and hands t (made in it, or a parameter, or of an outer scope) to the parent scope. */
+/** Ends the scope and hands t (made in it, or a parameter, or of an outer scope) to the parent
+ *  scope. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */
 TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);
 
-/** Takes one reference of your own, to be given back with tn_drop. Returns t; NULL and TN_NONE pass. */
+/** Takes one reference of your own, to be given back with tn_drop. Returns t; NULL and TN_NONE
+ *  pass. */
 TN_API tn_tensor *tn_keep(tn_tensor *t);
 /** Gives one reference back. NULL and TN_NONE are ignored. */
 TN_API void tn_drop(tn_tensor *t);
@@ -139,10 +158,13 @@ typedef struct tn_allocator {
 
 /**
  * Replaces the system allocator below the cache (tests fail the k-th call through it).
- * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an optimizer
- *          or anything else of it is alive (tn_memory().in_use); NULL restores the default.
+ * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an
+ *          optimizer or anything else of it is alive (tn_memory().in_use); NULL restores the
+ *          default.
  */
 TN_API tn_status tn_set_allocator(const tn_allocator *allocator);
+/** The one in use; all fields NULL for the system's. */
+TN_API tn_allocator tn_get_allocator(void);
 
 /** Counters of the caching allocator on the CPU. Bytes unless said otherwise. */
 typedef struct tn_memory_stats {
@@ -154,72 +176,78 @@ typedef struct tn_memory_stats {
     int64_t cached;             /* bytes held for reuse */
 } tn_memory_stats;
 
+/** The counters now. */
 TN_API tn_memory_stats tn_memory(void);
-TN_API void tn_memory_reset_peak(void);
+TN_API void tn_memory_reset_peak(void); /* peak_in_use starts at in_use again */
 /** Returns cached blocks to the system. */
 TN_API void tn_memory_trim(void);
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
 /**
- * Threads that each calling thread may use for its kernels, itself included: 1 to 1000, for the whole
- * process from the next kernel on. Results are the same bits for every number.
+ * Threads that each calling thread may use for its kernels, itself included: 1 to 1000, for the
+ * whole process from the next kernel on. Results are the same bits for every number.
  *
- * Default  TN_NUM_THREADS or OMP_NUM_THREADS of the environment, else the processors that this process
- *          may use (its affinity; in a container no more than its quota)
- * Helpers  are started when they are first needed, sleep when there is nothing to do, take no signals,
- *          and end with the thread that they help. Where fewer can be started, fewer work
- * fork     a child computes with helpers of its own. Inside a parallel OpenMP region of the program a
- *          kernel stays on the thread that calls it
+ * Default  TN_NUM_THREADS or OMP_NUM_THREADS of the environment, else the processors that this
+ *          process may use (its affinity; in a container no more than its quota)
+ * Helpers  are started when they are first needed, sleep when there is nothing to do, take no
+ *          signals, and end with the thread that they help. Where fewer can be started, fewer work
+ * fork     a child computes with helpers of its own. Inside a parallel OpenMP region of the program
+ *          a kernel stays on the thread that calls it
  */
 TN_API tn_status tn_set_num_threads(int n);
-TN_API int tn_num_threads(void);
+TN_API int tn_num_threads(void); /* What holds now. */
 
-/* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose --------- */
+/* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose ------ */
 /* What holds for all of them:
  *   Owner    current scope; TN_E_STATE without one
- *   Errors   NULL: more than 8 axes, a negative size, 2^60 elements and more, where a size of 0 counts as 1
- *            (TN_E_SHAPE); out of memory; a value that an integer dtype cannot hold (TN_E_INVALID; fractions are cut off)
+ *   Errors   NULL: more than 8 axes, a negative size, 2^60 elements and more, where a size of 0
+ *            counts as 1 (TN_E_SHAPE); out of memory; a value that an integer dtype cannot hold
+ *            (TN_E_INVALID; fractions are cut off)
  * The results are leaves that require no gradient. */
 
-/** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or TN_F64. */
+/** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or
+ *  TN_F64. */
 TN_API tn_status tn_set_default_dtype(tn_dtype dtype);
-TN_API tn_dtype tn_default_dtype(void);
+TN_API tn_dtype tn_default_dtype(void); /* What this thread has. */
 
-TN_API tn_tensor *tn_empty(tn_shape shape); /* contents undefined */
-TN_API tn_tensor *tn_zeros(tn_shape shape);
-TN_API tn_tensor *tn_ones(tn_shape shape);
-TN_API tn_tensor *tn_full(tn_shape shape, double value);
-TN_API tn_tensor *tn_scalar(double value); /* rank 0 */
+TN_API tn_tensor *tn_empty(tn_shape shape);              /* contents undefined */
+TN_API tn_tensor *tn_zeros(tn_shape shape);              /* every element 0 */
+TN_API tn_tensor *tn_ones(tn_shape shape);               /* every element 1 */
+TN_API tn_tensor *tn_full(tn_shape shape, double value); /* every element value */
+TN_API tn_tensor *tn_scalar(double value);               /* rank 0 */
+/** tn_empty of a dtype, on a device. */
 TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
+/** tn_full of a dtype, on a device. */
 TN_API tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row-major */
-TN_API tn_tensor *tn_zeros_like(tn_tensor *t);
-TN_API tn_tensor *tn_ones_like(tn_tensor *t);
-TN_API tn_tensor *tn_full_like(tn_tensor *t, double value);
+TN_API tn_tensor *tn_zeros_like(tn_tensor *t); /* the same, every element 0 */
+TN_API tn_tensor *tn_ones_like(tn_tensor *t);  /* the same, every element 1 */
+TN_API tn_tensor *tn_full_like(tn_tensor *t, double value); /* the same, every element value */
 /**
  * start, start + step, ... below end (above, for a negative step).
  *
  * Shapes   [ceil((end - start) / step)]
  * Range    start + i * step, in f64 and rounded once to dtype; whole numbers exactly
- * Errors   step 0 or of the wrong sign; a bound that is not finite; dtype bool; a fractional start or step
- *          for an integer dtype
+ * Errors   step 0 or of the wrong sign; a bound that is not finite; dtype bool; a fractional start
+ *          or step for an integer dtype
  */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
-/** n >= 0 values from start to end, both included; n = 1 gives start. Each is computed in f64 from its
- *  nearer end and rounded once, so both ends are exact. */
+/** n >= 0 values from start to end, both included; n = 1 gives start. Each is computed in f64 from
+ *  its nearer end and rounded once, so both ends are exact. */
 TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
 /** [n, n] identity */
 TN_API tn_tensor *tn_eye(int64_t n);
-/** Copies shape's worth of elements of dtype, row-major, from data. bool: any byte but 0 is true. */
+/** Copies shape's worth of elements of dtype, row-major, from data. bool: any byte but 0 is
+ *  true. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
-TN_API tn_tensor *tn_from_floats(const float *values,
-                                 tn_shape shape); /* f32, whatever the default */
+/* f32, whatever the default */
+TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape);
 TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
 /**
  * Uses the caller's memory without a copy.
- * Owner    the memory stays the caller's; it must outlive every view. release (may be NULL) is called
- *          with user when the last tensor over it is gone.
+ * Owner    the memory stays the caller's; it must outlive every view. release (may be NULL) is
+ *          called with user when the last tensor over it is gone.
  */
 TN_API tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype,
                                  void (*release)(void *user), void *user);
@@ -229,12 +257,12 @@ TN_API tn_tensor *tn_clone(tn_tensor *t);
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /**
- * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order, low 32
- * bits of the seed), Philox 4x32-10 for dropout masks (the same on every device). A program that never
- * seeds gets the same numbers in every run.
+ * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order,
+ * low 32 bits of the seed), Philox 4x32-10 for dropout masks (the same on every device). A program
+ * that never seeds gets the same numbers in every run.
  *
- * Uniform numbers, whole numbers and permutations equal PyTorch's bit for bit, normal ones within 2.4e-7 of
- * 1 + |x|. Values are drawn in row-major order.
+ * Uniform numbers, whole numbers and permutations equal PyTorch's bit for bit, normal ones within
+ * 2.4e-7 of 1 + |x|. Values are drawn in row-major order.
  * Source   Matsumoto and Nishimura (1998); Salmon et al., Parallel Random Numbers (2011)
  */
 TN_API void tn_manual_seed(uint64_t seed);
@@ -243,15 +271,19 @@ TN_API void tn_manual_seed(uint64_t seed);
 TN_API tn_tensor *tn_rand(tn_shape shape);  /* uniform in [0, 1): multiples of 2^-24 (f64: 2^-53) */
 TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box and Muller (1958) */
 /**
- * The same made where the device is: on the CPU tn_rand and tn_randn of another dtype, on a GPU many numbers
- * at once by cuRAND (Philox, from this generator's mask counter: the same again for the same seed, but other
- * numbers than the CPU's; what a model starts from is drawn on the CPU, and moved). Errors: dtype not floating.
+ * The same made where the device is: on the CPU tn_rand and tn_randn of another dtype, on a GPU
+ * many numbers at once by cuRAND (Philox, from this generator's mask counter: the same again for
+ * the same seed, but other numbers than the CPU's; what a model starts from is drawn on the CPU,
+ * and moved). Errors: dtype not floating.
  */
 TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
+/** Normal numbers the same way. */
 TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
-TN_API tn_tensor *tn_randperm(int64_t n);                 /* i64 [n], each of 0..n-1 once */
-TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p); /* 1 with probability p, else 0 */
+/* i64 [n], each of 0..n-1 once */
+TN_API tn_tensor *tn_randperm(int64_t n);
+/* 1 with probability p, else 0 */
+TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);
 /**
  * Overwrite t in place with uniform numbers from low to high, or normal ones; they record nothing.
  *
@@ -259,46 +291,56 @@ TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p); /* 1 with probability 
  *          in-place op: t requires grad or has history, with grad mode on
  */
 TN_API tn_status tn_uniform_(tn_tensor *t, double low, double high);
+/** The same with normal numbers. */
 TN_API tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
 
-/** A generator of one's own (a loader's shuffle, say), independent of the default one. Each has a lock:
- *  threads may share it, but then the order of their draws is theirs. Owner: tn_generator_free. */
+/** A generator of one's own (a loader's shuffle, say), independent of the default one. Each has a
+ *  lock: threads may share it, but then the order of their draws is theirs. Owner:
+ *  tn_generator_free. */
 typedef struct tn_generator tn_generator;
+/** Seeded as tn_manual_seed does. NULL: out of memory. */
 TN_API tn_generator *tn_generator_new(uint64_t seed);
-TN_API void tn_generator_free(tn_generator *g);
-TN_API void tn_generator_seed(tn_generator *g, uint64_t seed);
-TN_API tn_generator *tn_default_generator(void);   /* owned by the library */
-TN_API uint32_t tn_generator_u32(tn_generator *g); /* the next MT19937 word */
+TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are left alone. */
+TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* From its start, as new. */
+TN_API tn_generator *tn_default_generator(void);               /* owned by the library */
+TN_API uint32_t tn_generator_u32(tn_generator *g);             /* the next MT19937 word */
 /** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
 TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
-/** The whole state as bytes (words, a kept normal, the seed and counter of the masks), little-endian, for
- *  checkpoints. Setting refuses what getting did not write (TN_E_FORMAT) and then changes nothing. */
+/** The whole state as bytes (words, a kept normal, the seed and counter of the masks),
+ *  little-endian, for checkpoints. Setting refuses what getting did not write (TN_E_FORMAT) and
+ *  then changes nothing. */
 #define TN_GENERATOR_STATE_SIZE 2560
+/** Writes TN_GENERATOR_STATE_SIZE bytes. */
 TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
+/** Reads as many, and goes on from there. */
 TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
 
 /* ---- what a tensor is ------------------------------------------------------------------------ */
 /* Of NULL: what is written here, else TN_F32, the CPU, false, 0 or "". */
 
-TN_API int tn_rank(const tn_tensor *t);               /* -1 for NULL */
-TN_API int64_t tn_size(const tn_tensor *t, int axis); /* TN_NO_SIZE and a message out of range */
-TN_API int64_t
-tn_numel(const tn_tensor *t); /* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
+TN_API int tn_rank(const tn_tensor *t); /* -1 for NULL */
+/* TN_NO_SIZE and a message out of range */
+TN_API int64_t tn_size(const tn_tensor *t, int axis);
+/* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
+TN_API int64_t tn_numel(const tn_tensor *t);
 TN_API tn_shape tn_shape_get(const tn_tensor *t);       /* rank -1 for NULL */
 TN_API int64_t tn_stride(const tn_tensor *t, int axis); /* in elements */
-TN_API tn_dtype tn_dtype_of(const tn_tensor *t);
-TN_API tn_device tn_device_of(const tn_tensor *t);
-TN_API bool tn_is_contiguous(const tn_tensor *t); /* row-major without gaps */
-TN_API bool tn_is_none(const tn_tensor *t);
+TN_API tn_dtype tn_dtype_of(const tn_tensor *t);        /* its element type */
+TN_API tn_device tn_device_of(const tn_tensor *t);      /* where its data is */
+TN_API bool tn_is_contiguous(const tn_tensor *t);       /* row-major without gaps */
+TN_API bool tn_is_none(const tn_tensor *t);             /* whether it is TN_NONE */
+/** one is a view of the other's memory */
 TN_API bool tn_same_storage(const tn_tensor *a, const tn_tensor *b);
-TN_API uint64_t tn_version(const tn_tensor *t); /* in-place changes of its storage so far */
-TN_API tn_status tn_set_name(tn_tensor *t,
-                             const char *name); /* for messages; copied, cut at 63 bytes */
+/* in-place changes of its storage so far */
+TN_API uint64_t tn_version(const tn_tensor *t);
+/* for messages; copied, cut at 63 bytes */
+TN_API tn_status tn_set_name(tn_tensor *t, const char *name);
 TN_API const char *tn_name(const tn_tensor *t); /* "" when it has none */
 
 /* ---- reading and writing values -------------------------------------------------------------- */
 
-/** The value of a tensor of one element, as a double. NaN and a message otherwise. Waits for a GPU. */
+/** The value of a tensor of one element, as a double. NaN and a message otherwise. Waits for a
+ *  GPU. */
 TN_API double tn_item(const tn_tensor *t);
 /** The value at an index, one per axis. */
 TN_API double tn_at(const tn_tensor *t, const int64_t *index);
@@ -306,11 +348,13 @@ TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 TN_API const void *tn_data(const tn_tensor *t);
 /** The same to write through: counts as an in-place change. */
 TN_API void *tn_data_mut(tn_tensor *t);
-/** Copies all elements, in row-major order, as dtype, to out (nbytes must match exactly). Any device. */
+/** Copies all elements, in row-major order, as dtype, to out (nbytes must match exactly). Any
+ *  device. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype);
 /** Overwrites all elements from row-major data of dtype. An in-place change. */
 TN_API tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
-/** FNV-1a of shape, dtype and bytes in row-major order: equal only for equal bits (up to chance). */
+/** FNV-1a of shape, dtype and bytes in row-major order: equal only for equal bits (up to
+ *  chance). */
 TN_API uint64_t tn_hash(const tn_tensor *t);
 /** Largest absolute difference; NaN when shapes differ or any value is NaN on one side only. */
 TN_API double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b);
@@ -321,14 +365,15 @@ TN_API double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b);
  *     [[ 0.3367,  0.1288],
  *      [ 0.2345,  0.2303]]  f32 [2, 2]
  *
- * Columns are aligned, four decimals, "1." for whole floats, scientific notation where values span more
- * than 1000 to 1, lines of 80 columns, three entries at each edge above 1,000 elements. TN_NONE is "none".
+ * Columns are aligned, four decimals, "1." for whole floats, scientific notation where values span
+ * more than 1000 to 1, lines of 80 columns, three entries at each edge above 1,000 elements.
+ * TN_NONE is "none".
  * Errors   t NULL; TN_E_IO when the file takes no text
  */
 TN_API tn_status tn_fprint(FILE *file, const tn_tensor *t);
-TN_API tn_status tn_print(const tn_tensor *t);
-/** The same text without its line end, into a buffer: cut to size bytes, always terminated; buffer may be
- *  NULL with size 0. Returns the length of the whole text, -1 on error. */
+TN_API tn_status tn_print(const tn_tensor *t); /* tn_fprint to stdout */
+/** The same text without its line end, into a buffer: cut to size bytes, always terminated; buffer
+ *  may be NULL with size 0. Returns the length of the whole text, -1 on error. */
 TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 
 /* ---- the library ----------------------------------------------------------------------------- */
@@ -339,15 +384,18 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 #define TN_VERSION "0.1.0"
 
 TN_API const char *tn_version_string(void); /* of the library that was loaded */
-/** What was built and found, one "key: value" a line: version, compiler, BLAS, SIMD, threads, CUDA. */
+/** What was built and found, one "key: value" a line: version, compiler, BLAS, SIMD, threads,
+ *  CUDA. */
 TN_API const char *tn_info(void);
 
 /* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */
 
 /** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */
 TN_API bool tn_cuda_available(void);
+/** "" where one can be used, else what is missing, in a sentence. Owner: the library. */
 TN_API const char *tn_cuda_why(void);
-/** 0 where there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among several. */
+/** 0 where there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among
+ *  several. */
 TN_API int tn_cuda_device_count(void);
 
 typedef struct tn_cuda_properties {
@@ -371,19 +419,22 @@ typedef struct tn_cuda_memory_stats {
 
 /** All 0 where there is no device, or it fails. */
 TN_API tn_cuda_memory_stats tn_cuda_memory(void);
-TN_API void tn_cuda_memory_reset_peak(void);
+TN_API void tn_cuda_memory_reset_peak(void); /* peak_in_use starts at in_use again */
 /** Waits, and returns what the pool holds unused to the device. */
 TN_API void tn_cuda_memory_trim(void);
 /**
  * Waits until all work is done. Nothing else waits but reading values on the host.
  *
- * Errors   TN_OK without a device; TN_E_INDEX: an index that kernels met since the last wait was out of
- *          range (nothing was read or written out of bounds); TN_E_BACKEND: the device failed
+ * Errors   TN_OK without a device; TN_E_INDEX: an index that kernels met since the last wait was
+ *          out of range (nothing was read or written out of bounds); TN_E_BACKEND: the device
+ *          failed
  */
 TN_API tn_status tn_cuda_synchronize(void);
-/** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may not.
+/** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may
+ *  not.
  *  Errors   those of the device */
 TN_API tn_status tn_allow_tf32(bool allow);
+TN_API bool tn_tf32(void); /* whether they may; false without a device */
 
 #ifdef __cplusplus
 }

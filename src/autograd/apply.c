@@ -2,8 +2,8 @@
  * apply.c - the one way an op is applied: poison, devices, dtypes, shape rule, allocation, forward,
  * recording.
  */
-#include "autograd/trace.h"
-#include "tensor/host.h"
+#include "autograd/tell.h"
+#include "base/host.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 
@@ -185,8 +185,8 @@ static tn_status not_made(const tni_call *c, const tn_shape *shape)
                         tni_shape_text(shape), TN_MAX_RANK);
 }
 
-/* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward makes
- * on the way (dense copies, casts) is gone when it returns. */
+/* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward
+ * makes on the way (dense copies, casts) is gone when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
 {
     tn_scope scope;
@@ -244,8 +244,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     c.recorded = wants_recording(&c);
     status = op->shape(&c);
     if (status == TN_OK) status = compute(&c, args_size);
-    if (TNI_UNLIKELY(tni_tracing) && status == TN_OK && tni_tracing->applied)
-        status = tni_tracing->applied(tni_tracing, &c);
+    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_applied(&c);
     if (c.out_spec != few_specs) tni_free(c.out_spec, specs_size);
     return status;
 }

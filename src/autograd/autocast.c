@@ -10,6 +10,7 @@
  * and a later op that records would lose the gradient.
  */
 #include "autograd/op.h"
+#include "base/map.h"
 
 _Thread_local tn_dtype tni_autocasting = TN_F32;
 
@@ -17,72 +18,51 @@ _Thread_local tn_dtype tni_autocasting = TN_F32;
 
 /* One reference to each of the two tensors. */
 typedef struct entry {
-    tn_tensor *cast; /* its node holds the leaf; NULL: a free entry */
+    tn_tensor *cast; /* its node holds the leaf, so that no other tensor gets its address */
     tn_tensor *seen; /* alias of the leaf then: while it lives no other storage has that address */
     uint64_t version;
 } entry;
 
-/* This thread's, by the leaf's address: open addressing, at most half full. */
-static _Thread_local struct {
-    entry *slot;
-    size_t n, capacity; /* a power of two */
-} kept;
-
-static const tn_tensor *leaf_of(const entry *e)
-{
-    return e->cast->node->edge[0].leaf;
-}
-
-/* The entry of leaf, or the free one where it belongs. */
-static entry *find(entry *slot, size_t capacity, const tn_tensor *leaf)
-{
-    size_t i = ((uintptr_t)leaf >> 6) * 0x9E3779B97F4A7C15u >> 20;
-
-    while (slot[i & (capacity - 1)].cast && leaf_of(&slot[i & (capacity - 1)]) != leaf) i++;
-    return &slot[i & (capacity - 1)];
-}
-
-static bool reserve(void)
-{
-    size_t capacity = kept.capacity ? 2 * kept.capacity : 64;
-    entry *slot;
-
-    if (2 * kept.n < kept.capacity) return true;
-    slot = tni_calloc(capacity * sizeof *slot);
-    if (!slot) return false;
-    for (size_t i = 0; i < kept.capacity; i++)
-        if (kept.slot[i].cast) *find(slot, capacity, leaf_of(&kept.slot[i])) = kept.slot[i];
-    tni_free(kept.slot, kept.capacity * sizeof *slot);
-    kept.slot = slot;
-    kept.capacity = capacity;
-    return true;
-}
+static _Thread_local tni_map kept; /* this thread's: leaf -> entry */
 
 void tni_autocast_forget(void)
 {
     for (size_t i = 0; i < kept.capacity; i++) {
-        tn_drop(kept.slot[i].cast);
-        tn_drop(kept.slot[i].seen);
+        entry *e = kept.cell[i].value;
+
+        if (!e) continue;
+        tn_drop(e->cast);
+        tn_drop(e->seen);
+        tni_free(e, sizeof *e);
     }
-    tni_free(kept.slot, kept.capacity * sizeof *kept.slot);
-    memset(&kept, 0, sizeof kept);
+    tni_map_free(&kept);
+}
+
+/* The leaf's entry, a new and empty one where there is none; NULL and a message. */
+static entry *entry_of(const tn_tensor *leaf)
+{
+    entry *e = tni_map_get(&kept, leaf);
+
+    if (e || !(e = tni_calloc(sizeof *e)) || tni_map_put(&kept, leaf, e) >= 0) return e;
+    tni_free(e, sizeof *e);
+    return NULL;
 }
 
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
+    entry *e = tni_map_get(&kept, leaf);
     tn_tensor *cast, *seen;
-    entry *e;
 
-    if (!reserve()) return NULL;
-    e = find(kept.slot, kept.capacity, leaf);
-    if (e->cast && e->cast->dtype == dtype && e->seen->storage == leaf->storage &&
+    if (e && e->cast->dtype == dtype && e->seen->storage == leaf->storage &&
         e->version == tn_version(leaf))
         return e->cast;
     cast = tn_to_dtype(leaf, dtype);
     if (!cast || !cast->node) return cast;
     seen = tni_alias_raw(leaf);
-    if (!seen) return NULL;
-    kept.n += e->cast == NULL;
+    if (!seen || !(e = entry_of(leaf))) {
+        tn_drop(seen);
+        return NULL;
+    }
     tn_drop(e->cast);
     tn_drop(e->seen);
     *e = (entry){ tn_keep(cast), seen, tn_version(leaf) };
@@ -123,8 +103,8 @@ static tn_tensor *cast_input(tn_tensor *t, tn_dtype dtype)
     if (!takes_part(t) || t->dtype == dtype) return t;
     y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
                                                            : tn_to_dtype(t, dtype);
-    if (y && t->name && !y->name)
-        y->name = tni_strdup_or_none(t->name); /* messages name what was given */
+    /* messages name what was given */
+    if (y && t->name && !y->name) y->name = tni_strdup_or_none(t->name);
     return y;
 }
 

@@ -1,9 +1,8 @@
 /*
- * grad_mode.c - what a tensor's user says about gradients: recording on or off, requires_grad, grad, hooks;
- * and the guard of in-place ops.
+ * grad_mode.c - what a tensor's user says about gradients: recording on or off, requires_grad,
+ * grad, hooks; and the guard of in-place ops.
  */
-#include "autograd/trace.h"
-#include "tensor/recorder.h"
+#include "autograd/tell.h"
 
 static _Thread_local bool off; /* inverted: threads start with recording on */
 
@@ -60,10 +59,7 @@ tn_tensor *tn_detach(tn_tensor *t)
     }
     alias = tni_alias_raw(t);
     alias = alias ? tn_scope_adopt(alias) : NULL;
-    if (TNI_UNLIKELY(tni_tracing) && alias && tni_tracing->detached &&
-        tni_tracing->detached(tni_tracing, t, alias) != TN_OK)
-        return NULL;
-    return alias;
+    return alias && tni_tell_detached(t, alias) == TN_OK ? alias : NULL;
 }
 
 tn_tensor *tn_grad(tn_tensor *t)
@@ -76,8 +72,9 @@ tn_tensor *tn_grad(tn_tensor *t)
     return tn_scope_adopt(tn_keep(t->gm->grad));
 }
 
-/* What is stored is a handle of its own on grad's memory, which leads nowhere: tensors that are each other's
- * gradients, or a gradient whose history leads back to t, would keep each other for ever. */
+/* What is stored is a handle of its own on grad's memory, which leads nowhere: tensors that are
+ * each other's gradients, or a gradient whose history leads back to t, would keep each other for
+ * ever. */
 tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
 {
     tni_gradmeta *gm;
@@ -103,7 +100,7 @@ tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
                              "tn_set_grad_of: grad and %s are on different devices: want one",
                              tni_text(t));
     }
-    if (TNI_UNLIKELY(tni_recording)) tni_record_leaf(t, false);
+    if (tni_tell_grad(t, false) != TN_OK) return tni_pending();
     if (tni_none(grad) && !t->gm) return TN_OK;
     gm = tni_gradmeta_of(t);
     if (!gm) return TN_E_NOMEM;
@@ -171,11 +168,7 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
     if (!target || tni_none(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
     if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;
-    if (TNI_UNLIKELY(tni_tracing) && tni_tracing->writes) {
-        tn_status status = tni_tracing->writes(tni_tracing, function, target, source);
-
-        if (status != TN_OK) return status;
-    }
+    if (tni_tell_change(function, target, source) != TN_OK) return tni_pending();
     if (off) return TN_OK;
     stem -= stem && function[stem - 1] == '_';
     if (target->requires_grad)

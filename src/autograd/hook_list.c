@@ -8,17 +8,7 @@ static atomic_llong ids = 1;
 /* The number of hooks with an id of at most `id`. */
 static size_t upto(const tni_hook_list *list, int64_t id)
 {
-    size_t low = 0, high = list->n;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (list->hook[middle].id <= id)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return list->n ? tni_upto(&list->hook->id, sizeof *list->hook, list->n, id) : 0;
 }
 
 static void close_gaps(tni_hook_list *list)
@@ -33,18 +23,7 @@ static void close_gaps(tni_hook_list *list)
 
 int64_t tni_hook_add(tni_hook_list *list, int kind, tni_any_hook call, void *user)
 {
-    if (list->n == list->capacity) {
-        size_t wanted = list->capacity ? 2 * list->capacity : 4;
-        tni_hook *larger = tni_alloc(wanted * sizeof *larger);
-
-        if (!larger) return -1;
-        if (list->hook) {
-            memcpy(larger, list->hook, list->n * sizeof *larger);
-            tni_free(list->hook, list->capacity * sizeof *larger);
-        }
-        list->hook = larger;
-        list->capacity = wanted;
-    }
+    if (!tni_room(&list->hook, &list->capacity, list->n, 1, sizeof *list->hook)) return -1;
     list->hook[list->n] = (tni_hook){ atomic_fetch_add(&ids, 1), kind, call, user };
     return list->hook[list->n++].id;
 }
@@ -75,7 +54,7 @@ bool tni_hook_next(const tni_hook_list *list, int kind, int64_t last, tni_hook *
 
 void tni_hook_list_free(tni_hook_list *list)
 {
-    if (list->hook) tni_free(list->hook, list->capacity * sizeof *list->hook);
+    tni_room_free(&list->hook, &list->capacity, sizeof *list->hook);
     *list = (tni_hook_list){ 0 };
 }
 

@@ -1,6 +1,6 @@
 /*
- * node.c - the graph's own memory: nodes and what hangs on tensors. Freeing is a loop, not a recursion: a
- * graph of any depth goes without stack.
+ * node.c - the graph's own memory: nodes and what hangs on tensors. Freeing is a loop, not a
+ * recursion: a graph of any depth goes without stack.
  */
 #include "autograd/op.h"
 
@@ -19,8 +19,8 @@ static void unref(tni_node *node, tni_node **dead)
     *dead = node;
 }
 
-/* Dropping a handle cannot come back here, by more than one step: tn_drop lets handles wait that something
- * hangs on. */
+/* Dropping a handle cannot come back here, by more than one step: tn_drop lets handles wait that
+ * something hangs on. */
 void tni_node_drop(tni_node *node)
 {
     tni_node *dead = NULL;
@@ -67,4 +67,10 @@ void tni_gradmeta_drop(tni_gradmeta *gm)
     tn_drop(gm->pending);
     tni_hook_list_free(&gm->hooks);
     tni_free(gm, sizeof *gm);
+}
+
+void tni_graph_drop(tni_node *node, tni_gradmeta *gm)
+{
+    if (node) tni_node_drop(node);
+    if (gm) tni_gradmeta_drop(gm);
 }

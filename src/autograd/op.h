@@ -1,10 +1,10 @@
 /*
  * op.h - what an op is, how it is applied, and the graph it leaves behind.
  *
- * An op is a constant descriptor with its static functions in one file (src/autograd/ops/). tni_apply does
- * once what every op would repeat; the engine (backward.c) does once what every backward would repeat:
- * which inputs need a gradient, reduction of broadcasts, casts to the input's dtype, accumulation,
- * version checks, freeing.
+ * An op is a constant descriptor with its static functions in one file (src/autograd/ops/).
+ * tni_apply does once what every op would repeat; the engine (backward.c) does once what every
+ * backward would repeat: which inputs need a gradient, reduction of broadcasts, casts to the
+ * input's dtype, accumulation, version checks, freeing.
  */
 #ifndef TNI_OP_H
 #define TNI_OP_H
@@ -23,15 +23,15 @@
 
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
-    TNI_SAME_FLOAT =
-        0,        /* all present floating inputs have one dtype; at least input 0 is floating */
+    /* all present floating inputs have one dtype; at least input 0 is floating */
+    TNI_SAME_FLOAT = 0,
     TNI_ANY_DTYPE /* the shape rule sees to it */
 } tni_dtype_rule;
 
 /* What floating inputs become inside tn_set_autocast (autocast.c). f64 always stays. */
 typedef enum tni_cast {
-    TNI_CAST_AUTO =
-        0, /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
+    /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
+    TNI_CAST_AUTO = 0,
     TNI_CAST_LOW, /* the region's dtype: what tensor cores do */
     TNI_CAST_F32, /* f32: too steep, too long a sum, or without short kernels */
     TNI_CAST_KEEP /* as they come */
@@ -73,8 +73,9 @@ typedef struct tni_grad {
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
     const bool *need; /* per input */
-    tn_tensor **dx;   /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of
-                              broadcast shape: the engine reduces, casts and copies */
+    /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of broadcast shape:
+     * the engine reduces, casts and copies */
+    tn_tensor **dx;
 } tni_grad;
 
 struct tn_op {
@@ -84,8 +85,9 @@ struct tn_op {
     unsigned optional;   /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;
     tni_cast autocast;
-    bool view; /* outputs alias input 0 (variable arity: output i aliases input i): shape fills
-                            strided specs, there is no forward */
+    /* outputs alias input 0 (variable arity: output i aliases input i): shape fills strided
+     * specs, there is no forward */
+    bool view;
     bool any_device;            /* inputs may live on different devices (to, copy) */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     tn_status (*shape)(tni_call *c);
@@ -95,15 +97,16 @@ struct tn_op {
     void (*drop)(void *args); /* and when that node goes */
 };
 
-/* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the node. */
+/* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the
+ * node. */
 tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
                      tn_tensor *const *in);
 /* Several outputs: fills out[0..n_out), each in the current scope. */
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in,
                       tn_tensor *const *in, int n_out, tn_tensor **out);
 
-/* The dtype of this thread's tn_set_autocast, TN_F32 when off: the branch reads it without a call. The
- * engine sets it to TN_F32 for a pass. */
+/* The dtype of this thread's tn_set_autocast, TN_F32 when off: the branch reads it without a call.
+ * The engine sets it to TN_F32 for a pass. */
 extern _Thread_local tn_dtype tni_autocasting __attribute__((tls_model("initial-exec")));
 /* Whether op wants other dtypes than these inputs have; and tni_apply_n with the inputs cast. */
 bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in);
@@ -129,28 +132,27 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
-/* Sums t down to shape (undoing a broadcast). */
-tn_tensor *tni_sum_to(tn_tensor *t, const tn_shape *shape);
 /* TN_E_INVALID where several elements of target are one in memory: it cannot take a value each. */
 tn_status tni_own_memory(const char *function, const tn_tensor *target);
-/* The one guard of in-place changes: TN_OK if target may be written, each element for itself, and source (or
- * TN_NONE) read now. */
+/* The one guard of in-place changes: TN_OK if target may be written, each element for itself, and
+ * source (or TN_NONE) read now. */
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source);
 
-/* A change of one tensor among many: x *= rate where y is NULL, else x += rate (y - x), a copy for rate 1
- * (y: x's shape, dtype and device). x NULL: none. */
+/* A change of one tensor among many: x *= rate where y is NULL, else x += rate (y - x), a copy for
+ * rate 1 (y: x's shape, dtype and device). x NULL: none. */
 typedef struct tni_change {
     tn_tensor *x, *y;
     double rate;
 } tni_change;
-/* The changes that each(from, 0..n-1) tells, in one launch, so that all are made or none. What is strided, not f32
- * or f64, on another device than the first, of the other kind or listed twice changes before it, one by one. */
+/* The changes that each(from, 0..n-1) tells, in one launch, so that all are made or none. What is
+ * strided, not f32 or f64, on another device than the first, of the other kind or listed twice
+ * changes before it, one by one. */
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from);
 /* A copy after writes that cannot be taken back: tried once more where it fails. */
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
 
-/* ---- the graph ---------------------------------------------------------------------------------- */
+/* ---- the graph ------------------------------------------------------------------------------- */
 
 /* Where the gradient of an input goes: (node, index), or a leaf; both NULL: nowhere. */
 typedef struct tni_edge {

@@ -1,9 +1,10 @@
 /*
- * arena.h - the memory of a graph: blocks cut from a few large pieces of device memory, by best fit,
- * joined with their neighbours when they come back. Host code; whoever calls holds the lock.
+ * arena.h - the memory of a graph: blocks cut from a few large pieces of device memory, by best
+ * fit, joined with their neighbours when they come back. Host code; whoever calls holds the lock.
  *
- * A graph runs in the order in which it was recorded, so a block that came back may be given out again
- * at once. Lists are walked from the front: it happens while a step is recorded, not while it runs.
+ * A graph runs in the order in which it was captured, so a block that came back may be given out
+ * again at once. Lists are walked from the front: it happens while a step is captured, not while it
+ * runs.
  */
 #ifndef TNI_CUDA_ARENA_H
 #define TNI_CUDA_ARENA_H
@@ -42,7 +43,8 @@ static inline size_t arena_rounded(size_t nbytes)
     return (nbytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Takes over `size` bytes of device memory, a multiple of the alignment; false: host out of memory. */
+/* Takes over `size` bytes of device memory, a multiple of the alignment; false: host out of
+ * memory. */
 static inline bool arena_add(arena *a, void *memory, size_t size)
 {
     arena_chunk *chunk = static_cast<arena_chunk *>(std::malloc(sizeof *chunk));
@@ -68,7 +70,8 @@ static inline arena_block *arena_find(arena *a, size_t size)
     return best;
 }
 
-/* A block of at least nbytes; nullptr: no room, or (a block could not be cut) host out of memory. */
+/* A block of at least nbytes; nullptr: no room, or (a block could not be cut) host out of
+ * memory. */
 static inline void *arena_take(arena *a, size_t nbytes)
 {
     size_t size = arena_rounded(nbytes);

@@ -102,7 +102,7 @@ static tn_status in_f32(const tni_attention *g)
 
     TN_TRY(f32_copies(5, to, from, 4, &block));
     tn_status status = forward<float>(&f);
-    if (status == TN_OK) status = tni_cuda_copy(&g->y, &f.y);
+    if (status == TN_OK) status = copy_to(g->y, f.y);
     tni_cuda_return(block);
     return status;
 }

@@ -213,7 +213,7 @@ static __device__ __forceinline__ void write(const matrix<R> &m, int r0, int row
     }
 }
 
-/* ---- rows -------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Over the threads of a row. */
 template <typename R> static __device__ __forceinline__ R columns_max(R x)
@@ -236,9 +236,10 @@ template <typename R> static __device__ __forceinline__ R columns_sum(R x)
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /*
- * bf16 and f16 with heads wider than the tensor cores' kernels have tiles for: the kernels for f32, from
- * copies. Of n arrays the short ones get f32 memory (to[i], which begins as a copy of from[i]), and the
- * first `inputs` their values; an axis of stride 0 stays one. The caller gives the block back.
+ * bf16 and f16 with heads wider than the tensor cores' kernels have tiles for: the kernels for f32,
+ * from copies. Of n arrays the short ones get f32 memory (to[i], which begins as a copy of
+ * from[i]), and the first `inputs` their values; an axis of stride 0 stays one. The caller gives
+ * the block back.
  */
 static inline int64_t f32_strides(tni_array *x)
 {
@@ -275,7 +276,7 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
         to[i]->data = own.data = at;
         at += f32_strides(&own);
         own = once(own);
-        if (i < inputs) status = tni_cuda_copy(&own, &values);
+        if (i < inputs) status = copy_to(own, values);
     }
     if (status != TN_OK) tni_cuda_return(*block);
     return status;

@@ -1,6 +1,6 @@
 /*
- * attention_call.h - what every attention kernel is given, whatever it computes with: operands, masks,
- * which block works on what; and how the host fills it in.
+ * attention_call.h - what every attention kernel is given, whatever it computes with: operands,
+ * masks, which block works on what; and how the host fills it in.
  */
 #ifndef TNI_CUDA_ATTENTION_CALL_H
 #define TNI_CUDA_ATTENTION_CALL_H
@@ -177,9 +177,7 @@ static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, in
 
 /* attention_short.cu, attention_short_grad.cu: bf16 and f16, D and Dv up to 128. */
 tn_status tni_cuda_short_attention(const tni_attention *a);
-tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array *dy,
-                                        const tni_array *dq, const tni_array *dk,
-                                        const tni_array *dv);
+tn_status tni_cuda_short_attention_grad(const tni_attention_grad *a);
 static inline bool has_wide_heads(const tni_attention *a)
 {
     return a->q.size[3] > 128 || a->v.size[3] > 128;

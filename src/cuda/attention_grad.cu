@@ -171,18 +171,16 @@ static tn_status launch_dkv(attention<double> a)
     LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
 }
 
-template <typename R>
-static tn_status backward(const tni_attention *g, const tni_array *dy, const tni_array *dq,
-                          const tni_array *dk, const tni_array *dv)
+template <typename R> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<R> a = plan<R>(g);
+    attention<R> a = plan<R>(&g->of);
     void *delta = nullptr;
     tn_status status = TN_OK;
 
-    a.dy = operand_of<R>(dy);
-    a.dq = operand_of<R>(dq);
-    a.dk = operand_of<R>(dk);
-    a.dv = operand_of<R>(dv);
+    a.dy = operand_of<R>(&g->dy);
+    a.dq = operand_of<R>(&g->dq);
+    a.dk = operand_of<R>(&g->dk);
+    a.dv = operand_of<R>(&g->dv);
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
         TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta));
@@ -196,30 +194,28 @@ static tn_status backward(const tni_attention *g, const tni_array *dy, const tni
     return status;
 }
 
-static tn_status backward_in_f32(const tni_attention *g, const tni_array *dy, const tni_array *dq,
-                                 const tni_array *dk, const tni_array *dv)
+static tn_status backward_in_f32(const tni_attention_grad *g)
 {
-    tni_attention f = *g;
-    tni_array grad[] = { *dy, *dq, *dk, *dv };
-    const tni_array *from[] = { &g->q, &g->k, &g->v, &g->y, &g->mask, dy, dq, dk, dv };
-    tni_array *to[] = { &f.q, &f.k, &f.v, &f.y, &f.mask, &grad[0], &grad[1], &grad[2], &grad[3] };
+    tni_attention_grad f = *g;
+    const tni_array *from[] = { &g->of.q, &g->of.k, &g->of.v, &g->of.y, &g->of.mask,
+                                &g->dy,   &g->dq,   &g->dk,   &g->dv };
+    tni_array *to[] = {
+        &f.of.q, &f.of.k, &f.of.v, &f.of.y, &f.of.mask, &f.dy, &f.dq, &f.dk, &f.dv
+    };
     void *block;
 
     TN_TRY(f32_copies(9, to, from, 6, &block));
-    tn_status status = backward<float>(&f, &grad[0], &grad[1], &grad[2], &grad[3]);
-    for (int i = 6; i < 9 && status == TN_OK; i++) status = tni_cuda_copy(from[i], to[i]);
+    tn_status status = backward<float>(&f);
+    for (int i = 6; i < 9 && status == TN_OK; i++) status = copy_to(*from[i], *to[i]);
     tni_cuda_return(block);
     return status;
 }
 
-tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
-                                  const tni_array *dk, const tni_array *dv)
+tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
-    TN_TRY(fits(a));
-    if (is_short(a->q.dtype)) {
-        return has_wide_heads(a) ? backward_in_f32(a, dy, dq, dk, dv)
-                                 : tni_cuda_short_attention_grad(a, dy, dq, dk, dv);
-    }
-    TN_REAL(a->q.dtype, backward<R>(a, dy, dq, dk, dv));
+    TN_TRY(fits(&a->of));
+    if (is_short(a->of.q.dtype))
+        return has_wide_heads(&a->of) ? backward_in_f32(a) : tni_cuda_short_attention_grad(a);
+    TN_REAL(a->of.q.dtype, backward<R>(a));
     return TN_OK;
 }

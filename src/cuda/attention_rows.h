@@ -1,6 +1,6 @@
 /*
- * attention_rows.h - what is done to scores in registers, element by element (attention_short.h: how
- * they lie there): masks, the softmax as keys go by, probabilities and gradients made again.
+ * attention_rows.h - what is done to scores in registers, element by element (attention_short.h:
+ * how they lie there): masks, the softmax as keys go by, probabilities and gradients made again.
  */
 #ifndef TNI_CUDA_ATTENTION_ROWS_H
 #define TNI_CUDA_ATTENTION_ROWS_H
@@ -22,13 +22,13 @@ static __device__ __forceinline__ float row_sum(float x)
     return x;
 }
 
-/* ---- forward: the softmax as keys go by ------------------------------------------------------------ */
+/* ---- forward: the softmax as keys go by ------------------------------------------------------ */
 
 /*
  * How scores are kept: MASKED as they are, scaled and masked; else (no mask, scale > 0) as products
- * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2 e, is
- * one multiplication and addition. A mask may be as large as its type allows, times log2 e it would
- * not fit: there the difference comes first.
+ * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2
+ * e, is one multiplication and addition. A mask may be as large as its type allows, times log2 e it
+ * would not fit: there the difference comes first.
  */
 template <bool MASKED> struct exponent {
     float unit, base; /* base: of what is subtracted */
@@ -144,9 +144,10 @@ static __device__ __forceinline__ void finish(const attention<E> &a, const work 
     }
 }
 
-/* ---- backward: probabilities again ----------------------------------------------------------------- */
+/* ---- backward: probabilities again ----------------------------------------------------------- */
 
-/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they differ. */
+/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they
+ * differ. */
 template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
 {
     return MASKED ? lse : lse * LOG2E;
@@ -183,8 +184,8 @@ static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> 
     return r;
 }
 
-/* Rows are queries from `first` on, columns keys from s0 on: the products q . k become probabilities,
- * the products dy . v in ds gradients of scale q . k. */
+/* Rows are queries from `first` on, columns keys from s0 on: the products q . k become
+ * probabilities, the products dy . v in ds gradients of scale q . k. */
 template <bool MASKED, typename E, int MT, int NT>
 static __device__ __forceinline__ void
 score_grads(const attention<E> &a, int64_t mask, int first, int s0, const row_numbers<MT> &row,
@@ -207,7 +208,8 @@ score_grads(const attention<E> &a, int64_t mask, int first, int s0, const row_nu
     }
 }
 
-/* Rows are keys from `first` on, columns queries from q0 on, whose lse and delta lie side by side. */
+/* Rows are keys from `first` on, columns queries from q0 on, whose lse and delta lie side by
+ * side. */
 template <typename E, int MT, int NT>
 static __device__ __forceinline__ bool has_unseen(const attention<E> &a, int first, int q0,
                                                   const fragments<MT, NT> &)

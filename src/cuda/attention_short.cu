@@ -1,11 +1,11 @@
 /*
  * attention_short.cu - softmax(scale q k^T + mask) v in bf16 and f16 without the T x S matrix.
  *
- * A block takes 128 queries, each of its warps 32, and goes over the keys 64 at a time: scores, largest
- * score so far, probabilities, values, as in attention.cu, all in f32 registers; the probabilities are
- * rounded to E as operands of the tensor cores, y once at the end. While scores are made the values of
- * the tile come in, while values are added the next keys. With 32 queries a warp uses what it reads
- * from shared memory twice, which the tensor cores need to be kept busy.
+ * A block takes 128 queries, each of its warps 32, and goes over the keys 64 at a time: scores,
+ * largest score so far, probabilities, values, as in attention.cu, all in f32 registers; the
+ * probabilities are rounded to E as operands of the tensor cores, y once at the end. While scores
+ * are made the values of the tile come in, while values are added the next keys. With 32 queries a
+ * warp uses what it reads from shared memory twice, which the tensor cores need to be kept busy.
  * Source: Dao, FlashAttention-2 (2023), algorithm 1.
  */
 #include "cuda/attention_rows.h"

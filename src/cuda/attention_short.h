@@ -1,18 +1,18 @@
 /*
- * attention_short.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory, products
- * of them by warps.
+ * attention_short.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory,
+ * products of them by warps.
  *
- * A block has four warps; each makes 16 MT rows of the block's tile of scores by all of its columns,
- * in registers, where they also become the left operand of the next product (mma.h says why that fits).
- * So scores, probabilities and their gradients are never stored. A tile lies by rows in shared memory,
- * C elements and 8 more to a row: an odd number of 16 bytes, with which the eight rows that ldmatrix
- * reads at a time fall on different banks. C is D (and Dv), up to 32, 64 or 128; zeros fill it up.
- * Rows that begin on 16 bytes come by cp.async while the tile before them is computed; others by
- * ordinary loads, an element at a time.
+ * A block has four warps; each makes 16 MT rows of the block's tile of scores by all of its
+ * columns, in registers, where they also become the left operand of the next product (mma.h says
+ * why that fits). So scores, probabilities and their gradients are never stored. A tile lies by
+ * rows in shared memory, C elements and 8 more to a row: an odd number of 16 bytes, with which the
+ * eight rows that ldmatrix reads at a time fall on different banks. C is D (and Dv), up to 32, 64
+ * or 128; zeros fill it up. Rows that begin on 16 bytes come by cp.async while the tile before them
+ * is computed; others by ordinary loads, an element at a time.
  *
- * Tiles are as large as 255 registers and 99 KiB of shared memory (sm_86, sm_89) allow, two blocks to a
- * multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once for two
- * products; dk and dv of more than 64 columns leave registers for 16.
+ * Tiles are as large as 255 registers and 99 KiB of shared memory (sm_86, sm_89) allow, two blocks
+ * to a multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once
+ * for two products; dk and dv of more than 64 columns leave registers for 16.
  */
 #ifndef TNI_CUDA_ATTENTION_SHORT_H
 #define TNI_CUDA_ATTENTION_SHORT_H
@@ -22,7 +22,7 @@
 enum { WARPS = THREADS / 32 };
 #define LOG2E 1.44269504088896341f
 
-/* ---- tiles in shared memory --------------------------------------------------------------------- */
+/* ---- tiles in shared memory ------------------------------------------------------------------ */
 
 template <int C> struct tile_row {
     static constexpr int length = C + 8, bytes = 2 * length;
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void load_tile(E *to, const matrix<E> &m, int 
     }
 }
 
-/* ---- products: results in registers -------------------------------------------------------------- */
+/* ---- products: results in registers ---------------------------------------------------------- */
 
 /* 16 MT rows by 8 NT columns of a warp. Element i of x[m][n] is in row 16 m + row_in(i), column
  * 8 n + column_in(i). */
@@ -160,8 +160,8 @@ static __device__ __forceinline__ void add_values(fragments<MT, C / 8> &sum,
     }
 }
 
-/* The warp's rows of a result to rows [r0, ..) of m, rounded; through the warp's own 16 MT rows of a
- * tile in shared memory, so that they leave 16 bytes at a time. */
+/* The warp's rows of a result to rows [r0, ..) of m, rounded; through the warp's own 16 MT rows of
+ * a tile in shared memory, so that they leave 16 bytes at a time. */
 template <typename E, int C, int MT>
 static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, int rows, int c0,
                                                   int columns, const fragments<MT, C / 8> &sum,
@@ -200,7 +200,7 @@ static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, in
     }
 }
 
-/* ---- host -------------------------------------------------------------------------------------------- */
+/* ---- host ------------------------------------------------------------------------------------ */
 
 template <typename E> static bool is_masked(const attention<E> &a)
 {
@@ -223,8 +223,8 @@ template <typename E> static int columns_of(const attention<E> &a)
         return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);                        \
     } while (0)
 
-/* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it (attention_short_dkv's
- * numbers); other GPUs of compute capability 8.0 and above give more. */
+/* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it
+ * (attention_short_dkv's numbers); other GPUs of compute capability 8.0 and above give more. */
 #define MOST_SHARED (99 * 1024 - 512)
 
 /* Launches with more shared memory than a kernel has without asking. */

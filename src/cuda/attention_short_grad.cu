@@ -2,12 +2,12 @@
  * attention_short_grad.cu - the gradients of attention in bf16 and f16, from the probabilities made
  * again: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
- * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what would
- * be added atomically in one is made twice, and every sum has one order. In the second the scores are
- * turned, keys by queries, so that p^T and ds^T are in registers as its products want them. Two tiles
- * of the other operands are in shared memory: one is used, the next comes in. p and ds are rounded to E
- * as operands, the scale is left to the end: gradients in f16 then underflow later.
- * Source: Dao, FlashAttention-2 (2023), algorithm 2.
+ * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what
+ * would be added atomically in one is made twice, and every sum has one order. In the second the
+ * scores are turned, keys by queries, so that p^T and ds^T are in registers as its products want
+ * them. Two tiles of the other operands are in shared memory: one is used, the next comes in. p and
+ * ds are rounded to E as operands, the scale is left to the end: gradients in f16 then underflow
+ * later. Source: Dao, FlashAttention-2 (2023), algorithm 2.
  */
 #include "cuda/attention_rows.h"
 
@@ -20,7 +20,7 @@ template <int C> struct grad_tiles {
     static constexpr int elements = 2 * row_elements + 4 * other_elements;
 };
 
-/* ---- delta --------------------------------------------------------------------------------------- */
+/* ---- delta ----------------------------------------------------------------------------------- */
 
 /* Four rows to a warp: eight lanes take a row, eight numbers at a time. */
 template <typename E>
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS) attention_short_delta(attentio
     }
 }
 
-/* ---- dq: rows are queries ------------------------------------------------------------------------ */
+/* ---- dq: rows are queries -------------------------------------------------------------------- */
 
 /* dq += ds k of the warp's queries from `first` on and the tile of keys from s0 on. */
 template <bool MASKED, int C, int MT, typename E>
@@ -109,10 +109,10 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attentio
                      q_tile + own * tile_row<C>::length);
 }
 
-/* ---- dk and dv: rows are keys ---------------------------------------------------------------------- */
+/* ---- dk and dv: rows are keys ---------------------------------------------------------------- */
 
-/* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose lse and
- * delta lie at `lse` and `delta`. */
+/* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose lse
+ * and delta lie at `lse` and `delta`. */
 template <bool MASKED, int C, int MT, typename E>
 static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t mask, int first,
                                                int q0, const float *lse, const float *delta,
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
     write_rows<E, C>(matrix_of(a.dv, w.b, w.h), first, a.s, 0, a.dv_size, dv, v_rows);
 }
 
-/* ---- host ------------------------------------------------------------------------------------------ */
+/* ---- host ------------------------------------------------------------------------------------ */
 
 template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E> a)
 {
@@ -206,18 +206,16 @@ template <typename E> static tn_status keys_grad(const attention<E> &a)
     BY_COLUMNS(launch_dkv, E, a);
 }
 
-template <typename E>
-static tn_status backward(const tni_attention *g, const tni_array *dy, const tni_array *dq,
-                          const tni_array *dk, const tni_array *dv)
+template <typename E> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<E> a = plan<E>(g);
+    attention<E> a = plan<E>(&g->of);
     void *delta = nullptr;
     tn_status status = TN_OK;
 
-    a.dy = operand_of<E>(dy);
-    a.dq = operand_of<E>(dq);
-    a.dk = operand_of<E>(dk);
-    a.dv = operand_of<E>(dv);
+    a.dy = operand_of<E>(&g->dy);
+    a.dq = operand_of<E>(&g->dq);
+    a.dk = operand_of<E>(&g->dk);
+    a.dv = operand_of<E>(&g->dv);
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
         TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta));
@@ -231,10 +229,7 @@ static tn_status backward(const tni_attention *g, const tni_array *dy, const tni
     return status;
 }
 
-tn_status tni_cuda_short_attention_grad(const tni_attention *a, const tni_array *dy,
-                                        const tni_array *dq, const tni_array *dk,
-                                        const tni_array *dv)
+tn_status tni_cuda_short_attention_grad(const tni_attention_grad *a)
 {
-    return a->q.dtype == TN_BF16 ? backward<bf16>(a, dy, dq, dk, dv)
-                                 : backward<f16>(a, dy, dq, dk, dv);
+    return a->of.q.dtype == TN_BF16 ? backward<bf16>(a) : backward<f16>(a);
 }

@@ -178,29 +178,21 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
     return status;
 }
 
-template <typename R>
-static tn_status run_forward(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                             const tni_array *x, const tni_array *weight, const tni_array *bias,
-                             const tni_array *running_mean, const tni_array *running_var,
-                             bool training, double momentum, double eps)
+template <typename R> static tn_status run_forward(const tni_batch_norm *a)
 {
-    bn_job<R> job = bn_job_of<R>(x, mean, rstd, weight);
-    job.y = static_cast<R *>(y->data);
-    job.b = static_cast<const R *>(bias->data);
-    job.running_mean = static_cast<R *>(running_mean->data);
-    job.running_var = static_cast<R *>(running_var->data);
-    job.training = training;
-    job.momentum = momentum;
-    job.eps = eps;
+    bn_job<R> job = bn_job_of<R>(&a->x, &a->mean, &a->rstd, &a->weight);
+    job.y = static_cast<R *>(a->y.data);
+    job.b = static_cast<const R *>(a->bias.data);
+    job.running_mean = static_cast<R *>(a->running_mean.data);
+    job.running_var = static_cast<R *>(a->running_var.data);
+    job.training = a->training;
+    job.momentum = a->momentum;
+    job.eps = a->eps;
     return bn_forward(job);
 }
 
-tn_status tni_cuda_batch_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                              const tni_array *x, const tni_array *weight, const tni_array *bias,
-                              const tni_array *running_mean, const tni_array *running_var,
-                              bool training, double momentum, double eps)
+tn_status tni_cuda_batch_norm(const tni_batch_norm *a)
 {
-    TN_REAL(x->dtype, run_forward<R>(y, mean, rstd, x, weight, bias, running_mean, running_var,
-                                     training, momentum, eps));
+    TN_REAL(a->x.dtype, run_forward<R>(a));
     return TN_OK;
 }

@@ -145,25 +145,19 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
     return status;
 }
 
-template <typename R>
-static tn_status run_backward(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                              const tni_array *dy, const tni_array *x, const tni_array *mean,
-                              const tni_array *rstd, const tni_array *weight, bool training)
+template <typename R> static tn_status run_backward(const tni_batch_norm_grad *a)
 {
-    bn_job<R> job = bn_job_of<R>(x, mean, rstd, weight);
-    job.dx = static_cast<R *>(dx->data);
-    job.dw = static_cast<R *>(dweight->data);
-    job.db = static_cast<R *>(dbias->data);
-    job.dy = static_cast<const R *>(dy->data);
-    job.training = training;
+    bn_job<R> job = bn_job_of<R>(&a->x, &a->mean, &a->rstd, &a->weight);
+    job.dx = static_cast<R *>(a->dx.data);
+    job.dw = static_cast<R *>(a->dweight.data);
+    job.db = static_cast<R *>(a->dbias.data);
+    job.dy = static_cast<const R *>(a->dy.data);
+    job.training = a->training;
     return bn_backward(job);
 }
 
-tn_status tni_cuda_batch_norm_grad(const tni_array *dx, const tni_array *dweight,
-                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                   const tni_array *mean, const tni_array *rstd,
-                                   const tni_array *weight, bool training)
+tn_status tni_cuda_batch_norm_grad(const tni_batch_norm_grad *a)
 {
-    TN_REAL(x->dtype, run_backward<R>(dx, dweight, dbias, dy, x, mean, rstd, weight, training));
+    TN_REAL(a->x.dtype, run_backward<R>(a));
     return TN_OK;
 }

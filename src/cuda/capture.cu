@@ -1,10 +1,12 @@
 /*
- * capture.cu - a training step as a CUDA graph: recorded by stream capture, launched again and again.
+ * capture.cu - a training step as a CUDA graph: captured by stream capture, launched again and
+ * again.
  *
- * While a thread records, memory comes from the graph's own arena, so that every address in the graph
- * stays what it was; blocks from before that are given back wait until the recording has ended, since a
- * free would become part of the graph. What changes from run to run (the optimizers' numbers, the place
- * in the generator's sequence) lies in one block of device memory, refreshed by one copy per run.
+ * While a thread captures, memory comes from the graph's own arena, so that every address in the
+ * graph stays what it was; blocks from before that are given back wait until the capture has
+ * ended, since a free would become part of the graph. What changes from run to run (the optimizers'
+ * numbers, the place in the generator's sequence) lies in one block of device memory, refreshed by
+ * one copy per run.
  */
 #include <atomic>
 #include <cstring>
@@ -22,44 +24,44 @@ struct tni_graph {
     size_t used, capacity;
     size_t *section; /* where each begins */
     int n_sections, section_capacity;
-    uint64_t offset; /* of the generator when recording began */
+    uint64_t offset; /* of the generator when the capture began */
     bool tf32;
 };
 
 static std::mutex lock; /* of what follows */
 static arena *arenas;
-static void **waiting; /* blocks that were given back while a graph was recorded */
+static void **waiting; /* blocks that were given back while a graph was captured */
 static size_t n_waiting, waiting_capacity;
-static std::atomic<tni_graph *> recorded; /* now, by any thread */
+static std::atomic<tni_graph *> captured; /* now, by any thread */
 static thread_local bool here;            /* by this thread */
 
-bool tni_cuda_recording(void)
+bool tni_cuda_capturing(void)
 {
     return here;
 }
 
 tn_status tni_cuda_not_elsewhere(void)
 {
-    if (!recorded || here) return TN_OK;
-    return tni_cuda_host->fail(
-        TN_E_STATE, "cuda: another thread is recording a captured step: want the device left "
-                    "to it until its tn_capture_run returns");
+    if (!captured || here) return TN_OK;
+    return tni_cuda_host->fail(TN_E_STATE,
+                               "cuda: another thread is capturing a step: want the device left "
+                               "to it until its tn_capture_run returns");
 }
 
-tn_status tni_cuda_not_recorded(const char *does, const char *want)
+tn_status tni_cuda_not_captured(const char *does, const char *want)
 {
-    if (!recorded) return TN_OK;
+    if (!captured) return TN_OK;
     TN_TRY(tni_cuda_not_elsewhere());
     const char *op = tni_cuda_host->op();
     return tni_cuda_host->fail(TN_E_STATE,
                                "%s%s: %s inside a captured step, which does so once, while "
-                               "it is recorded: want %s",
+                               "it is captured: want %s",
                                op ? "tn_" : "cuda", op ? op : "", does, want);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A block that came back while a graph is recorded. */
+/* A block that came back while a graph is captured. */
 static void wait_for_end(void *block)
 {
     if (n_waiting == waiting_capacity) {
@@ -72,7 +74,7 @@ static void wait_for_end(void *block)
     waiting[n_waiting++] = block;
 }
 
-/* A chunk while the stream is captured: of another stream, or the allocation would be recorded. */
+/* A chunk while the stream is captured: of another stream, or the graph would allocate it. */
 static tn_status take_beside(size_t size, void **memory)
 {
     cudaStream_t beside;
@@ -89,7 +91,8 @@ tn_status tni_cuda_keep(size_t nbytes, void **block)
     return here ? take_beside(nbytes, block) : tni_cuda_borrow(nbytes, block);
 }
 
-/* More than was measured is needed: a chunk that holds this block, and a quarter of what there was. */
+/* More than was measured is needed: a chunk that holds this block, and a quarter of what there
+ * was. */
 static tn_status grow(arena *a, size_t nbytes)
 {
     size_t size = LEAST_CHUNK, quarter = 0;
@@ -108,7 +111,7 @@ static tn_status grow(arena *a, size_t nbytes)
 tn_status tni_cuda_graph_take(size_t nbytes, void **block)
 {
     std::lock_guard<std::mutex> hold(lock);
-    arena *a = recorded.load()->memory;
+    arena *a = captured.load()->memory;
     *block = arena_take(a, nbytes);
     if (*block) return TN_OK;
     TN_TRY(grow(a, nbytes));
@@ -116,11 +119,11 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block)
     return *block ? TN_OK : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
 }
 
-/* An arena goes with its graph and its last block, but not while another graph is recorded. */
+/* An arena goes with its graph and its last block, but not while another graph is captured. */
 static void drop_closed()
 {
     arena **at = &arenas;
-    while (*at && !recorded) {
+    while (*at && !captured) {
         arena *a = *at;
         if (a->closed && a->used == 0) {
             *at = a->next;
@@ -140,27 +143,27 @@ void tni_cuda_graph_give(void *block)
         drop_closed();
         return;
     }
-    if (recorded)
+    if (captured)
         wait_for_end(block);
     else
-        tni_cuda_give_back(block); /* holding the lock, without which no recording begins */
+        tni_cuda_give_back(block); /* holding the lock, without which no capture begins */
 }
 
-/* ---- the block that changes ------------------------------------------------------------------------ */
+/* ---- the block that changes ------------------------------------------------------------------ */
 
 const tni_cuda_draw *tni_cuda_graph_draw(void)
 {
-    return here ? reinterpret_cast<const tni_cuda_draw *>(recorded.load()->device) : nullptr;
+    return here ? reinterpret_cast<const tni_cuda_draw *>(captured.load()->device) : nullptr;
 }
 
 uint64_t tni_cuda_graph_offset(void)
 {
-    return recorded.load()->offset;
+    return captured.load()->offset;
 }
 
 tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device)
 {
-    tni_graph *g = recorded;
+    tni_graph *g = captured;
     if (nbytes > g->capacity - g->used)
         return tni_cuda_host->fail(
             TN_E_STATE,
@@ -187,7 +190,7 @@ static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
     tni_cuda_optim_refresh(g->host + g->section[k], args, tensors, n);
 }
 
-/* ---- recording ------------------------------------------------------------------------------------- */
+/* ---- capturing ------------------------------------------------------------------------------ */
 
 /* What is taken from the pool now, and the most since it was last reset. */
 static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
@@ -217,7 +220,7 @@ static void measure_end(tni_graph_size *size)
         size->memory = most - before;
 }
 
-/* The memory of a graph that is to be recorded. */
+/* The memory of a graph that is to be captured. */
 static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
 {
     size_t chunk = static_cast<size_t>(size->memory + size->memory / 8);
@@ -239,19 +242,18 @@ static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
     return TN_OK;
 }
 
-/* Relaxed: libraries may load a kernel that the first run did not need. What our own files must not do
- * meanwhile they ask themselves. */
+/* Relaxed: libraries may load a kernel that the first run did not need. What our own files must not
+ * do meanwhile they ask themselves. */
 static tn_status start(tni_graph *g)
 {
     std::lock_guard<std::mutex> hold(lock);
-    if (recorded)
-        return tni_cuda_host->fail(TN_E_STATE,
-                                   "tn_capture_run: another captured step is being recorded: "
-                                   "want one at a time");
+    if (captured)
+        return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: another step is being captured: "
+                                               "want one at a time");
     TN_TRY(TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed)));
     g->memory->next = arenas;
     arenas = g->memory;
-    recorded = g;
+    captured = g;
     here = true;
     return TN_OK;
 }
@@ -262,7 +264,7 @@ static void close_arena(arena *a)
     std::lock_guard<std::mutex> hold(lock);
     bool listed = false;
     for (arena *other = arenas; other; other = other->next) listed = listed || other == a;
-    if (!listed) { /* it was never recorded into */
+    if (!listed) { /* it was never captured into */
         a->next = arenas;
         arenas = a;
     }
@@ -274,7 +276,7 @@ static void free_graph(tni_graph *g)
 {
     if (!g) return;
     if (g->exec) {
-        if (!recorded)
+        if (!captured)
             tni_cuda_check(cudaStreamSynchronize(tni_cuda_stream), "cudaStreamSynchronize");
         tni_cuda_check(cudaGraphExecDestroy(g->exec), "cudaGraphExecDestroy");
     }
@@ -289,7 +291,7 @@ static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **
 {
     tni_graph *g;
     *graph = nullptr;
-    TN_TRY(tni_cuda_not_recorded("a capture begins", "one step recorded at a time"));
+    TN_TRY(tni_cuda_not_captured("a capture begins", "one step captured at a time"));
     TN_TRY(tni_cuda_ready());
     g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
     if (!g) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
@@ -304,11 +306,11 @@ static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **
     return status;
 }
 
-/* Blocks of before the recording that were given back in it. */
+/* Blocks of before the capture that were given back in it. */
 static void give_waiting()
 {
     std::lock_guard<std::mutex> hold(lock);
-    recorded = nullptr;
+    captured = nullptr;
     here = false;
     while (n_waiting > 0) tni_cuda_give_back(waiting[--n_waiting]);
     drop_closed();
@@ -328,13 +330,13 @@ static tn_status end(tni_graph *g, bool keep)
     return status;
 }
 
-/* ---- running --------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
 {
     tni_cuda_draw draw = { seed, offset };
     TN_TRY(tni_cuda_launching("cudaGraphLaunch"));
-    TN_TRY(tni_cuda_not_recorded("a captured step runs", "its function called instead"));
+    TN_TRY(tni_cuda_not_captured("a captured step runs", "its function called instead"));
     if (g->tf32 != tni_cuda_tf32())
         return tni_cuda_host->fail(TN_E_STATE,
                                    "tn_capture_run: tn_allow_tf32 has changed since the step "

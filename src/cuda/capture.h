@@ -1,44 +1,47 @@
 /*
- * capture.h - recording a step, for the files whose work is recorded: device.cu asks where memory comes
- * from, optim.cu and dropout.cu where what changes from run to run lies.
+ * capture.h - capturing a step, for the files whose work is captured: device.cu asks where memory
+ * comes from, optim.cu and dropout.cu where what changes from run to run lies.
  */
 #ifndef TNI_CUDA_CAPTURE_H
 #define TNI_CUDA_CAPTURE_H
 
 #include "cuda/cuda.h"
-#include "cuda/graphs.h"
+#include "tensor/graphs.h"
 
 extern const tni_graphs tni_cuda_graphs;
 
-/* Whether this thread is recording. */
-bool tni_cuda_recording(void);
+/* Whether this thread is capturing. */
+bool tni_cuda_capturing(void);
 /* TN_E_STATE while another thread is: the stream is one for all. */
 tn_status tni_cuda_not_elsewhere(void);
-/* TN_E_STATE while any thread is recording: `does` ("reads a value") would be done once and never
+/* TN_E_STATE while any thread is capturing: `does` ("reads a value") would be done once and never
  * again; `want` says what to do instead. */
-tn_status tni_cuda_not_recorded(const char *does, const char *want);
+tn_status tni_cuda_not_captured(const char *does, const char *want);
 
-/* Memory of the graph that this thread records. */
+/* Memory of the graph that this thread captures. */
 tn_status tni_cuda_graph_take(size_t nbytes, void **block);
-/* A block comes back, in any thread: to its graph, or to the pool, while a graph is recorded when that
- * has ended. */
+/* A block comes back, in any thread: to its graph, or to the pool, while a graph is captured when
+ * that has ended. */
 void tni_cuda_graph_give(void *block);
-/* device.cu: to the pool, now. No recording may begin meanwhile: the free would become part of it. */
+/* device.cu: to the pool, now. No capture may begin meanwhile: the free would become part of
+ * it. */
 void tni_cuda_give_back(void *block);
 
-/* Memory that a library or a file keeps for good: never a graph's, also when this thread is recording. */
+/* Memory that a library or a file keeps for good: never a graph's, also when this thread is
+ * capture. */
 tn_status tni_cuda_keep(size_t nbytes, void **block);
 
-/* Dropout of a recorded step: the counter it is given stands for its distance from `offset`. */
+/* Dropout of a captured step: the counter it is given stands for its distance from `offset`. */
 typedef struct tni_cuda_draw {
     uint64_t seed, offset;
 } tni_cuda_draw;
-/* Device memory while this thread is recording, else NULL: kernels use the numbers they are given. */
+/* Device memory while this thread is capturing, else NULL: kernels use the numbers they are
+ * given. */
 const tni_cuda_draw *tni_cuda_graph_draw(void);
-/* The generator's counter when the recording began. */
+/* The generator's counter when the capture began. */
 uint64_t tni_cuda_graph_offset(void);
 
-/* Room for an optimizer's step in the block of the graph that this thread records: where the host
+/* Room for an optimizer's step in the block of the graph that this thread captures: where the host
  * writes it, and where kernels read it. */
 tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device);
 /* optim.cu: rewrites such a section. The tensors are those it was made for. */

@@ -1,6 +1,6 @@
 /*
- * conv2d.cu - 2-D convolution: which way it goes. A 1x1 kernel with stride 1 and no padding is a plain
- * product (gemm.cu); a depthwise convolution has no product in it and is computed directly
+ * conv2d.cu - 2-D convolution: which way it goes. A 1x1 kernel with stride 1 and no padding is a
+ * plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
  * (depthwise.cu); all others go through columns and cuBLAS (conv2d_columns.cu). Every sum has one
  * order: repeats give the same bits.
  */
@@ -22,7 +22,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /* Whether every number of the geometry is an int, with room for sums. */
-static tn_status fits(const char *name, const tni_conv2d *c)
+static tn_status fits(const char *name, const tni_conv2d_sizes *c)
 {
     bool ok = c->groups > 0 && c->kh > 0 && c->kw > 0;
     for (int i = 0; i < 2; i++) ok = ok && (i ? c->w : c->h) + 2 * c->padding[i] <= LARGEST;
@@ -38,25 +38,25 @@ static tn_status fits(const char *name, const tni_conv2d *c)
         (long long)c->o, (long long)c->kh, (long long)c->kw, (int)LARGEST);
 }
 
-static bool is_plain(const tni_conv2d *c)
+static bool is_plain(const tni_conv2d_sizes *c)
 {
     return c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
            c->padding[0] == 0 && c->padding[1] == 0 && c->groups == 1;
 }
 
-static bool is_depthwise(const tni_conv2d *c)
+static bool is_depthwise(const tni_conv2d_sizes *c)
 {
     return c->groups > 1 && c->c == c->groups;
 }
 
-template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_conv2d *c)
+template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_conv2d_sizes *c)
 {
     return TN_LAUNCH((conv_bias<R>), tni_cuda_blocks(c->n * c->o, 1, 65535), BLOCK, 0, y, bias,
                      c->n * c->o, c->o, c->oh * c->ow);
 }
 
 /* y = bias (if any), to which products then add. */
-static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d *c)
+static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d_sizes *c)
 {
     if (bias) TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
     return TN_OK;
@@ -64,9 +64,12 @@ static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype,
-                          const tni_conv2d *c)
+tn_status tni_cuda_conv2d(const tni_conv2d *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
+    void *y = a->y.data;
+    const void *x = a->x.data, *w = a->w.data, *bias = a->bias.data;
+    tn_dtype dtype = a->x.dtype;
     int64_t plane = c->oh * c->ow;
 
     TN_TRY(fits("conv2d", c));
@@ -90,9 +93,12 @@ tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bia
     return tni_cuda_columns(y, x, w, bias != nullptr, dtype, c);
 }
 
-tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                     const tni_conv2d *c)
+tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
+    void *dx = a->dx.data;
+    const void *dy = a->dy.data, *w = a->w.data;
+    tn_dtype dtype = a->dy.dtype;
     int64_t plane = c->h * c->w;
 
     TN_TRY(fits("conv2d_grad_input", c));
@@ -109,9 +115,12 @@ tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn
     return tni_cuda_columns_grad_input(dx, dy, w, dtype, c);
 }
 
-tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
-                                      const tni_conv2d *c)
+tn_status tni_cuda_conv2d_grad_weight(const tni_conv2d_grad_weight *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
+    void *dw = a->dw.data;
+    const void *dy = a->dy.data, *x = a->x.data;
+    tn_dtype dtype = a->dy.dtype;
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, pixels = c->n * c->oh * c->ow;
 
     TN_TRY(fits("conv2d_grad_weight", c));

@@ -1,6 +1,6 @@
 /*
- * conv2d.h - what the files of the convolution share. All arguments as in kernels.h; conv2d.cu has seen
- * to it that every number of the geometry is an int.
+ * conv2d.h - what the files of the convolution share. All arguments as in kernels.h; conv2d.cu has
+ * seen to it that every number of the geometry is an int.
  */
 #ifndef TNI_CUDA_CONV2D_H
 #define TNI_CUDA_CONV2D_H
@@ -9,19 +9,19 @@
 
 /* conv2d_columns.cu: through columns and cuBLAS. y holds the bias where there is one (`add`). */
 tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_dtype dtype,
-                           const tni_conv2d *c);
+                           const tni_conv2d_sizes *c);
 tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                      const tni_conv2d *c);
+                                      const tni_conv2d_sizes *c);
 tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
-                                       const tni_conv2d *c);
+                                       const tni_conv2d_sizes *c);
 
 /* depthwise.cu: one input channel a group. */
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
-                             tn_dtype dtype, const tni_conv2d *c);
+                             tn_dtype dtype, const tni_conv2d_sizes *c);
 tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                        const tni_conv2d *c);
+                                        const tni_conv2d_sizes *c);
 tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
-                                         const tni_conv2d *c);
+                                         const tni_conv2d_sizes *c);
 
 /* The output place whose tap at distance `reach` lies on an input place; -1: none. */
 static __device__ __forceinline__ int place_above(int reach, int stride, int places)

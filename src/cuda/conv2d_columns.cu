@@ -1,17 +1,17 @@
 /*
- * conv2d_columns.cu - convolution as products of stored columns, so that cuBLAS multiplies: in bf16, f16
- * and f32 as TF32 on the tensor cores.
+ * conv2d_columns.cu - convolution as products of stored columns, so that cuBLAS multiplies: in
+ * bf16, f16 and f32 as TF32 on the tensor cores.
  *
  *   y  [o, places]  = w [o, ch r s] columns(x) [ch r s, places]
  *   dx              = the sum over taps of w^T [ch r s, o] dy [o, places], gathered by pixel
  *   dw [o, ch r s]  = dy [o, places of all images] columns(x)^T
  *
- * Columns are made in pieces of about PIECE bytes, which a large cache holds between the kernel that
- * writes and the product that reads them: some images, or a part of one. Sums of bf16 and f16 are f32:
- * those of dx over taps and those of dw over pieces too, which are rounded at the end. Rows of columns begin on
- * 16 bytes and end in zeros. Orders are fixed: repeats give the same bits.
- * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document Processing
- * (2006).
+ * Columns are made in pieces of about PIECE bytes, which a large cache holds between the kernel
+ * that writes and the product that reads them: some images, or a part of one. Sums of bf16 and f16
+ * are f32: those of dx over taps and those of dw over pieces too, which are rounded at the end.
+ * Rows of columns begin on 16 bytes and end in zeros. Orders are fixed: repeats give the same bits.
+ * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document
+ * Processing (2006).
  */
 #include "cuda/conv2d.h"
 #include "cuda/elements.h"
@@ -26,9 +26,10 @@ static tn_dtype sums_of(tn_dtype dtype)
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
-/* ---- an image unrolled into columns ----------------------------------------------------------- */
+/* ---- an image unrolled into columns ---------------------------------------------------------- */
 
-/* to[row, q]: row = (plane, tap), q = (image among those together in a row, place from `first` on). */
+/* to[row, q]: row = (plane, tap), q = (image among those together in a row, place from `first`
+ * on). */
 template <typename U> struct unrolling {
     const U *x;
     U *to;
@@ -80,7 +81,7 @@ static __global__ void __launch_bounds__(BLOCK) conv_unroll(const __grid_constan
     }
 }
 
-/* ---- columns summed into an image -------------------------------------------------------------- */
+/* ---- columns summed into an image ------------------------------------------------------------ */
 
 template <typename A> struct folding {
     const A *columns;   /* [planes, taps, ld] */
@@ -116,10 +117,10 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* ---- pieces -------------------------------------------------------------------------------------- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Images, or places first .. first + places - 1 of one; the columns they make, and those of a row of
- * memory. */
+/* Images, or places first .. first + places - 1 of one; the columns they make, and those of a row
+ * of memory. */
 struct piece {
     int64_t image, images, first, places;
 };
@@ -130,7 +131,7 @@ static int64_t padded(int64_t columns)
 }
 
 /* How many images, or else places of one image, at `each` bytes for a place. */
-static piece first_piece(const tni_conv2d *c, int64_t each)
+static piece first_piece(const tni_conv2d_sizes *c, int64_t each)
 {
     int64_t plane = c->oh * c->ow;
     int64_t fit = PIECE / (each > 0 ? each : 1);
@@ -145,7 +146,7 @@ static piece first_piece(const tni_conv2d *c, int64_t each)
 }
 
 /* The piece after p, of `like`'s size or what is left; false: p was the last. */
-static bool next_piece(const tni_conv2d *c, const piece *like, piece *p)
+static bool next_piece(const tni_conv2d_sizes *c, const piece *like, piece *p)
 {
     int64_t plane = c->oh * c->ow;
     p->first += p->places;
@@ -158,10 +159,10 @@ static bool next_piece(const tni_conv2d *c, const piece *like, piece *p)
     return p->image < c->n;
 }
 
-/* Unrolls a piece of x [n, channels, h, w]. together: all its images in each row, else one after the
- * other. */
+/* Unrolls a piece of x [n, channels, h, w]. together: all its images in each row, else one after
+ * the other. */
 template <typename U>
-static tn_status unroll(U *to, const U *x, const tni_conv2d *c, const piece *p, bool together)
+static tn_status unroll(U *to, const U *x, const tni_conv2d_sizes *c, const piece *p, bool together)
 {
     int64_t columns = together ? p->images * p->places : p->places;
     int64_t rows = (together ? 1 : p->images) * c->c * c->kh * c->kw;
@@ -187,7 +188,7 @@ static tn_status unroll(U *to, const U *x, const tni_conv2d *c, const piece *p, 
     return TN_LAUNCH((conv_unroll<U>), row_grid(g.items, BLOCK), BLOCK, 0, g);
 }
 
-static tn_status unroll_any(void *to, const void *x, tn_dtype dtype, const tni_conv2d *c,
+static tn_status unroll_any(void *to, const void *x, tn_dtype dtype, const tni_conv2d_sizes *c,
                             const piece *p, bool together)
 {
     if (dtype == TN_F64)
@@ -214,7 +215,7 @@ static void *after(void *p, int64_t elements, tn_dtype dtype)
     return static_cast<char *>(p) + elements * item_of(dtype);
 }
 
-/* ---- products of each image and group ------------------------------------------------------------ */
+/* ---- products of each image and group -------------------------------------------------------- */
 
 /* What lies between the matrices of neighbouring images and groups, in elements. */
 struct apart {
@@ -242,10 +243,10 @@ static tn_status each(const tni_gemm *given, int64_t images, int64_t groups, con
     return TN_OK;
 }
 
-/* ---- forward --------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static tn_status forward_piece(void *y, const void *x, const void *w, void *columns, bool add,
-                               tn_dtype dtype, const tni_conv2d *c, const piece *p)
+                               tn_dtype dtype, const tni_conv2d_sizes *c, const piece *p)
 {
     int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
     int64_t plane = c->oh * c->ow, ld = padded(p->places);
@@ -263,7 +264,7 @@ static tn_status forward_piece(void *y, const void *x, const void *w, void *colu
 }
 
 tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_dtype dtype,
-                           const tni_conv2d *c)
+                           const tni_conv2d_sizes *c)
 {
     int64_t rows = c->c * c->kh * c->kw;
     const piece like = first_piece(c, rows * item_of(dtype));
@@ -279,10 +280,10 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     return status;
 }
 
-/* ---- the gradient of the image --------------------------------------------------------------------- */
+/* ---- the gradient of the image --------------------------------------------------------------- */
 
 template <typename R>
-static tn_status fold(R *dx, const void *columns, int64_t planes, const tni_conv2d *c)
+static tn_status fold(R *dx, const void *columns, int64_t planes, const tni_conv2d_sizes *c)
 {
     typedef typename element<R>::computing A;
     folding<A> g = {};
@@ -308,7 +309,7 @@ struct slab {
 };
 
 static tn_status grad_slab(void *dx, const void *dy, const void *w, void *columns, tn_dtype dtype,
-                           const tni_conv2d *c, const slab *s)
+                           const tni_conv2d_sizes *c, const slab *s)
 {
     int64_t kernel = c->kh * c->kw, inputs = c->c / c->groups, outputs = c->o / c->groups;
     int64_t plane = c->oh * c->ow, ld = padded(plane), taps = inputs * kernel;
@@ -330,7 +331,7 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
 }
 
 tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                      const tni_conv2d *c)
+                                      const tni_conv2d_sizes *c)
 {
     int64_t inputs = c->c / c->groups;
     int64_t each_plane = c->kh * c->kw * padded(c->oh * c->ow) * item_of(sums_of(dtype));
@@ -362,16 +363,16 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     return status;
 }
 
-/* ---- the gradient of the weight ---------------------------------------------------------------------- */
+/* ---- the gradient of the weight -------------------------------------------------------------- */
 
 /* The images of a piece side by side: one long inner axis. */
 static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *columns, void *outputs,
-                             tn_dtype dtype, const tni_conv2d *c, const piece *p)
+                             tn_dtype dtype, const tni_conv2d_sizes *c, const piece *p)
 {
     int64_t rows = c->o / c->groups, taps = c->c / c->groups * c->kh * c->kw;
     int64_t ld = padded(p->images * p->places);
-    tni_conv2d as_is = { c->n, 1,     c->o,  c->oh,    c->ow,    c->o,    1,
-                         1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
+    tni_conv2d_sizes as_is = { c->n, 1,     c->o,  c->oh,    c->ow,    c->o,    1,
+                               1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     tni_gemm g = {};
 
     TN_TRY(unroll_any(columns, x, dtype, c, p, true));
@@ -387,7 +388,7 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
 
 /* Into sums [o, taps], f32 for short floats. */
 static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype,
-                       const tni_conv2d *c)
+                       const tni_conv2d_sizes *c)
 {
     int64_t each_place = (c->c * c->kh * c->kw + c->o) * item_of(dtype);
     const piece like = first_piece(c, each_place);
@@ -405,7 +406,7 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
 }
 
 tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
-                                       const tni_conv2d *c)
+                                       const tni_conv2d_sizes *c)
 {
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
     void *sums;
@@ -414,7 +415,7 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
     TN_TRY(tni_cuda_borrow(static_cast<size_t>(4 * size), &sums));
     tn_status status = weigh(sums, dy, x, dtype, c);
     tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
-    if (status == TN_OK) status = tni_cuda_copy(&to, &from);
+    if (status == TN_OK) status = copy_to(to, from);
     tni_cuda_return(sums);
     return status;
 }

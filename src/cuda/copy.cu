@@ -1,10 +1,11 @@
 /*
  * copy.cu - copies between any dtypes and strides, and fills.
  *
- * Equal dtypes move as bytes: dense ones as one copy; a transposition (y runs along one axis, x along
- * another) through square tiles of shared memory, so that reads and writes both run along rows; others
- * four or one at a time. Unequal dtypes pass through f32, f64 or i64, as on the CPU; what mixed
- * precision casts all the time, dense f32 to and from bf16 and f16, moves sixteen bytes at a time.
+ * Equal dtypes move as bytes: dense ones as one copy; a transposition (y runs along one axis, x
+ * along another) through square tiles of shared memory, so that reads and writes both run along
+ * rows; others four or one at a time. Unequal dtypes pass through f32, f64 or i64, as on the CPU;
+ * what mixed precision casts all the time, dense f32 to and from bf16 and f16, moves sixteen bytes
+ * at a time.
  */
 #include "cuda/elements.h"
 #include "cuda/short.h"
@@ -19,7 +20,7 @@ template <class U> struct move_args {
     int left;
 };
 
-/* ---- bytes ------------------------------------------------------------------------------------------ */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 template <class U> __global__ void move_fours(const __grid_constant__ move_args<U> a)
 {
@@ -58,8 +59,8 @@ template <class U> __global__ void move_single(const __grid_constant__ move_args
     }
 }
 
-/* y[b][a] = x[a][b] over tiles: axis 0 is y's innermost (a), axis 1 is x's (b); the others number the
- * planes. */
+/* y[b][a] = x[a][b] over tiles: axis 0 is y's innermost (a), axis 1 is x's (b); the others number
+ * the planes. */
 template <class U> struct turn_args {
     places<2> outer;
     U *y;
@@ -179,7 +180,7 @@ static tn_status move_items(const tni_array *y, const tni_array *x, uint64_t val
     }
 }
 
-/* ---- casts ------------------------------------------------------------------------------------------ */
+/* ---- casts ----------------------------------------------------------------------------------- */
 
 struct cast_args {
     places<2> at;
@@ -309,28 +310,28 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     return TN_LAUNCH((cast_fours<T>), blocks_for(a.at.numel + a.left), COPY_THREADS, 0, a);
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
-tn_status tni_cuda_copy(const tni_array *y, const tni_array *x)
+tn_status tni_cuda_copy(const tni_copy *a)
 {
-    if (y->dtype == x->dtype) return move_items(y, x, 0);
-    if (y->dtype == TN_F64 || x->dtype == TN_F64) return cast<double>(y, x);
-    if (is_float(y->dtype) || is_float(x->dtype)) return cast<float>(y, x);
-    return cast<int64_t>(y, x);
+    if (a->y.dtype == a->x.dtype) return move_items(&a->y, &a->x, 0);
+    if (a->y.dtype == TN_F64 || a->x.dtype == TN_F64) return cast<double>(&a->y, &a->x);
+    if (is_float(a->y.dtype) || is_float(a->x.dtype)) return cast<float>(&a->y, &a->x);
+    return cast<int64_t>(&a->y, &a->x);
 }
 
-tn_status tni_cuda_fill(const tni_array *y, tni_number value)
+tn_status tni_cuda_fill(const tni_fill *a)
 {
     uint64_t bits = 0;
-    float f = static_cast<float>(value.f);
+    float f = static_cast<float>(a->value.f);
 
-    switch (y->dtype) {
+    switch (a->y.dtype) {
     case TN_F32: bits = tn_bits_f32(f); break;
-    case TN_F64: bits = tn_bits_f64(value.f); break;
+    case TN_F64: bits = tn_bits_f64(a->value.f); break;
     case TN_BF16: bits = tn_to_bf16(f); break;
     case TN_F16: bits = tn_to_f16(f); break;
-    case TN_BOOL: bits = value.f != 0.0 || value.i != 0; break;
-    default: bits = static_cast<uint64_t>(value.i); break; /* U's bytes count: wraps around */
+    case TN_BOOL: bits = a->value.f != 0.0 || a->value.i != 0; break;
+    default: bits = static_cast<uint64_t>(a->value.i); break; /* U's bytes count: wraps around */
     }
-    return move_items(y, nullptr, bits);
+    return move_items(&a->y, nullptr, bits);
 }

@@ -230,44 +230,32 @@ template <typename R> static tn_status backward(const ce_job<R> &job)
                      0, job, pieces);
 }
 
-template <typename R>
-static tn_status run_forward(const tni_array *row_loss, const tni_array *row_weight,
-                             const tni_array *lse, const tni_array *x, const tni_array *target,
-                             const tni_array *weight, double smoothing, int64_t ignore)
+template <typename R> static tn_status run_forward(const tni_cross_entropy *a)
 {
-    ce_job<R> job = ce_job_of<R>(lse, x, target, weight, smoothing, ignore);
-    job.row_loss = static_cast<R *>(row_loss->data);
-    job.row_weight = static_cast<R *>(row_weight->data);
+    ce_job<R> job = ce_job_of<R>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.row_loss = static_cast<R *>(a->row_loss.data);
+    job.row_weight = static_cast<R *>(a->row_weight.data);
     return forward(job);
 }
 
-template <typename R>
-static tn_status run_backward(const tni_array *dx, const tni_array *drow, const tni_array *lse,
-                              const tni_array *x, const tni_array *target, const tni_array *weight,
-                              double smoothing, int64_t ignore)
+template <typename R> static tn_status run_backward(const tni_cross_entropy_grad *a)
 {
-    ce_job<R> job = ce_job_of<R>(lse, x, target, weight, smoothing, ignore);
-    job.dx = static_cast<R *>(dx->data);
-    job.drow = static_cast<const R *>(drow->data);
-    job.drow_stride[0] = drow->stride[0];
-    job.drow_stride[1] = drow->stride[1];
+    ce_job<R> job = ce_job_of<R>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.dx = static_cast<R *>(a->dx.data);
+    job.drow = static_cast<const R *>(a->drow.data);
+    job.drow_stride[0] = a->drow.stride[0];
+    job.drow_stride[1] = a->drow.stride[1];
     return backward(job);
 }
 
-tn_status tni_cuda_cross_entropy(const tni_array *row_loss, const tni_array *row_weight,
-                                 const tni_array *lse, const tni_array *x, const tni_array *target,
-                                 const tni_array *weight, double smoothing, int64_t ignore)
+tn_status tni_cuda_cross_entropy(const tni_cross_entropy *a)
 {
-    TN_REAL(x->dtype,
-            run_forward<R>(row_loss, row_weight, lse, x, target, weight, smoothing, ignore));
+    TN_REAL(a->x.dtype, run_forward<R>(a));
     return TN_OK;
 }
 
-tn_status tni_cuda_cross_entropy_grad(const tni_array *dx, const tni_array *drow,
-                                      const tni_array *lse, const tni_array *x,
-                                      const tni_array *target, const tni_array *weight,
-                                      double smoothing, int64_t ignore)
+tn_status tni_cuda_cross_entropy_grad(const tni_cross_entropy_grad *a)
 {
-    TN_REAL(x->dtype, run_backward<R>(dx, drow, lse, x, target, weight, smoothing, ignore));
+    TN_REAL(a->x.dtype, run_backward<R>(a));
     return TN_OK;
 }

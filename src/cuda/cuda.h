@@ -1,11 +1,11 @@
 /*
  * cuda.h - what the .cu files share: the stream, checked calls, launches, dispatch over real types.
  *
- * A file holds kernels of one family and, below them, the functions that fill its slots of the table
- * in module.cu. The same text is compiled by nvcc for GPUs and by a host compiler over a small shim
- * (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel keeps to: __shared__
- * arrays of constant size, TN_DYNAMIC_SHARED, __syncthreads by all threads of a block, the _sync
- * warp functions by all lanes named, atomics. Launches go through TN_LAUNCH alone.
+ * A file holds kernels of one family and, below them, the functions that fill its slots of the
+ * table in module.cu. The same text is compiled by nvcc for GPUs and by a host compiler over a
+ * small shim (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel keeps to:
+ * __shared__ arrays of constant size, TN_DYNAMIC_SHARED, __syncthreads by all threads of a block,
+ * the _sync warp functions by all lanes named, atomics. Launches go through TN_LAUNCH alone.
  *
  * Formulas come from tensor/formulas.h, optim_formulas.h, philox.h: there is no second copy here.
  */
@@ -15,17 +15,19 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
-#include "cuda/module.h"
+#include "tensor/cuda_module.h"
 
 /* The option gpu_archs: what there is code for. */
 #ifndef TN_GPU_ARCHS
+/* clang-format off */
 #define TN_GPU_ARCHS sm_80/compute_80
+/* clang-format on */
 #endif
 #define TNI_CUDA_TEXT_OF(x) #x
 #define TNI_CUDA_TEXT(x) TNI_CUDA_TEXT_OF(x)
 #define TNI_CUDA_ARCHS TNI_CUDA_TEXT(TN_GPU_ARCHS)
 
-/* ---- the device (device.cu) ------------------------------------------------------------------- */
+/* ---- the device (device.cu) ------------------------------------------------------------------ */
 
 extern const tni_host *tni_cuda_host;
 extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
@@ -34,8 +36,8 @@ extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
  * the first message again. */
 tn_status tni_cuda_check(cudaError_t error, const char *what);
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
-/* After an error of a library, which says "execution failed" also where a kernel before it broke the
- * device: whether that is so, which then is the error. */
+/* After an error of a library, which says "execution failed" also where a kernel before it broke
+ * the device: whether that is so, which then is the error. */
 bool tni_cuda_broken(const char *what);
 /* TN_E_DTYPE naming the slot (of __func__), the dtype and what is wanted instead. */
 tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted);
@@ -47,13 +49,14 @@ bool tni_cuda_tf32(void);
 tn_status tni_cuda_launching(const char *kernel);
 /* After an error: it was short memory, and what waited in the pool has been given back. */
 bool tni_cuda_made_room(cudaError_t error);
-/* Temporary device memory for the call that is running: freed in stream order by tni_cuda_return. */
+/* Temporary device memory for the call that is running: freed in stream order by
+ * tni_cuda_return. */
 tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
 int tni_cuda_multiprocessors(void);
 
-/* What kernels that meet a bad index leave for the next point where the host waits (fault.h): of the
- * first launch that met one, the first. Kernels never read or write out of bounds. */
+/* What kernels that meet a bad index leave for the next point where the host waits (fault.h): of
+ * the first launch that met one, the first. Kernels never read or write out of bounds. */
 typedef struct tni_cuda_fault {
     int set; /* 0: none; then which message: TNI_FAULT_INDEX, TNI_FAULT_TARGET */
     int lock;
@@ -75,10 +78,10 @@ tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
 #define TN_CUDA(call) tni_cuda_check((call), #call)
 #define TN_BLAS(call) tni_cuda_check_blas((call), #call)
 
-/* ---- launches ---------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
-/* A kernel's code may be loaded at its first launch: where there was no memory for it, room is made and the
- * launch made again. */
+/* A kernel's code may be loaded at its first launch: where there was no memory for it, room is made
+ * and the launch made again. */
 template <typename F> static inline tn_status tni_cuda_launch(const char *kernel, const F &start)
 {
     if (tni_cuda_launching(kernel) != TN_OK) return TN_E_BACKEND;
@@ -101,14 +104,16 @@ template <typename F> static inline tn_status tni_cuda_launch(const char *kernel
 #include "cuda_host.h" /* the shim's TN_START and TN_DYNAMIC_SHARED */
 #endif
 
-/* A device function that is called: large ones in many kernels. (The host's headers use nvcc's word.) */
+/* A device function that is called: large ones in many kernels. (The host's headers use nvcc's
+ * word.) */
 #ifdef __CUDACC__
 #define TN_NOINLINE __noinline__
 #else
 #define TN_NOINLINE
 #endif
 
-/* Before a loop of constant length whose index picks registers; before one that is best left alone. */
+/* Before a loop of constant length whose index picks registers; before one that is best left
+ * alone. */
 #ifdef __CUDACC__
 #define TN_UNROLL _Pragma("unroll")
 #define TN_ROLLED _Pragma("unroll 1")
@@ -145,7 +150,7 @@ static inline const char *dtype_name(tn_dtype dtype)
         }                                                                                          \
     } while (0)
 
-/* ---- slots, by file ------------------------------------------------------------------------------ */
+/* ---- slots, by file -------------------------------------------------------------------------- */
 
 /* device.cu */
 tn_status tni_cuda_alloc(size_t nbytes, void **block);
@@ -158,81 +163,16 @@ void tni_cuda_memory_reset_peak(void);
 tn_status tni_cuda_memory_trim(void);
 tn_status tni_cuda_allow_tf32(bool allow);
 
-/* pointwise.cu, copy.cu, reduce.cu, scan.cu */
-tn_status tni_cuda_fill(const tni_array *y, tni_number value);
-tn_status tni_cuda_unary(int function, const tni_array *y, const tni_array *x, const double *p);
-tn_status tni_cuda_binary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                          const double *p);
-tn_status tni_cuda_ternary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                           const tni_array *c, const double *p);
-tn_status tni_cuda_reduce(int function, const tni_array *y, const tni_array *x, const double *p);
-tn_status tni_cuda_arg_reduce(bool largest, const tni_array *value, const tni_array *index,
-                              const tni_array *x, int axis);
-tn_status tni_cuda_cumsum(const tni_array *y, const tni_array *x, int axis, bool reverse);
-tn_status tni_cuda_copy(const tni_array *y, const tni_array *x);
+/* tn_status tni_cuda_softmax(const tni_softmax *a), and so on, each in the file of its name or
+ * family. */
+#define TNI_CUDA_PROTOTYPE(name) tn_status tni_cuda_##name(const tni_##name *a);
+#define TNI_CUDA_TYPED_PROTOTYPE(name, ...) TNI_CUDA_PROTOTYPE(name)
+TNI_KERNELS(TNI_CUDA_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE)
 
-/* gemm.cu */
-tn_status tni_cuda_gemm(const tni_gemm *g);
-
-/* conv2d.cu */
-tn_status tni_cuda_conv2d(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_cuda_conv2d_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_cuda_conv2d_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c);
-
-/* pool2d.cu */
-tn_status tni_cuda_max_pool2d(void *y, int32_t *index, const void *x, tn_dtype dtype, const tni_pool2d *p);
-tn_status tni_cuda_max_pool2d_grad(void *dx, const void *dy, const int32_t *index, tn_dtype dtype, const tni_pool2d *p);
-tn_status tni_cuda_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
-tn_status tni_cuda_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
-tn_status tni_cuda_adaptive_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
-tn_status tni_cuda_adaptive_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
-
-/* attention.cu */
-tn_status tni_cuda_attention(const tni_attention *a);
-tn_status tni_cuda_attention_grad(const tni_attention *a, const tni_array *dy, const tni_array *dq,
-                                  const tni_array *dk, const tni_array *dv);
-
-/* indexing.cu */
-tn_status tni_cuda_gather(const tni_array *y, const tni_array *x, const tni_array *index, int axis);
-tn_status tni_cuda_scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
-                               int axis);
-tn_status tni_cuda_take(const tni_array *y, const tni_array *x, const tni_array *index);
-tn_status tni_cuda_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
-                            int64_t skip);
-
-/* softmax.cu, cross_entropy.cu, nll.cu, layer_norm.cu, batch_norm.cu, dropout.cu, optim.cu, random.cu */
-tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log);
-tn_status tni_cuda_softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
-                                bool log);
-tn_status tni_cuda_cross_entropy(const tni_array *row_loss, const tni_array *row_weight,
-                                 const tni_array *lse, const tni_array *x, const tni_array *target,
-                                 const tni_array *weight, double smoothing, int64_t ignore);
-tn_status tni_cuda_cross_entropy_grad(const tni_array *dx, const tni_array *drow,
-                                      const tni_array *lse, const tni_array *x,
-                                      const tni_array *target, const tni_array *weight,
-                                      double smoothing, int64_t ignore);
-tn_status tni_cuda_nll(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
-                       const tni_array *target, const tni_array *weight, int64_t ignore);
-tn_status tni_cuda_nll_grad(const tni_array *dx, const tni_array *drow, const tni_array *target,
-                            const tni_array *weight, int64_t ignore);
-tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                              const tni_array *x, const tni_array *weight, const tni_array *bias,
-                              double eps);
-tn_status tni_cuda_layer_norm_grad(const tni_array *dx, const tni_array *dweight,
-                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                   const tni_array *mean, const tni_array *rstd,
-                                   const tni_array *weight);
-tn_status tni_cuda_batch_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                              const tni_array *x, const tni_array *weight, const tni_array *bias,
-                              const tni_array *running_mean, const tni_array *running_var,
-                              bool training, double momentum, double eps);
-tn_status tni_cuda_batch_norm_grad(const tni_array *dx, const tni_array *dweight,
-                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                   const tni_array *mean, const tni_array *rstd,
-                                   const tni_array *weight, bool training);
-tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,
-                           uint64_t offset);
-tn_status tni_cuda_optim_step(const tni_optim_args *args, const tni_optim_tensor *tensors, int n);
-tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64_t offset);
+static inline tn_status copy_to(const tni_array &y, const tni_array &x)
+{
+    const tni_copy a = { y, x };
+    return tni_cuda_copy(&a);
+}
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * depthwise.cu - convolutions with one input channel a group, directly: a thread makes one output,
- * or one input's gradient by gathering the outputs above it. A weight's gradient has few numbers, each
- * a sum over many pixels: blocks take runs of pixels, whose sums are added up in order.
- * Short floats are widened as they are read; sums are rounded once. conv2d.cu has checked that every
+ * or one input's gradient by gathering the outputs above it. A weight's gradient has few numbers,
+ * each a sum over many pixels: blocks take runs of pixels, whose sums are added up in order. Short
+ * floats are widened as they are read; sums are rounded once. conv2d.cu has checked that every
  * number of the geometry is an int.
  */
 #include "cuda/conv2d.h"
@@ -149,7 +149,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-template <typename R> static depthwise<R> depthwise_of(const tni_conv2d *c)
+template <typename R> static depthwise<R> depthwise_of(const tni_conv2d_sizes *c)
 {
     depthwise<R> g = {};
     g.images = c->n, g.channels = c->c, g.each = (int)(c->o / c->groups);
@@ -172,7 +172,7 @@ template <typename R> static depthwise<R> depthwise_of(const tni_conv2d *c)
 /* ---- for conv2d.cu --------------------------------------------------------------------------- */
 
 template <typename R>
-static tn_status forward(R *y, const R *x, const R *w, const R *bias, const tni_conv2d *c)
+static tn_status forward(R *y, const R *x, const R *w, const R *bias, const tni_conv2d_sizes *c)
 {
     depthwise<R> g = depthwise_of<R>(c);
     int64_t n = c->n * c->o * c->oh * c->ow;
@@ -181,7 +181,7 @@ static tn_status forward(R *y, const R *x, const R *w, const R *bias, const tni_
 }
 
 template <typename R>
-static tn_status grad_input(R *dx, const R *dy, const R *w, const tni_conv2d *c)
+static tn_status grad_input(R *dx, const R *dy, const R *w, const tni_conv2d_sizes *c)
 {
     depthwise<R> g = depthwise_of<R>(c);
     int64_t n = c->n * c->c * c->h * c->w;
@@ -189,9 +189,9 @@ static tn_status grad_input(R *dx, const R *dy, const R *w, const tni_conv2d *c)
     return BY_SIZE(depthwise_input);
 }
 
-/* The cut of the pixels into parts, by the shape alone: enough blocks to fill a device, no part below
- * 4096 pixels, all parts together at most PARTIAL elements. */
-static void cut(const tni_conv2d *c, int64_t *parts, int64_t *run)
+/* The cut of the pixels into parts, by the shape alone: enough blocks to fill a device, no part
+ * below 4096 pixels, all parts together at most PARTIAL elements. */
+static void cut(const tni_conv2d_sizes *c, int64_t *parts, int64_t *run)
 {
     int64_t pixels = c->n * c->oh * c->ow, size = c->o * c->kh * c->kw;
     int64_t most = (pixels - 1) / 4096 + 1;
@@ -204,7 +204,7 @@ static void cut(const tni_conv2d *c, int64_t *parts, int64_t *run)
 }
 
 template <typename R>
-static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d *c)
+static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_sizes *c)
 {
     typedef typename element<R>::computing A;
     depthwise<R> g = depthwise_of<R>(c);
@@ -225,21 +225,21 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d *c
 }
 
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
-                             tn_dtype dtype, const tni_conv2d *c)
+                             tn_dtype dtype, const tni_conv2d_sizes *c)
 {
     TN_FLOATING(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, c));
     return TN_OK;
 }
 
 tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
-                                        const tni_conv2d *c)
+                                        const tni_conv2d_sizes *c)
 {
     TN_FLOATING(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, c));
     return TN_OK;
 }
 
 tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
-                                         const tni_conv2d *c)
+                                         const tni_conv2d_sizes *c)
 {
     TN_FLOATING(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, c));
     return TN_OK;

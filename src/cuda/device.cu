@@ -2,9 +2,9 @@
  * device.cu - the device: stream, memory, copies, libraries, faults.
  *
  * Everything is made at first use. All work goes into one stream; device memory comes from the
- * stream-ordered pool, which keeps what is freed. An upload copies the host's bytes into page-locked
- * segments and returns: the caller may change them at once. The host waits in three places only:
- * a download, a synchronisation, and an upload that meets a segment still being read.
+ * stream-ordered pool, which keeps what is freed. An upload copies the host's bytes into
+ * page-locked segments and returns: the caller may change them at once. The host waits in three
+ * places only: a download, a synchronisation, and an upload that meets a segment still being read.
  */
 #include <atomic>
 #include <cstdio>
@@ -38,7 +38,7 @@ static size_t workspace_bytes;
 static std::atomic<bool> tf32;
 static std::atomic<int64_t> in_use, peak, allocations;
 
-/* ---- checked calls ------------------------------------------------------------------------------- */
+/* ---- checked calls --------------------------------------------------------------------------- */
 
 /* cudaError..., not in the headers of every CUDA 12 */
 enum {
@@ -127,7 +127,7 @@ tn_status tni_cuda_check(cudaError_t error, const char *what)
 /* A stream that is captured cannot be asked; the device is lost at the next call that looks. */
 bool tni_cuda_broken(const char *what)
 {
-    cudaError_t behind = tni_cuda_recording() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);
+    cudaError_t behind = tni_cuda_capturing() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);
 
     cudaGetLastError(); /* also "not ready", which is no failure */
     if (!lost && !kills_context(behind)) return false;
@@ -153,7 +153,8 @@ tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *want
                                dtype_name(dtype), wanted);
 }
 
-/* CUDA's current device is each thread's own, and the program may have chosen another one in this. */
+/* CUDA's current device is each thread's own, and the program may have chosen another one in
+ * this. */
 static tn_status choose_device()
 {
     static thread_local bool chosen;
@@ -171,7 +172,7 @@ tn_status tni_cuda_launching(const char *kernel)
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
 
-/* ---- at first use ---------------------------------------------------------------------------------- */
+/* ---- at first use ---------------------------------------------------------------------------- */
 
 /* Steps that a failure left undone are tried again by the next call. */
 static tn_status make_device()
@@ -245,8 +246,9 @@ static tn_status set_math(cublasHandle_t handle)
     return TN_BLAS(cublasSetMathMode(handle, static_cast<cublasMath_t>(mode)));
 }
 
-/* cuBLAS's own choice would be made anew for a stream that is captured: with one piece of memory for
- * good, a product has the same bits and addresses in a graph and outside. The sizes are its own. */
+/* cuBLAS's own choice would be made anew for a stream that is captured: with one piece of memory
+ * for good, a product has the same bits and addresses in a graph and outside. The sizes are its
+ * own. */
 static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;
@@ -291,7 +293,7 @@ tn_status tni_cuda_allow_tf32(bool allow)
     return status;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static tn_status out_of_memory(size_t nbytes)
 {
@@ -316,7 +318,7 @@ static tn_status trim()
 
 bool tni_cuda_made_room(cudaError_t error)
 {
-    if (error != cudaErrorMemoryAllocation || tni_cuda_recording()) return false;
+    if (error != cudaErrorMemoryAllocation || tni_cuda_capturing()) return false;
     cudaGetLastError();
     return trim() == TN_OK;
 }
@@ -334,7 +336,7 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     *block = nullptr;
     TN_TRY(ready());
     TN_TRY(tni_cuda_not_elsewhere());
-    if (tni_cuda_recording()) return tni_cuda_graph_take(nbytes, block);
+    if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
     error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (is_short(error, nbytes)) {
@@ -350,7 +352,8 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     return tni_cuda_check(error, "cudaMallocAsync");
 }
 
-/* A block that cannot be freed is lost: nothing waits for an answer, so the error only stays pending. */
+/* A block that cannot be freed is lost: nothing waits for an answer, so the error only stays
+ * pending. */
 void tni_cuda_give_back(void *block)
 {
     cudaError_t error = cudaFreeAsync(block, tni_cuda_stream);
@@ -405,11 +408,11 @@ void tni_cuda_memory_reset_peak(void)
 tn_status tni_cuda_memory_trim(void)
 {
     TN_TRY(ready());
-    TN_TRY(tni_cuda_not_recorded("memory is trimmed", "it done before or after"));
+    TN_TRY(tni_cuda_not_captured("memory is trimmed", "it done before or after"));
     return trim();
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Page-locked memory for uploads: segments are filled from the start and taken in turn. An event
  * behind a segment's last copy tells when it may be filled again. */
@@ -455,7 +458,7 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
 
     if (nbytes == 0) return TN_OK;
     TN_TRY(ready());
-    TN_TRY(tni_cuda_not_recorded("data comes from the host", "it as an input of tn_capture_run"));
+    TN_TRY(tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run"));
     std::lock_guard<std::mutex> hold(uploading);
     TN_TRY(make_staging());
     while (nbytes > 0) {
@@ -506,7 +509,7 @@ tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 {
     if (nbytes == 0) return TN_OK;
     TN_TRY(ready());
-    TN_TRY(tni_cuda_not_recorded("a value is read", "it read after tn_capture_run"));
+    TN_TRY(tni_cuda_not_captured("a value is read", "it read after tn_capture_run"));
     std::lock_guard<std::mutex> hold(downloading);
     TN_TRY(make_bounce());
     void *to = nbytes <= BOUNCE ? bounce->bytes : host;
@@ -519,7 +522,7 @@ tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 tn_status tni_cuda_synchronize(void)
 {
     TN_TRY(ready());
-    TN_TRY(tni_cuda_not_recorded("the host waits", "it to wait after tn_capture_run"));
+    TN_TRY(tni_cuda_not_captured("the host waits", "it to wait after tn_capture_run"));
     std::lock_guard<std::mutex> hold(downloading);
     TN_TRY(make_bounce());
     return wait_and_look();

@@ -21,7 +21,7 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
                                const tni_cuda_draw *draw, bool whole)
 {
     typedef typename element<R>::computing A;
-    if (draw) { /* a run of a recorded step: offset counts from where the generator stood */
+    if (draw) { /* a run of a captured step: offset counts from where the generator stood */
         seed = draw->seed;
         offset += draw->offset;
     }
@@ -56,26 +56,23 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
     }
 }
 
-template <typename R>
-static tn_status run(const tni_array *y, const tni_array *x, double p, uint64_t seed,
-                     uint64_t offset)
+template <typename R> static tn_status run(const tni_dropout *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < x->rank; d++) n *= x->size[d];
+    for (int d = 0; d < a->x.rank; d++) n *= a->x.size[d];
     if (n == 0) return TN_OK;
     bool whole =
-        (reinterpret_cast<uintptr_t>(x->data) | reinterpret_cast<uintptr_t>(y->data)) % 16 == 0;
+        (reinterpret_cast<uintptr_t>(a->x.data) | reinterpret_cast<uintptr_t>(a->y.data)) % 16 == 0;
     const tni_cuda_draw *draw = tni_cuda_graph_draw();
-    if (draw) offset -= tni_cuda_graph_offset();
-    return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(y->data),
-                     static_cast<const R *>(x->data), n, tni_philox_threshold(p),
-                     static_cast<typename element<R>::computing>(1.0 / (1.0 - p)), seed, offset,
-                     draw, whole);
+    uint64_t offset = a->offset - (draw ? tni_cuda_graph_offset() : 0);
+    return TN_LAUNCH((dropout<R>), row_grid((n + 3) / 4, 256), 256, 0, static_cast<R *>(a->y.data),
+                     static_cast<const R *>(a->x.data), n, tni_philox_threshold(a->p),
+                     static_cast<typename element<R>::computing>(1.0 / (1.0 - a->p)), a->seed,
+                     offset, draw, whole);
 }
 
-tn_status tni_cuda_dropout(const tni_array *y, const tni_array *x, double p, uint64_t seed,
-                           uint64_t offset)
+tn_status tni_cuda_dropout(const tni_dropout *a)
 {
-    TN_FLOATING(x->dtype, run<R>(y, x, p, seed, offset));
+    TN_FLOATING(a->x.dtype, run<R>(a));
     return TN_OK;
 }

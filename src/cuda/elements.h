@@ -2,14 +2,14 @@
  * elements.h - arrays of any dtype and strides in kernels: reading an element (or four in a row) as
  * the computing type float, double or int64_t, writing it back, and finding it.
  *
- * Conversions are those of the CPU: reals become integers toward zero (tn_int_of), integers below i64
- * wrap around, anything but 0 is true.
+ * Conversions are those of the CPU: reals become integers toward zero (tn_int_of), integers below
+ * i64 wrap around, anything but 0 is true.
  */
 #ifndef TNI_CUDA_ELEMENTS_H
 #define TNI_CUDA_ELEMENTS_H
 
 #include "cuda/rows.h"
-#include "tensor/cpu/walk.h"
+#include "tensor/walk.h"
 #include "tensor/math.h"
 
 static inline size_t item_size(tn_dtype dtype)
@@ -31,7 +31,7 @@ static inline tn_dtype computing_type(tn_dtype dtype)
     return dtype == TN_F64 ? TN_F64 : is_float(dtype) ? TN_F32 : TN_I64;
 }
 
-/* ---- one number ---------------------------------------------------------------------------------- */
+/* ---- one number ------------------------------------------------------------------------------ */
 
 template <class T, class S> struct number {
     static __device__ __forceinline__ T of(S x) { return static_cast<T>(x); }
@@ -81,8 +81,8 @@ static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at
     }
 }
 
-/* The same for dtypes that T stands for (double: any real, and bool results; int64_t: integers): less
- * code where nothing else comes. */
+/* The same for dtypes that T stands for (double: any real, and bool results; int64_t: integers):
+ * less code where nothing else comes. */
 static __device__ __forceinline__ float short_float(uint16_t v, tn_dtype dtype)
 {
     return dtype == TN_BF16 ? tn_from_bf16(v) : tn_from_f16(v);
@@ -134,7 +134,7 @@ template <> struct kin<int64_t> {
     }
 };
 
-/* ---- four numbers in a row, in as few accesses as there can be ------------------------------------- */
+/* ---- four numbers in a row, in as few accesses as there can be ------------------------------- */
 
 template <class S> struct alignas(sizeof(S) < 4 ? 4 * sizeof(S) : 16) four {
     S v[4];
@@ -230,11 +230,12 @@ static __device__ __forceinline__ void store4(void *y, tn_dtype dtype, int64_t a
 #undef STORE4
 }
 
-/* ---- places ----------------------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------- */
 
-/* x / d for 0 <= x < 2^63 as a product and a shift: m = floor(2^(63+l) / d) + 1, l = ceil(log2 d); m = 0
- * stands for d = 1. (A division would be a hundred instructions, at every place that is looked up.)
- * Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), section 4. */
+/* x / d for 0 <= x < 2^63 as a product and a shift: m = floor(2^(63+l) / d) + 1, l = ceil(log2 d);
+ * m = 0 stands for d = 1. (A division would be a hundred instructions, at every place that is
+ * looked up.) Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994),
+ * section 4. */
 struct divisor {
     unsigned long long m;
     int64_t d;
@@ -308,9 +309,9 @@ template <int N> static inline places<N> places_of(const tni_array *const *array
     return w;
 }
 
-/* Whether fours can be taken of every array: neighbours along the innermost axis (or all one element),
- * whole rows, each on a border. Then the places become those of the fours. With one axis the last
- * numel % 4 elements are left over. */
+/* Whether fours can be taken of every array: neighbours along the innermost axis (or all one
+ * element), whole rows, each on a border. Then the places become those of the fours. With one axis
+ * the last numel % 4 elements are left over. */
 template <int N> static inline bool places_by_four(places<N> *w, const tni_array *const *arrays)
 {
     if (w->size[0] < 4 || (w->rank > 1 && w->size[0] % 4 != 0)) return false;

@@ -4,9 +4,10 @@
  * cuBLAS counts columns first, so a row-major matrix is to it its own transpose: C = A B is asked
  * for as C^T = B^T A^T, operands swapped. The 64-bit functions take every size there is. bf16 and
  * f16 run on the tensor cores with sums in f32, rounded once: the handle forbids to keep parts of a
- * sum in anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written
- * into C before; where short floats would be rounded twice by that, an f32 copy of C takes the sums.
- * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.
+ * sum in anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else
+ * written into C before; where short floats would be rounded twice by that, an f32 copy of C takes
+ * the sums. cuBLAS gives the same bits for the same call on the same device: one stream, no
+ * atomics.
  */
 #include "cuda/gemm.h"
 #include "cuda/short.h"
@@ -66,7 +67,7 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
     o->data = o->copy;
     o->ld = cols;
     o->batch = distance == 0 ? 0 : rows * cols;
-    return tni_cuda_copy(&to, &from);
+    return copy_to(to, from);
 }
 
 /* ---- C before the product -------------------------------------------------------------------- */
@@ -143,7 +144,8 @@ static const void *after(const void *p, int64_t elements, tn_dtype dtype)
     return static_cast<const char *>(p) + elements * static_cast<int64_t>(floating_size(dtype));
 }
 
-/* C += or = A B: some of cuBLAS's kernels number the batch by an axis of the grid that ends at 65535. */
+/* C += or = A B: some of cuBLAS's kernels number the batch by an axis of the grid that ends at
+ * 65535. */
 static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
                           const operand *a, const operand *b, bool add)
 {
@@ -182,7 +184,7 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
     if (status == TN_OK) {
         tni_array from = { sums, TN_F32, 3, { g->batch, g->m, g->n }, { items, g->n, 1 } };
         tni_array to = { g->c, g->dtype, 3, { g->batch, g->m, g->n }, { g->c_batch, g->c_row, 1 } };
-        status = tni_cuda_copy(&to, &from);
+        status = copy_to(to, from);
     }
     tni_cuda_return(sums);
     return status;

@@ -1,6 +1,6 @@
 /*
- * gemm.h - products inside the module: operands as cuBLAS takes them, products whose result is wider
- * than their operands, products with an epilogue.
+ * gemm.h - products inside the module: operands as cuBLAS takes them, products whose result is
+ * wider than their operands, products with an epilogue.
  */
 #ifndef TNI_CUDA_GEMM_H
 #define TNI_CUDA_GEMM_H
@@ -19,11 +19,11 @@ struct operand {
 
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);
 
-/* device.cu: the workspace of the handle that tni_cuda_blas gave. Products of cublasLt use it as well:
- * all of them follow each other in one stream. */
+/* device.cu: the workspace of the handle that tni_cuda_blas gave. Products of cublasLt use it as
+ * well: all of them follow each other in one stream. */
 void *tni_cuda_blas_workspace(size_t *nbytes);
-/* Held around each product: the kernels of one leave parts of sums in the workspace for its next, and
- * another thread's must not come between them. */
+/* Held around each product: the kernels of one leave parts of sums in the workspace for its next,
+ * and another thread's must not come between them. */
 std::mutex &tni_cuda_product_lock(void);
 
 /* gemm.cu: the product of g with C in f32 whatever g->dtype is (f32, bf16 or f16): g->c points to

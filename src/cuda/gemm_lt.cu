@@ -3,8 +3,8 @@
  *
  * Asking cublasLt for an algorithm takes longer than many products do, so it is asked once for a
  * shape and the answer kept. Of its ways to sum the parts of a long inner axis only the one is
- * allowed that has a fixed order and keeps the parts in f32. The workspace is cuBLAS's own, which is
- * there before a step is recorded and stays: a graph finds it where it was.
+ * allowed that has a fixed order and keeps the parts in f32. The workspace is cuBLAS's own, which
+ * is there before a step is captured and stays: a graph finds it where it was.
  */
 #include <cstring>
 #include <cublasLt.h>
@@ -65,7 +65,7 @@ static unsigned set_of(const shape *s)
     return static_cast<unsigned>(hash >> 32) % SETS;
 }
 
-/* ---- describing the product --------------------------------------------------------------------- */
+/* ---- describing the product ------------------------------------------------------------------ */
 
 struct product {
     cublasLtMatmulDescOpaque_t what;
@@ -103,7 +103,7 @@ static tn_status describe(product *p, const shape *s, const void *bias)
                                             static_cast<uint64_t>(s->m), s->ldc));
 }
 
-/* ---- choosing ------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const shape *s)
 {
@@ -186,7 +186,7 @@ static void forget(const shape *s)
         if (kept.used && std::memcmp(&kept.key, s, sizeof *s) == 0) kept.found = false;
 }
 
-/* ---- the product ---------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
                              const operand *b, bool *done)

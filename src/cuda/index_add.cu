@@ -188,19 +188,16 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
     return status;
 }
 
-template <typename R>
-static tn_status run_scatter(const tni_array *y, const tni_array *index, const tni_array *source,
-                             int axis)
+template <typename R> static tn_status run_scatter(const tni_scatter_add *a)
 {
-    BY_DIVISOR(count_of(index), (scatter_add<R, D>(y, index, source, axis)));
+    BY_DIVISOR(count_of(&a->index), (scatter_add<R, D>(&a->y, &a->index, &a->source, a->axis)));
     return TN_OK;
 }
 
-tn_status tni_cuda_scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
-                               int axis)
+tn_status tni_cuda_scatter_add(const tni_scatter_add *a)
 {
-    if (count_of(index) == 0) return TN_OK;
-    TN_REAL(y->dtype, run_scatter<R>(y, index, source, axis));
+    if (count_of(&a->index) == 0) return TN_OK;
+    TN_REAL(a->y.dtype, run_scatter<R>(a));
     return TN_OK;
 }
 
@@ -280,27 +277,24 @@ template <typename R> static tn_status take_add(const take_add_job<R> &job, cons
     return status;
 }
 
-template <typename R>
-static tn_status run_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
-                              int64_t skip)
+template <typename R> static tn_status run_take_add(const tni_take_add *a)
 {
     take_add_job<R> job = {};
-    job.x = static_cast<R *>(x->data);
-    job.y = static_cast<const R *>(y->data);
-    job.index = static_cast<const int64_t *>(index->data);
-    job.outer = x->size[0];
-    job.n = y->size[1];
-    job.inner = x->size[2];
-    job.skip = skip;
-    job.check = id_check_of(x->size[1]);
-    return take_add(job, index);
+    job.x = static_cast<R *>(a->x.data);
+    job.y = static_cast<const R *>(a->y.data);
+    job.index = static_cast<const int64_t *>(a->index.data);
+    job.outer = a->x.size[0];
+    job.n = a->y.size[1];
+    job.inner = a->x.size[2];
+    job.skip = a->skip;
+    job.check = id_check_of(a->x.size[1]);
+    return take_add(job, &a->index);
 }
 
-tn_status tni_cuda_take_add(const tni_array *x, const tni_array *y, const tni_array *index,
-                            int64_t skip)
+tn_status tni_cuda_take_add(const tni_take_add *a)
 {
-    if (count_of(index) == 0) return TN_OK;
-    if (count_of(y) == 0) return tni_cuda_check_ids(index, id_check_of(x->size[1]));
-    TN_REAL(x->dtype, run_take_add<R>(x, y, index, skip));
+    if (count_of(&a->index) == 0) return TN_OK;
+    if (count_of(&a->y) == 0) return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
+    TN_REAL(a->x.dtype, run_take_add<R>(a));
     return TN_OK;
 }

@@ -17,39 +17,39 @@ enum { LAUNCH_NAMES = 4096 };
 static const char *launch_names[LAUNCH_NAMES]; /* of the ops of the last launches */
 static std::atomic<int64_t> launches;
 
-/* Of the launches of recorded steps, which happen again at any time: -1, -2, ... */
-static std::mutex recorded_lock;
-static const char **recorded_names;
-static int64_t n_recorded, recorded_capacity;
+/* Of the launches of captured steps, which happen again at any time: -1, -2, ... */
+static std::mutex captured_lock;
+static const char **captured_names;
+static int64_t n_captured, captured_capacity;
 
-/* The number of a recorded launch; 0: no memory to remember its op by. */
-static int64_t recorded_launch()
+/* The number of a captured launch; 0: no memory to remember its op by. */
+static int64_t captured_launch()
 {
-    std::lock_guard<std::mutex> hold(recorded_lock);
-    if (n_recorded == recorded_capacity) {
-        int64_t capacity = 2 * recorded_capacity + 64;
+    std::lock_guard<std::mutex> hold(captured_lock);
+    if (n_captured == captured_capacity) {
+        int64_t capacity = 2 * captured_capacity + 64;
         void *larger =
-            std::realloc(recorded_names, static_cast<size_t>(capacity) * sizeof *recorded_names);
+            std::realloc(captured_names, static_cast<size_t>(capacity) * sizeof *captured_names);
         if (!larger) return 0;
-        recorded_names = static_cast<const char **>(larger);
-        recorded_capacity = capacity;
+        captured_names = static_cast<const char **>(larger);
+        captured_capacity = capacity;
     }
-    recorded_names[n_recorded] = tni_cuda_host->op();
-    return -++n_recorded;
+    captured_names[n_captured] = tni_cuda_host->op();
+    return -++n_captured;
 }
 
 static const char *name_of(int64_t launch)
 {
     if (launch >= 0)
         return launches - launch < LAUNCH_NAMES ? launch_names[launch % LAUNCH_NAMES] : nullptr;
-    std::lock_guard<std::mutex> hold(recorded_lock);
-    return recorded_names[-launch - 1];
+    std::lock_guard<std::mutex> hold(captured_lock);
+    return captured_names[-launch - 1];
 }
 
 int64_t tni_cuda_fault_launch(void)
 {
-    int64_t recorded = tni_cuda_recording() ? recorded_launch() : 0;
-    if (recorded) return recorded;
+    int64_t captured = tni_cuda_capturing() ? captured_launch() : 0;
+    if (captured) return captured;
     int64_t launch = ++launches;
     launch_names[launch % LAUNCH_NAMES] = tni_cuda_host->op();
     return launch;
@@ -140,14 +140,14 @@ static int size_of(tn_dtype dtype)
     }
 }
 
-tn_status tni_cuda_gather(const tni_array *y, const tni_array *x, const tni_array *index, int axis)
+tn_status tni_cuda_gather(const tni_gather *a)
 {
-    if (count_of(index) == 0) return TN_OK;
-    switch (size_of(x->dtype)) {
-    case 8: return run_gather<uint64_t>(y, x, index, axis);
-    case 4: return run_gather<uint32_t>(y, x, index, axis);
-    case 2: return run_gather<uint16_t>(y, x, index, axis);
-    default: return run_gather<uint8_t>(y, x, index, axis);
+    if (count_of(&a->index) == 0) return TN_OK;
+    switch (size_of(a->x.dtype)) {
+    case 8: return run_gather<uint64_t>(&a->y, &a->x, &a->index, a->axis);
+    case 4: return run_gather<uint32_t>(&a->y, &a->x, &a->index, a->axis);
+    case 2: return run_gather<uint16_t>(&a->y, &a->x, &a->index, a->axis);
+    default: return run_gather<uint8_t>(&a->y, &a->x, &a->index, a->axis);
     }
 }
 
@@ -184,16 +184,16 @@ static tn_status run_take(const tni_array *y, const tni_array *x, const tni_arra
     return TN_OK;
 }
 
-tn_status tni_cuda_take(const tni_array *y, const tni_array *x, const tni_array *index)
+tn_status tni_cuda_take(const tni_take *a)
 {
-    int64_t nbytes = x->size[2] * size_of(x->dtype);
-    uint64_t mask = static_cast<uint64_t>(nbytes) | reinterpret_cast<uintptr_t>(x->data) |
-                    reinterpret_cast<uintptr_t>(y->data);
-    if (count_of(index) == 0) return TN_OK;
-    if (count_of(y) == 0) return tni_cuda_check_ids(index, id_check_of(x->size[1]));
-    if (mask % 16 == 0) return run_take<uint4>(y, x, index, nbytes / 16);
-    if (mask % 8 == 0) return run_take<uint64_t>(y, x, index, nbytes / 8);
-    if (mask % 4 == 0) return run_take<uint32_t>(y, x, index, nbytes / 4);
-    if (mask % 2 == 0) return run_take<uint16_t>(y, x, index, nbytes / 2);
-    return run_take<uint8_t>(y, x, index, nbytes);
+    int64_t nbytes = a->x.size[2] * size_of(a->x.dtype);
+    uint64_t mask = static_cast<uint64_t>(nbytes) | reinterpret_cast<uintptr_t>(a->x.data) |
+                    reinterpret_cast<uintptr_t>(a->y.data);
+    if (count_of(&a->index) == 0) return TN_OK;
+    if (count_of(&a->y) == 0) return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
+    if (mask % 16 == 0) return run_take<uint4>(&a->y, &a->x, &a->index, nbytes / 16);
+    if (mask % 8 == 0) return run_take<uint64_t>(&a->y, &a->x, &a->index, nbytes / 8);
+    if (mask % 4 == 0) return run_take<uint32_t>(&a->y, &a->x, &a->index, nbytes / 4);
+    if (mask % 2 == 0) return run_take<uint16_t>(&a->y, &a->x, &a->index, nbytes / 2);
+    return run_take<uint8_t>(&a->y, &a->x, &a->index, nbytes);
 }

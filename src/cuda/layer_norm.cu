@@ -89,21 +89,18 @@ template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
     }
 }
 
-template <typename R>
-static tn_status layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                            const tni_array *x, const tni_array *weight, const tni_array *bias,
-                            double eps)
+template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
 {
     ln_job<R> job = {};
-    job.y = static_cast<R *>(y->data);
-    job.mean = static_cast<R *>(mean->data);
-    job.rstd = static_cast<R *>(rstd->data);
-    job.x = static_cast<const R *>(x->data);
-    job.w = static_cast<const R *>(weight->data);
-    job.b = static_cast<const R *>(bias->data);
-    job.n = x->size[0];
-    job.f = x->size[1];
-    job.eps = eps;
+    job.y = static_cast<R *>(a->y.data);
+    job.mean = static_cast<R *>(a->mean.data);
+    job.rstd = static_cast<R *>(a->rstd.data);
+    job.x = static_cast<const R *>(a->x.data);
+    job.w = static_cast<const R *>(a->weight.data);
+    job.b = static_cast<const R *>(a->bias.data);
+    job.n = a->x.size[0];
+    job.f = a->x.size[1];
+    job.eps = a->eps;
     if (job.n == 0) return TN_OK;
     if (job.f > ROW_IN_WARP)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
@@ -112,11 +109,9 @@ static tn_status layer_norm(const tni_array *y, const tni_array *mean, const tni
     return TN_OK;
 }
 
-tn_status tni_cuda_layer_norm(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                              const tni_array *x, const tni_array *weight, const tni_array *bias,
-                              double eps)
+tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
 {
-    TN_REAL(x->dtype, layer_norm<R>(y, mean, rstd, x, weight, bias, eps));
+    TN_REAL(a->x.dtype, layer_norm<R>(a));
     return TN_OK;
 }
 
@@ -270,23 +265,19 @@ static int64_t ln_pieces(int64_t n, int64_t f)
     return pieces < 1 ? 1 : pieces;
 }
 
-template <typename R>
-static tn_status layer_norm_grad(const tni_array *dx, const tni_array *dweight,
-                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                 const tni_array *mean, const tni_array *rstd,
-                                 const tni_array *weight)
+template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad *a)
 {
     lng_job<R> job = {};
-    job.dx = static_cast<R *>(dx->data);
-    job.dw = static_cast<R *>(dweight->data);
-    job.db = static_cast<R *>(dbias->data);
-    job.dy = static_cast<const R *>(dy->data);
-    job.x = static_cast<const R *>(x->data);
-    job.mean = static_cast<const R *>(mean->data);
-    job.rstd = static_cast<const R *>(rstd->data);
-    job.w = static_cast<const R *>(weight->data);
-    job.n = x->size[0];
-    job.f = x->size[1];
+    job.dx = static_cast<R *>(a->dx.data);
+    job.dw = static_cast<R *>(a->dweight.data);
+    job.db = static_cast<R *>(a->dbias.data);
+    job.dy = static_cast<const R *>(a->dy.data);
+    job.x = static_cast<const R *>(a->x.data);
+    job.mean = static_cast<const R *>(a->mean.data);
+    job.rstd = static_cast<const R *>(a->rstd.data);
+    job.w = static_cast<const R *>(a->weight.data);
+    job.n = a->x.size[0];
+    job.f = a->x.size[1];
     if (job.f == 0) return TN_OK;
     bool sums = job.dw || job.db;
     if (sums) {
@@ -306,11 +297,8 @@ static tn_status layer_norm_grad(const tni_array *dx, const tni_array *dweight,
     return status;
 }
 
-tn_status tni_cuda_layer_norm_grad(const tni_array *dx, const tni_array *dweight,
-                                   const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                   const tni_array *mean, const tni_array *rstd,
-                                   const tni_array *weight)
+tn_status tni_cuda_layer_norm_grad(const tni_layer_norm_grad *a)
 {
-    TN_REAL(x->dtype, layer_norm_grad<R>(dx, dweight, dbias, dy, x, mean, rstd, weight));
+    TN_REAL(a->x.dtype, layer_norm_grad<R>(a));
     return TN_OK;
 }

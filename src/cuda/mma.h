@@ -1,10 +1,12 @@
 /*
- * mma.h - products of small matrices on the tensor cores, and what feeds them: bf16 and f16, fragments
- * of a warp, matrices out of shared memory, copies into it that do not pass through registers.
+ * mma.h - products of small matrices on the tensor cores, and what feeds them: bf16 and f16,
+ * fragments of a warp, matrices out of shared memory, copies into it that do not pass through
+ * registers.
  *
  * The product is PTX's mma.sync m16n8k16: C [16, 8] += A [16, 16] B [16, 8]. A warp holds the
  * matrices together. With group = lane / 4, t = lane % 4 a lane has
- *     A: a[0] (row group, columns 2t, 2t + 1), a[1] (row group + 8), a[2] (row group, columns 2t + 8,
+ *     A: a[0] (row group, columns 2t, 2t + 1), a[1] (row group + 8), a[2] (row group, columns 2t +
+ *     8,
  *        2t + 9), a[3] (row group + 8, those columns)
  *     B: b0 (rows 2t, 2t + 1, column group), b1 (rows 2t + 8, 2t + 9)
  *     C: c[0], c[1] (row group, columns 2t, 2t + 1), c[2], c[3] (row group + 8)
@@ -12,8 +14,8 @@
  * neighbouring results [16, 8] are the [16, 16] operand of the next product, in the same lanes.
  *
  * All lanes of a warp take part in each of these, except the copies. Over the shim the instructions
- * are emulated (cuda_host_mma.h). Source: PTX ISA 8, "Matrix multiply-accumulate operation using mma
- * instruction", "ldmatrix", "cp.async".
+ * are emulated (cuda_host_mma.h). Source: PTX ISA 8, "Matrix multiply-accumulate operation using
+ * mma instruction", "ldmatrix", "cp.async".
  */
 #ifndef TNI_CUDA_MMA_H
 #define TNI_CUDA_MMA_H
@@ -72,8 +74,9 @@ static __device__ __forceinline__ shared_place place_of(const void *shared)
 }
 
 /*
- * Four matrices [8, 8]: lane 8 i + r gives where row r of matrix i begins, on 16 bytes. x[i] becomes
- * elements (row group, columns 2t, 2t + 1) of matrix i; turned: (rows 2t, 2t + 1, column group).
+ * Four matrices [8, 8]: lane 8 i + r gives where row r of matrix i begins, on 16 bytes. x[i]
+ * becomes elements (row group, columns 2t, 2t + 1) of matrix i; turned: (rows 2t, 2t + 1, column
+ * group).
  */
 static __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], shared_place row)
 {
@@ -91,9 +94,9 @@ static __device__ __forceinline__ void load_matrices_turned(uint32_t (&x)[4], sh
                  : "memory");
 }
 
-/* Sixteen bytes to a place in shared memory, of which the first n come from `from` (both on 16 bytes)
- * and the rest is 0. They are there for this thread after copies_wait, for others after a barrier
- * then. */
+/* Sixteen bytes to a place in shared memory, of which the first n come from `from` (both on 16
+ * bytes) and the rest is 0. They are there for this thread after copies_wait, for others after a
+ * barrier then. */
 static __device__ __forceinline__ void copy_async(shared_place to, const void *from, int n)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

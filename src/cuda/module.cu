@@ -1,6 +1,6 @@
 /*
- * module.cu - the CUDA module's door: it looks for devices and gives the table of kernels. Nothing is
- * made on the device before the first tensor is.
+ * module.cu - the CUDA module's door: it looks for devices and gives the table of kernels. Nothing
+ * is made on the device before the first tensor is.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,8 @@ static tn_status properties(int index, tn_cuda_properties *to)
     return TN_OK;
 }
 
-#define SLOT(name) table.backend.name = tni_cuda_##name
+#define SLOT(name) table.backend.name = tni_cuda_##name;
+#define TYPED_SLOT(name, ...) SLOT(name)
 
 static void fill_table()
 {
@@ -41,23 +42,17 @@ static void fill_table()
     table.allow_tf32 = tni_cuda_allow_tf32;
     table.graphs = &tni_cuda_graphs;
 
-    SLOT(alloc), SLOT(free), SLOT(upload), SLOT(download), SLOT(synchronize);
-    SLOT(fill), SLOT(copy), SLOT(unary), SLOT(binary), SLOT(ternary);
-    SLOT(reduce), SLOT(arg_reduce), SLOT(cumsum);
-    SLOT(gemm), SLOT(conv2d), SLOT(conv2d_grad_input), SLOT(conv2d_grad_weight);
-    SLOT(max_pool2d), SLOT(max_pool2d_grad), SLOT(avg_pool2d), SLOT(avg_pool2d_grad);
-    SLOT(adaptive_avg_pool2d), SLOT(adaptive_avg_pool2d_grad), SLOT(attention),
-        SLOT(attention_grad);
-    SLOT(gather), SLOT(scatter_add), SLOT(take), SLOT(take_add);
-    SLOT(softmax), SLOT(softmax_grad), SLOT(cross_entropy), SLOT(cross_entropy_grad);
-    SLOT(nll), SLOT(nll_grad);
-    SLOT(layer_norm), SLOT(layer_norm_grad), SLOT(batch_norm), SLOT(batch_norm_grad);
-    SLOT(dropout), SLOT(random), SLOT(optim_step);
+    SLOT(alloc)
+    SLOT(free)
+    SLOT(upload)
+    SLOT(download)
+    SLOT(synchronize)
+    TNI_KERNELS(SLOT, TYPED_SLOT, TYPED_SLOT)
 }
 
-/* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those of its
- * major number that are no older; the other, which the driver translates, on all that are no older; with
- * an f either stays within the major number, with an a on that one GPU. */
+/* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those
+ * of its major number that are no older; the other, which the driver translates, on all that are no
+ * older; with an f either stays within the major number, with an a on that one GPU. */
 static bool runs_on(const char *arch, int capability)
 {
     bool translated = std::strncmp(arch, "compute_", 8) == 0;

@@ -73,44 +73,39 @@ static nll_job<R> nll_job_of(const tni_array *x, const tni_array *target, const 
     return job;
 }
 
-template <typename R>
-static tn_status run_nll(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
-                         const tni_array *target, const tni_array *weight, int64_t ignore)
+template <typename R> static tn_status run_nll(const tni_nll *a)
 {
-    nll_job<R> job = nll_job_of<R>(x, target, weight, ignore);
-    job.row_loss = static_cast<R *>(row_loss->data);
-    job.row_weight = static_cast<R *>(row_weight->data);
-    job.x = static_cast<const R *>(x->data);
+    nll_job<R> job = nll_job_of<R>(&a->x, &a->target, &a->weight, a->ignore);
+    job.row_loss = static_cast<R *>(a->row_loss.data);
+    job.row_weight = static_cast<R *>(a->row_weight.data);
+    job.x = static_cast<const R *>(a->x.data);
     if (job.rows == 0) return TN_OK;
     BY_DIVISOR(job.rows,
                TN_LAUNCH((nll_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0, job, D(job.d)));
     return TN_OK;
 }
 
-template <typename R>
-static tn_status run_nll_grad(const tni_array *dx, const tni_array *drow, const tni_array *target,
-                              const tni_array *weight, int64_t ignore)
+template <typename R> static tn_status run_nll_grad(const tni_nll_grad *a)
 {
-    nll_job<R> job = nll_job_of<R>(dx, target, weight, ignore);
-    job.dx = static_cast<R *>(dx->data);
-    job.drow = static_cast<const R *>(drow->data);
+    nll_job<R> job = nll_job_of<R>(&a->dx, &a->target, &a->weight, a->ignore);
+    job.dx = static_cast<R *>(a->dx.data);
+    job.drow = static_cast<const R *>(a->drow.data);
     if (job.rows == 0 || job.c == 0) return TN_OK;
-    TN_TRY(tni_cuda_fill(dx, tni_number{}));
+    tni_fill zeros = { a->dx, {} };
+    TN_TRY(tni_cuda_fill(&zeros));
     BY_DIVISOR(job.rows, TN_LAUNCH((nll_grad_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0,
                                    job, D(job.d)));
     return TN_OK;
 }
 
-tn_status tni_cuda_nll(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
-                       const tni_array *target, const tni_array *weight, int64_t ignore)
+tn_status tni_cuda_nll(const tni_nll *a)
 {
-    TN_REAL(x->dtype, run_nll<R>(row_loss, row_weight, x, target, weight, ignore));
+    TN_REAL(a->x.dtype, run_nll<R>(a));
     return TN_OK;
 }
 
-tn_status tni_cuda_nll_grad(const tni_array *dx, const tni_array *drow, const tni_array *target,
-                            const tni_array *weight, int64_t ignore)
+tn_status tni_cuda_nll_grad(const tni_nll_grad *a)
 {
-    TN_REAL(dx->dtype, run_nll_grad<R>(dx, drow, target, weight, ignore));
+    TN_REAL(a->dx.dtype, run_nll_grad<R>(a));
     return TN_OK;
 }

@@ -182,8 +182,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- the block of a step --------------------------------------------------------------------- */
 
-/* One for all optimizers: a copy into it waits, on the device, for the launch that reads it. A step that
- * is recorded has a section of its graph's block instead, which the graph's runs refresh. */
+/* One for all optimizers: a copy into it waits, on the device, for the launch that reads it. A step
+ * that is captured has a section of its graph's block instead, which the graph's runs refresh. */
 static struct {
     std::mutex lock;
     optim_head *host, *device;
@@ -279,13 +279,14 @@ void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
     write_block(static_cast<optim_head *>(section), args, tensors, n);
 }
 
-/* Everything that can fail before the launch; the block that it reads and how many chunks there are. */
+/* Everything that can fail before the launch; the block that it reads and how many chunks there
+ * are. */
 static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *tensors, int n,
                          const optim_head **block, int64_t *chunks)
 {
     size_t nbytes = sizeof(optim_head) + static_cast<size_t>(n) * sizeof(optim_item);
     TN_TRY(check(tensors, n));
-    if (tni_cuda_recording()) {
+    if (tni_cuda_capturing()) {
         void *host, *device;
         TN_TRY(tni_cuda_graph_section(nbytes, &host, &device));
         *chunks = write_block(static_cast<optim_head *>(host), args, tensors, n);
@@ -323,12 +324,12 @@ static tn_status launch(tni_optim_kind kind, unsigned states, const optim_head *
     }
 }
 
-tn_status tni_cuda_optim_step(const tni_optim_args *args, const tni_optim_tensor *tensors, int n)
+tn_status tni_cuda_optim_step(const tni_optim_step *a)
 {
     const optim_head *block = nullptr;
     int64_t chunks = 0;
-    if (n == 0) return TN_OK;
+    if (a->n == 0) return TN_OK;
     std::lock_guard<std::mutex> hold(step_block.lock);
-    TN_TRY(refresh(args, tensors, n, &block, &chunks));
-    return chunks > 0 ? launch(args->kind, states_of(&tensors[0]), block, chunks) : TN_OK;
+    TN_TRY(refresh(a->args, a->tensors, a->n, &block, &chunks));
+    return chunks > 0 ? launch(a->args->kind, states_of(&a->tensors[0]), block, chunks) : TN_OK;
 }

@@ -2,18 +2,18 @@
  * pointwise.cu - unary, binary and ternary functions over arrays of any strides and dtypes.
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
- * Where every array has neighbours next to each other (or one element for a whole row, as a bias or a
- * scalar that is broadcast) a thread takes four at a time; if all are f32, with a kernel for each
- * function. Other dtypes, and any strides one by one, go through kernels that choose the function as
- * they run: all threads take the same way, and memory stays what is waited for. (A kernel for each
- * function and type would treble the compiler's time.)
+ * Where every array has neighbours next to each other (or one element for a whole row, as a bias or
+ * a scalar that is broadcast) a thread takes four at a time; if all are f32, with a kernel for each
+ * function. Other dtypes, and any strides one by one, go through kernels that choose the function
+ * as they run: all threads take the same way, and memory stays what is waited for. (A kernel for
+ * each function and type would treble the compiler's time.)
  */
 #include <type_traits>
 
 #include "cuda/elements.h"
 #include "tensor/formulas.h"
 
-#include "tensor/cpu/walk.c" /* the module links nothing of tenon */
+#include "tensor/walk.c" /* the module links nothing of tenon */
 
 enum { POINTWISE_THREADS = 256 };
 
@@ -26,10 +26,11 @@ template <int ARITY, class T> struct pointwise_args {
     int left; /* elements after the fours */
 };
 
-/* ---- formulas: formula<arity, number, type>::of(x, y, z, p, q) --------------------------------------- */
+/* ---- formulas: formula<arity, number, type>::of(x, y, z, p, q) ------------------------------- */
 
 template <int ARITY, int F, class T> struct formula;
 
+/* clang-format off */
 #define FORMULA_1(T, S, name)                                                                      \
     template <> struct formula<1, TNI_U_##name, T> {                                               \
         static __device__ __forceinline__ T of(T x, T, T, T p, T q) { return tni_u_##name##_##S(x, p, q); } \
@@ -76,8 +77,9 @@ TNI_TERNARY_INT_LIST(WHOLE_3)
 #define CASES_INT_1 TNI_UNARY_INT_LIST(CASE_1) TNI_UNARY_INT_PREDICATE_LIST(CASE_1)
 #define CASES_INT_2 TNI_BINARY_INT_LIST(CASE_2) TNI_BINARY_INT_PREDICATE_LIST(CASE_2)
 #define CASES_INT_3 TNI_TERNARY_INT_LIST(CASE_3)
+/* clang-format on */
 
-/* ---- kernels ------------------------------------------------------------------------------------------ */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* Operands that a function does not have repeat the first. */
 template <int ARITY, class T> struct operands {
@@ -101,19 +103,21 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
         four<S> to;
 
         locate(a.at, i, at);
-        TN_UNROLL for (int k = 0; k < ARITY; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < ARITY; k++) {
             if (a.at.stride[0][k + 1]) {
                 x[k] = fetch<T>(a.data[k + 1], at[k + 1]);
             } else {
                 T v = static_cast<const T *>(a.data[k + 1])[at[k + 1]];
-                TN_UNROLL for (int j = 0; j < 4; j++) x[k].v[j] = v;
+                TN_UNROLL
+                for (int j = 0; j < 4; j++) x[k].v[j] = v;
             }
         }
-        TN_UNROLL for (int j = 0; j < 4; j++)
-        {
+        TN_UNROLL
+        for (int j = 0; j < 4; j++) {
             operands<ARITY, T> o;
-            TN_UNROLL for (int k = 0; k < ARITY; k++) o.v[k] = x[k].v[j];
+            TN_UNROLL
+            for (int k = 0; k < ARITY; k++) o.v[k] = x[k].v[j];
             to.v[j] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
         }
         *reinterpret_cast<four<S> *>(y + at[0]) = to;
@@ -121,8 +125,8 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
     if (first < a.left) { /* one axis, of fours */
         int64_t i = 4 * a.at.numel + first;
         operands<ARITY, T> o;
-        TN_UNROLL for (int k = 0; k < ARITY; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < ARITY; k++) {
             o.v[k] = static_cast<const T *>(a.data[k + 1])[a.at.stride[0][k + 1] ? i : 0];
         }
         y[i] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
@@ -166,19 +170,21 @@ __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T>
         T x[ARITY][4], y[4];
 
         locate(a.at, i, at);
-        TN_UNROLL for (int k = 0; k < ARITY; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < ARITY; k++) {
             if (a.at.stride[0][k + 1]) {
                 load4(x[k], a.data[k + 1], a.dtype[k + 1], at[k + 1]);
             } else {
                 T v = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
-                TN_UNROLL for (int j = 0; j < 4; j++) x[k][j] = v;
+                TN_UNROLL
+                for (int j = 0; j < 4; j++) x[k][j] = v;
             }
         }
-        TN_UNROLL for (int j = 0; j < 4; j++)
-        {
+        TN_UNROLL
+        for (int j = 0; j < 4; j++) {
             operands<ARITY, T> o;
-            TN_UNROLL for (int k = 0; k < ARITY; k++) o.v[k] = x[k][j];
+            TN_UNROLL
+            for (int k = 0; k < ARITY; k++) o.v[k] = x[k][j];
             y[j] = chooser<ARITY, T>::of(a.function, o.v[0], o.y(), o.z(), a.p, a.q);
         }
         store4(a.data[0], a.dtype[0], at[0], y);
@@ -186,8 +192,8 @@ __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T>
     if (first < a.left) {
         int64_t i = 4 * a.at.numel + first;
         operands<ARITY, T> o;
-        TN_UNROLL for (int k = 0; k < ARITY; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < ARITY; k++) {
             int64_t from = a.at.stride[0][k + 1] ? i : 0;
             o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], from);
         }
@@ -208,8 +214,8 @@ __global__ void pointwise_single(const __grid_constant__ pointwise_args<ARITY, T
         operands<ARITY, T> o;
 
         locate(a.at, i, at);
-        TN_UNROLL for (int k = 0; k < ARITY; k++)
-        {
+        TN_UNROLL
+        for (int k = 0; k < ARITY; k++) {
             o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
         }
         store(a.data[0], a.dtype[0], at[0],
@@ -217,7 +223,7 @@ __global__ void pointwise_single(const __grid_constant__ pointwise_args<ARITY, T
     }
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 static unsigned blocks_for(int64_t n)
 {
@@ -226,7 +232,8 @@ static unsigned blocks_for(int64_t n)
 
 template <int ARITY, int F> static tn_status run_fours(const pointwise_args<ARITY, float> &a)
 {
-    constexpr bool predicate = (ARITY == 1 && F >= TNI_U_PREDICATES) || (ARITY == 2 && F >= TNI_B_PREDICATES);
+    constexpr bool predicate =
+        (ARITY == 1 && F >= TNI_U_PREDICATES) || (ARITY == 2 && F >= TNI_B_PREDICATES);
     typedef typename std::conditional<predicate, uint8_t, float>::type S;
     return TN_LAUNCH((pointwise_fours<ARITY, F, S>), blocks_for(a.at.numel + a.left),
                      POINTWISE_THREADS, 0, a);
@@ -315,7 +322,8 @@ static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype re
     if constexpr (std::is_same<T, float>::value) {
         if (!mixed) return fours(a);
     }
-    return TN_LAUNCH((pointwise_mixed<ARITY, T>), blocks_for(a.at.numel + a.left), POINTWISE_THREADS, 0, a);
+    return TN_LAUNCH((pointwise_mixed<ARITY, T>), blocks_for(a.at.numel + a.left),
+                     POINTWISE_THREADS, 0, a);
 }
 
 template <int ARITY>
@@ -342,22 +350,22 @@ static tn_status run(int function, const about *about, bool predicate,
                                about->name, dtype_name(arrays[ARITY]->dtype));
 }
 
-tn_status tni_cuda_unary(int function, const tni_array *y, const tni_array *x, const double *p)
+tn_status tni_cuda_unary(const tni_unary *a)
 {
-    const tni_array *arrays[] = { y, x };
-    return run<1>(function, &unary_about[function], function >= TNI_U_PREDICATES, arrays, p);
+    const tni_array *arrays[] = { &a->y, &a->x };
+    return run<1>(a->function, &unary_about[a->function], a->function >= TNI_U_PREDICATES, arrays,
+                  a->p);
 }
 
-tn_status tni_cuda_binary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                          const double *p)
+tn_status tni_cuda_binary(const tni_binary *a)
 {
-    const tni_array *arrays[] = { y, a, b };
-    return run<2>(function, &binary_about[function], function >= TNI_B_PREDICATES, arrays, p);
+    const tni_array *arrays[] = { &a->y, &a->a, &a->b };
+    return run<2>(a->function, &binary_about[a->function], a->function >= TNI_B_PREDICATES, arrays,
+                  a->p);
 }
 
-tn_status tni_cuda_ternary(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                           const tni_array *c, const double *p)
+tn_status tni_cuda_ternary(const tni_ternary *a)
 {
-    const tni_array *arrays[] = { y, a, b, c };
-    return run<3>(function, &ternary_about[function], false, arrays, p);
+    const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->c };
+    return run<3>(a->function, &ternary_about[a->function], false, arrays, a->p);
 }

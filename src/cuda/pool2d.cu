@@ -23,11 +23,11 @@ struct pool {
     bool include_padding, adaptive;
 };
 
-static pool pool_of(const tni_pool2d *p, bool adaptive)
+static pool pool_of(const tni_pool2d_sizes *p)
 {
     pool q = { (int)p->h, (int)p->w, (int)p->oh, (int)p->ow,         {},
-               {},        {},        {},         p->include_padding, adaptive };
-    for (int i = 0; i < 2 && !adaptive; i++) {
+               {},        {},        {},         p->include_padding, p->adaptive };
+    for (int i = 0; i < 2 && !p->adaptive; i++) {
         q.kernel[i] = (int)p->kernel[i];
         q.stride[i] = (int)p->stride[i];
         q.padding[i] = (int)p->padding[i];
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static tn_status fits(const char *name, const tni_pool2d *p)
+static tn_status fits(const char *name, const tni_pool2d_sizes *p)
 {
     if (p->h > 0 && p->oh > 0 && (p->w > INT_MAX / p->h || p->ow > INT_MAX / p->oh))
         return tni_cuda_host->fail(
@@ -212,11 +212,11 @@ static tn_status fits(const char *name, const tni_pool2d *p)
 
 /* Whether int holds every number on the way: elements and the stride of the largest grid, places in
  * the padded image, and the products of adaptive windows. */
-static bool is_small(const tni_pool2d *p, bool adaptive)
+static bool is_small(const tni_pool2d_sizes *p)
 {
     for (int i = 0; i < 2; i++) {
         int64_t size = i ? p->w : p->h, out = i ? p->ow : p->oh;
-        if (adaptive
+        if (p->adaptive
                 ? (size + 1) * (out + 1) > INT_MAX
                 : size + 2 * p->padding[i] + p->stride[i] + (p->kernel[i] - 1) * p->dilation[i] >
                       INT_MAX / 4)
@@ -231,34 +231,34 @@ static unsigned grid(int64_t threads)
     return tni_cuda_blocks(threads, BLOCK, 65535);
 }
 
-#define BY_SIZE(adaptive, kernel, ...)                                                             \
-    (is_small(p, adaptive) ? TN_LAUNCH((kernel<R, int>), grid(n), BLOCK, 0, __VA_ARGS__)           \
-                           : TN_LAUNCH((kernel<R, int64_t>), grid(n), BLOCK, 0, __VA_ARGS__))
+#define BY_SIZE(kernel, ...)                                                                       \
+    (is_small(p) ? TN_LAUNCH((kernel<R, int>), grid(n), BLOCK, 0, __VA_ARGS__)                     \
+                 : TN_LAUNCH((kernel<R, int64_t>), grid(n), BLOCK, 0, __VA_ARGS__))
 
 template <typename R>
-static tn_status run_max(void *y, int32_t *index, const void *x, const tni_pool2d *p)
+static tn_status run_max(void *y, int32_t *index, const void *x, const tni_pool2d_sizes *p)
 {
     int64_t n = p->n * p->c * p->oh * p->ow;
     if (n == 0) return TN_OK;
-    return BY_SIZE(false, max_pool, (R *)y, index, (const R *)x, n, pool_of(p, false));
+    return BY_SIZE(max_pool, (R *)y, index, (const R *)x, n, pool_of(p));
 }
 
 template <typename R>
-static tn_status run_max_grad(void *dx, const void *dy, const int32_t *index, const tni_pool2d *p)
+static tn_status run_max_grad(void *dx, const void *dy, const int32_t *index,
+                              const tni_pool2d_sizes *p)
 {
     int64_t n = p->n * p->c * p->h * p->w;
     if (n == 0) return TN_OK;
-    return BY_SIZE(false, max_pool_grad, (R *)dx, (const R *)dy, index, n, pool_of(p, false));
+    return BY_SIZE(max_pool_grad, (R *)dx, (const R *)dy, index, n, pool_of(p));
 }
 
-template <typename R>
-static tn_status run_mean(void *y, const void *x, const tni_pool2d *p, bool adaptive)
+template <typename R> static tn_status run_mean(void *y, const void *x, const tni_pool2d_sizes *p)
 {
     int64_t n = p->n * p->c * p->oh * p->ow;
     if (n == 0) return TN_OK;
-    int64_t area = adaptive ? (p->h / p->oh) * (p->w / p->ow) : p->kernel[0] * p->kernel[1];
-    pool q = pool_of(p, adaptive);
-    if (area < WARP && is_small(p, adaptive))
+    int64_t area = p->adaptive ? (p->h / p->oh) * (p->w / p->ow) : p->kernel[0] * p->kernel[1];
+    pool q = pool_of(p);
+    if (area < WARP && is_small(p))
         return TN_LAUNCH((mean_pool<R, int, 1>), grid(n), BLOCK, 0, (R *)y, (const R *)x, n, q);
     if (area < WARP)
         return TN_LAUNCH((mean_pool<R, int64_t, 1>), grid(n), BLOCK, 0, (R *)y, (const R *)x, n, q);
@@ -267,54 +267,44 @@ static tn_status run_mean(void *y, const void *x, const tni_pool2d *p, bool adap
 }
 
 template <typename R>
-static tn_status run_mean_grad(void *dx, const void *dy, const tni_pool2d *p, bool adaptive)
+static tn_status run_mean_grad(void *dx, const void *dy, const tni_pool2d_sizes *p)
 {
     int64_t n = p->n * p->c * p->h * p->w;
     if (n == 0) return TN_OK;
-    return BY_SIZE(adaptive, mean_pool_grad, (R *)dx, (const R *)dy, n, pool_of(p, adaptive));
+    return BY_SIZE(mean_pool_grad, (R *)dx, (const R *)dy, n, pool_of(p));
 }
 
-tn_status tni_cuda_max_pool2d(void *y, int32_t *index, const void *x, tn_dtype dtype,
-                              const tni_pool2d *p)
+tn_status tni_cuda_max_pool2d(const tni_max_pool2d *a)
 {
-    TN_TRY(fits("max_pool2d", p));
-    TN_REAL(dtype, run_max<R>(y, index, x, p));
+    TN_TRY(fits("max_pool2d", &a->sizes));
+    TN_REAL(a->x.dtype,
+            run_max<R>(a->y.data, static_cast<int32_t *>(a->index.data), a->x.data, &a->sizes));
     return TN_OK;
 }
 
-tn_status tni_cuda_max_pool2d_grad(void *dx, const void *dy, const int32_t *index, tn_dtype dtype,
-                                   const tni_pool2d *p)
+tn_status tni_cuda_max_pool2d_grad(const tni_max_pool2d_grad *a)
 {
-    TN_TRY(fits("max_pool2d", p));
-    TN_REAL(dtype, run_max_grad<R>(dx, dy, index, p));
+    TN_TRY(fits("max_pool2d", &a->sizes));
+    TN_REAL(a->dy.dtype, run_max_grad<R>(a->dx.data, a->dy.data,
+                                         static_cast<const int32_t *>(a->index.data), &a->sizes));
     return TN_OK;
 }
 
-tn_status tni_cuda_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p)
+static const char *name_of(const tni_pool2d_sizes *p)
 {
-    TN_TRY(fits("avg_pool2d", p));
-    TN_REAL(dtype, run_mean<R>(y, x, p, false));
+    return p->adaptive ? "adaptive_avg_pool2d" : "avg_pool2d";
+}
+
+tn_status tni_cuda_avg_pool2d(const tni_avg_pool2d *a)
+{
+    TN_TRY(fits(name_of(&a->sizes), &a->sizes));
+    TN_REAL(a->x.dtype, run_mean<R>(a->y.data, a->x.data, &a->sizes));
     return TN_OK;
 }
 
-tn_status tni_cuda_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p)
+tn_status tni_cuda_avg_pool2d_grad(const tni_avg_pool2d_grad *a)
 {
-    TN_TRY(fits("avg_pool2d", p));
-    TN_REAL(dtype, run_mean_grad<R>(dx, dy, p, false));
-    return TN_OK;
-}
-
-tn_status tni_cuda_adaptive_avg_pool2d(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p)
-{
-    TN_TRY(fits("adaptive_avg_pool2d", p));
-    TN_REAL(dtype, run_mean<R>(y, x, p, true));
-    return TN_OK;
-}
-
-tn_status tni_cuda_adaptive_avg_pool2d_grad(void *dx, const void *dy, tn_dtype dtype,
-                                            const tni_pool2d *p)
-{
-    TN_TRY(fits("adaptive_avg_pool2d", p));
-    TN_REAL(dtype, run_mean_grad<R>(dx, dy, p, true));
+    TN_TRY(fits(name_of(&a->sizes), &a->sizes));
+    TN_REAL(a->dy.dtype, run_mean_grad<R>(a->dx.data, a->dy.data, &a->sizes));
     return TN_OK;
 }

@@ -85,15 +85,15 @@ template <typename R> static tn_status fill(R *y, int64_t n, bool normal)
     return n % 2 ? last_normal(y + n - 1) : TN_OK;
 }
 
-tn_status tni_cuda_random(const tni_array *y, bool normal, uint64_t seed, uint64_t offset)
+tn_status tni_cuda_random(const tni_random *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < y->rank; d++) n *= y->size[d];
+    for (int d = 0; d < a->y.rank; d++) n *= a->y.size[d];
     if (n == 0) return TN_OK;
     TN_TRY(
-        tni_cuda_not_recorded("numbers are drawn", "them drawn into an input of tn_capture_run"));
+        tni_cuda_not_captured("numbers are drawn", "them drawn into an input of tn_capture_run"));
     std::lock_guard<std::mutex> hold(lock);
-    TN_TRY(aim(seed, offset));
-    TN_REAL(y->dtype, fill(static_cast<R *>(y->data), n, normal));
+    TN_TRY(aim(a->seed, a->offset));
+    TN_REAL(a->y.dtype, fill(static_cast<R *>(a->y.data), n, a->normal));
     return TN_OK;
 }

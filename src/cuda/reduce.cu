@@ -21,7 +21,7 @@ typedef enum pass {
     SUM_EXP_DIFF     /* sum e^(x - center) */
 } pass;
 
-/* ---- ways ------------------------------------------------------------------------------------------- */
+/* ---- ways ------------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ float absolute(float x)
 {
@@ -168,7 +168,7 @@ template <> struct way<int64_t> {
     }
 };
 
-/* ---- results ------------------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* What sums become. */
 struct put_result {
@@ -203,7 +203,7 @@ __global__ void reduce_finish(const __grid_constant__ put_result put, const doub
     }
 }
 
-/* ---- host ------------------------------------------------------------------------------------------------ */
+/* ---- host ------------------------------------------------------------------------------------ */
 
 static pass pass_of(int function, double p)
 {
@@ -260,28 +260,28 @@ static put_result to_doubles(const reduce_axes &r, void *y)
     return put;
 }
 
-tn_status tni_cuda_reduce(int function, const tni_array *y, const tni_array *x, const double *p)
+tn_status tni_cuda_reduce(const tni_reduce *a)
 {
-    pass_options o = { p ? p[0] : 0.0, nullptr };
-    pass pass = pass_of(function, o.p);
+    pass_options o = { a->p ? a->p[0] : 0.0, nullptr };
+    pass pass = pass_of(a->function, o.p);
     bool centered = pass == SUM_SQUARE_DIFF || pass == SUM_EXP_DIFF;
     bool later = pass == SUM_EXP_DIFF ||
-                 (function == TNI_R_norm && pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0);
+                 (a->function == TNI_R_norm && pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0);
     void *center = nullptr;
     void *sum = nullptr;
     tn_status status = TN_OK;
     reduce_axes r;
     put_result put;
 
-    if (!reduce_plan(&r, &put.at, y, nullptr, x)) return TN_OK;
+    if (!reduce_plan(&r, &put.at, &a->y, nullptr, &a->x)) return TN_OK;
     double n = static_cast<double>(r.reduced.numel);
     size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
-    put.y = y->data;
-    put.dtype = y->dtype;
-    put.divisor = function == TNI_R_mean  ? n
-                  : function == TNI_R_var ? (n > o.p ? n - o.p : 0.0)
-                                          : 1.0;
-    put.root = function == TNI_R_norm && o.p == 2.0;
+    put.y = a->y.data;
+    put.dtype = a->y.dtype;
+    put.divisor = a->function == TNI_R_mean  ? n
+                  : a->function == TNI_R_var ? (n > o.p ? n - o.p : 0.0)
+                                             : 1.0;
+    put.root = a->function == TNI_R_norm && o.p == 2.0;
     if (centered) {
         TN_TRY(tni_cuda_borrow(doubles, &center));
         put_result first = to_doubles(r, center);

@@ -10,13 +10,14 @@
  *   widen(part)       -> all; empty() -> an empty all
  *   join(all, all)    in the order of the numbers where the way asks for it
  *   group             elements that a part may take before it is widened
- * A way that is several (sum, largest ...) looks at each element which it is: all threads of a launch take
- * the same turn, which costs less than the memory they wait for, and compilers one kernel instead of ten.
+ * A way that is several (sum, largest ...) looks at each element which it is: all threads of a
+ * launch take the same turn, which costs less than the memory they wait for, and compilers one
+ * kernel instead of ten.
  *
  * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
- * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an `all`
- * each; a warp joins those in order. Borders depend on shapes alone, so the bits are the same in every
- * run and on every device.
+ * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an
+ * `all` each; a warp joins those in order. Borders depend on shapes alone, so the bits are the same
+ * in every run and on every device.
  */
 #ifndef TNI_CUDA_REDUCE_H
 #define TNI_CUDA_REDUCE_H
@@ -42,7 +43,7 @@ struct reduce_axes {
     bool fours;            /* one reduced axis, dense and on borders of four */
 };
 
-/* ---- joining threads: `all` moves by words -------------------------------------------------------------- */
+/* ---- joining threads: `all` moves by words --------------------------------------------------- */
 
 template <class A> struct words {
     static_assert(sizeof(A) % 8 == 0, "an `all` is made of 8-byte words");
@@ -147,7 +148,7 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
     return all;
 }
 
-/* ---- kernels: way.at(o) is the way of result o, put.put takes it ------------------------------------------ */
+/* ---- kernels: way.at(o) is the way of result o, put.put takes it ----------------------------- */
 
 /* A thread, a warp, a block for each result. */
 template <class W, class P>
@@ -261,12 +262,12 @@ __global__ void reduce_pieces(const W way, const typename W::all *left, int64_t 
     }
 }
 
-/* ---- host ------------------------------------------------------------------------------------------------ */
+/* ---- host ------------------------------------------------------------------------------------ */
 
 typedef enum { BY_THREADS, BY_WARPS, BY_BLOCKS, BY_COLUMNS } reduce_layout;
 
-/* Axes of x and of up to two arrays of results, those of x innermost first; merged where they are one
- * run in all three. */
+/* Axes of x and of up to two arrays of results, those of x innermost first; merged where they are
+ * one run in all three. */
 typedef struct reduce_strides {
     int64_t x, y, z;
 } reduce_strides;

@@ -2,12 +2,12 @@
  * scan.cu - along one axis: the first extreme with its index (a reduction, reduce.h), and running
  * sums.
  *
- * Running sums are double or int64_t and rounded once per element. Short lines, and lines that lie next
- * to each other, take a thread each; other lines a block, which goes along in stretches.
+ * Running sums are double or int64_t and rounded once per element. Short lines, and lines that lie
+ * next to each other, take a thread each; other lines a block, which goes along in stretches.
  */
 #include "cuda/reduce.h"
 
-/* ---- the first extreme ---------------------------------------------------------------------------------- */
+/* ---- the first extreme ----------------------------------------------------------------------- */
 
 template <class T> struct wide_of {
     typedef double type;
@@ -79,22 +79,21 @@ static tn_status run_extreme(const reduce_axes &r, const places<2> &at, bool lar
     return reduce_run(r, way, put);
 }
 
-tn_status tni_cuda_arg_reduce(bool largest, const tni_array *value, const tni_array *index,
-                              const tni_array *x, int axis)
+tn_status tni_cuda_arg_reduce(const tni_arg_reduce *a)
 {
     reduce_axes r;
     places<2> at;
 
-    (void)axis; /* index has size 1 there; a size of 1 gives index 0 anyway */
-    if (!reduce_plan(&r, &at, index, value->data ? value : nullptr, x)) return TN_OK;
-    switch (computing_type(x->dtype)) {
-    case TN_F32: return run_extreme<float>(r, at, largest, value, index);
-    case TN_F64: return run_extreme<double>(r, at, largest, value, index);
-    default: return run_extreme<int64_t>(r, at, largest, value, index);
+    /* the axis is not needed: index has size 1 there; a size of 1 gives index 0 anyway */
+    if (!reduce_plan(&r, &at, &a->index, a->value.data ? &a->value : nullptr, &a->x)) return TN_OK;
+    switch (computing_type(a->x.dtype)) {
+    case TN_F32: return run_extreme<float>(r, at, a->largest, &a->value, &a->index);
+    case TN_F64: return run_extreme<double>(r, at, a->largest, &a->value, &a->index);
+    default: return run_extreme<int64_t>(r, at, a->largest, &a->value, &a->index);
     }
 }
 
-/* ---- running sums ------------------------------------------------------------------------------------------ */
+/* ---- running sums ---------------------------------------------------------------------------- */
 
 enum {
     SCAN_THREADS = 256,
@@ -203,27 +202,30 @@ template <class A> static tn_status run_scan(const scan_args &s, bool by_threads
     return TN_LAUNCH((scan_blocks<A>), tni_cuda_blocks(s.lines.numel, 1, most), SCAN_THREADS, 0, s);
 }
 
-tn_status tni_cuda_cumsum(const tni_array *y, const tni_array *x, int axis, bool reverse)
+tn_status tni_cuda_cumsum(const tni_cumsum *a)
 {
-    tni_array x_lines = *x;
-    tni_array y_lines = *y;
+    tni_array x_lines = a->x;
+    tni_array y_lines = a->y;
     const tni_array *arrays[] = { &x_lines, &y_lines };
-    int64_t item_x = static_cast<int64_t>(item_size(x->dtype));
-    int64_t item_y = static_cast<int64_t>(item_size(y->dtype));
+    int64_t item_x = static_cast<int64_t>(item_size(a->x.dtype));
+    int64_t item_y = static_cast<int64_t>(item_size(a->y.dtype));
     scan_args s;
 
-    if (x->rank == 0) return tni_cuda_copy(y, x);
-    x_lines.size[axis] = y_lines.size[axis] = 1;
+    if (a->x.rank == 0) return copy_to(a->y, a->x);
+    x_lines.size[a->axis] = y_lines.size[a->axis] = 1;
     s.lines = places_of<2>(arrays);
-    s.n = x->size[axis];
+    s.n = a->x.size[a->axis];
     if (s.lines.numel == 0 || s.n == 0) return TN_OK;
-    s.x_step = reverse ? -x->stride[axis] : x->stride[axis];
-    s.y_step = reverse ? -y->stride[axis] : y->stride[axis];
-    s.x = static_cast<const char *>(x->data) + (reverse ? (s.n - 1) * x->stride[axis] * item_x : 0);
-    s.y = static_cast<char *>(y->data) + (reverse ? (s.n - 1) * y->stride[axis] * item_y : 0);
-    s.x_dtype = x->dtype;
-    s.y_dtype = y->dtype;
+    s.x_step = a->reverse ? -a->x.stride[a->axis] : a->x.stride[a->axis];
+    s.y_step = a->reverse ? -a->y.stride[a->axis] : a->y.stride[a->axis];
+    s.x = static_cast<const char *>(a->x.data) +
+          (a->reverse ? (s.n - 1) * a->x.stride[a->axis] * item_x : 0);
+    s.y = static_cast<char *>(a->y.data) +
+          (a->reverse ? (s.n - 1) * a->y.stride[a->axis] * item_y : 0);
+    s.x_dtype = a->x.dtype;
+    s.y_dtype = a->y.dtype;
     bool by_threads =
-        s.n <= SHORT_LINE || (s.lines.numel >= 1024 && s.lines.stride[0][0] < x->stride[axis]);
-    return is_float(x->dtype) ? run_scan<double>(s, by_threads) : run_scan<int64_t>(s, by_threads);
+        s.n <= SHORT_LINE || (s.lines.numel >= 1024 && s.lines.stride[0][0] < a->x.stride[a->axis]);
+    return is_float(a->x.dtype) ? run_scan<double>(s, by_threads)
+                                : run_scan<int64_t>(s, by_threads);
 }

@@ -1,5 +1,6 @@
 /*
- * short.h - bf16 and f16 as element types of kernels: they are stored, f32 is what is computed with.
+ * short.h - bf16 and f16 as element types of kernels: they are stored, f32 is what is computed
+ * with.
  */
 #ifndef TNI_CUDA_SHORT_H
 #define TNI_CUDA_SHORT_H
@@ -15,8 +16,8 @@ struct f16 {
     uint16_t bits;
 };
 
-/* What elements of type R compute in, and the way there and back (to nearest even). A NaN stays one, its
- * other bits need not. */
+/* What elements of type R compute in, and the way there and back (to nearest even). A NaN stays
+ * one, its other bits need not. */
 template <typename R> struct element {
     typedef R computing;
     static constexpr bool is_short = false;

@@ -63,23 +63,23 @@ static __global__ void softmax_block(R *y, const R *x, int64_t n, int64_t c, boo
     }
 }
 
-template <typename R> static tn_status softmax(const tni_array *y, const tni_array *x, bool log)
+template <typename R> static tn_status softmax(const tni_softmax *a)
 {
-    int64_t n = x->size[0], c = x->size[1];
-    R *to = static_cast<R *>(y->data);
-    const R *from = static_cast<const R *>(x->data);
+    int64_t n = a->x.size[0], c = a->x.size[1];
+    R *to = static_cast<R *>(a->y.data);
+    const R *from = static_cast<const R *>(a->x.data);
     if (n == 0 || c == 0) return TN_OK;
     if (c <= ROW_IN_WARP) {
         ROW_ITEMS(c, TN_LAUNCH((softmax_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0, to,
-                               from, n, static_cast<int>(c), log));
+                               from, n, static_cast<int>(c), a->log));
         return TN_OK;
     }
-    return TN_LAUNCH((softmax_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, from, n, c, log);
+    return TN_LAUNCH((softmax_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, from, n, c, a->log);
 }
 
-tn_status tni_cuda_softmax(const tni_array *y, const tni_array *x, bool log)
+tn_status tni_cuda_softmax(const tni_softmax *a)
 {
-    TN_REAL(x->dtype, softmax<R>(y, x, log));
+    TN_REAL(a->x.dtype, softmax<R>(a));
     return TN_OK;
 }
 
@@ -127,25 +127,22 @@ static __global__ void softmax_grad_block(R *dx, const R *dy, const R *y, int64_
     }
 }
 
-template <typename R>
-static tn_status softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
-                              bool log)
+template <typename R> static tn_status softmax_grad(const tni_softmax_grad *a)
 {
-    int64_t n = y->size[0], c = y->size[1];
-    R *to = static_cast<R *>(dx->data);
-    const R *g = static_cast<const R *>(dy->data), *v = static_cast<const R *>(y->data);
+    int64_t n = a->y.size[0], c = a->y.size[1];
+    R *to = static_cast<R *>(a->dx.data);
+    const R *g = static_cast<const R *>(a->dy.data), *v = static_cast<const R *>(a->y.data);
     if (n == 0 || c == 0) return TN_OK;
     if (c <= ROW_IN_WARP) {
         ROW_ITEMS(c, TN_LAUNCH((softmax_grad_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0,
-                               to, g, v, n, static_cast<int>(c), log));
+                               to, g, v, n, static_cast<int>(c), a->log));
         return TN_OK;
     }
-    return TN_LAUNCH((softmax_grad_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, g, v, n, c, log);
+    return TN_LAUNCH((softmax_grad_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, g, v, n, c, a->log);
 }
 
-tn_status tni_cuda_softmax_grad(const tni_array *dx, const tni_array *dy, const tni_array *y,
-                                bool log)
+tn_status tni_cuda_softmax_grad(const tni_softmax_grad *a)
 {
-    TN_REAL(y->dtype, softmax_grad<R>(dx, dy, y, log));
+    TN_REAL(a->y.dtype, softmax_grad<R>(a));
     return TN_OK;
 }

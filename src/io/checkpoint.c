@@ -4,53 +4,21 @@
  * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.",
  * "rng.default" (u8: the default generator's whole state, the counters behind dropout included),
  * "rng.0" ... (the program's own generators), "step" (i64), and the names of further parts
- * (checkpoint_parts.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
+ * (parts.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
  *
- * Loading is in two halves: read, compare and stage every part; then put all in place by steps that
- * cannot fail. The model's own loading, all or nothing itself, stands between them.
+ * Loading is in two halves: read, compare and stage everything; then put all in place by steps that
+ * cannot fail. The loading of modules, all or nothing itself, stands between them.
  */
 #include <math.h>
 #include <stdio.h>
 
-#include "io/checkpoint.h"
+#include "io/parts.h"
 #include "nn/module.h"
 
 static const char *const keys[] = { TNI_CHECKPOINT, TNI_WRITER };
 static const char *const values[] = { "1", TN_VERSION };
 
 /* ---- saving ---------------------------------------------------------------------------------- */
-
-static tn_status add_part(tn_list *list, const char *prefix, const tn_list *part)
-{
-    if (!part) return tni_pending();
-    for (int i = 0; i < part->n; i++) {
-        tn_status status = tni_list_push(list, prefix, "", part->entry[i].name, part->entry[i]);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
-}
-
-/* The part's name is also the path of the root among the versions. */
-tn_status tni_checkpoint_add(tn_list *list, const char *name, const tn_list *state)
-{
-    char prefix[80];
-    const char *path;
-    int version;
-    if (!state) return tni_pending();
-    snprintf(prefix, sizeof prefix, "%s.", name);
-    tn_status status = add_part(list, prefix, state);
-    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
-        char whole[TNI_NAME_LIMIT + 80];
-        int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
-        status = length < (int)sizeof whole
-                     ? tni_list_push_version(list, whole, version)
-                     : tni_error(TN_E_NAME,
-                                 "the path of a module has %zu bytes: %.64s...: at most "
-                                 "%d are possible",
-                                 strlen(path), path, TNI_NAME_LIMIT);
-    }
-    return status;
-}
 
 /* Generator -1 is the default one. */
 static const char *random_name(int i, char *name, size_t size)
@@ -78,25 +46,23 @@ static tn_status add_random(tn_list *list, const tn_checkpoint *c)
     return TN_OK;
 }
 
-static tn_status add_loader(tn_list *list, const tn_loader *loader)
+/* A loader's state is also an array of numbers. */
+typedef union loader_numbers {
+    tni_loader_state state;
+    int64_t number[TNI_LOADER_NUMBERS];
+} loader_numbers;
+
+static void add_loader(tni_form *f, const tn_loader *loader)
 {
-    union {
-        tni_loader_state state;
-        int64_t number[TNI_LOADER_NUMBERS];
-    } u;
+    loader_numbers u;
     tni_loader_get(loader, &u.state);
-    for (int i = 0; i < TNI_LOADER_NUMBERS; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "loader.%s", tni_loader_names[i]);
-        tn_status status = tni_list_i64(list, name, u.number[i]);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
+    for (int i = 0; i < TNI_LOADER_NUMBERS; i++)
+        tni_field_i64(f, tni_field_name(f, "loader.%s", tni_loader_names[i]), &u.number[i]);
 }
 
 /* Weights that have become NaN must not replace the last good ones. Buffers may hold infinities: a
  * mask does. */
-static tn_status check_finite(const char *function, tn_module *model)
+static tn_status check_module(const char *function, tn_module *model)
 {
     tn_list *list = tn_parameters(model);
     if (!list) return tni_pending();
@@ -116,6 +82,14 @@ static tn_status check_finite(const char *function, tn_module *model)
     return TN_OK;
 }
 
+static tn_status check_finite(const char *function, const tni_parts *parts)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < parts->n; i++)
+        if (parts->part[i].p.module) status = check_module(function, parts->part[i].p.module);
+    return status;
+}
+
 static tn_status check_generators(const char *function, const tn_checkpoint *c)
 {
     if (c->n_generators < 0)
@@ -128,26 +102,17 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
     return TN_OK;
 }
 
-static tn_status save(const char *f, const tn_checkpoint *c, const char *path)
+static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *parts,
+                      const char *path)
 {
-    tn_status status = tni_metadata_check(f, &c->metadata);
-    if (status == TN_OK) status = check_generators(f, c);
-    if (status == TN_OK) status = tni_parts_check(f, c);
-    if (status == TN_OK && c->model && !c->allow_nonfinite) status = check_finite(f, c->model);
-    for (int i = 0; status == TN_OK && !c->allow_nonfinite && i < c->n_parts; i++)
-        if (c->parts[i].module) status = check_finite(f, c->parts[i].module);
-    if (status != TN_OK) return status;
-    tn_list *list = tn_list_new();
-    status = list ? tni_list_i64(list, "step", c->step) : tni_pending();
-    if (status == TN_OK) status = add_random(list, c);
-    if (status == TN_OK && c->model)
-        status = tni_checkpoint_add(list, "model", tn_state_dict(c->model, ""));
-    if (status == TN_OK && c->optimizer)
-        status = add_part(list, "optim.", tn_optim_state_dict(c->optimizer));
-    if (status == TN_OK && c->scheduler)
-        status = add_part(list, "sched.", tn_scheduler_state_dict(c->scheduler));
-    if (status == TN_OK && c->loader) status = add_loader(list, c->loader);
-    if (status == TN_OK) status = tni_parts_add(list, c);
+    tni_form form;
+    int64_t step = c->step;
+    tni_form_save(&form);
+    tni_field_i64(&form, "step", &step);
+    if (c->loader) add_loader(&form, c->loader);
+    tn_list *list = tni_form_saved(&form);
+    tn_status status = list ? add_random(list, c) : tni_pending();
+    if (status == TN_OK) status = tni_parts_save(parts, list);
     if (status != TN_OK) return status;
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
     return tni_safetensors_write(
@@ -156,8 +121,16 @@ static tn_status save(const char *f, const tn_checkpoint *c, const char *path)
 
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
 {
+    tni_parts parts;
     tn_scope scope = tn_scope_begin();
-    tn_status status = save(function, c, path);
+    tn_status status = tni_metadata_check(function, &c->metadata);
+    if (status == TN_OK) status = check_generators(function, c);
+    if (status == TN_OK) {
+        status = tni_parts_of(function, c, &parts);
+        if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
+        if (status == TN_OK) status = save(function, c, &parts, path);
+        tni_parts_free(&parts);
+    }
     tn_scope_end(scope);
     return status;
 }
@@ -212,10 +185,6 @@ typedef struct staged {
     unsigned char (*random)[TN_GENERATOR_STATE_SIZE]; /* default, then own: n_random of them */
     size_t n_random;
     tni_loader_state loader;
-    tni_optim_staged *optimizer;
-    tni_scheduler_staged *scheduler;
-    tn_list *model;
-    tni_parts_staged parts;
     tn_metadata metadata;
 } staged;
 
@@ -223,7 +192,7 @@ static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, sta
 {
     char name[32];
     s->n_random = (size_t)c->n_generators + 1;
-    s->random = tni_alloc(s->n_random * sizeof *s->random);
+    s->random = tni_alloc_n(s->n_random, sizeof *s->random);
     tn_generator *trial = tn_generator_new(0);
     tn_status status = s->random && trial ? TN_OK : tni_pending();
     for (int i = -1; status == TN_OK && i < c->n_generators; i++) {
@@ -244,10 +213,7 @@ static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, sta
 
 static tn_status stage_loader(tni_safetensors *file, const tn_loader *loader, staged *s)
 {
-    union {
-        tni_loader_state state;
-        int64_t number[TNI_LOADER_NUMBERS];
-    } u;
+    loader_numbers u;
     for (int i = 0; i < TNI_LOADER_NUMBERS; i++) {
         char name[64];
         snprintf(name, sizeof name, "loader.%s", tni_loader_names[i]);
@@ -260,44 +226,19 @@ static tn_status stage_loader(tni_safetensors *file, const tn_loader *loader, st
                : tni_in_file(file->in.function, file->in.path);
 }
 
-tn_list *tni_checkpoint_part(tni_safetensors *file, const char *prefix, bool may_be_empty)
-{
-    tn_list *list = tni_safetensors_list(file, prefix);
-    if (!list || list->n || may_be_empty) return list;
-    tni_error(TN_E_NAME, "%s: " TNI_PATH ": nothing of %s* is in it, but the part is given here",
-              file->in.function, file->in.path, prefix);
-    return NULL;
-}
-
 static tn_status stage(tni_safetensors *file, const tn_checkpoint *c, staged *s)
 {
-    tn_status status = read_values(file, "step", TN_I64, 0, &s->step);
+    tn_status status = tni_safetensors_verify(file);
+    if (status == TN_OK) status = tni_safetensors_metadata(file, "tenon.", &s->metadata);
+    if (status == TN_OK) status = read_values(file, "step", TN_I64, 0, &s->step);
     if (status == TN_OK) status = stage_random(file, c, s);
     if (status == TN_OK && c->loader) status = stage_loader(file, c->loader, s);
-    if (status == TN_OK && c->optimizer) {
-        tn_list *part = tni_checkpoint_part(file, "optim.", false);
-        s->optimizer = part ? tni_optim_stage(c->optimizer, part) : NULL;
-        if (!s->optimizer)
-            return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
-    }
-    if (status == TN_OK && c->scheduler) {
-        tn_list *part = tni_checkpoint_part(file, "sched.", false);
-        s->scheduler = part ? tni_scheduler_stage(c->scheduler, part) : NULL;
-        if (!s->scheduler)
-            return part ? tni_in_file(file->in.function, file->in.path) : tni_pending();
-    }
-    if (status == TN_OK && c->model) {
-        tn_list *own = tn_state_dict(c->model, "");
-        s->model = own ? tni_checkpoint_part(file, "model.", own->n == 0) : NULL;
-        if (!s->model) return tni_pending();
-    }
-    return status == TN_OK ? tni_parts_stage(file, c, &s->parts) : status;
+    return status;
 }
 
-static void commit(tn_checkpoint *c, staged *s)
+static void commit(tn_checkpoint *c, const staged *s, tni_parts *parts)
 {
-    if (c->optimizer) tni_optim_commit(c->optimizer, s->optimizer);
-    if (c->scheduler) tni_scheduler_commit(c->scheduler, s->scheduler);
+    tni_parts_put(parts);
     if (c->loader) tni_loader_set(c->loader, &s->loader);
     for (int i = -1; i < c->n_generators; i++)
         tn_generator_set_state(generator_of(c, i), s->random[i + 1]);
@@ -305,38 +246,32 @@ static void commit(tn_checkpoint *c, staged *s)
     c->metadata = s->metadata;
 }
 
+static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
+{
+    staged s = { 0 };
+    tn_status status = stage(file, c, &s);
+    tn_scope scope = tn_scope_begin(); /* behind the metadata, which stay */
+    if (status == TN_OK) status = tni_parts_load(file, parts);
+    if (status == TN_OK) commit(c, &s, parts);
+    tn_scope_end(scope);
+    if (s.random) tni_free(s.random, s.n_random * sizeof *s.random);
+    return status;
+}
+
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
     static const char f[] = "tn_checkpoint_load";
     if (!c) return tni_null(f, "c", "a checkpoint");
     tni_safetensors file;
+    tni_parts parts = { 0 };
     tn_status status = check_generators(f, c);
-    if (status == TN_OK) status = tni_parts_check(f, c);
+    if (status == TN_OK) status = tni_parts_of(f, c, &parts);
     if (status == TN_OK) status = open_checkpoint(&file, f, path);
-    if (status != TN_OK) return status;
-    staged s = { 0 };
-    status = tni_safetensors_verify(&file);
-    if (status == TN_OK)
-        status =
-            tni_safetensors_metadata(&file, "tenon.", &s.metadata); /* before the scope: it stays */
-    tn_scope scope = tn_scope_begin();
-    if (status == TN_OK) status = stage(&file, c, &s);
-    if (status == TN_OK) status = tni_parts_load(&file, c, &s.parts);
-    if (status == TN_OK && c->model &&
-        tn_load_state_dict(c->model, s.model, (tn_load_options){ 0 }, NULL) != TN_OK) {
-        status = tni_in_file(f, path);
-        tni_parts_undo(c, &s.parts);
-    }
-    tni_parts_end(c, &s.parts, status == TN_OK);
     if (status == TN_OK) {
-        commit(c, &s);
-    } else {
-        tni_optim_discard(s.optimizer);
-        tni_scheduler_discard(s.scheduler);
+        status = load(&file, c, &parts);
+        tni_safetensors_close(&file);
     }
-    if (s.random) tni_free(s.random, s.n_random * sizeof *s.random);
-    tn_scope_end(scope);
-    tni_safetensors_close(&file);
+    tni_parts_free(&parts);
     return status;
 }
 

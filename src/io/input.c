@@ -94,27 +94,8 @@ tn_status tni_input_bad(const tni_input *in, const char *format, ...)
 
 static bool reserve(tni_bytes *b, size_t more)
 {
-    size_t need, next;
-    if (b->failed) return false;
-    if (!tni_add_size(b->n, more, &need)) {
-        tni_error(TN_E_NOMEM, "out of memory: %zu bytes more than %zu were wanted", more, b->n);
-        b->failed = true;
-        return false;
-    }
-    if (need <= b->capacity) return true;
-    if (!tni_mul_size(TNI_MAX(need, (size_t)4096), 2, &next)) next = need;
-    char *data = tni_alloc(next);
-    if (!data) {
-        b->failed = true;
-        return false;
-    }
-    if (b->data) {
-        memcpy(data, b->data, b->n);
-        tni_free(b->data, b->capacity);
-    }
-    b->data = data;
-    b->capacity = next;
-    return true;
+    b->failed = b->failed || !tni_room(&b->data, &b->capacity, b->n, more, 1);
+    return !b->failed;
 }
 
 void tni_bytes_add(tni_bytes *b, const void *data, size_t n)
@@ -144,6 +125,6 @@ void tni_bytes_printf(tni_bytes *b, const char *format, ...)
 
 void tni_bytes_free(tni_bytes *b)
 {
-    if (b->data) tni_free(b->data, b->capacity);
+    tni_room_free(&b->data, &b->capacity, 1);
     *b = (tni_bytes){ 0 };
 }

@@ -12,7 +12,7 @@
 tn_status tni_in_file(const char *function, const char *path);
 
 /* What readers accept now. header_bytes and tensors are not zero. */
-tn_file_limits tni_file_limits(void);
+tn_file_limits tn_get_file_limits(void);
 /* How many bytes a compressed file of that size may make. */
 int64_t tni_inflated_limit(int64_t file_bytes);
 /* Whether a reader would take as many tensors and state versions, of which safetensors files have
@@ -36,7 +36,7 @@ tn_status tni_checkpoint_verify(const char *function, const char *path, int *err
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
 
 /* The tensors of a state dict, CPU, current scope: views of one storage share it. Versions that the
- * file records are set. (pt_read.c) */
+ * file records are set. (pt/read.c) */
 tn_list *tni_pt_list(const char *function, const char *path);
 /* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);

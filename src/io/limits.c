@@ -16,7 +16,7 @@ static _Atomic int64_t header_bytes = DEFAULT_BYTES;
 static _Atomic int64_t tensors = DEFAULT_TENSORS;
 static _Atomic int64_t inflated_bytes; /* 0: by the file's size */
 
-tn_file_limits tni_file_limits(void)
+tn_file_limits tn_get_file_limits(void)
 {
     return (tn_file_limits){ header_bytes, tensors, inflated_bytes };
 }

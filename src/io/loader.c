@@ -6,9 +6,10 @@
  * a few numbers.
  *
  * With prefetch a thread copies the rows of the batch that comes next into host memory while the
- * caller trains. It runs no tensor op (a team of its own would take the cores of the caller's), touches no count, and what it fills was allocated before it started: nothing it does can
- * fail. The lock hands one slot back and forth: the thread writes it only while WANTED, the caller
- * reads it only while READY.
+ * caller trains. It runs no tensor op (a team of its own would take the cores of the caller's),
+ * touches no count, and what it fills was allocated before it started: nothing it does can fail.
+ * The lock hands one slot back and forth: the thread writes it only while WANTED, the caller reads
+ * it only while READY.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -136,6 +137,18 @@ static tn_status start_thread(tn_loader *l)
     return TN_OK;
 }
 
+static void stop_thread(tn_loader *l)
+{
+    if (!l->threaded) return;
+    pthread_mutex_lock(&l->lock);
+    l->quit = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    l->threaded = l->quit = false;
+    l->state = SLOT_IDLE;
+}
+
 static void request(tn_loader *l, int64_t epoch, int64_t position)
 {
     l->slot_epoch = epoch;
@@ -173,13 +186,7 @@ void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
     leave_parent(l);
-    if (l->threaded) {
-        pthread_mutex_lock(&l->lock);
-        l->quit = true;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
-        pthread_join(l->thread, NULL);
-    }
+    stop_thread(l);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     for (int k = 0; k < l->n_tensors; k++) {
@@ -191,14 +198,22 @@ void tn_loader_free(tn_loader *l)
     tni_free(l, sizeof *l);
 }
 
+static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_options *o)
+{
+    if (o->batch_size < 1)
+        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f,
+                         (long long)o->batch_size);
+    if (rows == 0 || (o->drop_last && rows < o->batch_size))
+        return tni_error(TN_E_INVALID, "%s: %lld rows give no batch of %lld", f, (long long)rows,
+                         (long long)o->batch_size);
+    return TN_OK;
+}
+
 static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options *o)
 {
     static const char f[] = "tn_loader_new";
     if (n < 1 || n > MAX_TENSORS)
         return tni_error(TN_E_INVALID, "%s: %d tensors: 1 to %d are wanted", f, n, MAX_TENSORS);
-    if (o->batch_size < 1)
-        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f,
-                         (long long)o->batch_size);
     for (int k = 0; k < n; k++) {
         const tn_tensor *t = tensors[k];
         char name[24];
@@ -216,11 +231,12 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
                              f, (long long)tensors[0]->shape.size[0], k,
                              (long long)t->shape.size[0]);
     }
-    int64_t rows = tensors[0]->shape.size[0];
-    if (rows == 0 || (o->drop_last && rows < o->batch_size))
-        return tni_error(TN_E_INVALID, "%s: %lld rows give no batch of %lld", f, (long long)rows,
-                         (long long)o->batch_size);
-    return TN_OK;
+    return check_sizes(f, tensors[0]->shape.size[0], o);
+}
+
+static int64_t batches_of(int64_t rows, const tn_loader_options *o)
+{
+    return rows / o->batch_size + (!o->drop_last && rows % o->batch_size != 0);
 }
 
 static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
@@ -254,15 +270,13 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
     pthread_cond_init(&l->changed, NULL);
     l->o = o;
     l->rows = tensors[0]->shape.size[0];
-    l->batches = l->rows / o.batch_size + (!o.drop_last && l->rows % o.batch_size != 0);
+    l->batches = batches_of(l->rows, &o);
     l->order_epoch = -1;
     tn_status status = TN_OK;
     for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, tensors[k]);
     if (status == TN_OK && o.shuffle) {
-        size_t nbytes;
         l->generator = tn_generator_new(o.seed);
-        if (!tni_mul_size((size_t)l->rows, sizeof *l->order, &nbytes)) nbytes = SIZE_MAX;
-        if (l->generator) l->order = tni_alloc(nbytes);
+        if (l->generator) l->order = tni_alloc_n((size_t)l->rows, sizeof *l->order);
         if (!l->order) status = tni_pending();
     }
     if (status == TN_OK) return l;
@@ -313,6 +327,53 @@ static int64_t no_loader(const char *function)
 int64_t tn_loader_batches(const tn_loader *l)
 {
     return l ? l->batches : no_loader("tn_loader_batches");
+}
+
+int64_t tn_loader_rows(const tn_loader *l)
+{
+    return l ? l->rows : no_loader("tn_loader_rows");
+}
+
+int64_t tn_loader_batch_size(const tn_loader *l)
+{
+    return l ? l->o.batch_size : no_loader("tn_loader_batch_size");
+}
+
+/* Slots for the batches of another size in the place of those there are: all or none. */
+static tn_status replace_slots(tn_loader *l, int64_t batch_size)
+{
+    int64_t was = l->o.batch_size;
+    char *slot[MAX_TENSORS] = { NULL };
+    bool whole = true;
+    l->o.batch_size = batch_size;
+    for (int k = 0; whole && k < l->n_tensors; k++)
+        if (l->slot[k]) whole = (slot[k] = tni_alloc(slot_bytes(l, k))) != NULL;
+    for (int k = 0; k < l->n_tensors; k++) {
+        char *unused = whole ? l->slot[k] : slot[k];
+        if (whole) l->slot[k] = slot[k];
+        l->o.batch_size = whole ? was : batch_size; /* whose size it was taken by */
+        if (unused) tni_free(unused, slot_bytes(l, k));
+    }
+    l->o.batch_size = whole ? batch_size : was;
+    return whole ? TN_OK : tni_pending();
+}
+
+tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
+{
+    static const char f[] = "tn_loader_set_batch_size";
+    if (!l) return tni_null(f, "loader", "a loader");
+    tn_loader_options o = l->o;
+    o.batch_size = batch_size;
+    tn_status status = check_sizes(f, l->rows, &o);
+    if (status != TN_OK) return status;
+    if (l->position != 0)
+        return tni_error(TN_E_STATE, "%s: batch %lld of an epoch: want its beginning", f,
+                         (long long)l->position);
+    leave_parent(l);
+    stop_thread(l);
+    status = replace_slots(l, batch_size);
+    if (status == TN_OK) l->batches = batches_of(l->rows, &l->o);
+    return status;
 }
 
 int64_t tn_loader_epoch(const tn_loader *l)

@@ -22,7 +22,7 @@ tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n
 {
     *names = (tni_names){ 0 };
     if (n == 0) return TN_OK;
-    names->name = tni_alloc((size_t)n * sizeof *names->name);
+    names->name = tni_alloc_n((size_t)n, sizeof *names->name);
     if (!names->name) return tni_pending();
     names->n = n;
     for (int i = 0; i < n; i++) {
@@ -72,7 +72,7 @@ int *tni_names_under(const tni_names *names, const char *prefix, int *n)
     int from = lower_bound(names, prefix), to = from;
     while (to < names->n && !strncmp(names->name[to].text, prefix, length)) to++;
     *n = to - from;
-    int *places = tni_alloc((size_t)TNI_MAX(*n, 1) * sizeof *places);
+    int *places = tni_alloc_n((size_t)TNI_MAX(*n, 1), sizeof *places);
     if (!places) return NULL;
     for (int i = 0; i < *n; i++) places[i] = names->name[from + i].at;
     qsort(places, (size_t)*n, sizeof *places, by_place);

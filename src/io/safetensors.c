@@ -208,7 +208,7 @@ static tn_status check_names(tni_safetensors *file)
 
 static tn_status parse_header(tni_safetensors *file)
 {
-    const size_t most = (size_t)tni_file_limits().tensors * sizeof *file->entry;
+    const size_t most = (size_t)tn_get_file_limits().tensors * sizeof *file->entry;
     if (memchr(file->header, 0, file->header_bytes)) return bad(file, "a zero byte in the header");
     tni_json json = tni_json_of(file->header, file->header_bytes), *j = &json;
     if (tni_json_kind(j) != '{') return wrong(file, j, "the header is not an object");
@@ -223,7 +223,7 @@ static tn_status parse_header(tni_safetensors *file)
             status = bad(file,
                          "more than %lld tensors: at most so many are read "
                          "(tn_set_file_limits)",
-                         (long long)tni_file_limits().tensors);
+                         (long long)tn_get_file_limits().tensors);
         if (status != TN_OK) return status;
     }
     if (!tni_json_end(j)) return tni_safetensors_not_json(file, "the header", j);
@@ -248,7 +248,7 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8))
         status = bad(file, "a header of %llu bytes in a file of %lld: not a safetensors file",
                      (unsigned long long)n, (long long)file->in.size);
-    int64_t most = tni_file_limits().header_bytes;
+    int64_t most = tn_get_file_limits().header_bytes;
     if (status == TN_OK && n > (uint64_t)most)
         status = bad(file, "a header of %llu bytes: at most %lld are read (tn_set_file_limits)",
                      (unsigned long long)n, (long long)most);

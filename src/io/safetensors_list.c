@@ -111,7 +111,7 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
     file->version = (tni_version *)file->versions.data;
     file->n_ties = (int)(file->ties.n / sizeof *file->tie);
     file->n_versions = (int)(file->versions.n / sizeof *file->version);
-    const int64_t most = tni_file_limits().tensors;
+    const int64_t most = tn_get_file_limits().tensors;
     if (file->n + (int64_t)file->n_ties > most)
         return bad(file, "%d tensors and %d ties: at most %lld are read (tn_set_file_limits)",
                    file->n, file->n_ties, (long long)most);

@@ -259,11 +259,11 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     tni_bytes_add(b, "}", 1);
     while (b->n % 8 && !b->failed) tni_bytes_add(b, " ", 1);
     if (status == TN_OK && b->failed) status = tni_pending();
-    if (status == TN_OK && (int64_t)b->n > tni_file_limits().header_bytes)
+    if (status == TN_OK && (int64_t)b->n > tn_get_file_limits().header_bytes)
         status = tni_error(TN_E_INVALID,
                            "%s: a header of %zu bytes: at most %lld could be read back "
                            "(tn_set_file_limits)",
-                           function, b->n, (long long)tni_file_limits().header_bytes);
+                           function, b->n, (long long)tn_get_file_limits().header_bytes);
     return status;
 }
 
@@ -353,7 +353,7 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
 
 tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version)
 {
-    const int64_t limit = tni_file_limits().tensors;
+    const int64_t limit = tn_get_file_limits().tensors;
     const char *path;
     int64_t n = 0;
     int version;

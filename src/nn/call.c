@@ -6,7 +6,6 @@
  * hand-over of the outputs to the caller's scope.
  */
 #include "nn/module.h"
-#include "tensor/recorder.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
 typedef struct frame {
@@ -94,29 +93,6 @@ bool tni_calling(void)
     return innermost != NULL;
 }
 
-/* ---- a step that is recorded ----------------------------------------------------------------- */
-
-static bool training_now(const void *m)
-{
-    return tn_training(m);
-}
-
-static void drop_module(void *m)
-{
-    tn_module_drop(m);
-}
-
-/* Its runs do as it did in the mode that it was called in. */
-static void note_mode(tn_module *m)
-{
-    tni_mode mode = { .object = m,
-                      .type = m->type->name,
-                      .was = tn_training(m),
-                      .now = training_now,
-                      .drop = drop_module };
-    if (tni_record_mode(mode)) tn_module_keep(m);
-}
-
 /* ---- the call -------------------------------------------------------------------------------- */
 
 static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
@@ -193,7 +169,8 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
     tn_status status = check_call(m, n_in, in, n_out, out);
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
     if (status == TN_OK) {
-        if (TNI_UNLIKELY(tni_recording)) note_mode(m);
+        if (TNI_UNLIKELY(tni_watching) && tni_watching->called)
+            tni_watching->called(tni_watching, m);
         frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1 };
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it, or its parent */

@@ -1,14 +1,15 @@
 /*
  * fields.c - fields of a module's struct that show what nobody keeps.
  *
- * A forward that writes `m->h = t` leaves a field whose tensor goes with the call, and the next call reads
- * memory that is something else. The field of a slot is compared with the slot. Other words of the struct are
- * compared with what they were before the forward; one that now shows an object of an open scope which
- * nothing but scopes holds is such a field, whatever it was declared as. So is one that shows an input that
- * nobody has kept since.
+ * A forward that writes `m->h = t` leaves a field whose tensor goes with the call, and the next
+ * call reads memory that is something else. The field of a slot is compared with the slot. Other
+ * words of the struct are compared with what they were before the forward; one that now shows an
+ * object of an open scope which nothing but scopes holds is such a field, whatever it was declared
+ * as. So is one that shows an input that nobody has kept since.
  *
- * Not seen: what lies behind a pointer of the struct; fields of another module than the one that is called;
- * a tensor of a scope that forward itself has closed; an input beyond the fourth that no scope holds.
+ * Not seen: what lies behind a pointer of the struct; fields of another module than the one that is
+ * called; a tensor of a scope that forward itself has closed; an input beyond the fourth that no
+ * scope holds.
  */
 #include "nn/module.h"
 
@@ -48,7 +49,8 @@ tn_status tni_fields_before(tni_fields *f, const tn_module *m, int n_in, tn_tens
     return TN_OK;
 }
 
-/* Slots' fields are put back, so that the module is whole; the name of the first one that was not. */
+/* Slots' fields are put back, so that the module is whole; the name of the first one that was
+ * not. */
 static const char *check_slots(tn_module *m)
 {
     const char *wrong = NULL;

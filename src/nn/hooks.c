@@ -86,8 +86,8 @@ void tn_remove_module_hook(tn_module *m, int64_t id)
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* A run over the hooks of one kind that were there when it began. A hook may add and remove hooks and
- * drop the module, whose caller keeps it. */
+/* A run over the hooks of one kind that were there when it began. A hook may add and remove hooks
+ * and drop the module, whose caller keeps it. */
 typedef struct hook_run {
     const tni_hook_list *list;
     tni_hook_kind kind;
@@ -165,8 +165,8 @@ typedef struct passage {
 typedef struct gate_args {
     passage *passage;
     bool inner;
-    uint64_t
-        passes; /* bit i: tensor i of the call goes through the gate, the next of its outputs */
+    /* bit i: tensor i of the call goes through the gate, the next of its outputs */
+    uint64_t passes;
 } gate_args;
 
 enum { MOST_TENSORS = 64 };

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "nn/module.h"
-#include "tensor/host.h"
+#include "base/host.h"
 
 double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
 {
@@ -111,7 +111,7 @@ static double normal_quantile(double p)
     return x - u / (1 + x * u / 2);
 }
 
-/* ---- the truncated normal distribution, as PyTorch draws it from 2.15 on ---------------------- */
+/* ---- the truncated normal distribution, as PyTorch draws it from 2.15 on --------------------- */
 
 typedef struct cut_normal {
     double mean, deviation, low, high;
@@ -156,8 +156,8 @@ static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* Which candidates, uniform between the cuts, are refused: where ln u > ln of the density there, as a
- * part of its largest. */
+/* Which candidates, uniform between the cuts, are refused: where ln u > ln of the density there, as
+ * a part of its largest. */
 static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
 {
     double top = (fmax(d->low, fmin(d->mean, d->high)) - d->mean) / d->deviation;
@@ -201,8 +201,9 @@ static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* The part of uniform candidates that is not refused is about the width of the density's peak, in
- * deviations, over that of the cuts. Below a thousandth PyTorch draws for very long, or for ever. */
+/* The part of uniform candidates that is not refused is about the width of the density's peak,
+ * in deviations, over that of the cuts. Below a thousandth PyTorch draws for very long, or for
+ * ever. */
 static bool is_worth_refusing(const cut_normal *d)
 {
     double low = (d->low - d->mean) / d->deviation, high = (d->high - d->mean) / d->deviation;

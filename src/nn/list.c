@@ -16,14 +16,14 @@ typedef struct record {
 
 typedef struct block {
     tn_list list; /* first: a tn_list * is a block *. Its entries begin somewhere in the room */
-    int capacity;
     tn_entry *room;
     int64_t *serial; /* of the entries in the room, ascending */
-    int64_t next;    /* serial number, from 1 */
-    int repeated;    /* entries whose name an earlier one has: the table knows the first */
-    tni_map names;   /* -> serial number */
+    size_t capacity, serial_capacity, versions_capacity;
+    int64_t next;  /* serial number, from 1 */
+    int repeated;  /* entries whose name an earlier one has: the table knows the first */
+    tni_map names; /* -> serial number */
     record *versions;
-    int n_versions, versions_capacity;
+    int n_versions;
     tni_map paths; /* of versions -> place + 1 */
 } block;
 
@@ -45,60 +45,32 @@ static int find(const block *b, const char *name)
     int64_t wanted = (intptr_t)tni_map_get(&b->names, name);
     if (!wanted || b->list.n <= 0) return -1;
     const int64_t *serial = b->serial + first_of(b);
-    int low = 0, high = b->list.n;
-    int64_t at = wanted - serial[0];
-    if (at >= 0 && at < high && serial[at] == wanted) return (int)at; /* none went between */
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (serial[middle] < wanted)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < b->list.n && serial[low] == wanted ? low : -1;
+    int i = (int)tni_upto(serial, sizeof *serial, (size_t)b->list.n, wanted) - 1;
+    return i >= 0 && serial[i] == wanted ? i : -1;
 }
 
-static void move_to(block *b, tn_entry *room, int64_t *serial)
+/* The entries at the beginning of the room. */
+static void move_down(block *b)
 {
-    if (b->list.n > 0) {
-        memmove(room, b->list.entry, (size_t)b->list.n * sizeof *room);
-        memmove(serial, b->serial + first_of(b), (size_t)b->list.n * sizeof *serial);
-    }
-    b->list.entry = room;
-}
-
-static void free_room(block *b)
-{
-    if (!b->capacity) return;
-    tni_free(b->room, (size_t)b->capacity * sizeof *b->room);
-    tni_free(b->serial, (size_t)b->capacity * sizeof *b->serial);
+    const size_t n = (size_t)b->list.n;
+    if (n) memmove(b->serial, b->serial + first_of(b), n * sizeof *b->serial);
+    if (n) memmove(b->room, b->list.entry, n * sizeof *b->room);
+    b->list.entry = b->room;
 }
 
 /* Room for one entry more behind the last. */
 static bool grow(block *b)
 {
-    if (first_of(b) + b->list.n < b->capacity) return true;
-    if (b->list.n < b->capacity / 2) {
-        move_to(b, b->room, b->serial);
-        return true;
+    const size_t n = (size_t)b->list.n;
+    if (b->list.n > INT32_MAX / 2)
+        return tni_fail(TN_E_NOMEM, "a list of %d entries: no more fit", b->list.n);
+    if ((size_t)first_of(b) + n == b->capacity) {
+        move_down(b);
+        size_t more = n < b->capacity / 2 ? 1 : b->capacity - n + 1;
+        if (!tni_room(&b->room, &b->capacity, n, more, sizeof *b->room)) return false;
+        b->list.entry = b->room;
     }
-    if (b->capacity > INT32_MAX / 4) {
-        tni_error(TN_E_NOMEM, "a list of more than %d entries: too many", b->capacity);
-        return false;
-    }
-    int capacity = b->capacity ? b->capacity * 2 : 16;
-    tn_entry *room = tni_alloc((size_t)capacity * sizeof *room);
-    int64_t *serial = room ? tni_alloc((size_t)capacity * sizeof *serial) : NULL;
-    if (!serial) {
-        if (room) tni_free(room, (size_t)capacity * sizeof *room);
-        return false;
-    }
-    move_to(b, room, serial);
-    free_room(b);
-    b->room = room;
-    b->serial = serial;
-    b->capacity = capacity;
-    return true;
+    return tni_room(&b->serial, &b->serial_capacity, (size_t)first_of(b) + n, 1, sizeof *b->serial);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -110,11 +82,12 @@ static void drop_list(void *object)
         tn_drop(b->list.entry[i].tensor);
         tni_strfree((char *)b->list.entry[i].name);
     }
-    free_room(b);
+    tni_room_free(&b->room, &b->capacity, sizeof *b->room);
+    tni_room_free(&b->serial, &b->serial_capacity, sizeof *b->serial);
     tni_map_free(&b->names);
     tni_map_free(&b->paths);
     for (int i = 0; i < b->n_versions; i++) tni_strfree(b->versions[i].path);
-    if (b->versions) tni_free(b->versions, (size_t)b->versions_capacity * sizeof *b->versions);
+    tni_room_free(&b->versions, &b->versions_capacity, sizeof *b->versions);
     tni_free(b, sizeof *b);
 }
 
@@ -136,17 +109,8 @@ static record *find_version(const block *b, const char *path)
 
 static tn_status add_version(block *b, const char *path, int version)
 {
-    if (b->n_versions == b->versions_capacity) {
-        int wanted = b->versions_capacity ? b->versions_capacity * 2 : 16;
-        record *larger = tni_alloc((size_t)wanted * sizeof *larger);
-        if (!larger) return TN_E_NOMEM;
-        if (b->versions) {
-            memcpy(larger, b->versions, (size_t)b->n_versions * sizeof *larger);
-            tni_free(b->versions, (size_t)b->versions_capacity * sizeof *larger);
-        }
-        b->versions = larger;
-        b->versions_capacity = wanted;
-    }
+    if (!tni_room(&b->versions, &b->versions_capacity, (size_t)b->n_versions, 1, sizeof(record)))
+        return TN_E_NOMEM;
     char *copy = tni_strdup(path);
     if (!copy) return TN_E_NOMEM;
     if (tni_map_put(&b->paths, copy, as_value(b->n_versions + 1)) < 0) {

@@ -211,7 +211,7 @@ static void free_slots(tn_module *m, tn_module **doomed)
             tn_drop(tni_slot_put(m, slot, TN_NONE));
         tni_strfree(slot->name);
     }
-    if (m->state->room) tni_free(m->state->room, (size_t)m->state->capacity * sizeof(tni_slot));
+    tni_room_free(&m->state->room, &m->state->capacity, sizeof(tni_slot));
 }
 
 void tn_module_drop(tn_module *m)
@@ -231,7 +231,7 @@ void tn_module_drop(tn_module *m)
     }
 }
 
-/* ---- slots: found one by one while they are few, through tables from MANY on ------------------- */
+/* ---- slots: found one by one while they are few, through tables from MANY on ----------------- */
 
 enum { MANY = 16 };
 
@@ -244,17 +244,7 @@ static void *as_value(int64_t n)
 static tni_slot *by_serial(const tn_module *m, int64_t serial)
 {
     const state *s = m->state;
-    int low = 0, high = s->n - 1;
-    int64_t at = serial - s->slot[0].serial;
-    if (at <= high && s->slot[at].serial == serial) return &s->slot[at]; /* none went between */
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (s->slot[middle].serial < serial)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return &s->slot[low];
+    return &s->slot[tni_upto(&s->slot[0].serial, sizeof *s->slot, (size_t)s->n, serial) - 1];
 }
 
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n)
@@ -331,24 +321,15 @@ static bool ensure_index(tn_module *m, int n)
 static bool ensure_room(tn_module *m)
 {
     state *s = m->state;
-    if (s->room && s->slot + s->n < s->room + s->capacity) return true;
-    if (s->room && s->n < s->capacity / 2) {
-        memmove(s->room, s->slot, (size_t)s->n * sizeof *s->slot);
-        s->slot = s->room;
-        return true;
-    }
-    int wanted = s->capacity ? s->capacity * 2 : 4;
-    tni_slot *larger = NULL;
-    if (s->capacity <= INT32_MAX / 4) larger = tni_alloc((size_t)wanted * sizeof *larger);
-    if (!larger)
-        return s->capacity > INT32_MAX / 4 &&
-               tni_fail(TN_E_NOMEM, "%s has %d members: no more fit", m->type->name, s->n);
-    if (s->room) {
-        memcpy(larger, s->slot, (size_t)s->n * sizeof *larger);
-        tni_free(s->room, (size_t)s->capacity * sizeof *larger);
-    }
-    s->room = s->slot = larger;
-    s->capacity = wanted;
+    const size_t n = (size_t)s->n;
+    if (s->room && s->slot + n < s->room + s->capacity) return true;
+    if (s->n > INT32_MAX / 2)
+        return tni_fail(TN_E_NOMEM, "%s has %d members: no more fit", m->type->name, s->n);
+    if (n) memmove(s->room, s->slot, n * sizeof *s->slot);
+    s->slot = s->room;
+    size_t more = n < s->capacity / 2 ? 1 : s->capacity - n + 1;
+    if (!tni_room(&s->room, &s->capacity, n, more, sizeof *s->room)) return false;
+    s->slot = s->room;
     return true;
 }
 

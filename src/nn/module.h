@@ -14,7 +14,7 @@
 #include <tenon/nn.h>
 
 #include "autograd/op.h"
-#include "tensor/map.h"
+#include "base/map.h"
 
 typedef enum tni_slot_kind { TNI_PARAMETER, TNI_BUFFER, TNI_CHILD } tni_slot_kind;
 
@@ -54,10 +54,11 @@ struct tn_module_state {
     atomic_int holders; /* child slots that hold it: a reference each */
     bool training;
     bool frozen; /* by tn_module_freeze */
-    int n, capacity;
-    int n_children;        /* slots of that kind */
-    tni_slot *slot;        /* n of them, somewhere in the room */
-    tni_slot *room;        /* capacity of them */
+    int n;
+    int n_children; /* slots of that kind */
+    tni_slot *slot; /* n of them, somewhere in the room */
+    tni_slot *room;
+    size_t capacity;       /* of the room */
     int64_t serials;       /* given so far */
     tni_slot_index *index; /* NULL while there are few */
     tni_building *building;
@@ -89,8 +90,8 @@ void tni_slot_remove(tn_module *m, tni_slot *slot);
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
 /* Puts the slots into the order of a copy of them. Cannot fail. */
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered);
-/* Puts child into a child slot, taking a reference. Returns what was there: its reference is the caller's
- * to give back. */
+/* Puts child into a child slot, taking a reference. Returns what was there: its reference is the
+ * caller's to give back. */
 tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t into a tensor slot, taking a reference, setting marks and field. t was accepted before.
  * Returns the tensor that was there: the reference is the caller's to give back. */
@@ -110,7 +111,8 @@ const char *tni_module_text(const tn_module *m, char *text, size_t size);
 /* Says that a persistent buffer of m is missing in files of a state_version below `since`: it then
  * is `value` everywhere. */
 void tni_slot_since(tn_module *m, const char *name, int since, double value);
-/* Another tensor into a tensor slot, trainable or frozen as what it replaces; and whether it fits. */
+/* Another tensor into a tensor slot, trainable or frozen as what it replaces; and whether it
+ * fits. */
 tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t);
 tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
                            const tn_tensor *t);
@@ -140,8 +142,8 @@ typedef struct tni_fields {
 } tni_fields;
 
 tn_status tni_fields_before(tni_fields *fields, const tn_module *m, int n_in, tn_tensor *const *in);
-/* Puts fields back that a forward let show what nobody keeps. The status of the forward, or the error. The
- * call's scope is still open. */
+/* Puts fields back that a forward let show what nobody keeps. The status of the forward, or the
+ * error. The call's scope is still open. */
 tn_status tni_fields_after(tni_fields *fields, tn_module *m, int n_in, tn_tensor *const *in,
                            tn_status status);
 /* The same at the end of a construction, for what goes with its scope. */
@@ -187,8 +189,8 @@ typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after,
                    void *user);
 
-/* Calls change, which cannot fail, for each module once, in that order, or, without the memory to find them all,
- * for none. */
+/* Calls change, which cannot fail, for each module once, in that order, or, without the memory to
+ * find them all, for none. */
 tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user);
 
 /* ---- list.c ---------------------------------------------------------------------------------- */

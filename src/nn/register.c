@@ -218,8 +218,8 @@ static tn_status is_not(tn_module *m, const char *path, void *user)
     return m == user ? TN_E_STATE : TN_OK;
 }
 
-/* No module may stand below itself: walks would not end. Only what has children can have m below it,
- * and only what a module holds can be below one. */
+/* No module may stand below itself: walks would not end. Only what has children can have m below
+ * it, and only what a module holds can be below one. */
 static tn_status check_cycle(const tn_module *m, const char *name, tn_module *child)
 {
     tn_status status = TN_OK;
@@ -274,8 +274,8 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     return TN_OK;
 }
 
-/* Whether no reference of child is the caller's to give: all are those of modules that hold it, and of m itself one
- * is what the caller reaches m by. */
+/* Whether no reference of child is the caller's to give: all are those of modules that hold it, and
+ * of m itself one is what the caller reaches m by. */
 static bool is_given_away(const tn_module *m, const tn_module *child)
 {
     return child && child->state && child->state->refs <= child->state->holders + (child == m);

@@ -294,8 +294,8 @@ static tn_status stage_all(plan *p)
     return status;
 }
 
-/* Assigning: every slot that held one of the tensors gets what takes its place, so that ties hold. Of several
- * for one tensor the last wins. */
+/* Assigning: every slot that held one of the tensors gets what takes its place, so that ties hold.
+ * Of several for one tensor the last wins. */
 static tn_status take_places(const plan *p, const tni_map *place)
 {
     tn_status status = TN_OK;
@@ -322,7 +322,7 @@ static tn_status copy_all(const plan *p)
     return p->options.assign ? take_places(p, &p->place) : TN_OK;
 }
 
-/* ---- what follows the copies, and may undo them ----------------------------------------------- */
+/* ---- what follows the copies, and may undo them ---------------------------------------------- */
 
 /* What modules had as extra state, under its name. */
 static tn_status backup_extra(tn_module *m, const char *path, void *user)

@@ -20,34 +20,14 @@ typedef struct walk {
     size_t path_capacity;
 } walk;
 
-static bool reserve(void **block, size_t *capacity, size_t wanted, size_t size)
-{
-    if (wanted <= *capacity) return true;
-    size_t larger = TNI_MAX(wanted, *capacity * 2);
-    size_t nbytes;
-    if (!tni_mul_size(larger, size, &nbytes)) return false;
-    void *copy = tni_alloc(nbytes);
-    if (!copy) return false;
-    if (*block) {
-        memcpy(copy, *block, *capacity * size);
-        tni_free(*block, *capacity * size);
-    }
-    *block = copy;
-    *capacity = larger;
-    return true;
-}
-
 /* Enters m under name. 1: entered, 0: was seen before, -1: out of memory. */
 static int enter(walk *w, tn_module *m, const char *name)
 {
     size_t start = w->depth ? w->stack[w->depth - 1].path : 0;
     size_t dot = start ? 1 : 0, n = strlen(name);
-    void *stack = w->stack, *path = w->path;
-    bool fits = reserve(&stack, &w->capacity, w->depth + 1, sizeof(level));
-    w->stack = stack;
-    fits = fits && reserve(&path, &w->path_capacity, start + dot + n + 1, 1);
-    w->path = path;
-    if (!fits) return -1;
+    if (!tni_room(&w->stack, &w->capacity, w->depth, 1, sizeof(level)) ||
+        !tni_room(&w->path, &w->path_capacity, start, dot + n + 1, 1))
+        return -1;
     int is_new = w->repeats == TNI_ONCE ? tni_map_put(&w->seen, m, m) : 1;
     if (is_new != 1) return is_new;
     if (dot) w->path[start] = '.';
@@ -99,13 +79,13 @@ tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_v
         }
     }
     while (w.depth) leave(&w);
-    if (w.stack) tni_free(w.stack, w.capacity * sizeof(level));
-    if (w.path) tni_free(w.path, w.path_capacity);
+    tni_room_free(&w.stack, &w.capacity, sizeof(level));
+    tni_room_free(&w.path, &w.path_capacity, 1);
     tni_map_free(&w.seen);
     return status;
 }
 
-/* ---- walks that change modules ---------------------------------------------------------------- */
+/* ---- walks that change modules --------------------------------------------------------------- */
 
 typedef struct gathered {
     tn_module **module; /* a reference each */
@@ -115,10 +95,8 @@ typedef struct gathered {
 static tn_status gather(tn_module *m, const char *path, void *user)
 {
     gathered *g = user;
-    void *module = g->module;
     (void)path;
-    if (!reserve(&module, &g->capacity, g->n + 1, sizeof(tn_module *))) return TN_E_NOMEM;
-    g->module = module;
+    if (!tni_room(&g->module, &g->capacity, g->n, 1, sizeof *g->module)) return TN_E_NOMEM;
     g->module[g->n++] = tn_module_keep(m);
     return TN_OK;
 }
@@ -131,7 +109,7 @@ tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void 
         if (status == TN_OK) change(g.module[i], user);
         tn_module_drop(g.module[i]);
     }
-    if (g.module) tni_free(g.module, g.capacity * sizeof(tn_module *));
+    tni_room_free(&g.module, &g.capacity, sizeof *g.module);
     return status;
 }
 

@@ -13,7 +13,7 @@
 #include "autograd/op.h"
 #include "optim/optim.h"
 #include "tensor/formulas.h"
-#include "tensor/host.h"
+#include "base/host.h"
 
 static tn_tensor *gradient_of(const tn_entry *e)
 {
@@ -37,13 +37,10 @@ static bool fits(const tn_tensor *g, const tn_tensor *cells)
 /* g's norm into a cell, in g's dtype: nobody waits for it. */
 static tn_status norm_into(char *cell, const tn_tensor *g, double p)
 {
-    tni_array x = tni_array_of(g);
-    tni_array y = { .data = cell, .dtype = g->dtype, .rank = x.rank };
-    for (int d = 0; d < x.rank; d++) y.size[d] = y.stride[d] = 1;
-    if (!tni_backend_of(g)->reduce)
-        return tni_error(TN_E_UNSUPPORTED, "tn_clip_grad_norm: backend %s has no kernel reduce",
-                         tni_backend_of(g)->name);
-    return tni_backend_of(g)->reduce(TNI_R_norm, &y, &x, &p);
+    tni_reduce a = { .function = TNI_R_norm, .x = tni_array_of(g), .p = &p };
+    a.y = (tni_array){ .data = cell, .dtype = g->dtype, .rank = a.x.rank };
+    for (int d = 0; d < a.x.rank; d++) a.y.size[d] = a.y.stride[d] = 1;
+    return tni_backend_of(g)->reduce(&a);
 }
 
 static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
@@ -124,10 +121,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                   max_norm, p);
         return NAN;
     }
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse(f, "reads the norm on the host", "tn_clip_grad_norm_tensor");
-        return NAN;
-    }
+    if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
     tn_status status = TN_OK;

@@ -87,14 +87,12 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
         return tni_fail(TN_E_INVALID,
                         "tn_%s: the optimizer (%s) runs without momentum: fixed_momentum is wanted",
                         f, opt->type->name);
-    tn_scheduler *s = tni_scheduler_new(moves ? &one_cycle : &one_cycle_fixed_momentum, opt);
-    if (!s) return NULL;
-    s->n = o.total_steps;
-    s->a = o.max_lr / o.div_factor;
-    s->b = o.max_lr;
-    s->c = s->a / o.final_div_factor;
-    s->d = o.pct_start * (double)o.total_steps - 1;
-    s->momentum[0] = o.base_momentum;
-    s->momentum[1] = o.max_momentum;
-    return tni_scheduler_start(s);
+    const tn_scheduler given = { .n = o.total_steps,
+                                 .a = o.max_lr / o.div_factor,
+                                 .b = o.max_lr,
+                                 .c = o.max_lr / o.div_factor / o.final_div_factor,
+                                 .d = o.pct_start * (double)o.total_steps - 1,
+                                 .momentum = { o.base_momentum, o.max_momentum } };
+    return tni_scheduler_start(
+        tni_scheduler_new(moves ? &one_cycle : &one_cycle_fixed_momentum, opt, given));
 }

@@ -4,10 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/op.h"
+#include "autograd/tell.h"
 #include "nn/module.h"
 #include "optim/optim.h"
-#include "tensor/recorder.h"
 
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {
@@ -20,28 +19,6 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value)
 {
     if (value >= 0 && value < 1) return TN_OK;
     return tni_error(TN_E_INVALID, "tn_%s: %s is %g: wanted in [0, 1)", type, what, value);
-}
-
-/* Room for extra more entries; entries that exist stay valid. Each array has a capacity of its own:
- * the next one may find no memory. */
-static tn_status grow(void **block, int *capacity, int n, int extra, size_t size)
-{
-    if (extra <= *capacity - n) return TN_OK;
-    if (extra > INT32_MAX / 2 - n)
-        return tni_error(TN_E_NOMEM, "tn_optim_add_group: %d parameters beside %d: too many", extra,
-                         n);
-    int next = TNI_MAX(n + extra, 2 * *capacity);
-    size_t bytes;
-    if (!tni_mul_size((size_t)next, size, &bytes)) bytes = SIZE_MAX; /* refused below */
-    void *larger = tni_calloc(bytes);
-    if (!larger) return tni_pending();
-    if (*block) {
-        memcpy(larger, *block, (size_t)n * size);
-        tni_free(*block, (size_t)*capacity * size);
-    }
-    *block = larger;
-    *capacity = next;
-    return TN_OK;
 }
 
 /* What an optimizer must not update is refused here, by name. */
@@ -106,13 +83,15 @@ static tn_status take_entry(tn_optim *opt, const char *f, const tn_entry *e, tni
 
 static tn_status make_room(tn_optim *opt, int more)
 {
-    tn_status status =
-        grow((void **)&opt->group, &opt->group_capacity, opt->n_groups, 1, sizeof *opt->group);
-    if (status == TN_OK)
-        status = grow((void **)&opt->param, &opt->capacity, opt->n, more, sizeof *opt->param);
-    if (status == TN_OK)
-        status = grow((void **)&opt->call, &opt->call_capacity, opt->n, more, sizeof *opt->call);
-    return status;
+    const size_t n = (size_t)opt->n, extra = (size_t)more;
+    if (more > INT32_MAX / 2 - opt->n)
+        return tni_error(TN_E_NOMEM, "tn_optim_add_group: %d parameters beside %d: too many", more,
+                         opt->n);
+    bool fits =
+        tni_room(&opt->group, &opt->group_capacity, (size_t)opt->n_groups, 1, sizeof *opt->group) &&
+        tni_room(&opt->param, &opt->capacity, n, extra, sizeof *opt->param) &&
+        tni_room(&opt->call, &opt->call_capacity, n, extra, sizeof *opt->call);
+    return fits ? TN_OK : TN_E_NOMEM;
 }
 
 /* Appends the group whole or not at all. */
@@ -171,9 +150,9 @@ void tn_optim_free(tn_optim *opt)
 {
     if (!opt || --opt->refs > 0) return;
     for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
-    if (opt->call) tni_free(opt->call, (size_t)opt->call_capacity * sizeof *opt->call);
-    if (opt->param) tni_free(opt->param, (size_t)opt->capacity * sizeof *opt->param);
-    if (opt->group) tni_free(opt->group, (size_t)opt->group_capacity * sizeof *opt->group);
+    tni_room_free(&opt->call, &opt->call_capacity, sizeof *opt->call);
+    tni_room_free(&opt->param, &opt->capacity, sizeof *opt->param);
+    tni_room_free(&opt->group, &opt->group_capacity, sizeof *opt->group);
     tni_map_free(&opt->names);
     tni_map_free(&opt->tensors);
     tni_free(opt, sizeof *opt);
@@ -184,8 +163,8 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
     static const char f[] = "tn_optim_add_group";
     if (!opt) return tni_poison(f, "opt");
     if (!parameters) return tni_poison(f, "parameters");
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse(f, "adds parameters", "it called before tn_capture_new");
+    if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
+        return TN_E_STATE;
     if (o.lr == 0) o.lr = opt->group[0].base_lr;
     tn_status status = tni_optim_nonnegative("optim_add_group", "lr", o.lr);
     if (status == TN_OK)
@@ -206,15 +185,25 @@ int64_t tn_optim_steps(const tn_optim *opt)
     return opt ? opt->steps : -1;
 }
 
+/* ---- the numbers of a group, and of all ------------------------------------------------------ */
+
+static const tni_optim_group *group_of(const char *function, const tn_optim *opt, int group)
+{
+    if (!opt) return tni_poisoned(function, "opt");
+    if (group >= 0 && group < opt->n_groups) return &opt->group[group];
+    return tni_fail(TN_E_INDEX, "%s: group %d: there are %d", function, group, opt->n_groups);
+}
+
 double tn_optim_lr(const tn_optim *opt, int group)
 {
-    if (!opt) {
-        tni_poison("tn_optim_lr", "opt");
-        return NAN;
-    }
-    if (group >= 0 && group < opt->n_groups) return opt->group[group].lr;
-    tni_error(TN_E_INDEX, "tn_optim_lr: group %d: there are %d", group, opt->n_groups);
-    return NAN;
+    const tni_optim_group *g = group_of("tn_optim_lr", opt, group);
+    return g ? g->lr : NAN;
+}
+
+double tn_optim_weight_decay(const tn_optim *opt, int group)
+{
+    const tni_optim_group *g = group_of("tn_optim_weight_decay", opt, group);
+    return g ? g->weight_decay : NAN;
 }
 
 void tni_optim_rate(tn_optim *opt, int group, double lr)
@@ -222,18 +211,83 @@ void tni_optim_rate(tn_optim *opt, int group, double lr)
     opt->group[group].lr = lr;
 }
 
+/* Whether a number of that group (-1: all) may become value; function without its "tn_". */
+static tn_status may_set(const char *function, const tn_optim *opt, int group, const char *what,
+                         double value)
+{
+    char f[40];
+    snprintf(f, sizeof f, "tn_%s", function);
+    if (!opt) return tni_poison(f, "opt");
+    if (group < -1 || group >= opt->n_groups)
+        return tni_error(TN_E_INDEX, "%s: group %d: there are %d (-1: all)", f, group,
+                         opt->n_groups);
+    if (tni_host_refused(f, "sets rates", "it called after tn_capture_run")) return TN_E_STATE;
+    return tni_optim_nonnegative(function, what, value);
+}
+
 tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 {
-    if (!opt) return tni_poison("tn_optim_set_lr", "opt");
-    if (group < -1 || group >= opt->n_groups)
-        return tni_error(TN_E_INDEX, "tn_optim_set_lr: group %d: there are %d (-1: all)", group,
-                         opt->n_groups);
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_optim_set_lr", "sets rates", "it called after tn_capture_run");
-    tn_status status = tni_optim_nonnegative("optim_set_lr", "lr", lr);
-    if (status != TN_OK) return status;
-    for (int i = 0; i < opt->n_groups; i++)
+    tn_status status = may_set("optim_set_lr", opt, group, "lr", lr);
+    for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
         if (group < 0 || group == i) opt->group[i].lr = opt->group[i].base_lr = lr;
+    return status;
+}
+
+tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_decay)
+{
+    tn_status status = may_set("optim_set_weight_decay", opt, group, "weight_decay", weight_decay);
+    for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
+        if (group < 0 || group == i) opt->group[i].weight_decay = weight_decay;
+    return status;
+}
+
+double *tni_optim_number_at(tni_optim_args *args, int i)
+{
+    double *const at[3] = { &args->beta1, &args->beta2, &args->eps };
+    return at[i];
+}
+
+/* The place of a name among the type's numbers; -1 and a message. */
+static int number_named(const char *function, const tn_optim *opt, const char *name)
+{
+    if (!opt || !name) {
+        tni_poison(function, opt ? "name" : "opt");
+        return -1;
+    }
+    for (int i = 0; i < 3; i++)
+        if (opt->type->number[i] && !strcmp(opt->type->number[i], name)) return i;
+    tni_error(TN_E_NAME, "%s: tn_%s has no %.40s: want %s%s%s%s%s", function, opt->type->name, name,
+              opt->type->number[0], opt->type->number[1] ? ", " : "",
+              opt->type->number[1] ? opt->type->number[1] : "", opt->type->number[2] ? ", " : "",
+              opt->type->number[2] ? opt->type->number[2] : "");
+    return -1;
+}
+
+double tn_optim_number(const tn_optim *opt, const char *name)
+{
+    int i = number_named("tn_optim_number", opt, name);
+    if (i < 0) return NAN;
+    tni_optim_args args = opt->args;
+    return *tni_optim_number_at(&args, i);
+}
+
+tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value)
+{
+    static const char f[] = "tn_optim_set_number";
+    int i = number_named(f, opt, name);
+    if (i < 0) return tni_pending();
+    tn_status status = may_set("optim_set_number", opt, -1, name, value);
+    if (status == TN_OK && (opt->type->fractions >> i & 1))
+        status = tni_optim_fraction("optim_set_number", name, value);
+    if (status != TN_OK) return status;
+    double *number = tni_optim_number_at(&opt->args, i);
+    bool nesterov = opt->args.kind == TNI_SGD && opt->args.flag;
+    if (!strcmp(name, "momentum") && (value != 0) != (*number != 0))
+        return tni_error(TN_E_STATE, "%s: momentum %g in place of %g: want an optimizer made %s", f,
+                         value, *number, value != 0 ? "with momentum" : "without");
+    if (!strcmp(name, "dampening") && value != 0 && nesterov)
+        return tni_error(TN_E_INVALID, "%s: dampening %g with nesterov: want none", f, value);
+    *number = value;
     return TN_OK;
 }
 
@@ -253,7 +307,7 @@ tn_status tn_optim_zero_grad(tn_optim *opt)
     if (!opt) return tni_poison("tn_optim_zero_grad", "opt");
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *t = opt->param[i].tensor;
-        if (TNI_UNLIKELY(tni_recording)) tni_record_leaf(t, false);
+        if (tni_tell_grad(t, false) != TN_OK) return tni_pending();
         if (!t->gm || !t->gm->grad) continue;
         tn_drop(t->gm->grad);
         t->gm->grad = NULL;

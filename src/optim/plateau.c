@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "optim/scheduler.h"
-#include "tensor/host.h"
+#include "base/host.h"
 
 const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
 
@@ -30,16 +30,14 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
         return tni_fail(TN_E_INVALID,
                         "tn_plateau_lr: patience %lld, cooldown %lld: both wanted >= 0",
                         (long long)o.patience, (long long)o.cooldown);
-    tn_scheduler *s = tni_scheduler_new(&tni_schedule_plateau, opt);
-    if (!s) return NULL;
-    s->a = o.factor;
-    s->b = o.threshold;
-    s->c = o.min_lr;
-    s->n = o.patience;
-    s->m = o.cooldown;
-    s->maximize = o.maximize;
-    s->best = o.maximize ? -INFINITY : INFINITY;
-    return s;
+    return tni_scheduler_new(&tni_schedule_plateau, opt,
+                             (tn_scheduler){ .a = o.factor,
+                                             .b = o.threshold,
+                                             .c = o.min_lr,
+                                             .n = o.patience,
+                                             .m = o.cooldown,
+                                             .maximize = o.maximize,
+                                             .best = o.maximize ? -INFINITY : INFINITY });
 }
 
 static bool improves(const tn_scheduler *s, double metric)
@@ -55,8 +53,8 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     if (s->schedule != &tni_schedule_plateau)
         return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step",
                          s->schedule->name);
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_plateau_step", "sets rates", "it called after tn_capture_run");
+    if (tni_host_refused("tn_plateau_step", "sets rates", "it called after tn_capture_run"))
+        return TN_E_STATE;
     s->step++;
     if (improves(s, metric)) {
         s->best = metric;

@@ -13,7 +13,7 @@
 
 #include "autograd/op.h"
 #include "optim/optim.h"
-#include "tensor/host.h"
+#include "base/host.h"
 
 /* What a captured step is told. */
 #define NO_SCALER "bf16, which needs no scaling, or the step without tn_capture"
@@ -25,14 +25,22 @@ typedef struct seen {
     bool stepped;
 } seen;
 
+/* What a file holds. */
+typedef struct numbers {
+    double scale, growth, backoff;
+    int64_t interval;
+    int64_t good;    /* updates in a row without a skipped step */
+    int64_t skipped; /* steps, ever */
+} numbers;
+
 struct tn_grad_scaler {
-    tni_scaler_state state;
+    numbers now;
     bool disabled;
-    int n, capacity;
+    size_t n, capacity;
     seen *seen;
 };
 
-static tn_status check_state(const char *f, const tni_scaler_state *s)
+static tn_status check(const char *f, const numbers *s)
 {
     if (!(s->scale > 0) || !isfinite(s->scale))
         return tni_error(TN_E_INVALID, "%s: scale %g: a finite number above 0 is wanted", f,
@@ -52,14 +60,14 @@ static tn_status check_state(const char *f, const tni_scaler_state *s)
 
 tn_grad_scaler *tn_scaler_new(tn_scaler_options o)
 {
-    tni_scaler_state state = { .scale = o.init_scale != 0 ? (double)(float)o.init_scale : 65536,
-                               .growth = o.growth != 0 ? o.growth : 2,
-                               .backoff = o.backoff != 0 ? o.backoff : 0.5,
-                               .interval = o.interval != 0 ? o.interval : 2000 };
-    if (check_state("tn_scaler_new", &state) != TN_OK) return NULL;
+    numbers now = { .scale = o.init_scale != 0 ? (double)(float)o.init_scale : 65536,
+                    .growth = o.growth != 0 ? o.growth : 2,
+                    .backoff = o.backoff != 0 ? o.backoff : 0.5,
+                    .interval = o.interval != 0 ? o.interval : 2000 };
+    if (check("tn_scaler_new", &now) != TN_OK) return NULL;
     tn_grad_scaler *s = tni_calloc(sizeof *s);
     if (!s) return NULL;
-    s->state = state;
+    s->now = now;
     s->disabled = o.disabled;
     return s;
 }
@@ -73,20 +81,20 @@ void tn_scaler_free(tn_grad_scaler *s)
 {
     if (!s) return;
     forget(s);
-    if (s->seen) tni_free(s->seen, (size_t)s->capacity * sizeof *s->seen);
+    tni_room_free(&s->seen, &s->capacity, sizeof *s->seen);
     tni_free(s, sizeof *s);
 }
 
 double tn_scaler_value(const tn_grad_scaler *s)
 {
     if (!s) tni_poison("tn_scaler_value", "s");
-    return !s ? NAN : s->disabled ? 1 : s->state.scale;
+    return !s ? NAN : s->disabled ? 1 : s->now.scale;
 }
 
 int64_t tn_scaler_skipped(const tn_grad_scaler *s)
 {
     if (!s) tni_poison("tn_scaler_skipped", "s");
-    return s ? s->state.skipped : -1;
+    return s ? s->now.skipped : -1;
 }
 
 tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss)
@@ -97,13 +105,11 @@ tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss)
         return NULL;
     }
     if (s->disabled) return loss;
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER);
+    if (tni_host_refused("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER))
         return NULL;
-    }
     if (tn_dtype_of(loss) == TN_BF16 || tn_dtype_of(loss) == TN_F16)
         loss = tn_to_dtype(loss, TN_F32);
-    return tn_mul_scalar(loss, s->state.scale);
+    return tn_mul_scalar(loss, s->now.scale);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -139,24 +145,9 @@ static tn_status look(const tn_optim *opt, bool *bad)
 
 static seen *find(tn_grad_scaler *s, const tn_optim *opt)
 {
-    for (int i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++)
         if (s->seen[i].opt == opt) return &s->seen[i];
     return NULL;
-}
-
-static tn_status reserve(tn_grad_scaler *s)
-{
-    if (s->n < s->capacity) return TN_OK;
-    int capacity = s->capacity ? 2 * s->capacity : 2;
-    seen *larger = tni_alloc((size_t)capacity * sizeof *larger);
-    if (!larger) return TN_E_NOMEM;
-    if (s->seen) {
-        memcpy(larger, s->seen, (size_t)s->n * sizeof *larger);
-        tni_free(s->seen, (size_t)s->capacity * sizeof *larger);
-    }
-    s->seen = larger;
-    s->capacity = capacity;
-    return TN_OK;
 }
 
 typedef struct unscaling {
@@ -173,17 +164,16 @@ static tni_change unscaled(const void *from, int i)
 /* As in PyTorch, gradients that hold NaN or infinity are divided too: clipping sees them. */
 static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
 {
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_scaler_unscale", "looks at the gradients on the host",
-                                 NO_SCALER);
+    if (tni_host_refused("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER))
+        return TN_E_STATE;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad(false);
     bool bad;
-    tn_status status = reserve(s);
-    if (status == TN_OK) status = look(opt, &bad);
+    tn_status status = TN_E_NOMEM;
+    if (tni_room(&s->seen, &s->capacity, s->n, 1, sizeof *s->seen)) status = look(opt, &bad);
     if (status == TN_OK)
         status = tni_change_all("tn_scaler_unscale", opt->n, unscaled,
-                                &(unscaling){ opt, 1 / s->state.scale });
+                                &(unscaling){ opt, 1 / s->now.scale });
     if (status == TN_OK) s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
     tn_set_grad(was);
     tn_scope_end(scope);
@@ -221,7 +211,7 @@ tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
                          f);
     if (!e->bad) status = tn_optim_step(opt);
     if (status != TN_OK) return status;
-    s->state.skipped += e->bad;
+    s->now.skipped += e->bad;
     e->stepped = true;
     return TN_OK;
 }
@@ -236,68 +226,75 @@ tn_status tn_scaler_update(tn_grad_scaler *s)
         return tni_error(TN_E_STATE,
                          "tn_scaler_update: no gradients were looked at since the last one: "
                          "tn_scaler_step comes before it");
-    for (int i = 0; i < s->n; i++) bad = bad || s->seen[i].bad;
+    for (size_t i = 0; i < s->n; i++) bad = bad || s->seen[i].bad;
     forget(s);
     if (bad) {
-        float scale = (float)(s->state.scale * s->state.backoff);
-        if (scale > 0) s->state.scale = scale;
-        s->state.good = 0;
-    } else if (++s->state.good >= s->state.interval) {
-        float scale = (float)(s->state.scale * s->state.growth);
-        if (isfinite(scale)) s->state.scale = scale;
-        s->state.good = 0;
+        float scale = (float)(s->now.scale * s->now.backoff);
+        if (scale > 0) s->now.scale = scale;
+        s->now.good = 0;
+    } else if (++s->now.good >= s->now.interval) {
+        float scale = (float)(s->now.scale * s->now.growth);
+        if (isfinite(scale)) s->now.scale = scale;
+        s->now.good = 0;
     }
     return TN_OK;
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
+static void show(tni_form *f, numbers *now)
+{
+    tni_field_f64(f, "scale", &now->scale);
+    tni_field_f64(f, "growth_factor", &now->growth);
+    tni_field_f64(f, "backoff_factor", &now->backoff);
+    tni_field_i64(f, "growth_interval", &now->interval);
+    tni_field_i64(f, "growth_tracker", &now->good);
+    tni_field_i64(f, "skipped", &now->skipped);
+}
+
 tn_list *tn_scaler_state_dict(tn_grad_scaler *s)
 {
     if (!s) return tni_poisoned("tn_scaler_state_dict", "s");
-    tn_list *list = tn_list_new();
-    if (!list || s->disabled) return list;
-    const tni_scaler_state *t = &s->state;
-    bool made = tni_list_f64(list, "scale", t->scale) == TN_OK &&
-                tni_list_f64(list, "growth_factor", t->growth) == TN_OK &&
-                tni_list_f64(list, "backoff_factor", t->backoff) == TN_OK &&
-                tni_list_i64(list, "growth_interval", t->interval) == TN_OK &&
-                tni_list_i64(list, "growth_tracker", t->good) == TN_OK &&
-                tni_list_i64(list, "skipped", t->skipped) == TN_OK;
-    return made ? list : NULL;
+    tni_form f;
+    tni_form_save(&f);
+    if (!s->disabled) show(&f, &s->now);
+    return tni_form_saved(&f);
 }
 
-tn_status tni_scaler_stage(const tn_grad_scaler *s, const tn_list *state, tni_scaler_state *staged)
+typedef struct staged {
+    tni_staged base;
+    tn_grad_scaler *s;
+    numbers now;
+} staged;
+
+static void put(tni_staged *base)
 {
-    static const char f[] = "tn_scaler_load_state_dict";
-    tni_report r = { 0 };
-    *staged = s->state;
-    if (s->disabled) return TN_OK;
-    size_t n_used = (size_t)TNI_MAX(state->n, 1);
-    bool *used = tni_calloc(n_used);
-    if (!used) return TN_E_NOMEM;
-    tni_report_f64(&r, state, used, "scale", &staged->scale);
-    tni_report_f64(&r, state, used, "growth_factor", &staged->growth);
-    tni_report_f64(&r, state, used, "backoff_factor", &staged->backoff);
-    tni_report_i64(&r, state, used, "growth_interval", &staged->interval);
-    tni_report_i64(&r, state, used, "growth_tracker", &staged->good);
-    tni_report_i64(&r, state, used, "skipped", &staged->skipped);
-    tni_report_unused(&r, state, used);
-    tni_free(used, n_used);
-    tn_status status = tni_report_end(&r, f);
-    return status == TN_OK ? check_state(f, staged) : status;
+    staged *t = (staged *)base;
+    t->s->now = t->now;
 }
 
-void tni_scaler_commit(tn_grad_scaler *s, const tni_scaler_state *staged)
+static tn_status load(numbers *now, const tn_list *state)
 {
-    s->state = *staged;
+    static const char function[] = "tn_scaler_load_state_dict";
+    tni_form f;
+    tni_form_load(&f, state);
+    show(&f, now);
+    tn_status status = tni_form_loaded(&f, function);
+    return status == TN_OK ? check(function, now) : status;
+}
+
+tni_staged *tni_scaler_stage(tn_grad_scaler *s, const tn_list *state)
+{
+    staged *t = tni_calloc(sizeof *t);
+    if (!t) return NULL;
+    *t = (staged){ .base = { .put = put, .nbytes = sizeof *t }, .s = s, .now = s->now };
+    if (s->disabled || load(&t->now, state) == TN_OK) return &t->base;
+    tni_staged_discard(&t->base);
+    return NULL;
 }
 
 tn_status tn_scaler_load_state_dict(tn_grad_scaler *s, const tn_list *state)
 {
-    tni_scaler_state staged;
     if (!s || !state) return tni_poison("tn_scaler_load_state_dict", s ? "state" : "s");
-    tn_status status = tni_scaler_stage(s, state, &staged);
-    if (status == TN_OK) tni_scaler_commit(s, &staged);
-    return status;
+    return tni_staged_put(tni_scaler_stage(s, state));
 }

@@ -5,16 +5,7 @@
 #include <stdio.h>
 
 #include "optim/scheduler.h"
-#include "tensor/host.h"
-
-tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt)
-{
-    tn_scheduler *s = tni_calloc(sizeof *s);
-    if (!s) return NULL;
-    s->schedule = schedule;
-    s->opt = tni_optim_keep(opt);
-    return s;
-}
+#include "base/host.h"
 
 /* The momentum a schedule asks for at a step; -1: none. A sequence asks the child that is due. */
 static double momentum_at(const tn_scheduler *s, int64_t step);
@@ -27,8 +18,8 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
                          s->schedule->name, (long long)step, (long long)s->schedule->last(s));
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
-        if (!(lr >= 0) ||
-            isinf(lr)) /* a user's factor may give anything; gamma > 1 grows without end */
+        /* a user's factor may give anything; gamma > 1 grows without end */
+        if (!(lr >= 0) || isinf(lr))
             return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0 and finite",
                              s->schedule->name, lr, (long long)step);
     }
@@ -40,14 +31,8 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
     return TN_OK;
 }
 
-tn_scheduler *tni_scheduler_start(tn_scheduler *s)
-{
-    if (tni_scheduler_apply(s, 0) == TN_OK) return s;
-    tn_scheduler_free(s);
-    return NULL;
-}
-
-tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, int n)
+/* Takes over a copy of n ascending milestones. */
+static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int n)
 {
     if (n < 0 || (n > 0 && !milestones))
         return tni_error(TN_E_INVALID, "tn_%s: %d milestones: an array of them is wanted",
@@ -58,24 +43,37 @@ tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, i
                              "tn_%s: milestone %d is %lld: ascending ones >= 0 are wanted",
                              s->schedule->name, i, (long long)milestones[i]);
     if (n == 0) return TN_OK;
-    s->milestone = tni_alloc((size_t)n * sizeof *s->milestone);
+    s->milestone = tni_alloc_n((size_t)n, sizeof *s->milestone);
     if (!s->milestone) return tni_pending();
     memcpy(s->milestone, milestones, (size_t)n * sizeof *s->milestone);
     s->n_milestones = n;
     return TN_OK;
 }
 
+tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given)
+{
+    tn_scheduler *s = tni_alloc(sizeof *s);
+    if (!s) return NULL;
+    *s = given;
+    s->schedule = schedule;
+    s->opt = tni_optim_keep(opt);
+    s->milestone = NULL;
+    s->n_milestones = 0;
+    if (take_milestones(s, given.milestone, given.n_milestones) == TN_OK) return s;
+    tn_scheduler_free(s);
+    return NULL;
+}
+
+tn_scheduler *tni_scheduler_start(tn_scheduler *s)
+{
+    if (s && tni_scheduler_apply(s, 0) == TN_OK) return s;
+    tn_scheduler_free(s);
+    return NULL;
+}
+
 int tni_milestones_passed(const tn_scheduler *s, int64_t step)
 {
-    int low = 0, high = s->n_milestones;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (s->milestone[middle] <= step)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return (int)tni_upto(s->milestone, sizeof *s->milestone, (size_t)s->n_milestones, step);
 }
 
 void tn_scheduler_free(tn_scheduler *s)
@@ -95,9 +93,8 @@ tn_status tn_scheduler_step(tn_scheduler *s)
     if (s->schedule == &tni_schedule_plateau)
         return tni_error(TN_E_STATE,
                          "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_scheduler_step", "sets rates",
-                                 "it called after tn_capture_run");
+    if (tni_host_refused("tn_scheduler_step", "sets rates", "it called after tn_capture_run"))
+        return TN_E_STATE;
     return tni_scheduler_apply(s, s->step + 1);
 }
 
@@ -174,10 +171,10 @@ static void drop_children(tn_scheduler *const *schedulers, int n)
 
 static tn_scheduler *make_sequence(tn_optim *opt, int n, const int64_t *milestones)
 {
-    tn_scheduler *s = tni_scheduler_new(&sequential, opt);
+    const tn_scheduler given = { .milestone = (int64_t *)milestones, .n_milestones = n - 1 };
+    tn_scheduler *s = tni_scheduler_new(&sequential, opt, given);
     if (!s) return NULL;
-    if (tni_scheduler_milestones(s, milestones, n - 1) == TN_OK)
-        s->child = tni_alloc((size_t)n * sizeof(tn_scheduler *));
+    s->child = tni_alloc_n((size_t)n, sizeof(tn_scheduler *));
     if (s->child) return s;
     tn_scheduler_free(s);
     return NULL;
@@ -209,126 +206,94 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-struct tni_scheduler_staged {
-    int64_t step, bad, cooling;
-    double best;
-    int n_groups;
-    struct staged_rate {
-        double lr, base_lr;
-    } * rate;
-};
+/* s: the scheduler, or what is loaded for it; with the rates of the optimizer's groups. */
+static void show(tni_form *f, tn_scheduler *s, tni_optim_group *group)
+{
+    const char *kind = s->schedule->name;
+    tni_field_i64(f, tni_field_name(f, "%s.step", kind), &s->step);
+    for (int i = 0; i < s->opt->n_groups; i++) {
+        tni_field_f64(f, tni_field_name(f, "%s.lr.%d", kind, i), &group[i].lr);
+        tni_field_f64(f, tni_field_name(f, "%s.base_lr.%d", kind, i), &group[i].base_lr);
+    }
+    if (s->schedule != &tni_schedule_plateau) return;
+    tni_field_f64(f, "plateau_lr.best", &s->best);
+    tni_field_i64(f, "plateau_lr.bad", &s->bad);
+    tni_field_i64(f, "plateau_lr.cooling", &s->cooling);
+}
 
 tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 {
     if (!s) return tni_poisoned("tn_scheduler_state_dict", "s");
-    tn_list *list = tn_list_new();
-    if (!list) return NULL;
-    const char *kind = s->schedule->name;
-    char name[96];
-    snprintf(name, sizeof name, "%s.step", kind);
-    tn_status status = tni_list_i64(list, name, s->step);
-    for (int i = 0; status == TN_OK && i < s->opt->n_groups; i++) {
-        snprintf(name, sizeof name, "%s.lr.%d", kind, i);
-        status = tni_list_f64(list, name, s->opt->group[i].lr);
-        snprintf(name, sizeof name, "%s.base_lr.%d", kind, i);
-        if (status == TN_OK) status = tni_list_f64(list, name, s->opt->group[i].base_lr);
-    }
-    if (status == TN_OK && s->schedule == &tni_schedule_plateau) {
-        status = tni_list_f64(list, "plateau_lr.best", s->best);
-        if (status == TN_OK) status = tni_list_i64(list, "plateau_lr.bad", s->bad);
-        if (status == TN_OK) status = tni_list_i64(list, "plateau_lr.cooling", s->cooling);
-    }
-    return status == TN_OK ? list : NULL;
+    tni_form f;
+    tni_form_save(&f);
+    show(&f, s, s->opt->group);
+    return tni_form_saved(&f);
 }
 
-static tn_status stage_all(tn_scheduler *s, const tn_list *list, bool *used,
-                           tni_scheduler_staged *staged)
-{
-    tni_report r = { 0 };
-    char name[96];
-    const char *kind = s->schedule->name;
-    snprintf(name, sizeof name, "%s.step", kind);
-    tni_report_i64(&r, list, used, name, &staged->step);
-    for (int i = 0; i < staged->n_groups; i++) {
-        snprintf(name, sizeof name, "%s.lr.%d", kind, i);
-        tni_report_f64(&r, list, used, name, &staged->rate[i].lr);
-        snprintf(name, sizeof name, "%s.base_lr.%d", kind, i);
-        tni_report_f64(&r, list, used, name, &staged->rate[i].base_lr);
-    }
-    if (s->schedule == &tni_schedule_plateau) {
-        tni_report_f64(&r, list, used, "plateau_lr.best", &staged->best);
-        tni_report_i64(&r, list, used, "plateau_lr.bad", &staged->bad);
-        tni_report_i64(&r, list, used, "plateau_lr.cooling", &staged->cooling);
-    }
-    tni_report_unused(&r, list, used);
-    tn_status status = tni_report_end(&r, "tn_scheduler_load_state_dict");
-    if (status != TN_OK) return status;
-    int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
-    if (staged->step < 0 || staged->step > TNI_MIN(last, TNI_MOST_STEPS))
-        return tni_error(TN_E_INVALID,
-                         "tn_scheduler_load_state_dict: step %lld: outside the schedule",
-                         (long long)staged->step);
-    for (int i = 0; i < staged->n_groups; i++) {
-        const double lr = staged->rate[i].lr, base = staged->rate[i].base_lr;
-        if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
-            return tni_error(
-                TN_E_INVALID,
-                "tn_scheduler_load_state_dict: rate %g, base rate %g of group %d: finite "
-                "numbers >= 0 are wanted",
-                lr, base, i);
-    }
-    if (staged->bad < 0 || staged->bad > TNI_MOST_STEPS || staged->cooling < 0)
-        return tni_error(
-            TN_E_INVALID,
-            "tn_scheduler_load_state_dict: bad %lld, cooling %lld: counts >= 0 are wanted",
-            (long long)staged->bad, (long long)staged->cooling);
-    return TN_OK;
-}
+typedef struct staged {
+    tni_staged base;
+    tn_scheduler *s;
+    tn_scheduler now;        /* its copy, with the numbers of the file */
+    tni_optim_group group[]; /* the rates */
+} staged;
 
-tni_scheduler_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
+static void put(tni_staged *base)
 {
-    tni_scheduler_staged *staged = tni_calloc(sizeof *staged);
-    if (!staged) return NULL;
-    size_t n_used = (size_t)TNI_MAX(state->n, 1);
-    bool *used = tni_calloc(n_used);
-    staged->n_groups = s->opt->n_groups;
-    staged->rate = tni_calloc((size_t)staged->n_groups * sizeof *staged->rate);
-    tn_status status = TN_E_NOMEM;
-    if (used && staged->rate) status = stage_all(s, state, used, staged);
-    if (used) tni_free(used, n_used);
-    if (status == TN_OK) return staged;
-    tni_scheduler_discard(staged);
-    return NULL;
-}
-
-void tni_scheduler_commit(tn_scheduler *s, tni_scheduler_staged *staged)
-{
-    s->step = staged->step;
-    for (int i = 0; i < staged->n_groups; i++) {
-        s->opt->group[i].lr = staged->rate[i].lr;
-        s->opt->group[i].base_lr = staged->rate[i].base_lr;
+    staged *t = (staged *)base;
+    tn_scheduler *s = t->s;
+    s->step = t->now.step;
+    s->best = t->now.best;
+    s->bad = t->now.bad;
+    s->cooling = t->now.cooling;
+    for (int i = 0; i < s->opt->n_groups; i++) {
+        s->opt->group[i].lr = t->group[i].lr;
+        s->opt->group[i].base_lr = t->group[i].base_lr;
     }
     double momentum = momentum_at(s, s->step);
     if (momentum >= 0) s->opt->args.beta1 = momentum;
-    s->best = staged->best;
-    s->bad = staged->bad;
-    s->cooling = staged->cooling;
-    tni_scheduler_discard(staged);
 }
 
-void tni_scheduler_discard(tni_scheduler_staged *staged)
+static tn_status load(staged *t, const tn_list *state)
 {
-    if (!staged) return;
-    if (staged->rate) tni_free(staged->rate, (size_t)staged->n_groups * sizeof *staged->rate);
-    tni_free(staged, sizeof *staged);
+    static const char function[] = "tn_scheduler_load_state_dict";
+    const tn_scheduler *s = &t->now;
+    tni_form f;
+    tni_form_load(&f, state);
+    show(&f, &t->now, t->group);
+    tn_status status = tni_form_loaded(&f, function);
+    if (status != TN_OK) return status;
+    int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
+    if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))
+        return tni_error(TN_E_INVALID, "%s: step %lld: outside the schedule", function,
+                         (long long)s->step);
+    for (int i = 0; i < s->opt->n_groups; i++) {
+        const double lr = t->group[i].lr, base = t->group[i].base_lr;
+        if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
+            return tni_error(
+                TN_E_INVALID,
+                "%s: rate %g, base rate %g of group %d: finite numbers >= 0 are wanted", function,
+                lr, base, i);
+    }
+    if (s->bad < 0 || s->bad > TNI_MOST_STEPS || s->cooling < 0)
+        return tni_error(TN_E_INVALID, "%s: bad %lld, cooling %lld: counts >= 0 are wanted",
+                         function, (long long)s->bad, (long long)s->cooling);
+    return TN_OK;
+}
+
+tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
+{
+    size_t nbytes = sizeof(staged) + (size_t)s->opt->n_groups * sizeof(tni_optim_group);
+    staged *t = tni_calloc(nbytes);
+    if (!t) return NULL;
+    *t = (staged){ .base = { .put = put, .nbytes = nbytes }, .s = s, .now = *s };
+    if (load(t, state) == TN_OK) return &t->base;
+    tni_staged_discard(&t->base);
+    return NULL;
 }
 
 tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state)
 {
     if (!s) return tni_poison("tn_scheduler_load_state_dict", "s");
     if (!state) return tni_poison("tn_scheduler_load_state_dict", "state");
-    tni_scheduler_staged *staged = tni_scheduler_stage(s, state);
-    if (!staged) return tni_pending();
-    tni_scheduler_commit(s, staged);
-    return TN_OK;
+    return tni_staged_put(tni_scheduler_stage(s, state));
 }

@@ -13,6 +13,10 @@
 typedef struct tni_schedule {
     const char *name; /* "cosine_lr" */
     double (*rate)(const tn_scheduler *s, int64_t step, double base);
+    /* schedules.c: n and m are at least so much, a and b finite and >= 0. Their names; NULL: not
+     * used */
+    int least;
+    const char *count[2], *number[2];
     double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL: left alone */
     int64_t (*last)(const tn_scheduler *s);                  /* largest step; NULL: none */
 } tni_schedule;
@@ -37,13 +41,11 @@ struct tn_scheduler {
     int64_t bad, cooling;
 };
 
-/* An empty scheduler on opt; NULL and a message without opt. The constructor fills it and starts
- * it. */
-tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt);
-/* Sets the rates of its present step; a failure frees s and returns NULL. */
+/* A scheduler on opt with what is given in a struct without schedule and opt; its milestones are
+ * looked at and copied. NULL and a message. */
+tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given);
+/* Sets the rates of its first step; a failure frees s and returns NULL, as NULL does. */
 tn_scheduler *tni_scheduler_start(tn_scheduler *s);
-/* Takes over a copy of n ascending milestones. */
-tn_status tni_scheduler_milestones(tn_scheduler *s, const int64_t *milestones, int n);
 /* How many of them are <= step. */
 int tni_milestones_passed(const tn_scheduler *s, int64_t step);
 tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step);

@@ -1,10 +1,12 @@
 /*
- * schedules.c - the schedules: formula, constructor, one after another.
+ * schedules.c - the schedules: first the formulas, then a table of what the constructors take, then
+ * the constructors.
  *
  * t is the step, counted from 0; base the rate the group had when it was made (or was last set by
  * hand).
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "optim/scheduler.h"
 
@@ -17,22 +19,6 @@ static double step_rate(const tn_scheduler *s, int64_t t, double base)
     return base * pow(s->a, (double)(t / s->n));
 }
 
-static const tni_schedule step_schedule = { .name = "step_lr", .rate = step_rate };
-
-tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
-{
-    if (!opt) return tni_poisoned("tn_step_lr", "opt");
-    if (step_size < 1)
-        return tni_fail(TN_E_INVALID, "tn_step_lr: step_size %lld: wanted >= 1",
-                        (long long)step_size);
-    if (tni_optim_nonnegative("step_lr", "gamma", gamma) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&step_schedule, opt);
-    if (!s) return NULL;
-    s->n = step_size;
-    s->a = gamma;
-    return tni_scheduler_start(s);
-}
-
 /* ---- multistep: base gamma^(milestones passed) ----------------------------------------------- */
 
 static double multistep_rate(const tn_scheduler *s, int64_t t, double base)
@@ -40,40 +26,11 @@ static double multistep_rate(const tn_scheduler *s, int64_t t, double base)
     return base * pow(s->a, tni_milestones_passed(s, t));
 }
 
-static const tni_schedule multistep_schedule = { .name = "multistep_lr", .rate = multistep_rate };
-
-tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
-{
-    if (!opt) return tni_poisoned("tn_multistep_lr", "opt");
-    if (tni_optim_nonnegative("multistep_lr", "gamma", gamma) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&multistep_schedule, opt);
-    if (!s) return NULL;
-    s->a = gamma;
-    if (tni_scheduler_milestones(s, milestones, n) != TN_OK) {
-        tn_scheduler_free(s);
-        return NULL;
-    }
-    return tni_scheduler_start(s);
-}
-
 /* ---- exponential: base gamma^t --------------------------------------------------------------- */
 
 static double exponential_rate(const tn_scheduler *s, int64_t t, double base)
 {
     return base * pow(s->a, (double)t);
-}
-
-static const tni_schedule exponential_schedule = { .name = "exponential_lr",
-                                                   .rate = exponential_rate };
-
-tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
-{
-    if (!opt) return tni_poisoned("tn_exponential_lr", "opt");
-    if (tni_optim_nonnegative("exponential_lr", "gamma", gamma) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&exponential_schedule, opt);
-    if (!s) return NULL;
-    s->a = gamma;
-    return tni_scheduler_start(s);
 }
 
 /* ---- cosine: min + (base - min) (1 + cos(pi t / n)) / 2 -------------------------------------- */
@@ -88,24 +45,9 @@ static double cosine_rate(const tn_scheduler *s, int64_t t, double base)
     return cosine(base, s->a, (double)t / (double)s->n);
 }
 
-static const tni_schedule cosine_schedule = { .name = "cosine_lr", .rate = cosine_rate };
-
-tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
-{
-    if (!opt) return tni_poisoned("tn_cosine_lr", "opt");
-    if (t_max < 1)
-        return tni_fail(TN_E_INVALID, "tn_cosine_lr: t_max %lld: wanted >= 1", (long long)t_max);
-    if (tni_optim_nonnegative("cosine_lr", "eta_min", eta_min) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&cosine_schedule, opt);
-    if (!s) return NULL;
-    s->n = t_max;
-    s->a = eta_min;
-    return tni_scheduler_start(s);
-}
-
 /* ---- warm restarts: the cosine over cycles of n, n m, n m^2 ... steps ------------------------ */
 
-static double restarts_rate(const tn_scheduler *s, int64_t t, double base)
+static double restarts(const tn_scheduler *s, int64_t t, double base)
 {
     int64_t cycle = s->n;
     if (s->m == 1)
@@ -118,46 +60,11 @@ static double restarts_rate(const tn_scheduler *s, int64_t t, double base)
     return cosine(base, s->a, (double)t / (double)cycle);
 }
 
-static const tni_schedule restarts_schedule = { .name = "cosine_restarts_lr",
-                                                .rate = restarts_rate };
-
-tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
-{
-    if (!opt) return tni_poisoned("tn_cosine_restarts_lr", "opt");
-    if (t0 < 1 || mult < 1)
-        return tni_fail(TN_E_INVALID, "tn_cosine_restarts_lr: t0 %lld, mult %lld: both wanted >= 1",
-                        (long long)t0, (long long)mult);
-    if (tni_optim_nonnegative("cosine_restarts_lr", "eta_min", eta_min) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&restarts_schedule, opt);
-    if (!s) return NULL;
-    s->n = t0;
-    s->m = mult;
-    s->a = eta_min;
-    return tni_scheduler_start(s);
-}
-
 /* ---- linear: base (start + (end - start) min(t, n) / n) -------------------------------------- */
 
 static double linear_rate(const tn_scheduler *s, int64_t t, double base)
 {
     return base * (s->a + (s->b - s->a) * (double)TNI_MIN(t, s->n) / (double)s->n);
-}
-
-static const tni_schedule linear_schedule = { .name = "linear_lr", .rate = linear_rate };
-
-tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
-{
-    if (!opt) return tni_poisoned("tn_linear_lr", "opt");
-    if (n < 1) return tni_fail(TN_E_INVALID, "tn_linear_lr: n %lld: wanted >= 1", (long long)n);
-    if (tni_optim_nonnegative("linear_lr", "start", start) != TN_OK ||
-        tni_optim_nonnegative("linear_lr", "end", end) != TN_OK)
-        return NULL;
-    tn_scheduler *s = tni_scheduler_new(&linear_schedule, opt);
-    if (!s) return NULL;
-    s->n = n;
-    s->a = start;
-    s->b = end;
-    return tni_scheduler_start(s);
 }
 
 /* ---- constant: base factor before step n, base from there ------------------------------------ */
@@ -167,40 +74,11 @@ static double constant_rate(const tn_scheduler *s, int64_t t, double base)
     return t < s->n ? base * s->a : base;
 }
 
-static const tni_schedule constant_schedule = { .name = "constant_lr", .rate = constant_rate };
-
-tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
-{
-    if (!opt) return tni_poisoned("tn_constant_lr", "opt");
-    if (n < 0) return tni_fail(TN_E_INVALID, "tn_constant_lr: n %lld: wanted >= 0", (long long)n);
-    if (tni_optim_nonnegative("constant_lr", "factor", factor) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&constant_schedule, opt);
-    if (!s) return NULL;
-    s->n = n;
-    s->a = factor;
-    return tni_scheduler_start(s);
-}
-
 /* ---- polynomial: base (1 - min(t, n) / n)^power ---------------------------------------------- */
 
 static double polynomial_rate(const tn_scheduler *s, int64_t t, double base)
 {
     return base * pow(1 - (double)TNI_MIN(t, s->n) / (double)s->n, s->a);
-}
-
-static const tni_schedule polynomial_schedule = { .name = "polynomial_lr",
-                                                  .rate = polynomial_rate };
-
-tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
-{
-    if (!opt) return tni_poisoned("tn_polynomial_lr", "opt");
-    if (n < 1) return tni_fail(TN_E_INVALID, "tn_polynomial_lr: n %lld: wanted >= 1", (long long)n);
-    if (tni_optim_nonnegative("polynomial_lr", "power", power) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&polynomial_schedule, opt);
-    if (!s) return NULL;
-    s->n = n;
-    s->a = power;
-    return tni_scheduler_start(s);
 }
 
 /* ---- lambda: base factor(t) ------------------------------------------------------------------ */
@@ -210,21 +88,7 @@ static double lambda_rate(const tn_scheduler *s, int64_t t, double base)
     return base * s->factor(t, s->user);
 }
 
-static const tni_schedule lambda_schedule = { .name = "lambda_lr", .rate = lambda_rate };
-
-tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
-{
-    if (!opt) return tni_poisoned("tn_lambda_lr", "opt");
-    if (!factor)
-        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
-    tn_scheduler *s = tni_scheduler_new(&lambda_schedule, opt);
-    if (!s) return NULL;
-    s->factor = factor;
-    s->user = user;
-    return tni_scheduler_start(s);
-}
-
-/* ---- warm-up and cosine: base (t + 1) / n below n, then the cosine from n to m, then min ------- */
+/* ---- warm-up and cosine: base (t + 1) / n below n, then the cosine from n to m, then min ----- */
 
 static double warmup_rate(const tn_scheduler *s, int64_t t, double base)
 {
@@ -233,21 +97,103 @@ static double warmup_rate(const tn_scheduler *s, int64_t t, double base)
     return cosine(base, s->a, (double)(t - s->n) / (double)(s->m - s->n));
 }
 
-static const tni_schedule warmup_schedule = { .name = "warmup_cosine_lr", .rate = warmup_rate };
+/* ---- the table, and making one of its rows --------------------------------------------------- */
+
+/* clang-format off */
+enum {
+    STEP, MULTISTEP, EXPONENTIAL, COSINE, RESTARTS, LINEAR, CONSTANT, POLYNOMIAL, LAMBDA, WARMUP
+};
+
+static const tni_schedule schedules[] = {
+    /* name, rate, where counts begin, what n and m are called, what a and b are: finite, >= 0 */
+    [STEP] = { "step_lr", step_rate, 1, { "step_size" }, { "gamma" }, NULL, NULL },
+    [MULTISTEP] = { "multistep_lr", multistep_rate, 0, { NULL }, { "gamma" }, NULL, NULL },
+    [EXPONENTIAL] = { "exponential_lr", exponential_rate, 0, { NULL }, { "gamma" }, NULL, NULL },
+    [COSINE] = { "cosine_lr", cosine_rate, 1, { "t_max" }, { "eta_min" }, NULL, NULL },
+    [RESTARTS] = { "cosine_restarts_lr", restarts, 1, { "t0", "mult" }, { "eta_min" }, NULL, NULL },
+    [LINEAR] = { "linear_lr", linear_rate, 1, { "n" }, { "start", "end" }, NULL, NULL },
+    [CONSTANT] = { "constant_lr", constant_rate, 0, { "n" }, { "factor" }, NULL, NULL },
+    [POLYNOMIAL] = { "polynomial_lr", polynomial_rate, 1, { "n" }, { "power" }, NULL, NULL },
+    [LAMBDA] = { "lambda_lr", lambda_rate, 0, { NULL }, { NULL }, NULL, NULL },
+    [WARMUP] = { "warmup_cosine_lr", warmup_rate, 0, { NULL }, { "eta_min" }, NULL, NULL },
+};
+/* clang-format on */
+
+/* given: the numbers n, m, a, b, and the milestones. */
+static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
+{
+    const tni_schedule *schedule = &schedules[kind];
+    const int64_t count[] = { given.n, given.m };
+    const double number[] = { given.a, given.b };
+    char function[40];
+    snprintf(function, sizeof function, "tn_%s", schedule->name);
+    if (!opt) return tni_poisoned(function, "opt");
+    for (int i = 0; i < 2; i++)
+        if (schedule->count[i] && count[i] < schedule->least)
+            return tni_fail(TN_E_INVALID, "%s: %s %lld: wanted >= %d", function, schedule->count[i],
+                            (long long)count[i], schedule->least);
+    for (int i = 0; i < 2; i++)
+        if (schedule->number[i] &&
+            tni_optim_nonnegative(schedule->name, schedule->number[i], number[i]) != TN_OK)
+            return NULL;
+    return tni_scheduler_start(tni_scheduler_new(schedule, opt, given));
+}
+
+tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
+{
+    return make(STEP, opt, (tn_scheduler){ .n = step_size, .a = gamma });
+}
+
+tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
+{
+    return make(
+        MULTISTEP, opt,
+        (tn_scheduler){ .n_milestones = n, .milestone = (int64_t *)milestones, .a = gamma });
+}
+
+tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
+{
+    return make(EXPONENTIAL, opt, (tn_scheduler){ .a = gamma });
+}
+
+tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
+{
+    return make(COSINE, opt, (tn_scheduler){ .n = t_max, .a = eta_min });
+}
+
+tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
+{
+    return make(RESTARTS, opt, (tn_scheduler){ .n = t0, .m = mult, .a = eta_min });
+}
+
+tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
+{
+    return make(LINEAR, opt, (tn_scheduler){ .n = n, .a = start, .b = end });
+}
+
+tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
+{
+    return make(CONSTANT, opt, (tn_scheduler){ .n = n, .a = factor });
+}
+
+tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
+{
+    return make(POLYNOMIAL, opt, (tn_scheduler){ .n = n, .a = power });
+}
+
+tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
+{
+    if (opt && !factor)
+        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
+    return make(LAMBDA, opt, (tn_scheduler){ .factor = factor, .user = user });
+}
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {
-    if (!opt) return tni_poisoned("tn_warmup_cosine_lr", "opt");
-    if (warmup < 0 || total < 1 || warmup > total)
+    if (opt && (warmup < 0 || total < 1 || warmup > total))
         return tni_fail(
             TN_E_INVALID,
             "tn_warmup_cosine_lr: warmup %lld, total %lld: 0 <= warmup <= total is wanted",
             (long long)warmup, (long long)total);
-    if (tni_optim_nonnegative("warmup_cosine_lr", "eta_min", eta_min) != TN_OK) return NULL;
-    tn_scheduler *s = tni_scheduler_new(&warmup_schedule, opt);
-    if (!s) return NULL;
-    s->n = warmup;
-    s->m = total;
-    s->a = eta_min;
-    return tni_scheduler_start(s);
+    return make(WARMUP, opt, (tn_scheduler){ .n = warmup, .m = total, .a = eta_min });
 }

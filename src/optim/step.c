@@ -9,8 +9,8 @@
 
 #include "autograd/op.h"
 #include "nn/module.h"
-#include "optim/capture.h"
-#include "tensor/host.h"
+#include "optim/optim.h"
+#include "base/host.h"
 
 static const char f[] = "tn_optim_step";
 
@@ -25,7 +25,8 @@ static bool skipped(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
-/* The list was checked when the optimizer was made; what may have changed since is checked again. */
+/* The list was checked when the optimizer was made; what may have changed since is checked
+ * again. */
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
@@ -55,17 +56,19 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
     return TN_OK;
 }
 
-/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has moved. */
+/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has
+ * moved. */
 static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 {
     const tn_tensor *t = p->tensor;
     tn_device device = t->storage->device;
     tn_tensor *state = p->state[s];
-    if (TNI_UNLIKELY(tni_recording) &&
+    if (tni_host_counts() &&
         (!state || state->dtype != t->dtype || state->storage->backend != t->storage->backend)) {
         char what[160];
         snprintf(what, sizeof what, "makes the state of %.100s", p->name);
-        return tni_record_refuse(f, what, "every parameter updated in the capture's first run");
+        tni_host_refused(f, what, "every parameter updated in the capture's first run");
+        return TN_E_STATE;
     }
     if (!state) {
         state = tn_full_as(t->shape, opt->initial, t->dtype, device);
@@ -130,9 +133,6 @@ static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
     }
     if (!first) return TN_OK;
     *backend = first->storage->backend;
-    if (!(*backend)->optim_step)
-        return tni_error(TN_E_UNSUPPORTED, "%s: the %s backend has no optimizer step", f,
-                         (*backend)->name);
     for (int i = 0; i < opt->n; i++) {
         if (skipped(&opt->param[i])) continue;
         tn_status status = describe(opt, &opt->param[i], &opt->call[*n]);
@@ -168,9 +168,10 @@ tn_status tn_optim_step(tn_optim *opt)
     const tni_backend *backend = NULL;
     int n = 0;
     tn_status status = prepare(opt, &backend, &n);
-    if (status == TN_OK && TNI_UNLIKELY(tni_recording)) status = tni_capture_note(opt, n);
+    if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
+        status = tni_watching->steps(tni_watching, opt, n);
     if (status == TN_OK && n > 0) {
-        status = backend->optim_step(&opt->args, opt->call, n);
+        status = backend->optim_step(&(tni_optim_step){ &opt->args, opt->call, n });
         if (status == TN_OK) status = finish(opt);
     }
     if (status == TN_OK) opt->steps++;

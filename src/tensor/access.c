@@ -1,10 +1,9 @@
 /*
- * access.c - what a tensor is, and its values for the caller: sizes, names, items, copies in and out.
+ * access.c - what a tensor is, and its values for the caller: sizes, names, items, copies out.
  */
 #include <math.h>
 
-#include "autograd/op.h"
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/internal.h"
 
 int tn_rank(const tn_tensor *t)
@@ -96,7 +95,7 @@ const char *tn_name(const tn_tensor *t)
     return t && t->name ? t->name : "";
 }
 
-/* ---- text for messages ---------------------------------------------------------------------------- */
+/* ---- text for messages ----------------------------------------------------------------------- */
 
 enum { TEXTS = 8, TEXT_SIZE = 256 };
 
@@ -142,7 +141,7 @@ const char *tni_text(const tn_tensor *t)
     return text;
 }
 
-/* ---- values --------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* One element as a double, through the backend: a cast copy of a rank-0 view, then a download. */
 static double element(const tn_tensor *t, int64_t index)
@@ -151,20 +150,17 @@ static double element(const tn_tensor *t, int64_t index)
     double value = NAN;
     void *cell;
 
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_item", "reads a value", "it read after tn_capture_run");
-        return NAN;
-    }
+    if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
                        .dtype = t->dtype };
     if (t->storage->device.type == TN_CPU) { /* no detour */
         tni_array to = { .data = &value, .dtype = TN_F64 };
 
-        return backend->copy(&to, &from) == TN_OK ? value : NAN;
+        return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
     }
     if (backend->alloc(sizeof value, &cell) != TN_OK) return NAN;
     tni_array to = { .data = cell, .dtype = TN_F64 };
-    if (backend->copy(&to, &from) != TN_OK ||
+    if (backend->copy(&(tni_copy){ .y = to, .x = from }) != TN_OK ||
         backend->download(&value, cell, sizeof value) != TN_OK)
         value = NAN;
     backend->free(cell, sizeof value);
@@ -239,7 +235,7 @@ void *tn_data_mut(tn_tensor *t)
     return tni_data(t);
 }
 
-static tn_status size_fits(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)
+tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)
 {
     size_t wanted;
 
@@ -262,10 +258,10 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
 
     if (!t || tni_none(t) || (!out && nbytes))
         return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
-    if ((status = size_fits("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
+    if ((status = tni_bytes_fit("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
         return status;
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_copy_out", "reads values", "them read after tn_capture_run");
+    if (tni_host_refused("tn_copy_out", "reads values", "them read after tn_capture_run"))
+        return TN_E_STATE;
     backend = tni_backend_of(t);
     from = tni_array_of(t);
     to = from;
@@ -273,52 +269,14 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
     tni_dense_strides(&t->shape, to.stride);
     if (t->storage->device.type == TN_CPU) {
         to.data = out;
-        return backend->copy(&to, &from);
+        return backend->copy(&(tni_copy){ .y = to, .x = from });
     }
     if (t->dtype == dtype && tni_is_dense(t)) /* readable also where the device is full */
         return backend->download(out, from.data, nbytes);
     if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
     to.data = staged;
-    status = backend->copy(&to, &from);
+    status = backend->copy(&(tni_copy){ .y = to, .x = from });
     if (status == TN_OK) status = backend->download(out, staged, nbytes);
     backend->free(staged, nbytes);
-    return status;
-}
-
-tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
-{
-    TNI_HOLD_TRAPS;
-    const tni_backend *backend;
-    tni_array to, from;
-    tn_status status;
-    void *staged;
-
-    if (!t || tni_none(t) || (!data && nbytes))
-        return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
-    if ((status = size_fits("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0) return status;
-    if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
-        return tni_error(TN_E_DTYPE,
-                         "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
-                         tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
-    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK) return status;
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_copy_in", "takes values from the host",
-                                 "them as an input of tn_capture_run");
-    backend = tni_backend_of(t);
-    to = tni_array_of(t);
-    from = to;
-    from.dtype = dtype;
-    tni_dense_strides(&t->shape, from.stride);
-    if (t->storage->device.type == TN_CPU) {
-        from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
-        status = backend->copy(&to, &from);
-    } else {
-        if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
-        from.data = staged;
-        status = backend->upload(staged, data, nbytes);
-        if (status == TN_OK) status = backend->copy(&to, &from);
-        backend->free(staged, nbytes);
-    }
-    if (status == TN_OK) tni_bump_version(t);
     return status;
 }

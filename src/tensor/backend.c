@@ -1,15 +1,16 @@
 /*
- * backend.c - which backend serves a device. The CPU's is always there. The CUDA module is opened the first
- * time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this library (or the
- * program, when tenon is linked statically), in its src/cuda folder (a build tree), where it was installed,
- * or where the loader looks.
+ * backend.c - which backend serves a device. The CPU's is always there. The CUDA module is opened
+ * the first time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this
+ * library (or the program, when tenon is linked statically), in its src/cuda folder (a build tree),
+ * where it was installed, or where the loader looks.
  */
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
-#include "cuda/graphs.h"
-#include "cuda/module.h"
+#include "tensor/graphs.h"
+#include "tensor/cuda_module.h"
 #include "installed.h"
 #include "tensor/internal.h"
 
@@ -48,6 +49,14 @@ static const char *op_running(void)
     return tni_op_running;
 }
 
+/* The first kernel that a backend lacks, so that no op need ask; NULL: it has all. */
+static const char *missing_kernel(const tni_backend *b)
+{
+#define LACKS(name) !b->name ? #name:
+#define LACKS_TYPED(name, ...) LACKS(name)
+    return TNI_KERNELS(LACKS, LACKS_TYPED, LACKS_TYPED) NULL;
+}
+
 static void open_cuda(void)
 {
     static const tni_host host = { .fail = tni_error, .op = op_running };
@@ -77,6 +86,11 @@ static void open_cuda(void)
     }
     memcpy(&open, &symbol, sizeof open);
     cuda = open(&host, TNI_BUILD_ID, why, sizeof why);
+    const char *missing = cuda ? missing_kernel(&cuda->backend) : NULL;
+    if (missing) {
+        snprintf(why, sizeof why, "the CUDA module has no kernel %s", missing);
+        cuda = NULL;
+    }
 }
 
 const char *tn_cuda_why(void)
@@ -111,7 +125,7 @@ const tni_graphs *tni_graphs_for(tn_device device)
     return device.type == TN_CUDA && tn_cuda_available() ? cuda->graphs : NULL;
 }
 
-/* ---- what only GPUs have ------------------------------------------------------------------------ */
+/* ---- what only GPUs have --------------------------------------------------------------------- */
 
 int tn_cuda_device_count(void)
 {
@@ -150,7 +164,17 @@ tn_status tn_cuda_synchronize(void)
     return tn_cuda_available() ? cuda->backend.synchronize() : TN_OK;
 }
 
+static atomic_bool tf32; /* as cuBLAS was last told */
+
 tn_status tn_allow_tf32(bool allow)
 {
-    return tn_cuda_available() ? cuda->allow_tf32(allow) : TN_OK;
+    if (!tn_cuda_available()) return TN_OK;
+    tn_status status = cuda->allow_tf32(allow);
+    if (status == TN_OK) atomic_store(&tf32, allow);
+    return status;
+}
+
+bool tn_tf32(void)
+{
+    return atomic_load(&tf32);
 }

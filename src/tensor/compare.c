@@ -3,10 +3,11 @@
  */
 #include <math.h>
 
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/internal.h"
 
-/* FNV-1a with 64 bits. Source: Fowler, Noll and Vo; offset basis and prime from their description */
+/* FNV-1a with 64 bits. Source: Fowler, Noll and Vo; offset basis and prime from their
+ * description */
 static uint64_t fnv(uint64_t hash, const void *data, size_t n)
 {
     const unsigned char *bytes = data;

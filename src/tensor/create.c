@@ -1,12 +1,13 @@
 /*
  * create.c - tensors from nothing, from numbers, from the caller's arrays.
  *
- * Series (arange, linspace) are computed in f64, or in i64 where the dtype is an integer, a block at a
- * time in a small buffer; the backend's copy rounds each value once into the dtype that was asked for.
+ * Series (arange, linspace) are computed in f64, or in i64 where the dtype is an integer, a block
+ * at a time in a small buffer; the backend's copy rounds each value once into the dtype that was
+ * asked for.
  */
 #include <math.h>
 
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/internal.h"
 
 static _Thread_local tn_dtype default_dtype = TN_F32;
@@ -25,10 +26,11 @@ tn_dtype tn_default_dtype(void)
     return default_dtype;
 }
 
-/* ---- one value everywhere ---------------------------------------------------------------------- */
+/* ---- one value everywhere -------------------------------------------------------------------- */
 
-/* Whether an integer dtype can hold value once its fraction is cut off; floats and bool hold anything.
- * The bounds are written as doubles on purpose: 2^63 is the first one that does not fit i64. */
+/* Whether an integer dtype can hold value once its fraction is cut off; floats and bool hold
+ * anything. The bounds are written as doubles on purpose: 2^63 is the first one that does not fit
+ * i64. */
 static bool fits(double value, tn_dtype dtype)
 {
     switch (dtype) {
@@ -57,7 +59,9 @@ static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dt
     tn_tensor *t = tni_create(function, shape, dtype, device);
     if (!t) return NULL;
     tni_array y = tni_array_of(t);
-    return tni_backend_of(t)->fill(&y, number_of(value, dtype)) == TN_OK ? t : NULL;
+    return tni_backend_of(t)->fill(&(tni_fill){ .y = y, .value = number_of(value, dtype) }) == TN_OK
+               ? t
+               : NULL;
 }
 
 tn_tensor *tn_empty(tn_shape shape)
@@ -127,7 +131,7 @@ tn_tensor *tn_full_like(tn_tensor *t, double value)
     return full_like("tn_full_like", t, value);
 }
 
-/* ---- series ------------------------------------------------------------------------------------ */
+/* ---- series ---------------------------------------------------------------------------------- */
 
 enum { BLOCK = 256 };
 
@@ -139,7 +143,7 @@ static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, in
 
     target.data = (char *)target.data + (size_t)begin * tn_dtype_size(y->dtype);
     target.size[0] = n;
-    return tni_backend_of(y)->copy(&target, &source);
+    return tni_backend_of(y)->copy(&(tni_copy){ .y = target, .x = source });
 }
 
 static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const double *p),
@@ -198,7 +202,8 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (!(count < 0x1p53))
         return tni_fail(TN_E_SHAPE, "tn_arange: %g values: want fewer than 2^53", count);
     int64_t n = (int64_t)count;
-    /* the last value bounds all others, so that neither start + i * step nor the cast can overflow */
+    /* the last value bounds all others, so that neither start + i * step nor the cast can
+     * overflow */
     if (n > 0 && (!fits(start, dtype) || !fits(start + (count - 1.0) * step, dtype)))
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
                         start, end, tn_dtype_name(dtype));
@@ -244,10 +249,13 @@ tn_tensor *tn_eye(int64_t n)
     tni_array y = {
         .data = tni_data(t), .dtype = t->dtype, .rank = 1, .size = { n }, .stride = { n + 1 }
     };
-    return tni_backend_of(t)->fill(&y, number_of(1.0, t->dtype)) == TN_OK ? t : NULL;
+    return tni_backend_of(t)->fill(&(tni_fill){ .y = y, .value = number_of(1.0, t->dtype) }) ==
+                   TN_OK
+               ? t
+               : NULL;
 }
 
-/* ---- from the caller's arrays -------------------------------------------------------------------- */
+/* ---- from the caller's arrays ---------------------------------------------------------------- */
 
 static tn_tensor *from_data(const char *function, const void *data, tn_shape shape, tn_dtype dtype)
 {

@@ -17,6 +17,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
 
 /* ---- one operand ----------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define TNI_UNARY_LIST(F)                                                                          \
     F(neg, 0, LIGHT, -x)                                                                           \
     F(abs, 0, LIGHT, M(abs)(x))                                                                    \
@@ -55,7 +56,10 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(isfinite, 0, LIGHT, x - x == (R)0)                                                           \
     F(eq_scalar, 1, LIGHT, x == p)                                                                 \
     F(lt_scalar, 1, LIGHT, x < p)                                                                  \
-    F(gt_scalar, 1, LIGHT, x > p)
+    F(gt_scalar, 1, LIGHT, x > p)                                                                  \
+    F(ne_scalar, 1, LIGHT, x != p)                                                                 \
+    F(le_scalar, 1, LIGHT, x <= p)                                                                 \
+    F(ge_scalar, 1, LIGHT, x >= p)
 
 /* ---- two operands: after the operators, gradients (x = dy, y = the x or y that forward saw) -- */
 
@@ -140,7 +144,10 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(isfinite, 0, LIGHT, 1 | (0 * x))                                                             \
     F(eq_scalar, 1, LIGHT, x == p)                                                                 \
     F(lt_scalar, 1, LIGHT, x < p)                                                                  \
-    F(gt_scalar, 1, LIGHT, x > p)
+    F(gt_scalar, 1, LIGHT, x > p)                                                                  \
+    F(ne_scalar, 1, LIGHT, x != p)                                                                 \
+    F(le_scalar, 1, LIGHT, x <= p)                                                                 \
+    F(ge_scalar, 1, LIGHT, x >= p)
 
 #define TNI_BINARY_INT_LIST(F)                                                                     \
     F(add, 0, LIGHT, W(x, +, y))                                                                   \
@@ -169,6 +176,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
 #define TNI_REDUCE_LIST(F)                                                                         \
     F(sum) F(mean) F(prod) F(max) F(min) F(max_abs) F(any) F(all) F(var) F(sum_abs_pow)            \
     F(norm) F(logsumexp)
+/* clang-format on */
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -193,9 +201,9 @@ enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
 /* ---- functions: tni_u_exp_f32(x, p, q) and so on --------------------------------------------- */
 
 #define TNI_SQRT_HALF 0.70710678118654752440
-#define TNI_SQRT_2_PI 0.79788456080286535588  /* sqrt(2 / pi) */
+#define TNI_SQRT_2_PI 0.79788456080286535588        /* sqrt(2 / pi) */
 #define TNI_NORMAL_DENSITY_0 0.39894228040143267794 /* 1 / sqrt(2 pi) */
-#define TNI_GELU_CUBIC 0.044715 /* Hendrycks and Gimpel (2016), section 2 */
+#define TNI_GELU_CUBIC 0.044715                     /* Hendrycks and Gimpel (2016), section 2 */
 
 /* gelu: slope Phi(x) + x phi(x). gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u),
  * u = sqrt(2/pi) (x + 0.044715 x^3); slope g + 2 x g (1 - g) u'. silu: slope s (1 + x (1 - s)).

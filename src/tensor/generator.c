@@ -1,8 +1,9 @@
 /*
  * generator.c - generators as objects: the library's own, the caller's, their state as bytes.
  *
- * A generator holds an MT19937 for values and a seed and counter for Philox 4x32-10, the counter-based one
- * behind dropout masks (its rounds are in philox.h, for the kernels). Each has a lock of its own.
+ * A generator holds an MT19937 for values and a seed and counter for Philox 4x32-10, the
+ * counter-based one behind dropout masks (its rounds are in philox.h, for the kernels). Each has a
+ * lock of its own.
  */
 #include "tensor/random.h"
 
@@ -71,11 +72,9 @@ void tn_generator_seed(tn_generator *g, uint64_t seed)
         tni_poison("tn_generator_seed", "g");
         return;
     }
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_generator_seed", "seeds a generator",
-                          "it seeded before tn_capture_run");
+    if (tni_host_refused("tn_generator_seed", "seeds a generator",
+                         "it seeded before tn_capture_run"))
         return;
-    }
     tni_generator_lock(g);
     seed_locked(g, seed);
     tni_generator_unlock(g);
@@ -87,18 +86,16 @@ uint32_t tn_generator_u32(tn_generator *g)
         tni_poison("tn_generator_u32", "g");
         return 0;
     }
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_generator_u32", "draws a number on the host",
-                          "it drawn into an input of tn_capture_run");
+    if (tni_host_refused("tn_generator_u32", "draws a number on the host",
+                         "it drawn into an input of tn_capture_run"))
         return 0;
-    }
     tni_generator_lock(g);
     uint32_t word = tni_mt_next(&g->mt);
     tni_generator_unlock(g);
     return word;
 }
 
-/* ---- Philox: only who gets which counters ---------------------------------------------------------- */
+/* ---- Philox: only who gets which counters ---------------------------------------------------- */
 
 void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset)
 {
@@ -136,10 +133,12 @@ void tni_philox_set(uint64_t seed, uint64_t offset)
     tni_generator_unlock(g);
 }
 
-/* ---- state as bytes, little-endian ------------------------------------------------------------------ */
+/* ---- state as bytes, little-endian ----------------------------------------------------------- */
 
-/*   0  "tngen" and 3 zero bytes     8  version, u32     12  used, u32     16  has_normal, u32    20  zero
- *  24  seed, u64    32  normal, f64    40  Philox seed, u64    48  Philox offset, u64    56  zero, u64
+/*   0  "tngen" and 3 zero bytes     8  version, u32     12  used, u32     16  has_normal, u32    20
+ *      zero
+ *  24  seed, u64    32  normal, f64    40  Philox seed, u64    48  Philox offset, u64    56  zero,
+ *      u64
  *  64  624 words, u32 each */
 static const unsigned char magic[8] = "tngen";
 
@@ -186,9 +185,9 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
 {
     if (!g || !bytes) return tni_poison("tn_generator_set_state", g ? "bytes" : "g");
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_generator_set_state", "sets a generator",
-                                 "it set before tn_capture_run");
+    if (tni_host_refused("tn_generator_set_state", "sets a generator",
+                         "it set before tn_capture_run"))
+        return TN_E_STATE;
     uint64_t version = get_le(bytes + 8, 4);
     uint64_t used = get_le(bytes + 12, 4);
     uint64_t has_normal = get_le(bytes + 16, 4);

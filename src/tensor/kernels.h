@@ -1,17 +1,19 @@
 /*
  * kernels.h - the one interface between tensors and the backends that compute (CPU, CUDA).
  *
- * A backend is a struct of function pointers. It sees tni_array, never tn_tensor: it needs nothing of the
- * core and can be a shared module of its own. A NULL slot is an error naming op and backend, never a
- * silent substitute. Kernels return a status and set the message through tni_host.fail.
+ * A backend is a struct of function pointers. It sees tni_array, never tn_tensor: it needs nothing
+ * of the core and can be a shared module of its own. Every kernel takes one struct of arguments,
+ * outputs first, and TNI_KERNELS names them all: a backend has every one, which is checked when it
+ * is opened. Kernels return a status and set the message through tni_host.fail.
  *
  * What every kernel may rely on (the op above has seen to it):
- *   - dtypes and sizes fit as the comment says; outputs are allocated and overlap no input unless said
+ *   - dtypes and sizes fit as the comment says; outputs are allocated and overlap no input unless
+ *     said
  *   - sizes may be 0 anywhere; n is never a multiple of anything
- *   - "dense" arrays are row-major without gaps; others may have any strides, 0 and negative excluded
- *     except 0 from expand, and negative ones where a comment says so
- *   - real: f32 or f64, all real arrays of one call of one dtype unless said. gemm, conv2d and its
- *     gradients, attention and its gradient, dropout: bf16 and f16 too, sums kept in f32, rounded once
+ *   - "dense" arrays are row-major without gaps; others may have any strides, 0 and negative
+ *     excluded except 0 from expand, and negative ones where a comment says so
+ *   - real: f32 or f64, all real arrays of one call of one dtype unless said; TNI_KERNELS says
+ *     which kernels take bf16 and f16 too (gemm does)
  */
 #ifndef TNI_KERNELS_H
 #define TNI_KERNELS_H
@@ -37,9 +39,9 @@ typedef struct tni_number {
     int64_t i;
 } tni_number;
 
-/* C[m,n] (+)= op(A) op(B) (+ bias), a batch of them. Row-major: a's row r, column c lies at
- * a + r*a_row + c*a_col; one of a_row, a_col is 1 (an op copies first otherwise), so transposition is in
- * the strides. c is dense in its rows: c_col = 1. */
+/* C[m,n] (+)= op(A) op(B) (+ bias), a batch of them. Row-major: a's row r, column c lies at a +
+ * r*a_row + c*a_col; one of a_row, a_col is 1 (an op copies first otherwise), so transposition is
+ * in the strides. c is dense in its rows: c_col = 1. */
 typedef struct tni_gemm {
     tn_dtype dtype;
     int64_t m, n, k, batch;
@@ -52,49 +54,325 @@ typedef struct tni_gemm {
     bool accumulate;  /* C += */
 } tni_gemm;
 
-typedef struct tni_conv2d {
+/* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
+
+typedef struct tni_fill {
+    tni_array y; /* any dtype */
+    tni_number value;
+} tni_fill;
+
+typedef struct tni_copy {
+    tni_array y, x; /* any dtypes: casts; x: negative strides too */
+} tni_copy;
+
+typedef struct tni_unary {
+    int function;
+    tni_array y, x;
+    const double *p; /* as many parameters as formulas.h says */
+} tni_unary;
+
+typedef struct tni_binary {
+    int function;
+    tni_array y, a, b;
+    const double *p;
+} tni_binary;
+
+typedef struct tni_ternary {
+    int function;
+    tni_array y, a, b, c;
+    const double *p;
+} tni_ternary;
+
+/* ---- reductions: any strides; y has x's rank and size 1 (stride any) in the reduced axes ----- */
+
+typedef struct tni_reduce {
+    int function;
+    tni_array y, x;
+    const double *p;
+} tni_reduce;
+
+/* The first extreme along an axis. */
+typedef struct tni_arg_reduce {
+    tni_array value, index; /* like x (data NULL: not wanted), and i64; both of size 1 along axis */
+    tni_array x;
+    int axis;
+    bool largest;
+} tni_arg_reduce;
+
+typedef struct tni_cumsum {
+    tni_array y, x;
+    int axis;
+    bool reverse;
+} tni_cumsum;
+
+/* ---- indexing: index is i64; a bad one is TN_E_INDEX, naming it, before anything is written -- */
+
+/* y[.., i, ..] = x[.., index[.., i, ..], ..] along axis */
+typedef struct tni_gather {
+    tni_array y, x, index;
+    int axis;
+} tni_gather;
+
+/* y[.., index[.., i, ..], ..] += source[.., i, ..] along axis, in order: deterministic */
+typedef struct tni_scatter_add {
+    tni_array y, index, source;
+    int axis;
+} tni_scatter_add;
+
+/* Rows at indices. */
+typedef struct tni_take {
+    tni_array y;     /* [outer, n, inner], dense */
+    tni_array x;     /* [outer, V, inner], dense */
+    tni_array index; /* [n], dense */
+} tni_take;
+
+/* Adds rows at indices. */
+typedef struct tni_take_add {
+    tni_array x;     /* [outer, V, inner], dense: what is added to */
+    tni_array y;     /* [outer, n, inner], dense: what is added */
+    tni_array index; /* [n], dense */
+    int64_t skip;    /* rows of this index are left out; -1: none */
+} tni_take_add;
+
+/* ---- rows: dense [n, c] unless said ---------------------------------------------------------- */
+
+typedef struct tni_softmax {
+    tni_array y, x;
+    bool log;
+} tni_softmax;
+
+typedef struct tni_softmax_grad {
+    tni_array dx, dy, y;
+    bool log;
+} tni_softmax_grad;
+
+typedef struct tni_cross_entropy {
+    /* [n, d]: 0 on ignored rows; w[target], 1 without weights, 0 on ignored rows; the row's
+     * log-sum-exp */
+    tni_array row_loss, row_weight, lse;
+    tni_array x;      /* [n, c, d], dense */
+    tni_array target; /* i64 [n, d]; a bad class is TN_E_INDEX */
+    tni_array weight; /* [c], or data NULL */
+    double smoothing;
+    int64_t ignore; /* rows of this target, or of -100, count for nothing */
+} tni_cross_entropy;
+
+typedef struct tni_cross_entropy_grad {
+    tni_array dx;   /* [n, c, d]: drow times the row's gradient */
+    tni_array drow; /* [n, d], any strides */
+    tni_array lse, x, target, weight;
+    double smoothing;
+    int64_t ignore;
+} tni_cross_entropy_grad;
+
+typedef struct tni_nll {
+    tni_array row_loss, row_weight; /* [n, d]: -w[t] x[t] and w[t]; both 0 on ignored rows */
+    tni_array x, target, weight;    /* as for cross_entropy */
+    int64_t ignore;
+} tni_nll;
+
+typedef struct tni_nll_grad {
+    tni_array dx;   /* [n, c, d]: -w[t] drow at the class of each row that counts, 0 elsewhere */
+    tni_array drow; /* [n, d], dense */
+    tni_array target, weight;
+    int64_t ignore;
+} tni_nll_grad;
+
+typedef struct tni_layer_norm {
+    tni_array y, mean, rstd; /* [n, f], [n], [n] */
+    tni_array x;             /* [n, f] */
+    tni_array weight, bias;  /* [f], or data NULL */
+    double eps;
+} tni_layer_norm;
+
+typedef struct tni_layer_norm_grad {
+    tni_array dx, dweight, dbias; /* data NULL: not wanted */
+    tni_array dy, x, mean, rstd, weight;
+} tni_layer_norm_grad;
+
+/* Statistics and parameters are [c]. */
+typedef struct tni_batch_norm {
+    tni_array y; /* [n, c, s], dense */
+    /* what x was normalised by: of the batch when training, else taken from running_* */
+    tni_array mean, rstd;
+    tni_array x;                         /* [n, c, s], dense */
+    tni_array weight, bias;              /* or data NULL */
+    tni_array running_mean, running_var; /* move when training, if given */
+    double momentum, eps;
+    bool training;
+} tni_batch_norm;
+
+typedef struct tni_batch_norm_grad {
+    tni_array dx, dweight, dbias; /* data NULL: not wanted */
+    tni_array dy, x, mean, rstd, weight;
+    bool training;
+} tni_batch_norm_grad;
+
+/* ---- images: dense NCHW ---------------------------------------------------------------------- */
+
+typedef struct tni_conv2d_sizes {
     int64_t n, groups, c, h, w, o, kh, kw, oh, ow; /* c, o: all channels */
     int64_t stride[2], padding[2], dilation[2];
+} tni_conv2d_sizes;
+
+typedef struct tni_conv2d {
+    tni_array y;    /* [n, o, oh, ow] */
+    tni_array x;    /* [n, c, h, w] */
+    tni_array w;    /* [o, c / groups, kh, kw] */
+    tni_array bias; /* [o], or data NULL */
+    tni_conv2d_sizes sizes;
 } tni_conv2d;
 
-typedef struct tni_pool2d {
+typedef struct tni_conv2d_grad_input {
+    tni_array dx, dy, w;
+    tni_conv2d_sizes sizes;
+} tni_conv2d_grad_input;
+
+typedef struct tni_conv2d_grad_weight {
+    tni_array dw, dy, x;
+    tni_conv2d_sizes sizes;
+} tni_conv2d_grad_weight;
+
+typedef struct tni_pool2d_sizes {
     int64_t n, c, h, w, oh, ow; /* n*c planes */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    bool include_padding;
-} tni_pool2d;
+    bool include_padding; /* of averages: padding counts */
+    /* of averages: window o of n goes from floor(o size / n) to ceil((o + 1) size / n); nothing
+     * else above is read */
+    bool adaptive;
+} tni_pool2d_sizes;
 
-/* q,k,v,y as [B, H, T, D] views of any strides whose last axis has stride 1 (batch axes merged to two).
- * lse [B, H, T] dense, f64 for f64 inputs, else f32: log-sum-exp of the scaled, masked scores.
- * mask: data NULL when absent; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts. */
+typedef struct tni_max_pool2d {
+    tni_array y;     /* [n, c, oh, ow] */
+    tni_array index; /* i32 like y: the maximum's place in its plane; data NULL: not wanted */
+    tni_array x;     /* [n, c, h, w] */
+    tni_pool2d_sizes sizes;
+} tni_max_pool2d;
+
+typedef struct tni_max_pool2d_grad {
+    tni_array dx, dy, index;
+    tni_pool2d_sizes sizes;
+} tni_max_pool2d_grad;
+
+typedef struct tni_avg_pool2d {
+    tni_array y, x;
+    tni_pool2d_sizes sizes;
+} tni_avg_pool2d;
+
+typedef struct tni_avg_pool2d_grad {
+    tni_array dx, dy;
+    tni_pool2d_sizes sizes;
+} tni_avg_pool2d_grad;
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* y, q, k, v: [B, H, T or S, D] views of any strides whose last axis has stride 1 (batch axes
+ * merged to two). */
 typedef struct tni_attention {
-    tni_array q, k, v, y, lse, mask;
+    tni_array y;
+    /* [B, H, T] dense, f64 for f64 inputs, else f32: log-sum-exp of the scaled, masked scores; data
+     * NULL: not wanted */
+    tni_array lse;
+    tni_array q, k, v;
+    /* data NULL: none; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts */
+    tni_array mask;
     double scale;
     bool causal; /* query t sees keys s <= t */
 } tni_attention;
 
-/* One parameter of a multi-tensor optimizer step; all dense. State slots that a kind does not use: NULL. */
+typedef struct tni_attention_grad {
+    tni_array dq, dk, dv; /* like q, k, v: any strides, last 1; written whole */
+    tni_array dy;
+    tni_attention of; /* what it is the gradient of */
+} tni_attention_grad;
+
+/* ---- random: element i of the dense array uses Philox counter offset + i / 4, word i % 4 ----- */
+
+typedef struct tni_dropout {
+    tni_array y, x; /* dense */
+    double p;
+    uint64_t seed, offset;
+} tni_dropout;
+
+/* By the backend's own generator: the CPU's is the default generator; others take seed and offset,
+ * and from there on n / 2 + 1 counters. */
+typedef struct tni_random {
+    tni_array y; /* dense real */
+    bool normal; /* standard normal; else uniform in [0, 1) */
+    uint64_t seed, offset;
+} tni_random;
+
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+/* One parameter of a multi-tensor optimizer step; all dense. State slots that a kind does not use:
+ * NULL. */
 typedef struct tni_optim_tensor {
     tn_dtype dtype;
     int64_t n;
     void *p;
     const void *g;
-    void *s0, *s1, *s2; /* SGD: momentum; Adam: m, v, vmax; RMSprop: v, grad average, momentum; Adagrad: sum */
+    /* SGD: momentum; Adam: m, v, vmax; RMSprop: v, grad average, momentum; Adagrad: sum */
+    void *s0, *s1, *s2;
     double lr, weight_decay; /* of its group */
     int64_t step;            /* of this tensor, from 1 */
 } tni_optim_tensor;
 
-/* The last two are no optimizers, but change many tensors in one pass: p = lr p; p += lr (g - p), which is g for
- * lr 1. Of args they read kind alone. */
+/* The last two are no optimizers, but change many tensors in one pass: p = lr p; p += lr (g - p),
+ * which is g for lr 1. Of args they read kind alone. */
 typedef enum tni_optim_kind {
-    TNI_SGD, TNI_ADAM, TNI_ADAMW, TNI_RMSPROP, TNI_ADAGRAD, TNI_SCALE, TNI_LERP
+    TNI_SGD,
+    TNI_ADAM,
+    TNI_ADAMW,
+    TNI_RMSPROP,
+    TNI_ADAGRAD,
+    TNI_SCALE,
+    TNI_LERP
 } tni_optim_kind;
 
 typedef struct tni_optim_args {
     tni_optim_kind kind;
-    double beta1, beta2, eps; /* SGD: momentum, dampening, -; RMSprop: alpha, momentum, eps; Adagrad: lr_decay, -, eps */
-    bool flag;                /* SGD: nesterov; Adam: amsgrad; RMSprop: centered */
+    /* SGD: momentum, dampening, -; RMSprop: alpha, momentum, eps; Adagrad: lr_decay, -, eps */
+    double beta1, beta2, eps;
+    bool flag; /* SGD: nesterov; Adam: amsgrad; RMSprop: centered */
     bool maximize;
 } tni_optim_args;
+
+/* All tensors in one pass. */
+typedef struct tni_optim_step {
+    const tni_optim_args *args;
+    const tni_optim_tensor *tensors;
+    int n;
+} tni_optim_step;
+
+/* ---- the list of kernels --------------------------------------------------------------------- */
+
+/*
+ * Kernel NAME takes a tni_NAME. From this list are made the struct of function pointers below, the
+ * prototypes (cpu.h, cuda.h), the choice of a variant by dtype and the backends' tables.
+ *   ANY(name)                         any dtypes, as the comment says
+ *   REAL(name, array)                 f32 or f64: the dtype of that array of the struct
+ *   FLOAT(name, array, n_out, n_in)   bf16 and f16 too, sums kept in f32 and rounded once. The
+ *                                     struct begins with n_out outputs and n_in inputs: the CPU
+ *                                     computes in copies of those that are short.
+ */
+/* clang-format off */
+#define TNI_KERNELS(ANY, REAL, FLOAT)                                                              \
+    ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
+    ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
+    ANY(gemm)                                                                                      \
+    ANY(gather) REAL(scatter_add, y) ANY(take) REAL(take_add, x)                                   \
+    REAL(softmax, x) REAL(softmax_grad, y)                                                         \
+    REAL(cross_entropy, x) REAL(cross_entropy_grad, x)                                             \
+    REAL(nll, x) REAL(nll_grad, dx)                                                                \
+    REAL(layer_norm, x) REAL(layer_norm_grad, x)                                                   \
+    REAL(batch_norm, x) REAL(batch_norm_grad, x)                                                   \
+    FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \
+    REAL(max_pool2d, x) REAL(max_pool2d_grad, dy)                                                  \
+    REAL(avg_pool2d, x) REAL(avg_pool2d_grad, dy)                                                  \
+    FLOAT(attention, q, 2, 4) FLOAT(attention_grad, of.q, 3, 7)                                    \
+    FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
+    ANY(optim_step)
+/* clang-format on */
 
 /* What a backend gets from the core. */
 typedef struct tni_host {
@@ -112,96 +390,14 @@ typedef struct tni_backend {
     tn_status (*download)(void *host, const void *device, size_t nbytes);
     tn_status (*synchronize)(void);
 
-    /* -- pointwise (formulas.h numbers the functions); any strides, equal sizes (0-strides broadcast) -- */
-    tn_status (*fill)(const tni_array *y, tni_number value);
-    tn_status (*copy)(const tni_array *y, const tni_array *x); /* any dtypes: casts; x: negative strides too */
-    tn_status (*unary)(int function, const tni_array *y, const tni_array *x, const double *p);
-    /* p: as many parameters as formulas.h says */
-    tn_status (*binary)(int function, const tni_array *y, const tni_array *a, const tni_array *b, const double *p);
-    tn_status (*ternary)(int function, const tni_array *y, const tni_array *a, const tni_array *b,
-                         const tni_array *c, const double *p);
-
-    /* -- reductions: y has x's rank and size 1 (stride any) in the reduced axes; any strides -- */
-    tn_status (*reduce)(int function, const tni_array *y, const tni_array *x, const double *p);
-    /* first extreme along an axis: value like x (data NULL: not wanted), index i64, both size 1 there */
-    tn_status (*arg_reduce)(bool largest, const tni_array *value, const tni_array *index, const tni_array *x, int axis);
-    tn_status (*cumsum)(const tni_array *y, const tni_array *x, int axis, bool reverse);
-
-    /* -- products -- */
-    tn_status (*gemm)(const tni_gemm *g);
-
-    /* -- indexing; index i64; a bad index is TN_E_INDEX naming the value, before anything is written -- */
-    tn_status (*gather)(const tni_array *y, const tni_array *x, const tni_array *index, int axis);
-    tn_status (*scatter_add)(const tni_array *y, const tni_array *index, const tni_array *source, int axis); /* in order: deterministic */
-    /* x [outer, V, inner], y [outer, n, inner], dense; index [n] dense */
-    tn_status (*take)(const tni_array *y, const tni_array *x, const tni_array *index);
-    /* x [outer, V, inner] += y [outer, n, inner] at index; rows of index == skip are left out (-1: none) */
-    tn_status (*take_add)(const tni_array *x, const tni_array *y, const tni_array *index, int64_t skip);
-
-    /* -- rows: x and y dense [n, c] -- */
-    tn_status (*softmax)(const tni_array *y, const tni_array *x, bool log);
-    tn_status (*softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y, bool log);
-    /* x [n, c, d] dense, target i64 [n, d], weight [c] or data NULL; row_loss, row_weight, lse: [n, d] real.
-     * row_loss is 0 and row_weight 0 on ignored rows (target == -100 or == ignore). Bad class: TN_E_INDEX.
-     * row_weight: w[target], 1 without weights. lse: log-sum-exp of the row. */
-    tn_status (*cross_entropy)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *lse,
-                               const tni_array *x, const tni_array *target, const tni_array *weight,
-                               double smoothing, int64_t ignore);
-    /* dx = dloss (per row, [n, d], any strides) times the row's gradient */
-    tn_status (*cross_entropy_grad)(const tni_array *dx, const tni_array *drow, const tni_array *lse,
-                                    const tni_array *x, const tni_array *target, const tni_array *weight,
-                                    double smoothing, int64_t ignore);
-    /* x [n, c, d], target i64 [n, d], weight [c] or data NULL; row_loss -w[t] x[t], row_weight w[t] (1 without
-     * weights), both 0 on ignored rows. All dense. Bad class: TN_E_INDEX. */
-    tn_status (*nll)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
-                     const tni_array *target, const tni_array *weight, int64_t ignore);
-    /* dx [n, c, d]: -w[t] drow at the class of each row that is not ignored, 0 elsewhere */
-    tn_status (*nll_grad)(const tni_array *dx, const tni_array *drow, const tni_array *target,
-                          const tni_array *weight, int64_t ignore);
-    /* x, y [n, f]; mean, rstd [n]; weight, bias [f] or data NULL */
-    tn_status (*layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
-                            const tni_array *weight, const tni_array *bias, double eps);
-    /* any of dx, dweight, dbias with data NULL is not wanted */
-    tn_status (*layer_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                 const tni_array *dy, const tni_array *x, const tni_array *mean,
-                                 const tni_array *rstd, const tni_array *weight);
-    /* x, y dense [n, c, s]; others [c], data NULL when absent. training: mean, rstd receive the batch's;
-     * running_* (if given) move. else: mean, rstd are filled from running_*. */
-    tn_status (*batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd, const tni_array *x,
-                            const tni_array *weight, const tni_array *bias, const tni_array *running_mean,
-                            const tni_array *running_var, bool training, double momentum, double eps);
-    tn_status (*batch_norm_grad)(const tni_array *dx, const tni_array *dweight, const tni_array *dbias,
-                                 const tni_array *dy, const tni_array *x, const tni_array *mean,
-                                 const tni_array *rstd, const tni_array *weight, bool training);
-
-    /* -- images: dense NCHW -- */
-    tn_status (*conv2d)(void *y, const void *x, const void *w, const void *bias, tn_dtype dtype, const tni_conv2d *c);
-    tn_status (*conv2d_grad_input)(void *dx, const void *dy, const void *w, tn_dtype dtype, const tni_conv2d *c);
-    tn_status (*conv2d_grad_weight)(void *dw, const void *dy, const void *x, tn_dtype dtype, const tni_conv2d *c);
-    tn_status (*max_pool2d)(void *y, int32_t *index, const void *x, tn_dtype dtype, const tni_pool2d *p); /* index: in the plane */
-    tn_status (*max_pool2d_grad)(void *dx, const void *dy, const int32_t *index, tn_dtype dtype, const tni_pool2d *p);
-    tn_status (*avg_pool2d)(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
-    tn_status (*avg_pool2d_grad)(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
-    tn_status (*adaptive_avg_pool2d)(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
-    tn_status (*adaptive_avg_pool2d_grad)(void *dx, const void *dy, tn_dtype dtype, const tni_pool2d *p);
-
-    /* -- attention -- */
-    tn_status (*attention)(const tni_attention *a);
-    /* dq, dk, dv like q, k, v: any strides, last 1; written whole */
-    tn_status (*attention_grad)(const tni_attention *a, const tni_array *dy, const tni_array *dq,
-                                const tni_array *dk, const tni_array *dv);
-
-    /* -- random: element i of the dense array uses Philox counter offset + i / 4, word i % 4 -- */
-    tn_status (*dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed, uint64_t offset);
-    /* y dense real, by the backend's own generator: uniform in [0, 1) or standard normal. The CPU's is the
-     * default generator; others take seed and offset, and from there on n / 2 + 1 counters */
-    tn_status (*random)(const tni_array *y, bool normal, uint64_t seed, uint64_t offset);
-
-    /* -- optimizers: all tensors in one pass -- */
-    tn_status (*optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n);
+    /* tn_status (*softmax)(const tni_softmax *a), and so on */
+#define TNI_SLOT(name) tn_status (*name)(const tni_##name *a);
+#define TNI_TYPED_SLOT(name, ...) TNI_SLOT(name)
+    TNI_KERNELS(TNI_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT)
 } tni_backend;
 
-/* The CPU backend for this processor, chosen once by cpuid (TN_SIMD=baseline|avx2|avx512 overrides). */
+/* The CPU backend for this processor, chosen once by cpuid (TN_SIMD=baseline|avx2|avx512
+ * overrides). */
 const tni_backend *tni_cpu_backend(void);
 const char *tni_cpu_simd(void); /* "avx512" */
 

@@ -1,8 +1,8 @@
 /*
  * mt19937.c - the Mersenne Twister with 32-bit output.
  *
- * Source   Matsumoto and Nishimura, Mersenne Twister, ACM TOMACS 8(1), 1998; the seeding is the one of
- *          their 2002 revision (init_genrand), which std::mt19937, NumPy and PyTorch use.
+ * Source   Matsumoto and Nishimura, Mersenne Twister, ACM TOMACS 8(1), 1998; the seeding is the one
+ *          of their 2002 revision (init_genrand), which std::mt19937, NumPy and PyTorch use.
  */
 #include "tensor/random.h"
 

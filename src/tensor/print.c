@@ -1,24 +1,20 @@
 /*
  * print.c - a tensor as text: brackets as PyTorch prints them, byte for byte, then dtype and shape.
  *
- * One number format for the whole tensor, chosen from the elements that will be shown: whole floats end in
- * a point, others have four decimals, a range above 1000 or values outside [1e-4, 1e8] go to scientific
- * notation, and everything is padded to the widest. Above 1,000 elements each axis shows its first and last
- * three. Lines are at most 80 columns where one element leaves room for that.
+ * One number format for the whole tensor, chosen from the elements that will be shown: whole floats
+ * end in a point, others have four decimals, a range above 1000 or values outside [1e-4, 1e8] go to
+ * scientific notation, and everything is padded to the widest. Above 1,000 elements each axis shows
+ * its first and last three. Lines are at most 80 columns where one element leaves room for that.
  *
  * Source   the rules of torch/_tensor_str.py, which follow NumPy's array printing
  */
 #include <math.h>
 
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/internal.h"
 
-enum {
-    THRESHOLD = 1000,
-    EDGE = 3,
-    LINE = 80,
-    NUMBER = 400
-}; /* NUMBER: "%.4f" of the largest f64 */
+/* NUMBER: "%.4f" of the largest f64 */
+enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, NUMBER = 400 };
 
 /* Where text goes: to a file, or to as much of a buffer as there is. */
 typedef struct sink {
@@ -66,10 +62,10 @@ static void emit_repeated(sink *s, char c, int n)
     for (; n > 0; n--) emit(s, &c, 1);
 }
 
-/* ---- elements --------------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
-/* Downloads the shown elements of axes from `axis` on, starting at element `at` of t; returns where the
- * next one goes. A row whose stride is 1 comes in one piece. */
+/* Downloads the shown elements of axes from `axis` on, starting at element `at` of t; returns where
+ * the next one goes. A row whose stride is 1 comes in one piece. */
 static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, char *out,
                      tn_status *status)
 {
@@ -128,13 +124,13 @@ static tn_status gather(const tn_tensor *t, shown *e)
         tni_array to = {
             .data = e->values, .dtype = wide, .rank = 1, .size = { n }, .stride = { 1 }
         };
-        status = tni_cpu_backend()->copy(&to, &from);
+        status = tni_cpu_backend()->copy(&(tni_copy){ .y = to, .x = from });
     }
     if (status != TN_OK) release(e);
     return status;
 }
 
-/* ---- one format for all ------------------------------------------------------------------------------ */
+/* ---- one format for all ---------------------------------------------------------------------- */
 
 /* Unpadded. Returns the length. */
 static int number_text(const format *f, const shown *e, size_t i, char text[NUMBER])
@@ -187,9 +183,10 @@ static void emit_number(sink *s, const format *f, const shown *e, size_t i)
     emit(s, text, (size_t)n);
 }
 
-/* ---- brackets ---------------------------------------------------------------------------------------- */
+/* ---- brackets -------------------------------------------------------------------------------- */
 
-/* The last axis, from element *at on. The dots between the edges count as an element of the line. */
+/* The last axis, from element *at on. The dots between the edges count as an element of the
+ * line. */
 static void emit_row(sink *s, const format *f, const shown *e, int indent, size_t *at)
 {
     int axis = e->rank - 1;
@@ -223,7 +220,8 @@ static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t
     n = e->n[axis] + e->cut[axis];
     emit_text(s, "[");
     for (int64_t i = 0; i < n; i++) {
-        if (i) { /* one line end per axis below: an empty line between matrices, two between blocks */
+        /* one line end per axis below: an empty line between matrices, two between blocks */
+        if (i) {
             emit_text(s, ",");
             emit_repeated(s, '\n', e->rank - axis - 1);
             emit_repeated(s, ' ', axis + 1);
@@ -277,7 +275,7 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
     return TN_OK;
 }
 
-/* ---- public ------------------------------------------------------------------------------------------ */
+/* ---- public ---------------------------------------------------------------------------------- */
 
 int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 {

@@ -1,30 +1,34 @@
 /*
- * random.c - random numbers, drawn as PyTorch draws them on the CPU: same seed, same words, same order.
+ * random.c - random numbers, drawn as PyTorch draws them on the CPU: same seed, same words, same
+ * order.
  *
- *   uniform f32    low 24 bits of one word / 2^24; f64: low 53 bits of two words / 2^53, first word high
- *   in a range     u * (high - low) + low in t's precision, rounded once (one fused multiply-add, which is
- *                  what PyTorch's AVX2 and AVX-512 builds compute)
- *   normal, n>=16  Box and Muller in blocks of 16: radius from u[j], angle from u[j + 8], cosines first; the
- *                  last n mod 16 values come from a block drawn anew over the last 16
+ *   uniform f32    low 24 bits of one word / 2^24; f64: low 53 bits of two words / 2^53, first word
+ *                  high
+ *   in a range     u * (high - low) + low in t's precision, rounded once (one fused multiply-add,
+ *                  which is what PyTorch's AVX2 and AVX-512 builds compute)
+ *   normal, n>=16  Box and Muller in blocks of 16: radius from u[j], angle from u[j + 8], cosines
+ *                  first; the last n mod 16 values come from a block drawn anew over the last 16
  *   normal, n<16   one at a time in f64: cosine now, the sine kept for the next call
- *   whole numbers  word mod range; two words from 2^28 values on (PyTorch 2; 1.13 changed over at 2^32)
+ *   whole numbers  word mod range; two words from 2^28 values on (PyTorch 2; 1.13 changed over at
+ *                  2^32)
  *   permutation    for i = 0..n-2 swap i with i + word mod (n - i)
  *
- * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounds up to the end of its range is its
- * beginning instead, as in PyTorch. Every draw below runs with its generator locked.
+ * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounds up to the end of its
+ * range is its beginning instead, as in PyTorch. Every draw below runs with its generator locked.
  *
- * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw order:
- *          PyTorch's ATen/core/DistributionsHelper.h and ATen/native/cpu/DistributionTemplates.h
+ * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw
+ *          order: PyTorch's ATen/core/DistributionsHelper.h and
+ *          ATen/native/cpu/DistributionTemplates.h
  */
 #include <math.h>
 
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/formulas.h"
 #include "tensor/random.h"
 
 #define TWO_PI 6.283185307179586
 
-/* ---- draws ------------------------------------------------------------------------------------------ */
+/* ---- draws ----------------------------------------------------------------------------------- */
 
 static uint64_t draw_u64(tn_generator *g)
 {
@@ -152,7 +156,7 @@ static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
     }
 }
 
-/* ---- into tensors --------------------------------------------------------------------------------- */
+/* ---- into tensors ---------------------------------------------------------------------------- */
 
 /* Copies dense host values of dtype into t, whatever its strides, dtype and device. */
 static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype)
@@ -164,26 +168,28 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     from.dtype = dtype;
     from.data = values;
     tni_dense_strides(&t->shape, from.stride);
-    if (t->storage->device.type == TN_CPU) return backend->copy(&to, &from);
+    if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = to, .x = from });
     tn_status status = backend->alloc(nbytes, &from.data);
     if (status != TN_OK) return status;
     status = backend->upload(from.data, values, nbytes);
-    if (status == TN_OK) status = backend->copy(&to, &from);
+    if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
     backend->free(from.data, nbytes);
     return status;
 }
 
-/* Short floats in [low, high]: those that were rounded to high become low. below and reached: masks of t's
- * shape to work in. */
+/* Short floats in [low, high]: those that were rounded to high become low. below and reached: masks
+ * of t's shape to work in. */
 static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
                                    double high)
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
-    tn_status status = backend->unary(TNI_U_lt_scalar, &b, &x, &high);
+    tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = b, .x = x, .p = &high });
 
-    if (status == TN_OK) status = backend->unary(TNI_U_logical_not, &r, &b, NULL);
-    if (status == TN_OK) status = backend->binary(TNI_B_masked_fill, &x, &x, &r, &low);
+    if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = r, .x = b });
+    if (status == TN_OK)
+        status =
+            backend->binary(&(tni_binary){ TNI_B_masked_fill, .y = x, .a = x, .b = r, .p = &low });
     return status;
 }
 
@@ -204,9 +210,9 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
         return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes",
                          tni_text(t));
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("random values", "are drawn on the host",
-                                 "them drawn into an input of tn_capture_run");
+    if (tni_host_refused("random values", "are drawn on the host",
+                         "them drawn into an input of tn_capture_run"))
+        return TN_E_STATE;
     values = direct ? tni_data(t) : tni_alloc(nbytes);
     if (!values) return TN_E_NOMEM;
     tn_generator *g = tn_default_generator();
@@ -225,8 +231,8 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 
     if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
-    tn_scope scope =
-        tn_scope_begin(); /* the masks first: without memory for them nothing is drawn */
+    /* the masks first: without memory for them nothing is drawn */
+    tn_scope scope = tn_scope_begin();
     tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
     tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? fill(t, draw_uniforms, bounds) : tni_pending();
@@ -255,12 +261,11 @@ tn_status tni_random_draw(const tni_array *y, bool normal)
 
 static tn_status draw_into(tn_tensor *t, bool normal)
 {
-    tni_array to = tni_array_of(t);
-    uint64_t seed = 0, offset = 0;
+    tni_random a = { .y = tni_array_of(t), .normal = normal };
 
     if (t->storage->device.type != TN_CPU) /* half as many counters as numbers serve every dtype */
-        tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &seed, &offset);
-    return tni_backend_of(t)->random(&to, normal, seed, offset);
+        tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &a.seed, &a.offset);
+    return tni_backend_of(t)->random(&a);
 }
 
 /* Short floats: drawn in t, of f32, then cast; all memory comes before the draw. */
@@ -273,7 +278,7 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? draw_into(t, normal) : tni_pending();
 
-    if (status == TN_OK) status = backend->copy(&to, &drawn);
+    if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
     if (status == TN_OK && !normal) status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
     tn_scope_end(scope);
     return status == TN_OK ? cast : NULL;
@@ -290,9 +295,6 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
     tn_tensor *t = tni_create(f, shape, real, device);
     if (!t || tni_shape_numel(&shape) == 0) return t ? tni_create(f, shape, dtype, device) : NULL;
-    const tni_backend *backend = tni_backend_of(t);
-    if (!backend->random)
-        return tni_fail(TN_E_UNSUPPORTED, "%s: backend %s has no kernel random", f, backend->name);
     if (dtype == real) return draw_into(t, normal) == TN_OK ? t : NULL;
     tn_tensor *cast = tni_create(f, shape, dtype, device);
     return cast ? draw_and_cast(t, cast, normal) : NULL;

@@ -1,10 +1,11 @@
 /*
  * scope.c - who owns results: a thread-local stack of scopes.
  *
- * One array holds the entries of all open scopes of a thread, one below the other; a scope is the index
- * where its entries begin. An entry is one counted reference to an object and the function that gives it
- * back. Ending a scope drops its entries backwards, and stays open until that is done: dropping may call a
- * user's function (a release, a module's free), and what that makes goes with the rest.
+ * One array holds the entries of all open scopes of a thread, one below the other; a scope is the
+ * index where its entries begin. An entry is one counted reference to an object and the function
+ * that gives it back. Ending a scope drops its entries backwards, and stays open until that is
+ * done: dropping may call a user's function (a release, a module's free), and what that makes goes
+ * with the rest.
  */
 #include "tensor/internal.h"
 
@@ -29,33 +30,14 @@ typedef struct stack {
 static _Thread_local stack scopes;
 static _Atomic uint64_t serials = 1;
 
-/* Doubles an array of `size`-byte items; the block's old size must be known to give it back. */
-static bool grow(void **items, size_t *capacity, size_t size)
-{
-    size_t wanted = *capacity ? *capacity * 2 : 16;
-    size_t nbytes;
-    void *bigger;
-
-    if (!tni_mul_size(wanted, size, &nbytes)) return false;
-    bigger = tni_alloc(nbytes);
-    if (!bigger) return false;
-    if (*items) {
-        memcpy(bigger, *items, *capacity * size);
-        tni_free(*items, *capacity * size);
-    }
-    *items = bigger;
-    *capacity = wanted;
-    return true;
-}
-
 /* The thread's arrays go when its outermost scope ends: a finished thread leaves nothing behind. */
 static void close_scope(int64_t depth)
 {
     scopes.depth = (size_t)depth;
     scopes.lost = false;
     if (scopes.depth) return;
-    tni_free(scopes.entries, scopes.capacity * sizeof(entry));
-    tni_free(scopes.frames, scopes.frame_capacity * sizeof(frame));
+    tni_room_free(&scopes.entries, &scopes.capacity, sizeof(entry));
+    tni_room_free(&scopes.frames, &scopes.frame_capacity, sizeof(frame));
     scopes = (stack){ 0 };
 }
 
@@ -63,14 +45,9 @@ tn_scope tn_scope_begin(void)
 {
     frame f;
 
-    if (scopes.depth == scopes.frame_capacity) {
-        void *frames = scopes.frames;
-
-        if (!grow(&frames, &scopes.frame_capacity, sizeof(frame))) {
-            scopes.lost = true;
-            return (tn_scope){ -1, 0 };
-        }
-        scopes.frames = frames;
+    if (!tni_room(&scopes.frames, &scopes.frame_capacity, scopes.depth, 1, sizeof(frame))) {
+        scopes.lost = true;
+        return (tn_scope){ -1, 0 };
     }
     if (scopes.depth == 0) scopes.lost = false;
     f.first = scopes.n;
@@ -92,8 +69,8 @@ void tn_scope_end(tn_scope s)
     if (!is_open(s)) return;
     first = scopes.frames[s.depth].first;
     do {
-        scopes.depth =
-            (size_t)s.depth + 1; /* inner scopes are closed, those that a drop left open too */
+        /* inner scopes are closed, those that a drop left open too */
+        scopes.depth = (size_t)s.depth + 1;
         scopes.lost = false;
         if (scopes.n > first) {
             entry e = scopes.entries[--scopes.n];
@@ -109,16 +86,6 @@ bool tni_scope_open(void)
     return scopes.depth > 0 || scopes.lost;
 }
 
-static bool reserve(void)
-{
-    void *entries = scopes.entries;
-
-    if (scopes.n < scopes.capacity) return true;
-    if (!grow(&entries, &scopes.capacity, sizeof(entry))) return false;
-    scopes.entries = entries;
-    return true;
-}
-
 tn_status tni_scope_add(void *object, void (*drop)(void *object))
 {
     if (scopes.lost) {
@@ -130,7 +97,7 @@ tn_status tni_scope_add(void *object, void (*drop)(void *object))
         return tni_error(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, "
                                      "so that somebody owns them");
     }
-    if (!reserve()) {
+    if (!tni_room(&scopes.entries, &scopes.capacity, scopes.n, 1, sizeof(entry))) {
         drop(object);
         return TN_E_NOMEM;
     }

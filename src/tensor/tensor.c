@@ -1,17 +1,16 @@
 /*
  * tensor.c - handles and storages: making, sharing, dropping; shapes and what fits with what.
  *
- * A handle (tn_tensor) is geometry over a counted storage. Views are handles on the same storage. The
- * graph hangs on a handle by two pointers that only src/autograd/ looks into; dropping the last reference
- * to a handle drops them.
+ * A handle (tn_tensor) is geometry over a counted storage. Views are handles on the same storage.
+ * The graph hangs on a handle by two pointers that only src/autograd/ looks into; with the last
+ * reference to a handle they are given to tni_graph_drop.
  */
-#include "autograd/op.h"
 #include "tensor/internal.h"
 
 tn_tensor tn_none_object;
 
-_Thread_local void (*tni_handle_made)(const tn_tensor *t)
-    __attribute__((tls_model("initial-exec")));
+tni_watcher tni_unsettled;
+_Thread_local tni_watcher *tni_watching = &tni_unsettled;
 
 static atomic_llong live;
 
@@ -22,7 +21,7 @@ int64_t tn_live_tensors(void)
     return atomic_load_explicit(&live, memory_order_relaxed);
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 tn_shape tn_shape_of(int rank, const int64_t *sizes)
 {
@@ -128,7 +127,7 @@ bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out)
     return true;
 }
 
-/* ---- dtypes ------------------------------------------------------------------------------------- */
+/* ---- dtypes ---------------------------------------------------------------------------------- */
 
 size_t tn_dtype_size(tn_dtype dtype)
 {
@@ -184,7 +183,7 @@ tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b)
     return full->dtype;
 }
 
-/* ---- storage ------------------------------------------------------------------------------------ */
+/* ---- storage --------------------------------------------------------------------------------- */
 
 static tni_storage *storage_new(size_t nbytes, tn_device device)
 {
@@ -200,14 +199,15 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
         return NULL;
     }
     tni_count_data(nbytes);
-    if (TNI_UNLIKELY(tni_recording)) tni_record_made(s);
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->storage_made)
+        tni_watching->storage_made(tni_watching, s);
     return s;
 }
 
 void tni_storage_drop(tni_storage *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
-    if (TNI_UNLIKELY(s->recorder)) tni_record_gone(s);
+    if (TNI_UNLIKELY(s->gone)) s->gone(s);
     if (!s->borrowed)
         s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
     else if (s->release)
@@ -217,11 +217,11 @@ void tni_storage_drop(tni_storage *s)
 
 void tni_bump_version(tn_tensor *t)
 {
-    if (TNI_UNLIKELY(tni_recording)) tni_record_write(t);
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->writes) tni_watching->writes(tni_watching, t);
     atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------ */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 /* A handle over s (whose reference it takes over), in no scope. Gives s back on failure. */
 static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
@@ -251,7 +251,8 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
         t->offset = 0;
     }
     atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
-    if (TNI_UNLIKELY(tni_handle_made)) tni_handle_made(t);
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->handle_made)
+        tni_watching->handle_made(tni_watching, t);
     return t;
 }
 
@@ -272,8 +273,8 @@ static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device 
                         "%s%sno scope is open: want tn_scope_begin before making tensors, so "
                         "that somebody owns them",
                         function, colon);
-    nbytes =
-        (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype); /* the shape fits */
+    /* the shape fits */
+    nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype);
     s = storage_new(nbytes, device);
     if (!s) return NULL;
     t = handle_new(s, spec);
@@ -352,9 +353,8 @@ tn_tensor *tni_alias_raw(const tn_tensor *t)
 
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     a = alias(t, &spec);
-    if (a && t->name)
-        a->name =
-            tni_strdup_or_none(t->name); /* for messages only: without memory it stays nameless */
+    if (a && t->name) /* for messages only: without memory it stays nameless */
+        a->name = tni_strdup_or_none(t->name);
     return a;
 }
 
@@ -366,16 +366,15 @@ tn_tensor *tn_keep(tn_tensor *t)
 
 static void destroy(tn_tensor *t)
 {
-    if (t->node) tni_node_drop(t->node);
-    if (t->gm) tni_gradmeta_drop(t->gm);
+    if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
     tni_strfree(t->name);
     tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
 }
 
-/* What hangs on a tensor (history, a gradient, a user's release) may drop others, and they more. Those wait
- * in a list until the first is done: a chain of any length takes no stack. */
+/* What hangs on a tensor (history, a gradient, a user's release) may drop others, and they more.
+ * Those wait in a list until the first is done: a chain of any length takes no stack. */
 static void destroy_listed(tn_tensor *t)
 {
     static _Thread_local tn_tensor *waiting;
@@ -415,11 +414,11 @@ void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
     tni_storage_drop(old);
 }
 
-/* ---- as kernels see it ---------------------------------------------------------------------------- */
+/* ---- as kernels see it ----------------------------------------------------------------------- */
 
 void *tni_data(const tn_tensor *t)
 {
-    if (TNI_UNLIKELY(tni_recording)) tni_record_use(t);
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->uses) tni_watching->uses(tni_watching, t);
     return (char *)t->storage->data + (size_t)t->offset * tn_dtype_size(t->dtype);
 }
 
@@ -473,5 +472,5 @@ tn_tensor *tni_dense(tn_tensor *t)
     if (!y) return NULL;
     to = tni_array_of(y);
     from = tni_array_of(t);
-    return tni_backend_of(t)->copy(&to, &from) == TN_OK ? y : NULL;
+    return tni_backend_of(t)->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? y : NULL;
 }

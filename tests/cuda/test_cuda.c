@@ -1,20 +1,20 @@
 /*
- * test_cuda.c - the CUDA backend as a device: its table, properties, memory, copies, threads, a lost
- * device. test_cuda_faults.c has the calls that fail.
+ * test_cuda.c - the CUDA backend as a device: its table, properties, memory, copies, threads, a
+ * lost device. test_cuda_faults.c has the calls that fail.
  *
- * Seen to fail: a slot left out of module.cu; in device.cu an upload straight from the caller's memory
- * (the shim's host memory was not page-locked, then page-locked and late), no retry after the pool was
- * trimmed, the first message of a lost device overwritten, an error of others left for a launch to find,
- * a product without its lock (threads).
+ * Seen to fail: a slot left out of module.cu; in device.cu an upload straight from the caller's
+ * memory (the shim's host memory was not page-locked, then page-locked and late), no retry after
+ * the pool was trimmed, the first message of a lost device overwritten, an error of others left for
+ * a launch to find, a product without its lock (threads).
  */
 #include <pthread.h>
 #include <stddef.h>
 
-#include "cuda/module.h"
+#include "tensor/cuda_module.h"
 #include "shim.h"
 #include "tensor/internal.h"
 
-/* ---- the table ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void assert_full(const tni_backend *backend)
 {
@@ -59,7 +59,7 @@ START_TEST(properties)
 }
 END_TEST
 
-/* ---- memory ------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 START_TEST(memory_is_counted)
 {
@@ -101,7 +101,7 @@ START_TEST(out_of_memory_says_sizes)
 }
 END_TEST
 
-/* ---- copies ------------------------------------------------------------------------------------------ */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 START_TEST(an_upload_reads_at_once)
 {
@@ -198,7 +198,7 @@ START_TEST(a_thread_of_another_device)
 }
 END_TEST
 
-/* ---- errors of the runtime ------------------------------------------------------------------------------- */
+/* ---- errors of the runtime ------------------------------------------------------------------- */
 
 /* A launch tells by the last error alone, which may be that of a call of another library. */
 START_TEST(an_error_of_others)
@@ -257,7 +257,7 @@ START_TEST(errors_that_stay)
 }
 END_TEST
 
-/* ---- a lost device --------------------------------------------------------------------------------------- */
+/* ---- a lost device --------------------------------------------------------------------------- */
 
 /* Last: the process is lost for the device. */
 START_TEST(a_lost_device_stays_lost)

@@ -1,23 +1,24 @@
 /*
- * test_cuda_attention.c - attention in bf16 and f16 on the GPU, forward and gradients, against the CPU's
- * f64 kernels on the same rounded numbers.
+ * test_cuda_attention.c - attention in bf16 and f16 on the GPU, forward and gradients, against the
+ * CPU's f64 kernels on the same rounded numbers.
  *
- * What may differ follows from what is rounded. u is half a unit in the last place at 1: 2^-8 for bf16,
- * 2^-11 for f16. The kernels round probabilities p (and ds) as operands of the tensor cores and each
- * result once; all sums are f32. So
+ * What may differ follows from what is rounded. u is half a unit in the last place at 1: 2^-8 for
+ * bf16, 2^-11 for f16. The kernels round probabilities p (and ds) as operands of the tensor cores
+ * and each result once; all sums are f32. So
  *     y_td  = sum_s p_ts v_sd          is off by u |y| + the sum of errors of at most u p |v|
  *     dv_sd = sum_t p_ts dy_td         likewise
  *     dq_td = scale sum_s ds_ts k_sd   likewise, dk too
- * where the errors of the terms are as good as independent, uniform in [-u, u] times their size: the sum
- * has a deviation of u / sqrt 3 times the root of the sum of squares. Allowed are 4 u times that root,
- * seven deviations. A key too many or too few is a whole term, far above. f16 has less precision below
- * 2^-14: an absolute 2^-25 a term. The gradient's delta is made from y as it was rounded; the reference
- * is given the same y.
+ * where the errors of the terms are as good as independent, uniform in [-u, u] times their size:
+ * the sum has a deviation of u / sqrt 3 times the root of the sum of squares. Allowed are 4 u times
+ * that root, seven deviations. A key too many or too few is a whole term, far above. f16 has less
+ * precision below 2^-14: an absolute 2^-25 a term. The gradient's delta is made from y as it was
+ * rounded; the reference is given the same y.
  *
- * Seen to fail: in attention_short.cu the wait for the values, either of the two barriers of a tile, the
- * tile on the diagonal skipped; in attention_short_grad.cu the barriers, the tile on the diagonal skipped,
- * dk without the scale; in attention_rows.h the shrink of earlier keys left out, -inf subtracted in blocked
- * rows, keys beyond the last seen; in attention_short.h a copy from a row that is not on 16 bytes.
+ * Seen to fail: in attention_short.cu the wait for the values, either of the two barriers of a
+ * tile, the tile on the diagonal skipped; in attention_short_grad.cu the barriers, the tile on the
+ * diagonal skipped, dk without the scale; in attention_rows.h the shrink of earlier keys left out,
+ * -inf subtracted in blocked rows, keys beyond the last seen; in attention_short.h a copy from a
+ * row that is not on 16 bytes.
  */
 #include <stdlib.h>
 
@@ -267,8 +268,8 @@ static void untouched(const array *a, const uint16_t *now, const char *name)
     free(own);
 }
 
-/* Results [outer, rows, columns] against the f64 ones: deviation2 is the sum of the squares of what the
- * terms may be off by. */
+/* Results [outer, rows, columns] against the f64 ones: deviation2 is the sum of the squares of what
+ * the terms may be off by. */
 static void compare(array *a, const double *deviation2, const char *name)
 {
     uint16_t *now = download(a);
@@ -296,9 +297,14 @@ static tni_attention call_of(const problem *p, bool wide)
 {
     tni_array none = { .data = NULL };
 #define ON(a) (wide ? (a)->wide : (a)->on_gpu)
-    return (tni_attention){ ON(p->q), ON(p->k),   ON(p->v),
-                            ON(p->y), ON(p->lse), p->mask ? ON(p->mask) : none,
-                            p->scale, p->c.causal };
+    return (tni_attention){ .y = ON(p->y),
+                            .lse = ON(p->lse),
+                            .q = ON(p->q),
+                            .k = ON(p->k),
+                            .v = ON(p->v),
+                            .mask = p->mask ? ON(p->mask) : none,
+                            .scale = p->scale,
+                            .causal = p->c.causal };
 #undef ON
 }
 
@@ -337,8 +343,8 @@ static double square(double x)
     return x * x;
 }
 
-/* The probability of key s for query t of one head, from the f64 lse; *off: what it may be off by when
- * its score was rounded to f32 and itself to the dtype. */
+/* The probability of key s for query t of one head, from the f64 lse; *off: what it may be off by
+ * when its score was rounded to f32 and itself to the dtype. */
 static double probability(const problem *p, int64_t item, int64_t t, int64_t s, double *off)
 {
     const attention_case *c = &p->c;
@@ -399,8 +405,11 @@ static void compare_lse(const problem *p)
 static void run_on_gpu(problem *p)
 {
     assert_ok(gpu->attention(&p->on_gpu));
-    assert_ok(gpu->attention_grad(&p->on_gpu, &p->dy->on_gpu, &p->dq->on_gpu, &p->dk->on_gpu,
-                                  &p->dv->on_gpu));
+    assert_ok(gpu->attention_grad(&(tni_attention_grad){ .of = p->on_gpu,
+                                                         .dy = p->dy->on_gpu,
+                                                         .dq = p->dq->on_gpu,
+                                                         .dk = p->dk->on_gpu,
+                                                         .dv = p->dv->on_gpu }));
 }
 
 /* The same bits as before; the first time they are kept. */
@@ -455,7 +464,8 @@ static void run_case(const attention_case *c, int repeats)
         wide_of(p.y)[i] = number(y[place(p.y, i)]);
     }
     free(y);
-    assert_ok(cpu->attention_grad(&p.wide, &p.dy->wide, &p.dq->wide, &p.dk->wide, &p.dv->wide));
+    assert_ok(cpu->attention_grad(&(tni_attention_grad){
+        .of = p.wide, .dy = p.dy->wide, .dq = p.dq->wide, .dk = p.dk->wide, .dv = p.dv->wide }));
     compare(p.dq, p.off[1], "dq");
     compare(p.dk, p.off[2], "dk");
     compare(p.dv, p.off[3], "dv");
@@ -527,7 +537,8 @@ START_TEST(masks)
 }
 END_TEST
 
-/* Any sign of the scale; scores so large that all but one key vanish; more than the type can hold. */
+/* Any sign of the scale; scores so large that all but one key vanish; more than the type can
+ * hold. */
 START_TEST(sizes_of_scores)
 {
     static const attention_case cases[] = {
@@ -593,8 +604,8 @@ START_TEST(the_same_bits)
 }
 END_TEST
 
-/* Besides inputs and results there is one f32 number for each query, whatever T is. A real GPU's pool
- * grows by large steps: there on so many heads that the T x T matrices would show. */
+/* Besides inputs and results there is one f32 number for each query, whatever T is. A real GPU's
+ * pool grows by large steps: there on so many heads that the T x T matrices would show. */
 START_TEST(memory)
 {
     problem p;
@@ -612,7 +623,8 @@ START_TEST(memory)
 }
 END_TEST
 
-/* Each call of the runtime fails once: the kernels report it, and what they borrowed is returned. */
+/* Each call of the runtime fails once: the kernels report it, and what they borrowed is
+ * returned. */
 START_TEST(failures)
 {
     problem p;
@@ -631,8 +643,11 @@ START_TEST(failures)
         host.fail_call(n);
         tn_status status = gpu->attention(&p.on_gpu);
         if (status == TN_OK)
-            status = gpu->attention_grad(&p.on_gpu, &p.dy->on_gpu, &p.dq->on_gpu, &p.dk->on_gpu,
-                                         &p.dv->on_gpu);
+            status = gpu->attention_grad(&(tni_attention_grad){ .of = p.on_gpu,
+                                                                .dy = p.dy->on_gpu,
+                                                                .dq = p.dq->on_gpu,
+                                                                .dk = p.dk->on_gpu,
+                                                                .dv = p.dv->on_gpu });
         host.fail_call(0);
         if (status != TN_OK) {
             refused++;
@@ -653,9 +668,11 @@ START_TEST(too_large)
     choose(_i);
     int64_t size = (int64_t)1 << 31;
     tni_array x = { NULL, dtype, 4, { 1, 1, size, 8 }, { 8, 8, 8, 1 } };
-    tni_attention a = { x, x, x, x, { .data = NULL }, { .data = NULL }, 1, false };
+    tni_attention a = { .y = x, .q = x, .k = x, .v = x, .scale = 1 };
     assert_fails(gpu->attention(&a), TN_E_UNSUPPORTED, "2147483648 queries of 8");
-    assert_fails(gpu->attention_grad(&a, &x, &x, &x, &x), TN_E_UNSUPPORTED, "2147483648 keys");
+    assert_fails(
+        gpu->attention_grad(&(tni_attention_grad){ .of = a, .dy = x, .dq = x, .dk = x, .dv = x }),
+        TN_E_UNSUPPORTED, "2147483648 keys");
 }
 END_TEST
 

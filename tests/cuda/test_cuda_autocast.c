@@ -3,11 +3,11 @@
  * compares with PyTorch: every row of the op table in bf16 and f16, what ops say that have no short
  * kernels, casts of weights, and training.
  *
- * Both devices keep sums in f32 and round once, so that they differ where two sums fall on different
- * sides of a rounding border: by one unit in the last place here and there.
+ * Both devices keep sums in f32 and round once, so that they differ where two sums fall on
+ * different sides of a rounding border: by one unit in the last place here and there.
  *
- * Seen to fail: the gradient of a convolution's image off by a hundredth; casts of weights not kept; a
- * slot that named the dtype by its number.
+ * Seen to fail: the gradient of a convolution's image off by a hundredth; casts of weights not
+ * kept; a slot that named the dtype by its number.
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@
 #include "models.h"
 #include "op_table.h"
 
-#include <autograd/trace.h>
+#include <autograd/tell.h>
 
 static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
 
@@ -34,7 +34,7 @@ static bool has_attention(tn_dtype dtype)
     return there;
 }
 
-/* ---- every row of the op table ----------------------------------------------------------------- */
+/* ---- every row of the op table --------------------------------------------------------------- */
 
 typedef struct applied {
     tn_tensor *x[OP_MAX_IN], *y;
@@ -119,8 +119,9 @@ static void rows_agree(const op_row *row, tn_dtype region, tn_dtype in)
     }
 }
 
-/* In a region with f32 and with short inputs; outside, where there are short kernels, f32, or the error
- * that names the dtype. (One test for all six: there are hundreds of rows, and a process for each.) */
+/* In a region with f32 and with short inputs; outside, where there are short kernels, f32, or the
+ * error that names the dtype. (One test for all six: there are hundreds of rows, and a process for
+ * each.) */
 START_TEST(rows)
 {
     if (op_rows[_i].flags & ROW_FIXED) return;
@@ -132,7 +133,7 @@ START_TEST(rows)
 }
 END_TEST
 
-/* ---- casts of weights -------------------------------------------------------------------------- */
+/* ---- casts of weights ------------------------------------------------------------------------ */
 
 static tn_tensor *on_gpu(tn_shape shape, uint64_t seed, bool leaf)
 {
@@ -160,7 +161,7 @@ END_TEST
 
 static int casts;
 
-static tn_status count_cast(tni_tracer *self, const tni_call *c)
+static tn_status count_cast(tni_watcher *self, const tni_call *c)
 {
     (void)self;
     casts += !strcmp(c->op->name, "to_dtype") && tn_requires_grad(c->in[0]) &&
@@ -168,7 +169,7 @@ static tn_status count_cast(tni_tracer *self, const tni_call *c)
     return TN_OK;
 }
 
-/* ---- training ----------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 /* x + attention of x, from products and a softmax: what attention does without its kernel. */
 typedef struct composed {
@@ -354,7 +355,7 @@ END_TEST
  * are the same again. */
 START_TEST(a_step_in_bf16)
 {
-    static tni_tracer counter = { .applied = count_cast };
+    static tni_watcher counter = { .applied = count_cast };
     kind k = _i ? CNN : COMPOSED;
     tn_module *like = model_new(k);
     uint64_t bits = 0;
@@ -370,9 +371,9 @@ START_TEST(a_step_in_bf16)
             long long waits = look ? host.waits() : 0, blocks = look ? host.blocks() : 0;
             int64_t in_use = tn_cuda_memory().in_use;
             casts = 0;
-            tni_tracing = &counter;
+            tni_watching = &counter;
             step(&t, x, y);
-            tni_tracing = NULL;
+            tni_watching = NULL;
             ck_assert_int_eq(casts, k == CNN ? 8 : 6);
             tn_scope_end(scope);
             if (!look) continue;

@@ -1,15 +1,16 @@
 /*
- * test_cuda_capture.c - captured steps over the CUDA device: 50 runs with schedules and dropout equal 50
- * eager steps bit for bit; what a capture refuses, and that it then has changed nothing; every call of the
- * runtime failing; memory.
+ * test_cuda_capture.c - captured steps over the CUDA device: 50 runs with schedules and dropout
+ * equal 50 eager steps bit for bit; what a capture refuses, and that it then has changed nothing;
+ * every call of the runtime failing; memory.
  *
- * Seen to fail: in optim.cu a block that runs do not rewrite; in dropout.cu the generator's place left out; in
- * capture_step.c rates or step numbers of the recording; in capture.c versions, gradients, step counts or the
- * generator left as the recording made them, steps not counted back after a failed launch, a dropped tensor
- * read on; in indexing.cu the op's name of a recorded launch among those that are forgotten; in capture.cu an
- * arena kept after its last block, a block of before freed in the recording, another thread let through,
- * a free of its after the lock; in device.cu a captured stream asked for its state, cuBLAS's stream set after
- * its workspace; in arena.h a used block given out again; in recorder.c a moved parameter not noticed.
+ * Seen to fail: in optim.cu a block that runs do not rewrite; in dropout.cu the generator's place
+ * left out; in steps.c rates or step numbers of the capture; in capture.c versions,
+ * gradients, step counts or the generator left as the capture made them, steps not counted back
+ * after a failed launch, a dropped tensor read on; in indexing.cu the op's name of a captured
+ * launch among those that are forgotten; in capture.cu an arena kept after its last block, a block
+ * of before freed in the capture, another thread let through, a free of its after the lock; in
+ * device.cu a captured stream asked for its state, cuBLAS's stream set after its workspace; in
+ * arena.h a used block given out again; in notes.c a moved parameter not noticed.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +18,7 @@
 #include "shim.h"
 #include "models.h"
 
-/* ---- a training job, run both ways ------------------------------------------------------------- */
+/* ---- a training job, run both ways ----------------------------------------------------------- */
 
 typedef enum kind { MLP, TRANSFORMER, CNN } kind;
 
@@ -56,8 +57,8 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
     if (status == TN_OK && !j->zero_last) status = tn_optim_zero_grad(j->opt);
     if (status == TN_OK && j->second && !j->zero_last) status = tn_optim_zero_grad(j->second);
     if (status == TN_OK) status = tn_backward(loss);
-    if (status == TN_OK &&
-        j->twice) /* a second half of the batch, with other masks: gradients add up */
+    /* a second half of the batch, with other masks: gradients add up */
+    if (status == TN_OK && j->twice)
         status = tn_backward(tn_mean(tn_square(tn_forward(j->model, in[0])), NULL, 0, false));
     if (status == TN_OK && j->bad) status = j->bad(j, loss);
     if (status == TN_OK && j->clip > 0 &&
@@ -209,7 +210,7 @@ static void assert_same(job (*make)(kind kind, int i), kind kind, int which, int
     job_free(&captured);
 }
 
-/* ---- the same bits ------------------------------------------------------------------------------- */
+/* ---- the same bits --------------------------------------------------------------------------- */
 
 START_TEST(mlp)
 {
@@ -250,7 +251,8 @@ static job adds_up(kind kind, int optimizer)
     return j;
 }
 
-/* Biases and weights in groups of their own, the last layer frozen; a schedule of rates and beta1. */
+/* Biases and weights in groups of their own, the last layer frozen; a schedule of rates and
+ * beta1. */
 static job in_groups(kind kind, int optimizer)
 {
     job j = job_new(kind, optimizer);
@@ -325,7 +327,8 @@ START_TEST(clipping)
 }
 END_TEST
 
-/* A leaf of no module whose elements are not dense: the optimizer updates a copy and puts it back. */
+/* A leaf of no module whose elements are not dense: the optimizer updates a copy and puts it
+ * back. */
 static tn_tensor *strided_step(void *user, int n, tn_tensor *const *in)
 {
     tn_optim *opt = user;
@@ -360,7 +363,7 @@ START_TEST(strided_parameter)
 }
 END_TEST
 
-/* The recording needs more memory than the run that was measured. */
+/* The capture needs more memory than the run that was measured. */
 static tn_status larger_later(job *j, tn_tensor *loss)
 {
     (void)loss;
@@ -396,7 +399,7 @@ START_TEST(more_memory)
 }
 END_TEST
 
-/* ---- what is between the runs ----------------------------------------------------------------------- */
+/* ---- what is between the runs ---------------------------------------------------------------- */
 
 /* Eager steps of another batch size, an evaluation, a new seed and new rates between the runs. */
 static double mixed_step(job *j, int i, bool captured)
@@ -478,7 +481,7 @@ START_TEST(runs_are_writes)
 }
 END_TEST
 
-/* ---- what a run refuses ------------------------------------------------------------------------------- */
+/* ---- what a run refuses ---------------------------------------------------------------------- */
 
 static tn_tensor *run_batch(job *j, int i)
 {
@@ -605,7 +608,7 @@ START_TEST(changed_since)
 }
 END_TEST
 
-/* ---- what a recording refuses --------------------------------------------------------------------------- */
+/* ---- what a capture refuses ---------------------------------------------------------------- */
 
 static tn_status item(job *j, tn_tensor *loss)
 {
@@ -785,7 +788,7 @@ static const struct {
 };
 
 /* The run fails, nothing has changed, and steps without the capture go on as if it had not been. */
-START_TEST(not_recorded)
+START_TEST(not_captured)
 {
     uint64_t bits[2] = { 0 };
     double loss[2];
@@ -802,7 +805,7 @@ START_TEST(not_recorded)
         j.bad = NULL;
         loss[with] = job_step(&j, 2, false);
         bits[with] = bits_of(&j);
-        if (with) /* and the same capture records what it can */
+        if (with) /* and the same capture takes what it can */
             for (int i = 0; i < 3; i++) job_step(&j, i, true);
         if (shim()) ck_assert_int_eq(host.graphs(), with);
         tn_module_drop(j.other);
@@ -826,7 +829,7 @@ START_TEST(gradients_from_before)
     ck_assert(bits_of(&j) == bits);
     assert_ok(tn_optim_zero_grad(j.opt));
     job_step(&j, 4, true);
-    /* there when it is recorded */
+    /* there when it is captured */
     tn_capture_free(j.capture);
     j.capture = NULL;
     job_step(&j, 5, true);
@@ -838,7 +841,7 @@ START_TEST(gradients_from_before)
 }
 END_TEST
 
-/* ---- an index out of range in a run ------------------------------------------------------------------------ */
+/* ---- an index out of range in a run ---------------------------------------------------------- */
 
 START_TEST(bad_index)
 {
@@ -870,7 +873,7 @@ START_TEST(bad_index)
 }
 END_TEST
 
-/* ---- memory and time --------------------------------------------------------------------------------------- */
+/* ---- memory and time ------------------------------------------------------------------------- */
 
 START_TEST(flat)
 {
@@ -930,7 +933,7 @@ START_TEST(freed_while_in_use)
 }
 END_TEST
 
-/* ---- threads ------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static tn_tensor *theirs;
 static tn_status their_status;
@@ -940,7 +943,7 @@ static void *work(void *user)
 {
     tn_scope scope = tn_scope_begin();
     (void)user;
-    tn_drop(theirs); /* its memory waits for the end of the recording */
+    tn_drop(theirs); /* its memory waits for the end of the capture */
     theirs = NULL;
     tn_tensor *t = tn_full_as(TN_SHAPE(3), 0, TN_F32, tn_cuda(0));
     their_status = t ? TN_OK : tn_error_status();
@@ -968,14 +971,15 @@ START_TEST(another_thread)
     tn_scope_end(scope);
     for (int i = 0; i < 3; i++) job_step(&j, i, true);
     ck_assert_int_eq(j.calls, 2);
-    ck_assert_msg(their_status == TN_E_STATE && strstr(their_text, "another thread is recording"),
+    ck_assert_msg(their_status == TN_E_STATE && strstr(their_text, "another thread is capturing"),
                   "%s", their_text);
     ck_assert(!theirs);
     job_free(&j);
 }
 END_TEST
 
-/* Any thread may free, and a recording may begin meanwhile, of which the free must not become part. */
+/* Any thread may free, and a capture may begin meanwhile, of which the free must not become
+ * part. */
 static atomic_bool dropped;
 
 static void *drop_them(void *user)
@@ -1012,14 +1016,14 @@ START_TEST(freed_by_another_thread)
 }
 END_TEST
 
-/* ---- failures -------------------------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
-/* Every call fails once in the run that records (run 2) or in a later one: it says so, nothing has
+/* Every call fails once in the run that captures (run 2) or in a later one: it says so, nothing has
  * changed, and the next try does what it would have done. */
 START_TEST(every_call_may_fail)
 {
     if (!shim_for(__func__)) return;
-    int failed = 0; /* _i 0: as it is recorded, with more memory than measured; 1: in a later run */
+    int failed = 0; /* _i 0: as it is captured, with more memory than measured; 1: in a later run */
     long long k = 1;
     uint64_t after = 0;
     double wanted = 0;
@@ -1034,7 +1038,7 @@ START_TEST(every_call_may_fail)
         tn_tensor *loss = run_batch(&j, 4);
         long long made = host.calls() - calls;
         host.fail_call(0);
-        /* the products are in the recording, where asking about the stream would end it */
+        /* the products are in the capture, where asking about the stream would end it */
         ck_assert_int_eq(host.calls_of("cudaStreamQuery"), asked);
         if (!loss) {
             failed++;
@@ -1125,7 +1129,7 @@ Suite *test_suite(void)
     t = test_case(suite, "refused");
     tcase_add_test(t, inputs);
     tcase_add_loop_test(t, changed_since, 0, (int)(sizeof changes / sizeof *changes));
-    tcase_add_loop_test(t, not_recorded, 0, (int)(sizeof refused / sizeof *refused));
+    tcase_add_loop_test(t, not_captured, 0, (int)(sizeof refused / sizeof *refused));
     tcase_add_test(t, gradients_from_before);
     tcase_add_test(t, bad_index);
     t = test_case(suite, "memory");

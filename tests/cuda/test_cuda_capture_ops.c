@@ -1,12 +1,13 @@
 /*
- * test_cuda_capture_ops.c - every row of the op table in a captured step: a run with other inputs than the
- * recording's gives the bits of a call, forward and gradients; those that cannot be recorded say so.
+ * test_cuda_capture_ops.c - every row of the op table in a captured step: a run with other inputs
+ * than the capture's gives the bits of a call, forward and gradients; those that cannot be
+ * captured say so.
  *
  * Seen to fail: in arena.h, blocks given out again while they are used (471 rows).
  */
 #include "op_table.h"
 
-/* What the step leaves: its last recording's tensors, which every run fills. */
+/* What the step leaves: its last capture's tensors, which every run fills. */
 typedef struct job {
     const op_row *row;
     const op_case *c;
@@ -70,13 +71,13 @@ static void check(const op_row *row, tn_dtype dtype)
     tn_capture *capture = tn_capture_new(step, &captured, tn_cuda(0));
     tn_manual_seed(4);
     ck_assert_msg(tn_capture_run(capture, c.n, c.in) != NULL, "%s: %s", row->name, tn_error());
-    bool recorded = tn_capture_run(capture, c.n, c.in) != NULL;
-    ck_assert_msg(recorded != needs_the_host(row->name), "%s (tn_%s): %s", row->name, row->op,
+    bool runs = tn_capture_run(capture, c.n, c.in) != NULL;
+    ck_assert_msg(runs != needs_the_host(row->name), "%s (tn_%s): %s", row->name, row->op,
                   tn_error());
-    if (!recorded) ck_assert_msg(tn_error_status() == TN_E_STATE, "%s: %s", row->name, tn_error());
+    if (!runs) ck_assert_msg(tn_error_status() == TN_E_STATE, "%s: %s", row->name, tn_error());
     tn_error_clear();
     other_inputs(&c, in);
-    for (int again = 0; again < 2 && recorded; again++) {
+    for (int again = 0; again < 2 && runs; again++) {
         tn_manual_seed(9);
         ck_assert_msg(tn_capture_run(capture, c.n, in) != NULL, "%s: %s", row->name, tn_error());
         tn_manual_seed(9);

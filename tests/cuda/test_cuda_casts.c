@@ -1,6 +1,6 @@
 /*
- * test_cuda_casts.c - casts between f32 and bf16 or f16 on the CUDA device: the CPU's bits for every
- * short number, for every border between two of them and the floats beside it, NaN payloads,
+ * test_cuda_casts.c - casts between f32 and bf16 or f16 on the CUDA device: the CPU's bits for
+ * every short number, for every border between two of them and the floats beside it, NaN payloads,
  * subnormals, infinities; for lengths and places in memory that the wide accesses do not divide.
  *
  * Seen to fail: the elements behind the last whole sixteen bytes one too far; wide accesses at any
@@ -24,7 +24,8 @@ static void choose(void)
 
 enum { GUARD = 64 }; /* bytes behind the result that must stay */
 
-/* n elements of x cast on both devices, which begin x_lead and y_lead elements into their memory. */
+/* n elements of x cast on both devices, which begin x_lead and y_lead elements into their
+ * memory. */
 static void check(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t x_lead,
                   int64_t y_lead)
 {
@@ -40,10 +41,10 @@ static void check(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t 
     assert_ok(gpu->upload(dy, expected, skip_y + ny + GUARD));
     tni_array a = { (void *)(uintptr_t)x, from, 1, { n }, { 1 } };
     tni_array y = { expected + skip_y, to, 1, { n }, { 1 } };
-    assert_ok(cpu->copy(&y, &a));
+    assert_ok(cpu->copy(&(tni_copy){ .y = y, .x = a }));
     a.data = (char *)dx + skip_x;
     y.data = (char *)dy + skip_y;
-    assert_ok(gpu->copy(&y, &a));
+    assert_ok(gpu->copy(&(tni_copy){ .y = y, .x = a }));
     assert_ok(gpu->download(got, dy, skip_y + ny + GUARD));
     for (size_t i = 0; i < skip_y + ny + GUARD; i++)
         if (got[i] != expected[i])

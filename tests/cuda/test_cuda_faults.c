@@ -7,9 +7,9 @@
  * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an
  * unchecked cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error
  * of cuBLAS on a broken device that is not taken for the device's; in random.cu the same, and a
- * borrowed block not given back, "not ready" left as the last error; in optim.cu a table that was not uploaded; in nn/state.c a model
- * on the device half loaded; a function left out (calls.sh named those of what is made once
- * before "first use" was there).
+ * borrowed block not given back, "not ready" left as the last error; in optim.cu a table that was
+ * not uploaded; in nn/state.c a model on the device half loaded; a function left out (calls.sh
+ * named those of what is made once before "first use" was there).
  */
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -27,7 +27,7 @@ START_TEST(take_rows) /* every dtype; rows of 1 to 16-byte units, at any boundar
                 twin *x = make_as(all_dtypes[t], lead, SIZES_OF(outer, 5, inner));
                 twin *y = make_as(all_dtypes[t], 0, SIZES_OF(outer, n, inner));
                 twin *index = make_ids(5, SIZES_OF(n));
-                BOTH(y, take, A(y), A(x), A(index));
+                BOTH(y, take, &(tni_take){ .y = *A(y), .x = *A(x), .index = *A(index) });
                 check_equal(y, "take");
                 free_twins();
             }
@@ -37,7 +37,7 @@ START_TEST(take_rows) /* every dtype; rows of 1 to 16-byte units, at any boundar
         twin *x = make_as(TN_U8, 0, SIZES_OF(1, 9, inner));
         twin *y = make_as(TN_U8, 0, SIZES_OF(1, 4, inner));
         twin *index = make_ids(9, SIZES_OF(4));
-        BOTH(y, take, A(y), A(x), A(index));
+        BOTH(y, take, &(tni_take){ .y = *A(y), .x = *A(x), .index = *A(index) });
         check_equal(y, "take");
         free_twins();
     }
@@ -48,7 +48,7 @@ static void take_add_case(int64_t outer, int64_t v, int64_t n, int64_t inner, in
 {
     twin *x = make(outer, v, inner), *y = make(outer, n, inner);
     twin *index = make_ids(v, SIZES_OF(n));
-    BOTH(x, take_add, A(x), A(y), A(index), skip);
+    BOTH(x, take_add, &(tni_take_add){ .x = *A(x), .y = *A(y), .index = *A(index), .skip = skip });
     check_equal(x, "take_add"); /* added in order: not a bit differs */
     free_twins();
 }
@@ -91,7 +91,7 @@ static void gather_case(tn_dtype of, int64_t a, int64_t b, int64_t c, int axis, 
     twin *y = make_as(of, 0, 3, to), *index = make_ids(5, 3, (int64_t[]){ to[1], to[0], to[2] });
     transpose(x, 0, 2);
     transpose(index, 0, 1);
-    BOTH(y, gather, A(y), A(x), A(index), axis);
+    BOTH(y, gather, &(tni_gather){ .y = *A(y), .x = *A(x), .index = *A(index), .axis = axis });
     check_equal(y, "gather");
     free_twins();
 }
@@ -122,7 +122,8 @@ static void scatter_case(int64_t t0, int64_t t1, int64_t i0, int64_t i1, int axi
         index->at[s].stride[!axis] = 0;
         source->at[s].stride[axis] = 0;
     }
-    BOTH(y, scatter_add, A(y), A(index), A(source), axis);
+    BOTH(y, scatter_add,
+         &(tni_scatter_add){ .y = *A(y), .index = *A(index), .source = *A(source), .axis = axis });
     check_equal(y, "scatter_add");
     free_twins();
 }
@@ -280,7 +281,9 @@ START_TEST(dropout_drops_what_the_cpu_drops)
             set(x->at[CPU].data, dtype, 5, INFINITY);
             upload(x);
         }
-        BOTH(y, dropout, A(y), A(x), ps[k % 3], seed, offset);
+        BOTH(y, dropout,
+             &(tni_dropout){
+                 .y = *A(y), .x = *A(x), .p = ps[k % 3], .seed = seed, .offset = offset });
         check_near(y, 0, "dropout");
         char *bytes = held(y);
         for (int64_t i = 0; i < n; i++) { /* the mask: exactly the same */
@@ -421,8 +424,9 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
             for (int k = 0; k < TENSORS; k++) {
                 t[side][k].step = step;
             }
-            ck_assert_msg(kernels[side]->optim_step(o, t[side], TENSORS) == TN_OK, "%s",
-                          tn_error());
+            ck_assert_msg(kernels[side]->optim_step(&(tni_optim_step){
+                              .args = o, .tensors = t[side], .n = TENSORS }) == TN_OK,
+                          "%s", tn_error());
         }
     }
     for (int k = 0; k < TENSORS; k++) {
@@ -433,8 +437,12 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
         }
     }
     for (int side = 0; side < SIDES; side++) { /* nothing to do */
-        ck_assert_int_eq(kernels[side]->optim_step(o, t[side], 1), TN_OK);
-        ck_assert_int_eq(kernels[side]->optim_step(o, t[side], 0), TN_OK);
+        ck_assert_int_eq(
+            kernels[side]->optim_step(&(tni_optim_step){ .args = o, .tensors = t[side], .n = 1 }),
+            TN_OK);
+        ck_assert_int_eq(
+            kernels[side]->optim_step(&(tni_optim_step){ .args = o, .tensors = t[side], .n = 0 }),
+            TN_OK);
     }
     free_twins();
 }

@@ -3,8 +3,9 @@
  * is made once more, then there is an error with sizes; training's state is as before, and training
  * goes on when there is room again.
  *
- * Seen to fail: in device.cu no second request, a second request without trimming the pool; in cuda.h no
- * second launch; a dense tensor's values read through a second block on the device (tensor/access.c).
+ * Seen to fail: in device.cu no second request, a second request without trimming the pool; in
+ * cuda.h no second launch; a dense tensor's values read through a second block on the device
+ * (tensor/access.c).
  */
 #include "shim.h"
 #include "models.h"

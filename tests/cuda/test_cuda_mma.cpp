@@ -1,12 +1,14 @@
 /*
- * test_cuda_mma.cpp - the tensor-core instructions of src/cuda/mma.h as tests/cuda_host emulates them.
+ * test_cuda_mma.cpp - the tensor-core instructions of src/cuda/mma.h as tests/cuda_host emulates
+ * them.
  *
  * Where a lane's numbers belong is written down here a second time, register by register, after the
- * tables of the PTX reference; products are compared with a plain loop over random numbers without any
- * symmetry. Then what must not pass: a missing lane, a copy that nobody waits for, places off 16 bytes.
+ * tables of the PTX reference; products are compared with a plain loop over random numbers without
+ * any symmetry. Then what must not pass: a missing lane, a copy that nobody waits for, places off
+ * 16 bytes.
  *
- * Seen to fail: in mma.cpp a[1] and a[2] exchanged, b0 and b1 exchanged, rows and columns of C or of a
- * turned matrix exchanged; copies made at once; the wait of the lanes left out.
+ * Seen to fail: in mma.cpp a[1] and a[2] exchanged, b0 and b1 exchanged, rows and columns of C or
+ * of a turned matrix exchanged; copies made at once; the wait of the lanes left out.
  */
 #include <check.h>
 #include <string>
@@ -144,8 +146,8 @@ START_TEST(products)
 }
 END_TEST
 
-/* The operands as load_matrices finds them in rows, which is how kernels use it: what a lane gets is
- * compared with the tables. */
+/* The operands as load_matrices finds them in rows, which is how kernels use it: what a lane gets
+ * is compared with the tables. */
 static void load_operands()
 {
     int w = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,6 +1,6 @@
 /*
- * test_cuda_ops.c - every row of the op table on the CUDA device, through the public API, against the
- * CPU: results, first and second gradients, in f64 and f32, and with inputs of any layout.
+ * test_cuda_ops.c - every row of the op table on the CUDA device, through the public API, against
+ * the CPU: results, first and second gradients, in f64 and f32, and with inputs of any layout.
  *
  * Seen to fail: the minus of sub (formulas.h compiled into the module alone).
  */

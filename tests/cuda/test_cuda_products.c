@@ -5,12 +5,12 @@
  * attention takes.
  *
  * Seen to fail: in gemm.cu the bias left out where there is one column, cublasLt's choice kept by m
- * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or the
- * second part of them taken from the first; in depthwise.cu outputs between the strides taken and the
- * last part not summed; in conv2d_columns.cu pieces of f64 that overlap; in pool2d.cu >= for > in
- * the maximum, the padding counted where it is not to be; in attention.h the key after the query
- * seen, any of the four barriers removed, rows taken for aligned; in attention.cu the shrink of
- * earlier keys left out, -inf subtracted in blocked rows; in attention_grad.cu the tile on the
+ * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or
+ * the second part of them taken from the first; in depthwise.cu outputs between the strides taken
+ * and the last part not summed; in conv2d_columns.cu pieces of f64 that overlap; in pool2d.cu >=
+ * for > in the maximum, the padding counted where it is not to be; in attention.h the key after the
+ * query seen, any of the four barriers removed, rows taken for aligned; in attention.cu the shrink
+ * of earlier keys left out, -inf subtracted in blocked rows; in attention_grad.cu the tile on the
  * diagonal skipped.
  */
 #include <dlfcn.h>
@@ -131,9 +131,9 @@ static bool close_to(double a, double b, double tolerance)
     return (isnan(a) && isnan(b)) || a == b || fabs(a - b) <= tolerance * (1 + fabs(b));
 }
 
-/* Both sides hold the same numbers, to a rounding of sums of `terms` numbers. A CPU adds parts of them
- * side by side; a GPU may add one after the other, and errors then grow with the number, not its root:
- * of 1025 products one result in 27000 is off by more than the root allows. */
+/* Both sides hold the same numbers, to a rounding of sums of `terms` numbers. A CPU adds parts of
+ * them side by side; a GPU may add one after the other, and errors then grow with the number, not
+ * its root: of 1025 products one result in 27000 is off by more than the root allows. */
 static void compare(const twin *t, int64_t terms, const char *what)
 {
     double unit = dtype == TN_F64 ? 1e-13 : 4e-7, n = (double)terms;
@@ -322,7 +322,7 @@ END_TEST
 
 /* ---- convolution ----------------------------------------------------------------------------- */
 
-static void run_conv(const tni_conv2d *c, int i, int repeats)
+static void run_conv(const tni_conv2d_sizes *c, int i, int repeats)
 {
     int64_t taps = c->c / c->groups * c->kh * c->kw;
     char what[64];
@@ -338,10 +338,14 @@ static void run_conv(const tni_conv2d *c, int i, int repeats)
     for (int r = 0; r < repeats + 1; r++) { /* at last on the CPU */
         int s = r < repeats ? GPU : CPU;
         const tni_backend *k = kernels[s];
-        assert_ok(k->conv2d(y->at[s].data, x->at[s].data, w->at[s].data, b->at[s].data, dtype, c));
-        assert_ok(k->conv2d(z->at[s].data, x->at[s].data, w->at[s].data, NULL, dtype, c));
-        assert_ok(k->conv2d_grad_input(dx->at[s].data, dy->at[s].data, w->at[s].data, dtype, c));
-        assert_ok(k->conv2d_grad_weight(dw->at[s].data, dy->at[s].data, x->at[s].data, dtype, c));
+        assert_ok(k->conv2d(&(tni_conv2d){
+            .y = y->at[s], .x = x->at[s], .w = w->at[s], .bias = b->at[s], .sizes = *c }));
+        assert_ok(
+            k->conv2d(&(tni_conv2d){ .y = z->at[s], .x = x->at[s], .w = w->at[s], .sizes = *c }));
+        assert_ok(k->conv2d_grad_input(&(tni_conv2d_grad_input){
+            .dx = dx->at[s], .dy = dy->at[s], .w = w->at[s], .sizes = *c }));
+        assert_ok(k->conv2d_grad_weight(&(tni_conv2d_grad_weight){
+            .dw = dw->at[s], .dy = dy->at[s], .x = x->at[s], .sizes = *c }));
         same_bits(y, &first[0], "conv2d");
         same_bits(z, &first[1], "conv2d without bias");
         same_bits(dx, &first[2], "conv2d_grad_input");
@@ -364,7 +368,7 @@ START_TEST(convolutions)
 {
     choose(_i);
     for (int i = 0; i < CONVS; i++) {
-        tni_conv2d c = conv_of(i);
+        tni_conv2d_sizes c = conv_of(i);
         run_conv(&c, i, 1);
     }
 }
@@ -375,12 +379,12 @@ START_TEST(convolutions_repeat)
     static const int which[] = { 0, 2, 6, 15, 18, 19 };
     choose(_i);
     for (int i = 0; i < 6; i++) {
-        tni_conv2d c = conv_of(which[i]);
+        tni_conv2d_sizes c = conv_of(which[i]);
         run_conv(&c, which[i], REPEATS);
     }
-    tni_conv2d parts = { 7, 1, 2, 20, 21, 5, 3, 3, 20, 21, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    tni_conv2d_sizes parts = { 7, 1, 2, 20, 21, 5, 3, 3, 20, 21, { 1, 1 }, { 1, 1 }, { 1, 1 } };
     run_conv(&parts, 100, REPEATS);
-    tni_conv2d deep = { 24, 2, 2, 30, 21, 2, 3, 3, 30, 21, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    tni_conv2d_sizes deep = { 24, 2, 2, 30, 21, 2, 3, 3, 30, 21, { 1, 1 }, { 1, 1 }, { 1, 1 } };
     run_conv(&deep, 101, REPEATS);
 }
 END_TEST
@@ -388,47 +392,71 @@ END_TEST
 START_TEST(convolution_refusals)
 {
     choose(0);
-    tni_conv2d c = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 } };
+    tni_conv2d_sizes c = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     c.padding[0] = 1 << 30;
-    assert_fails(kernels[GPU]->conv2d(NULL, NULL, NULL, NULL, TN_F32, &c), TN_E_UNSUPPORTED,
-                 "conv2d: planes of 1x1");
+    assert_fails(kernels[GPU]->conv2d(&(tni_conv2d){ .x.dtype = TN_F32, .sizes = c }),
+                 TN_E_UNSUPPORTED, "conv2d: planes of 1x1");
     c.padding[0] = 0;
     c.h = 1 << 16;
     c.w = 1 << 16;
-    assert_fails(kernels[GPU]->conv2d_grad_input(NULL, NULL, NULL, TN_F32, &c), TN_E_UNSUPPORTED,
-                 "65536x65536");
+    assert_fails(
+        kernels[GPU]->conv2d_grad_input(&(tni_conv2d_grad_input){ .dy.dtype = TN_F32, .sizes = c }),
+        TN_E_UNSUPPORTED, "65536x65536");
     c.h = c.w = 1;
-    assert_fails(kernels[GPU]->conv2d_grad_weight(NULL, NULL, NULL, TN_I32, &c), TN_E_DTYPE,
-                 "want f32, f64, bf16 or f16");
+    assert_fails(kernels[GPU]->conv2d_grad_weight(
+                     &(tni_conv2d_grad_weight){ .dy.dtype = TN_I32, .sizes = c }),
+                 TN_E_DTYPE, "want f32, f64, bf16 or f16");
 }
 END_TEST
 
 /* ---- pooling --------------------------------------------------------------------------------- */
 
-static const tni_pool2d pools[] = {
-    /* n, c, h, w, oh, ow, kernel, stride, padding, dilation, padding counted */
-    { 2, 3, 8, 6, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true },
-    { 2, 3, 9, 7, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, false }, /* an odd row and column */
-    { 1, 2, 7, 5, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true },  /* hanging over */
-    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, true }, /* overlapping */
-    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, false },
-    { 1, 2, 13, 12, 5, 4, { 5, 4 }, { 3, 3 }, { 2, 1 }, { 1, 1 }, true },
-    { 2, 1, 33, 17, 14, 6, { 7, 7 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, false },
-    { 1, 1, 10, 10, 3, 3, { 2, 2 }, { 4, 4 }, { 0, 0 }, { 1, 1 }, true }, /* inputs of no window */
-    { 3, 2, 1, 257, 1, 128, { 1, 3 }, { 1, 2 }, { 0, 0 }, { 1, 1 }, true },
-    { 1, 1, 1025, 1, 342, 1, { 4, 1 }, { 3, 1 }, { 2, 0 }, { 1, 1 }, false },
-    { 0, 2, 4, 4, 2, 2, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true },
+static const tni_pool2d_sizes pools[] = {
+    /* n, c, h, w, oh, ow, kernel, stride, padding, dilation, padding counted, adaptive */
+    { 2, 3, 8, 6, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },
+    { 2,
+      3,
+      9,
+      7,
+      4,
+      3,
+      { 2, 2 },
+      { 2, 2 },
+      { 0, 0 },
+      { 1, 1 },
+      false,
+      false }, /* an odd row and column */
+    { 1, 2, 7, 5, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },   /* hanging over */
+    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, true, false }, /* overlapping */
+    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, false, false },
+    { 1, 2, 13, 12, 5, 4, { 5, 4 }, { 3, 3 }, { 2, 1 }, { 1, 1 }, true, false },
+    { 2, 1, 33, 17, 14, 6, { 7, 7 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, false, false },
+    { 1,
+      1,
+      10,
+      10,
+      3,
+      3,
+      { 2, 2 },
+      { 4, 4 },
+      { 0, 0 },
+      { 1, 1 },
+      true,
+      false }, /* inputs of no window */
+    { 3, 2, 1, 257, 1, 128, { 1, 3 }, { 1, 2 }, { 0, 0 }, { 1, 1 }, true, false },
+    { 1, 1, 1025, 1, 342, 1, { 4, 1 }, { 3, 1 }, { 2, 0 }, { 1, 1 }, false, false },
+    { 0, 2, 4, 4, 2, 2, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },
 };
-static const tni_pool2d dilated[] = {
-    { 2, 2, 12, 11, 4, 7, { 3, 3 }, { 2, 1 }, { 0, 1 }, { 2, 3 }, true },
-    { 1, 3, 9, 9, 5, 4, { 2, 3 }, { 1, 2 }, { 0, 1 }, { 4, 2 }, true },
+static const tni_pool2d_sizes dilated[] = {
+    { 2, 2, 12, 11, 4, 7, { 3, 3 }, { 2, 1 }, { 0, 1 }, { 2, 3 }, true, false },
+    { 1, 3, 9, 9, 5, 4, { 2, 3 }, { 1, 2 }, { 0, 1 }, { 4, 2 }, true, false },
 };
-static const tni_pool2d adaptives[] = {
-    { 2, 3, 7, 9, 1, 1, { 0 }, { 0 }, { 0 }, { 0 }, false },
-    { 2, 2, 12, 8, 4, 4, { 0 }, { 0 }, { 0 }, { 0 }, false },
-    { 1, 3, 10, 7, 3, 5, { 0 }, { 0 }, { 0 }, { 0 }, false },
-    { 1, 2, 3, 4, 7, 5, { 0 }, { 0 }, { 0 }, { 0 }, false },
-    { 1, 1, 33, 257, 2, 3, { 0 }, { 0 }, { 0 }, { 0 }, false },
+static const tni_pool2d_sizes adaptives[] = {
+    { 2, 3, 7, 9, 1, 1, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
+    { 2, 2, 12, 8, 4, 4, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
+    { 1, 3, 10, 7, 3, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
+    { 1, 2, 3, 4, 7, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
+    { 1, 1, 33, 257, 2, 3, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
 };
 
 /* Values of few kinds, so that there are equals, and some NaN and infinities. */
@@ -446,7 +474,7 @@ static void tie(twin *t)
     upload(t);
 }
 
-static void run_max(const tni_pool2d *p, int i, bool tied, int repeats)
+static void run_max(const tni_pool2d_sizes *p, int i, bool tied, int repeats)
 {
     int64_t small = p->n * p->c * p->oh * p->ow;
     twin *x = reals(p->n * p->c * p->h * p->w);
@@ -464,9 +492,11 @@ static void run_max(const tni_pool2d *p, int i, bool tied, int repeats)
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
         const tni_backend *k = kernels[s];
-        assert_ok(k->max_pool2d(y->at[s].data, index->at[s].data, x->at[s].data, dtype, p));
-        assert_ok(k->max_pool2d(z->at[s].data, NULL, x->at[s].data, dtype, p));
-        assert_ok(k->max_pool2d_grad(dx->at[s].data, dy->at[s].data, index->at[s].data, dtype, p));
+        assert_ok(k->max_pool2d(
+            &(tni_max_pool2d){ .y = y->at[s], .index = index->at[s], .x = x->at[s], .sizes = *p }));
+        assert_ok(k->max_pool2d(&(tni_max_pool2d){ .y = z->at[s], .x = x->at[s], .sizes = *p }));
+        assert_ok(k->max_pool2d_grad(&(tni_max_pool2d_grad){
+            .dx = dx->at[s], .dy = dy->at[s], .index = index->at[s], .sizes = *p }));
         same_bits(y, &first[0], "max_pool2d");
         same_bits(dx, &first[1], "max_pool2d_grad");
     }
@@ -479,7 +509,7 @@ static void run_max(const tni_pool2d *p, int i, bool tied, int repeats)
     drop_all();
 }
 
-static void run_mean(const tni_pool2d *p, int i, bool adaptive, int repeats)
+static void run_mean(const tni_pool2d_sizes *p, int i, int repeats)
 {
     twin *x = reals(p->n * p->c * p->h * p->w);
     twin *y = reals(p->n * p->c * p->oh * p->ow);
@@ -487,14 +517,13 @@ static void run_mean(const tni_pool2d *p, int i, bool adaptive, int repeats)
     twin *dx = reals(x->n);
     void *first[2] = { NULL };
     char what[64];
-    snprintf(what, sizeof what, "%s average %d", adaptive ? "adaptive" : "plain", i);
+    snprintf(what, sizeof what, "%s average %d", p->adaptive ? "adaptive" : "plain", i);
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
         const tni_backend *k = kernels[s];
-        assert_ok((adaptive ? k->adaptive_avg_pool2d : k->avg_pool2d)(y->at[s].data, x->at[s].data,
-                                                                      dtype, p));
-        assert_ok((adaptive ? k->adaptive_avg_pool2d_grad
-                            : k->avg_pool2d_grad)(dx->at[s].data, dy->at[s].data, dtype, p));
+        assert_ok(k->avg_pool2d(&(tni_avg_pool2d){ .y = y->at[s], .x = x->at[s], .sizes = *p }));
+        assert_ok(k->avg_pool2d_grad(
+            &(tni_avg_pool2d_grad){ .dx = dx->at[s], .dy = dy->at[s], .sizes = *p }));
         same_bits(y, &first[0], what);
         same_bits(dx, &first[1], what);
     }
@@ -512,13 +541,13 @@ START_TEST(pooling)
     for (int i = 0; i < n; i++) {
         run_max(&pools[i], i, false, 1);
         run_max(&pools[i], i, true, i == 3 ? REPEATS : 1);
-        run_mean(&pools[i], i, false, i == 5 || i == 6 ? REPEATS : 1);
+        run_mean(&pools[i], i, i == 5 || i == 6 ? REPEATS : 1);
     }
     for (int i = 0; i < 2; i++) {
         run_max(&dilated[i], 100 + i, true, 1);
     }
     for (int i = 0; i < 5; i++) {
-        run_mean(&adaptives[i], i, true, i == 2 ? REPEATS : 1);
+        run_mean(&adaptives[i], i, i == 2 ? REPEATS : 1);
     }
 }
 END_TEST
@@ -526,11 +555,13 @@ END_TEST
 START_TEST(pooling_refusals)
 {
     choose(0);
-    tni_pool2d p = { 1, 1, 65536, 65536, 1, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, true };
-    assert_fails(kernels[GPU]->max_pool2d(NULL, NULL, NULL, TN_F32, &p), TN_E_UNSUPPORTED,
-                 "max_pool2d: planes of 65536x");
+    tni_pool2d_sizes p = { 1,        1,        65536,    65536,    1,    1,
+                           { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, true, false };
+    assert_fails(kernels[GPU]->max_pool2d(&(tni_max_pool2d){ .x.dtype = TN_F32, .sizes = p }),
+                 TN_E_UNSUPPORTED, "max_pool2d: planes of 65536x");
     p.h = 1;
-    assert_fails(kernels[GPU]->avg_pool2d(NULL, NULL, TN_U8, &p), TN_E_DTYPE, "want f32 or f64");
+    assert_fails(kernels[GPU]->avg_pool2d(&(tni_avg_pool2d){ .x.dtype = TN_U8, .sizes = p }),
+                 TN_E_DTYPE, "want f32 or f64");
 }
 END_TEST
 
@@ -609,21 +640,22 @@ static void run_attention(const attention_case *c, int i, int repeats)
     char what[96];
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
-        tni_attention a = { q->at[s],
-                            k->at[s],
-                            v->at[s],
-                            y->at[s],
-                            lse->at[s],
-                            mask ? mask->at[s] : none,
-                            1 / sqrt((double)c->d + 1),
-                            c->causal };
+        tni_attention a = { .y = y->at[s],
+                            .lse = lse->at[s],
+                            .q = q->at[s],
+                            .k = k->at[s],
+                            .v = v->at[s],
+                            .mask = mask ? mask->at[s] : none,
+                            .scale = 1 / sqrt((double)c->d + 1),
+                            .causal = c->causal };
         if (r == 0) {
             a.lse = none;
             assert_ok(kernels[s]->attention(&a));
             a.lse = lse->at[s];
         }
         assert_ok(kernels[s]->attention(&a));
-        assert_ok(kernels[s]->attention_grad(&a, &dy->at[s], &dq->at[s], &dk->at[s], &dv->at[s]));
+        assert_ok(kernels[s]->attention_grad(&(tni_attention_grad){
+            .of = a, .dy = dy->at[s], .dq = dq->at[s], .dk = dk->at[s], .dv = dv->at[s] }));
         same_bits(y, &first[0], "attention: y");
         same_bits(lse, &first[1], "attention: lse");
         same_bits(dq, &first[2], "attention: dq");
@@ -714,12 +746,20 @@ START_TEST(attention_memory)
     assert_ok(tn_cuda_synchronize());
     tn_cuda_memory_trim();
     int64_t before = tn_cuda_memory().reserved;
-    tni_attention a = { x[0]->at[GPU], x[1]->at[GPU],    x[2]->at[GPU], x[3]->at[GPU],
-                        lse->at[GPU],  { .data = NULL }, 0.3,           true };
+    tni_attention a = { .y = x[3]->at[GPU],
+                        .lse = lse->at[GPU],
+                        .q = x[0]->at[GPU],
+                        .k = x[1]->at[GPU],
+                        .v = x[2]->at[GPU],
+                        .scale = 0.3,
+                        .causal = true };
     ck_assert_int_ge(before, (8 * B * heads_here * T * D + B * heads_here * T) * 4);
     assert_ok(kernels[GPU]->attention(&a));
-    assert_ok(kernels[GPU]->attention_grad(&a, &x[4]->at[GPU], &x[5]->at[GPU], &x[6]->at[GPU],
-                                           &x[7]->at[GPU]));
+    assert_ok(kernels[GPU]->attention_grad(&(tni_attention_grad){ .of = a,
+                                                                  .dy = x[4]->at[GPU],
+                                                                  .dq = x[5]->at[GPU],
+                                                                  .dk = x[6]->at[GPU],
+                                                                  .dv = x[7]->at[GPU] }));
     assert_ok(tn_cuda_synchronize());
     ck_assert_int_le(tn_cuda_memory().reserved - before, B * heads_here * T * 4 + slack);
     drop_all();
@@ -756,30 +796,42 @@ static tn_status fail_gemm(void)
 
 static tn_status fail_conv(void)
 {
-    tni_conv2d c = { 2, 1, 3, 20, 20, 4, 1, 1, 20, 20, { 1, 1 }, { 0, 0 }, { 1, 1 } };
-    tn_status status =
-        kernels[GPU]->conv2d(parts[0]->at[GPU].data, parts[1]->at[GPU].data, parts[2]->at[GPU].data,
-                             parts[3]->at[GPU].data, TN_F32, &c);
+    tni_conv2d_sizes c = { 2, 1, 3, 20, 20, 4, 1, 1, 20, 20, { 1, 1 }, { 0, 0 }, { 1, 1 } };
+    tn_status status = kernels[GPU]->conv2d(&(tni_conv2d){ .y = parts[0]->at[GPU],
+                                                           .x = parts[1]->at[GPU],
+                                                           .w = parts[2]->at[GPU],
+                                                           .bias = parts[3]->at[GPU],
+                                                           .sizes = c });
     if (status != TN_OK) {
         return status;
     }
-    return kernels[GPU]->conv2d_grad_weight(parts[4]->at[GPU].data, parts[0]->at[GPU].data,
-                                            parts[1]->at[GPU].data, TN_F32, &c);
+    return kernels[GPU]->conv2d_grad_weight(&(tni_conv2d_grad_weight){
+        .dw = parts[4]->at[GPU], .dy = parts[0]->at[GPU], .x = parts[1]->at[GPU], .sizes = c });
 }
 
-static const tni_conv2d in_columns = { 2, 1, 3, 9, 9, 4, 3, 3, 9, 9, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+static const tni_conv2d_sizes in_columns = { 2, 1, 3, 9,        9,        4,       3,
+                                             3, 9, 9, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+
+static tni_array short_part(int i)
+{
+    tni_array a = parts[i]->at[GPU];
+    a.dtype = TN_BF16;
+    return a;
+}
 
 static tn_status fail_columns(void)
 {
-    return kernels[GPU]->conv2d(parts[0]->at[GPU].data, parts[1]->at[GPU].data,
-                                parts[2]->at[GPU].data, parts[3]->at[GPU].data, TN_BF16,
-                                &in_columns);
+    return kernels[GPU]->conv2d(&(tni_conv2d){ .y = short_part(0),
+                                               .x = short_part(1),
+                                               .w = short_part(2),
+                                               .bias = short_part(3),
+                                               .sizes = in_columns });
 }
 
 static tn_status fail_columns_grad(void)
 {
-    return kernels[GPU]->conv2d_grad_input(parts[0]->at[GPU].data, parts[1]->at[GPU].data,
-                                           parts[2]->at[GPU].data, TN_BF16, &in_columns);
+    return kernels[GPU]->conv2d_grad_input(&(tni_conv2d_grad_input){
+        .dx = short_part(0), .dy = short_part(1), .w = short_part(2), .sizes = in_columns });
 }
 
 static tn_status fail_attention(void)
@@ -788,9 +840,13 @@ static tn_status fail_attention(void)
     for (int i = 0; i < 6; i++) {
         x[i] = (tni_array){ parts[i]->at[GPU].data, TN_F32, 4, { 1, 2, 5, 3 }, { 30, 15, 3, 1 } };
     }
-    tni_attention a = { x[0], x[1], x[2], x[3], x[4], { .data = NULL }, 1, true };
+    tni_attention a = {
+        .y = x[3], .lse = x[4], .q = x[0], .k = x[1], .v = x[2], .scale = 1, .causal = true
+    };
     tn_status status = kernels[GPU]->attention(&a);
-    return status == TN_OK ? kernels[GPU]->attention_grad(&a, &x[3], &x[5], &x[5], &x[5]) : status;
+    return status == TN_OK ? kernels[GPU]->attention_grad(&(tni_attention_grad){
+                                 .of = a, .dy = x[3], .dq = x[5], .dk = x[5], .dv = x[5] })
+                           : status;
 }
 
 /* Each call of the runtime and of cuBLAS fails once: the kernel reports it, and what it borrowed is

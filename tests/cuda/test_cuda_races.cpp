@@ -1,6 +1,6 @@
 /*
- * test_cuda_races.cpp - the detector of tests/cuda_host/races.cpp: small kernels with a race that is
- * known, and beside each the same kernel with what was missing.
+ * test_cuda_races.cpp - the detector of tests/cuda_host/races.cpp: small kernels with a race that
+ * is known, and beside each the same kernel with what was missing.
  *
  * This file is compiled as the kernels are, with the compiler's calls before every access.
  */
@@ -58,7 +58,8 @@ static void expect(const char *found, const std::function<void()> &body, unsigne
             ck_assert_msg(fault.find(found) != std::string::npos, "%s: '%s', expected '%s'",
                           backward ? "backward" : "forward", fault.c_str(), found);
         } else {
-            ck_assert_msg(fault.empty(), "%s: '%s'", backward ? "backward" : "forward", fault.c_str());
+            ck_assert_msg(fault.empty(), "%s: '%s'", backward ? "backward" : "forward",
+                          fault.c_str());
         }
     }
 }
@@ -69,6 +70,7 @@ static void use(int x)
     if (x == 12345678) word[1000] = x;
 }
 
+/* clang-format off */ /* kernels of one line */
 START_TEST(barriers)
 {
     static const auto neighbour = [](bool before, bool after) {
@@ -256,14 +258,15 @@ START_TEST(message)
     expect(nullptr, [] { word[threadIdx.x] = 1; }); /* nothing of that is left over */
 }
 END_TEST
+/* clang-format on */
 
 Suite *test_suite(void)
 {
     static const struct {
         const char *name;
         const TTest *test;
-    } tests[] = { { "barriers", barriers }, { "dynamic", dynamic },   { "warps", warps },
-                  { "blocks", blocks },     { "bytewise", bytewise }, { "copies", copies },
+    } tests[] = { { "barriers", barriers },   { "dynamic", dynamic },   { "warps", warps },
+                  { "blocks", blocks },       { "bytewise", bytewise }, { "copies", copies },
                   { "unwritten", unwritten }, { "message", message } };
     Suite *suite = suite_create("cuda_races");
     for (const auto &t : tests) {

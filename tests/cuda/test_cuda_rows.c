@@ -14,10 +14,11 @@
 static void softmax_case(int64_t n, int64_t c, bool log)
 {
     twin *x = make(n, c), *y = make(n, c), *dy = make(n, c), *dx = make(n, c);
-    BOTH(y, softmax, A(y), A(x), log);
+    BOTH(y, softmax, &(tni_softmax){ .y = *A(y), .x = *A(x), .log = log });
     check_near(y, log ? 1 : 0, "softmax");
     upload(y);
-    BOTH(dx, softmax_grad, A(dx), A(dy), A(y), log);
+    BOTH(dx, softmax_grad,
+         &(tni_softmax_grad){ .dx = *A(dx), .dy = *A(dy), .y = *A(y), .log = log });
     check_near(dx, log ? 1 : 1 / ((double)c + 1), "softmax_grad");
     free_twins();
 }
@@ -57,7 +58,7 @@ START_TEST(softmax_extremes) /* NaN, infinities, rows of -inf, maxima that come 
         set(data, dtype, 3 * m + m / 2, INFINITY);
         set(data, dtype, 4 * m, -INFINITY);
         upload(x);
-        BOTH(y, softmax, A(y), A(x), k % 2);
+        BOTH(y, softmax, &(tni_softmax){ .y = *A(y), .x = *A(x), .log = k % 2 });
         check_near(y, k % 2 ? 1 : 0, "softmax");
         ck_assert(isnan(value(y->at[CPU].data, dtype, 0)));
         free_twins();
@@ -88,7 +89,15 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
     }
     upload(x);
     upload(target);
-    BOTH(loss, cross_entropy, A(loss), A(row_weight), A(lse), A(x), A(target), A(w), smoothing, -7);
+    BOTH(loss, cross_entropy,
+         &(tni_cross_entropy){ .row_loss = *A(loss),
+                               .row_weight = *A(row_weight),
+                               .lse = *A(lse),
+                               .x = *A(x),
+                               .target = *A(target),
+                               .weight = *A(w),
+                               .smoothing = smoothing,
+                               .ignore = -7 });
     check_near(loss, 1, "row_loss");
     check_near(row_weight, 0, "row_weight");
     check_near(lse, 1, "lse");
@@ -97,7 +106,15 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
         drow->at[side].stride[0] = smoothing > 0 ? 0 : d;
         drow->at[side].stride[1] = smoothing > 0 ? 0 : 1;
     }
-    BOTH(dx, cross_entropy_grad, A(dx), A(drow), A(lse), A(x), A(target), A(w), smoothing, -7);
+    BOTH(dx, cross_entropy_grad,
+         &(tni_cross_entropy_grad){ .dx = *A(dx),
+                                    .drow = *A(drow),
+                                    .lse = *A(lse),
+                                    .x = *A(x),
+                                    .target = *A(target),
+                                    .weight = *A(w),
+                                    .smoothing = smoothing,
+                                    .ignore = -7 });
     check_near(dx, 1, "cross_entropy_grad");
     free_twins();
 }
@@ -130,11 +147,19 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
         ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
     }
     upload(target);
-    BOTH(loss, nll, A(loss), A(row_weight), A(x), A(target), A(w), -7);
+    BOTH(loss, nll,
+         &(tni_nll){ .row_loss = *A(loss),
+                     .row_weight = *A(row_weight),
+                     .x = *A(x),
+                     .target = *A(target),
+                     .weight = *A(w),
+                     .ignore = -7 });
     check_near(loss, 0, "nll");
     check_near(row_weight, 0, "row_weight");
     upload(loss);
-    BOTH(dx, nll_grad, A(dx), A(loss), A(target), A(w), -7);
+    BOTH(dx, nll_grad,
+         &(tni_nll_grad){
+             .dx = *A(dx), .drow = *A(loss), .target = *A(target), .weight = *A(w), .ignore = -7 });
     check_near(dx, 0, "nll_grad");
     free_twins();
 }
@@ -159,22 +184,51 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     twin *x = make(n, f), *y = make(n, f), *dy = make(n, f), *dx = make(n, f);
     twin *mean = make(n), *rstd = make(n), *w = affine ? make(f) : &none,
          *b = affine ? make(f) : &none, *dw = make(f), *db = make(f);
-    BOTH(y, layer_norm, A(y), A(mean), A(rstd), A(x), A(w), A(b), 1e-5);
+    BOTH(y, layer_norm,
+         &(tni_layer_norm){ .y = *A(y),
+                            .mean = *A(mean),
+                            .rstd = *A(rstd),
+                            .x = *A(x),
+                            .weight = *A(w),
+                            .bias = *A(b),
+                            .eps = 1e-5 });
     check_near(y, 1, "layer_norm");
     check_near(mean, 1, "mean");
     check_near(rstd, 0, "rstd");
     upload(mean);
     upload(rstd);
-    BOTH(dx, layer_norm_grad, A(dx), A(dw), A(db), A(dy), A(x), A(mean), A(rstd), A(w));
-    BOTH(dw, layer_norm_grad, A(dx), A(dw), A(db), A(dy), A(x), A(mean), A(rstd), A(w));
+    BOTH(dx, layer_norm_grad,
+         &(tni_layer_norm_grad){ .dx = *A(dx),
+                                 .dweight = *A(dw),
+                                 .dbias = *A(db),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(w) });
+    BOTH(dw, layer_norm_grad,
+         &(tni_layer_norm_grad){ .dx = *A(dx),
+                                 .dweight = *A(dw),
+                                 .dbias = *A(db),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(w) });
     /* two equal numbers of f = 2 are as sensitive as rstd is large */
     check_near(dx, f > 2 ? 10 : 1000, "layer_norm_grad");
     check_near(dw, 10 + (double)n / 100, "dweight");
     check_near(db, 10 + (double)n / 100, "dbias");
     int side = GPU;
     ck_assert_int_eq(kernels[GPU]->upload(db->block[GPU], dw->block[CPU], db->nbytes), TN_OK);
-    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(A(&none), A(&none), A(db), A(dy), A(x), A(mean),
-                                                   A(rstd), A(w)),
+    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(&(tni_layer_norm_grad){ .dx = *A(&none),
+                                                                           .dweight = *A(&none),
+                                                                           .dbias = *A(db),
+                                                                           .dy = *A(dy),
+                                                                           .x = *A(x),
+                                                                           .mean = *A(mean),
+                                                                           .rstd = *A(rstd),
+                                                                           .weight = *A(w) }),
                      TN_OK);
     check_near(db, 10 + (double)n / 100, "dbias alone");
     free_twins();
@@ -216,8 +270,17 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
     upload(x);
     upload(rv);
     for (int side = 0; side < SIDES; side++) {
-        ck_assert_int_eq(kernels[side]->batch_norm(A(y), A(mean), A(rstd), A(x), A(w), A(b), A(rm),
-                                                   A(rv), training, 0.3, 1e-5),
+        ck_assert_int_eq(kernels[side]->batch_norm(&(tni_batch_norm){ .y = *A(y),
+                                                                      .mean = *A(mean),
+                                                                      .rstd = *A(rstd),
+                                                                      .x = *A(x),
+                                                                      .weight = *A(w),
+                                                                      .bias = *A(b),
+                                                                      .running_mean = *A(rm),
+                                                                      .running_var = *A(rv),
+                                                                      .training = training,
+                                                                      .momentum = 0.3,
+                                                                      .eps = 1e-5 }),
                          TN_OK);
     }
     check_near(y, 1 + offset, "batch_norm");
@@ -227,20 +290,55 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
     check_near(rv, 0, "running_var");
     upload(mean);
     upload(rstd);
-    BOTH(y, batch_norm, A(y), A(mean), A(rstd), A(x), A(&none), A(&none), A(training ? &none : rm),
-         A(training ? &none : rv), training, 0.3, 1e-5);
+    BOTH(y, batch_norm,
+         &(tni_batch_norm){ .y = *A(y),
+                            .mean = *A(mean),
+                            .rstd = *A(rstd),
+                            .x = *A(x),
+                            .weight = *A(&none),
+                            .bias = *A(&none),
+                            .running_mean = *A(training ? &none : rm),
+                            .running_var = *A(training ? &none : rv),
+                            .training = training,
+                            .momentum = 0.3,
+                            .eps = 1e-5 });
     check_near(y, 1 + offset, "batch_norm without weights");
     upload(mean);
     upload(rstd);
-    BOTH(dx, batch_norm_grad, A(dx), A(dw), A(db), A(dy), A(x), A(mean), A(rstd), A(w), training);
+    BOTH(dx, batch_norm_grad,
+         &(tni_batch_norm_grad){ .dx = *A(dx),
+                                 .dweight = *A(dw),
+                                 .dbias = *A(db),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(w),
+                                 .training = training });
     check_near(dx, 10, "batch_norm_grad");
     check_near(dw, sum, "dweight");
     check_near(db, sum, "dbias");
-    BOTH(dx, batch_norm_grad, A(dx), A(&none), A(&none), A(dy), A(x), A(mean), A(rstd), A(&none),
-         training);
+    BOTH(dx, batch_norm_grad,
+         &(tni_batch_norm_grad){ .dx = *A(dx),
+                                 .dweight = *A(&none),
+                                 .dbias = *A(&none),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(&none),
+                                 .training = training });
     check_near(dx, 10, "dx alone");
-    BOTH(dw, batch_norm_grad, A(&none), A(dw), A(&none), A(dy), A(x), A(mean), A(rstd), A(w),
-         training);
+    BOTH(dw, batch_norm_grad,
+         &(tni_batch_norm_grad){ .dx = *A(&none),
+                                 .dweight = *A(dw),
+                                 .dbias = *A(&none),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(w),
+                                 .training = training });
     check_near(dw, sum, "dweight alone");
     free_twins();
 }
@@ -290,8 +388,17 @@ START_TEST(batch_norm_offset) /* the mean far above the deviation, and a first v
         }
     }
     int side = GPU;
-    ck_assert_int_eq(kernels[GPU]->batch_norm(A(y), A(mean), A(rstd), A(x), A(&none), A(&none),
-                                              A(rm), A(rv), true, 1, 1e-5),
+    ck_assert_int_eq(kernels[GPU]->batch_norm(&(tni_batch_norm){ .y = *A(y),
+                                                                 .mean = *A(mean),
+                                                                 .rstd = *A(rstd),
+                                                                 .x = *A(x),
+                                                                 .weight = *A(&none),
+                                                                 .bias = *A(&none),
+                                                                 .running_mean = *A(rm),
+                                                                 .running_var = *A(rv),
+                                                                 .training = true,
+                                                                 .momentum = 1,
+                                                                 .eps = 1e-5 }),
                      TN_OK);
     char *means = held(rm), *vars = held(rv);
     for (int ch = 0; ch < 2; ch++) {

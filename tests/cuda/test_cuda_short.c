@@ -2,15 +2,15 @@
  * test_cuda_short.c - products, convolutions and dropout of bf16 and f16 on the CUDA device, and of
  * f32 where TF32 is allowed.
  *
- * Truth: the CPU's f64 kernels on the same numbers. A short result must be the f32 sum rounded once:
- * within half a unit in the last place of the exact one, and the error of an f32 sum. Whoever rounds
- * twice, or keeps a part of the sum in the short type, is further away.
+ * Truth: the CPU's f64 kernels on the same numbers. A short result must be the f32 sum rounded
+ * once: within half a unit in the last place of the exact one, and the error of an f32 sum. Whoever
+ * rounds twice, or keeps a part of the sum in the short type, is further away.
  *
  * Seen to fail: cuBLAS allowed to keep sums in the short type, cublasLt parts of them; C rounded
  * before the product where a bias and C are added; in conv2d_columns.cu later pieces of a weight's
- * gradient written instead of added, the next image taken one channel away, a part of an image taken
- * for its beginning; f32's gradient of the image made without TF32; dropout's last elements off by a
- * hundredth.
+ * gradient written instead of added, the next image taken one channel away, a part of an image
+ * taken for its beginning; f32's gradient of the image made without TF32; dropout's last elements
+ * off by a hundredth.
  */
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static void choose(int variant)
     ck_assert_msg(gpu != NULL, "%s", tn_error());
 }
 
-/* ---- numbers on both sides -------------------------------------------------------------------- */
+/* ---- numbers on both sides ------------------------------------------------------------------- */
 
 /* n numbers of dtype on the GPU, and the same as f64 for the CPU; on the GPU they begin `lead`
  * elements into the memory. */
@@ -135,7 +135,7 @@ static void check(const numbers *y, int64_t terms, const char *what)
     free(data);
 }
 
-/* ---- gemm ------------------------------------------------------------------------------------- */
+/* ---- gemm ------------------------------------------------------------------------------------ */
 
 enum { PLAIN, TURNED, WIDE, LOOSE, LAYOUTS }; /* LOOSE: no unit stride */
 
@@ -258,30 +258,63 @@ START_TEST(plans_are_kept)
 }
 END_TEST
 
-/* ---- convolution ------------------------------------------------------------------------------ */
+/* ---- convolution ----------------------------------------------------------------------------- */
 
 typedef struct conv_numbers {
     numbers *x, *w, *b, *y, *z, *dy, *dx, *dw; /* z: without a bias */
 } conv_numbers;
 
-static void conv_on_gpu(const conv_numbers *t, const tni_conv2d *c)
+/* The convolution's kernels go by sizes of their own. */
+static tni_array array_at(void *data, tn_dtype of)
 {
-    assert_ok(gpu->conv2d(t->y->at, t->x->at, t->w->at, t->b->at, dtype, c));
-    assert_ok(gpu->conv2d(t->z->at, t->x->at, t->w->at, NULL, dtype, c));
-    assert_ok(gpu->conv2d_grad_input(t->dx->at, t->dy->at, t->w->at, dtype, c));
-    assert_ok(gpu->conv2d_grad_weight(t->dw->at, t->dy->at, t->x->at, dtype, c));
+    return (tni_array){ .data = data, .dtype = of };
 }
 
-static void conv_exactly(const conv_numbers *t, const tni_conv2d *c)
+static void conv_on_gpu(const conv_numbers *t, const tni_conv2d_sizes *c)
+{
+    assert_ok(gpu->conv2d(&(tni_conv2d){ .y = array_at(t->y->at, dtype),
+                                         .x = array_at(t->x->at, dtype),
+                                         .w = array_at(t->w->at, dtype),
+                                         .bias = array_at(t->b->at, dtype),
+                                         .sizes = *c }));
+    assert_ok(gpu->conv2d(&(tni_conv2d){ .y = array_at(t->z->at, dtype),
+                                         .x = array_at(t->x->at, dtype),
+                                         .w = array_at(t->w->at, dtype),
+                                         .sizes = *c }));
+    assert_ok(gpu->conv2d_grad_input(&(tni_conv2d_grad_input){ .dx = array_at(t->dx->at, dtype),
+                                                               .dy = array_at(t->dy->at, dtype),
+                                                               .w = array_at(t->w->at, dtype),
+                                                               .sizes = *c }));
+    assert_ok(gpu->conv2d_grad_weight(&(tni_conv2d_grad_weight){ .dw = array_at(t->dw->at, dtype),
+                                                                 .dy = array_at(t->dy->at, dtype),
+                                                                 .x = array_at(t->x->at, dtype),
+                                                                 .sizes = *c }));
+}
+
+static void conv_exactly(const conv_numbers *t, const tni_conv2d_sizes *c)
 {
     double *x = t->x->exact, *w = t->w->exact, *dy = t->dy->exact;
-    assert_ok(cpu->conv2d(t->y->exact, x, w, t->b->exact, TN_F64, c));
-    assert_ok(cpu->conv2d(t->z->exact, x, w, NULL, TN_F64, c));
-    assert_ok(cpu->conv2d_grad_input(t->dx->exact, dy, w, TN_F64, c));
-    assert_ok(cpu->conv2d_grad_weight(t->dw->exact, dy, x, TN_F64, c));
+    assert_ok(cpu->conv2d(&(tni_conv2d){ .y = array_at(t->y->exact, TN_F64),
+                                         .x = array_at(x, TN_F64),
+                                         .w = array_at(w, TN_F64),
+                                         .bias = array_at(t->b->exact, TN_F64),
+                                         .sizes = *c }));
+    assert_ok(cpu->conv2d(&(tni_conv2d){ .y = array_at(t->z->exact, TN_F64),
+                                         .x = array_at(x, TN_F64),
+                                         .w = array_at(w, TN_F64),
+                                         .sizes = *c }));
+    assert_ok(cpu->conv2d_grad_input(&(tni_conv2d_grad_input){ .dx = array_at(t->dx->exact, TN_F64),
+                                                               .dy = array_at(dy, TN_F64),
+                                                               .w = array_at(w, TN_F64),
+                                                               .sizes = *c }));
+    assert_ok(
+        cpu->conv2d_grad_weight(&(tni_conv2d_grad_weight){ .dw = array_at(t->dw->exact, TN_F64),
+                                                           .dy = array_at(dy, TN_F64),
+                                                           .x = array_at(x, TN_F64),
+                                                           .sizes = *c }));
 }
 
-static conv_numbers conv_make(const tni_conv2d *c)
+static conv_numbers conv_make(const tni_conv2d_sizes *c)
 {
     int64_t taps = c->c / c->groups * c->kh * c->kw, outputs = c->n * c->o * c->oh * c->ow;
     int64_t inputs = c->n * c->c * c->h * c->w;
@@ -290,7 +323,7 @@ static conv_numbers conv_make(const tni_conv2d *c)
                            make(1, inputs),  make(3, c->o * taps) };
 }
 
-static void run_conv(const tni_conv2d *c, int i, bool again)
+static void run_conv(const tni_conv2d_sizes *c, int i, bool again)
 {
     char what[64];
     conv_numbers t = conv_make(c);
@@ -323,7 +356,7 @@ START_TEST(convolutions)
 {
     choose(_i);
     for (int i = 0; i < CONVS; i++) {
-        tni_conv2d c = conv_of(i);
+        tni_conv2d_sizes c = conv_of(i);
         run_conv(&c, i, i % 7 == 2);
     }
 }
@@ -333,8 +366,12 @@ END_TEST
  * and of its channels, in groups. */
 START_TEST(convolutions_in_pieces)
 {
-    tni_conv2d images = { 13, 1, 4, 203, 197, 3, 3, 3, 203, 197, { 1, 1 }, { 1, 1 }, { 1, 1 } };
-    tni_conv2d parts = { 2, 2, 32, 150, 151, 4, 6, 6, 149, 150, { 1, 1 }, { 2, 2 }, { 1, 1 } };
+    tni_conv2d_sizes images = {
+        13, 1, 4, 203, 197, 3, 3, 3, 203, 197, { 1, 1 }, { 1, 1 }, { 1, 1 }
+    };
+    tni_conv2d_sizes parts = {
+        2, 2, 32, 150, 151, 4, 6, 6, 149, 150, { 1, 1 }, { 2, 2 }, { 1, 1 }
+    };
     choose(_i);
     if (TEST_ASAN && _i) return; /* minutes */
     run_conv(&images, 100, false);
@@ -342,7 +379,7 @@ START_TEST(convolutions_in_pieces)
 }
 END_TEST
 
-/* ---- TF32 ------------------------------------------------------------------------------------- */
+/* ---- TF32 ------------------------------------------------------------------------------------ */
 
 /* The largest distance from the exact numbers, less `share` of their size. */
 static double worst(const numbers *y, double share)
@@ -357,12 +394,12 @@ static double worst(const numbers *y, double share)
     return most;
 }
 
-/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. Tensor cores
- * leave the others away, and libraries need not round before: all numbers are then too small by half of
- * the last bit on average, products by 2^-10. */
+/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. Tensor
+ * cores leave the others away, and libraries need not round before: all numbers are then too small
+ * by half of the last bit on average, products by 2^-10. */
 START_TEST(tf32_is_honoured)
 {
-    tni_conv2d c = conv_of(_i);
+    tni_conv2d_sizes c = conv_of(_i);
     int64_t terms = c.c / c.groups * c.kh * c.kw;
     choose(2);
     for (int allowed = 0; allowed < 2; allowed++) {
@@ -391,7 +428,7 @@ START_TEST(tf32_of_exact_numbers)
     choose(2);
     assert_ok(tn_allow_tf32(true));
     for (int i = 0; i < CONVS; i++) {
-        tni_conv2d c = conv_of(i);
+        tni_conv2d_sizes c = conv_of(i);
         conv_numbers t = conv_make(&c);
         numbers *in[] = { t.x, t.w, t.dy };
         for (int k = 0; k < 3; k++) {
@@ -413,7 +450,7 @@ START_TEST(tf32_of_exact_numbers)
 }
 END_TEST
 
-/* ---- dropout ---------------------------------------------------------------------------------- */
+/* ---- dropout --------------------------------------------------------------------------------- */
 
 /* The CPU's bits: the same mask, the product made in f32. */
 START_TEST(dropout)
@@ -427,8 +464,10 @@ START_TEST(dropout)
             size_t skip = (size_t)lead * 2;
             tni_array a = { from + skip, dtype, 1, { sizes[s] }, { 1 } }, b = a, c = a, d = a;
             b.data = to + skip, c.data = x->at, d.data = y->at;
-            assert_ok(cpu->dropout(&b, &a, 0.3, 5, 77));
-            assert_ok(gpu->dropout(&d, &c, 0.3, 5, 77));
+            assert_ok(
+                cpu->dropout(&(tni_dropout){ .y = b, .x = a, .p = 0.3, .seed = 5, .offset = 77 }));
+            assert_ok(
+                gpu->dropout(&(tni_dropout){ .y = d, .x = c, .p = 0.3, .seed = 5, .offset = 77 }));
             got = held(y);
             ck_assert(!memcmp(got + skip, to + skip, (size_t)sizes[s] * 2));
             free(from);

@@ -1,16 +1,16 @@
 /*
- * test_cuda_train.c - training with the CUDA device: both models of the examples and every optimizer
- * beside the CPU, moving, files, random numbers; a step waits for nothing, leaves nothing behind, and
- * gives the same bits however threads are ordered.
+ * test_cuda_train.c - training with the CUDA device: both models of the examples and every
+ * optimizer beside the CPU, moving, files, random numbers; a step waits for nothing, leaves nothing
+ * behind, and gives the same bits however threads are ordered.
  *
- * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in the
- * upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
+ * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in
+ * the upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
  */
 #include "shim.h"
 #include "files.h"
 #include "models.h"
 
-/* ---- beside the CPU ---------------------------------------------------------------------------------- */
+/* ---- beside the CPU -------------------------------------------------------------------------- */
 
 /* Parameters and buffers of two modules. */
 static void assert_same_state(tn_module *gpu, tn_module *cpu, double rtol, double atol)
@@ -73,7 +73,7 @@ START_TEST(cnn)
 }
 END_TEST
 
-/* ---- optimizers ------------------------------------------------------------------------------------------ */
+/* ---- optimizers ------------------------------------------------------------------------------ */
 
 static tn_optim *optimizer_of(int i, const tn_list *p)
 {
@@ -159,7 +159,7 @@ START_TEST(every_optimizer)
 }
 END_TEST
 
-/* ---- moving, files, random numbers ------------------------------------------------------------------------- */
+/* ---- moving, files, random numbers ----------------------------------------------------------- */
 
 START_TEST(there_and_back)
 {
@@ -267,7 +267,7 @@ START_TEST(masks_equal_the_cpus)
 }
 END_TEST
 
-/* ---- a step ------------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 static void plain_step(tn_module *m, tn_optim *optimizer, tn_tensor *x, tn_tensor *y)
 {

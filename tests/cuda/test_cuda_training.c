@@ -1,10 +1,12 @@
 /*
- * test_cuda_training.c - the clockwork of the examples (examples/training.c) with losses on the device: steps
- * wait for nothing until there is something to print, and the log has every step's loss all the same.
+ * test_cuda_training.c - the clockwork of the examples (examples/training.c) with losses on the
+ * device: steps wait for nothing until there is something to print, and the log has every step's
+ * loss all the same.
  *
- * Seen to fail: with read_losses() in every ex_training_step (63 waits where none were wanted); with write_log()
- * left out where there is no room for more steps; with every loss copied to place 0; with atexit() called before
- * the device is open (its memory is gone by the time the log is written).
+ * Seen to fail: with read_losses() in every ex_training_step (63 waits where none were wanted);
+ * with write_log() left out where there is no room for more steps; with every loss copied to place
+ * 0; with atexit() called before the device is open (its memory is gone by the time the log is
+ * written).
  */
 #include <sys/wait.h>
 #include <unistd.h>

@@ -32,9 +32,11 @@ extern twin none; /* data NULL on both sides */
 
 /* rank sizes, row-major, lead elements before the first; filled with random numbers of [-2, 2). */
 twin *make_as(tn_dtype of, int64_t lead, int rank, const int64_t *size);
+/* clang-format off */
 #define SIZES_OF(...) (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / 8), (int64_t[]){ __VA_ARGS__ }
 #define make(...) make_as(dtype, 0, SIZES_OF(__VA_ARGS__))
 #define make_after(lead, ...) make_as(dtype, lead, SIZES_OF(__VA_ARGS__))
+/* clang-format on */
 /* i64 of 0 .. below - 1 */
 twin *make_ids(int64_t below, int rank, const int64_t *size);
 void free_twins(void); /* all that were made */

@@ -48,7 +48,8 @@ static cublasStatus_t put(cublasHandle_t handle, product p)
     p.loose = cuda_host::item(p.c_type) == 2 &&
               !(mode & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (cuda_host::captured(nullptr) && !handle->workspace) { /* its own would be taken in the stream */
+    /* its own would be taken in the stream */
+    if (cuda_host::captured(nullptr) && !handle->workspace) {
         cuda_host::refuse_in_capture("cuBLAS without a workspace of the caller's");
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
@@ -139,6 +140,7 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t m
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* clang-format off */
 #define GEMM(name, T, type)                                                                        \
     cublasStatus_t name##StridedBatched_64(                                                        \
         cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n,   \
@@ -178,3 +180,4 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(
                                    : static_cast<double>(*static_cast<const float *>(beta)),
                          nullptr, false, false });
 }
+/* clang-format on */

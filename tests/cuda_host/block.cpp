@@ -2,8 +2,8 @@
  * block.cpp - one block at a time, its threads on stacks of their own.
  *
  * A worker is a stack that runs threads: when its thread ends it starts the next one that has not
- * begun, so kernels without barriers run as plain calls on a single stack. When its thread must wait,
- * another worker goes on: with a thread that may continue, or with one that has not begun.
+ * begun, so kernels without barriers run as plain calls on a single stack. When its thread must
+ * wait, another worker goes on: with a thread that may continue, or with one that has not begun.
  */
 #include "cuda_runtime.h"
 
@@ -35,7 +35,7 @@ dim3 blockDim, gridDim;
 
 namespace cuda_host {
 
-/* ---- stacks ---------------------------------------------------------------------------------------- */
+/* ---- stacks ---------------------------------------------------------------------------------- */
 
 #ifdef ASAN
 enum { STACK = 512 << 10, GUARD = 4096 };
@@ -178,7 +178,7 @@ static worker *take_worker()
     return w;
 }
 
-/* ---- the block that runs ------------------------------------------------------------------------------ */
+/* ---- the block that runs --------------------------------------------------------------------- */
 
 struct rendezvous { /* lanes that wait for each other */
     unsigned mask, arrived;
@@ -404,7 +404,8 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
         return w->result[self];
     }
     meet(w, g);
-    /* The other functions of a warp exchange values; by CUDA's documentation they order no memory. */
+    /* The other functions of a warp exchange values; by CUDA's documentation they order no
+     * memory. */
     if (looking && kind == WARP_WAIT && mask == 0xffffffffu) looking->warp(first, line);
     *g = w->groups[--w->open];
     for (int i = 0; i < 32; i++) {
@@ -413,7 +414,7 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
     return w->result[self];
 }
 
-/* ---- the grid ------------------------------------------------------------------------------------------ */
+/* ---- the grid -------------------------------------------------------------------------------- */
 
 bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
               const std::function<void()> &body, bool backward)

@@ -49,7 +49,8 @@ cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t *mode);
 cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode);
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t mode);
 
-/* column-major: C [m,n] = alpha op(A) [m,k] op(B) [k,n] + beta C; sizes above INT_MAX are refused. */
+/* column-major: C [m,n] = alpha op(A) [m,k] op(B) [k,n] + beta C; sizes above INT_MAX are
+ * refused. */
 cublasStatus_t cublasSgemmStridedBatched_64(cublasHandle_t handle, cublasOperation_t ta,
                                             cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
                                             const float *alpha, const float *a, int64_t lda,
@@ -62,8 +63,8 @@ cublasStatus_t cublasDgemmStridedBatched_64(cublasHandle_t handle, cublasOperati
                                             long long stride_a, const double *b, int64_t ldb,
                                             long long stride_b, const double *beta, double *c,
                                             int64_t ldc, long long stride_c, int64_t batch);
-/* f32 and f64 as above; bf16 and f16 operands with sums, and if wanted C, in f32. alpha, beta: of the
- * type of the sums. */
+/* f32 and f64 as above; bf16 and f16 operands with sums, and if wanted C, in f32. alpha, beta: of
+ * the type of the sums. */
 cublasStatus_t cublasGemmStridedBatchedEx_64(
     cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n,
     int64_t k, const void *alpha, const void *a, cudaDataType_t a_type, int64_t lda,

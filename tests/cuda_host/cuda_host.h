@@ -1,11 +1,11 @@
 /*
  * cuda_host.h - kernels as CPU code: indices, warps, barriers, atomics, launches.
  *
- * Blocks run one after another. The threads of a block share the processor: each runs until it waits
- * (for a barrier, for the lanes of its warp) on a stack of its own. A launch fails, naming the kernel,
- * when a thread ends while others wait for it, when threads wait at different places, or when a lane
- * that a mask names is not there. Odd launches start blocks and threads last to first
- * (TN_CUDA_ORDER=forward or backward: all of them), so that what depends on the order shows.
+ * Blocks run one after another. The threads of a block share the processor: each runs until it
+ * waits (for a barrier, for the lanes of its warp) on a stack of its own. A launch fails, naming
+ * the kernel, when a thread ends while others wait for it, when threads wait at different places,
+ * or when a lane that a mask names is not there. Odd launches start blocks and threads last to
+ * first (TN_CUDA_ORDER=forward or backward: all of them), so that what depends on the order shows.
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -29,7 +29,7 @@ enum { warpSize = 32 };
 
 namespace cuda_host {
 
-/* ---- launches (queue.cpp, block.cpp) ------------------------------------------------------------- */
+/* ---- launches (queue.cpp, block.cpp) --------------------------------------------------------- */
 
 /* Checks the limits and puts the launch into the queue; cudaPeekAtLastError tells. body runs one
  * thread. */
@@ -47,25 +47,25 @@ static inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim
 {
     /* converted and copied once, as a real launch does */
     std::tuple<std::decay_t<P>...> copies(static_cast<P>(arguments)...);
-    static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 4096, "kernel parameters take 4 KiB at most");
+    static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 4096,
+                  "kernel parameters take 4 KiB at most");
     (void)stream;
     launch_body(name, reinterpret_cast<const void *>(kernel), grid, block, shared,
                 [kernel, copies]() { std::apply(kernel, copies); });
 }
 
-/* ---- waiting (block.cpp) --------------------------------------------------------------------------- */
+/* ---- waiting (block.cpp) --------------------------------------------------------------------- */
 
 enum barrier_kind { BARRIER, BARRIER_AND, BARRIER_OR, BARRIER_COUNT };
 int barrier(barrier_kind kind, int value, int line);
 
-/* What a lane hands to the warp, and what it gets: by shuffle, the value of lane `from`. WARP_TOGETHER:
- * as WARP_WAIT, of instructions that order no memory. */
+/* What a lane hands to the warp, and what it gets: by shuffle, the value of lane `from`.
+ * WARP_TOGETHER: as WARP_WAIT, of instructions that order no memory. */
 enum warp_kind { WARP_WAIT, WARP_TOGETHER, WARP_SHUFFLE, WARP_BALLOT, WARP_MATCH };
 uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line);
 int lane();
 
-template <class T>
-static inline uint64_t to_bits(T value)
+template <class T> static inline uint64_t to_bits(T value)
 {
     static_assert(std::is_arithmetic<T>::value && sizeof(T) <= 8, "shuffles move numbers");
     uint64_t bits = 0;
@@ -73,8 +73,7 @@ static inline uint64_t to_bits(T value)
     return bits;
 }
 
-template <class T>
-static inline T from_bits(uint64_t bits)
+template <class T> static inline T from_bits(uint64_t bits)
 {
     T value;
     std::memcpy(&value, &bits, sizeof value);
@@ -82,8 +81,7 @@ static inline T from_bits(uint64_t bits)
 }
 
 /* The lane to read from, own lane where the source is outside the section of `width` lanes. */
-template <class T>
-static inline T shuffle(unsigned mask, T value, int from, bool inside, int line)
+template <class T> static inline T shuffle(unsigned mask, T value, int from, bool inside, int line)
 {
     int here = lane();
     return from_bits<T>(warp(WARP_SHUFFLE, mask, to_bits(value), inside ? from : here, line));
@@ -120,8 +118,7 @@ static inline T shuffle_xor(int line, unsigned mask, T value, int bits, int widt
     return shuffle(mask, value, from, from <= (here | (width - 1)), line);
 }
 
-template <class T, class F>
-static inline T reduce(int line, unsigned mask, T value, F join)
+template <class T, class F> static inline T reduce(int line, unsigned mask, T value, F join)
 {
     T all = value;
     bool first = true;
@@ -160,8 +157,8 @@ static inline unsigned cuda_host_mask(unsigned mask = 0xffffffffu)
 #define __any_sync(mask, predicate) (__ballot_sync(mask, predicate) != 0)
 #define __all_sync(mask, predicate) (__ballot_sync(mask, !(predicate)) == 0)
 #define __match_any_sync(mask, value)                                                              \
-    static_cast<unsigned>(cuda_host::warp(cuda_host::WARP_MATCH, (mask),                           \
-                                          cuda_host::to_bits(value), 0, __LINE__))
+    static_cast<unsigned>(                                                                         \
+        cuda_host::warp(cuda_host::WARP_MATCH, (mask), cuda_host::to_bits(value), 0, __LINE__))
 #define __reduce_add_sync(mask, value)                                                             \
     cuda_host::reduce(__LINE__, mask, value, [](auto a, auto b) { return a + b; })
 #define __reduce_max_sync(mask, value)                                                             \
@@ -171,20 +168,23 @@ static inline unsigned cuda_host_mask(unsigned mask = 0xffffffffu)
 #define __reduce_or_sync(mask, value)                                                              \
     cuda_host::reduce(__LINE__, mask, value, [](auto a, auto b) { return a | b; })
 
-/* ---- atomics: CUDA's own types. One thread runs at a time. ---------------------------------------- */
+/* ---- atomics: CUDA's own types. One thread runs at a time. ----------------------------------- */
 
 /* Where races are looked for, these are not read as plain accesses. */
 #ifdef CUDA_HOST_RACES
 namespace cuda_host {
-void atomic_access(const void *at, size_t size, const void *from) __attribute__((visibility("hidden")));
+void atomic_access(const void *at, size_t size, const void *from)
+    __attribute__((visibility("hidden")));
 }
 #define CUDA_HOST_ATOMIC_FN static __attribute__((noinline, unused, no_sanitize("thread")))
-#define CUDA_HOST_ATOMIC_AT(at) cuda_host::atomic_access(at, sizeof *(at), __builtin_return_address(0))
+#define CUDA_HOST_ATOMIC_AT(at)                                                                    \
+    cuda_host::atomic_access(at, sizeof *(at), __builtin_return_address(0))
 #else
 #define CUDA_HOST_ATOMIC_FN static inline
 #define CUDA_HOST_ATOMIC_AT(at) ((void)0)
 #endif
 
+/* clang-format off */
 #define CUDA_HOST_ATOMIC(name, T, expression)                                                      \
     CUDA_HOST_ATOMIC_FN T name(T *at, T value)                                                     \
     {                                                                                              \
@@ -209,14 +209,17 @@ void atomic_access(const void *at, size_t size, const void *from) __attribute__(
 CUDA_HOST_ATOMICS(int)
 CUDA_HOST_ATOMICS(unsigned)
 CUDA_HOST_ATOMICS(unsigned long long)
+/* clang-format on */
 CUDA_HOST_ATOMIC(atomicMax, long long, old > value ? old : value)
 CUDA_HOST_ATOMIC(atomicMin, long long, old < value ? old : value)
-CUDA_HOST_ATOMIC(atomicAdd, int, static_cast<int>(static_cast<unsigned>(old) + static_cast<unsigned>(value)))
+CUDA_HOST_ATOMIC(atomicAdd, int,
+                 static_cast<int>(static_cast<unsigned>(old) + static_cast<unsigned>(value)))
 CUDA_HOST_ATOMIC(atomicAdd, unsigned, old + value)
 CUDA_HOST_ATOMIC(atomicAdd, unsigned long long, old + value)
 CUDA_HOST_ATOMIC(atomicAdd, float, old + value)
 CUDA_HOST_ATOMIC(atomicAdd, double, old + value)
-CUDA_HOST_ATOMIC(atomicSub, int, static_cast<int>(static_cast<unsigned>(old) - static_cast<unsigned>(value)))
+CUDA_HOST_ATOMIC(atomicSub, int,
+                 static_cast<int>(static_cast<unsigned>(old) - static_cast<unsigned>(value)))
 CUDA_HOST_ATOMIC(atomicSub, unsigned, old - value)
 CUDA_HOST_ATOMIC(atomicExch, int, value)
 CUDA_HOST_ATOMIC(atomicExch, unsigned, value)
@@ -229,8 +232,9 @@ CUDA_HOST_ATOMIC(atomicInc, unsigned, old >= value ? 0 : old + 1)
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
-/* ---- small functions ------------------------------------------------------------------------------- */
+/* ---- small functions ------------------------------------------------------------------------- */
 
+/* clang-format off */
 template <class T> static inline T __ldg(const T *at) { return *at; }
 template <class T> static inline T __ldcs(const T *at) { return *at; }
 template <class T> static inline T __ldcg(const T *at) { return *at; }
@@ -290,15 +294,16 @@ static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline double min(double a, double b) { return fmin(a, b); }
 static inline double max(double a, double b) { return fmax(a, b); }
+/* clang-format on */
 
-/* ---- what src/cuda/cuda.h wants ---------------------------------------------------------------------- */
+/* ---- what src/cuda/cuda.h wants -------------------------------------------------------------- */
 
 #define TN_START(kernel, grid, block, shared, ...)                                                 \
     cuda_host::launch(#kernel, (kernel), dim3(grid), dim3(block), (shared), tni_cuda_stream,       \
                       __VA_ARGS__)
 #define TN_DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(cuda_host::dynamic_shared())
 
-/* ---- for tests: exported by the module -------------------------------------------------------------- */
+/* ---- for tests: exported by the module ------------------------------------------------------- */
 
 extern "C" {
 /* Runtime and library calls so far; makes call number n from now (1: the next) fail, 0: none. */

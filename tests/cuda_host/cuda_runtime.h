@@ -2,8 +2,8 @@
  * cuda_runtime.h - the part of the CUDA runtime that src/cuda uses, on the CPU.
  *
  * One device with one queue. Launches, copies and frees of a stream are put into the queue and run
- * where the host waits (a synchronisation, a blocking copy) or when the queue is long: what the host
- * must not yet read or change is then really not there yet, or still needed. Device memory is
+ * where the host waits (a synchronisation, a blocking copy) or when the queue is long: what the
+ * host must not yet read or change is then really not there yet, or still needed. Device memory is
  * ordinary memory, full of 0xA5 when fresh; under the address sanitizer the host cannot touch it.
  */
 #ifndef CUDA_HOST_RUNTIME_H
@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-/* ---- language ---------------------------------------------------------------------------------- */
+/* ---- language -------------------------------------------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -29,8 +29,9 @@
 
 #define CUDART_VERSION 13000
 
-/* ---- vectors ----------------------------------------------------------------------------------- */
+/* ---- vectors --------------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define CUDA_HOST_VECTORS(T, name, a2, a4)                                                         \
     struct name##1 { T x; };                                                                       \
     struct __align__(a2) name##2 { T x, y; };                                                      \
@@ -39,6 +40,7 @@
     static inline name##2 make_##name##2(T x, T y) { return name##2{ x, y }; }                     \
     static inline name##3 make_##name##3(T x, T y, T z) { return name##3{ x, y, z }; }             \
     static inline name##4 make_##name##4(T x, T y, T z, T w) { return name##4{ x, y, z, w }; }
+/* clang-format on */
 
 CUDA_HOST_VECTORS(char, char, 2, 4)
 CUDA_HOST_VECTORS(unsigned char, uchar, 2, 4)
@@ -57,7 +59,7 @@ struct dim3 {
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-/* ---- the runtime: as its reference describes it -------------------------------------------------- */
+/* ---- the runtime: as its reference describes it ---------------------------------------------- */
 
 enum cudaError {
     cudaSuccess = 0,
@@ -209,7 +211,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
 #include "cuda_host.h"
 
 #ifdef CUDA_HOST_RACES
-/* The compiler reports what it reads and writes itself; memcpy, which it takes apart later, does here. */
+/* The compiler reports what it reads and writes itself; memcpy, which it takes apart later, does
+ * here. */
 extern "C" void *cuda_host_memcpy(void *to, const void *from, size_t size)
     __attribute__((visibility("hidden")));
 namespace std {
@@ -234,8 +237,7 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blo
     return *blocks ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <class T>
-static inline cudaError_t cudaMalloc(T **block, size_t size)
+template <class T> static inline cudaError_t cudaMalloc(T **block, size_t size)
 {
     return cudaMalloc(reinterpret_cast<void **>(block), size);
 }

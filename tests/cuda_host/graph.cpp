@@ -2,8 +2,9 @@
  * graph.cpp - stream capture and graphs: while the stream is captured, what would go into the queue
  * goes into a list, closures with their arguments by value; launching puts the list into the queue.
  *
- * Stricter than CUDA on purpose: a capture holds kernels, copies between device or page-locked memory,
- * fills and cuBLAS. Whatever waits, allocates, frees or records an event there makes it invalid.
+ * Stricter than CUDA on purpose: a capture holds kernels, copies between device or page-locked
+ * memory, fills and cuBLAS. Whatever waits, allocates, frees or records an event there makes it
+ * invalid.
  */
 #include "cuda_runtime.h"
 

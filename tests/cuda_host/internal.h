@@ -31,8 +31,8 @@ cudaError_t forced_error();
 [[noreturn]] void fail_thread(const char *what);
 
 /*
- * races.cpp, in modules that have it (else nullptr): is told of what the threads of a kernel do. What is
- * ordered between them: block barriers, and __syncwarp of a whole warp.
+ * races.cpp, in modules that have it (else nullptr): is told of what the threads of a kernel do.
+ * What is ordered between them: block barriers, and __syncwarp of a whole warp.
  */
 enum access_kind {
     ACCESS_READ,
@@ -44,7 +44,8 @@ enum access_kind {
 };
 struct observer {
     void (*grid)(const void *shared, size_t nbytes); /* a launch begins */
-    void (*block)();                                 /* its next block begins: blockIdx */
+    /* its next block begins: blockIdx */
+    void (*block)();
     void (*thread)(int thread, const void *stack, size_t size); /* goes on, on this stack */
     void (*barrier)(int line);                                  /* all threads of the block met */
     void (*warp)(int first, int line);                          /* so did the lanes of a warp */
@@ -55,7 +56,8 @@ extern const observer *looking;
 /* runtime.cpp: the block of device memory around a place; nullptr: none. */
 const void *device_block(const void *at);
 
-/* mma.cpp: nothing of an earlier grid is left; whether copies of a thread have not been waited for. */
+/* mma.cpp: nothing of an earlier grid is left; whether copies of a thread have not been waited
+ * for. */
 void instructions_begin();
 bool copies_under_way(int thread);
 

@@ -14,7 +14,7 @@ static int thread_number()
     return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
 
-/* ---- all lanes together ---------------------------------------------------------------------------- */
+/* ---- all lanes together ---------------------------------------------------------------------- */
 
 typedef void (*together_fn)(void *const *lane);
 
@@ -40,7 +40,7 @@ static void together(void *own, together_fn act, int line)
     warp(WARP_TOGETHER, 0xffffffffu, 0, 0, line);
 }
 
-/* ---- products ---------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 struct product {
     float *c;
@@ -91,7 +91,7 @@ void mma_16816(float *c, const uint32_t *a, const uint32_t *b, bool half, int li
     together(&own, multiply, line);
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------ */
+/* ---- matrices -------------------------------------------------------------------------------- */
 
 struct matrix_load {
     uint32_t *x;
@@ -127,7 +127,7 @@ void load_matrix_4(uint32_t *x, const void *row, bool turned, int line)
     together(&own, load, line);
 }
 
-/* ---- copies -------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 struct copy {
     void *to;

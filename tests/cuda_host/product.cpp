@@ -1,6 +1,6 @@
 /*
- * product.cpp - products on OpenBLAS: operands of short floats are widened to f32 before, C is rounded
- * once after.
+ * product.cpp - products on OpenBLAS: operands of short floats are widened to f32 before, C is
+ * rounded once after.
  */
 #include "product.h"
 
@@ -61,7 +61,7 @@ bool fits(const product &p)
            (p.k == 0 || (on_border(p.a, p.a_type) && on_border(p.b, p.b_type)));
 }
 
-/* ---- numbers as f32 ------------------------------------------------------------------------------ */
+/* ---- numbers as f32 -------------------------------------------------------------------------- */
 
 static float wide(const void *from, cudaDataType_t type, size_t i)
 {
@@ -107,7 +107,7 @@ static std::vector<float> operand(const void *from, cudaDataType_t type, int64_t
     return to;
 }
 
-/* ---- products -------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 static CBLAS_TRANSPOSE transposed(cublasOperation_t t)
 {
@@ -119,8 +119,8 @@ static int as_int(int64_t n)
     return static_cast<int>(n);
 }
 
-/* OpenBLAS stays on this thread: those that OpenMP starts for it are not there in a child after fork, which
- * would wait for them for ever. */
+/* OpenBLAS stays on this thread: those that OpenMP starts for it are not there in a child after
+ * fork, which would wait for them for ever. */
 static void alone()
 {
     static thread_local bool done;

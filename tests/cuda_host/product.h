@@ -1,6 +1,6 @@
 /*
- * product.h - the one product behind cuBLAS and cublasLt: column-major matrices of f32, f64, bf16 or
- * f16, and the rules that cuBLAS holds its callers to.
+ * product.h - the one product behind cuBLAS and cublasLt: column-major matrices of f32, f64, bf16
+ * or f16, and the rules that cuBLAS holds its callers to.
  */
 #ifndef CUDA_HOST_PRODUCT_H
 #define CUDA_HOST_PRODUCT_H
@@ -22,16 +22,17 @@ struct product {
     double alpha, beta;
     const void *bias; /* of C's type, or NULL */
     bool tf32;        /* operands of f32 are rounded to TF32 */
-    bool loose; /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
+    /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
+    bool loose;
 };
 
 /* Bytes of an element; 0: a type that is not known here. */
 size_t item(cudaDataType_t type);
 /* Whether cuBLAS has products of these types with sums of `compute`. */
 bool has_types(cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cublasComputeType_t compute);
-/* What cuBLAS would refuse, or a GPU could not read: sizes, leading dimensions, pointers that are NULL
- * or on no element's border, products of a batch on top of each other; batches larger than a grid is
- * deep, which some of its kernels take and some do not. */
+/* What cuBLAS would refuse, or a GPU could not read: sizes, leading dimensions, pointers that are
+ * NULL or on no element's border, products of a batch on top of each other; batches larger than a
+ * grid is deep, which some of its kernels take and some do not. */
 bool fits(const product &p);
 /* Now. */
 void run(const product &p);

@@ -1,23 +1,24 @@
 /*
- * races.cpp - finds what two threads of a kernel do to the same byte with nothing that orders it, at
- * least one of them writing: in shared memory and in the device's.
+ * races.cpp - finds what two threads of a kernel do to the same byte with nothing that orders it,
+ * at least one of them writing: in shared memory and in the device's.
  *
- * The units of src/cuda are compiled with -fsanitize=thread but not linked with its library: the calls
- * that the compiler puts before each access come here. Threads run one at a time, so what is looked at
- * is not what happened to collide but what was ordered:
+ * The units of src/cuda are compiled with -fsanitize=thread but not linked with its library: the
+ * calls that the compiler puts before each access come here. Threads run one at a time, so what is
+ * looked at is not what happened to collide but what was ordered:
  *     threads of a block   by __syncthreads
- *     lanes of a warp      by __syncwarp of the whole warp; shuffles and votes order no memory, nor does
- *                          __syncwarp with another mask here
- *     blocks of a launch   by nothing. A lock or a count of blocks that are done is not understood: what
- *                          it guards must be volatile or atomic, which never races with its like
+ *     lanes of a warp      by __syncwarp of the whole warp; shuffles and votes order no memory, nor
+ *                          does __syncwarp with another mask here
+ *     blocks of a launch   by nothing. A lock or a count of blocks that are done is not understood:
+ *                          what it guards must be volatile or atomic, which never races with its
+ *                          like
  *     launches             always: there is one stream
- * A copy that does not pass through registers (cp.async) writes from its issue to its thread's wait;
- * nobody may touch the place meanwhile. Shared memory that no thread of the block has written must not
- * be read.
+ * A copy that does not pass through registers (cp.async) writes from its issue to its thread's
+ * wait; nobody may touch the place meanwhile. Shared memory that no thread of the block has written
+ * must not be read.
  *
- * The kernel fails with both places in its message; TN_CUDA_RACES=list writes each pair of places once,
- * and goes on. A race is found if both accesses are made, in whatever order, and the cell still knows
- * the first: the last write, and two of the reads since (more are not needed: below).
+ * The kernel fails with both places in its message; TN_CUDA_RACES=list writes each pair of places
+ * once, and goes on. A race is found if both accesses are made, in whatever order, and the cell
+ * still knows the first: the last write, and two of the reads since (more are not needed: below).
  */
 #include <algorithm>
 #include <cstdio>
@@ -36,12 +37,13 @@ extern "C" __attribute__((visibility("hidden"))) char __ehdr_start[], __bss_star
 
 namespace cuda_host {
 
-/* ---- who and when ---------------------------------------------------------------------------------- */
+/* ---- who and when ---------------------------------------------------------------------------- */
 
 /*
- * An access in one number, lowest bits first: what (2), thread (10), how often its warp had met since
- * the last barrier (18), epoch (34). A new epoch begins with every block and at every barrier, so that
- * numbers of one block are in the order of its barriers, and those of launches in theirs.
+ * An access in one number, lowest bits first: what (2), thread (10), how often its warp had met
+ * since the last barrier (18), epoch (34). A new epoch begins with every block and at every
+ * barrier, so that numbers of one block are in the order of its barriers, and those of launches in
+ * theirs.
  */
 typedef uint64_t stamp;
 enum { THREAD_AT = 2, WARP_AT = 7, MEETING_AT = 12, EPOCH_AT = 30 };
@@ -53,12 +55,13 @@ struct begun {
     unsigned x, y, z;
 };
 
-/* This and the cells are never destroyed: kernels that wait in the queue run when the program ends. */
+/* This and the cells are never destroyed: kernels that wait in the queue run when the program
+ * ends. */
 static struct {
     stamp grid, block, epoch; /* the first of each */
     stamp now;                /* of the running thread, what: 0 */
     int thread;
-    uint32_t meetings[32];    /* of each warp, since the barrier */
+    uint32_t meetings[32]; /* of each warp, since the barrier */
     uintptr_t stack, stack_size, shared, shared_size;
     std::vector<begun> *blocks; /* of this launch */
 } at;
@@ -100,7 +103,8 @@ static void thread_goes_on(int thread, const void *stack, size_t size)
     stamp_now();
 }
 
-/* The line of a barrier that is to order nothing: what it is there for must be found (barriers.sh). */
+/* The line of a barrier that is to order nothing: what it is there for must be found
+ * (barriers.sh). */
 static const char *const line_asked = std::getenv("TN_CUDA_WITHOUT");
 static const int without = line_asked ? std::atoi(line_asked) : -1;
 
@@ -126,23 +130,24 @@ static int thread_of(stamp s)
     return static_cast<int>(s >> THREAD_AT & 1023);
 }
 
-/* All that the stamp's thread did until then, it did before what the running thread does now. first:
- * what is older does not count. */
+/* All that the stamp's thread did until then, it did before what the running thread does now.
+ * first: what is older does not count. */
 static bool before(stamp s, stamp first)
 {
     if (s < first) return true;
     if (s < at.block) return false; /* another block of this launch */
     if (s < at.epoch || thread_of(s) == at.thread) return true;
-    return (s >> WARP_AT & 31) == (at.now >> WARP_AT & 31) && s >> MEETING_AT < at.now >> MEETING_AT;
+    return (s >> WARP_AT & 31) == (at.now >> WARP_AT & 31) &&
+           s >> MEETING_AT < at.now >> MEETING_AT;
 }
 
-/* ---- cells ------------------------------------------------------------------------------------------- */
+/* ---- cells ----------------------------------------------------------------------------------- */
 
 /*
- * Four bytes, or one where threads have done different things to them (SPLIT: the four are elsewhere).
- * seen: reads and atomic accesses since the write, of those that are ordered the last. Two of the others
- * are enough if they belong to different warps or blocks, since whoever writes is unordered with one of
- * them; and within a warp too, until it meets.
+ * Four bytes, or one where threads have done different things to them (SPLIT: the four are
+ * elsewhere). seen: reads and atomic accesses since the write, of those that are ordered the last.
+ * Two of the others are enough if they belong to different warps or blocks, since whoever writes is
+ * unordered with one of them; and within a warp too, until it meets.
  */
 struct cell {
     stamp write, seen[2];
@@ -198,7 +203,7 @@ static cell *split(cell *c)
     return &bytes[i];
 }
 
-/* ---- reports ----------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 /* "reduce.h:86 < reduce.cu:20", or module+offset without debug information. */
 static std::string place(uint32_t from)
@@ -208,7 +213,8 @@ static std::string place(uint32_t from)
     std::string text;
 
     if (!dladdr(__ehdr_start, &info)) info.dli_fname = "?";
-    std::snprintf(line, sizeof line, "addr2line -i -e '%s' %#x 2>/dev/null", info.dli_fname, from - 1);
+    std::snprintf(line, sizeof line, "addr2line -i -e '%s' %#x 2>/dev/null", info.dli_fname,
+                  from - 1);
     if (std::FILE *lines = popen(line, "r")) {
         while (std::fgets(line, sizeof line, lines)) {
             char *name = std::strrchr(line, '/');
@@ -274,19 +280,21 @@ static void report(const char *act, uintptr_t p, bool shared, uint32_t from, con
 
     if (list && !told.insert({ from, other_from }).second) return;
     grid_ends(); /* what writes the message is not looked at */
-    std::string text = std::string(act) + " " + where(p, shared) + " at " + place(from) + ", " + did;
+    std::string text =
+        std::string(act) + " " + where(p, shared) + " at " + place(from) + ", " + did;
     if (other) text += " " + who(other) + " at " + place(other_from);
     if (!list) fail_thread(text.c_str());
-    std::fprintf(stderr, "cuda_host: race: block (%u,%u,%u), thread %d: %s\n", blockIdx.x, blockIdx.y,
-                 blockIdx.z, at.thread, text.c_str());
+    std::fprintf(stderr, "cuda_host: race: block (%u,%u,%u), thread %d: %s\n", blockIdx.x,
+                 blockIdx.y, blockIdx.z, at.thread, text.c_str());
     at.stack_size = stack_size;
 }
 
-/* ---- accesses ---------------------------------------------------------------------------------------- */
+/* ---- accesses -------------------------------------------------------------------------------- */
 
 static bool conflict(access_kind a, access_kind b)
 {
-    static const bool yes[4][4] = { /* read, write, atomic read, atomic */
+    static const bool yes[4][4] = {
+        /* read, write, atomic read, atomic */
         { false, true, false, true },
         { true, true, true, true },
         { false, true, false, false },
@@ -313,7 +321,8 @@ static void note(cell *c, access_kind kind, stamp first, uint32_t from)
 
     if (!replaced(c->seen[0], kind, first)) {
         i = 1;
-        if (!replaced(c->seen[1], kind, first) && c->seen[0] >= at.epoch && c->seen[1] >= at.epoch &&
+        if (!replaced(c->seen[1], kind, first) && c->seen[0] >= at.epoch &&
+            c->seen[1] >= at.epoch &&
             (c->seen[0] >> WARP_AT & 31) != (c->seen[1] >> WARP_AT & 31)) {
             return;
         }
@@ -374,7 +383,8 @@ static void look(access_kind kind, const void *place, size_t size, const void *c
     /* Host code, also of another thread meanwhile, is not on the stack of the kernel's thread. */
     if (reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - at.stack >= at.stack_size) return;
     if (p - at.stack < at.stack_size) return;
-    bool fixed = p >= reinterpret_cast<uintptr_t>(__bss_start) && p < reinterpret_cast<uintptr_t>(_end);
+    bool fixed =
+        p >= reinterpret_cast<uintptr_t>(__bss_start) && p < reinterpret_cast<uintptr_t>(_end);
     if (fixed && is_index(p)) return;
     bool shared = fixed || p - at.shared < at.shared_size;
     uint32_t from = static_cast<uint32_t>(static_cast<const char *>(caller) - __ehdr_start);
@@ -397,8 +407,9 @@ static void look(access_kind kind, const void *place, size_t size, const void *c
     }
 }
 
-static const observer detector = { grid_begins, block_begins, thread_goes_on, block_meets, warp_meets,
-                                   grid_ends, look };
+static const observer detector = { grid_begins, block_begins, thread_goes_on,
+                                   block_meets, warp_meets,   grid_ends,
+                                   look };
 static struct beginning {
     beginning()
     {
@@ -414,7 +425,7 @@ void atomic_access(const void *place, size_t size, const void *from)
 
 } /* namespace cuda_host */
 
-/* ---- what the compiler calls ------------------------------------------------------------------------- */
+/* ---- what the compiler calls ----------------------------------------------------------------- */
 
 using cuda_host::look;
 
@@ -422,6 +433,7 @@ extern "C" {
 #define HERE __builtin_return_address(0)
 #define HOOK __attribute__((visibility("hidden"))) void
 
+/* clang-format off */
 #define CUDA_HOST_ACCESSES(n)                                                                          \
     HOOK __tsan_read##n(void *p) { look(cuda_host::ACCESS_READ, p, n, HERE); }                         \
     HOOK __tsan_write##n(void *p) { look(cuda_host::ACCESS_WRITE, p, n, HERE); }                       \
@@ -446,8 +458,10 @@ HOOK __tsan_vptr_update(void **, void *) {}
 HOOK __tsan_init() {}
 HOOK __tsan_func_entry(void *) {}
 HOOK __tsan_func_exit() {}
+/* clang-format on */
 
-__attribute__((visibility("hidden"))) void *cuda_host_memcpy(void *to, const void *from, size_t size)
+__attribute__((visibility("hidden"))) void *cuda_host_memcpy(void *to, const void *from,
+                                                             size_t size)
 {
     look(cuda_host::ACCESS_READ, from, size, HERE);
     look(cuda_host::ACCESS_WRITE, to, size, HERE);
@@ -455,21 +469,42 @@ __attribute__((visibility("hidden"))) void *cuda_host_memcpy(void *to, const voi
 }
 
 /* std::atomic in the host's code: as it was. */
-#define CUDA_HOST_STD_ATOMICS(bits, T)                                                                 \
-    T __tsan_atomic##bits##_load(const volatile T *p, int) { return __atomic_load_n(p, 5); }           \
-    HOOK __tsan_atomic##bits##_store(volatile T *p, T v, int) { __atomic_store_n(p, v, 5); }           \
-    T __tsan_atomic##bits##_exchange(volatile T *p, T v, int) { return __atomic_exchange_n(p, v, 5); } \
-    T __tsan_atomic##bits##_fetch_add(volatile T *p, T v, int) { return __atomic_fetch_add(p, v, 5); } \
-    T __tsan_atomic##bits##_fetch_sub(volatile T *p, T v, int) { return __atomic_fetch_sub(p, v, 5); } \
-    T __tsan_atomic##bits##_fetch_or(volatile T *p, T v, int) { return __atomic_fetch_or(p, v, 5); }   \
-    T __tsan_atomic##bits##_fetch_and(volatile T *p, T v, int) { return __atomic_fetch_and(p, v, 5); } \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile T *p, T *old, T v, int, int)            \
-    {                                                                                                  \
-        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                                    \
-    }                                                                                                  \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile T *p, T *old, T v, int, int)              \
-    {                                                                                                  \
-        return __atomic_compare_exchange_n(p, old, v, true, 5, 5);                                     \
+#define CUDA_HOST_STD_ATOMICS(bits, T)                                                             \
+    T __tsan_atomic##bits##_load(const volatile T *p, int)                                         \
+    {                                                                                              \
+        return __atomic_load_n(p, 5);                                                              \
+    }                                                                                              \
+    HOOK __tsan_atomic##bits##_store(volatile T *p, T v, int)                                      \
+    {                                                                                              \
+        __atomic_store_n(p, v, 5);                                                                 \
+    }                                                                                              \
+    T __tsan_atomic##bits##_exchange(volatile T *p, T v, int)                                      \
+    {                                                                                              \
+        return __atomic_exchange_n(p, v, 5);                                                       \
+    }                                                                                              \
+    T __tsan_atomic##bits##_fetch_add(volatile T *p, T v, int)                                     \
+    {                                                                                              \
+        return __atomic_fetch_add(p, v, 5);                                                        \
+    }                                                                                              \
+    T __tsan_atomic##bits##_fetch_sub(volatile T *p, T v, int)                                     \
+    {                                                                                              \
+        return __atomic_fetch_sub(p, v, 5);                                                        \
+    }                                                                                              \
+    T __tsan_atomic##bits##_fetch_or(volatile T *p, T v, int)                                      \
+    {                                                                                              \
+        return __atomic_fetch_or(p, v, 5);                                                         \
+    }                                                                                              \
+    T __tsan_atomic##bits##_fetch_and(volatile T *p, T v, int)                                     \
+    {                                                                                              \
+        return __atomic_fetch_and(p, v, 5);                                                        \
+    }                                                                                              \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile T *p, T *old, T v, int, int)        \
+    {                                                                                              \
+        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                                \
+    }                                                                                              \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile T *p, T *old, T v, int, int)          \
+    {                                                                                              \
+        return __atomic_compare_exchange_n(p, old, v, true, 5, 5);                                 \
     }
 CUDA_HOST_STD_ATOMICS(8, uint8_t)
 CUDA_HOST_STD_ATOMICS(32, uint32_t)

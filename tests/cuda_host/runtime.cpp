@@ -1,9 +1,9 @@
 /*
- * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment sets
- * the size of the device, TN_CUDA_CAPABILITY=75 makes it one of compute capability 7.5,
- * TN_CUDA_POOLS=0 one without memory pools, TN_CUDA_PROCESSORS=n one of n multiprocessors (4; with one,
- * loops over what a grid does not cover run in small tests too), TN_CUDA_LAUNCHES=file gets the name of
- * each kernel that runs and what its largest launch took (log_launch).
+ * runtime.cpp - the runtime: memory, the queue, errors. TN_CUDA_MEMORY=bytes in the environment
+ * sets the size of the device, TN_CUDA_CAPABILITY=75 makes it one of compute capability 7.5,
+ * TN_CUDA_POOLS=0 one without memory pools, TN_CUDA_PROCESSORS=n one of n multiprocessors (4; with
+ * one, loops over what a grid does not cover run in small tests too), TN_CUDA_LAUNCHES=file gets
+ * the name of each kernel that runs and what its largest launch took (log_launch).
  */
 #include "cuda_runtime.h"
 
@@ -132,7 +132,7 @@ static struct last_flush {
     }
 } at_exit;
 
-/* ---- launches -------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* "(softmax<float>)" -> softmax */
 static std::string base_name(const char *name)
@@ -145,8 +145,8 @@ static std::string base_name(const char *name)
     return std::string(begin, end);
 }
 
-/* What a kernel's launches took at most: threads of a block, dynamic shared memory, and how much of that
- * without having asked for more than every kernel may have. */
+/* What a kernel's launches took at most: threads of a block, dynamic shared memory, and how much of
+ * that without having asked for more than every kernel may have. */
 struct launch_size {
     uint64_t threads;
     size_t shared, unasked;
@@ -227,7 +227,7 @@ cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int v
     return cudaSuccess;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* The range lies in one block of the map. */
 static bool inside(const std::map<char *, size_t> &map, const void *at, size_t size)
@@ -246,8 +246,8 @@ const void *device_block(const void *at)
     return inside(blocks, at, 1) ? std::prev(next)->first : nullptr;
 }
 
-/* The pool serves a request from what it keeps of that very size, else from the device: so memory can
- * be short although little is in use, until the pool is trimmed. */
+/* The pool serves a request from what it keeps of that very size, else from the device: so memory
+ * can be short although little is in use, until the pool is trimmed. */
 static bool reserve(size_t size)
 {
     auto found = kept.find(size);
@@ -347,7 +347,7 @@ static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind 
 using cuda_host::failed;
 using cuda_host::guard;
 
-/* ---- errors ------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error)
 {
@@ -391,7 +391,7 @@ cudaError_t cudaGetLastError()
     return error;
 }
 
-/* ---- the device ---------------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
@@ -467,7 +467,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* ---- streams and events ------------------------------------------------------------------------------- */
+/* ---- streams and events ---------------------------------------------------------------------- */
 
 static cudaError_t flushed()
 {
@@ -587,7 +587,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
     return cudaSuccess;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **block, size_t size)
 {
@@ -616,8 +616,8 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
     return cuda_host::take(block, size);
 }
 
-/* A call that fails, because it was asked to or because the device is lost, frees all the same: else a
- * leak would be seen that is not the caller's. */
+/* A call that fails, because it was asked to or because the device is lost, frees all the same:
+ * else a leak would be seen that is not the caller's. */
 cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
 {
     sched_yield(); /* another thread may begin a capture */
@@ -750,7 +750,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
     return cudaSuccess;
 }
 
-/* ---- for tests -------------------------------------------------------------------------------------------- */
+/* ---- for tests ------------------------------------------------------------------------------- */
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

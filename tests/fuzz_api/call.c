@@ -6,12 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../scarce.h"
 #include "draw.h"
 #include "pool.h"
 
 _Thread_local report findings;
 
-/* ---- saying what was called ------------------------------------------------------------------- */
+/* ---- saying what was called ------------------------------------------------------------------ */
 
 static void say_tensor(FILE *f, const tn_tensor *t)
 {
@@ -20,7 +21,8 @@ static void say_tensor(FILE *f, const tn_tensor *t)
         return;
     }
     fprintf(f, "%s[", tn_dtype_name(tn_dtype_of(t)));
-    for (int i = 0; i < tn_rank(t); i++) fprintf(f, i ? ", %lld" : "%lld", (long long)tn_size(t, i));
+    for (int i = 0; i < tn_rank(t); i++)
+        fprintf(f, i ? ", %lld" : "%lld", (long long)tn_size(t, i));
     fprintf(f, "]%s%s%s", tn_requires_grad(t) ? " grad" : "", tn_is_leaf(t) ? "" : " made",
             tn_is_contiguous(t) ? "" : " strided");
 }
@@ -37,7 +39,8 @@ static void say_tensors(FILE *f, tn_tensor **t, int n)
 static void say_shape(FILE *f, tn_shape s)
 {
     fprintf(f, "shape %d(", s.rank);
-    for (int i = 0; i < s.rank && i < TN_MAX_RANK; i++) fprintf(f, i ? ", %lld" : "%lld", (long long)s.size[i]);
+    for (int i = 0; i < s.rank && i < TN_MAX_RANK; i++)
+        fprintf(f, i ? ", %lld" : "%lld", (long long)s.size[i]);
     fputc(')', f);
 }
 static void say_module(FILE *f, const tn_module *m)
@@ -48,6 +51,7 @@ static void say_module(FILE *f, const tn_module *m)
 static void say_argument(FILE *f, const slot *s, kind k)
 {
     switch (k) {
+/* clang-format off */
 #define KIND(name, type, when)                                                                     \
     case K_##name: {                                                                               \
         type v = s->v.name;                                                                        \
@@ -82,6 +86,7 @@ static void say_argument(FILE *f, const slot *s, kind k)
     default: break;
     }
 }
+/* clang-format on */
 
 static void say_call(world *w, FILE *f)
 {
@@ -105,8 +110,8 @@ void finding(world *w, const char *format, ...)
     if (times[at]++ >= 3 && !w->verbose) return;
     va_start(list, format);
     FILE *f = findings.file ? findings.file : stderr;
-    fprintf(f, "%llu:%llu call %lld: ", (unsigned long long)findings.seed, (unsigned long long)findings.sequence,
-            (long long)w->calls);
+    fprintf(f, "%llu:%llu call %lld: ", (unsigned long long)findings.seed,
+            (unsigned long long)findings.sequence, (long long)w->calls);
     if (w->row) say_call(w, f);
     fputs(": ", f);
     vfprintf(f, format, list);
@@ -115,7 +120,7 @@ void finding(world *w, const char *format, ...)
     va_end(list);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------- */
+/* ---- what must hold -------------------------------------------------------------------------- */
 
 static bool one_of(const char *name, const char *const *names)
 {
@@ -125,11 +130,23 @@ static bool one_of(const char *name, const char *const *names)
 }
 
 /* They run other functions, whose message it is; and what those did before stays done. */
-static const char *const runs_others[] = {
-    "tn_forward", "tn_call", "tn_backward", "tn_backward_from", "tn_gradients", "tn_gradcheck",
-    "tn_multihead_attention_forward", "tn_encoder_layer_forward", "tn_encoder_forward", "tn_capture_run",
-    "tn_explain_training", "tn_scope_return", "tn_module_apply", "tn_named_modules", "tn_module_new", "tn_module_done", NULL
-};
+static const char *const runs_others[] = { "tn_forward",
+                                           "tn_call",
+                                           "tn_backward",
+                                           "tn_backward_from",
+                                           "tn_gradients",
+                                           "tn_gradcheck",
+                                           "tn_multihead_attention_forward",
+                                           "tn_encoder_layer_forward",
+                                           "tn_encoder_forward",
+                                           "tn_capture_run",
+                                           "tn_explain_training",
+                                           "tn_scope_return",
+                                           "tn_module_apply",
+                                           "tn_named_modules",
+                                           "tn_module_new",
+                                           "tn_module_done",
+                                           NULL };
 
 static bool failed(const world *w)
 {
@@ -148,11 +165,13 @@ static bool failed(const world *w)
     }
 }
 
-/* Messages of what was called within: of memory, of a kernel, of another public function, of a hook. */
+/* Messages of what was called within: of memory, of a kernel, of another public function, of a
+ * hook. */
 static bool of_what_it_called(const char *message)
 {
     return strstr(message, "out of memory") || strstr(message, "on the CPU: wanted") ||
-           strstr(message, "a tensor of shape") || strstr(message, "tn_") || strstr(message, " hook ");
+           strstr(message, "a tensor of shape") || strstr(message, "tn_") ||
+           strstr(message, " hook ");
 }
 
 /* So much that the library need not ask. */
@@ -170,17 +189,20 @@ static void check_failure(world *w, bool refused, uint64_t before)
     bool others = one_of(w->row->name, runs_others);
     if (message[0] == '\0' && !others) finding(w, "failed without a message");
     if (w->row->gives == G_status && w->result.status != status && message[0])
-        finding(w, "returned %s, the message says %s: %s", tn_status_name(w->result.status), tn_status_name(status),
-                message);
+        finding(w, "returned %s, the message says %s: %s", tn_status_name(w->result.status),
+                tn_status_name(status), message);
     if (message[0] && !others && !strstr(message, w->row->name) && !of_what_it_called(message))
         finding(w, "the message does not name it: %s", message);
     /* a call that fails with memory too may say why */
-    if (refused && status != TN_E_NOMEM && !others && w->ought) finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
-    if (w->alone && !refused && status == TN_E_NOMEM && !others && !gigantic(message)) finding(w, "memory was there, but says: %s", message);
-    if (!others && hash_arguments(w, w->row) != before) finding(w, "changed something, and failed: %s", message);
+    if (refused && status != TN_E_NOMEM && !others && w->ought)
+        finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
+    if (w->alone && !refused && status == TN_E_NOMEM && !others && !gigantic(message))
+        finding(w, "memory was there, but says: %s", message);
+    if (!others && hash_arguments(w, w->row) != before)
+        finding(w, "changed something, and failed: %s", message);
 }
 
-/* ---- one call ----------------------------------------------------------------------------------- */
+/* ---- one call -------------------------------------------------------------------------------- */
 
 static void arm(refusal r)
 {
@@ -201,7 +223,8 @@ static void harvest(world *w, bool was_failure)
         kind k = w->row->kinds[i];
         if ((k == K_outs || k == K_out) && s->v.outs) {
             int64_t n = s->have;
-            if (w->row->gives == G_count && w->result.n >= 0 && w->result.n < n && strcmp(w->row->name, "tn_loader_next"))
+            if (w->row->gives == G_count && w->result.n >= 0 && w->result.n < n &&
+                strcmp(w->row->name, "tn_loader_next"))
                 n = w->result.n;
             for (int64_t j = 0; j < n && !was_failure && s->v.outs[j]; j++) {
                 w->digest = mix(w->digest, hash_tensor(s->v.outs[j]));
@@ -209,7 +232,8 @@ static void harvest(world *w, bool was_failure)
             }
         } else if (k == K_closing) {
             for (int at = 0; at < w->scopes; at++)
-                if (w->scope[at].depth == s->v.closing.depth && w->scope[at].serial == s->v.closing.serial) {
+                if (w->scope[at].depth == s->v.closing.depth &&
+                    w->scope[at].serial == s->v.closing.serial) {
                     close_scopes(w, at);
                     break;
                 }
@@ -275,18 +299,23 @@ bool call_row(world *w, const row *r, refusal refusal)
     return refused;
 }
 
-/* ---- a sequence ---------------------------------------------------------------------------------- */
-
+/* ---- a sequence ------------------------------------------------------------------------------ */
 
 /* What is the process's, not a thread's. */
-static const char *const for_one_thread[] = { "tn_manual_seed",    "tn_set_num_threads",   "tn_set_allocator",
-                                              "tn_set_file_limits", "tn_checkpoint_load", "tn_from_memory", NULL };
+static const char *const for_one_thread[] = { "tn_manual_seed",
+                                              "tn_set_num_threads",
+                                              "tn_set_allocator",
+                                              "tn_set_file_limits",
+                                              "tn_checkpoint_load",
+                                              "tn_from_memory",
+                                              NULL };
 /* They wait for a disk, or do a lot: called less often. */
 static bool rare(world *w, const row *r)
 {
-    static const char *const slow[] = { "tn_save",       "tn_load", "tn_checkpoint", "tn_plot", "tn_text", "tn_explain",
-                                        "tn_module_summary", "tn_print", "tn_fprint", "tn_gradcheck", "tn_memory_trim",
-                                        NULL };
+    static const char *const slow[] = { "tn_save",           "tn_load",        "tn_checkpoint",
+                                        "tn_plot",           "tn_text",        "tn_explain",
+                                        "tn_module_summary", "tn_print",       "tn_fprint",
+                                        "tn_gradcheck",      "tn_memory_trim", NULL };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;
     return false;
@@ -302,7 +331,8 @@ void run_sequence(world *w, uint64_t seed, int n)
         refusal refusal = { -1, false, false };
         w->mode = below(w, 2) ? SOUND : WILD;
         if (w->refusing && below(w, 12) == 0)
-            refusal = (struct refusal){ below(w, below(w, 2) ? 4 : 40), below(w, 2), malloc_left && tn_num_threads() == 1 && below(w, 2) };
+            refusal = (struct refusal){ below(w, below(w, 2) ? 4 : 40), below(w, 2),
+                                        malloc_left && tn_num_threads() == 1 && below(w, 2) };
         call_row(w, r, refusal);
     }
     uint64_t digest = w->digest;
@@ -317,5 +347,6 @@ void check_nothing_left(world *w)
     tn_memory_trim();
     if (tn_live_tensors() != 0) finding(w, "%lld tensors are left", (long long)tn_live_tensors());
     if (tn_memory().in_use != 0) finding(w, "%lld bytes are left", (long long)tn_memory().in_use);
-    if (memory.in_use != 0) finding(w, "%lld bytes of the allocator are left", (long long)memory.in_use);
+    if (memory.in_use != 0)
+        finding(w, "%lld bytes of the allocator are left", (long long)memory.in_use);
 }

@@ -27,9 +27,4 @@ void run_sequence(world *w, uint64_t seed, int n);
 void check_nothing_left(world *w);
 void finding(world *w, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Set by a program whose malloc is its own (malloc.c), else NULL. */
-extern _Atomic int64_t *malloc_left;
-extern _Atomic int64_t malloc_refused;
-extern bool malloc_for_good;
-
 #endif

@@ -8,7 +8,7 @@
     const type name[] = { __VA_ARGS__ };                                                           \
     const int n_##name = (int)(sizeof name / sizeof *name);
 
-/* ---- hooks on tensors ------------------------------------------------------------------------- */
+/* ---- hooks on tensors ------------------------------------------------------------------------ */
 
 static tn_tensor *grad_same(tn_tensor *grad, void *user)
 {
@@ -62,7 +62,7 @@ static tn_tensor *grad_scope(tn_tensor *grad, void *user)
 LIST(tn_grad_hook, grad_hooks, grad_same, grad_scaled, grad_wide, grad_narrow, grad_null, grad_none,
      grad_other_shape, grad_backward, grad_scope)
 
-/* ---- functions that are called with tensors ---------------------------------------------------- */
+/* ---- functions that are called with tensors -------------------------------------------------- */
 
 static tn_tensor *f_square(tn_tensor **in, void *user)
 {
@@ -118,7 +118,7 @@ static tn_tensor *step_same(void *user, int n, tn_tensor *const *in)
 }
 LIST(tn_step, steps, step_first, step_none, step_null, step_same)
 
-/* ---- hooks on modules -------------------------------------------------------------------------- */
+/* ---- hooks on modules ------------------------------------------------------------------------ */
 
 static tn_status pre_nothing(tn_module *m, int n, tn_tensor **in, void *user)
 {
@@ -341,7 +341,7 @@ static tn_tensor *loss_many(tn_module *m, void *user)
 }
 LIST(loss_function_, losses, loss_forward, loss_none, loss_null, loss_many)
 
-/* ---- modules ----------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 static tn_tensor *own_forward(tn_module *self, tn_tensor *x)
 {

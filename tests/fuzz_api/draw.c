@@ -1,6 +1,6 @@
 /*
- * draw.c - a way to draw every kind of argument. A sound one is what a careful user would pass beside
- * the other arguments of the call; the parts it is made of (pick.c) turn odd now and then.
+ * draw.c - a way to draw every kind of argument. A sound one is what a careful user would pass
+ * beside the other arguments of the call; the parts it is made of (pick.c) turn odd now and then.
  */
 #include "draw.h"
 
@@ -27,7 +27,7 @@
         draw_##as(w, s);                                                                           \
     }
 
-/* ---- tensors ---------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static tn_tensor *filled(world *w, tn_shape shape, tn_dtype dtype)
 {
@@ -187,8 +187,8 @@ static tn_tensor *whole_below(world *w, tn_shape shape, int64_t n)
     int64_t *values = malloc((size_t)(numel ? numel : 1) * sizeof *values);
     if (!values) return NULL;
     for (int64_t i = 0; i < numel; i++) values[i] = below(w, n > 0 ? n : 1);
-    if (numel > 0)
-        values[0] = pick_long(w, values[0], values[0]); /* one of them may be out of range */
+    /* one of them may be out of range */
+    if (numel > 0) values[0] = pick_long(w, values[0], values[0]);
     tn_tensor *t = tn_from_ints(values, shape);
     free(values);
     return below(w, 8) ? t : tn_to_dtype(t, TN_I32);
@@ -266,7 +266,7 @@ static tn_tensor *input_for(world *w, const tn_module *m)
 }
 SIMPLE(input, pick_tensor(w, input_for(w, w->slot[0].v.module)))
 
-/* ---- arrays of tensors ------------------------------------------------------------------------- */
+/* ---- arrays of tensors ----------------------------------------------------------------------- */
 
 static tn_tensor **array(world *w, slot *s, int n)
 {
@@ -313,7 +313,7 @@ DRAW(out)
     s->v.out = pick_pointer(w, scratch(w, sizeof(tn_tensor *)));
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 SIMPLE(status, (tn_status)pick_enum(w, TN_E_BACKEND + 1))
 SIMPLE(dtype, (tn_dtype)pick_enum(w, 8))
@@ -402,7 +402,7 @@ DRAW(out_count)
     s->v.out_count = pick_count(w, call ? counts[below(w, 3)] : counts[below(w, 4)], true);
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 SIMPLE(shape, pick_shape(w))
 
@@ -433,7 +433,7 @@ DRAW(repeats)
     s->v.repeats = below(w, 8) ? counts : pick_shape(w);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Bytes that a shape of dtype takes; -1 when no such tensor can be. */
 static int64_t bytes_of(tn_shape shape, tn_dtype dtype)
@@ -448,7 +448,8 @@ static int64_t bytes_of(tn_shape shape, tn_dtype dtype)
         if (shape.size[i] == 0) return 0;
     return n;
 }
-/* As many values as the shape beside it asks for; for more than the ceiling on memory, hardly any. */
+/* As many values as the shape beside it asks for; for more than the ceiling on memory, hardly
+ * any. */
 static void *values_for(world *w, tn_shape shape, tn_dtype dtype)
 {
     int64_t n = bytes_of(shape, dtype);
@@ -556,7 +557,7 @@ SIMPLE(properties, pick_pointer(w, scratch(w, sizeof(tn_cuda_properties))))
 SIMPLE(report, pick_pointer(w, scratch(w, sizeof(tn_load_report))))
 SIMPLE(explained, pick_pointer(w, scratch(w, sizeof(tn_explain_report))))
 
-/* ---- names and files --------------------------------------------------------------------------- */
+/* ---- names and files ------------------------------------------------------------------------- */
 
 static const char *word(world *w)
 {
@@ -678,7 +679,7 @@ DRAW(metadata)
 }
 SIMPLE(metadata_out, pick_pointer(w, scratch(w, sizeof(tn_metadata))))
 
-/* ---- modules ----------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 static tn_module *new_module(world *w, int64_t which)
 {
@@ -820,7 +821,7 @@ DRAW(child_field)
     s->v.child_field = net && below(w, 2) ? &net->child : NULL;
 }
 
-/* ---- lists and what is made of them ------------------------------------------------------------- */
+/* ---- lists and what is made of them ---------------------------------------------------------- */
 
 tn_list *any_list(world *w)
 {
@@ -888,8 +889,8 @@ tn_optim *any_optim(world *w)
     return one_optim(w);
 }
 SIMPLE(optim_or_null, below(w, 2) ? NULL : one_optim(w))
-DRAW(
-    given_schedulers) /* of the optimizer before, each with a reference of its own: the call consumes them */
+/* of the optimizer before, each with a reference of its own: the call consumes them */
+DRAW(given_schedulers)
 {
     tn_optim *opt = w->slot[0].v.optim;
     s->have = 2;
@@ -954,7 +955,7 @@ DRAW(curves)
     s->v.curves = pick_pointer(w, c);
 }
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 #define LONG(field, low, high) o.field = below(w, 2) ? pick_long(w, low, high) : o.field
 #define REAL(field, low, high) o.field = below(w, 2) ? pick_real(w, low, high) : o.field
@@ -974,7 +975,7 @@ OPTIONS(ce, tn_cross_entropy_options,
         o.reduction = (tn_reduction)pick_enum(w, 3))
 OPTIONS(conv, tn_conv2d_spec, LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 2),
         LONG(padding[1], 0, 2), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 2),
-        LONG(groups, 0, 1))
+        LONG(groups, 0, 1), FLAG(same))
 OPTIONS(pool, tn_pool2d_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
         LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
         LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1), FLAG(ceil_mode),
@@ -1003,7 +1004,7 @@ OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle)
         FLAG(prefetch), o.seed = chance(w))
 OPTIONS(linear_options, tn_linear_options, FLAG(no_bias))
 OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
-        LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias))
+        LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same))
 OPTIONS(bn_options, tn_batchnorm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
         FLAG(no_affine), FLAG(no_tracking), FLAG(skip_nonfinite))
 OPTIONS(fbn_options, tn_frozen_batchnorm_options, REAL(eps, 0, 1))
@@ -1043,7 +1044,7 @@ OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(thresh
         REAL(min_lr, 0, 1), LONG(patience, 0, 2), LONG(cooldown, 0, 2), FLAG(maximize),
         FLAG(use_patience))
 
-/* ---- callbacks --------------------------------------------------------------------------------- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 #define CALLBACK(kind, list)                                                                       \
     DRAW(kind)                                                                                     \
@@ -1066,20 +1067,20 @@ CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
 CALLBACK(loss_function, losses)
 
-/* ---- scopes ------------------------------------------------------------------------------------ */
+/* ---- scopes ---------------------------------------------------------------------------------- */
 
 DRAW(closing) /* one of the sequence's, and so the ones in it: see harvest in call.c */
 {
     int at = w->scopes > 1 ? 1 + (int)below(w, w->scopes - 1) : 0;
-    if (w->mode != SOUND && below(w, 4) == 0)
-        at = (int)below(w, SCOPES); /* it may long be closed */
+    /* it may long be closed */
+    if (w->mode != SOUND && below(w, 4) == 0) at = (int)below(w, SCOPES);
     s->have = at;
     s->v.closing = w->scope[at];
     if (w->mode != SOUND && below(w, 8) == 0)
         s->v.closing = (tn_scope){ pick_long(w, 0, 3), (uint64_t)pick_long(w, 0, 100) };
 }
 
-/* ---- all of a row ------------------------------------------------------------------------------- */
+/* ---- all of a row ---------------------------------------------------------------------------- */
 
 enum { EARLY, LATE };
 static const struct {

@@ -1,10 +1,11 @@
 /*
- * main.c - runs sequences of random calls, or the sweeps, in a process of their own, so that a crash is a
- * finding like any other: the parent says where it was and goes on behind it.
+ * main.c - runs sequences of random calls, or the sweeps, in a process of their own, so that a
+ * crash is a finding like any other: the parent says where it was and goes on behind it.
  *
  *     fuzz_api [--seed S] [--calls N | --minutes M]   random sequences
  *     fuzz_api --sweep odd | memory | malloc          every row, every argument; every allocation
- *     fuzz_api --threads T ...                        on T threads at once, each with objects of its own
+ *     fuzz_api --threads T ...                        on T threads at once, each with objects of
+ *                                                     its own
  *     fuzz_api --replay SEED:SEQUENCE                 one of them again, saying every call
  *     fuzz_api --row NAME ...                         of a sweep, this row only
  *     fuzz_api --list                                 the names of the rows
@@ -21,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../scarce.h"
 #include "call.h"
 #include "draw.h"
 #include "pool.h"
@@ -90,7 +92,7 @@ static uint64_t sequence_seed(uint64_t seed, uint64_t sequence)
     return mix(mix(7, seed), sequence);
 }
 
-/* ---- what a child does --------------------------------------------------------------------------- */
+/* ---- what a child does ----------------------------------------------------------------------- */
 
 /* The same calls with 1, 2 and 3 threads for a kernel: the same bits. */
 static void one_sequence(world *w, const options *o, uint64_t sequence)
@@ -267,7 +269,7 @@ static int child(const options *o)
     return 0;
 }
 
-/* ---- the parent ------------------------------------------------------------------------------------ */
+/* ---- the parent ------------------------------------------------------------------------------ */
 
 /* A child from common->next on. True when it came to its end; else what it died of was said. */
 static bool run_child(const options *o)
@@ -290,8 +292,8 @@ static bool run_child(const options *o)
 
 static void run_sweep(const options *o)
 {
-    if (strcmp(o->sweep, "odd") != 0)
-        setenv("TN_CACHE", "0", 1); /* it would answer in the hook's place */
+    /* it would answer in the hook's place */
+    if (strcmp(o->sweep, "odd") != 0) setenv("TN_CACHE", "0", 1);
     while (common->next < (uint64_t)n_rows)
         if (!run_child(o)) common->next++;
 }

@@ -1,6 +1,6 @@
 /*
- * pick.c - the parts that arguments are made of, one number or pointer at a time: sound, or one of the
- * odd values that users pass by mistake.
+ * pick.c - the parts that arguments are made of, one number or pointer at a time: sound, or one of
+ * the odd values that users pass by mistake.
  */
 #include <limits.h>
 #include <math.h>

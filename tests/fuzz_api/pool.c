@@ -136,7 +136,7 @@ static uint64_t hash_generator(const tn_generator *g)
     return hash_bytes(bytes, sizeof bytes);
 }
 
-/* ---- what a failed call must not change ------------------------------------------------------- */
+/* ---- what a failed call must not change ------------------------------------------------------ */
 
 typedef enum class { OTHER, TENSOR, TENSOR_ARRAY, MODULE, LIST, OPTIM, GENERATOR } class;
 static const class classes[KINDS] = {
@@ -264,8 +264,8 @@ void pool_result(world *w)
     result r = w->result;
     switch (w->row->gives) {
     case G_tensor:
-        if (strncmp(w->row->name, "tn_empty", 8) == 0)
-            tn_zero_(r.tensor); /* what it held is undefined */
+        /* what it held is undefined */
+        if (strncmp(w->row->name, "tn_empty", 8) == 0) tn_zero_(r.tensor);
         w->digest = mix(w->digest, hash_tensor(r.tensor));
         pool_tensor(w, r.tensor);
         break;

@@ -54,16 +54,6 @@
 #define R8(gives, name, a, b, c, d, e, f, g, h)                                                    \
     CALLER(gives, name, A(0, a), A(1, b), A(2, c), A(3, d), A(4, e), A(5, f), A(6, g), A(7, h))
 #include "rows.def"
-#undef CUSTOM
-#undef R0
-#undef R1
-#undef R2
-#undef R3
-#undef R4
-#undef R5
-#undef R6
-#undef R7
-#undef R8
 
 #define K(kind) K_##kind
 #define CUSTOM(gives, name) { #name, G_##gives, 0, { 0 }, custom_##name },

@@ -57,6 +57,18 @@ CUSTOM_ROW(tn_memory)
     tn_memory_stats stats = tn_memory();
     w->broken |= stats.in_use < 0 || stats.cached < 0 || stats.peak_in_use < stats.in_use;
 }
+CUSTOM_ROW(tn_get_allocator)
+{
+    (void)s;
+    tn_allocator a = tn_get_allocator();
+    w->broken |= (a.alloc == NULL) != (a.free == NULL);
+}
+CUSTOM_ROW(tn_get_file_limits)
+{
+    (void)s;
+    tn_file_limits limits = tn_get_file_limits();
+    w->broken |= limits.header_bytes < 1 || limits.tensors < 1 || limits.inflated_bytes < 0;
+}
 CUSTOM_ROW(tn_cuda_memory)
 {
     (void)w, (void)s;

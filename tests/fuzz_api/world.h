@@ -1,10 +1,10 @@
 /*
  * world.h - random calls of the public functions, and what must hold after each of them.
  *
- * A row (rows_*.def) is one function: what it gives, its name, and the kind of each argument. A kind
- * (kinds.def) is a type and a way to draw it (draw.c). All that is random in an argument comes from the
- * pick_ functions below, one number or pointer at a time: so a sweep can take sound arguments and put
- * something odd in the place of the k-th of them.
+ * A row (rows_*.def) is one function: what it gives, its name, and the kind of each argument. A
+ * kind (kinds.def) is a type and a way to draw it (draw.c). All that is random in an argument comes
+ * from the pick_ functions below, one number or pointer at a time: so a sweep can take sound
+ * arguments and put something odd in the place of the k-th of them.
  */
 #ifndef TENON_FUZZ_API_WORLD_H
 #define TENON_FUZZ_API_WORLD_H
@@ -108,16 +108,6 @@ extern const int n_rows;
 #define R7 R1
 #define R8 R1
 #include "rows.def"
-#undef CUSTOM
-#undef R0
-#undef R1
-#undef R2
-#undef R3
-#undef R4
-#undef R5
-#undef R6
-#undef R7
-#undef R8
 
 /* ---- what a sequence of calls lives in ------------------------------------------------------- */
 

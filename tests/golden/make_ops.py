@@ -301,9 +301,11 @@ def elementwise():
     scalar("pow_scalar_fraction", lambda x: x ** 1.7, positive)
     row("pow_scalar_zero", lambda x: x ** 0, real(3, 4))
     row("pow_scalar_at_zero", lambda x: x ** 1, given([0.0, -0.0, 1.0]))
-    for name, f in [("eq_scalar", torch.eq), ("lt_scalar", torch.lt), ("gt_scalar", torch.gt)]:
-        row(name, lambda x: f(x, 2), given([1, 2, 3, NAN], False))
-        row(name + "_ints", lambda x: f(x, 2), ints(3, 4))
+    for name in ["eq", "ne", "lt", "le", "gt", "ge"]:
+        f = getattr(torch, name)
+        row(name + "_scalar", lambda x: f(x, 2), given([1, 2, 3, NAN], False))
+        row(name + "_scalar_ints", lambda x: f(x, 2), ints(3, 4))
+        row(name + "_scalar_fraction", lambda x: f(x, 0.5), ints(3, 4))
 
     unary("neg", torch.neg)
     unary("abs", torch.abs, away)
@@ -387,6 +389,10 @@ def reductions():
     row("norm_half", lambda x: norm(0.5)(x, [0], False), away(3, 4))
     row("norm_inf", lambda x: norm(INF)(x, [1], False), distinct(3, 4))
     row("norm_zero", lambda x: norm(2.0)(x, [1], False), given([[0.0, 0.0], [3.0, 4.0]]))
+    for name, f in [("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax), ("min", torch.amin)]:
+        row(name + "_all", f, distinct(2, 3, 2))
+        row(name + "_all_rank0", f, real())
+    row("sum_all_ints", torch.sum, ints(3, 4))
     reduction("amax", lambda x, a, k: torch.amax(x, all_axes(x, a), k), distinct)
     reduction("amin", lambda x, a, k: torch.amin(x, all_axes(x, a), k), distinct)
     row("amax_ties", lambda x: x.amax(1), given([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]))
@@ -615,6 +621,10 @@ def layers():
     conv = F.conv2d
     for name, x, w, o in [
             ("", (2, 2, 4, 5), (3, 2, 3, 3), {}), ("_padding", (1, 2, 3, 4), (2, 2, 3, 3), {"padding": 1}),
+            ("_same", (2, 2, 4, 5), (2, 2, 3, 3), {"padding": "same"}),
+            ("_same_even", (1, 2, 4, 5), (3, 2, 2, 4), {"padding": "same"}),
+            ("_same_dilated", (1, 2, 5, 4), (2, 1, 2, 3), {"padding": "same", "dilation": (3, 2), "groups": 2}),
+            ("_same_unbatched", (2, 4, 4), (2, 2, 4, 3), {"padding": "same"}),
             ("_stride", (1, 2, 5, 5), (2, 2, 2, 2), {"stride": 2}),
             ("_uneven", (1, 1, 5, 6), (2, 1, 3, 2), {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2)}),
             ("_dilation", (1, 1, 5, 5), (2, 1, 2, 2), {"dilation": 2, "padding": 1}),

@@ -4,9 +4,10 @@
  *     p_ts = softmax over s of (scale q_t . k_s + mask_ts)        y_t = sum_s p_ts v_s
  *     dv_s = sum_t p_ts dy_t          ds_ts = p_ts (dy_t . v_s - delta_t),  delta_t = dy_t . y_t
  *     dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_t ds_ts q_t
- * Forward keeps y and one number a row (the log of the softmax's denominator); the kernel makes p again
- * from it, block by block. So there is no formula in ops to differentiate twice: a second derivative is
- * refused. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4.
+ * Forward keeps y and one number a row (the log of the softmax's denominator); the kernel makes p
+ * again from it, block by block. So there is no formula in ops to differentiate twice: a second
+ * derivative is refused. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
+ * algorithms 1 and 4.
  */
 #include <limits.h>
 #include <math.h>
@@ -24,8 +25,8 @@ static bool merges(const tn_tensor *t, int axis)
            t->stride[axis] == t->stride[axis + 1] * t->shape.size[axis + 1];
 }
 
-/* Whether kernels can take t [.., T, D] as it lies: rows without gaps, at least D apart, and of two leading
- * axes before H one stride. */
+/* Whether kernels can take t [.., T, D] as it lies: rows without gaps, at least D apart, and of two
+ * leading axes before H one stride. */
 static bool usable(const tn_tensor *t)
 {
     int rank = t->shape.rank;
@@ -60,8 +61,9 @@ static tni_array four_axes(const tn_tensor *t)
     return a;
 }
 
-/* Layout for an output of this shape whose axes lie in memory in the order of like's: heads that are a view
- * of [B, T, H, D] give results whose heads merge back as a view. The last axis stays innermost. */
+/* Layout for an output of this shape whose axes lie in memory in the order of like's: heads that
+ * are a view of [B, T, H, D] give results whose heads merge back as a view. The last axis stays
+ * innermost. */
 static void lay_out_like(const tn_tensor *like, tni_spec *spec)
 {
     int rank = spec->shape.rank;
@@ -176,15 +178,12 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
 static tn_status attention_forward(tni_call *c)
 {
     const attention_args *args = c->args;
-    const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *q = rows(c->in[0]);
     tn_tensor *k = rows(c->in[1]);
     tn_tensor *v = rows(c->in[2]);
     tni_attention a = { .scale = args->scale, .causal = args->causal, .lse = tni_array_none() };
     tn_status status;
 
-    if (!backend->attention)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no attention", backend->name);
     if (!q || !k || !v) return tni_pending();
     status = mask_array(c->in[3], q, k, &a.mask);
     if (status != TN_OK) return status;
@@ -193,7 +192,7 @@ static tn_status attention_forward(tni_call *c)
     a.v = four_axes(v);
     a.y = four_axes(c->out[0]);
     if (c->n_saved) a.lse = tni_array_of(c->saved[0]);
-    return backend->attention(&a);
+    return tni_backend_of(c->in[0])->attention(&a);
 }
 
 static tn_tensor *new_like(const tn_tensor *t)
@@ -207,40 +206,35 @@ static tn_tensor *new_like(const tn_tensor *t)
 static tn_status attention_backward(tni_grad *g)
 {
     const attention_args *args = g->args;
-    const tni_backend *backend = tni_backend_of(g->dy);
-    tni_attention a = { .scale = args->scale, .causal = args->causal };
+    tni_attention_grad a = { .of = { .scale = args->scale, .causal = args->causal } };
     tn_tensor *q = rows(g->x[0]);
     tn_tensor *k = rows(g->x[1]);
     tn_tensor *v = rows(g->x[2]);
     tn_tensor *dy = rows(g->dy);
     tn_tensor *dx[3];
-    tni_array d[4];
     tn_status status;
 
     if (tni_composed())
         return tni_error(TN_E_UNSUPPORTED,
                          "tn_scaled_dot_product_attention: no second derivative: compose "
                          "tn_matmul and tn_softmax where one is needed");
-    if (!backend->attention_grad)
-        return tni_error(
-            TN_E_UNSUPPORTED,
-            "tn_scaled_dot_product_attention: the %s backend has no gradient of attention",
-            backend->name);
     if (!q || !k || !v || !dy) return tni_pending();
-    status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.mask);
+    status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
     if (status != TN_OK) return status;
-    a.q = four_axes(q);
-    a.k = four_axes(k);
-    a.v = four_axes(v);
-    a.y = four_axes(g->y);
-    a.lse = tni_array_of(g->saved[0]);
-    d[0] = four_axes(dy);
     for (int i = 0; i < 3; i++) {
         dx[i] = new_like(g->x[i]);
         if (!dx[i]) return tni_pending();
-        d[i + 1] = four_axes(dx[i]);
     }
-    status = backend->attention_grad(&a, &d[0], &d[1], &d[2], &d[3]);
+    a.dq = four_axes(dx[0]);
+    a.dk = four_axes(dx[1]);
+    a.dv = four_axes(dx[2]);
+    a.dy = four_axes(dy);
+    a.of.y = four_axes(g->y);
+    a.of.lse = tni_array_of(g->saved[0]);
+    a.of.q = four_axes(q);
+    a.of.k = four_axes(k);
+    a.of.v = four_axes(v);
+    status = tni_backend_of(g->dy)->attention_grad(&a);
     for (int i = 0; i < 3 && status == TN_OK; i++)
         if (g->need[i]) g->dx[i] = dx[i];
     return status;
@@ -261,7 +255,8 @@ const tn_op tni_op_attention = {
     .backward = attention_backward,
 };
 
-/* The formula in ops: for a mask that is itself learned, whose gradient is as large as the scores anyway. */
+/* The formula in ops: for a mask that is itself learned, whose gradient is as large as the scores
+ * anyway. */
 static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
                            double scale)
 {

@@ -104,20 +104,25 @@ static tn_status bn_forward(tni_call *c)
         channel[i] = rows_array(dense[i], 1, channels, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
             tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, channels, 0, 0);
-            tn_status status = ROWS_KERNEL(c->op, x, copy, &next, &channel[i]);
+            tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
             if (status != TN_OK) {
                 return status;
             }
             channel[i] = next;
         }
     }
-    tni_array from = rows_array(x, 3, n, channels, s);
-    tni_array to = rows_array(c->out[0], 3, n, channels, s);
-    tni_array mean = rows_array(c->saved[0], 1, channels, 0, 0);
-    tni_array rstd = rows_array(c->saved[1], 1, channels, 0, 0);
-    return ROWS_KERNEL(c->op, x, batch_norm, &to, &mean, &rstd, &from, &channel[WEIGHT],
-                       &channel[BIAS], &channel[RUNNING_MEAN], &channel[RUNNING_VAR],
-                       args->training, args->momentum, args->eps);
+    tni_batch_norm a = { .y = rows_array(c->out[0], 3, n, channels, s),
+                         .mean = rows_array(c->saved[0], 1, channels, 0, 0),
+                         .rstd = rows_array(c->saved[1], 1, channels, 0, 0),
+                         .x = rows_array(x, 3, n, channels, s),
+                         .weight = channel[WEIGHT],
+                         .bias = channel[BIAS],
+                         .running_mean = channel[RUNNING_MEAN],
+                         .running_var = channel[RUNNING_VAR],
+                         .momentum = args->momentum,
+                         .eps = args->eps,
+                         .training = args->training };
+    return tni_backend_of(x)->batch_norm(&a);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -181,27 +186,27 @@ static tn_status bn_backward(tni_grad *g)
     if (!x || !dy || !weight) {
         return tni_pending();
     }
-    tni_array grad[3]; /* of x, weight, bias; absent where not needed */
-    for (int i = X; i <= BIAS; i++) {
+    for (int i = X; i <= BIAS; i++) { /* absent where not needed */
         if (g->need[i]) {
             g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
             if (!g->dx[i]) {
                 return tni_pending();
             }
         }
-        grad[i] = i == X ? rows_array(g->dx[X], 3, n, channels, s)
-                         : rows_array(g->dx[i], 1, channels, 0, 0);
     }
     if (channels == 0) {
         return TN_OK;
     }
-    tni_array from = rows_array(x, 3, n, channels, s);
-    tni_array out = rows_array(dy, 3, n, channels, s);
-    tni_array mean = rows_array(g->saved[0], 1, channels, 0, 0);
-    tni_array rstd = rows_array(g->saved[1], 1, channels, 0, 0);
-    tni_array w = rows_array(weight, 1, channels, 0, 0);
-    return ROWS_KERNEL(g->op, x, batch_norm_grad, &grad[X], &grad[WEIGHT], &grad[BIAS], &out, &from,
-                       &mean, &rstd, &w, args->training);
+    tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, n, channels, s),
+                              .dweight = rows_array(g->dx[WEIGHT], 1, channels, 0, 0),
+                              .dbias = rows_array(g->dx[BIAS], 1, channels, 0, 0),
+                              .dy = rows_array(dy, 3, n, channels, s),
+                              .x = rows_array(x, 3, n, channels, s),
+                              .mean = rows_array(g->saved[0], 1, channels, 0, 0),
+                              .rstd = rows_array(g->saved[1], 1, channels, 0, 0),
+                              .weight = rows_array(weight, 1, channels, 0, 0),
+                              .training = args->training };
+    return tni_backend_of(x)->batch_norm_grad(&a);
 }
 
 static const tn_op batch_norm_op = {
@@ -220,10 +225,9 @@ static const tn_op batch_norm_op = {
 /* Overwrites a running buffer with what it has become. */
 static tn_status commit(tn_tensor *running, const tn_tensor *next)
 {
-    tni_array to = tni_array_of(running);
-    tni_array from = tni_array_of(next);
+    tni_copy a = { .y = tni_array_of(running), .x = tni_array_of(next) };
     tni_bump_version(running);
-    return ROWS_KERNEL(&batch_norm_op, running, copy, &to, &from);
+    return tni_backend_of(running)->copy(&a);
 }
 
 /* Running statistics take no part in gradients, even where a user made them want one. */

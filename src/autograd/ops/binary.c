@@ -11,94 +11,6 @@
  */
 #include "autograd/ops/elementwise.h"
 
-tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
-{
-    int rank = TNI_MIN(a->shape.rank, b->shape.rank);
-
-    for (int d = 1; d <= rank; d++) {
-        int64_t m = a->shape.size[a->shape.rank - d];
-        int64_t n = b->shape.size[b->shape.rank - d];
-        if (m == n || m == 1 || n == 1) continue;
-        if (d == 1) {
-            return tni_op_error(c, TN_E_SHAPE,
-                                "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
-                                tni_text(a), tni_text(b), (long long)m, (long long)n);
-        }
-        return tni_op_error(c, TN_E_SHAPE,
-                            "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
-                            tni_text(a), tni_text(b), (long long)m, (long long)n, d);
-    }
-    return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
-}
-
-tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape)
-{
-    const tn_tensor *a = c->in[first];
-    const tn_tensor *b = c->in[second];
-
-    return tni_broadcast(&a->shape, &b->shape, shape) ? TN_OK : tni_not_broadcast(c, a, b);
-}
-
-/* Input i as the kernel may see it. Kernels compute in the wider of two dtypes, but a single value beside a
- * tensor with axes counts as it is in the dtype of both: where that shows it is cast first. */
-static tn_tensor *operand(const tni_call *c, int i)
-{
-    const tni_binary_op *op = (const tni_binary_op *)c->op;
-    tn_tensor *t = c->in[i], *single;
-    bool predicate = op->function >= TNI_B_PREDICATES;
-
-    if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
-        op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
-        return t;
-    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
-    if (t->dtype == dtype) return t;
-    single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
-    if (!single) return NULL;
-    tni_array to = tni_array_of(single);
-    tni_array from = tni_array_of(t);
-    return TNI_KERNEL(c->op->name, t, copy, &to, &from) == TN_OK ? single : NULL;
-}
-
-tn_status tni_binary_forward(tni_call *c)
-{
-    const tni_binary_op *op = (const tni_binary_op *)c->op;
-    const tni_formula_args *args = c->args;
-    tn_tensor *y = c->out[0];
-    tn_tensor *first = operand(c, 0), *second = operand(c, 1);
-
-    if (!first || !second) return tni_pending();
-    tni_array to = tni_array_of(y);
-    tni_array a = tni_array_expand(first, &y->shape);
-    tni_array b = tni_array_expand(second, &y->shape);
-
-    return TNI_KERNEL(c->op->name, y, binary, op->function, &to, &a, &b, args ? args->p : NULL);
-}
-
-tn_tensor *tni_fused2(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, const double *p,
-                      const tni_meta *like)
-{
-    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
-    if (!y) return NULL;
-    tni_array to = tni_array_of(y);
-    tni_array x0 = tni_array_expand(a, &y->shape);
-    tni_array x1 = tni_array_expand(b, &y->shape);
-
-    return TNI_KERNEL(g->op->name, y, binary, function, &to, &x0, &x1, p) ? NULL : y;
-}
-
-tn_tensor *tni_fused3(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, tn_tensor *c,
-                      const double *p, const tni_meta *like)
-{
-    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
-    if (!y) return NULL;
-    tni_array to = tni_array_of(y);
-    tni_array x0 = tni_array_expand(a, &y->shape);
-    tni_array x1 = tni_array_expand(b, &y->shape);
-    tni_array x2 = tni_array_expand(c, &y->shape);
-
-    return TNI_KERNEL(g->op->name, y, ternary, function, &to, &x0, &x1, &x2, p) ? NULL : y;
-}
-
 static tn_status promoting_shape(tni_call *c)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
@@ -143,7 +55,7 @@ static tn_status div_backward(tni_grad *g)
     if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
     if (g->need[1]) {
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
-                                  : tni_fused3(g, TNI_T_div_grad, g->dy, b, g->y, NULL, &g->out[0]);
+                                  : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, &g->out[0]);
     }
     return done(g);
 }
@@ -170,14 +82,13 @@ static tn_status pow_backward(tni_grad *g)
     tn_tensor *b = g->x[1];
 
     if (g->need[0]) {
-        g->dx[0] = tni_composed()
-                       ? pow_base_composed(g, a, b)
-                       : tni_fused3(g, TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
+        g->dx[0] = tni_composed() ? pow_base_composed(g, a, b)
+                                  : tni_fused3(TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
     }
     if (g->need[1]) {
         g->dx[1] = tni_composed()
                        ? pow_exponent_composed(g, a, b)
-                       : tni_fused3(g, TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, &g->out[0]);
+                       : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, &g->out[0]);
     }
     return done(g);
 }
@@ -203,7 +114,7 @@ static tn_status extreme_backward(tni_grad *g)
             tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);
             g->dx[i] = extreme_composed(g->dy, loses, tn_eq(own, other));
         } else {
-            g->dx[i] = tni_fused3(g, fused, g->dy, own, other, NULL, &g->out[0]);
+            g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, &g->out[0]);
         }
     }
     return done(g);
@@ -218,25 +129,25 @@ static tn_status lerp_backward(tni_grad *g)
     return done(g);
 }
 
-#define A TNI_X(0)
-#define B TNI_X(1)
-#define BINARY_LIST(F)                                                                             \
-    F(add, "y = a + b", 0, 0, add_backward)                                                        \
-    F(sub, "y = a - b", 0, 0, sub_backward)                                                        \
-    F(mul, "y = a b", B, A, mul_backward)                                                          \
-    F(div, "y = a / b", B, B | TNI_Y, div_backward)                                                \
-    F(pow, "y = a^b", A | B, A | B | TNI_Y, pow_backward) /* steep: f32 inside tn_set_autocast */  \
-    F(minimum, "y = min(a, b)", A | B, A | B, extreme_backward)                                    \
-    F(maximum, "y = max(a, b)", A | B, A | B, extreme_backward)                                    \
-    F(lerp, "y = a + w (b - a)", 0, 0, lerp_backward)
+enum { A = TNI_X(0), B = TNI_X(1) };
 
-#define DEFINE(name_, formula_, reads_a, reads_b, backward_)                                       \
+#define BINARY_LIST(F)                                                                             \
+    F(add, PLAIN, "y = a + b", 0, 0, add_backward)                                                 \
+    F(sub, PLAIN, "y = a - b", 0, 0, sub_backward)                                                 \
+    F(mul, PLAIN, "y = a b", B, A, mul_backward)                                                   \
+    F(div, PLAIN, "y = a / b", B, B | TNI_Y, div_backward)                                         \
+    F(pow, PLAIN, "y = a^b", A | B, A | B | TNI_Y, pow_backward)                                   \
+    F(minimum, PLAIN, "y = min(a, b)", A | B, A | B, extreme_backward)                             \
+    F(maximum, PLAIN, "y = max(a, b)", A | B, A | B, extreme_backward)                             \
+    F(lerp, CHECKED, "y = a + w (b - a)", 0, 0, lerp_backward)
+
+#define DEFINE(name_, function_, formula_, reads_a, reads_b, backward_)                            \
     static const tni_binary_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
                 .arity = 2,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = TNI_B_##name_ == TNI_B_pow ? TNI_CAST_F32 : TNI_CAST_AUTO,             \
+                .autocast = TNI_B_##name_ == TNI_B_pow /* steep */ ? TNI_CAST_F32 : TNI_CAST_AUTO, \
                 .reads = { reads_a, reads_b },                                                     \
                 .shape = promoting_shape,                                                          \
                 .forward = tni_binary_forward,                                                     \
@@ -244,21 +155,16 @@ static tn_status lerp_backward(tni_grad *g)
         .function = TNI_B_##name_,                                                                 \
     };
 
-BINARY_LIST(DEFINE)
-
 #define PLAIN(name)                                                                                \
     tn_tensor *tn_##name(tn_tensor *a, tn_tensor *b)                                               \
     {                                                                                              \
         return tni_apply(&op_##name.op, NULL, 0, 2, (tn_tensor *[]){ a, b });                      \
     }
+#define CHECKED(name) /* below, by hand */
+#define DEFINE_FUNCTION(name, function, formula, reads_a, reads_b, backward) function(name)
 
-PLAIN(add)
-PLAIN(sub)
-PLAIN(mul)
-PLAIN(div)
-PLAIN(pow)
-PLAIN(minimum)
-PLAIN(maximum)
+BINARY_LIST(DEFINE)
+BINARY_LIST(DEFINE_FUNCTION)
 
 tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight)
 {

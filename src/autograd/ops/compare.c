@@ -59,14 +59,23 @@ static tn_status test_forward(tni_call *c)
     tni_array y = tni_array_of(c->out[0]);
     double p[2] = { args->p[0], 0.0 };
 
-    /* Between integers a fraction equals nothing, x < s is x < ceil(s), x > s is x > floor(s). */
+    /* Between integers a fraction equals nothing, x < s and x >= s ask for ceil(s), x > s and
+     * x <= s for floor(s). NaN differs from everything, and nothing else holds. */
     if (!tn_dtype_is_float(c->in[0]->dtype) && !tni_is_integral(p[0])) {
-        if (op->function == TNI_U_eq_scalar || p[0] != p[0]) {
-            return TNI_KERNEL(c->op->name, c->out[0], fill, &y, (tni_number){ 0.0, 0 });
-        }
-        p[0] = op->function == TNI_U_lt_scalar ? ceil(p[0]) : floor(p[0]);
+        bool differs = op->function == TNI_U_ne_scalar;
+        if (differs || op->function == TNI_U_eq_scalar || p[0] != p[0])
+            return tni_backend_of(c->out[0])->fill(
+                &(tni_fill){ .y = y, .value = { differs, differs } });
+        bool up = op->function == TNI_U_lt_scalar || op->function == TNI_U_ge_scalar;
+        p[0] = up ? ceil(p[0]) : floor(p[0]);
     }
-    return TNI_KERNEL(c->op->name, c->in[0], unary, op->function, &y, &x, p);
+    return tni_backend_of(c->in[0])->unary(&(tni_unary){ op->function, .y = y, .x = x, .p = p });
+}
+
+static tn_tensor *apply(const test_op *op, tn_tensor *x, double s)
+{
+    return tni_apply(&op->op, &(tni_formula_args){ { s, 0.0 } }, sizeof(tni_formula_args), 1,
+                     (tn_tensor *[]){ x });
 }
 
 #define TEST_OP(name_, formula_)                                                                   \
@@ -79,46 +88,25 @@ static tn_status test_forward(tni_call *c)
                 .forward = test_forward },                                                         \
         .function = TNI_U_##name_,                                                                 \
     };
+#define TEST(name, formula)                                                                        \
+    TEST_OP(name, formula)                                                                         \
+    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+    {                                                                                              \
+        return apply(&op_##name, x, 0.0);                                                          \
+    }
+#define COMPARE_SCALAR(name, formula)                                                              \
+    TEST_OP(name, formula)                                                                         \
+    tn_tensor *tn_##name(tn_tensor *x, double s)                                                   \
+    {                                                                                              \
+        return apply(&op_##name, x, s);                                                            \
+    }
 
-TEST_OP(logical_not, "y = not x")
-TEST_OP(isnan, "y = x is NaN")
-TEST_OP(isfinite, "y = x is neither NaN nor infinite")
-TEST_OP(eq_scalar, "y = x == s")
-TEST_OP(lt_scalar, "y = x < s")
-TEST_OP(gt_scalar, "y = x > s")
-
-static tn_tensor *apply(const test_op *op, tn_tensor *x, double s)
-{
-    return tni_apply(&op->op, &(tni_formula_args){ { s, 0.0 } }, sizeof(tni_formula_args), 1,
-                     (tn_tensor *[]){ x });
-}
-
-tn_tensor *tn_logical_not(tn_tensor *x)
-{
-    return apply(&op_logical_not, x, 0.0);
-}
-
-tn_tensor *tn_isnan(tn_tensor *x)
-{
-    return apply(&op_isnan, x, 0.0);
-}
-
-tn_tensor *tn_isfinite(tn_tensor *x)
-{
-    return apply(&op_isfinite, x, 0.0);
-}
-
-tn_tensor *tn_eq_scalar(tn_tensor *x, double s)
-{
-    return apply(&op_eq_scalar, x, s);
-}
-
-tn_tensor *tn_lt_scalar(tn_tensor *x, double s)
-{
-    return apply(&op_lt_scalar, x, s);
-}
-
-tn_tensor *tn_gt_scalar(tn_tensor *x, double s)
-{
-    return apply(&op_gt_scalar, x, s);
-}
+TEST(logical_not, "y = not x")
+TEST(isnan, "y = x is NaN")
+TEST(isfinite, "y = x is neither NaN nor infinite")
+COMPARE_SCALAR(eq_scalar, "y = x == s")
+COMPARE_SCALAR(ne_scalar, "y = x != s")
+COMPARE_SCALAR(lt_scalar, "y = x < s")
+COMPARE_SCALAR(le_scalar, "y = x <= s")
+COMPARE_SCALAR(gt_scalar, "y = x > s")
+COMPARE_SCALAR(ge_scalar, "y = x >= s")

@@ -2,12 +2,14 @@
  * conv2d.c - 2-D cross-correlation, and the two linear maps that are its gradients.
  *
  *     y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c, i*stride + r*dilation - padding, j*...]
- * y is linear in x and in w. Write y = F(x, w), dx = I(dy, w), dw = W(dy, x): each is linear in both of its
- * arguments, and each one's gradients are the other two:
+ * y is linear in x and in w. Write y = F(x, w), dx = I(dy, w), dw = W(dy, x): each is linear in
+ * both of its arguments, and each one's gradients are the other two:
  *     I:  d/d(dy) = F(g, w)     d/dw = W(dy, g)      g: what flows into dx
  *     W:  d/d(dy) = F(x, g)     d/dx = I(dy, g)      g: what flows into dw
- * so derivatives of any order exist. Source: Dumoulin and Visin, A guide to convolution arithmetic (2016).
+ * so derivatives of any order exist. Source: Dumoulin and Visin, A guide to convolution arithmetic
+ * (2016).
  */
+#include <inttypes.h>
 #include <limits.h>
 
 #include "autograd/op.h"
@@ -22,10 +24,10 @@ static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_arg
 static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a);
 static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a);
 
-static tni_conv2d geometry(const conv_args *a, const tn_shape *x, const tn_shape *w,
-                           const tn_shape *y)
+static tni_conv2d_sizes geometry(const conv_args *a, const tn_shape *x, const tn_shape *w,
+                                 const tn_shape *y)
 {
-    tni_conv2d c = {
+    tni_conv2d_sizes c = {
         .n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]
     };
 
@@ -42,7 +44,7 @@ static tni_conv2d geometry(const conv_args *a, const tn_shape *x, const tn_shape
     return c;
 }
 
-/* ---- F: the convolution ------------------------------------------------------------------------------ */
+/* ---- F: the convolution ---------------------------------------------------------------------- */
 
 /* Output size of axis i (0: height, 1: width); -1 when the kernel does not fit. All within int: no
  * overflow. */
@@ -123,18 +125,17 @@ static tn_status conv2d_shape(tni_call *c)
 
 static tn_status conv2d_forward(tni_call *c)
 {
-    const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *x = tni_dense(c->in[0]);
     tn_tensor *w = tni_dense(c->in[1]);
     tn_tensor *b = tni_none(c->in[2]) ? TN_NONE : tni_dense(c->in[2]);
 
-    if (!backend->conv2d)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
-                            backend->name);
     if (!x || !w || !b) return tni_pending();
-    tni_conv2d geo = geometry(c->args, &x->shape, &w->shape, &c->out[0]->shape);
-    return backend->conv2d(tni_data(c->out[0]), tni_data(x), tni_data(w),
-                           tni_none(b) ? NULL : tni_data(b), x->dtype, &geo);
+    tni_conv2d a = { .y = tni_array_of(c->out[0]),
+                     .x = tni_array_of(x),
+                     .w = tni_array_of(w),
+                     .bias = tni_none(b) ? tni_array_none() : tni_array_of(b),
+                     .sizes = geometry(c->args, &x->shape, &w->shape, &c->out[0]->shape) };
+    return tni_backend_of(x)->conv2d(&a);
 }
 
 static tn_status conv2d_backward(tni_grad *g)
@@ -165,7 +166,7 @@ static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_arg
     return tni_apply(&tni_op_conv2d, &a, sizeof a, 3, (tn_tensor *[]){ x, w, b });
 }
 
-/* ---- I: the gradient of the image --------------------------------------------------------------------- */
+/* ---- I: the gradient of the image ------------------------------------------------------------ */
 
 static tn_status grad_input_shape(tni_call *c)
 {
@@ -181,17 +182,15 @@ static tn_status grad_input_shape(tni_call *c)
 
 static tn_status grad_input_forward(tni_call *c)
 {
-    const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *dy = tni_dense(c->in[0]);
     tn_tensor *w = tni_dense(c->in[1]);
 
-    if (!backend->conv2d_grad_input)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
-                            backend->name);
     if (!dy || !w) return tni_pending();
-    tni_conv2d geo = geometry(c->args, NULL, &w->shape, &dy->shape);
-    return backend->conv2d_grad_input(tni_data(c->out[0]), tni_data(dy), tni_data(w), dy->dtype,
-                                      &geo);
+    tni_conv2d_grad_input a = { .dx = tni_array_of(c->out[0]),
+                                .dy = tni_array_of(dy),
+                                .w = tni_array_of(w),
+                                .sizes = geometry(c->args, NULL, &w->shape, &dy->shape) };
+    return tni_backend_of(dy)->conv2d_grad_input(&a);
 }
 
 static tn_status grad_input_backward(tni_grad *g)
@@ -218,7 +217,7 @@ static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a)
     return tni_apply(&op_grad_input, &a, sizeof a, 2, (tn_tensor *[]){ dy, w });
 }
 
-/* ---- W: the gradient of the weight -------------------------------------------------------------------- */
+/* ---- W: the gradient of the weight ----------------------------------------------------------- */
 
 static tn_status grad_weight_shape(tni_call *c)
 {
@@ -234,17 +233,15 @@ static tn_status grad_weight_shape(tni_call *c)
 
 static tn_status grad_weight_forward(tni_call *c)
 {
-    const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *dy = tni_dense(c->in[0]);
     tn_tensor *x = tni_dense(c->in[1]);
 
-    if (!backend->conv2d_grad_weight)
-        return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no convolution",
-                            backend->name);
     if (!dy || !x) return tni_pending();
-    tni_conv2d geo = geometry(c->args, &x->shape, NULL, &dy->shape);
-    return backend->conv2d_grad_weight(tni_data(c->out[0]), tni_data(dy), tni_data(x), dy->dtype,
-                                       &geo);
+    tni_conv2d_grad_weight a = { .dw = tni_array_of(c->out[0]),
+                                 .dy = tni_array_of(dy),
+                                 .x = tni_array_of(x),
+                                 .sizes = geometry(c->args, &x->shape, NULL, &dy->shape) };
+    return tni_backend_of(dy)->conv2d_grad_weight(&a);
 }
 
 static tn_status grad_weight_backward(tni_grad *g)
@@ -271,8 +268,32 @@ static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a)
     return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){ dy, x });
 }
 
+/* "same" pads d (k - 1) in all. Where that is odd, the kernels pad one too much above and to the
+ * left, and what comes of it, the first row or column of y, is cut off. */
+static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
+{
+    int64_t extra[2];
+    for (int i = 0; i < 2; i++) {
+        if (a.stride[i] != 1 || a.padding[i] != 0)
+            return tni_fail(TN_E_INVALID,
+                            "tn_conv2d: same with stride %" PRId64 ", padding %" PRId64
+                            ": want stride 1 and no padding",
+                            a.stride[i], a.padding[i]);
+        int64_t total;
+        if (__builtin_mul_overflow(a.dilation[i], a.kernel[i] - 1, &total) || total < 0) total = 0;
+        extra[i] = total % 2;
+        a.padding[i] = total / 2 + extra[i];
+    }
+    tn_tensor *y = forward_map(x, w, b, a);
+    for (int i = 0; y && i < 2; i++)
+        if (extra[i]) y = tn_narrow(y, 2 + i, 1, y->shape.size[2 + i] - 1);
+    return y;
+}
+
 tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec)
 {
+    tn_tensor *(*map)(tn_tensor *, tn_tensor *, tn_tensor *, conv_args) =
+        spec.same ? same_map : forward_map;
     conv_args a = { .groups = spec.groups ? spec.groups : 1 };
 
     for (int i = 0; i < 2; i++) {
@@ -283,6 +304,6 @@ tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d
         a.kernel[i] = weight && weight->shape.rank == 4 ? weight->shape.size[2 + i] : 0;
     }
     if (x && !tni_none(x) && x->shape.rank == 3)
-        return tn_squeeze(forward_map(tn_unsqueeze(x, 0), weight, bias, a), 0);
-    return forward_map(x, weight, bias, a);
+        return tn_squeeze(map(tn_unsqueeze(x, 0), weight, bias, a), 0);
+    return map(x, weight, bias, a);
 }

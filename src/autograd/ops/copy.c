@@ -7,10 +7,8 @@
 
 static tn_status copy_forward(tni_call *c)
 {
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array y = tni_array_of(c->out[0]);
-
-    return TNI_KERNEL(c->op->name, c->in[0], copy, &y, &x);
+    return tni_backend_of(c->in[0])->copy(
+        &(tni_copy){ .y = tni_array_of(c->out[0]), .x = tni_array_of(c->in[0]) });
 }
 
 static tn_status copy_backward(tni_grad *g)
@@ -106,18 +104,18 @@ static tn_status to_forward(tni_call *c)
     tn_tensor *y = c->out[0];
 
     if (!x) return tni_pending();
-    if (TNI_UNLIKELY(tni_recording))
-        return tni_record_refuse("tn_to", "moves a tensor between devices",
-                                 "it moved before, or as an input of tn_capture_run");
+    if (tni_host_refused("tn_to", "moves a tensor between devices",
+                         "it moved before, or as an input of tn_capture_run"))
+        return TN_E_STATE;
     size_t nbytes = (size_t)tn_numel(x) * tn_dtype_size(x->dtype);
     if (x->storage->device.type == TN_CPU)
-        return TNI_KERNEL("to", y, upload, tni_data(y), tni_data(x), nbytes);
+        return tni_backend_of(y)->upload(tni_data(y), tni_data(x), nbytes);
     if (y->storage->device.type == TN_CPU)
-        return TNI_KERNEL("to", x, download, tni_data(y), tni_data(x), nbytes);
+        return tni_backend_of(x)->download(tni_data(y), tni_data(x), nbytes);
     tn_tensor *host = tni_new_dense(x->shape, x->dtype, tn_cpu());
     if (!host) return tni_pending();
-    tn_status status = TNI_KERNEL("to", x, download, tni_data(host), tni_data(x), nbytes);
-    return status ? status : TNI_KERNEL("to", y, upload, tni_data(y), tni_data(host), nbytes);
+    tn_status status = tni_backend_of(x)->download(tni_data(host), tni_data(x), nbytes);
+    return status ? status : tni_backend_of(y)->upload(tni_data(y), tni_data(host), nbytes);
 }
 
 static tn_status to_backward(tni_grad *g)

@@ -51,14 +51,15 @@ static tn_status ce_forward(tni_call *c)
         return tni_pending();
     }
     ce_sizes s = sizes_of(&x->shape, args->axis);
-    tni_array from = rows_array(x, 3, s.n, s.c, s.d);
-    tni_array ids = rows_array(target, 2, s.n, s.d, 0);
-    tni_array w = rows_array(weight, 1, s.c, 0, 0);
-    tni_array loss = rows_array(c->out[0], 2, s.n, s.d, 0);
-    tni_array row_weight = rows_array(c->out[1], 2, s.n, s.d, 0);
-    tni_array lse = rows_array(c->saved[0], 2, s.n, s.d, 0);
-    return ROWS_KERNEL(c->op, x, cross_entropy, &loss, &row_weight, &lse, &from, &ids, &w,
-                       args->smoothing, args->ignore);
+    tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
+                            .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
+                            .lse = rows_array(c->saved[0], 2, s.n, s.d, 0),
+                            .x = rows_array(x, 3, s.n, s.c, s.d),
+                            .target = rows_array(target, 2, s.n, s.d, 0),
+                            .weight = rows_array(weight, 1, s.c, 0, 0),
+                            .smoothing = args->smoothing,
+                            .ignore = args->ignore };
+    return tni_backend_of(x)->cross_entropy(&a);
 }
 
 /* A vector over the classes, shaped to broadcast against logits. */
@@ -153,19 +154,19 @@ static tn_status ce_backward(tni_grad *g)
         return tni_pending();
     }
     ce_sizes s = sizes_of(&x->shape, args->axis);
-    tni_array drow;
-    tn_status status = row_gradients(dy, s, &drow);
+    tni_cross_entropy_grad a = { .dx = rows_array(dx, 3, s.n, s.c, s.d),
+                                 .lse = rows_array(g->saved[0], 2, s.n, s.d, 0),
+                                 .x = rows_array(x, 3, s.n, s.c, s.d),
+                                 .target = rows_array(target, 2, s.n, s.d, 0),
+                                 .weight = rows_array(weight, 1, s.c, 0, 0),
+                                 .smoothing = args->smoothing,
+                                 .ignore = args->ignore };
+    tn_status status = row_gradients(dy, s, &a.drow);
     if (status != TN_OK) {
         return status;
     }
-    tni_array to = rows_array(dx, 3, s.n, s.c, s.d);
-    tni_array from = rows_array(x, 3, s.n, s.c, s.d);
-    tni_array ids = rows_array(target, 2, s.n, s.d, 0);
-    tni_array w = rows_array(weight, 1, s.c, 0, 0);
-    tni_array lse = rows_array(g->saved[0], 2, s.n, s.d, 0);
     g->dx[0] = dx;
-    return ROWS_KERNEL(g->op, dx, cross_entropy_grad, &to, &drow, &lse, &from, &ids, &w,
-                       args->smoothing, args->ignore);
+    return tni_backend_of(dx)->cross_entropy_grad(&a);
 }
 
 static const tn_op cross_entropy_op = {

@@ -21,10 +21,10 @@ static tn_status cumsum_shape(tni_call *c)
 static tn_status cumsum_forward(tni_call *c)
 {
     const cumsum_args *args = c->args;
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array y = tni_array_of(c->out[0]);
-
-    return TNI_KERNEL("cumsum", c->in[0], cumsum, &y, &x, args->axis, args->reverse);
+    return tni_backend_of(c->in[0])->cumsum(&(tni_cumsum){ .y = tni_array_of(c->out[0]),
+                                                           .x = tni_array_of(c->in[0]),
+                                                           .axis = args->axis,
+                                                           .reverse = args->reverse });
 }
 
 static tn_status cumsum_backward(tni_grad *g);

@@ -20,9 +20,12 @@ static tn_status dropout_forward(tni_call *c)
         return tni_pending();
     }
     int64_t n = tni_shape_numel(&x->shape);
-    tni_array from = rows_array(x, 1, n, 0, 0);
-    tni_array to = rows_array(c->out[0], 1, n, 0, 0);
-    return ROWS_KERNEL(c->op, x, dropout, &to, &from, args->p, args->seed, args->offset);
+    tni_dropout a = { .y = rows_array(c->out[0], 1, n, 0, 0),
+                      .x = rows_array(x, 1, n, 0, 0),
+                      .p = args->p,
+                      .seed = args->seed,
+                      .offset = args->offset };
+    return tni_backend_of(x)->dropout(&a);
 }
 
 static tn_status dropout_backward(tni_grad *g)

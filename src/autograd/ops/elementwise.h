@@ -9,13 +9,6 @@
 #include "autograd/op.h"
 #include "tensor/formulas.h"
 
-/* Calls a kernel of t's backend for tn_NAME; a slot that is not there is an error naming both. */
-#define TNI_KERNEL(op_name, t, slot, ...)                                                          \
-    (TNI_LIKELY(tni_backend_of(t)->slot != NULL)                                                   \
-         ? tni_backend_of(t)->slot(__VA_ARGS__)                                                    \
-         : tni_error(TN_E_UNSUPPORTED, "tn_%s: backend %s has no kernel %s", op_name,              \
-                     tni_backend_of(t)->name, #slot))
-
 /* Parameters of a formula. */
 typedef struct tni_formula_args {
     double p[2];
@@ -28,16 +21,20 @@ typedef struct tni_binary_op {
 } tni_binary_op;
 
 /* The shape that two inputs broadcast to; an error naming the axis where they do not fit. */
-tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape);
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b);
+static inline tn_status tni_broadcast_inputs(tni_call *c, int first, int second, tn_shape *shape)
+{
+    const tn_tensor *a = c->in[first], *b = c->in[second];
+    return tni_broadcast(&a->shape, &b->shape, shape) ? TN_OK : tni_not_broadcast(c, a, b);
+}
 /* out[0] = function of inputs 0 and 1, broadcast. */
 tn_status tni_binary_forward(tni_call *c);
 
 /* A gradient by one fused kernel, outside the graph: b, c are broadcast to shape; c may be NULL. */
-tn_tensor *tni_fused2(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, const double *p,
+tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like);
-tn_tensor *tni_fused3(const tni_grad *g, int function, tn_tensor *a, tn_tensor *b, tn_tensor *c,
-                      const double *p, const tni_meta *like);
+tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
+                      const tni_meta *like);
 
 /* sign(x), a constant. */
 tn_tensor *tni_sign(tn_tensor *x);

@@ -34,7 +34,7 @@ static tn_status extreme_backward(tni_grad *g)
     };                                                                                             \
     tn_tensor *tn_##name_(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                 \
     {                                                                                              \
-        return tni_reduce(&op_##name_, x, axes, n_axes, keepdim, 0.0);                             \
+        return tni_reduce_along(&op_##name_, x, axes, n_axes, keepdim, 0.0);                       \
     }
 
 EXTREME(amax, TNI_R_max, "y = max x")
@@ -99,17 +99,16 @@ static tn_status arg_forward(tni_call *c)
 {
     const arg_op *op = (const arg_op *)c->op;
     const arg_args *args = c->args;
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array value = op->index_only ? tni_array_none() : in_place(c, c->out[0]);
-    tni_array index = in_place(c, c->out[op->index_only ? 0 : 1]);
-    tn_status status =
-        TNI_KERNEL(c->op->name, c->in[0], arg_reduce, op->largest, &value, &index, &x, args->axis);
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tni_arg_reduce a = { .value = op->index_only ? tni_array_none() : in_place(c, c->out[0]),
+                         .index = in_place(c, c->out[op->index_only ? 0 : 1]),
+                         .x = tni_array_of(c->in[0]),
+                         .axis = args->axis,
+                         .largest = op->largest };
+    tn_status status = backend->arg_reduce(&a);
 
-    if (!status && c->n_saved > 0) {
-        tni_array saved = tni_array_of(c->saved[0]);
-        status = TNI_KERNEL(c->op->name, c->in[0], copy, &saved, &index);
-    }
-    return status;
+    if (status || c->n_saved == 0) return status;
+    return backend->copy(&(tni_copy){ .y = tni_array_of(c->saved[0]), .x = a.index });
 }
 
 static tn_status arg_backward(tni_grad *g)

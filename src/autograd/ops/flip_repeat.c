@@ -5,8 +5,8 @@
  * repeat: y[i] = x[i mod size] along every axis
  *
  * flip is a copy that reads x backwards, by strides below 0; its gradient is a flip of dy. repeat
- * is a composite: x laid out as [outer, size, inner], with an axis of stride 0 inserted before size,
- * and copied; the engine sums the gradient over that axis, as over any broadcast.
+ * is a composite: x laid out as [outer, size, inner], with an axis of stride 0 inserted before
+ * size, and copied; the engine sums the gradient over that axis, as over any broadcast.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -33,7 +33,7 @@ static tn_status flip_forward(tni_call *c)
         x.stride[d] = -x.stride[d];
     }
     x.data = (char *)x.data + last * (int64_t)tn_dtype_size(x.dtype);
-    return TNI_KERNEL("flip", from, copy, &y, &x);
+    return tni_backend_of(from)->copy(&(tni_copy){ .y = y, .x = x });
 }
 
 static tn_status flip_backward(tni_grad *g)
@@ -86,8 +86,8 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 /* x, dense or not, with axis tiled count times. The other sizes stay. */
 static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 {
-    int64_t outer = 1,
-            inner = 1; /* no overflow: parts of the element count, checked for the result */
+    /* no overflow: parts of the element count, checked for the result */
+    int64_t outer = 1, inner = 1;
 
     if (!x) return NULL;
     tn_shape shape = x->shape;

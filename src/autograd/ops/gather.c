@@ -75,11 +75,11 @@ static tn_status gather_shape(tni_call *c)
 static tn_status gather_forward(tni_call *c)
 {
     const axis_args *args = c->args;
-    tni_array y = tni_array_of(c->out[0]);
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array index = tni_array_of(c->in[1]);
-    return tni_name_index_error(c->op,
-                                ROWS_KERNEL(c->op, c->in[0], gather, &y, &x, &index, args->axis));
+    tni_gather a = { .y = tni_array_of(c->out[0]),
+                     .x = tni_array_of(c->in[0]),
+                     .index = tni_array_of(c->in[1]),
+                     .axis = args->axis };
+    return tni_name_index_error(c->op, tni_backend_of(c->in[0])->gather(&a));
 }
 
 static tn_status gather_backward(tni_grad *g)
@@ -123,13 +123,14 @@ static tn_status scatter_add_shape(tni_call *c)
 static tn_status scatter_add_forward(tni_call *c)
 {
     const axis_args *args = c->args;
-    tni_array y = tni_array_of(c->out[0]);
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array index = tni_array_of(c->in[1]);
-    tni_array source = tni_array_of(c->in[2]);
-    tn_status status = ROWS_KERNEL(c->op, c->in[0], copy, &y, &x);
-    if (status == TN_OK) {
-        status = ROWS_KERNEL(c->op, c->in[0], scatter_add, &y, &index, &source, args->axis);
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    tni_scatter_add a = { .y = tni_array_of(c->out[0]),
+                          .index = tni_array_of(c->in[1]),
+                          .source = tni_array_of(c->in[2]),
+                          .axis = args->axis };
+    tn_status status = backend->copy(&(tni_copy){ .y = a.y, .x = tni_array_of(c->in[0]) });
+    if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) { /* nothing: of any dtype */
+        status = backend->scatter_add(&a);
     }
     return tni_name_index_error(c->op, status);
 }
@@ -243,10 +244,10 @@ tn_status tni_take_forward(tni_call *c)
         return tni_pending();
     }
     take_sizes s = take_sizes_of(args, index);
-    tni_array to = rows_array(c->out[0], 3, s.outer, s.n, s.inner);
-    tni_array from = rows_array(x, 3, s.outer, s.v, s.inner);
-    tni_array ids = rows_array(index, 1, s.n, 0, 0);
-    return tni_name_index_error(c->op, ROWS_KERNEL(c->op, x, take, &to, &from, &ids));
+    tni_take a = { .y = rows_array(c->out[0], 3, s.outer, s.n, s.inner),
+                   .x = rows_array(x, 3, s.outer, s.v, s.inner),
+                   .index = rows_array(index, 1, s.n, 0, 0) };
+    return tni_name_index_error(c->op, tni_backend_of(x)->take(&a));
 }
 
 tn_status tni_take_backward(tni_grad *g)
@@ -285,12 +286,13 @@ static tn_status take_add_forward(tni_call *c)
         return tni_pending();
     }
     take_sizes s = take_sizes_of(args, index);
-    tni_array to = rows_array(c->out[0], 3, s.outer, s.v, s.inner);
-    tni_array from = rows_array(y, 3, s.outer, s.n, s.inner);
-    tni_array ids = rows_array(index, 1, s.n, 0, 0);
-    tn_status status = ROWS_KERNEL(c->op, y, fill, &to, (tni_number){ 0 });
-    if (status == TN_OK) {
-        status = ROWS_KERNEL(c->op, y, take_add, &to, &from, &ids, args->skip);
+    tni_take_add a = { .x = rows_array(c->out[0], 3, s.outer, s.v, s.inner),
+                       .y = rows_array(y, 3, s.outer, s.n, s.inner),
+                       .index = rows_array(index, 1, s.n, 0, 0),
+                       .skip = args->skip };
+    tn_status status = tni_backend_of(y)->fill(&(tni_fill){ .y = a.x });
+    if (status == TN_OK && tni_shape_numel(&y->shape) > 0) { /* nothing: of any dtype */
+        status = tni_backend_of(y)->take_add(&a);
     }
     return tni_name_index_error(c->op, status);
 }

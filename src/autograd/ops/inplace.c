@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "autograd/ops/elementwise.h"
-#include "tensor/host.h"
+#include "base/host.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {
@@ -73,7 +73,7 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     if (source) {
         tni_array y = tni_array_of(x);
         tni_array b = tni_array_expand(source, &x->shape);
-        status = TNI_KERNEL(function + 3, x, binary, kernel, &y, &y, &b, p);
+        status = tni_backend_of(x)->binary(&(tni_binary){ kernel, .y = y, .a = y, .b = b, .p = p });
         if (!status) tni_bump_version(x);
     } else {
         status = tni_pending();
@@ -134,7 +134,8 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
     }
     if (status) return status;
     tni_array y = tni_array_of(x);
-    status = TNI_KERNEL(function + 3, x, unary, kernel, &y, &y, ((double[]){ p, q }));
+    status =
+        tni_backend_of(x)->unary(&(tni_unary){ kernel, .y = y, .x = y, .p = (double[]){ p, q } });
     if (!status) tni_bump_version(x);
     return status;
 }
@@ -163,8 +164,8 @@ tn_status tn_fill_(tn_tensor *x, double value)
     tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
 
     if (status) return status;
-    tni_array y = tni_array_of(x);
-    status = TNI_KERNEL("fill_", x, fill, &y, ((tni_number){ value, tn_int_of(value) }));
+    status = tni_backend_of(x)->fill(
+        &(tni_fill){ .y = tni_array_of(x), .value = { value, tn_int_of(value) } });
     if (!status) tni_bump_version(x);
     return status;
 }
@@ -175,8 +176,7 @@ tn_status tn_zero_(tn_tensor *x)
     tn_status status = tni_may_write("tn_zero_", x, TN_NONE);
 
     if (status) return status;
-    tni_array y = tni_array_of(x);
-    status = TNI_KERNEL("zero_", x, fill, &y, ((tni_number){ 0.0, 0 }));
+    status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x) });
     if (!status) tni_bump_version(x);
     return status;
 }
@@ -204,14 +204,52 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
             source = tn_clone(source);
     }
     if (source) {
-        tni_array y = tni_array_of(x);
-        tni_array b = tni_array_expand(source, &x->shape);
-        status = TNI_KERNEL("copy_", x, copy, &y, &b);
+        status = tni_backend_of(x)->copy(
+            &(tni_copy){ .y = tni_array_of(x), .x = tni_array_expand(source, &x->shape) });
         if (!status) tni_bump_version(x);
     } else {
         status = tni_pending();
     }
     tn_scope_end(scope);
+    return status;
+}
+
+tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
+{
+    TNI_HOLD_TRAPS;
+    const tni_backend *backend;
+    tni_array to, from;
+    tn_status status;
+    void *staged;
+
+    if (!t || tni_none(t) || (!data && nbytes))
+        return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
+    if ((status = tni_bytes_fit("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)
+        return status;
+    if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
+        return tni_error(TN_E_DTYPE,
+                         "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
+                         tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
+    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK) return status;
+    if (tni_host_refused("tn_copy_in", "takes values from the host",
+                         "them as an input of tn_capture_run"))
+        return TN_E_STATE;
+    backend = tni_backend_of(t);
+    to = tni_array_of(t);
+    from = to;
+    from.dtype = dtype;
+    tni_dense_strides(&t->shape, from.stride);
+    if (t->storage->device.type == TN_CPU) {
+        from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
+        status = backend->copy(&(tni_copy){ .y = to, .x = from });
+    } else {
+        if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
+        from.data = staged;
+        status = backend->upload(staged, data, nbytes);
+        if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
+        backend->free(staged, nbytes);
+    }
+    if (status == TN_OK) tni_bump_version(t);
     return status;
 }
 
@@ -235,8 +273,8 @@ static int by_address(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Marks those of n changes whose target's memory belongs to another one, too: changed twice, it cannot be in
- * one launch. Of equal targets all but the first are marked. */
+/* Marks those of n changes whose target's memory belongs to another one, too: changed twice, it
+ * cannot be in one launch. Of equal targets all but the first are marked. */
 static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n,
                           span *spans, bool *repeated)
 {
@@ -260,14 +298,14 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
     }
 }
 
-/* Whether the change may be part of the one launch, whose first of n is given: dense and real, and beside the
- * first and of its kind. */
+/* Whether the change may be part of the one launch, whose first of n is given: dense and real, and
+ * beside the first and of its kind. */
 static bool joins(int n, const tni_change *c, const tni_change *first)
 {
-    if (!is_dense_real(c->x) || tni_recording) return false;
+    if (!is_dense_real(c->x) || tni_host_counts()) return false;
     if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(c->x) || !first->y != !c->y))
         return false;
-    return tni_backend_of(c->x)->optim_step != NULL;
+    return true;
 }
 
 static tn_status change_one(const tni_change *c)
@@ -276,7 +314,8 @@ static tn_status change_one(const tni_change *c)
     return c->rate == 1.0 ? tn_copy_(c->x, c->y) : tn_lerp_(c->x, c->y, c->rate);
 }
 
-/* change: room for n; those to be made alone are kept from its beginning on, joint ones from its end. */
+/* change: room for n; those to be made alone are kept from its beginning on, joint ones from its
+ * end. */
 static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,
                             const bool *repeated, tni_optim_tensor *call, tni_change *change)
@@ -306,7 +345,7 @@ static tn_status change_all(const char *function, int n,
     for (int i = 0; i < alone && !status; i++) status = change_one(&change[i]);
     if (status || joint == 0) return status;
     tni_optim_args args = { .kind = first->y ? TNI_LERP : TNI_SCALE };
-    status = tni_backend_of(first->x)->optim_step(&args, call, joint);
+    status = tni_backend_of(first->x)->optim_step(&(tni_optim_step){ &args, call, joint });
     for (int i = n - joint; i < n && !status; i++) tni_bump_version(change[i].x);
     return status;
 }
@@ -338,8 +377,8 @@ tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tn
     tn_status status;
 
     tni_error_save(&before);
-    if (backend->copy(y, x) == TN_OK) return TN_OK;
-    status = backend->copy(y, x);
+    if (backend->copy(&(tni_copy){ .y = *y, .x = *x }) == TN_OK) return TN_OK;
+    status = backend->copy(&(tni_copy){ .y = *y, .x = *x });
     if (status == TN_OK) tni_error_restore(&before);
     return status;
 }

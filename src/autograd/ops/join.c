@@ -48,7 +48,8 @@ static tn_status cat_forward(tni_call *c)
         tn_status status;
 
         part.size[a->axis] = x.size[a->axis];
-        if (tni_shape_numel(&c->in[k]->shape) && (status = backend->copy(&part, &x)) != TN_OK)
+        if (tni_shape_numel(&c->in[k]->shape) &&
+            (status = backend->copy(&(tni_copy){ .y = part, .x = x })) != TN_OK)
             return status;
         part.data = (char *)part.data + step * (size_t)x.size[a->axis];
     }

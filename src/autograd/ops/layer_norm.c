@@ -60,13 +60,14 @@ static tn_status ln_forward(tni_call *c)
     int lead = x->shape.rank - args->n_axes;
     int64_t n = rows_count(&x->shape, 0, lead);
     int64_t f = rows_count(&x->shape, lead, x->shape.rank);
-    tni_array from = rows_array(x, 2, n, f, 0);
-    tni_array to = rows_array(c->out[0], 2, n, f, 0);
-    tni_array mean = rows_array(c->saved[0], 1, n, 0, 0);
-    tni_array rstd = rows_array(c->saved[1], 1, n, 0, 0);
-    tni_array w = rows_array(weight, 1, f, 0, 0);
-    tni_array b = rows_array(bias, 1, f, 0, 0);
-    return ROWS_KERNEL(c->op, x, layer_norm, &to, &mean, &rstd, &from, &w, &b, args->eps);
+    tni_layer_norm a = { .y = rows_array(c->out[0], 2, n, f, 0),
+                         .mean = rows_array(c->saved[0], 1, n, 0, 0),
+                         .rstd = rows_array(c->saved[1], 1, n, 0, 0),
+                         .x = rows_array(x, 2, n, f, 0),
+                         .weight = rows_array(weight, 1, f, 0, 0),
+                         .bias = rows_array(bias, 1, f, 0, 0),
+                         .eps = args->eps };
+    return tni_backend_of(x)->layer_norm(&a);
 }
 
 static void ln_backward_composed(tni_grad *g)
@@ -114,23 +115,23 @@ static tn_status ln_backward(tni_grad *g)
     if (!x || !dy || !weight) {
         return tni_pending();
     }
-    tni_array grad[3]; /* of x, weight, bias; absent where not needed */
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) { /* absent where not needed */
         if (g->need[i]) {
             g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
             if (!g->dx[i]) {
                 return tni_pending();
             }
         }
-        grad[i] = i == 0 ? rows_array(g->dx[0], 2, n, f, 0) : rows_array(g->dx[i], 1, f, 0, 0);
     }
-    tni_array from = rows_array(x, 2, n, f, 0);
-    tni_array out = rows_array(dy, 2, n, f, 0);
-    tni_array mean = rows_array(g->saved[0], 1, n, 0, 0);
-    tni_array rstd = rows_array(g->saved[1], 1, n, 0, 0);
-    tni_array w = rows_array(weight, 1, f, 0, 0);
-    return ROWS_KERNEL(g->op, x, layer_norm_grad, &grad[0], &grad[1], &grad[2], &out, &from, &mean,
-                       &rstd, &w);
+    tni_layer_norm_grad a = { .dx = rows_array(g->dx[0], 2, n, f, 0),
+                              .dweight = rows_array(g->dx[1], 1, f, 0, 0),
+                              .dbias = rows_array(g->dx[2], 1, f, 0, 0),
+                              .dy = rows_array(dy, 2, n, f, 0),
+                              .x = rows_array(x, 2, n, f, 0),
+                              .mean = rows_array(g->saved[0], 1, n, 0, 0),
+                              .rstd = rows_array(g->saved[1], 1, n, 0, 0),
+                              .weight = rows_array(weight, 1, f, 0, 0) };
+    return tni_backend_of(x)->layer_norm_grad(&a);
 }
 
 static const tn_op layer_norm_op = {

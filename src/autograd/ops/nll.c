@@ -58,11 +58,13 @@ static tn_status nll_forward(tni_call *c)
     if (status != TN_OK) {
         return status;
     }
-    tni_array from = rows_array(x, 3, r.n, r.c, r.d);
-    tni_array loss = rows_array(c->out[0], 2, r.n, r.d, 0);
-    tni_array row_weight = rows_array(c->out[1], 2, r.n, r.d, 0);
-    return ROWS_KERNEL(c->op, x, nll, &loss, &row_weight, &from, &r.target, &r.weight,
-                       args->ignore);
+    tni_nll a = { .row_loss = rows_array(c->out[0], 2, r.n, r.d, 0),
+                  .row_weight = rows_array(c->out[1], 2, r.n, r.d, 0),
+                  .x = rows_array(x, 3, r.n, r.c, r.d),
+                  .target = r.target,
+                  .weight = r.weight,
+                  .ignore = args->ignore };
+    return tni_backend_of(x)->nll(&a);
 }
 
 static tn_status nll_backward(tni_grad *g)
@@ -102,9 +104,12 @@ static tn_status nll_grad_forward(tni_call *c)
     if (status != TN_OK) {
         return status;
     }
-    tni_array to = rows_array(c->out[0], 3, r.n, r.c, r.d);
-    tni_array from = rows_array(drow, 2, r.n, r.d, 0);
-    return ROWS_KERNEL(c->op, drow, nll_grad, &to, &from, &r.target, &r.weight, args->ignore);
+    tni_nll_grad a = { .dx = rows_array(c->out[0], 3, r.n, r.c, r.d),
+                       .drow = rows_array(drow, 2, r.n, r.d, 0),
+                       .target = r.target,
+                       .weight = r.weight,
+                       .ignore = args->ignore };
+    return tni_backend_of(drow)->nll_grad(&a);
 }
 
 static tn_status nll_grad_backward(tni_grad *g)

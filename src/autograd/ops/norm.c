@@ -48,7 +48,7 @@ static tn_status norm_backward(tni_grad *g)
     else if (tni_composed())
         g->dx[0] = norm_composed(g, dy, y, args->p);
     else
-        g->dx[0] = tni_fused3(g, TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
+        g->dx[0] = tni_fused3(TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
     return done(g);
 }
 
@@ -70,7 +70,7 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
 {
     if (!(p > 0.0))
         return tni_fail(TN_E_INVALID, "tn_norm: p %g: wanted p > 0 (INFINITY included)", p);
-    return tni_reduce(&op_norm, x, axes, n_axes, keepdim, p);
+    return tni_reduce_along(&op_norm, x, axes, n_axes, keepdim, p);
 }
 
 static tn_status logsumexp_backward(tni_grad *g)
@@ -80,7 +80,7 @@ static tn_status logsumexp_backward(tni_grad *g)
 
     if (!dy || !y) return tni_pending();
     g->dx[0] = tni_composed() ? tn_mul(dy, tn_exp(tn_sub(g->x[0], y)))
-                              : tni_fused3(g, TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0]);
+                              : tni_fused3(TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0]);
     return done(g);
 }
 
@@ -100,5 +100,5 @@ static const tni_reduce_op op_logsumexp = {
 
 tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
 {
-    return tni_reduce(&op_logsumexp, x, axes, n_axes, keepdim, 0.0);
+    return tni_reduce_along(&op_logsumexp, x, axes, n_axes, keepdim, 0.0);
 }

@@ -25,15 +25,15 @@ static tn_status one_hot_forward(tni_call *c)
         return tni_pending();
     }
     int64_t count = tni_shape_numel(&index->shape);
-    tni_array ids = rows_array(index, 1, count, 0, 0);
-    tni_array from = rows_array(index, 3, 1, args->n, 0);
-    tni_array to = rows_array(c->out[0], 3, 1, count, 0);
-    tn_status status = ROWS_KERNEL(c->op, index, take, &to, &from, &ids);
+    tni_take a = { .y = rows_array(c->out[0], 3, 1, count, 0),
+                   .x = rows_array(index, 3, 1, args->n, 0),
+                   .index = rows_array(index, 1, count, 0, 0) };
+    tn_status status = tni_backend_of(index)->take(&a);
     if (status != TN_OK) {
         return tni_name_index_error(c->op, status);
     }
-    to = rows_array(c->out[0], 1, count, 0, 0);
-    return ROWS_KERNEL(c->op, index, copy, &to, &ids);
+    return tni_backend_of(index)->copy(
+        &(tni_copy){ .y = rows_array(c->out[0], 1, count, 0, 0), .x = a.index });
 }
 
 static const tn_op one_hot_op = {
@@ -50,10 +50,7 @@ static const tn_op one_hot_op = {
 /* Its value + 1; -1 and a message when that cannot be had. */
 static int64_t number_of_classes(tn_tensor *index)
 {
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse("tn_one_hot", "with n -1 reads the largest index", "n given");
-        return -1;
-    }
+    if (tni_host_refused("tn_one_hot", "with n -1 reads the largest index", "n given")) return -1;
     if (tn_numel(index) == 0) {
         tni_error(TN_E_INVALID,
                   "tn_one_hot: n -1, index %s: want n >= 0, or -1 and at least one index",

@@ -1,12 +1,13 @@
 /*
  * pool2d.c - maximum, average and adaptive average pooling over [N, C, H, W].
  *
- *     max:      y_o = x_i(o), i(o) the index of the largest input under window o (NaN is largest, the first
- *               of equals wins);  dx_i = sum over o with i(o) = i of dy_o
- *     average:  y_o = (sum of x under window o) / count;  dx_i = sum over windows o above i of dy_o / count
- * Given the index each is linear: the gradient's gradient is a gather by the same index, and an average.
- * Output sizes and counts as PyTorch's: with ceil_mode the last window may hang over, but starts inside
- * the image or its left padding.
+ *     max:      y_o = x_i(o), i(o) the index of the largest input under window o (NaN is largest,
+ *               the first of equals wins);  dx_i = sum over o with i(o) = i of dy_o
+ *     average:  y_o = (sum of x under window o) / count;  dx_i = sum over windows o above i of dy_o
+ *               / count
+ * Given the index each is linear: the gradient's gradient is a gather by the same index, and an
+ * average. Output sizes and counts as PyTorch's: with ceil_mode the last window may hang over, but
+ * starts inside the image or its left padding.
  */
 #include <limits.h>
 
@@ -15,19 +16,20 @@
 /* Of max and average; adaptive uses out alone. */
 typedef struct pool_args {
     int64_t kernel[2], stride[2], padding[2], dilation[2], out[2];
-    bool ceil_mode, include_padding;
+    bool ceil_mode, include_padding, adaptive;
 } pool_args;
 
 /* How the kernels see x [.., h, w] -> y [.., oh, ow]. */
-static tni_pool2d geometry(const pool_args *a, const tn_shape *x, const tn_shape *y)
+static tni_pool2d_sizes geometry(const pool_args *a, const tn_shape *x, const tn_shape *y)
 {
-    tni_pool2d p = { .n = x->size[0],
-                     .c = x->size[1],
-                     .h = x->size[2],
-                     .w = x->size[3],
-                     .oh = y->size[2],
-                     .ow = y->size[3],
-                     .include_padding = a->include_padding };
+    tni_pool2d_sizes p = { .n = x->size[0],
+                           .c = x->size[1],
+                           .h = x->size[2],
+                           .w = x->size[3],
+                           .oh = y->size[2],
+                           .ow = y->size[3],
+                           .include_padding = a->include_padding,
+                           .adaptive = a->adaptive };
 
     for (int i = 0; i < 2; i++) {
         p.kernel[i] = a->kernel[i];
@@ -45,8 +47,8 @@ static tn_status check_rank(tni_call *c)
     return TN_OK;
 }
 
-/* The first window along axis i that meets no element of an image of size, or -1. Only those that start in the
- * padding can miss it, by steps that are longer than the image. */
+/* The first window along axis i that meets no element of an image of size, or -1. Only those that
+ * start in the padding can miss it, by steps that are longer than the image. */
 static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t windows)
 {
     if (size >= a->dilation[i]) return -1;
@@ -134,12 +136,7 @@ static tn_status grad_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_status missing(tni_call *c, const tni_backend *backend)
-{
-    return tni_op_error(c, TN_E_UNSUPPORTED, "the %s backend has no such pooling", backend->name);
-}
-
-/* ---- maximum ----------------------------------------------------------------------------------------- */
+/* ---- maximum --------------------------------------------------------------------------------- */
 
 static tn_status max_shape(tni_call *c)
 {
@@ -155,28 +152,28 @@ static tn_status max_shape(tni_call *c)
 
 static tn_status max_forward(tni_call *c)
 {
-    const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_tensor *x = tni_dense(c->in[0]);
 
-    if (!backend->max_pool2d) return missing(c, backend);
     if (!x) return tni_pending();
-    tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
-    return backend->max_pool2d(tni_data(c->out[0]), c->n_saved ? tni_data(c->saved[0]) : NULL,
-                               tni_data(x), x->dtype, &p);
+    tni_max_pool2d a = { .y = tni_array_of(c->out[0]),
+                         .index = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none(),
+                         .x = tni_array_of(x),
+                         .sizes = geometry(c->args, &x->shape, &c->out[0]->shape) };
+    return tni_backend_of(x)->max_pool2d(&a);
 }
 
 /* Inputs dy, index. */
 static tn_status max_grad_forward(tni_call *c)
 {
-    const tni_backend *backend = tni_backend_of(c->in[0]);
-    const grad_args *a = c->args;
+    const grad_args *args = c->args;
     tn_tensor *dy = tni_dense(c->in[0]);
 
-    if (!backend->max_pool2d_grad) return missing(c, backend);
     if (!dy) return tni_pending();
-    tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
-    return backend->max_pool2d_grad(tni_data(c->out[0]), tni_data(dy), tni_data(c->in[1]),
-                                    dy->dtype, &p);
+    tni_max_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
+                              .dy = tni_array_of(dy),
+                              .index = tni_array_of(c->in[1]),
+                              .sizes = geometry(&args->pool, &c->out[0]->shape, &dy->shape) };
+    return tni_backend_of(dy)->max_pool2d_grad(&a);
 }
 
 static tn_status max_grad_backward(tni_grad *g)
@@ -221,37 +218,7 @@ const tn_op tni_op_max_pool2d = {
     .backward = max_backward,
 };
 
-/* ---- averages: one text for both kinds ------------------------------------------------------------------ */
-
-typedef tn_status (*average)(void *y, const void *x, tn_dtype dtype, const tni_pool2d *p);
-
-static tn_status run_average(tni_call *c, average kernel)
-{
-    tn_tensor *x = tni_dense(c->in[0]);
-
-    if (!kernel) return missing(c, tni_backend_of(c->in[0]));
-    if (!x) return tni_pending();
-    tni_pool2d p = geometry(c->args, &x->shape, &c->out[0]->shape);
-    return kernel(tni_data(c->out[0]), tni_data(x), x->dtype, &p);
-}
-
-static tn_status run_average_grad(tni_call *c, average kernel)
-{
-    const grad_args *a = c->args;
-    tn_tensor *dy = tni_dense(c->in[0]);
-
-    if (!kernel) return missing(c, tni_backend_of(c->in[0]));
-    if (!dy) return tni_pending();
-    tni_pool2d p = geometry(&a->pool, &c->out[0]->shape, &dy->shape);
-    return kernel(tni_data(c->out[0]), tni_data(dy), dy->dtype, &p);
-}
-
-/* Backward of both averages and of both gradients: apply the other map with the same arguments. */
-static tn_status transpose_to(tni_grad *g, const tn_op *op, const void *args, size_t size)
-{
-    g->dx[0] = tni_apply(op, args, size, 1, &g->dy);
-    return g->dx[0] ? TN_OK : tni_pending();
-}
+/* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
 
 static const tn_op op_avg_grad;
 static const tn_op op_adaptive_grad;
@@ -260,25 +227,45 @@ extern const tn_op tni_op_adaptive_avg_pool2d;
 
 static tn_status avg_forward(tni_call *c)
 {
-    return run_average(c, tni_backend_of(c->in[0])->avg_pool2d);
-}
+    tn_tensor *x = tni_dense(c->in[0]);
 
-static tn_status avg_backward(tni_grad *g)
-{
-    grad_args a = grad_args_of(g);
-
-    return transpose_to(g, &op_avg_grad, &a, sizeof a);
+    if (!x) return tni_pending();
+    tni_avg_pool2d a = { .y = tni_array_of(c->out[0]),
+                         .x = tni_array_of(x),
+                         .sizes = geometry(c->args, &x->shape, &c->out[0]->shape) };
+    return tni_backend_of(x)->avg_pool2d(&a);
 }
 
 static tn_status avg_grad_forward(tni_call *c)
 {
-    return run_average_grad(c, tni_backend_of(c->in[0])->avg_pool2d_grad);
+    const grad_args *args = c->args;
+    tn_tensor *dy = tni_dense(c->in[0]);
+
+    if (!dy) return tni_pending();
+    tni_avg_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
+                              .dy = tni_array_of(dy),
+                              .sizes = geometry(&args->pool, &c->out[0]->shape, &dy->shape) };
+    return tni_backend_of(dy)->avg_pool2d_grad(&a);
+}
+
+/* Both are linear, and each is the other's transpose: backward applies the other one with the same
+ * arguments. */
+static tn_status avg_backward(tni_grad *g)
+{
+    grad_args a = grad_args_of(g);
+    const tn_op *op = a.pool.adaptive ? &op_adaptive_grad : &op_avg_grad;
+
+    g->dx[0] = tni_apply(op, &a, sizeof a, 1, &g->dy);
+    return g->dx[0] ? TN_OK : tni_pending();
 }
 
 static tn_status avg_grad_backward(tni_grad *g)
 {
-    return transpose_to(g, &tni_op_avg_pool2d, &((const grad_args *)g->args)->pool,
-                        sizeof(pool_args));
+    const pool_args *a = &((const grad_args *)g->args)->pool;
+    const tn_op *op = a->adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
+
+    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
+    return g->dx[0] ? TN_OK : tni_pending();
 }
 
 const tn_op tni_op_avg_pool2d = {
@@ -322,36 +309,13 @@ static tn_status adaptive_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_status adaptive_forward(tni_call *c)
-{
-    return run_average(c, tni_backend_of(c->in[0])->adaptive_avg_pool2d);
-}
-
-static tn_status adaptive_backward(tni_grad *g)
-{
-    grad_args a = grad_args_of(g);
-
-    return transpose_to(g, &op_adaptive_grad, &a, sizeof a);
-}
-
-static tn_status adaptive_grad_forward(tni_call *c)
-{
-    return run_average_grad(c, tni_backend_of(c->in[0])->adaptive_avg_pool2d_grad);
-}
-
-static tn_status adaptive_grad_backward(tni_grad *g)
-{
-    return transpose_to(g, &tni_op_adaptive_avg_pool2d, &((const grad_args *)g->args)->pool,
-                        sizeof(pool_args));
-}
-
 const tn_op tni_op_adaptive_avg_pool2d = {
     .name = "adaptive_avg_pool2d",
     .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
     .arity = 1,
     .shape = adaptive_shape,
-    .forward = adaptive_forward,
-    .backward = adaptive_backward,
+    .forward = avg_forward,
+    .backward = avg_backward,
 };
 
 static const tn_op op_adaptive_grad = {
@@ -359,11 +323,11 @@ static const tn_op op_adaptive_grad = {
     .formula = "dx_i = sum over windows o above i of dy_o / count",
     .arity = 1,
     .shape = grad_shape,
-    .forward = adaptive_grad_forward,
-    .backward = adaptive_grad_backward,
+    .forward = avg_grad_forward,
+    .backward = avg_grad_backward,
 };
 
-/* ---- functions ------------------------------------------------------------------------------------------ */
+/* ---- functions ------------------------------------------------------------------------------- */
 
 static tn_tensor *pool(const tn_op *op, tn_tensor *x, const pool_args *a)
 {
@@ -405,6 +369,6 @@ tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 
 tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
 {
-    pool_args a = { .out = { out_h, out_w } };
+    pool_args a = { .out = { out_h, out_w }, .adaptive = true };
     return pool(&tni_op_adaptive_avg_pool2d, x, &a);
 }

@@ -6,8 +6,8 @@
 
 #include "autograd/op.h"
 
-/* All axes of t but the last as the rows of one matrix: true when they are evenly spaced in memory, with
- * their number and distance (elements). */
+/* All axes of t but the last as the rows of one matrix: true when they are evenly spaced in memory,
+ * with their number and distance (elements). */
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance);
 /* Product of all sizes but the last n. */
 int64_t tni_leading(const tn_shape *shape, int n);

@@ -1,13 +1,14 @@
 /*
- * random_inplace.c - uniform_, normal_: random values into a tensor that exists. They record nothing.
+ * random_inplace.c - uniform_, normal_: random values into a tensor that exists. They record
+ * nothing.
  *
- * uniform_: x_i = u_i (high - low) + low, u_i in [0, 1). normal_: x_i = z_i deviation + mean. Elements are
- * drawn in row-major order whatever the strides. Source: random.c
+ * uniform_: x_i = u_i (high - low) + low, u_i in [0, 1). normal_: x_i = z_i deviation + mean.
+ * Elements are drawn in row-major order whatever the strides. Source: random.c
  */
 #include <math.h>
 
 #include "autograd/op.h"
-#include "tensor/host.h"
+#include "base/host.h"
 #include "tensor/random.h"
 
 static tn_status may_fill(const char *function, tn_tensor *t)

@@ -60,17 +60,19 @@ tn_status tni_reduce_forward(tni_call *c)
     const tni_reduce_op *op = (const tni_reduce_op *)c->op;
     const tni_reduce_args *args = c->args;
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array y = tni_array_of(c->out[0]);
+    tni_reduce a = { .function = op->function,
+                     .y = tni_array_of(c->out[0]),
+                     .x = tni_array_of(c->in[0]),
+                     .p = &args->p };
 
-    y.rank = kept.rank;
-    memcpy(y.size, kept.size, sizeof y.size);
-    tni_dense_strides(&kept, y.stride);
-    return TNI_KERNEL(c->op->name, c->in[0], reduce, op->function, &y, &x, &args->p);
+    a.y.rank = kept.rank;
+    memcpy(a.y.size, kept.size, sizeof a.y.size);
+    tni_dense_strides(&kept, a.y.stride);
+    return tni_backend_of(c->in[0])->reduce(&a);
 }
 
-tn_tensor *tni_reduce(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes,
-                      bool keepdim, double p)
+tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes,
+                            bool keepdim, double p)
 {
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
     char function[32];
@@ -153,7 +155,7 @@ static tn_status done(const tni_grad *g)
 #define REDUCTION(name)                                                                            \
     tn_tensor *tn_##name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                  \
     {                                                                                              \
-        return tni_reduce(&op_##name, x, axes, n_axes, keepdim, 0.0);                              \
+        return tni_reduce_along(&op_##name, x, axes, n_axes, keepdim, 0.0);                        \
     }
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
@@ -187,7 +189,7 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
 
     if (!dy || !mean) return NULL;
     if (tni_composed()) return tn_mul(tn_mul_scalar(dy, factor), tn_sub(x, mean));
-    return tni_fused3(g, TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0]);
+    return tni_fused3(TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0]);
 }
 
 static double degrees(const tni_grad *g)
@@ -218,7 +220,8 @@ static tn_status std_forward(tni_call *c)
     tn_status status = tni_reduce_forward(c);
     tni_array y = tni_array_of(c->out[0]);
 
-    return status ? status : TNI_KERNEL("std", c->out[0], unary, TNI_U_sqrt, &y, &y, NULL);
+    if (status) return status;
+    return tni_backend_of(c->out[0])->unary(&(tni_unary){ TNI_U_sqrt, .y = y, .x = y });
 }
 
 REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)", TNI_X(0), var_backward)
@@ -239,12 +242,12 @@ static const tni_reduce_op op_std = {
 
 tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
 {
-    return tni_reduce(&op_var, x, axes, n_axes, keepdim, correction);
+    return tni_reduce_along(&op_var, x, axes, n_axes, keepdim, correction);
 }
 
 tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
 {
-    return tni_reduce(&op_std, x, axes, n_axes, keepdim, correction);
+    return tni_reduce_along(&op_std, x, axes, n_axes, keepdim, correction);
 }
 
 /* ---- prod ------------------------------------------------------------------------------------ */
@@ -283,3 +286,15 @@ REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", 0, NULL)
 REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", 0, NULL)
 REDUCTION(any)
 REDUCTION(all)
+
+/* ---- over all axes: the commonest case ------------------------------------------------------- */
+
+#define OVER_ALL(name, reduce)                                                                     \
+    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+    {                                                                                              \
+        return reduce(x, NULL, 0, false);                                                          \
+    }
+OVER_ALL(sum_all, tn_sum)
+OVER_ALL(mean_all, tn_mean)
+OVER_ALL(max_all, tn_amax)
+OVER_ALL(min_all, tn_amin)

@@ -1,17 +1,11 @@
 /*
- * rows.h - what the ops on rows share: arrays as kernels want them, missing kernels, reductions of
- * losses, checks of indices.
+ * rows.h - what the ops on rows share: arrays as kernels want them, reductions of losses, checks of
+ * indices.
  */
 #ifndef TNI_OPS_ROWS_H
 #define TNI_OPS_ROWS_H
 
 #include "autograd/op.h"
-
-/* Calls a kernel of t's backend; a slot that is not there is an error naming op and backend. */
-#define ROWS_KERNEL(op, t, slot, ...)                                                              \
-    (tni_backend_of(t)->slot ? tni_backend_of(t)->slot(__VA_ARGS__)                                \
-                             : tni_error(TN_E_UNSUPPORTED, "tn_%s: backend %s has no kernel %s",   \
-                                         (op)->name, tni_backend_of(t)->name, #slot))
 
 /* Product of sizes first..last-1. */
 static inline int64_t rows_count(const tn_shape *shape, int first, int last)

@@ -23,9 +23,10 @@ static tn_status softmax_forward(tni_call *c)
     int last = x->shape.rank - 1;
     int64_t n = rows_count(&x->shape, 0, last);
     int64_t size = x->shape.size[last];
-    tni_array from = rows_array(x, 2, n, size, 0);
-    tni_array to = rows_array(c->out[0], 2, n, size, 0);
-    return ROWS_KERNEL(c->op, x, softmax, &to, &from, args->log);
+    tni_softmax a = { .y = rows_array(c->out[0], 2, n, size, 0),
+                      .x = rows_array(x, 2, n, size, 0),
+                      .log = args->log };
+    return tni_backend_of(x)->softmax(&a);
 }
 
 static tn_tensor *softmax_grad_composed(const tni_grad *g, bool log)
@@ -55,11 +56,12 @@ static tn_status softmax_backward(tni_grad *g)
     int last = y->shape.rank - 1;
     int64_t n = rows_count(&y->shape, 0, last);
     int64_t size = y->shape.size[last];
-    tni_array to = rows_array(dx, 2, n, size, 0);
-    tni_array from = rows_array(dy, 2, n, size, 0);
-    tni_array out = rows_array(y, 2, n, size, 0);
+    tni_softmax_grad a = { .dx = rows_array(dx, 2, n, size, 0),
+                           .dy = rows_array(dy, 2, n, size, 0),
+                           .y = rows_array(y, 2, n, size, 0),
+                           .log = args->log };
     g->dx[0] = dx;
-    return ROWS_KERNEL(g->op, dx, softmax_grad, &to, &from, &out, args->log);
+    return tni_backend_of(dx)->softmax_grad(&a);
 }
 
 static const tn_op softmax_op = {

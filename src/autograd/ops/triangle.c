@@ -21,7 +21,7 @@ static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args);
 static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
 {
     const triangle_args *args = c->args;
-    const char *name = c->op->name;
+    const tni_backend *backend = tni_backend_of(c->in[0]);
     tni_array part = *vector;
     int64_t t = TNI_MAX(args->k + m - (args->lower ? 0 : 1), 0);
     int64_t from = TNI_MIN(t, part.size[0]);
@@ -29,16 +29,16 @@ static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
     tni_number behind = { .f = args->lower, .i = args->lower };
 
     part.size[0] = from;
-    tn_status status = TNI_KERNEL(name, c->in[0], fill, &part, before);
+    tn_status status = backend->fill(&(tni_fill){ .y = part, .value = before });
     part.data = (char *)part.data + from;
     part.size[0] = vector->size[0] - from;
-    return status ? status : TNI_KERNEL(name, c->in[0], fill, &part, behind);
+    return status ? status : backend->fill(&(tni_fill){ .y = part, .value = behind });
 }
 
 static tn_status triangle_forward(tni_call *c)
 {
     const tn_tensor *x = c->in[0];
-    const char *name = c->op->name;
+    const tni_backend *backend = tni_backend_of(x);
     int row = x->shape.rank - 2;
     int64_t m = x->shape.size[row], n = x->shape.size[row + 1];
 
@@ -52,12 +52,11 @@ static tn_status triangle_forward(tni_call *c)
     from.data = (char *)vector.data + (m - 1);
     from.stride[0] = -1;
     tn_status status = blocked(c, m, &vector);
-    if (!status) status = TNI_KERNEL(name, x, copy, &rows, &from);
+    if (!status) status = backend->copy(&(tni_copy){ .y = rows, .x = from });
     if (status) return status;
-    tni_array y = tni_array_of(c->out[0]);
-    tni_array in = tni_array_of(x);
-    tni_array over = tni_array_expand(mask, &x->shape);
-    return TNI_KERNEL(name, x, binary, TNI_B_masked_fill, &y, &in, &over, (double[]){ 0 });
+    return backend->binary(
+        &(tni_binary){ TNI_B_masked_fill, .y = tni_array_of(c->out[0]), .a = tni_array_of(x),
+                       .b = tni_array_expand(mask, &x->shape), .p = (double[]){ 0 } });
 }
 
 static tn_status triangle_backward(tni_grad *g)

@@ -1,7 +1,8 @@
 /*
  * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
  *
- * A line of the list gives name, formula, what the gradient reads, the fused gradient kernel
+ * A line of the list gives name, the form of the public function, what becomes of dtypes that are
+ * not floating, formula, what the gradient reads, the fused gradient kernel
  * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
  * recording and defines second derivatives. The slope is written in y where y is as good as x: less
  * is kept alive.
@@ -50,12 +51,10 @@ static tn_status unary_forward(tni_call *c)
 {
     const unary_op *u = (const unary_op *)c->op;
     const tni_formula_args *args = c->args;
-    tni_array x = tni_array_of(c->in[0]);
-    tni_array y = tni_array_of(c->out[0]);
-    int function = u->function;
+    tni_unary a = { u->function, tni_array_of(c->out[0]), tni_array_of(c->in[0]), args->p };
 
-    if (function == TNI_U_pow_scalar && args->p[0] == 2.0) function = TNI_U_square;
-    return TNI_KERNEL(c->op->name, c->in[0], unary, function, &y, &x, args->p);
+    if (a.function == TNI_U_pow_scalar && args->p[0] == 2.0) a.function = TNI_U_square;
+    return tni_backend_of(c->in[0])->unary(&a);
 }
 
 static tn_status unary_backward(tni_grad *g)
@@ -69,7 +68,7 @@ static tn_status unary_backward(tni_grad *g)
         tn_tensor *read = (u->op.reads[0] & TNI_Y) ? g->y : g->x[0];
         bool square = u->function == TNI_U_pow_scalar && args->p[0] == 2.0;
         g->dx[0] =
-            tni_fused2(g, square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, &g->in[0]);
+            tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, &g->in[0]);
     }
     return g->dx[0] ? TN_OK : tni_pending();
 }
@@ -129,53 +128,55 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
     return tn_mul(dy, tn_mul_scalar(tn_pow_scalar(x, p - 1.0), p));
 }
 
-#define X TNI_X(0)
-#define Y TNI_Y
+enum { X = TNI_X(0), Y = TNI_Y };
+
 #define UNARY_LIST(U)                                                                              \
-    U(neg, KEEPS, "y = -x", 0, NONE, tn_neg(dy))                                                   \
-    U(abs, KEEPS, "y = |x|", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x)))                           \
-    U(square, STEEP | KEEPS, "y = x^2", X, TNI_B_square_grad, tn_mul(dy, tn_mul_scalar(x, 2.0)))   \
-    U(exp, STEEP | FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                                 \
-    U(log, STEEP | FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                                \
-    U(log1p, STEEP | FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad,                                 \
+    U(neg, PLAIN, KEEPS, "y = -x", 0, NONE, tn_neg(dy))                                            \
+    U(abs, PLAIN, KEEPS, "y = |x|", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x)))                    \
+    U(square, PLAIN, STEEP | KEEPS, "y = x^2", X, TNI_B_square_grad,                               \
+      tn_mul(dy, tn_mul_scalar(x, 2.0)))                                                           \
+    U(exp, PLAIN, STEEP | FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                          \
+    U(log, PLAIN, STEEP | FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                         \
+    U(log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad,                          \
       tn_div(dy, tn_add_scalar(x, 1.0)))                                                           \
-    U(expm1, STEEP | FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad,                                   \
+    U(expm1, PLAIN, STEEP | FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad,                            \
       tn_mul(dy, tn_add_scalar(y, 1.0)))                                                           \
-    U(sqrt, FLOATS, "y = x^(1/2)", Y, TNI_B_sqrt_grad, tn_div(dy, tn_mul_scalar(y, 2.0)))          \
-    U(rsqrt, STEEP | FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                                  \
+    U(sqrt, PLAIN, FLOATS, "y = x^(1/2)", Y, TNI_B_sqrt_grad, tn_div(dy, tn_mul_scalar(y, 2.0)))   \
+    U(rsqrt, PLAIN, STEEP | FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                           \
       tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                                    \
-    U(reciprocal, STEEP | FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad,                             \
+    U(reciprocal, PLAIN, STEEP | FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad,                      \
       tn_neg(tn_mul(dy, tn_square(y))))                                                            \
-    U(sin, FLOATS, "y = sin x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))                          \
-    U(cos, FLOATS, "y = cos x", X, TNI_B_cos_grad, tn_neg(tn_mul(dy, tn_sin(x))))                  \
-    U(tanh, FLOATS, "y = tanh x", Y, TNI_B_tanh_grad,                                              \
+    U(sin, PLAIN, FLOATS, "y = sin x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))                   \
+    U(cos, PLAIN, FLOATS, "y = cos x", X, TNI_B_cos_grad, tn_neg(tn_mul(dy, tn_sin(x))))           \
+    U(tanh, PLAIN, FLOATS, "y = tanh x", Y, TNI_B_tanh_grad,                                       \
       tn_mul(dy, tn_rsub_scalar(tn_square(y), 1.0)))                                               \
-    U(sigmoid, FLOATS, "y = 1 / (1 + e^-x)", Y, TNI_B_sigmoid_grad,                                \
+    U(sigmoid, PLAIN, FLOATS, "y = 1 / (1 + e^-x)", Y, TNI_B_sigmoid_grad,                         \
       tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))))                                               \
-    U(erf, FLOATS, "y = erf x", X, TNI_B_erf_grad,                                                 \
+    U(erf, PLAIN, FLOATS, "y = erf x", X, TNI_B_erf_grad,                                          \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
-    U(relu, KEEPS, "y = max(x, 0)", Y, TNI_B_relu_grad, except(dy, at_most_zero(y)))               \
-    U(leaky_relu, FLOATS, "y = x > 0 ? x : slope x", X, TNI_B_leaky_relu_grad,                     \
+    U(relu, PLAIN, KEEPS, "y = max(x, 0)", Y, TNI_B_relu_grad, except(dy, at_most_zero(y)))        \
+    U(leaky_relu, SCALED, FLOATS, "y = x > 0 ? x : slope x", X, TNI_B_leaky_relu_grad,             \
       tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
-    U(elu, FLOATS, "y = x > 0 ? x : alpha (e^x - 1)", X, TNI_B_elu_grad,                           \
+    U(elu, SCALED, FLOATS, "y = x > 0 ? x : alpha (e^x - 1)", X, TNI_B_elu_grad,                   \
       tn_where(tn_gt_scalar(x, 0.0), dy,                                                           \
                tn_mul(dy, tn_mul_scalar(tn_exp(tn_clamp(x, -INFINITY, 0.0)), p[0]))))              \
-    U(silu, FLOATS, "y = x sigmoid(x)", X, TNI_B_silu_grad, tn_mul(dy, silu_slope(x)))             \
-    U(gelu, FLOATS, "y = x Phi(x)", X, TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                 \
-    U(gelu_tanh, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", X,                 \
+    U(silu, PLAIN, FLOATS, "y = x sigmoid(x)", X, TNI_B_silu_grad, tn_mul(dy, silu_slope(x)))      \
+    U(gelu, PLAIN, FLOATS, "y = x Phi(x)", X, TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))          \
+    U(gelu_tanh, PLAIN, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", X,          \
       TNI_B_gelu_tanh_grad, tn_mul(dy, gelu_tanh_slope(x)))                                        \
-    U(softplus, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,           \
+    U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,  \
       softplus_grad(dy, x, p[0], p[1]))                                                            \
-    U(clamp, KEEPS, "y = min(max(x, low), high)", X, TNI_B_clamp_grad,                             \
+    U(clamp, CHECKED, KEEPS, "y = min(max(x, low), high)", X, TNI_B_clamp_grad,                    \
       except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))                     \
-    U(add_scalar, SCALAR, "y = x + s", 0, NONE, dy)                                                \
-    U(sub_scalar, SCALAR, "y = x - s", 0, NONE, dy)                                                \
-    U(rsub_scalar, SCALAR, "y = s - x", 0, NONE, tn_neg(dy))                                       \
-    U(mul_scalar, SCALAR, "y = s x", 0, NONE, tn_mul_scalar(dy, p[0]))                             \
-    U(div_scalar, FLOATS, "y = x / s", 0, NONE, tn_div_scalar(dy, p[0]))                           \
-    U(pow_scalar, STEEP | SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
+    U(add_scalar, SCALED, SCALAR, "y = x + s", 0, NONE, dy)                                        \
+    U(sub_scalar, SCALED, SCALAR, "y = x - s", 0, NONE, dy)                                        \
+    U(rsub_scalar, SCALED, SCALAR, "y = s - x", 0, NONE, tn_neg(dy))                               \
+    U(mul_scalar, SCALED, SCALAR, "y = s x", 0, NONE, tn_mul_scalar(dy, p[0]))                     \
+    U(div_scalar, SCALED, FLOATS, "y = x / s", 0, NONE, tn_div_scalar(dy, p[0]))                   \
+    U(pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad,                     \
+      pow_scalar_grad(dy, x, p[0]))
 
-#define DEFINE(name_, kind_, formula_, reads_, grad_, composed_)                                   \
+#define DEFINE(name_, function_, kind_, formula_, reads_, grad_, composed_)                        \
     static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
     {                                                                                              \
         (void)dy, (void)x, (void)y, (void)p;                                                       \
@@ -221,39 +222,15 @@ tn_tensor *tni_sign(tn_tensor *x)
     {                                                                                              \
         return apply(&op_##name, x, 0.0, 0.0);                                                     \
     }
-#define WITH_SCALAR(name)                                                                          \
+#define SCALED(name)                                                                               \
     tn_tensor *tn_##name(tn_tensor *x, double s)                                                   \
     {                                                                                              \
         return apply(&op_##name, x, s, 0.0);                                                       \
     }
+#define CHECKED(name) /* below, by hand */
+#define DEFINE_FUNCTION(name, function, kind, formula, reads, grad, composed) function(name)
 
-PLAIN(neg)
-PLAIN(abs)
-PLAIN(square)
-PLAIN(exp)
-PLAIN(log)
-PLAIN(log1p)
-PLAIN(expm1)
-PLAIN(sqrt)
-PLAIN(rsqrt)
-PLAIN(reciprocal)
-PLAIN(sin)
-PLAIN(cos)
-PLAIN(tanh)
-PLAIN(sigmoid)
-PLAIN(erf)
-PLAIN(relu)
-PLAIN(silu)
-PLAIN(gelu)
-PLAIN(gelu_tanh)
-WITH_SCALAR(leaky_relu)
-WITH_SCALAR(elu)
-WITH_SCALAR(add_scalar)
-WITH_SCALAR(sub_scalar)
-WITH_SCALAR(rsub_scalar)
-WITH_SCALAR(mul_scalar)
-WITH_SCALAR(div_scalar)
-WITH_SCALAR(pow_scalar)
+UNARY_LIST(DEFINE_FUNCTION)
 
 tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
 {

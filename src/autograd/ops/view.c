@@ -1,25 +1,26 @@
 /*
- * view.c - other geometries over the same storage: reshape, permute, expand, slice and what is made of
- * them.
+ * view.c - other geometries over the same storage: reshape, permute, expand, slice and what is made
+ * of them.
  *
  * A view's gradient is the gradient with the geometry undone:
  *   reshape  y = x in another shape         dx = dy in x's shape
  *   permute  y[i..] = x[i permuted..]       dx = dy permuted back
  *   expand   y = x stretched                dx = dy, which the engine sums over the stretched axes
- *   slice    y[i] = x[start + i*step]       dx = 0 with dy written at the slice (its own op: slice_grad,
- *                                           whose gradient is again a slice)
+ *   slice    y[i] = x[start + i*step]       dx = 0 with dy written at the slice (its own op:
+ *                                           slice_grad, whose gradient is again a slice)
  *   split    y_k = slices, one after another  dx = the dy_k joined
  */
 #include "autograd/op.h"
 
-/* ---- reshape ---------------------------------------------------------------------------------------- */
+/* ---- reshape --------------------------------------------------------------------------------- */
 
 typedef struct reshape_args {
     tn_shape shape;
 } reshape_args;
 
-/* Strides that give x another shape without a copy; false where there are none. Walks both shapes in
- * groups of axes with equal products; a group works when x's axes in it lie row-major within each other. */
+/* Strides that give x another shape without a copy; false where there are none. Walks both shapes
+ * in groups of axes with equal products; a group works when x's axes in it lie row-major within
+ * each other. */
 static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *stride)
 {
     int64_t size[TN_MAX_RANK], step[TN_MAX_RANK];
@@ -205,7 +206,7 @@ tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
     return reshape(x, shape);
 }
 
-/* ---- permute ---------------------------------------------------------------------------------------- */
+/* ---- permute --------------------------------------------------------------------------------- */
 
 typedef struct permute_args {
     int order[TN_MAX_RANK];
@@ -283,7 +284,7 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
     return tn_permute(x, order);
 }
 
-/* ---- expand ----------------------------------------------------------------------------------------- */
+/* ---- expand ---------------------------------------------------------------------------------- */
 
 static tn_status expand_shape(tni_call *c)
 {
@@ -340,7 +341,7 @@ tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
     return tni_apply(&op_expand, &args, sizeof args, 1, &x);
 }
 
-/* ---- slice ------------------------------------------------------------------------------------------ */
+/* ---- slice ----------------------------------------------------------------------------------- */
 
 typedef struct slice_args {
     int axis;
@@ -398,14 +399,15 @@ static tn_status slice_grad_forward(tni_call *c)
     const slice_args *a = c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array whole = tni_array_of(c->out[0]), part = whole, dy = tni_array_of(c->in[0]);
-    tn_status status = backend->fill(&whole, (tni_number){ 0, 0 });
+    tn_status status = backend->fill(&(tni_fill){ .y = whole });
 
     part.data =
         (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
     part.stride[a->axis] *= a->step;
     part.size[a->axis] = a->n;
-    return status == TN_OK && tni_shape_numel(&c->in[0]->shape) ? backend->copy(&part, &dy)
-                                                                : status;
+    return status == TN_OK && tni_shape_numel(&c->in[0]->shape)
+               ? backend->copy(&(tni_copy){ .y = part, .x = dy })
+               : status;
 }
 
 static tn_status slice_grad_backward(tni_grad *g)
@@ -448,8 +450,8 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
         return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
                         (long long)step);
     args.whole = x->shape.size[args.axis];
-    args.step =
-        TNI_MIN(step, TNI_MAX(args.whole, 1)); /* the same elements, and no stride overflows */
+    /* the same elements, and no stride overflows */
+    args.step = TNI_MIN(step, TNI_MAX(args.whole, 1));
     start = TNI_MIN(TNI_MAX(start < 0 ? start + args.whole : start, 0), args.whole);
     end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
     args.start = start;
@@ -492,7 +494,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
     return reshape(y, shape);
 }
 
-/* ---- split ------------------------------------------------------------------------------------------ */
+/* ---- split ----------------------------------------------------------------------------------- */
 
 typedef struct split_args {
     int axis;

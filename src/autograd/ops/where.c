@@ -34,12 +34,9 @@ static tn_status where_shape(tni_call *c)
 static tn_status where_forward(tni_call *c)
 {
     tn_tensor *y = c->out[0];
-    tni_array to = tni_array_of(y);
-    tni_array condition = tni_array_expand(c->in[0], &y->shape);
-    tni_array a = tni_array_expand(c->in[1], &y->shape);
-    tni_array b = tni_array_expand(c->in[2], &y->shape);
-
-    return TNI_KERNEL("where", y, ternary, TNI_T_where, &to, &condition, &a, &b, NULL);
+    return tni_backend_of(y)->ternary(&(tni_ternary){
+        TNI_T_where, .y = tni_array_of(y), .a = tni_array_expand(c->in[0], &y->shape),
+        .b = tni_array_expand(c->in[1], &y->shape), .c = tni_array_expand(c->in[2], &y->shape) });
 }
 
 static tn_status where_backward(tni_grad *g)

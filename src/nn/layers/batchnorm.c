@@ -37,10 +37,8 @@ tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t cha
 static double share(const batchnorm *m)
 {
     if (!m->o.cumulative || tni_none(m->num_batches_tracked)) return m->o.momentum;
-    if (TNI_UNLIKELY(tni_recording)) {
-        tni_record_refuse(m->base.type->name, "with cumulative reads its counter", "momentum");
+    if (tni_host_refused(m->base.type->name, "with cumulative reads its counter", "momentum"))
         return NAN;
-    }
     return 1 / (tn_item(m->num_batches_tracked) + 1); /* as after the count of this batch */
 }
 
@@ -77,11 +75,9 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
     double momentum = training ? share(m) : 0;
     if (isnan(momentum)) return NULL;
     bool guarded = m->o.skip_nonfinite && training && !no_mean;
-    if (TNI_UNLIKELY(tni_recording) && guarded) {
-        tni_record_refuse(m->base.type->name, "with skip_nonfinite reads the statistics",
-                          "it without skip_nonfinite");
+    if (guarded && tni_host_refused(m->base.type->name, "with skip_nonfinite reads the statistics",
+                                    "it without skip_nonfinite"))
         return NULL;
-    }
     tn_tensor *moving[2] = { m->running_mean, m->running_var };
     for (int i = 0; guarded && i < 2; i++) moving[i] = tn_clone(tn_detach(moving[i]));
     tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1], training || no_mean,
@@ -218,6 +214,24 @@ int64_t tn_batchnorm_skipped(const tn_module *m)
 {
     const batchnorm *b = check_type("tn_batchnorm_skipped", m);
     return b ? b->skipped : -1;
+}
+
+double tn_batchnorm_momentum(const tn_module *m)
+{
+    const batchnorm *b = check_type("tn_batchnorm_momentum", m);
+    return b ? b->o.momentum : NAN;
+}
+
+tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum)
+{
+    static const char f[] = "tn_batchnorm_set_momentum";
+    batchnorm *b = check_type(f, m);
+    if (!b) return tni_pending();
+    tn_status status = tni_fraction(f, "momentum", momentum);
+    if (status != TN_OK) return status;
+    b->o.momentum = momentum;
+    b->o.cumulative = false;
+    return TN_OK;
 }
 
 const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features)

@@ -3,9 +3,9 @@
 
 typedef struct conv2d {
     tn_module base;
-    tn_tensor *weight, *bias; /* [out, in/groups, k, k], [out] or absent */
+    tn_tensor *weight, *bias; /* [out, in/groups, kh, kw], [out] or absent */
     tn_conv2d_spec spec;
-    int64_t in, out, kernel;
+    int64_t in, out, kernel[2];
 } conv2d;
 
 static tn_tensor *conv2d_forward(tn_module *self, tn_tensor *x)
@@ -14,24 +14,35 @@ static tn_tensor *conv2d_forward(tn_module *self, tn_tensor *x)
     return tn_conv2d(x, m->weight, m->bias, m->spec);
 }
 
+/* Adds ", name 3" to the text, or ", name 3x1" where the axes differ. Returns the length so far. */
+static size_t add_pair(char *text, size_t size, size_t n, const char *name, const int64_t pair[2])
+{
+    if (n >= size) return n;
+    n += (size_t)snprintf(text + n, size - n, ", %s%" PRId64, name, pair[0]);
+    if (pair[1] != pair[0] && n < size)
+        n += (size_t)snprintf(text + n, size - n, "x%" PRId64, pair[1]);
+    return n;
+}
+
 static void conv2d_describe(const tn_module *self, char *text, size_t size)
 {
     const conv2d *m = (const conv2d *)self;
+    const tn_conv2d_spec *s = &m->spec;
     const struct {
         const char *name;
-        int64_t value, usual;
-    } option[] = {
-        { "stride", m->spec.stride[0], 1 },
-        { "padding", m->spec.padding[0], 0 },
-        { "dilation", m->spec.dilation[0], 1 },
-        { "groups", m->spec.groups, 1 },
-    };
-    size_t n = (size_t)snprintf(text, size, "%" PRId64 ", %" PRId64 ", %" PRId64, m->in, m->out,
-                                m->kernel);
-    for (size_t i = 0; i < sizeof option / sizeof *option && n < size; i++)
-        if (option[i].value != option[i].usual)
-            n += (size_t)snprintf(text + n, size - n, ", %s %" PRId64, option[i].name,
-                                  option[i].value);
+        const int64_t *pair;
+        int64_t usual;
+    } option[] = { { "stride ", s->stride, 1 },
+                   { "padding ", s->padding, 0 },
+                   { "dilation ", s->dilation, 1 } };
+    size_t n = (size_t)snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->out);
+    n = add_pair(text, size, n, "", m->kernel);
+    for (size_t i = 0; i < sizeof option / sizeof *option; i++)
+        if (option[i].pair[0] != option[i].usual || option[i].pair[1] != option[i].usual)
+            n = add_pair(text, size, n, option[i].name, option[i].pair);
+    if (s->same && n < size) n += (size_t)snprintf(text + n, size - n, ", padding same");
+    if (s->groups != 1 && n < size)
+        n += (size_t)snprintf(text + n, size - n, ", groups %" PRId64, s->groups);
     if (tni_none(m->bias) && n < size) snprintf(text + n, size - n, ", no bias");
 }
 
@@ -49,48 +60,73 @@ static const tn_module_type conv2d_type = {
     .reset = conv2d_reset,
 };
 
-static tn_status check(int64_t in, int64_t out, int64_t kernel, const tn_conv2d_options *o)
+static tn_status check(const char *function, int64_t in, int64_t out, const int64_t kernel[2],
+                       const tn_conv2d_spec *s)
 {
-    static const char function[] = "tn_conv2d_new";
     const struct {
         const char *name;
         int64_t value, least;
     } wanted[] = {
-        { "in_channels", in, 1 },   { "out_channels", out, 1 },   { "kernel", kernel, 1 },
-        { "stride", o->stride, 0 }, { "padding", o->padding, 0 }, { "dilation", o->dilation, 0 },
-        { "groups", o->groups, 0 },
+        { "in_channels", in, 1 },          { "out_channels", out, 1 },
+        { "kernel", kernel[0], 1 },        { "kernel", kernel[1], 1 },
+        { "stride", s->stride[0], 0 },     { "stride", s->stride[1], 0 },
+        { "padding", s->padding[0], 0 },   { "padding", s->padding[1], 0 },
+        { "dilation", s->dilation[0], 0 }, { "dilation", s->dilation[1], 0 },
+        { "groups", s->groups, 0 },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (tni_at_least(function, wanted[i].name, wanted[i].value, wanted[i].least) != TN_OK)
             return TN_E_INVALID;
-    int64_t groups = tni_or_int(o->groups, 1);
+    int64_t groups = tni_or_int(s->groups, 1);
     if (in % groups || out % groups)
         return tni_error(TN_E_INVALID,
                          "%s: groups %" PRId64 " for %" PRId64 " input and %" PRId64
                          " output channels: want a divisor of both",
                          function, groups, in, out);
+    bool strided = s->stride[0] > 1 || s->stride[1] > 1;
+    if (s->same && (strided || s->padding[0] || s->padding[1]))
+        return tni_error(TN_E_INVALID, "%s: same with a %s: want stride 1 and no padding", function,
+                         strided ? "stride" : "padding");
     return TN_OK;
+}
+
+static tn_module *make(const char *function, int64_t in, int64_t out, const int64_t kernel[2],
+                       tn_conv2d_spec spec, bool no_bias)
+{
+    if (check(function, in, out, kernel, &spec) != TN_OK) return NULL;
+    conv2d *m = tn_module_new(&conv2d_type);
+    if (!m) return NULL;
+    m->in = in;
+    m->out = out;
+    m->spec = spec;
+    m->spec.groups = tni_or_int(spec.groups, 1);
+    for (int i = 0; i < 2; i++) {
+        m->kernel[i] = kernel[i];
+        m->spec.stride[i] = tni_or_int(spec.stride[i], 1);
+        m->spec.dilation[i] = tni_or_int(spec.dilation[i], 1);
+    }
+    tn_shape shape = TN_SHAPE(out, in / m->spec.groups, kernel[0], kernel[1]);
+    tn_register_parameter(&m->base, "weight", &m->weight, tn_empty(shape));
+    tn_register_parameter(&m->base, "bias", &m->bias, no_bias ? TN_NONE : tn_empty(TN_SHAPE(out)));
+    conv2d_reset(&m->base);
+    return tn_module_done(&m->base);
 }
 
 tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                          tn_conv2d_options o)
 {
-    if (check(in_channels, out_channels, kernel, &o) != TN_OK) return NULL;
-    conv2d *m = tn_module_new(&conv2d_type);
-    if (!m) return NULL;
-    m->in = in_channels;
-    m->out = out_channels;
-    m->kernel = kernel;
-    m->spec.groups = tni_or_int(o.groups, 1);
-    for (int i = 0; i < 2; i++) {
-        m->spec.stride[i] = tni_or_int(o.stride, 1);
-        m->spec.padding[i] = o.padding;
-        m->spec.dilation[i] = tni_or_int(o.dilation, 1);
-    }
-    tn_shape shape = TN_SHAPE(out_channels, in_channels / m->spec.groups, kernel, kernel);
-    tn_register_parameter(&m->base, "weight", &m->weight, tn_empty(shape));
-    tn_register_parameter(&m->base, "bias", &m->bias,
-                          o.no_bias ? TN_NONE : tn_empty(TN_SHAPE(out_channels)));
-    conv2d_reset(&m->base);
-    return tn_module_done(&m->base);
+    tn_conv2d_spec spec = { .stride = { o.stride, o.stride },
+                            .padding = { o.padding, o.padding },
+                            .dilation = { o.dilation, o.dilation },
+                            .groups = o.groups,
+                            .same = o.same };
+    return make("tn_conv2d_new", in_channels, out_channels, (int64_t[]){ kernel, kernel }, spec,
+                o.no_bias);
+}
+
+tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
+                              int64_t kernel_w, tn_conv2d_spec spec, bool no_bias)
+{
+    return make("tn_conv2d_spec_new", in_channels, out_channels, (int64_t[]){ kernel_h, kernel_w },
+                spec, no_bias);
 }

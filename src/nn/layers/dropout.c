@@ -1,4 +1,6 @@
-/* dropout.c - in training, zero with probability p and scale the rest by 1/(1-p); Srivastava (2014)
+/*
+ * dropout.c - in training, zero with probability p and scale the rest by 1/(1-p); Srivastava
+ * (2014). p can be read and set afterwards, in every kind of layer that drops.
  */
 #include "nn/layers/layer.h"
 
@@ -33,4 +35,52 @@ tn_module *tn_dropout_new(double p)
     if (!m) return NULL;
     m->p = p;
     return tn_module_done(&m->base);
+}
+
+static double *probability_of(tn_module *m)
+{
+    double *p = m->type == &dropout_type ? &((dropout *)m)->p : NULL;
+    if (!p) p = tni_positional_encoding_dropout(m);
+    if (!p) p = tni_multihead_attention_dropout(m);
+    return p ? p : tni_encoder_layer_dropout(m);
+}
+
+double tn_dropout_p(tn_module *m)
+{
+    static const char f[] = "tn_dropout_p";
+    if (tni_module_check(f, m) != TN_OK) return NAN;
+    const double *p = probability_of(m);
+    if (!p)
+        tni_error(TN_E_INVALID, "%s: a %s drops nothing: want a layer with dropout", f,
+                  m->type->name);
+    return p ? *p : NAN;
+}
+
+typedef struct setting {
+    double p;
+    int n; /* layers that took it */
+} setting;
+
+static tn_status set_one(const char *path, tn_module *m, void *user)
+{
+    setting *set = user;
+    double *p = probability_of(m);
+    (void)path;
+    if (!p) return TN_OK;
+    *p = set->p;
+    set->n++;
+    return TN_OK;
+}
+
+tn_status tn_dropout_set_p(tn_module *m, double p)
+{
+    static const char f[] = "tn_dropout_set_p";
+    setting set = { p, 0 };
+    tn_status status = tni_module_check(f, m);
+    if (status == TN_OK) status = tni_probability(f, p);
+    if (status == TN_OK) status = tn_named_modules(m, set_one, &set);
+    if (status == TN_OK && set.n == 0)
+        status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout", f,
+                           m->type->name);
+    return status;
 }

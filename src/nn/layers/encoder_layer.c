@@ -69,6 +69,11 @@ static const tn_module_type encoder_layer_type = {
     .describe = encoder_layer_describe,
 };
 
+double *tni_encoder_layer_dropout(tn_module *m)
+{
+    return m->type == &encoder_layer_type ? &((encoder_layer *)m)->dropout : NULL;
+}
+
 /* Random numbers are drawn in the order attention, linear1, linear2. */
 tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o)
 {

@@ -37,8 +37,14 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);
-/* batchnorm.c: what a BatchNorm2d was made with, defaults filled in; NULL (no message): m is none. */
+/* batchnorm.c: what a BatchNorm2d was made with, defaults filled in; NULL (no message): m is
+ * none. */
 const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features);
+
+/* Where a layer of that kind keeps its dropout probability; NULL (no message): m is none. */
+double *tni_positional_encoding_dropout(tn_module *m);
+double *tni_multihead_attention_dropout(tn_module *m);
+double *tni_encoder_layer_dropout(tn_module *m);
 
 /* What attention and all above it are called with besides tensors. */
 typedef struct tni_attention_options {

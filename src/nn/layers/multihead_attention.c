@@ -205,6 +205,11 @@ static const tn_module_type multihead_attention_type = {
     .reset = multihead_attention_reset,
 };
 
+double *tni_multihead_attention_dropout(tn_module *m)
+{
+    return m->type == &multihead_attention_type ? &((multihead_attention *)m)->dropout : NULL;
+}
+
 static tn_status check_options(int64_t embed, int64_t heads,
                                const tn_multihead_attention_options *o)
 {

@@ -80,6 +80,11 @@ static const tn_module_type positional_encoding_type = {
     .describe = positional_encoding_describe,
 };
 
+double *tni_positional_encoding_dropout(tn_module *m)
+{
+    return m->type == &positional_encoding_type ? &((positional_encoding *)m)->dropout : NULL;
+}
+
 tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
                                       tn_positional_encoding_options o)
 {

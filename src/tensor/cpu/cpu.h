@@ -2,12 +2,14 @@
  * cpu.h - how CPU kernels are built and threaded.
  *
  * Three kinds of files below src/tensor/cpu/:
- *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f) names
- *              f_avx512_f32 and so on. One text for f32 and f64.
- *   isa/       compiled once per instruction set: integers, casts, the backend table; K(f) is f_avx512.
+ *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f)
+ *              names f_avx512_f32 and so on. One text for f32 and f64.
+ *   isa/       compiled once per instruction set: integers, casts, the backend table; K(f) is
+ *              f_avx512.
  *   others     compiled once: the parallel driver, the BLAS driver, the choice of instruction set.
- * Kernels contain no parallel region: they hand chunks to tni_parallel. Chunk borders depend on the sizes
- * alone, partial sums are combined in index order: the bits do not depend on the number of threads.
+ * Kernels contain no parallel region: they hand chunks to tni_parallel. Chunk borders depend on the
+ * sizes alone, partial sums are combined in index order: the bits do not depend on the number of
+ * threads.
  */
 #ifndef TNI_CPU_H
 #define TNI_CPU_H
@@ -30,8 +32,8 @@
 /* Works on [begin, end) of n items; begin is a multiple of grain. */
 typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
 
-/* Calls f for [0, grain), [grain, 2 grain) ... up to n, on several threads when there is more than one
- * chunk and no region is active. Chunk number: begin / grain. */
+/* Calls f for [0, grain), [grain, 2 grain) ... up to n, on several threads when there is more than
+ * one chunk and no region is active. Chunk number: begin / grain. */
 void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
 
 /* The table of one instruction set ("avx2") for tests; NULL where this processor lacks it. */
@@ -42,14 +44,14 @@ void *tni_alloc(size_t size);
 void tni_free(void *block, size_t size);
 tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
-/* One single-threaded BLAS product, for use inside chunks: C[m,n] = alpha op(A) op(B) + beta C, row-major.
- * Never parallel, same bits wherever it is called from. */
+/* One single-threaded BLAS product, for use inside chunks: C[m,n] = alpha op(A) op(B) + beta C,
+ * row-major. Never parallel, same bits wherever it is called from. */
 void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
                    int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
-/* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or not a
- * region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
+/* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
+ * not a region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
 /* Scratch per running chunk: at most tni_lanes(n, grain) chunks run at a time; a chunk's lane is
  * tni_lane(), in [0, lanes). lanes comes from tni_lanes with the same n and grain. */
@@ -59,23 +61,29 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 /* The gemm slot of every CPU backend. */
 tn_status tni_cpu_gemm(const tni_gemm *g);
 
-/* The slots of table b for bf16 and f16, by way of f32 (short.c). */
+/* Kernels on bf16 and f16 by way of f32 (short.c): args, a copy of the caller's, begins with n_out
+ * outputs and n_in inputs; those that are short become f32 arrays for the call. */
 static inline bool tni_is_short(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
-tn_status tni_short_gemm(const tni_backend *b, const tni_gemm *g);
-tn_status tni_short_conv2d(const tni_backend *b, void *y, const void *x, const void *w,
-                           const void *bias, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_short_conv2d_grad_input(const tni_backend *b, void *dx, const void *dy, const void *w,
-                                      tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_short_conv2d_grad_weight(const tni_backend *b, void *dw, const void *dy,
-                                       const void *x, tn_dtype dtype, const tni_conv2d *c);
-tn_status tni_short_attention(const tni_backend *b, const tni_attention *a);
-tn_status tni_short_attention_grad(const tni_backend *b, const tni_attention *a,
-                                   const tni_array *dy, const tni_array *dq, const tni_array *dk,
-                                   const tni_array *dv);
-tn_status tni_short_dropout(const tni_backend *b, const tni_array *y, const tni_array *x, double p,
-                            uint64_t seed, uint64_t offset);
+typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
+tn_status tni_short_run(tn_status (*kernel)(const void *args), void *args, int n_out, int n_in,
+                        tni_copy_kernel copy);
+tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
+
+/* Prototypes of the kernels: K(tni_fill) in isa/, K(tni_softmax) in real/ (which isa/ calls K32 and
+ * K64 of). */
+#ifdef TNI_ISA
+#define TNI_ANY_PROTOTYPE(name) tn_status TNI_CAT2(tni_##name, TNI_ISA)(const tni_##name *a);
+#define TNI_REAL_PROTOTYPE(name, ...)                                                              \
+    tn_status K32(tni_##name)(const tni_##name *a);                                                \
+    tn_status K64(tni_##name)(const tni_##name *a);
+TNI_KERNELS(TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE)
+/* The tensors of one dtype; first: room for n + 1 numbers. */
+void K32(tni_optim_step)(const tni_optim_step *a, int64_t *first);
+void K64(tni_optim_step)(const tni_optim_step *a, int64_t *first);
+extern const tni_backend TNI_CAT2(tni_cpu_table, TNI_ISA);
+#endif
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * gemm.c - matrix products: the one file that calls BLAS.
  *
- * The same bits for any number of threads. OpenBLAS itself cuts a product by the number of its threads and
- * so rounds differently on one and on two. Here C is cut into tiles whose number and borders depend on the
- * shape alone, and every tile is one single-threaded BLAS call; a long inner axis over a small C is cut
- * instead, and the parts are summed in index order.
+ * The same bits for any number of threads. OpenBLAS itself cuts a product by the number of its
+ * threads and so rounds differently on one and on two. Here C is cut into tiles whose number and
+ * borders depend on the shape alone, and every tile is one single-threaded BLAS call; a long inner
+ * axis over a small C is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* ---- one product on one thread --------------------------------------------------------------------- */
+/* ---- one product on one thread --------------------------------------------------------------- */
 
 #define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
 
@@ -34,7 +34,7 @@ void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alp
                 (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
 }
 
-/* ---- operands: a unit stride and a leading dimension that BLAS takes --------------------------------- */
+/* ---- operands: a unit stride and a leading dimension that BLAS takes ------------------------- */
 
 typedef struct operand {
     const char *data;
@@ -118,7 +118,7 @@ static void operand_free(operand *o)
     if (o->copy) tni_free(o->copy, o->copy_size);
 }
 
-/* ---- the cut ------------------------------------------------------------------------------------- */
+/* ---- the cut --------------------------------------------------------------------------------- */
 
 typedef struct plan {
     const tni_gemm *g;
@@ -138,9 +138,9 @@ static int64_t cut(int64_t size, int64_t tiles)
 /*
  * The cut of one product, from its sizes alone (measured on two AVX-512 cores, OpenBLAS 0.3.21):
  *   - below 2^18 multiplications a thread's start costs more than it saves
- *   - tiles_m * tiles_n tiles pack tiles_n * m * k + tiles_m * n * k numbers: the cheapest grid is taken.
- *     4 tiles cost nothing against the library's own threading; more are taken as the product grows, so
- *     that packing stays below 5 %
+ *   - tiles_m * tiles_n tiles pack tiles_n * m * k + tiles_m * n * k numbers: the cheapest grid is
+ *     taken. 4 tiles cost nothing against the library's own threading; more are taken as the
+ *     product grows, so that packing stays below 5 %
  *   - C small and k long (a weight gradient): tiles would be slivers, k is cut instead
  *   - matrix times vector: along the longer side
  */
@@ -175,8 +175,8 @@ static void plan_cut(plan *p)
             }
         }
     }
-    p->tiles_m =
-        MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0)); /* BLAS counts in int */
+    /* BLAS counts in int */
+    p->tiles_m = MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0));
     p->step_m = cut(g->m, p->tiles_m);
     p->step_n = cut(g->n, p->tiles_n);
     p->step_k = cut(g->k, p->parts);
@@ -215,7 +215,8 @@ static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, i
     return true;
 }
 
-/* y = M x (+ y): a product one of whose sides is 1. M is [rows, k] as operand o, or its transpose. */
+/* y = M x (+ y): a product one of whose sides is 1. M is [rows, k] as operand o, or its
+ * transpose. */
 static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix,
                           int64_t ld, const char *x, int64_t incx, char *y, int64_t incy)
 {
@@ -243,7 +244,8 @@ static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t 
                       (const double *)b, p->b.ld, add, (double *)c, ldc);
 }
 
-/* The product of a tile one of whose sides is 1. gemv reads y even for beta = 0: it is zeroed before. */
+/* The product of a tile one of whose sides is 1. gemv reads y even for beta = 0: it is zeroed
+ * before. */
 static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
                       char *c)
 {

@@ -1,15 +1,16 @@
 /*
  * parallel.c - how many threads kernels use, and that OpenBLAS uses one.
  *
- * A call is cut into chunks whose borders depend on n and grain alone; the team (team.h) only decides
- * who works on which chunk.
+ * A call is cut into chunks whose borders depend on n and grain alone; the team (team.h) only
+ * decides who works on which chunk.
  *
- * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never start
- * threads. Its OpenMP flavour asks omp_get_max_threads() of the calling thread: 1 there keeps it alone,
- * for good in the helpers, and in the caller until it is put back after the run. Its pthread flavour has
- * one count for the process, which is 1 while any product of ours runs. The serial flavour needs nothing.
- * openblas_set_num_threads is never called in the OpenMP flavour: it would lower everybody's count.
- * OpenMP's functions are looked for in the process: who has no OpenMP does not load it for us.
+ * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never
+ * start threads. Its OpenMP flavour asks omp_get_max_threads() of the calling thread: 1 there keeps
+ * it alone, for good in the helpers, and in the caller until it is put back after the run. Its
+ * pthread flavour has one count for the process, which is 1 while any product of ours runs. The
+ * serial flavour needs nothing. openblas_set_num_threads is never called in the OpenMP flavour: it
+ * would lower everybody's count. OpenMP's functions are looked for in the process: who has no
+ * OpenMP does not load it for us.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,7 +24,7 @@
 #include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
-/* ---- OpenMP, where the process has it -------------------------------------------------------------- */
+/* ---- OpenMP, where the process has it -------------------------------------------------------- */
 
 static pthread_once_t openmp_once = PTHREAD_ONCE_INIT;
 static int (*openmp_max_threads)(void), (*openmp_in_parallel)(void);
@@ -49,7 +50,7 @@ static int openmp_one_thread(void)
     return threads;
 }
 
-/* ---- the number of threads ------------------------------------------------------------------------ */
+/* ---- the number of threads ------------------------------------------------------------------- */
 
 static atomic_int wanted_threads; /* 0: the default */
 static pthread_once_t default_once = PTHREAD_ONCE_INIT;
@@ -110,7 +111,7 @@ int tn_num_threads(void)
     return default_threads;
 }
 
-/* ---- runs ----------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 /* A caller's own OpenMP region has put the processors to work already. */
 static bool alone(void)
@@ -133,13 +134,13 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
         tni_team_run(tni_lanes(n, grain), n, grain, f, context);
 }
 
-/* ---- runs whose chunks call BLAS -------------------------------------------------------------------- */
+/* ---- runs whose chunks call BLAS ------------------------------------------------------------- */
 
 enum { BLAS_PTHREADS = 1, BLAS_OPENMP = 2 }; /* openblas_get_parallel() */
 
 static pthread_mutex_t *const pool_lock = &tni_locks[TNI_LOCK_BLAS];
-static int pool_depth,
-    pool_threads; /* of OpenBLAS's own pool: products running, count to restore */
+/* of OpenBLAS's own pool: products running, count to restore */
+static int pool_depth, pool_threads;
 
 static void pool_enter(void)
 {

@@ -1,15 +1,16 @@
 /*
  * team.c - threads that wait for work, take it chunk by chunk, and sleep when there is none.
  *
- * A run divides its chunks into one share for each member. A member takes chunks from the front of its
- * own share, so that the next kernel finds in its cache what the last one left there, and then from the
- * shares of the others: a thread that the system has put aside holds up one chunk and no more. A helper
- * that is not awake when the run ends was not needed. Which thread works on which chunk changes from
- * run to run; results do not, since borders and sums go by the chunk's number alone.
+ * A run divides its chunks into one share for each member. A member takes chunks from the front of
+ * its own share, so that the next kernel finds in its cache what the last one left there, and then
+ * from the shares of the others: a thread that the system has put aside holds up one chunk and no
+ * more. A helper that is not awake when the run ends was not needed. Which thread works on which
+ * chunk changes from run to run; results do not, since borders and sums go by the chunk's number
+ * alone.
  *
- * Waiting: a short spin, because the next kernel of a training step follows in microseconds, and then
- * sleep (a futex), so that no thread spins between steps, or against another program that wants the
- * core. With more threads than processors nobody spins.
+ * Waiting: a short spin, because the next kernel of a training step follows in microseconds, and
+ * then sleep (a futex), so that no thread spins between steps, or against another program that
+ * wants the core. With more threads than processors nobody spins.
  *
  * One word, `state`, orders everything: the number of helpers inside, the seats still free, and the
  * number of the run. A helper enters by taking a seat with compare-and-swap, after which the caller
@@ -40,8 +41,8 @@
 #define RUNS 0x7ff00000u
 #define QUIT 0x80000000u
 
-/* Chosen by measurement (docs/design.md): the serial stretches of a step are shorter than the first,
- * and a chunk that is being finished takes less than the second, nearly always. */
+/* Chosen by measurement (docs/design.md): the serial stretches of a step are shorter than the
+ * first, and a chunk that is being finished takes less than the second, nearly always. */
 enum { IDLE_SPIN_NS = 100000, END_SPIN_NS = 100000 };
 
 /* What is left of one member's chunks: [next, end). */
@@ -94,7 +95,7 @@ bool tni_team_busy(void)
     return self.busy;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static inline void relax(void)
 {
@@ -157,9 +158,10 @@ static bool all_have_left(unsigned state, unsigned seen)
     return !(state & INSIDE);
 }
 
-/* ---- working ------------------------------------------------------------------------------------ */
+/* ---- working --------------------------------------------------------------------------------- */
 
-/* Rounding and flush-to-zero, which every thread has of its own; exceptions stay masked in helpers. */
+/* Rounding and flush-to-zero, which every thread has of its own; exceptions stay masked in
+ * helpers. */
 static inline unsigned fp_control(void)
 {
 #if defined(__SSE__)
@@ -268,7 +270,7 @@ static void run(team *t, int64_t chunks)
     wait_for_helpers(t);
 }
 
-/* ---- making and ending a team ------------------------------------------------------------------- */
+/* ---- making and ending a team ---------------------------------------------------------------- */
 
 static void end_team(void *argument)
 {
@@ -311,8 +313,8 @@ static void start_helpers(team *t)
     pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
 
-/* This thread's team with that many members, or as many as could be had; NULL: out of memory. Not from
- * the library's allocator: a team outlives every tensor. */
+/* This thread's team with that many members, or as many as could be had; NULL: out of memory. Not
+ * from the library's allocator: a team outlives every tensor. */
 static team *team_of(int members)
 {
     team *t = self.team;

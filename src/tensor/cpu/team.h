@@ -1,8 +1,8 @@
 /*
  * team.h - the threads that share out a kernel's chunks (team.c).
  *
- * Every thread that calls kernels has a team of its own, made when it is first needed and ended with
- * the thread: itself, member 0, and threads that help it.
+ * Every thread that calls kernels has a team of its own, made when it is first needed and ended
+ * with the thread: itself, member 0, and threads that help it.
  */
 #ifndef TNI_TEAM_H
 #define TNI_TEAM_H
@@ -20,7 +20,8 @@ void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *cont
 /* Whether this thread works on a chunk now. */
 bool tni_team_busy(void);
 
-/* Keeps BLAS from starting threads in the calling thread for good: what a helper does first (gemm.c). */
+/* Keeps BLAS from starting threads in the calling thread for good: what a helper does first
+ * (gemm.c). */
 void tni_blas_stay_single(void);
 
 #endif

@@ -7,7 +7,7 @@
 #include "tensor/cpu/pointwise.h"
 
 #define LOAD(T, S, expression)                                                                     \
-    {                                                                                              \
+    do {                                                                                           \
         T *y = to;                                                                                 \
         const S *x = from;                                                                         \
         if (stride == 1) {                                                                         \
@@ -21,11 +21,10 @@
                 y[i] = (T)(expression);                                                            \
             }                                                                                      \
         }                                                                                          \
-        break;                                                                                     \
-    }
+    } while (0)
 
 #define STORE(T, S, expression)                                                                    \
-    {                                                                                              \
+    do {                                                                                           \
         S *y = to;                                                                                 \
         const T *x = from;                                                                         \
         if (stride == 1) {                                                                         \
@@ -39,22 +38,21 @@
                 y[i * stride] = (S)(expression);                                                   \
             }                                                                                      \
         }                                                                                          \
-        break;                                                                                     \
-    }
+    } while (0)
 
 #define LOAD_ANY(name, T, OF_REAL)                                                                 \
     static void name(int64_t n, void *restrict to, const void *restrict from, tn_dtype dtype,      \
                      int64_t stride)                                                               \
     {                                                                                              \
         switch (dtype) {                                                                           \
-        case TN_F32: LOAD(T, float, OF_REAL(v))                                                    \
-        case TN_F64: LOAD(T, double, OF_REAL(v))                                                   \
-        case TN_BF16: LOAD(T, uint16_t, OF_REAL(tn_from_bf16(v)))                                  \
-        case TN_F16: LOAD(T, uint16_t, OF_REAL(tn_from_f16(v)))                                    \
-        case TN_I64: LOAD(T, int64_t, v)                                                           \
-        case TN_I32: LOAD(T, int32_t, v)                                                           \
-        case TN_U8: LOAD(T, uint8_t, v)                                                            \
-        case TN_BOOL: LOAD(T, uint8_t, v != 0)                                                     \
+        case TN_F32: LOAD(T, float, OF_REAL(v)); break;                                            \
+        case TN_F64: LOAD(T, double, OF_REAL(v)); break;                                           \
+        case TN_BF16: LOAD(T, uint16_t, OF_REAL(tn_from_bf16(v))); break;                          \
+        case TN_F16: LOAD(T, uint16_t, OF_REAL(tn_from_f16(v))); break;                            \
+        case TN_I64: LOAD(T, int64_t, v); break;                                                   \
+        case TN_I32: LOAD(T, int32_t, v); break;                                                   \
+        case TN_U8: LOAD(T, uint8_t, v); break;                                                    \
+        case TN_BOOL: LOAD(T, uint8_t, v != 0); break;                                             \
         }                                                                                          \
     }
 
@@ -63,14 +61,14 @@
                      const void *restrict from)                                                    \
     {                                                                                              \
         switch (dtype) {                                                                           \
-        case TN_F32: STORE(T, float, v)                                                            \
-        case TN_F64: STORE(T, double, v)                                                           \
-        case TN_BF16: STORE(T, uint16_t, tn_to_bf16((float)v))                                     \
-        case TN_F16: STORE(T, uint16_t, tn_to_f16((float)v))                                       \
-        case TN_I64: STORE(T, int64_t, TO_INT(v))                                                  \
-        case TN_I32: STORE(T, int32_t, TO_INT(v))                                                  \
-        case TN_U8: STORE(T, uint8_t, TO_INT(v))                                                   \
-        case TN_BOOL: STORE(T, uint8_t, v != 0)                                                    \
+        case TN_F32: STORE(T, float, v); break;                                                    \
+        case TN_F64: STORE(T, double, v); break;                                                   \
+        case TN_BF16: STORE(T, uint16_t, tn_to_bf16((float)v)); break;                             \
+        case TN_F16: STORE(T, uint16_t, tn_to_f16((float)v)); break;                               \
+        case TN_I64: STORE(T, int64_t, TO_INT(v)); break;                                          \
+        case TN_I32: STORE(T, int32_t, TO_INT(v)); break;                                          \
+        case TN_U8: STORE(T, uint8_t, TO_INT(v)); break;                                           \
+        case TN_BOOL: STORE(T, uint8_t, v != 0); break;                                            \
         }                                                                                          \
     }
 

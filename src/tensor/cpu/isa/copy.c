@@ -7,9 +7,9 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/cpu/walk.h"
+#include "tensor/walk.h"
 
 enum { GRAIN = 32768, TILE = 32 };
 
@@ -151,23 +151,23 @@ static int transposed_axis(const tni_walk *w)
     return -1;
 }
 
-tn_status K(tni_cpu_copy)(const tni_array *y, const tni_array *x)
+tn_status K(tni_copy)(const tni_copy *a)
 {
-    const tni_array *arrays[] = { y, x };
+    const tni_array *arrays[] = { &a->y, &a->x };
     job j;
 
     tni_walk_init(&j.walk, 2, arrays);
     if (j.walk.numel == 0) return TN_OK;
-    j.y = y->data;
-    j.x = x->data;
-    j.y_dtype = y->dtype;
-    j.x_dtype = x->dtype;
-    j.y_item = (int64_t)tn_dtype_size(y->dtype);
-    j.x_item = (int64_t)tn_dtype_size(x->dtype);
+    j.y = a->y.data;
+    j.x = a->x.data;
+    j.y_dtype = a->y.dtype;
+    j.x_dtype = a->x.dtype;
+    j.y_item = (int64_t)tn_dtype_size(a->y.dtype);
+    j.x_item = (int64_t)tn_dtype_size(a->x.dtype);
     j.type = TN_F32;
-    if (y->dtype == TN_F64 || x->dtype == TN_F64)
+    if (a->y.dtype == TN_F64 || a->x.dtype == TN_F64)
         j.type = TN_F64;
-    else if (!tn_dtype_is_float(y->dtype) && !tn_dtype_is_float(x->dtype))
+    else if (!tn_dtype_is_float(a->y.dtype) && !tn_dtype_is_float(a->x.dtype))
         j.type = TN_I64;
     j.across = j.y_dtype == j.x_dtype ? transposed_axis(&j.walk) : -1;
     if (j.across >= 0) {
@@ -206,23 +206,23 @@ static void fill_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cpu_fill)(const tni_array *y, tni_number value)
+tn_status K(tni_fill)(const tni_fill *a)
 {
-    const tni_array *arrays[] = { y };
-    double f = value.f;
-    bool truth = value.f != 0.0 || value.i != 0;
-    int64_t i = y->dtype == TN_BOOL ? truth : value.i;
+    const tni_array *arrays[] = { &a->y };
+    double f = a->value.f;
+    bool truth = a->value.f != 0.0 || a->value.i != 0;
+    int64_t i = a->y.dtype == TN_BOOL ? truth : a->value.i;
     job j;
 
     tni_walk_init(&j.walk, 1, arrays);
     if (j.walk.numel == 0) return TN_OK;
-    j.y = y->data;
-    j.y_item = (int64_t)tn_dtype_size(y->dtype);
+    j.y = a->y.data;
+    j.y_item = (int64_t)tn_dtype_size(a->y.dtype);
     j.value = 0;
-    if (tn_dtype_is_float(y->dtype))
-        K(tni_store)(TN_F64, 1, &j.value, y->dtype, 1, &f);
+    if (tn_dtype_is_float(a->y.dtype))
+        K(tni_store)(TN_F64, 1, &j.value, a->y.dtype, 1, &f);
     else
-        K(tni_store)(TN_I64, 1, &j.value, y->dtype, 1, &i);
+        K(tni_store)(TN_I64, 1, &j.value, a->y.dtype, 1, &i);
     tni_parallel(j.walk.numel, GRAIN, fill_chunk, &j);
     return TN_OK;
 }

@@ -7,9 +7,9 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/cpu/walk.h"
+#include "tensor/walk.h"
 
 /* Elements per chunk; chosen: 5 to 10 us of work. */
 enum { GRAIN_LIGHT = 32768, GRAIN_HEAVY = 8192 };
@@ -145,33 +145,31 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
     return TN_OK;
 }
 
-tn_status K(tni_cpu_unary)(int function, const tni_array *y, const tni_array *x, const double *p)
+tn_status K(tni_unary)(const tni_unary *a)
 {
-    const tni_array *arrays[] = { y, x };
-    bool predicate = function >= TNI_U_PREDICATES;
-    tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(y->dtype);
+    const tni_array *arrays[] = { &a->y, &a->x };
+    bool predicate = a->function >= TNI_U_PREDICATES;
+    tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
 
-    return run(unary_name[function], PICK(tni_unary_rows, function, type), type, predicate,
-               unary_cost[function], 2, arrays, p);
+    return run(unary_name[a->function], PICK(tni_unary_rows, a->function, type), type, predicate,
+               unary_cost[a->function], 2, arrays, a->p);
 }
 
-tn_status K(tni_cpu_binary)(int function, const tni_array *y, const tni_array *a,
-                            const tni_array *b, const double *p)
+tn_status K(tni_binary)(const tni_binary *a)
 {
-    const tni_array *arrays[] = { y, a, b };
-    bool predicate = function >= TNI_B_PREDICATES;
-    tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(y->dtype);
+    const tni_array *arrays[] = { &a->y, &a->a, &a->b };
+    bool predicate = a->function >= TNI_B_PREDICATES;
+    tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
 
-    return run(binary_name[function], PICK(tni_binary_rows, function, type), type, predicate,
-               binary_cost[function], 3, arrays, p);
+    return run(binary_name[a->function], PICK(tni_binary_rows, a->function, type), type, predicate,
+               binary_cost[a->function], 3, arrays, a->p);
 }
 
-tn_status K(tni_cpu_ternary)(int function, const tni_array *y, const tni_array *a,
-                             const tni_array *b, const tni_array *c, const double *p)
+tn_status K(tni_ternary)(const tni_ternary *a)
 {
-    const tni_array *arrays[] = { y, a, b, c };
-    tn_dtype type = type_of(y->dtype);
+    const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->c };
+    tn_dtype type = type_of(a->y.dtype);
 
-    return run(ternary_name[function], PICK(tni_ternary_rows, function, type), type, false,
-               ternary_cost[function], 4, arrays, p);
+    return run(ternary_name[a->function], PICK(tni_ternary_rows, a->function, type), type, false,
+               ternary_cost[a->function], 4, arrays, a->p);
 }

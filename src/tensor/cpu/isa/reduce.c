@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
@@ -289,16 +289,16 @@ static tni_pass first_pass(int function, double p)
     }
 }
 
-tn_status K(tni_cpu_reduce)(int function, const tni_array *y, const tni_array *x, const double *p)
+tn_status K(tni_reduce)(const tni_reduce *a)
 {
     job j;
-    bool centered = function == TNI_R_var || function == TNI_R_logsumexp;
+    bool centered = a->function == TNI_R_var || a->function == TNI_R_logsumexp;
     size_t acc_bytes;
     size_t rows;
     size_t bytes;
 
-    if (!plan(&j, y, x)) return TN_OK;
-    j.p = p ? p[0] : 0.0;
+    if (!plan(&j, &a->y, &a->x)) return TN_OK;
+    j.p = a->p ? a->p[0] : 0.0;
     rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
     if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
         !tni_mul_size(acc_bytes, rows, &bytes)) {
@@ -311,18 +311,19 @@ tn_status K(tni_cpu_reduce)(int function, const tni_array *y, const tni_array *x
     double n = (double)j.reduced.numel;
     j.partial = center + j.kept.numel;
     if (centered) {
-        run_pass(&j, first_pass(function, j.p), center, NULL);
-        for (int64_t o = 0; function == TNI_R_var && o < j.kept.numel; o++) center[o].f /= n;
-        run_pass(&j, function == TNI_R_var ? TNI_SUM_SQUARE_DIFF : TNI_SUM_EXP_DIFF, acc, center);
+        run_pass(&j, first_pass(a->function, j.p), center, NULL);
+        for (int64_t o = 0; a->function == TNI_R_var && o < j.kept.numel; o++) center[o].f /= n;
+        run_pass(&j, a->function == TNI_R_var ? TNI_SUM_SQUARE_DIFF : TNI_SUM_EXP_DIFF, acc,
+                 center);
     } else {
-        run_pass(&j, first_pass(function, j.p), acc, NULL);
+        run_pass(&j, first_pass(a->function, j.p), acc, NULL);
     }
     if (j.type != TN_I64) {
         for (int64_t o = 0; o < j.kept.numel; o++) {
-            acc[o].f = finish(function, acc[o].f, n, j.p, center[o].f);
+            acc[o].f = finish(a->function, acc[o].f, n, j.p, center[o].f);
         }
     }
-    write_results(&j, y, acc);
+    write_results(&j, &a->y, acc);
     if (acc != few) tni_free(acc, bytes);
     return TN_OK;
 }

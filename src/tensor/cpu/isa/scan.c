@@ -5,9 +5,9 @@
  * running sums of f32 are rounded once per element. If the axis is x's densest, lines are taken one
  * by one; otherwise stretches of neighbouring lines advance together.
  */
-#include "tensor/cpu/isa/slots.h"
+#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/cpu/walk.h"
+#include "tensor/walk.h"
 #include "tensor/internal.h"
 
 enum { WORK = 16384 }; /* elements in a chunk, about */
@@ -144,24 +144,23 @@ static void lines_init(job *j, int axis, int n_arrays, const tni_array *const *a
     j->real = tn_dtype_is_float(arrays[0]->dtype);
 }
 
-tn_status K(tni_cpu_arg_reduce)(bool largest, const tni_array *value, const tni_array *index,
-                                const tni_array *x, int axis)
+tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
 {
-    const tni_array *arrays[] = { x, index, value };
+    const tni_array *arrays[] = { &a->x, &a->index, &a->value };
     job j;
 
-    if (x->rank == 0) {
-        if (value->data) {
-            tn_status status = K(tni_cpu_copy)(value, x);
+    if (a->x.rank == 0) {
+        if (a->value.data) {
+            tn_status status = K(tni_copy)(&(tni_copy){ a->value, a->x });
             if (status) return status;
         }
-        *(int64_t *)index->data = 0;
+        *(int64_t *)a->index.data = 0;
         return TN_OK;
     }
     j.data[2] = NULL;
-    lines_init(&j, axis, value->data ? 3 : 2, arrays);
+    lines_init(&j, a->axis, a->value.data ? 3 : 2, arrays);
     if (j.walk.numel == 0) return TN_OK;
-    j.largest = largest;
+    j.largest = a->largest;
     tni_parallel(j.walk.numel, TNI_MAX(WORK / TNI_MAX(j.n, (int64_t)1), (int64_t)1), extremes, &j);
     return TN_OK;
 }
@@ -232,15 +231,15 @@ static void sums(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cpu_cumsum)(const tni_array *y, const tni_array *x, int axis, bool reverse)
+tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
-    const tni_array *arrays[] = { x, y };
+    const tni_array *arrays[] = { &a->x, &a->y };
     job j;
 
-    if (x->rank == 0) return K(tni_cpu_copy)(y, x);
-    lines_init(&j, axis, 2, arrays);
+    if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ a->y, a->x });
+    lines_init(&j, a->axis, 2, arrays);
     if (j.walk.numel == 0 || j.n == 0) return TN_OK;
-    j.reverse = reverse;
+    j.reverse = a->reverse;
     tni_parallel(j.walk.numel, TNI_MAX(WORK / j.n, (int64_t)1), sums, &j);
     return TN_OK;
 }

@@ -1,24 +1,103 @@
 /*
- * table.c - the CPU backend's table of kernels, once per instruction set.
- *
- * To add a kernel `name` of kernels.h: name it in its area's list (pointwise_slots.h,
- * dense_slots.h, rows_slots.h) as SLOT(name), and define tn_status K(tni_cpu_name)(...) in a file
- * of isa/. Prototypes come from the type of the slot itself. K(tni_cpu_name) usually only picks the
- * variant by dtype:
- *
- *     tn_status K(tni_cpu_softmax)(const tni_array *y, const tni_array *x, bool log)
- *     {
- *         return TNI_BY_REAL(y->dtype, softmax, (y, x, log));
- *     }
- *
- * where real/softmax.c defines tn_status K(tni_softmax)(...), declared by
- * TNI_REAL_KERNEL(tni_softmax, (...)); see real/real.h.
+ * table.c - the CPU backend's table, once per instruction set: for each kernel of TNI_KERNELS
+ * (kernels.h) the function that serves all dtypes, or one made here that picks the variant of real/
+ * by dtype. Memory, products and random numbers are one text for all instruction sets.
  */
-#include "tensor/cpu/cpu.h"
-#include "tensor/cpu/isa/slots.h"
+#include <string.h>
 
-#define SLOT(name) .name = K(tni_cpu_##name),
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+#include "tensor/random.h"
+
+/* ---- memory: the library's allocator; host and device are the same --------------------------- */
+
+static tn_status alloc(size_t nbytes, void **block)
+{
+    *block = tni_alloc(nbytes);
+    return *block ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status move(void *to, const void *from, size_t nbytes)
+{
+    if (nbytes > 0) memcpy(to, from, nbytes);
+    return TN_OK;
+}
+
+static tn_status synchronize(void)
+{
+    return TN_OK;
+}
+
+/* ---- kernels of any dtype that need no instruction set of their own -------------------------- */
+
+tn_status K(tni_gemm)(const tni_gemm *a)
+{
+    return tni_is_short(a->dtype) ? tni_short_gemm(a, K(tni_copy)) : tni_cpu_gemm(a);
+}
+
+tn_status K(tni_random)(const tni_random *a)
+{
+    return tni_random_draw(&a->y, a->normal);
+}
+
+tn_status K(tni_optim_step)(const tni_optim_step *a)
+{
+    for (int k = 0; k < a->n; k++) {
+        if (a->tensors[k].dtype != TN_F32 && a->tensors[k].dtype != TN_F64) {
+            return tni_error(TN_E_DTYPE,
+                             "tn_optim_step: a %s parameter on the CPU: want f32 or f64",
+                             tn_dtype_name(a->tensors[k].dtype));
+        }
+    }
+    /* all that can fail comes before the first write */
+    size_t nbytes = ((size_t)a->n + 1) * sizeof(int64_t);
+    int64_t *first = tni_alloc(nbytes);
+    if (!first) return TN_E_NOMEM;
+    K32(tni_optim_step)(a, first);
+    K64(tni_optim_step)(a, first);
+    tni_free(first, nbytes);
+    return TN_OK;
+}
+
+/* ---- which variant serves a dtype ------------------------------------------------------------ */
+
+static tn_status refuse(const char *kernel, tn_dtype dtype)
+{
+    return tni_error(TN_E_DTYPE, "%s: %s on the CPU: wanted f32 or f64", kernel,
+                     tn_dtype_name(dtype));
+}
+
+#define NOTHING(name)
+#define BY_REAL(name, array)                                                                       \
+    static tn_status by_dtype_##name(const tni_##name *a)                                          \
+    {                                                                                              \
+        return a->array.dtype == TN_F32   ? K32(tni_##name)(a)                                     \
+               : a->array.dtype == TN_F64 ? K64(tni_##name)(a)                                     \
+                                          : refuse(#name, a->array.dtype);                         \
+    }
+/* The same, by way of f32 where that array is short. */
+#define BY_FLOAT(name, array, n_out, n_in)                                                         \
+    BY_REAL(name, array)                                                                           \
+    static tn_status in_f32_##name(const void *a)                                                  \
+    {                                                                                              \
+        return K32(tni_##name)(a);                                                                 \
+    }                                                                                              \
+    static tn_status by_float_##name(const tni_##name *a)                                          \
+    {                                                                                              \
+        if (!tni_is_short(a->array.dtype)) return by_dtype_##name(a);                              \
+        tni_##name f = *a;                                                                         \
+        return tni_short_run(in_f32_##name, &f, n_out, n_in, K(tni_copy));                         \
+    }
+TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT)
+
+#define SLOT_ANY(name) .name = K(tni_##name),
+#define SLOT_REAL(name, ...) .name = by_dtype_##name,
+#define SLOT_FLOAT(name, ...) .name = by_float_##name,
 
 const tni_backend K(tni_cpu_table) = { .name = "cpu",
-                                       TNI_MEMORY_SLOTS(SLOT) TNI_POINTWISE_SLOTS(SLOT)
-                                           TNI_DENSE_SLOTS(SLOT) TNI_ROWS_SLOTS(SLOT) };
+                                       .alloc = alloc,
+                                       .free = tni_free,
+                                       .upload = move,
+                                       .download = move,
+                                       .synchronize = synchronize,
+                                       TNI_KERNELS(SLOT_ANY, SLOT_REAL, SLOT_FLOAT) };

@@ -1,12 +1,13 @@
 /*
  * attention.c - softmax(scale q k^T + mask) v, a block of 64 queries by at most 512 keys at a time.
  *
- * Forward, for each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m) v; a new
- * block of keys multiplies what is there by exp(m_old - m_new). At the end y /= l and lse = m + log l.
- * Backward makes the probabilities again from lse: p = exp(s - lse), and with delta_t = sum_d dy_td y_td
+ * Forward, for each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m)
+ * v; a new block of keys multiplies what is there by exp(m_old - m_new). At the end y /= l and lse
+ * = m + log l. Backward makes the probabilities again from lse: p = exp(s - lse), and with delta_t
+ * = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
- * Blocks in the causal future are skipped. Scratch is bounded for each thread, whatever T and S are.
- * Source: Dao et al., FlashAttention (2022), algorithms 1 and 4.
+ * Blocks in the causal future are skipped. Scratch is bounded for each thread, whatever T and S
+ * are. Source: Dao et al., FlashAttention (2022), algorithms 1 and 4.
  */
 #include <string.h>
 
@@ -23,7 +24,7 @@ typedef struct matrix {
 
 typedef struct attention {
     const tni_attention *a;
-    const tni_array *dy, *dq, *dk, *dv;
+    const tni_attention_grad *grad;
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
     int64_t blocks;                  /* of queries */
     int64_t keys;                    /* of a block */
@@ -93,8 +94,8 @@ static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, in
     }
 }
 
-/* One row of scores becomes exp(s - max); top and sum move on. Returns what earlier blocks shrink by.
- * While every key so far is blocked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
+/* One row of scores becomes exp(s - max); top and sum move on. Returns what earlier blocks shrink
+ * by. While every key so far is blocked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
 static REAL soften(REAL *s, int64_t seen_keys, int64_t n, REAL *top, REAL *sum)
 {
     REAL before = *top;
@@ -163,8 +164,8 @@ static void forward_block(const attention *p, int64_t item, int64_t r)
     }
 }
 
-/* Items: B x H x blocks of queries; short (early) and long (late) blocks of a causal head alternate, so
- * that equal shares of items are equal shares of work. */
+/* Items: B x H x blocks of queries; short (early) and long (late) blocks of a causal head
+ * alternate, so that equal shares of items are equal shares of work. */
 static void forward(void *context, int64_t begin, int64_t end)
 {
     const attention *p = context;
@@ -254,10 +255,10 @@ static void backward(void *context, int64_t begin, int64_t end)
         matrix q = matrix_of(p, &p->a->q, item);
         matrix k = matrix_of(p, &p->a->k, item);
         matrix v = matrix_of(p, &p->a->v, item);
-        matrix dy = matrix_of(p, p->dy, item);
-        matrix dq = matrix_of(p, p->dq, item);
-        matrix dk = matrix_of(p, p->dk, item);
-        matrix dv = matrix_of(p, p->dv, item);
+        matrix dy = matrix_of(p, &p->grad->dy, item);
+        matrix dq = matrix_of(p, &p->grad->dq, item);
+        matrix dk = matrix_of(p, &p->grad->dk, item);
+        matrix dv = matrix_of(p, &p->grad->dv, item);
         const REAL *lse = (const REAL *)p->a->lse.data + item * p->t;
         zero_rows(dk, p->s, p->d);
         zero_rows(dv, p->s, p->dv_size);
@@ -288,15 +289,11 @@ static void backward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_attention_grad)(const tni_attention *a, const tni_array *dy, const tni_array *dq,
-                                const tni_array *dk, const tni_array *dv)
+tn_status K(tni_attention_grad)(const tni_attention_grad *a)
 {
     attention p;
-    plan(&p, a, 2);
-    p.dy = dy;
-    p.dq = dq;
-    p.dk = dk;
-    p.dv = dv;
+    plan(&p, &a->of, 2);
+    p.grad = a;
     double work = (double)p.t * (double)p.s * (double)(3 * p.d + 2 * p.dv_size);
-    return run(&p, a->q.size[0] * p.heads, grain_of(work), backward);
+    return run(&p, a->of.q.size[0] * p.heads, grain_of(work), backward);
 }

@@ -427,33 +427,30 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
     return TN_OK;
 }
 
-tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                            const tni_array *x, const tni_array *weight, const tni_array *bias,
-                            const tni_array *running_mean, const tni_array *running_var,
-                            bool training, double momentum, double eps)
+tn_status K(tni_batch_norm)(const tni_batch_norm *a)
 {
-    bn_job job = { .y = y->data,
-                   .x = x->data,
-                   .w = weight->data,
-                   .b = bias->data,
-                   .mean = mean->data,
-                   .rstd = rstd->data,
-                   .running_mean = running_mean->data,
-                   .running_var = running_var->data,
-                   .n = x->size[0],
-                   .c = x->size[1],
-                   .s = x->size[2],
-                   .momentum = momentum,
-                   .eps = eps,
-                   .training = training };
-    if (!training) {
+    bn_job job = { .y = a->y.data,
+                   .x = a->x.data,
+                   .w = a->weight.data,
+                   .b = a->bias.data,
+                   .mean = a->mean.data,
+                   .rstd = a->rstd.data,
+                   .running_mean = a->running_mean.data,
+                   .running_var = a->running_var.data,
+                   .n = a->x.size[0],
+                   .c = a->x.size[1],
+                   .s = a->x.size[2],
+                   .momentum = a->momentum,
+                   .eps = a->eps,
+                   .training = a->training };
+    if (!a->training) {
         for (int64_t ch = 0; ch < job.c; ch++) {
             job.mean[ch] = job.running_mean[ch];
-            job.rstd[ch] = (REAL)(1.0 / sqrt((double)job.running_var[ch] + eps));
+            job.rstd[ch] = (REAL)(1.0 / sqrt((double)job.running_var[ch] + a->eps));
         }
     }
     if (job.n == 0 || job.s == 0) { /* nothing to average: the running statistics stay */
-        for (int64_t ch = 0; training && ch < job.c; ch++) {
+        for (int64_t ch = 0; a->training && ch < job.c; ch++) {
             job.mean[ch] = 0;
             job.rstd[ch] = 0;
         }
@@ -474,23 +471,20 @@ tn_status K(tni_batch_norm)(const tni_array *y, const tni_array *mean, const tni
     return status;
 }
 
-tn_status K(tni_batch_norm_grad)(const tni_array *dx, const tni_array *dweight,
-                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                 const tni_array *mean, const tni_array *rstd,
-                                 const tni_array *weight, bool training)
+tn_status K(tni_batch_norm_grad)(const tni_batch_norm_grad *a)
 {
-    bn_job job = { .dx = dx->data,
-                   .dw = dweight->data,
-                   .db = dbias->data,
-                   .dy = dy->data,
-                   .x = x->data,
-                   .w = weight->data,
-                   .mean = mean->data,
-                   .rstd = rstd->data,
-                   .n = x->size[0],
-                   .c = x->size[1],
-                   .s = x->size[2],
-                   .training = training };
+    bn_job job = { .dx = a->dx.data,
+                   .dw = a->dweight.data,
+                   .db = a->dbias.data,
+                   .dy = a->dy.data,
+                   .x = a->x.data,
+                   .w = a->weight.data,
+                   .mean = a->mean.data,
+                   .rstd = a->rstd.data,
+                   .n = a->x.size[0],
+                   .c = a->x.size[1],
+                   .s = a->x.size[2],
+                   .training = a->training };
     if (job.n == 0 || job.s == 0) {
         for (int64_t ch = 0; ch < job.c; ch++) {
             finish_grad(&job, ch, 0, 0);

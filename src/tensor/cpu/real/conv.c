@@ -1,11 +1,11 @@
 /*
- * conv.c - 2-D convolution as products: a column block holds, for a run of output rows, the inputs under
- * every tap, so that
+ * conv.c - 2-D convolution as products: a column block holds, for a run of output rows, the inputs
+ * under every tap, so that
  *     y  [og, P]    = w [og, taps] col [taps, P] + b        taps = channels per group * kh * kw
  *     dw [og, taps] = sum over images of dy [og, P] col^T   P = output rows of the block * ow
  *     dcol          = w^T dy, added back to the places col was read from
- * The block fits the L2 cache; images, groups and blocks are spread over the threads. A 1x1 kernel with
- * stride 1 and no padding needs no columns: the image is its own.
+ * The block fits the L2 cache; images, groups and blocks are spread over the threads. A 1x1 kernel
+ * with stride 1 and no padding needs no columns: the image is its own.
  */
 #include <limits.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 enum { BLOCK_ELEMENTS = 96 * 1024, MAX_PARTS = 16 };
 
 typedef struct conv {
-    const tni_conv2d *c;
+    const tni_conv2d_sizes *c;
     const REAL *x, *w, *bias, *dy;
     REAL *y, *dx, *dw;
     int64_t cg, og;       /* channels per group, in and out */
@@ -30,7 +30,7 @@ typedef struct conv {
     int64_t lane_size; /* elements of scratch for each lane */
 } conv;
 
-static bool plan(conv *p, const tni_conv2d *c)
+static bool plan(conv *p, const tni_conv2d_sizes *c)
 {
     *p = (conv){ .c = c, .cg = c->c / c->groups, .og = c->o / c->groups, .pieces = 1, .parts = 1 };
     p->plane = c->oh * c->ow;
@@ -91,7 +91,7 @@ static void drop_scratch(conv *p, int lanes)
 }
 
 /* Output columns [low, high) whose tap kj lies inside the image's width. */
-static void inside(const tni_conv2d *c, int64_t kj, int64_t *low, int64_t *high)
+static void inside(const tni_conv2d_sizes *c, int64_t kj, int64_t *low, int64_t *high)
 {
     int64_t shift = kj * c->dilation[1] - c->padding[1]; /* input column of output column 0 */
     int64_t step = c->stride[1];
@@ -101,8 +101,8 @@ static void inside(const tni_conv2d *c, int64_t kj, int64_t *low, int64_t *high)
 }
 
 /* Output rows [first, last) of [r0, r0 + rows) whose tap ki lies inside the image's height. */
-static void inside_rows(const tni_conv2d *c, int64_t ki, int64_t r0, int64_t rows, int64_t *first,
-                        int64_t *last)
+static void inside_rows(const tni_conv2d_sizes *c, int64_t ki, int64_t r0, int64_t rows,
+                        int64_t *first, int64_t *last)
 {
     int64_t shift = ki * c->dilation[0] - c->padding[0];
     int64_t step = c->stride[0];
@@ -113,7 +113,7 @@ static void inside_rows(const tni_conv2d *c, int64_t ki, int64_t r0, int64_t row
 }
 
 /* Whether output rows lie under each other as input rows do: a tap is then one contiguous run. */
-static bool same_rows(const tni_conv2d *c)
+static bool same_rows(const tni_conv2d_sizes *c)
 {
     return c->stride[0] == 1 && c->stride[1] == 1 && c->ow == c->w;
 }
@@ -131,8 +131,8 @@ static void zero_edges(REAL *rows, int64_t n, int64_t width, int64_t low, int64_
 }
 
 /* col [channels * kh * kw, rows * ow] from x [channels, h, w], output rows r0 .. r0 + rows. */
-static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t r0, int64_t rows,
-                   REAL *col)
+static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, int64_t r0,
+                   int64_t rows, REAL *col)
 {
     bool run = same_rows(c);
     for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
@@ -148,7 +148,8 @@ static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t
         memset(col + (last - r0) * c->ow, 0, (size_t)((r0 + rows - last) * c->ow) * sizeof(REAL));
         REAL *to = col + (first - r0) * c->ow;
         if (run && first < last) {
-            /* the run may start before the plane or end behind it: there the edges are zeroed anyway */
+            /* the run may start before the plane or end behind it: there the edges are zeroed
+             * anyway */
             int64_t from = (first + row_shift) * c->w + shift;
             int64_t begin = TNI_MAX(-from, 0);
             int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - from);
@@ -180,7 +181,7 @@ static void im2col(const tni_conv2d *c, const REAL *x, int64_t channels, int64_t
 }
 
 /* x [channels, h, w] += col, at the places im2col reads. col's edges are overwritten. */
-static void col2im(const tni_conv2d *c, REAL *col, int64_t channels, int64_t r0, int64_t rows,
+static void col2im(const tni_conv2d_sizes *c, REAL *col, int64_t channels, int64_t r0, int64_t rows,
                    REAL *x)
 {
     bool run = same_rows(c);
@@ -231,7 +232,7 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
 static void forward(void *context, int64_t begin, int64_t end)
 {
     const conv *p = context;
-    const tni_conv2d *c = p->c;
+    const tni_conv2d_sizes *c = p->c;
     for (int64_t i = begin; i < end; i++) {
         int64_t image = i / p->blocks / c->groups;
         int64_t group = i / p->blocks % c->groups;
@@ -253,18 +254,18 @@ static void forward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias,
-                        const tni_conv2d *c)
+tn_status K(tni_conv2d)(const tni_conv2d *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
     conv p;
     if (!plan(&p, c)) {
         return TN_E_UNSUPPORTED;
     }
     cut_blocks(&p);
-    p.x = x;
-    p.w = w;
-    p.bias = bias;
-    p.y = y;
+    p.x = a->x.data;
+    p.w = a->w.data;
+    p.bias = a->bias.data;
+    p.y = a->y.data;
     int64_t items = c->n * c->groups * p.blocks;
     int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
     int lanes = tni_lanes(items, grain);
@@ -279,11 +280,12 @@ tn_status K(tni_conv2d)(void *y, const void *x, const void *w, const void *bias,
     return TN_OK;
 }
 
-/* Items: n x groups x pieces of the input channels. Blocks of one image follow each other: they overlap. */
+/* Items: n x groups x pieces of the input channels. Blocks of one image follow each other: they
+ * overlap. */
 static void grad_input(void *context, int64_t begin, int64_t end)
 {
     const conv *p = context;
-    const tni_conv2d *c = p->c;
+    const tni_conv2d_sizes *c = p->c;
     int64_t kernel = c->kh * c->kw;
     for (int64_t i = begin; i < end; i++) {
         int64_t image = i / p->pieces / c->groups;
@@ -310,17 +312,18 @@ static void grad_input(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_conv2d_grad_input)(void *dx, const void *dy, const void *w, const tni_conv2d *c)
+tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
     conv p;
     if (!plan(&p, c)) {
         return TN_E_UNSUPPORTED;
     }
-    p.dx = dx;
-    p.dy = dy;
-    p.w = w;
+    p.dx = a->dx.data;
+    p.dy = a->dy.data;
+    p.w = a->w.data;
     if (p.og == 0 || p.plane == 0) {
-        memset(dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
+        memset(p.dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
         return TN_OK;
     }
     cut_channels(&p, c->n * c->groups, p.cg);
@@ -342,7 +345,7 @@ tn_status K(tni_conv2d_grad_input)(void *dx, const void *dy, const void *w, cons
 static void grad_weight(void *context, int64_t begin, int64_t end)
 {
     const conv *p = context;
-    const tni_conv2d *c = p->c;
+    const tni_conv2d_sizes *c = p->c;
     for (int64_t i = begin; i < end; i++) {
         int64_t part = i / p->pieces / c->groups;
         int64_t group = i / p->pieces % c->groups;
@@ -380,18 +383,19 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_conv2d_grad_weight)(void *dw, const void *dy, const void *x, const tni_conv2d *c)
+tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
 {
+    const tni_conv2d_sizes *c = &a->sizes;
     conv p;
     if (!plan(&p, c)) {
         return TN_E_UNSUPPORTED;
     }
-    p.dw = dw;
-    p.dy = dy;
-    p.x = x;
+    p.dw = a->dw.data;
+    p.dy = a->dy.data;
+    p.x = a->x.data;
     int64_t size = c->o * p.taps;
     if (c->n == 0 || p.plane == 0) {
-        memset(dw, 0, (size_t)size * sizeof(REAL));
+        memset(p.dw, 0, (size_t)size * sizeof(REAL));
         return TN_OK;
     }
     if (size == 0) {

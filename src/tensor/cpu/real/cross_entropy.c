@@ -148,20 +148,18 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cross_entropy)(const tni_array *row_loss, const tni_array *row_weight,
-                               const tni_array *lse, const tni_array *x, const tni_array *target,
-                               const tni_array *weight, double smoothing, int64_t ignore)
+tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
 {
-    int64_t n = x->size[0];
-    tn_status status =
-        row_check_classes("tn_cross_entropy", target->data, n * x->size[2], x->size[1], ignore);
+    int64_t n = a->x.size[0];
+    tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
+                                         a->x.size[1], a->ignore);
     if (status != TN_OK) {
         return status;
     }
-    ce_job job = ce_job_of(x, target, weight, smoothing, ignore);
-    job.row_loss = row_loss->data;
-    job.row_weight = row_weight->data;
-    job.lse = lse->data;
+    ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.row_loss = a->row_loss.data;
+    job.row_weight = a->row_weight.data;
+    job.lse = a->lse.data;
     if (job.d == 1) {
         tni_parallel(n, row_grain(job.c, 8), rows_forward, &job);
     } else {
@@ -248,23 +246,20 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_cross_entropy_grad)(const tni_array *dx, const tni_array *drow,
-                                    const tni_array *lse, const tni_array *x,
-                                    const tni_array *target, const tni_array *weight,
-                                    double smoothing, int64_t ignore)
+tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
 {
-    int64_t n = x->size[0];
-    tn_status status =
-        row_check_classes("tn_cross_entropy", target->data, n * x->size[2], x->size[1], ignore);
+    int64_t n = a->x.size[0];
+    tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
+                                         a->x.size[1], a->ignore);
     if (status != TN_OK) {
         return status;
     }
-    ce_job job = ce_job_of(x, target, weight, smoothing, ignore);
-    job.dx = dx->data;
-    job.drow = drow->data;
-    job.drow_stride[0] = drow->stride[0];
-    job.drow_stride[1] = drow->stride[1];
-    job.lse = lse->data;
+    ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.dx = a->dx.data;
+    job.drow = a->drow.data;
+    job.drow_stride[0] = a->drow.stride[0];
+    job.drow_stride[1] = a->drow.stride[1];
+    job.lse = a->lse.data;
     if (job.d == 1) {
         tni_parallel(n, row_grain(job.c, 6), rows_backward, &job);
     } else {

@@ -50,19 +50,18 @@ static void dropout_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_dropout)(const tni_array *y, const tni_array *x, double p, uint64_t seed,
-                         uint64_t offset)
+tn_status K(tni_dropout)(const tni_dropout *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < x->rank; d++) {
-        n *= x->size[d];
+    for (int d = 0; d < a->x.rank; d++) {
+        n *= a->x.size[d];
     }
-    dropout_job job = { .y = y->data,
-                        .x = x->data,
-                        .seed = seed,
-                        .offset = offset,
-                        .threshold = tni_philox_threshold(p),
-                        .scale = (REAL)(1.0 / (1.0 - p)) };
+    dropout_job job = { .y = a->y.data,
+                        .x = a->x.data,
+                        .seed = a->seed,
+                        .offset = a->offset,
+                        .threshold = tni_philox_threshold(a->p),
+                        .scale = (REAL)(1.0 / (1.0 - a->p)) };
     tni_parallel(n, CHUNK, dropout_chunk, &job);
     return TN_OK;
 }

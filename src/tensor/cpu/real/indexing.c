@@ -1,12 +1,11 @@
 /*
  * indexing.c - sums at indices: scatter_add and take_add. (gather and take only move bytes:
- * isa/rows.c.)
+ * isa/indexing.c.)
  *
  * Both are parallel over what lies beside the indexed axis, and every target element receives its
- * addends in the order of the index, whatever the cut: the bits do not depend on threads. The
- * callers in isa/rows.c have checked every index.
+ * addends in the order of the index, whatever the cut: the bits do not depend on threads.
  */
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/index.h"
 #include "tensor/cpu/real/rows.h"
 
 /* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
@@ -44,15 +43,18 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_scatter_add)(const tni_array *y, const tni_array *index, const tni_array *source,
-                             int axis)
+tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 {
-    scatter_job job = { y, index, source, axis };
-    int64_t lines = 1;
-    for (int d = 0; d < index->rank; d++) {
-        lines *= d == axis ? 1 : index->size[d];
+    tn_status status = tni_check_index(&a->index, a->y.size[a->axis]);
+    if (status != TN_OK || count_of(&a->index) == 0) {
+        return status;
     }
-    tni_parallel(lines, row_grain(index->size[axis], 8), scatter_lines, &job);
+    scatter_job job = { &a->y, &a->index, &a->source, a->axis };
+    int64_t lines = 1;
+    for (int d = 0; d < a->index.rank; d++) {
+        lines *= d == a->axis ? 1 : a->index.size[d];
+    }
+    tni_parallel(lines, row_grain(a->index.size[a->axis], 8), scatter_lines, &job);
     return TN_OK;
 }
 
@@ -91,18 +93,21 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_take_add)(const tni_array *x, const tni_array *y, const tni_array *index,
-                          int64_t skip)
+tn_status K(tni_take_add)(const tni_take_add *a)
 {
-    take_job job = { .x = x->data,
-                     .y = y->data,
-                     .index = index->data,
-                     .v = x->size[1],
-                     .n = y->size[1],
-                     .inner = x->size[2],
-                     .skip = skip };
+    tn_status status = tni_check_index(&a->index, a->x.size[1]);
+    if (status != TN_OK || count_of(&a->y) == 0) {
+        return status;
+    }
+    take_job job = { .x = a->x.data,
+                     .y = a->y.data,
+                     .index = a->index.data,
+                     .v = a->x.size[1],
+                     .n = a->y.size[1],
+                     .inner = a->x.size[2],
+                     .skip = a->skip };
     job.blocks = (job.inner + COLUMNS - 1) / COLUMNS;
-    tni_parallel(x->size[0] * job.blocks, row_grain(job.n * TNI_MIN(job.inner, COLUMNS), 2),
+    tni_parallel(a->x.size[0] * job.blocks, row_grain(job.n * TNI_MIN(job.inner, COLUMNS), 2),
                  take_add_columns, &job);
     return TN_OK;
 }

@@ -53,19 +53,17 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_layer_norm)(const tni_array *y, const tni_array *mean, const tni_array *rstd,
-                            const tni_array *x, const tni_array *weight, const tni_array *bias,
-                            double eps)
+tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 {
-    ln_job job = { .y = y->data,
-                   .mean = mean->data,
-                   .rstd = rstd->data,
-                   .x = x->data,
-                   .w = weight->data,
-                   .b = bias->data,
-                   .f = x->size[1],
-                   .eps = eps };
-    tni_parallel(x->size[0], row_grain(job.f, 3), layer_norm_chunk, &job);
+    ln_job job = { .y = a->y.data,
+                   .mean = a->mean.data,
+                   .rstd = a->rstd.data,
+                   .x = a->x.data,
+                   .w = a->weight.data,
+                   .b = a->bias.data,
+                   .f = a->x.size[1],
+                   .eps = a->eps };
+    tni_parallel(a->x.size[0], row_grain(job.f, 3), layer_norm_chunk, &job);
     return TN_OK;
 }
 
@@ -163,21 +161,18 @@ static void combine_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_layer_norm_grad)(const tni_array *dx, const tni_array *dweight,
-                                 const tni_array *dbias, const tni_array *dy, const tni_array *x,
-                                 const tni_array *mean, const tni_array *rstd,
-                                 const tni_array *weight)
+tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
 {
-    lng_job job = { .dx = dx->data,
-                    .dw = dweight->data,
-                    .db = dbias->data,
-                    .dy = dy->data,
-                    .x = x->data,
-                    .mean = mean->data,
-                    .rstd = rstd->data,
-                    .w = weight->data,
-                    .n = x->size[0],
-                    .f = x->size[1] };
+    lng_job job = { .dx = a->dx.data,
+                    .dw = a->dweight.data,
+                    .db = a->dbias.data,
+                    .dy = a->dy.data,
+                    .x = a->x.data,
+                    .mean = a->mean.data,
+                    .rstd = a->rstd.data,
+                    .w = a->weight.data,
+                    .n = a->x.size[0],
+                    .f = a->x.size[1] };
     /* at most 64 blocks, of at least 16 rows */
     job.block_rows = TNI_MAX(16, (job.n + 63) / 64);
     job.blocks = (job.n + job.block_rows - 1) / job.block_rows;

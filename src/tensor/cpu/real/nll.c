@@ -27,19 +27,18 @@ static void nll_rows(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_nll)(const tni_array *row_loss, const tni_array *row_weight, const tni_array *x,
-                     const tni_array *target, const tni_array *weight, int64_t ignore)
+tn_status K(tni_nll)(const tni_nll *a)
 {
-    nll_job job = { .row_loss = row_loss->data,
-                    .row_weight = row_weight->data,
-                    .x = x->data,
-                    .w = weight->data,
-                    .target = target->data,
-                    .c = x->size[1],
-                    .d = x->size[2],
-                    .ignore = ignore };
-    int64_t rows = x->size[0] * job.d;
-    tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, ignore);
+    nll_job job = { .row_loss = a->row_loss.data,
+                    .row_weight = a->row_weight.data,
+                    .x = a->x.data,
+                    .w = a->weight.data,
+                    .target = a->target.data,
+                    .c = a->x.size[1],
+                    .d = a->x.size[2],
+                    .ignore = a->ignore };
+    int64_t rows = a->x.size[0] * job.d;
+    tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, a->ignore);
     if (status == TN_OK) {
         tni_parallel(rows, row_grain(1, 4), nll_rows, &job);
     }
@@ -60,18 +59,17 @@ static void nll_grad_planes(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_nll_grad)(const tni_array *dx, const tni_array *drow, const tni_array *target,
-                          const tni_array *weight, int64_t ignore)
+tn_status K(tni_nll_grad)(const tni_nll_grad *a)
 {
-    nll_job job = { .dx = dx->data,
-                    .drow = drow->data,
-                    .w = weight->data,
-                    .target = target->data,
-                    .c = dx->size[1],
-                    .d = dx->size[2],
-                    .ignore = ignore };
-    int64_t n = dx->size[0];
-    tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, ignore);
+    nll_job job = { .dx = a->dx.data,
+                    .drow = a->drow.data,
+                    .w = a->weight.data,
+                    .target = a->target.data,
+                    .c = a->dx.size[1],
+                    .d = a->dx.size[2],
+                    .ignore = a->ignore };
+    int64_t n = a->dx.size[0];
+    tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, a->ignore);
     if (status == TN_OK && n * job.c * job.d > 0) {
         tni_parallel(n, row_grain(job.c * job.d, 1), nll_grad_planes, &job);
     }

@@ -22,7 +22,8 @@ typedef struct optim_job {
     const tni_optim_args *args;
     const tni_optim_tensor *tensors;
     int n;
-    /* [n + 1]: number of a tensor's first element; another dtype's tensors have none of their own */
+    /* [n + 1]: number of a tensor's first element; another dtype's tensors have none of their
+     * own */
     const int64_t *first;
 } optim_job;
 
@@ -212,16 +213,16 @@ static void optim_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Steps the tensors of this dtype; first is scratch of n + 1. */
-tn_status K(tni_optim_step)(const tni_optim_args *args, const tni_optim_tensor *tensors, int n,
-                            int64_t *first)
+/* Steps the tensors of this dtype. */
+void K(tni_optim_step)(const tni_optim_step *a, int64_t *first)
 {
+    const tni_optim_tensor *tensors = a->tensors;
+    int n = a->n;
     const tn_dtype mine = sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64;
     first[0] = 0;
     for (int k = 0; k < n; k++) {
         first[k + 1] = first[k] + (tensors[k].dtype == mine ? tensors[k].n : 0);
     }
-    optim_job job = { .args = args, .tensors = tensors, .first = first, .n = n };
+    optim_job job = { .args = a->args, .tensors = tensors, .first = first, .n = n };
     tni_parallel(first[n], CHUNK, optim_chunk, &job);
-    return TN_OK;
 }

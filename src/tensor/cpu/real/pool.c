@@ -1,6 +1,7 @@
 /*
- * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, adaptive average,
- * and what their gradients do. Planes are spread over the threads; each is written by one chunk.
+ * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, adaptive
+ * average, and what their gradients do. Planes are spread over the threads; each is written by one
+ * chunk.
  */
 #include <math.h>
 #include <string.h>
@@ -9,32 +10,33 @@
 #include "tensor/internal.h"
 
 typedef struct pool {
-    const tni_pool2d *p;
+    const tni_pool2d_sizes *p;
     const REAL *from; /* x, or dy */
     REAL *to;         /* y, or dx */
     const int32_t *winner;
     int32_t *index; /* of the maximum in its plane; NULL: not wanted */
 } pool;
 
-static int64_t grain(const tni_pool2d *p)
+static int64_t grain(const tni_pool2d_sizes *p)
 {
     return TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
 }
 
 /* 2x2 windows side by side: every input is in at most one of them. */
-static bool is_halving(const tni_pool2d *p)
+static bool is_halving(const tni_pool2d_sizes *p)
 {
     return p->kernel[0] == 2 && p->kernel[1] == 2 && p->stride[0] == 2 && p->stride[1] == 2 &&
            p->padding[0] == 0 && p->padding[1] == 0 && p->dilation[0] == 1 && p->dilation[1] == 1 &&
            p->oh == p->h / 2 && p->ow == p->w / 2;
 }
 
-/* ---- maximum -------------------------------------------------------------------------------------- */
+/* ---- maximum --------------------------------------------------------------------------------- */
 
 /*
- * 2x2 windows in two steps, so that both loops are long and contiguous: first the larger of two rows, then
- * the larger of neighbours, over as many rows as the buffer holds. Columns: 2 * ow, an odd last one is left
- * out. NaN beats everything; of equals the first in row-major order wins, as in max_plane.
+ * 2x2 windows in two steps, so that both loops are long and contiguous: first the larger of two
+ * rows, then the larger of neighbours, over as many rows as the buffer holds. Columns: 2 * ow, an
+ * odd last one is left out. NaN beats everything; of equals the first in row-major order wins, as
+ * in max_plane.
  */
 enum { BUFFER = 1024 };
 
@@ -62,7 +64,7 @@ static void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
     }
 }
 
-static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *index)
+static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t *index)
 {
     REAL top[BUFFER];
     int32_t at[BUFFER];
@@ -84,8 +86,8 @@ static void halve_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *in
     }
 }
 
-/* The part of a window's k taps, the first at `start`, that lies on n places: [*from, *to). A window may hang
- * over far on both sides. */
+/* The part of a window's k taps, the first at `start`, that lies on n places: [*from, *to). A
+ * window may hang over far on both sides. */
 static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from,
                         int64_t *to)
 {
@@ -93,7 +95,7 @@ static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, i
     *to = start < n ? TNI_MIN(k, (n - 1 - start) / dilation + 1) : 0;
 }
 
-static void max_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *index)
+static void max_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t *index)
 {
     for (int64_t i = 0; i < p->oh; i++) {
         int64_t top = i * p->stride[0] - p->padding[0], r0, r1;
@@ -125,7 +127,7 @@ static void max_plane(const tni_pool2d *p, const REAL *x, REAL *y, int32_t *inde
 static void max_planes(void *context, int64_t begin, int64_t end)
 {
     const pool *q = context;
-    const tni_pool2d *p = q->p;
+    const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
         const REAL *x = q->from + k * p->h * p->w;
@@ -139,9 +141,10 @@ static void max_planes(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_pool2d *p)
+tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
-    pool q = { .p = p, .from = x, .to = y, .index = index };
+    const tni_pool2d_sizes *p = &a->sizes;
+    pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
     if (p->h * p->w > INT32_MAX) {
         return tni_error(TN_E_UNSUPPORTED,
                          "max_pool2d: a plane of %lldx%lld: wanted at most %d elements",
@@ -151,8 +154,8 @@ tn_status K(tni_max_pool2d)(void *y, int32_t *index, const void *x, const tni_po
     return TN_OK;
 }
 
-/* Two input rows below n / 2 windows: dy where the index points, zero elsewhere. The first loop lays dy and
- * index out once for each column, the second is contiguous. */
+/* Two input rows below n / 2 windows: dy where the index points, zero elsewhere. The first loop
+ * lays dy and index out once for each column, the second is contiguous. */
 static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n,
                        int32_t base, int32_t w, REAL *restrict dx0, REAL *restrict dx1)
 {
@@ -174,7 +177,7 @@ static void spread_row(const REAL *restrict dy, const int32_t *restrict index, i
 static void max_grad_planes(void *context, int64_t begin, int64_t end)
 {
     const pool *q = context;
-    const tni_pool2d *p = q->p;
+    const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
         const REAL *dy = q->from + k * p->oh * p->ow;
@@ -205,15 +208,15 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_max_pool2d_grad)(void *dx, const void *dy, const int32_t *index,
-                                 const tni_pool2d *p)
+tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
-    pool q = { .p = p, .from = dy, .to = dx, .winner = index };
+    const tni_pool2d_sizes *p = &a->sizes;
+    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data, .winner = a->index.data };
     tni_parallel(p->n * p->c, grain(p), max_grad_planes, &q);
     return TN_OK;
 }
 
-/* ---- average ---------------------------------------------------------------------------------------- */
+/* ---- average --------------------------------------------------------------------------------- */
 
 /* A window cut to the image, and what its sum is divided by. */
 typedef struct window {
@@ -221,8 +224,9 @@ typedef struct window {
     REAL scale;
 } window;
 
-/* Counted with the padding, but not beyond it: a window that ceil_mode lets hang over counts less. */
-static window average_window(const tni_pool2d *p, int64_t i, int64_t j)
+/* Counted with the padding, but not beyond it: a window that ceil_mode lets hang over counts
+ * less. */
+static window average_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
 {
     window w;
     w.top = i * p->stride[0] - p->padding[0];
@@ -242,7 +246,7 @@ static window average_window(const tni_pool2d *p, int64_t i, int64_t j)
 }
 
 /* Output i of n takes inputs floor(i size / n) up to ceil((i + 1) size / n). */
-static window adaptive_window(const tni_pool2d *p, int64_t i, int64_t j)
+static window adaptive_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
 {
     window w;
     w.top = i * p->h / p->oh;
@@ -254,9 +258,9 @@ static window adaptive_window(const tni_pool2d *p, int64_t i, int64_t j)
     return w;
 }
 
-typedef window (*window_of)(const tni_pool2d *p, int64_t i, int64_t j);
+typedef window (*window_of)(const tni_pool2d_sizes *p, int64_t i, int64_t j);
 
-static void mean_plane(const tni_pool2d *p, window_of of, const REAL *x, REAL *y)
+static void mean_plane(const tni_pool2d_sizes *p, window_of of, const REAL *x, REAL *y)
 {
     for (int64_t i = 0; i < p->oh; i++) {
         for (int64_t j = 0; j < p->ow; j++) {
@@ -272,7 +276,7 @@ static void mean_plane(const tni_pool2d *p, window_of of, const REAL *x, REAL *y
     }
 }
 
-static void mean_grad_plane(const tni_pool2d *p, window_of of, const REAL *dy, REAL *dx)
+static void mean_grad_plane(const tni_pool2d_sizes *p, window_of of, const REAL *dy, REAL *dx)
 {
     memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
     for (int64_t i = 0; i < p->oh; i++) {
@@ -288,7 +292,7 @@ static void mean_grad_plane(const tni_pool2d *p, window_of of, const REAL *dy, R
     }
 }
 
-static void mean_halves(const tni_pool2d *p, const REAL *restrict x, REAL *restrict y)
+static void mean_halves(const tni_pool2d_sizes *p, const REAL *restrict x, REAL *restrict y)
 {
     for (int64_t i = 0; i < p->oh; i++) {
         const REAL *restrict x0 = x + 2 * i * p->w;
@@ -302,12 +306,14 @@ static void mean_halves(const tni_pool2d *p, const REAL *restrict x, REAL *restr
 static void average_planes(void *context, int64_t begin, int64_t end)
 {
     const pool *q = context;
-    const tni_pool2d *p = q->p;
+    const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
         const REAL *x = q->from + k * p->h * p->w;
         REAL *y = q->to + k * p->oh * p->ow;
-        if (halving) {
+        if (p->adaptive) {
+            mean_plane(p, adaptive_window, x, y);
+        } else if (halving) {
             mean_halves(p, x, y);
         } else {
             mean_plane(p, average_window, x, y);
@@ -318,54 +324,30 @@ static void average_planes(void *context, int64_t begin, int64_t end)
 static void average_grad_planes(void *context, int64_t begin, int64_t end)
 {
     const pool *q = context;
-    const tni_pool2d *p = q->p;
+    const tni_pool2d_sizes *p = q->p;
     for (int64_t k = begin; k < end; k++) {
-        mean_grad_plane(p, average_window, q->from + k * p->oh * p->ow, q->to + k * p->h * p->w);
+        const REAL *dy = q->from + k * p->oh * p->ow;
+        REAL *dx = q->to + k * p->h * p->w;
+        if (p->adaptive) {
+            mean_grad_plane(p, adaptive_window, dy, dx);
+        } else {
+            mean_grad_plane(p, average_window, dy, dx);
+        }
     }
 }
 
-static void adaptive_planes(void *context, int64_t begin, int64_t end)
+tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
-    const pool *q = context;
-    const tni_pool2d *p = q->p;
-    for (int64_t k = begin; k < end; k++) {
-        mean_plane(p, adaptive_window, q->from + k * p->h * p->w, q->to + k * p->oh * p->ow);
-    }
-}
-
-static void adaptive_grad_planes(void *context, int64_t begin, int64_t end)
-{
-    const pool *q = context;
-    const tni_pool2d *p = q->p;
-    for (int64_t k = begin; k < end; k++) {
-        mean_grad_plane(p, adaptive_window, q->from + k * p->oh * p->ow, q->to + k * p->h * p->w);
-    }
-}
-
-tn_status K(tni_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
-{
-    pool q = { .p = p, .from = x, .to = y };
+    const tni_pool2d_sizes *p = &a->sizes;
+    pool q = { .p = p, .from = a->x.data, .to = a->y.data };
     tni_parallel(p->n * p->c, grain(p), average_planes, &q);
     return TN_OK;
 }
 
-tn_status K(tni_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
+tn_status K(tni_avg_pool2d_grad)(const tni_avg_pool2d_grad *a)
 {
-    pool q = { .p = p, .from = dy, .to = dx };
+    const tni_pool2d_sizes *p = &a->sizes;
+    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data };
     tni_parallel(p->n * p->c, grain(p), average_grad_planes, &q);
-    return TN_OK;
-}
-
-tn_status K(tni_adaptive_avg_pool2d)(void *y, const void *x, const tni_pool2d *p)
-{
-    pool q = { .p = p, .from = x, .to = y };
-    tni_parallel(p->n * p->c, grain(p), adaptive_planes, &q);
-    return TN_OK;
-}
-
-tn_status K(tni_adaptive_avg_pool2d_grad)(void *dx, const void *dy, const tni_pool2d *p)
-{
-    pool q = { .p = p, .from = dy, .to = dx };
-    tni_parallel(p->n * p->c, grain(p), adaptive_grad_planes, &q);
     return TN_OK;
 }

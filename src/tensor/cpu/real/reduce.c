@@ -90,8 +90,9 @@ TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, RE
     return sum;
 }
 
-/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. So is anything
- * above -inf: OpenMP starts the lanes of a max at the least number, which is finite to clang. */
+/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. So is
+ * anything above -inf: OpenMP starts the lanes of a max at the least number, which is finite to
+ * clang. */
 TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bool absolute)
 {
     REAL best = absolute ? (REAL)0 : (REAL)-INFINITY;

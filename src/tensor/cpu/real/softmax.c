@@ -47,10 +47,10 @@ static void softmax_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_softmax)(const tni_array *y, const tni_array *x, bool log)
+tn_status K(tni_softmax)(const tni_softmax *a)
 {
-    softmax_job job = { .y = y->data, .x = x->data, .c = x->size[1], .log = log };
-    tni_parallel(x->size[0], row_grain(job.c, 8), softmax_chunk, &job);
+    softmax_job job = { .y = a->y.data, .x = a->x.data, .c = a->x.size[1], .log = a->log };
+    tni_parallel(a->x.size[0], row_grain(job.c, 8), softmax_chunk, &job);
     return TN_OK;
 }
 
@@ -87,10 +87,11 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status K(tni_softmax_grad)(const tni_array *dx, const tni_array *dy, const tni_array *y,
-                              bool log)
+tn_status K(tni_softmax_grad)(const tni_softmax_grad *a)
 {
-    softmax_job job = { .y = dx->data, .x = y->data, .dy = dy->data, .c = y->size[1], .log = log };
-    tni_parallel(y->size[0], row_grain(job.c, log ? 6 : 2), softmax_grad_chunk, &job);
+    softmax_job job = {
+        .y = a->dx.data, .x = a->y.data, .dy = a->dy.data, .c = a->y.size[1], .log = a->log
+    };
+    tni_parallel(a->y.size[0], row_grain(job.c, a->log ? 6 : 2), softmax_grad_chunk, &job);
     return TN_OK;
 }

@@ -1,0 +1,276 @@
+/*
+ * anomaly.c - the watcher that tn_set_anomaly installs: it looks for NaN and infinities in every
+ * result and every gradient, and fails at the first.
+ *
+ * Views are passed over: they make no values. -inf is what masks are made of, so a result may hold
+ * it where masked_fill put it or where an input held it already; what then comes of it (+inf, NaN)
+ * may not stay, and no gradient may hold any of them.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "autograd/tell.h"
+
+/* ---- what a tensor holds --------------------------------------------------------------------- */
+
+typedef enum fault { NO_FAULT, HOLDS_MINUS_INF, HOLDS_INF, HOLDS_NAN } fault;
+
+static const char *const fault_name[] = { "finite values", "-inf", "inf", "nan" };
+
+tn_status tni_magnitude(tn_tensor *x, double *largest)
+{
+    bool was = tn_set_grad(false);
+    tn_scope scope = tn_scope_begin();
+    tn_status status = TN_OK;
+    *largest = 0;
+    if (tni_shape_numel(&x->shape) > 0) {
+        if (x->dtype != TN_F64) x = tn_to_dtype(x, TN_F32); /* norms are of f32 and f64 */
+        tn_tensor *norm = x ? tn_norm(x, INFINITY, NULL, 0, false) : NULL;
+        if (norm)
+            *largest = tn_item(norm);
+        else
+            status = tni_pending();
+    }
+    tn_scope_end(scope);
+    tn_set_grad(was);
+    return status;
+}
+
+/* An extreme of x; NaN on failure. */
+static double extreme(tn_tensor *(*f)(tn_tensor *x, const int *axes, int n, bool keepdim),
+                      tn_tensor *x)
+{
+    tn_tensor *y = f(x, NULL, 0, false);
+    return y ? tn_item(y) : NAN;
+}
+
+/* The worst of what t holds. */
+static tn_status find(tn_tensor *t, fault *found)
+{
+    double largest;
+    *found = NO_FAULT;
+    if (tni_none(t) || !tn_dtype_is_float(t->dtype)) return TN_OK;
+    tn_status status = tni_magnitude(t, &largest);
+    if (status != TN_OK || isfinite(largest)) return status;
+    *found = isnan(largest)                    ? HOLDS_NAN
+             : extreme(tn_amax, t) == INFINITY ? HOLDS_INF
+                                               : HOLDS_MINUS_INF;
+    return TN_OK;
+}
+
+/* "nan, first at [0,2]"; only "nan" when that cannot be computed. */
+static void locate(tn_tensor *t, fault what, char *text, size_t size)
+{
+    double value = what == HOLDS_INF ? INFINITY : -INFINITY;
+    tn_tensor *hit = what == HOLDS_NAN ? tn_isnan(t) : tn_eq_scalar(t, value);
+    tn_tensor *at =
+        hit ? tn_argmax(tn_reshape(tn_to_dtype(hit, TN_F32), TN_SHAPE(-1)), 0, false) : NULL;
+    int64_t rest = at ? (int64_t)tn_item(at) : -1;
+    tn_shape index = t->shape;
+    for (int d = index.rank - 1; d >= 0 && rest >= 0; d--) {
+        index.size[d] = rest % t->shape.size[d];
+        rest /= t->shape.size[d];
+    }
+    if (rest >= 0 && index.rank)
+        snprintf(text, size, "%s, first at %s", fault_name[what], tni_shape_text(&index));
+    else
+        snprintf(text, size, "%s", fault_name[what]);
+}
+
+/* ---- the checks ------------------------------------------------------------------------------ */
+
+/* Runs without history, in a scope of its own, unseen by itself. */
+typedef struct quiet {
+    tn_scope scope;
+    bool grad;
+} quiet;
+
+static quiet quiet_begin(void)
+{
+    tni_hide();
+    return (quiet){ tn_scope_begin(), tn_set_grad(false) };
+}
+
+static tn_status quiet_end(quiet q, tn_status status)
+{
+    tni_show();
+    tn_set_grad(q.grad);
+    tn_scope_end(q.scope);
+    return status;
+}
+
+/* Which of the inputs was to blame; -1: all are finite. */
+static int blame(const tni_call *c, fault *found)
+{
+    for (int i = 0; i < c->n_in; i++)
+        if (find(c->in[i], found) == TN_OK && *found) return i;
+    return -1;
+}
+
+static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
+{
+    char where[128], why[160] = "its inputs are finite";
+    fault before;
+    int i = blame(c, &before);
+    if (i >= 0)
+        snprintf(why, sizeof why, "input %d, %s, holds %s", i, tni_text(c->in[i]),
+                 fault_name[before]);
+    locate(y, what, where, sizeof where);
+    return tni_op_error(c, TN_E_STATE, "the result %s holds %s; %s: want finite values",
+                        tni_shape_text(&y->shape), where, why);
+}
+
+static bool is_mask(const tni_call *c)
+{
+    if (strcmp(c->op->name, "masked_fill") == 0) return true;
+    for (int i = 0; i < c->n_in; i++) {
+        const tn_tensor *t = c->in[i];
+        if (tni_none(t) || !tn_dtype_is_float(t->dtype) || tni_shape_numel(&t->shape) < 1) continue;
+        if (extreme(tn_amin, c->in[i]) == -INFINITY) return true;
+    }
+    return false;
+}
+
+static tn_status check_outputs(tni_watcher *self, const tni_call *c)
+{
+    tn_status status = TN_OK;
+    (void)self;
+    if (c->op->view) return TN_OK;
+    quiet q = quiet_begin();
+    for (int i = 0; status == TN_OK && i < c->n_out; i++) {
+        fault what;
+        status = find(c->out[i], &what);
+        if (status != TN_OK || !what || (what == HOLDS_MINUS_INF && is_mask(c))) continue;
+        status = output_error(c, c->out[i], what);
+    }
+    return quiet_end(q, status);
+}
+
+/* Backward runs outside of every module's call: the node remembers where it was made. */
+static tn_status remember_place(tni_watcher *self, const tni_call *c)
+{
+    char place[512] = "";
+    tni_node *node = c->out[0]->node;
+    (void)self;
+    if (!c->recorded || !node || node->place || !tni_error_context) return TN_OK;
+    tni_error_context(place, sizeof place);
+    if (!place[0]) return TN_OK;
+    node->place = tni_strdup(place);
+    return node->place ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status check_both(tni_watcher *self, const tni_call *c)
+{
+    tn_status status = remember_place(self, c);
+    return status == TN_OK ? check_outputs(self, c) : status;
+}
+
+static const char *place_of(const tni_node *node)
+{
+    return node->place ? node->place : "";
+}
+
+static tn_status check_arrived(tni_watcher *self, const tni_node *node)
+{
+    tn_status status = TN_OK;
+    (void)self;
+    quiet q = quiet_begin();
+    for (int i = 0; status == TN_OK && i < node->n_out; i++) {
+        fault what = NO_FAULT;
+        char where[128];
+        if (!node->pending[i]) continue;
+        status = find(node->pending[i], &what);
+        if (status != TN_OK || !what) continue;
+        locate(node->pending[i], what, where, sizeof where);
+        status =
+            tni_error(TN_E_STATE,
+                      "tn_backward: the gradient that comes to the result of tn_%s, %s, holds "
+                      "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
+                      node->op->name, tni_shape_text(&node->out[i].shape), where, place_of(node));
+    }
+    return quiet_end(q, status);
+}
+
+static tn_status check_gradients(tni_watcher *self, const tni_node *node, const tni_grad *g)
+{
+    tn_status status = TN_OK;
+    (void)self;
+    quiet q = quiet_begin();
+    for (int i = 0; status == TN_OK && i < g->n_in; i++) {
+        fault what = NO_FAULT;
+        char where[128];
+        if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
+        status = find(g->dx[i], &what);
+        if (status != TN_OK || !what) continue;
+        locate(g->dx[i], what, where, sizeof where);
+        status =
+            tni_error(TN_E_STATE,
+                      "tn_backward: the backward of tn_%s made a gradient for its input %d, "
+                      "%s, that holds %s: want finite values%s",
+                      node->op->name, i, tni_shape_text(&node->in[i].shape), where, place_of(node));
+    }
+    return quiet_end(q, status);
+}
+
+static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
+{
+    char where[128];
+    fault what = NO_FAULT;
+    (void)self;
+    quiet q = quiet_begin();
+    tn_status status = find(grad, &what);
+    if (status == TN_OK && what) {
+        locate(grad, what, where, sizeof where);
+        status = tni_error(TN_E_STATE,
+                           "tn_backward: the gradient of %s holds %s; a hook or a sum of gradients "
+                           "made it: want finite values",
+                           tni_text(leaf), where);
+    }
+    return quiet_end(q, status);
+}
+
+static tni_watcher gradients_only = { .applied = remember_place,
+                                      .arrived = check_arrived,
+                                      .differentiated = check_gradients,
+                                      .finished = check_leaf };
+static tni_watcher everything = { .applied = check_both,
+                                  .arrived = check_arrived,
+                                  .differentiated = check_gradients,
+                                  .finished = check_leaf };
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+static tni_watcher *const watcher_of[] = { [TN_ANOMALY_OFF] = NULL,
+                                           [TN_ANOMALY_GRADIENTS] = &gradients_only,
+                                           [TN_ANOMALY_ALL] = &everything };
+
+tni_watcher *tni_anomaly_wanted(void)
+{
+    const char *wanted = getenv("TN_ANOMALY");
+    return watcher_of[!wanted || !wanted[0] || strcmp(wanted, "0") == 0 ? TN_ANOMALY_OFF
+                      : strcmp(wanted, "gradients") == 0                ? TN_ANOMALY_GRADIENTS
+                                                                        : TN_ANOMALY_ALL];
+}
+
+tn_anomaly tn_get_anomaly(void)
+{
+    if (tni_host_counts()) return TN_ANOMALY_OFF; /* the thread's watcher is the capture */
+    tn_anomaly mode = TN_ANOMALY_OFF;
+    tni_watcher *now = tni_watch(NULL);
+    tni_watch(now);
+    for (int i = TN_ANOMALY_OFF; i <= TN_ANOMALY_ALL; i++)
+        if (now == watcher_of[i]) mode = (tn_anomaly)i;
+    return mode;
+}
+
+tn_anomaly tn_set_anomaly(tn_anomaly mode)
+{
+    tn_anomaly was = tn_get_anomaly();
+    if (tni_host_counts()) { /* the capture stays */
+        if (mode != TN_ANOMALY_OFF)
+            tni_host_refused("tn_set_anomaly", "looks at values", "it off, or no capture");
+        return was;
+    }
+    if ((int)mode >= TN_ANOMALY_OFF && (int)mode <= TN_ANOMALY_ALL) tni_watch(watcher_of[mode]);
+    return was;
+}

@@ -1,0 +1,178 @@
+/*
+ * gradients.c - tn_gradients: gradients of some tensors as values, by a pass that takes no node
+ * from which none of them can be reached.
+ */
+#include "autograd/pass.h"
+#include "base/host.h"
+
+static _Atomic uint64_t marks = 1;
+
+/* No node with a smaller sequence number leads to an input. */
+static uint64_t oldest_of(int n, tn_tensor *const *inputs)
+{
+    uint64_t oldest = n ? UINT64_MAX : 0;
+
+    for (int i = 0; i < n; i++)
+        oldest = TNI_MIN(oldest, inputs[i]->node ? inputs[i]->node->sequence : 0);
+    return oldest;
+}
+
+/* Marks with p->wanted every node from which an input can be reached: nodes newest first into a
+ * list, then back through it, so that a node is judged after all it was computed from. */
+static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, uint64_t oldest)
+{
+    uint64_t seen = p->wanted - 1;
+    tni_node **list = NULL;
+    size_t n = 0, capacity = 0;
+    tn_status status = TN_OK;
+
+    for (int i = 0; i < n_out && status == TN_OK; i++) {
+        if (outputs[i] && outputs[i]->node && outputs[i]->node->mark != seen) {
+            status = tni_pass_mark(p, &outputs[i]->node->mark, seen);
+            if (status == TN_OK) status = tni_order_push(&p->order, outputs[i]->node);
+        }
+    }
+    while (p->order.n && status == TN_OK) {
+        tni_node *node = tni_order_pop(&p->order);
+
+        if (!tni_room(&list, &capacity, n, 1, sizeof *list)) {
+            status = TN_E_NOMEM;
+            break;
+        }
+        list[n++] = node;
+        for (int i = 0; i < node->n_in && status == TN_OK; i++) {
+            tni_node *from = node->edge[i].node;
+
+            if (!from || from->mark == seen || from->sequence < oldest) continue;
+            status = tni_pass_mark(p, &from->mark, seen);
+            if (status == TN_OK) status = tni_order_push(&p->order, from);
+        }
+    }
+    p->order.n = 0;
+    while (n && status == TN_OK) {
+        tni_node *node = list[--n];
+        bool wanted = false;
+
+        for (int i = 0; i < node->n_out; i++)
+            wanted |= node->gm[i] && node->gm[i]->mark == p->target;
+        for (int i = 0; i < node->n_in && !wanted; i++)
+            wanted = tni_pass_leads_on(p, &node->edge[i]);
+        if (wanted) node->mark = p->wanted;
+    }
+    tni_room_free(&list, &capacity, sizeof *list);
+    return status;
+}
+
+static tn_status mark_inputs(tni_pass *p, int n_in, tn_tensor *const *inputs)
+{
+    tn_status status = TN_OK;
+
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
+        tni_gradmeta *gm;
+
+        if (!inputs[i] || tni_none(inputs[i])) return tni_poison("tn_gradients", "an input");
+        if (!inputs[i]->requires_grad)
+            return tni_error(TN_E_STATE,
+                             "tn_gradients: input %d, %s, does not require grad: want "
+                             "tn_set_requires_grad before the forward pass",
+                             i, tni_text(inputs[i]));
+        gm = tni_gradmeta_of(inputs[i]);
+        status = gm ? tni_pass_mark(p, &gm->mark, p->target) : TN_E_NOMEM;
+    }
+    return status;
+}
+
+/* Whether a gradient is the memory of a seed: the seed itself, or a view of it. */
+static bool is_seed(const tn_tensor *g, int n, tn_tensor *const *seeds)
+{
+    for (int i = 0; i < n; i++)
+        if (!tni_none(seeds[i]) && seeds[i]->storage == g->storage) return true;
+    return false;
+}
+
+/* What is handed out shares memory with nothing; with history, at least with no seed. The same
+ * input again gets the same tensor: nothing is cleared before all have been looked at. */
+static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n_in,
+                          tn_tensor *const *inputs, tn_tensor **grads)
+{
+    tn_status status = TN_OK;
+
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
+        tni_gradmeta *gm = p->receivers[i].gm;
+
+        if (tni_is_shared(gm->pending) && (!p->create || is_seed(gm->pending, n_out, seeds)))
+            status = tni_copy_pending(gm);
+    }
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
+        tn_tensor *g = inputs[i]->gm->pending;
+
+        grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE;
+        if (!grads[i]) status = tni_pending();
+    }
+    return status;
+}
+
+/* The arrays as they were, whatever a hook does to the caller's; every tensor is kept. */
+static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
+                        tn_tensor *const *inputs)
+{
+    size_t n = (size_t)n_out, m = (size_t)n_in;
+    tn_tensor **held = tni_alloc((2 * n + m) * sizeof *held);
+
+    if (!held) return NULL;
+    for (size_t i = 0; i < n; i++) {
+        held[i] = tn_keep(outputs[i]);
+        held[n + m + i] = tn_keep(seeds ? seeds[i] : TN_NONE);
+    }
+    for (size_t i = 0; i < m; i++) held[n + i] = tn_keep(inputs[i]);
+    return held;
+}
+
+static void let_go(tn_tensor **held, int n_out, int n_in)
+{
+    size_t n = 2 * (size_t)n_out + (size_t)n_in;
+
+    for (size_t i = 0; i < n; i++) tn_drop(held[i]);
+    tni_free(held, n * sizeof *held);
+}
+
+tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
+                       tn_tensor *const *inputs, tn_tensor **grads, int flags)
+{
+    TNI_HOLD_TRAPS;
+    uint64_t mark = atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
+    tni_pass p = { .wanted = mark + 1,
+                   .target = mark + 1,
+                   .create = flags & TN_CREATE_GRAPH,
+                   .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH) };
+    tn_tensor **held;
+    tn_scope scope;
+    tn_status status;
+
+    if (n_out < 1 || !outputs || n_in < 0 || (n_in && (!inputs || !grads)))
+        return tni_error(TN_E_INVALID,
+                         "tn_gradients: %d outputs, %d inputs%s: want at least one output, and "
+                         "arrays that are not NULL",
+                         n_out, n_in,
+                         !outputs || (n_in && (!inputs || !grads)) ? ", an array that is NULL"
+                                                                   : "");
+    held = hold(n_out, outputs, seeds, n_in, inputs);
+    if (!held) return TN_E_NOMEM;
+    outputs = held;
+    inputs = held + n_out;
+    seeds = held + n_out + n_in;
+    status = tni_pass_begin(&p, "tn_gradients");
+    scope = tn_scope_begin();
+    if (status == TN_OK) status = mark_inputs(&p, n_in, inputs);
+    if (status == TN_OK) status = mark_ways(&p, n_out, outputs, oldest_of(n_in, inputs));
+    if (status == TN_OK) status = tni_pass_seed(&p, "tn_gradients", n_out, outputs, seeds);
+    tn_scope_end(scope);
+    scope = tn_scope_begin();
+    if (status == TN_OK) status = tni_pass_run(&p);
+    tn_scope_end(scope);
+    if (status == TN_OK) status = hand_out(&p, n_out, seeds, n_in, inputs, grads);
+    tni_pass_end(&p);
+    for (int i = 0; i < n_in && status != TN_OK; i++) grads[i] = NULL;
+    let_go(held, n_out, n_in);
+    return status;
+}

@@ -1,0 +1,82 @@
+/*
+ * elementwise.c - what the families of functions of two and three tensors share: how two shapes
+ * broadcast, the forward of two inputs, and gradients that one kernel computes.
+ */
+#include "autograd/ops/elementwise.h"
+
+tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
+{
+    int rank = TNI_MIN(a->shape.rank, b->shape.rank);
+
+    for (int d = 1; d <= rank; d++) {
+        int64_t m = a->shape.size[a->shape.rank - d];
+        int64_t n = b->shape.size[b->shape.rank - d];
+        if (m == n || m == 1 || n == 1) continue;
+        if (d == 1) {
+            return tni_op_error(c, TN_E_SHAPE,
+                                "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
+                                tni_text(a), tni_text(b), (long long)m, (long long)n);
+        }
+        return tni_op_error(c, TN_E_SHAPE,
+                            "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
+                            tni_text(a), tni_text(b), (long long)m, (long long)n, d);
+    }
+    return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
+}
+
+/* Input i as the kernel may see it. Kernels compute in the wider of two dtypes, but a single value
+ * beside a tensor with axes counts as it is in the dtype of both: where that shows it is cast
+ * first. */
+static tn_tensor *operand(const tni_call *c, int i)
+{
+    const tni_binary_op *op = (const tni_binary_op *)c->op;
+    tn_tensor *t = c->in[i], *single;
+    bool predicate = op->function >= TNI_B_PREDICATES;
+
+    if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
+        op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
+        return t;
+    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
+    if (t->dtype == dtype) return t;
+    single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
+    if (!single) return NULL;
+    tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
+    return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
+}
+
+tn_status tni_binary_forward(tni_call *c)
+{
+    const tni_binary_op *op = (const tni_binary_op *)c->op;
+    const tni_formula_args *args = c->args;
+    tn_tensor *y = c->out[0];
+    tn_tensor *first = operand(c, 0), *second = operand(c, 1);
+
+    if (!first || !second) return tni_pending();
+    return tni_backend_of(y)->binary(
+        &(tni_binary){ op->function, .y = tni_array_of(y), .a = tni_array_expand(first, &y->shape),
+                       .b = tni_array_expand(second, &y->shape), .p = args ? args->p : NULL });
+}
+
+tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
+                      const tni_meta *like)
+{
+    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    if (!y) return NULL;
+    tni_binary k = { function, .y = tni_array_of(y), .a = tni_array_expand(a, &y->shape),
+                     .b = tni_array_expand(b, &y->shape), .p = p };
+    return tni_backend_of(y)->binary(&k) == TN_OK ? y : NULL;
+}
+
+tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
+                      const tni_meta *like)
+{
+    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    if (!y) return NULL;
+    tni_ternary k = { function,
+                      .y = tni_array_of(y),
+                      .a = tni_array_expand(a, &y->shape),
+                      .b = tni_array_expand(b, &y->shape),
+                      .c = tni_array_expand(c, &y->shape),
+                      .p = p };
+    return tni_backend_of(y)->ternary(&k) == TN_OK ? y : NULL;
+}

@@ -1,0 +1,76 @@
+/*
+ * pass.h - one pass of the engine: what backward.c, order.c and gradients.c share.
+ */
+#ifndef TNI_PASS_H
+#define TNI_PASS_H
+
+#include "autograd/tell.h"
+
+/* Nodes in the order of their turns, newest first (order.c). */
+typedef struct tni_order {
+    tni_node **heap;
+    size_t n, capacity;
+} tni_order;
+
+tn_status tni_order_push(tni_order *o, tni_node *node);
+tni_node *tni_order_pop(tni_order *o); /* of one that is not empty */
+
+/* Who has a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked
+ * for. */
+typedef struct tni_receiver {
+    tni_gradmeta *gm; /* counted */
+    tn_tensor *leaf;  /* kept; NULL for a result */
+} tni_receiver;
+
+/* What another pass had in a field of a node or a tensor. */
+typedef struct tni_put_aside {
+    tn_tensor **field;
+    tn_tensor *gradient;
+} tni_put_aside;
+
+typedef struct tni_old_mark {
+    uint64_t *mark, was;
+} tni_old_mark;
+
+typedef struct tni_pass {
+    struct tni_pass *outer; /* the one whose hook started this one; NULL: none */
+    int depth;
+    tni_order order; /* the nodes whose turn will come */
+    tni_node *node;  /* the one that is being differentiated, off the order */
+    tni_receiver *receivers;
+    size_t n_receivers, receiver_capacity;
+    tni_put_aside *aside; /* the outer pass's gradients */
+    size_t n_aside, aside_capacity;
+    tni_old_mark *old; /* the outer passes' marks */
+    size_t n_old, old_capacity;
+    /* tn_gradients: mark of nodes on the way to an input; 0: everything is wanted */
+    uint64_t wanted;
+    uint64_t target; /* tn_gradients: gm->mark of the inputs */
+    bool retain;
+    bool create;
+    bool was_recording; /* grad mode of the caller */
+    tn_dtype was_casting;
+} tni_pass;
+
+/* Of a zeroed pass, whatever begin says, end is called. Until then grad mode is the pass's and
+ * autocast is off: backward runs in the dtypes that forward left. */
+tn_status tni_pass_begin(tni_pass *p, const char *function);
+/* Puts the outputs' seeds (NULL: ones) where their gradients arrive. */
+tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
+                        tn_tensor *const *seeds);
+/* Through all nodes, to the receivers; their hooks have run. */
+tn_status tni_pass_run(tni_pass *p);
+/* Leaves nothing of the pass behind. */
+void tni_pass_end(tni_pass *p);
+
+/* Sets a mark that an outer pass may still want as it was. */
+tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
+/* Whether a gradient is wanted at the end of an edge. */
+bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
+
+/* Whether somebody besides the engine may see t's memory change. */
+bool tni_is_shared(const tn_tensor *t);
+/* Makes gm->pending a copy of its own. */
+tn_status tni_copy_pending(tni_gradmeta *gm);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * tell.c - see tell.h. A thread's first op or pass settles who watches it.
+ */
+#include "autograd/tell.h"
+
+static _Thread_local int hidden;
+
+static tni_watcher *watcher(void)
+{
+    if (TNI_LIKELY(!tni_watching)) return NULL;
+    if (tni_watching == &tni_unsettled) tni_watching = tni_anomaly_wanted();
+    return tni_watching;
+}
+
+tni_watcher *tni_watch(tni_watcher *w)
+{
+    tni_watcher *was = watcher();
+    tni_watching = w;
+    return was;
+}
+
+bool tni_watched(void)
+{
+    return watcher() != NULL;
+}
+
+void tni_hide(void)
+{
+    hidden++;
+}
+
+void tni_show(void)
+{
+    hidden--;
+}
+
+tn_status tni_tell_applied(const tni_call *c)
+{
+    tni_watcher *w = hidden ? NULL : watcher();
+    return w && w->applied ? w->applied(w, c) : TN_OK;
+}
+
+tn_status tni_tell_detached(tn_tensor *from, tn_tensor *to)
+{
+    tni_watcher *w = hidden ? NULL : watcher();
+    return w && w->detached ? w->detached(w, from, to) : TN_OK;
+}
+
+tn_status tni_tell_change(const char *function, const tn_tensor *target, const tn_tensor *source)
+{
+    tni_watcher *w = hidden ? NULL : watcher();
+    return w && w->changes ? w->changes(w, function, target, source) : TN_OK;
+}
+
+tn_status tni_tell_arrived(const tni_node *node)
+{
+    tni_watcher *w = watcher();
+    return w && w->arrived ? w->arrived(w, node) : TN_OK;
+}
+
+tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g)
+{
+    tni_watcher *w = watcher();
+    return w && w->differentiated ? w->differentiated(w, node, g) : TN_OK;
+}
+
+tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad)
+{
+    tni_watcher *w = watcher();
+    return w && w->finished ? w->finished(w, leaf, grad) : TN_OK;
+}
+
+tn_status tni_tell_grad(tn_tensor *leaf, bool adding)
+{
+    tni_watcher *w = watcher();
+    return w && w->grad_changes ? w->grad_changes(w, leaf, adding) : TN_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * tell.h - what the ops and the engine tell the thread's watcher (tensor/watch.h). Each function
+ * gives the watcher's status; without one TN_OK.
+ */
+#ifndef TNI_TELL_H
+#define TNI_TELL_H
+
+#include "autograd/op.h"
+
+tn_status tni_tell_applied(const tni_call *c);
+tn_status tni_tell_detached(tn_tensor *from, tn_tensor *to);
+tn_status tni_tell_change(const char *function, const tn_tensor *target, const tn_tensor *source);
+tn_status tni_tell_arrived(const tni_node *node);
+tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g);
+tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad);
+tn_status tni_tell_grad(tn_tensor *leaf, bool adding);
+
+/* From here on the ops of this thread are not told of, until as many calls of tni_show: the
+ * engine's own, or the watcher's. */
+void tni_hide(void);
+void tni_show(void);
+
+/* Makes w (NULL: none) the thread's watcher and returns the one it had. */
+tni_watcher *tni_watch(tni_watcher *w);
+bool tni_watched(void);
+
+/* The one that TN_ANOMALY wants; NULL (anomaly.c). */
+tni_watcher *tni_anomaly_wanted(void);
+/* The largest |x|: NaN where x holds one, 0 of no elements. x is floating, of any dtype. */
+tn_status tni_magnitude(tn_tensor *x, double *largest);
+
+#endif

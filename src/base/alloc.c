@@ -1,0 +1,336 @@
+/*
+ * alloc.c - all memory of the library: a cache of free blocks by size class over one replaceable
+ * allocator.
+ *
+ * A training step asks for the same sizes again and again, so a freed block waits in the list of
+ * its class for the next request: after the first steps the system is not asked any more. Classes:
+ * multiples of 64 bytes up to 1 KiB, then eight steps to each power of two (at most 12.5 % is
+ * lost). A free block holds the pointer to the next one in its first bytes: the cache itself needs
+ * no memory.
+ *
+ * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
+ * free is then seen where it happens.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/base.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define CACHED_BY_DEFAULT 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CACHED_BY_DEFAULT 0
+#else
+#define CACHED_BY_DEFAULT 1
+#endif
+#else
+#define CACHED_BY_DEFAULT 1
+#endif
+
+enum {
+    ALIGNMENT = 64,
+    SMALL = 1024,                          /* up to here, a class every 64 bytes */
+    SMALL_CLASSES = SMALL / ALIGNMENT + 1, /* class 0 is never used */
+    STEPS = 8,                             /* classes per power of two above */
+    CLASSES = SMALL_CLASSES + STEPS * 53
+};
+
+#define HUGE_BLOCK ((size_t)2 << 20) /* from here blocks start on a huge page and ask for them */
+
+typedef struct free_block {
+    struct free_block *next;
+} free_block;
+
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MEMORY];
+static free_block *lists[CLASSES];
+static tn_memory_stats stats;
+static tn_allocator allocator; /* alloc NULL: the default below */
+static int cached = -1;        /* -1: not decided yet */
+
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
+#endif
+#endif
+
+/* Every op asks for memory, so this lock orders almost all that threads do, and hides from
+ * ThreadSanitizer the races between them. In a build with it TN_UNSEEN_LOCK=1 in the environment
+ * hides the lock instead, with what it guards. */
+#ifdef THREAD_SANITIZER
+void AnnotateIgnoreSyncBegin(const char *file, int line);
+void AnnotateIgnoreSyncEnd(const char *file, int line);
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+
+static bool unseen;
+
+__attribute__((constructor)) static void decide_unseen(void)
+{
+    const char *text = getenv("TN_UNSEEN_LOCK");
+    unseen = text && strcmp(text, "1") == 0;
+}
+
+static void take(void)
+{
+    if (unseen) {
+        AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    }
+    pthread_mutex_lock(lock);
+}
+
+static void give(void)
+{
+    pthread_mutex_unlock(lock);
+    if (unseen) {
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+        AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+    }
+}
+#else
+static void take(void)
+{
+    pthread_mutex_lock(lock);
+}
+
+static void give(void)
+{
+    pthread_mutex_unlock(lock);
+}
+#endif
+
+static void *system_alloc(size_t size)
+{
+    void *block = NULL;
+
+    if (allocator.alloc) return allocator.alloc(allocator.user, size);
+    if (posix_memalign(&block, size >= HUGE_BLOCK ? HUGE_BLOCK : ALIGNMENT, size) != 0) return NULL;
+    if (size >= HUGE_BLOCK) madvise(block, size, MADV_HUGEPAGE); /* only a wish */
+    return block;
+}
+
+static void system_free(void *block, size_t size)
+{
+    if (allocator.free)
+        allocator.free(allocator.user, block, size);
+    else
+        free(block);
+}
+
+/* The class of a size and the size of its blocks; -1 when no block can be so large. */
+static int class_of(size_t size, size_t *rounded)
+{
+    size_t step;
+    int log2, sub;
+
+    if (size <= SMALL) {
+        int class = (int)((size + ALIGNMENT - 1) / ALIGNMENT);
+
+        class = class ? class : 1;
+        *rounded = (size_t) class * ALIGNMENT;
+        return class;
+    }
+    log2 = 63 - __builtin_clzll((unsigned long long)(size - 1)); /* 2^log2 < size <= 2^(log2+1) */
+    if (log2 >= 62) return -1;
+    step = ((size_t)1 << log2) / STEPS;
+    sub = (int)((size - 1 - ((size_t)1 << log2)) / step);
+    *rounded = ((size_t)1 << log2) + (size_t)(sub + 1) * step;
+    return SMALL_CLASSES + (log2 - 10) * STEPS + sub;
+}
+
+static void decide(void)
+{
+    const char *wish = getenv("TN_CACHE");
+
+    cached = wish ? wish[0] != '0' : CACHED_BY_DEFAULT;
+}
+
+static size_t trim_locked(void)
+{
+    size_t freed = 0;
+
+    for (int i = 0; i < CLASSES; i++) {
+        size_t size;
+
+        if (i < SMALL_CLASSES) {
+            size = (size_t)i * ALIGNMENT;
+        } else {
+            size_t base = (size_t)1 << ((i - SMALL_CLASSES) / STEPS + 10);
+
+            size = base + (size_t)((i - SMALL_CLASSES) % STEPS + 1) * (base / STEPS);
+        }
+        while (lists[i]) {
+            free_block *block = lists[i];
+
+            lists[i] = block->next;
+            system_free(block, size);
+            freed += size;
+        }
+    }
+    stats.cached -= (int64_t)freed;
+    return freed;
+}
+
+/* NULL without a message; in_use then says how much is handed out. */
+static void *allocate(size_t size, int64_t *in_use)
+{
+    size_t rounded = 0;
+    int class = class_of(size, &rounded);
+    void *block = NULL;
+
+    if (class >= 0) {
+        take();
+        if (TNI_UNLIKELY(cached < 0)) decide();
+        if (cached && lists[class]) {
+            block = lists[class];
+            lists[class] = lists[class]->next;
+            stats.cached -= (int64_t)rounded;
+        } else {
+            stats.system_allocations++;
+            block = system_alloc(cached ? rounded : (size ? size : 1));
+            if (!block && trim_locked()) block = system_alloc(cached ? rounded : (size ? size : 1));
+        }
+        if (block) {
+            stats.in_use += (int64_t)rounded;
+            if (stats.in_use > stats.peak_in_use) stats.peak_in_use = stats.in_use;
+        }
+        *in_use = stats.in_use;
+        give();
+    }
+    return block;
+}
+
+void *tni_alloc(size_t size)
+{
+    int64_t in_use = 0;
+    void *block = allocate(size, &in_use);
+
+    if (!block)
+        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size,
+                  (long long)in_use);
+    return block;
+}
+
+void *tni_calloc(size_t size)
+{
+    void *block = tni_alloc(size);
+
+    if (block) memset(block, 0, size);
+    return block;
+}
+
+void tni_free(void *block, size_t size)
+{
+    size_t rounded = 0;
+    int class;
+
+    if (!block) return;
+    class = class_of(size, &rounded);
+    take();
+    stats.in_use -= (int64_t)rounded;
+    if (cached > 0) {
+        free_block *head = block;
+
+        head->next = lists[class];
+        lists[class] = head;
+        stats.cached += (int64_t)rounded;
+    } else {
+        system_free(block, size ? size : 1);
+    }
+    give();
+}
+
+char *tni_strdup(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *copy = tni_alloc(n);
+
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+char *tni_strdup_or_none(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    int64_t in_use;
+    char *copy = allocate(n, &in_use);
+
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+void tni_strfree(char *text)
+{
+    if (text) tni_free(text, strlen(text) + 1);
+}
+
+/* Called by tensor.c for each storage it makes. */
+void tni_count_data(size_t nbytes)
+{
+    take();
+    stats.data_allocations++;
+    stats.data_bytes += (int64_t)nbytes;
+    give();
+}
+
+tn_status tn_set_allocator(const tn_allocator *a)
+{
+    int64_t alive;
+
+    if (a && (!a->alloc || !a->free))
+        return tni_error(TN_E_INVALID, "tn_set_allocator: alloc or free is NULL: want both");
+    take();
+    alive = stats.in_use;
+    if (alive == 0) { /* else the new free would get blocks that the old alloc gave */
+        trim_locked();
+        allocator = a ? *a : (tn_allocator){ 0 };
+    }
+    give();
+    if (alive != 0)
+        return tni_error(
+            TN_E_STATE,
+            "tn_set_allocator: %lld bytes in use, %lld tensors alive: want every scope "
+            "closed and every object freed",
+            (long long)alive, (long long)tn_live_tensors());
+    return TN_OK;
+}
+
+tn_allocator tn_get_allocator(void)
+{
+    take();
+    tn_allocator copy = allocator;
+    give();
+    return copy;
+}
+
+tn_memory_stats tn_memory(void)
+{
+    tn_memory_stats copy;
+
+    take();
+    copy = stats;
+    give();
+    return copy;
+}
+
+void tn_memory_reset_peak(void)
+{
+    take();
+    stats.peak_in_use = stats.in_use;
+    give();
+}
+
+void tn_memory_trim(void)
+{
+    take();
+    trim_locked();
+    give();
+}

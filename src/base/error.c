@@ -1,0 +1,180 @@
+/*
+ * error.c - status and message, set at the origin only, in a static thread-local buffer (works when
+ * out of memory). TN_TRAP=1 aborts at the origin, for a debugger.
+ */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/host.h"
+#include "base/base.h"
+
+static _Thread_local char message[2048];
+static _Thread_local tn_status pending;
+
+_Thread_local void (*tni_error_context)(char *buffer, size_t size);
+_Thread_local uint64_t tni_error_count;
+_Thread_local const char *tni_op_running;
+
+static void trap(void)
+{
+    const char *wanted = getenv("TN_TRAP");
+
+    if (wanted && wanted[0] == '1') raise(SIGABRT);
+}
+
+static void set(tn_status status, const char *format, va_list args)
+{
+    TNI_C_NUMBERS;
+    size_t n;
+
+    vsnprintf(message, sizeof message, format, args);
+    n = strlen(message);
+    if (tni_error_context) tni_error_context(message + n, sizeof message - n);
+    pending = status;
+    tni_error_count++;
+    trap();
+}
+
+void *tni_fail(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    set(status, format, args);
+    va_end(args);
+    return NULL;
+}
+
+tn_status tni_error(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    set(status, format, args);
+    va_end(args);
+    return status;
+}
+
+void *tn_fail(tn_status status, const char *format, ...)
+{
+    va_list args;
+
+    if (!format) return tni_poisoned("tn_fail", "format");
+    va_start(args, format);
+    set(status == TN_OK ? TN_E_INVALID : status, format, args);
+    va_end(args);
+    return NULL;
+}
+
+tn_status tni_error_prefix(const char *format, ...)
+{
+    char was[sizeof message];
+    va_list args;
+    size_t n;
+
+    memcpy(was, message, sizeof was);
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    n = strlen(message);
+    snprintf(message + n, sizeof message - n, "%s", was);
+    return pending;
+}
+
+tn_status tni_error_suffix(const char *format, ...)
+{
+    size_t n = strlen(message);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(message + n, sizeof message - n, format, args);
+    va_end(args);
+    return pending;
+}
+
+tn_status tni_poison(const char *function, const char *argument)
+{
+    if (pending != TN_OK) return pending;
+    return tni_error(TN_E_INVALID, "%s: %s is NULL: want one that is there", function, argument);
+}
+
+void *tni_poisoned(const char *function, const char *argument)
+{
+    tni_poison(function, argument);
+    return NULL;
+}
+
+void *tni_poisoned_optional(const char *function, const char *argument)
+{
+    if (pending == TN_OK)
+        tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor, or TN_NONE for none", function,
+                  argument);
+    return NULL;
+}
+
+tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor *t)
+{
+    if (t) return t;
+    if (pending == TN_OK) return TN_NONE;
+    if (!strstr(message, " is NULL while this error"))
+        tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
+                         "tn_error_clear "
+                         "for an error that was dealt with",
+                         function, field);
+    return NULL;
+}
+
+tn_status tni_pending(void)
+{
+    return pending != TN_OK ? pending : TN_OK;
+}
+
+void tni_error_save(tni_saved_error *to)
+{
+    to->status = pending;
+    memcpy(to->message, message, sizeof message);
+}
+
+void tni_error_restore(const tni_saved_error *from)
+{
+    pending = from->status;
+    memcpy(message, from->message, sizeof message);
+}
+
+const char *tn_error(void)
+{
+    return message;
+}
+
+tn_status tn_error_status(void)
+{
+    return pending;
+}
+
+void tn_error_clear(void)
+{
+    message[0] = '\0';
+    pending = TN_OK;
+}
+
+const char *tn_status_name(tn_status status)
+{
+    static const char *const names[] = {
+        [TN_OK] = "TN_OK",
+        [TN_E_INVALID] = "TN_E_INVALID",
+        [TN_E_SHAPE] = "TN_E_SHAPE",
+        [TN_E_DTYPE] = "TN_E_DTYPE",
+        [TN_E_DEVICE] = "TN_E_DEVICE",
+        [TN_E_INDEX] = "TN_E_INDEX",
+        [TN_E_NAME] = "TN_E_NAME",
+        [TN_E_STATE] = "TN_E_STATE",
+        [TN_E_NOMEM] = "TN_E_NOMEM",
+        [TN_E_IO] = "TN_E_IO",
+        [TN_E_FORMAT] = "TN_E_FORMAT",
+        [TN_E_UNSUPPORTED] = "TN_E_UNSUPPORTED",
+        [TN_E_BACKEND] = "TN_E_BACKEND",
+    };
+
+    if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names) return "unknown status";
+    return names[status];
+}

@@ -1,0 +1,57 @@
+/*
+ * host.c - the host's locale and, where SSE has no control register for it, its floating-point
+ * traps.
+ */
+#include <fenv.h>
+#include <pthread.h>
+
+#include "base/host.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static locale_t c_locale;
+
+static void make_c_locale(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+locale_t tni_to_c_locale(void)
+{
+    pthread_once(&once, make_c_locale);
+    return c_locale ? uselocale(c_locale) : (locale_t)0;
+}
+
+void tni_return_locale(const locale_t *was)
+{
+    if (*was) uselocale(*was);
+}
+
+#ifndef __SSE__
+#ifdef __GLIBC__
+unsigned tni_hold_traps(void)
+{
+    int was = fegetexcept();
+
+    if (was) fedisableexcept(was);
+    return (unsigned)was;
+}
+
+void tni_return_traps(const unsigned *was)
+{
+    if (*was) {
+        feclearexcept((int)*was); /* what we raised is not theirs: it would trap now */
+        feenableexcept((int)*was);
+    }
+}
+#else
+unsigned tni_hold_traps(void)
+{
+    return 0;
+}
+
+void tni_return_traps(const unsigned *was)
+{
+    (void)was;
+}
+#endif
+#endif

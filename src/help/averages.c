@@ -1,0 +1,221 @@
+/*
+ * averages.c - averages of a model's parameters over training, held as buffers.
+ *
+ * The n-th update, n from 0, gives every averaged tensor the value a += w (x - a): w = 1 for n = 0,
+ * then 1 - decay, or 1 / (n + 1) for the equal average. Polyak and Juditsky (1992), eq. 2; Izmailov
+ * et al., Averaging weights leads to wider optima (2018), algorithm 1.
+ *
+ * The average is a clone of the model, so it runs; its parameters are registered as buffers, so no
+ * optimizer can move them. Names and their order in a state dict are those of PyTorch's
+ * AveragedModel: n_averaged, then module. and the model's own.
+ */
+#include <math.h>
+
+#include "nn/module.h"
+#include "base/host.h"
+
+typedef struct ema {
+    tn_module base;
+    tn_module *module;
+    tn_tensor *n_averaged;
+    tn_ema_options o;
+} ema;
+
+static tn_status ema_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out)
+{
+    return tn_call(((ema *)self)->module, n_in, in, n_out, out);
+}
+
+static void ema_describe(const tn_module *self, char *text, size_t size)
+{
+    const ema *m = (const ema *)self;
+    char average[32];
+    snprintf(average, sizeof average, m->o.equal ? "equal" : "decay %g", m->o.decay);
+    snprintf(text, size, "%s%s", average, m->o.average_buffers ? ", buffers averaged" : "");
+}
+
+static const tn_module_type ema_type = {
+    .name = "Ema",
+    .size = sizeof(ema),
+    .forward_n = ema_forward,
+    .describe = ema_describe,
+};
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void hold(tn_module *m, tni_slot *slot)
+{
+    tn_tensor *t = tni_slot_put(m, slot, TN_NONE);
+    slot->kind = TNI_BUFFER;
+    if (!tni_none(t)) tn_set_requires_grad(t, false); /* a leaf: cannot fail */
+    tni_slot_put(m, slot, t);
+    tn_drop(t);
+}
+
+/* Parameters become buffers. They move before all else: state dicts list parameters first. */
+static tn_status hold_parameters(tn_module *m, const char *path, void *user)
+{
+    size_t n = (size_t)m->state->n, at = 0;
+    (void)path;
+    (void)user;
+    if (n == 0) return TN_OK;
+    tni_slot *ordered = tni_alloc_n(n, sizeof *ordered);
+    if (!ordered) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        if (m->state->slot[i].kind == TNI_PARAMETER) ordered[at++] = m->state->slot[i];
+    const size_t parameters = at;
+    for (size_t i = 0; i < n; i++)
+        if (m->state->slot[i].kind != TNI_PARAMETER) ordered[at++] = m->state->slot[i];
+    tni_slots_reorder(m, ordered);
+    for (size_t i = 0; i < parameters; i++) hold(m, &m->state->slot[i]);
+    tni_free(ordered, n * sizeof *ordered);
+    return TN_OK;
+}
+
+tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
+{
+    if (tni_module_check("tn_ema_new", model) != TN_OK) return NULL;
+    if (!(o.decay >= 0 && o.decay <= 1))
+        return tni_fail(TN_E_INVALID, "tn_ema_new: decay %g: want a number in [0, 1]", o.decay);
+    if (o.decay != 0 && o.equal)
+        return tni_fail(TN_E_INVALID, "tn_ema_new: decay %g and equal: want one of them", o.decay);
+    if (o.decay == 0) o.decay = 0.999;
+    ema *m = tn_module_new(&ema_type);
+    if (!m) return NULL;
+    m->o = o;
+    m->base.state->training = model->state->training;
+    tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
+                       tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
+    if (tn_register_module(&m->base, "module", &m->module, tn_module_clone(model)) == TN_OK)
+        /* a failure is noted by tn_module_done */
+        tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL);
+    return tn_module_done(&m->base);
+}
+
+/* ---- updating -------------------------------------------------------------------------------- */
+
+static ema *check_type(const char *function, tn_module *m)
+{
+    if (tni_module_check(function, m) != TN_OK) return NULL;
+    if (m->type == &ema_type) return (ema *)m;
+    return tni_fail(TN_E_INVALID, "%s: the module is a %s: want an Ema", function, m->type->name);
+}
+
+/* Parameters and buffers of a model; ties once, or under every name. */
+static tn_list *members(tn_module *m, bool every)
+{
+    tn_walk_options o = { .keep_duplicates = every };
+    return tn_list_concat(tn_list_parameters(m, o), tn_list_buffers(m, o));
+}
+
+/* Both trees have the same names, each with one shape and kind of dtype, and the same ties. */
+static tn_status compare(const tn_list *average, const tn_list *model)
+{
+    static const char function[] = "tn_ema_update";
+    for (int i = 0; i < model->n; i++)
+        if (!tni_list_find(average, model->entry[i].name))
+            return tni_error(TN_E_NAME, "%s: the average has no %s: want the model it was made of",
+                             function, model->entry[i].name);
+    for (int i = 0; i < average->n; i++) {
+        const tn_entry *e = &average->entry[i];
+        const tn_entry *from = tni_list_find(model, e->name);
+        if (!from)
+            return tni_error(TN_E_NAME, "%s: the model has no %s: want the one it was made of",
+                             function, e->name);
+        const tn_tensor *a = e->tensor, *x = from->tensor;
+        bool floats = tn_dtype_is_float(a->dtype) && tn_dtype_is_float(x->dtype);
+        if (!tni_shape_equal(&a->shape, &x->shape) || (!floats && a->dtype != x->dtype))
+            return tni_error(TN_E_SHAPE,
+                             "%s: %s is %s %s in the average, %s %s in the model: want "
+                             "the model it was made of",
+                             function, e->name, tni_shape_text(&a->shape), tn_dtype_name(a->dtype),
+                             tni_shape_text(&x->shape), tn_dtype_name(x->dtype));
+    }
+    return TN_OK;
+}
+
+/* x as the dtype and on the device of a: x itself when it is both. */
+static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
+{
+    return tn_to_dtype(tn_to(x, a->storage->device), a->dtype);
+}
+
+typedef struct averaging {
+    const ema *m;
+    const tn_list *average, *source; /* entry by entry */
+    double n;                        /* updates so far */
+} averaging;
+
+/* An average, or a copy. */
+static tni_change averaged(const void *from, int i)
+{
+    const averaging *a = from;
+    const tn_ema_options *o = &a->m->o;
+    const tn_entry *source = &a->source->entry[i];
+    tn_tensor *x = a->average->entry[i].tensor;
+    bool moves = source->kind == TN_PARAMETER || o->average_buffers;
+    moves = moves && a->n > 0 && tn_dtype_is_float(x->dtype);
+    return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
+}
+
+/* All in one launch but for integers: their copies come before it, and the next update repeats
+ * them. The count is last. */
+static tn_status take_values(const averaging *a)
+{
+    tn_tensor *count = a->m->n_averaged, *next = tn_add_scalar(count, 1);
+    if (!next) return tni_pending();
+    tn_status status = tni_change_all("tn_ema_update", a->average->n, averaged, a);
+    if (status != TN_OK) return status;
+    tni_array to = tni_array_of(count), from = tni_array_of(next);
+    status = tni_copy_last(tni_backend_of(next), &to, &from);
+    tni_bump_version(count);
+    return status;
+}
+
+static tn_status update(const ema *m, tn_module *model)
+{
+    tn_list *average = members(m->module, false), *all = members(m->module, true);
+    tn_list *once = members(model, false), *every = members(model, true);
+    tn_list *source = tn_list_new();
+    double n = tn_item(m->n_averaged);
+    if (!average || !all || !once || !every || !source || isnan(n)) return tni_pending();
+    tn_status status = compare(all, every);
+    if (status == TN_OK && average->n != once->n)
+        status = tni_error(TN_E_STATE,
+                           "tn_ema_update: %d tensors in the average, %d in the model: want the "
+                           "ties it had when the average was made",
+                           average->n, once->n);
+    for (int i = 0; status == TN_OK && i < average->n;
+         i++) { /* all that may fail, before a write */
+        tn_entry e = *tni_list_find(every, average->entry[i].name);
+        e.tensor = beside(e.tensor, average->entry[i].tensor);
+        status = e.tensor ? tni_list_push(source, "", "", e.name, e) : tni_pending();
+    }
+    return status == TN_OK ? take_values(&(averaging){ m, average, source, n }) : status;
+}
+
+tn_status tn_ema_update(tn_module *self, tn_module *model)
+{
+    TNI_HOLD_TRAPS;
+    const ema *m = check_type("tn_ema_update", self);
+    if (!m) return tni_pending();
+    if (tni_host_refused("tn_ema_update", "reads how many updates there were",
+                         "it called after tn_capture_run"))
+        return TN_E_STATE;
+    tn_status status = tni_module_check("tn_ema_update", model);
+    if (status != TN_OK) return status;
+    tn_scope scope = tn_scope_begin();
+    TN_NO_GRAD
+    {
+        status = scope.depth < 0 ? tni_pending() : update(m, model);
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+tn_module *tn_ema_module(tn_module *self)
+{
+    const ema *m = check_type("tn_ema_module", self);
+    return m ? m->module : NULL;
+}

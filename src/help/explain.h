@@ -1,0 +1,98 @@
+/*
+ * explain.h - one run of a loss function, watched: what tn_explain_training draws its findings
+ * from.
+ *
+ * Every tensor that took part has a number, its place among the values. A use is one op, with the
+ * values it read and made, in the order of time. A number outlives its tensor: nothing is kept
+ * alive.
+ */
+#ifndef TNI_EXPLAIN_H
+#define TNI_EXPLAIN_H
+
+#include "autograd/tell.h"
+#include "nn/module.h"
+#include "optim/optim.h"
+
+/* Why results without history came of something that had one. */
+typedef enum tni_cut {
+    TNI_CUT_DTYPE, /* nothing but an integer or bool result can */
+    TNI_CUT_DETACH,
+    TNI_CUT_NO_GRAD,
+    TNI_CUT_NO_BACKWARD,
+    TNI_CUT_IN_PLACE
+} tni_cut;
+
+typedef struct tni_use {
+    const char *op; /* "add", or all of an in-place function's name; static */
+    int module;     /* in whose call: index into module; -1: in the loss function itself */
+    int end;        /* the first of its values in `ends`: n_in inputs, then n_out results */
+    int n_in, n_out;
+    tni_cut cut;
+} tni_use;
+
+typedef struct tni_value {
+    bool old;      /* was there before the run */
+    bool given;    /* was an input of a call from outside the model */
+    bool reported; /* as unregistered */
+    tn_dtype dtype;
+} tni_value;
+
+/* A value with history or without: 2 * number + history. */
+typedef uint32_t tni_end;
+
+typedef struct tni_part {
+    tn_module *module;
+    char *path;            /* "" for the model */
+    int64_t before, after; /* our hooks */
+    tn_tensor *extra;      /* its extra state before the run; NULL */
+} tni_part;
+
+typedef struct tni_carried {
+    tn_module *module;
+    char *name;               /* not its place among the slots: the run may delete others */
+    tn_tensor *tensor, *copy; /* TN_NONE when absent; one reference each */
+    uint64_t version;
+} tni_carried;
+
+typedef struct tni_lines {
+    char **line;
+    size_t n, capacity;
+} tni_lines;
+
+typedef struct tni_run {
+    tni_watcher watcher; /* first: a tni_watcher * is a tni_run * */
+    tni_map member;      /* registered in the model: tensor -> tensor */
+    tni_map number;      /* module -> its tni_part's index + 1 */
+    tni_map known;       /* tensor -> its number + 1, or `fresh` */
+    tni_part *part;
+    tni_carried *carried;
+    tni_value *value;
+    tni_use *use;
+    tni_end *ends;
+    int *frame; /* the running calls of parts, innermost last */
+    size_t n_part, n_carried, n_value, n_use, n_ends, n_frame;
+    size_t part_room, carried_room, value_room, use_room, ends_room, frame_room;
+    tni_lines unregistered;
+    bool begun;  /* there is something to restore */
+    bool failed; /* memory ran out where no status could be returned */
+    unsigned char generator[TN_GENERATOR_STATE_SIZE];
+} tni_run;
+
+/* Calls loss(model, user) with recording on and everything watched; no other watcher may be set.
+ * *result is its loss, in the current scope, one element. What the run changed stands as it is
+ * until tni_run_restore. */
+tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
+                        void *user, tn_tensor **result);
+/* Buffers, extra state and the default generator as they were. */
+tn_status tni_run_restore(tni_run *r);
+void tni_run_free(tni_run *r);
+
+/* The number of a tensor that took part; -1. */
+int tni_run_number(const tni_run *r, const tn_tensor *t);
+/* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
+const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);
+
+tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
+void tni_lines_free(tni_lines *lines);
+
+#endif

@@ -1,0 +1,326 @@
+/*
+ * summary.c - a model as a tree: a row per module, below it rows of its parameters and buffers.
+ *
+ * The walk makes rows; neighbours that are alike but for their number (the blocks of a transformer)
+ * become one row with a count. A module that stands under several paths has its members under the
+ * first; the others only point there. Then the rows are printed as wide as the terminal is.
+ */
+#include <inttypes.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "nn/module.h"
+#include "base/host.h"
+
+typedef struct total {
+    int64_t n, special; /* elements; of those, frozen ones or ones that no file holds */
+    size_t nbytes;
+} total;
+
+typedef struct row {
+    int64_t depth;
+    char *name, *text;           /* name NULL: a member, or the root */
+    int64_t parameters, buffers; /* elements; -1: nothing in this column */
+    /* how many alike neighbours it stands for, numbered from its name on */
+    int64_t times;
+} row;
+
+/* A module that the walk is in. */
+typedef struct level {
+    int64_t row, child; /* its own; that of the child shown last, -1: none yet */
+    size_t path;        /* bytes of its path, behind which a child's name stands */
+} level;
+
+typedef struct table {
+    row *rows;
+    level *levels; /* the outermost first */
+    int64_t n, depth;
+    size_t capacity, levels_capacity;
+    tni_map seen; /* tensors counted so far, and modules: -> their first path */
+    int inside;   /* levels below a module that was shown before */
+    total parameters, buffers;
+} table;
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void drop_rows(table *t, int64_t from)
+{
+    while (t->n > from) {
+        row *r = &t->rows[--t->n];
+        tni_strfree(r->name);
+        tni_strfree(r->text);
+    }
+}
+
+static tn_status add_row(table *t, const char *name, const char *text, int64_t parameters,
+                         int64_t buffers)
+{
+    if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
+    row r = { .depth = t->depth, .parameters = parameters, .buffers = buffers, .times = 1 };
+    r.text = tni_strdup(text);
+    r.name = name ? tni_strdup(name) : NULL;
+    if (!r.text || (name && !r.name)) {
+        tni_strfree(r.text);
+        tni_strfree(r.name);
+        return TN_E_NOMEM;
+    }
+    t->rows[t->n++] = r;
+    return TN_OK;
+}
+
+enum { LONGEST = 1024 }; /* bytes of a path that are shown, as many as names in files have */
+
+/* The end of a path that is too long, behind dots. */
+static const char *shown_path(const char *path, char text[LONGEST + 1])
+{
+    const size_t n = strlen(path);
+    if (n == 0) return "(model)";
+    if (n <= LONGEST) return path;
+    const char *end = path + n - (LONGEST - 3);
+    while ((*end & 0xc0) == 0x80) end++; /* whole characters of UTF-8 */
+    snprintf(text, LONGEST + 1, "...%s", end);
+    return text;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+/* "weight [128,784] bf16, frozen": name, shape, and what is out of the ordinary; nothing for what
+ * is absent. */
+static tn_status member(table *t, const tni_slot *slot)
+{
+    const tn_tensor *v = slot->tensor;
+    const bool parameter = slot->kind == TNI_PARAMETER;
+    const bool special = parameter ? !v->requires_grad : slot->persistence == TN_NON_PERSISTENT;
+    total *sum = parameter ? &t->parameters : &t->buffers;
+    char text[LONGEST + 256];
+
+    if (tni_none(v)) return TN_OK;
+    int is_new = tni_map_put(&t->seen, v, t); /* the first mention of a tensor counts */
+    if (is_new < 0) return TN_E_NOMEM;
+    int64_t n = tn_numel(v);
+    snprintf(text, sizeof text, "%s %s%s%s%s%s", slot->name, tni_shape_text(&v->shape),
+             v->dtype == TN_F32 ? "" : " ", v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype),
+             !special    ? ""
+             : parameter ? ", frozen"
+                         : ", not saved",
+             is_new ? "" : ", tied");
+    if (is_new) {
+        sum->n += n;
+        sum->special += special ? n : 0;
+        sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
+    }
+    return add_row(t, NULL, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
+}
+
+static tn_status go_in(tn_module *m, const char *path, void *user)
+{
+    table *t = user;
+    char type[256], text[LONGEST + 512], first[LONGEST + 1];
+    const char *before = tni_map_get(&t->seen, m);
+    if (t->inside || before) t->inside++;
+    if (t->inside > 1) return TN_OK;
+    if (!before && m->state->holders > 1) { /* others are met once */
+        char *copy = tni_strdup(shown_path(path, first));
+        if (!copy) return TN_E_NOMEM;
+        if (tni_map_put(&t->seen, m, copy) < 0) {
+            tni_strfree(copy);
+            return TN_E_NOMEM;
+        }
+    }
+    if (!tni_room(&t->levels, &t->levels_capacity, (size_t)t->depth, 1, sizeof *t->levels))
+        return TN_E_NOMEM;
+    tni_module_text(m, type, sizeof type);
+    snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
+             before ? ", tied to " : "", before ? before : "");
+    const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
+    const char *name = path + above + (above > 0);
+    tn_status status = add_row(t, name[0] ? shown_path(name, first) : NULL, text, -1, -1);
+    if (status != TN_OK) return status;
+    t->levels[t->depth++] =
+        (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
+    for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
+    }
+    return status;
+}
+
+/* The number that a name is; -1: it is none. */
+static int64_t number_of(const char *name)
+{
+    int64_t n = 0;
+    if (!name || !name[0]) return -1;
+    for (; *name; name++) {
+        if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
+        n = 10 * n + (*name - '0');
+    }
+    return n;
+}
+
+/* Whether the rows from b to the end say what those from a to b say, but for the number of the
+ * first. */
+static bool alike(const table *t, int64_t a, int64_t b)
+{
+    if (t->n - b != b - a || number_of(t->rows[b].name) < 0) return false;
+    if (number_of(t->rows[b].name) != number_of(t->rows[a].name) + t->rows[a].times) return false;
+    for (int64_t i = 0; i < b - a; i++) {
+        const row *x = &t->rows[a + i], *y = &t->rows[b + i];
+        if (strcmp(x->text, y->text) != 0 || x->depth != y->depth ||
+            x->parameters != y->parameters || x->buffers != y->buffers)
+            return false;
+        if (i == 0) continue;
+        if (x->times != y->times || !x->name != !y->name ||
+            (x->name && strcmp(x->name, y->name) != 0))
+            return false;
+    }
+    return true;
+}
+
+static tn_status come_out(tn_module *m, const char *path, void *user)
+{
+    table *t = user;
+    (void)m, (void)path;
+    if (t->inside && t->inside-- > 1) return TN_OK;
+    const int64_t own = t->levels[--t->depth].row;
+    if (t->depth == 0) return TN_OK;
+    level *parent = &t->levels[t->depth - 1];
+    if (parent->child >= 0 && alike(t, parent->child, own)) {
+        drop_rows(t, own);
+        t->rows[parent->child].times++;
+    } else {
+        parent->child = own;
+    }
+    return TN_OK;
+}
+
+static void forget(table *t)
+{
+    for (size_t i = 0; i < t->seen.capacity; i++)
+        if (t->seen.cell[i].key && t->seen.cell[i].value != t) tni_strfree(t->seen.cell[i].value);
+    tni_map_free(&t->seen);
+    drop_rows(t, 0);
+    tni_room_free(&t->rows, &t->capacity, sizeof *t->rows);
+    tni_room_free(&t->levels, &t->levels_capacity, sizeof *t->levels);
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+/* 1234567 as "1,234,567" */
+static const char *grouped(int64_t n, char *text, size_t size)
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, n);
+    size_t k = 0;
+    for (int i = 0; i < length && k + 2 < size; i++) {
+        if (i && (length - i) % 3 == 0) text[k++] = ',';
+        text[k++] = digits[i];
+    }
+    text[k] = '\0';
+    return text;
+}
+
+static const char *bytes_text(size_t nbytes, char *text, size_t size)
+{
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double value = (double)nbytes;
+    int i = 0;
+    for (; value >= 1024 && i < 4; i++) value /= 1024;
+    snprintf(text, size, i ? "%.1f %s" : "%.0f %s", value, unit[i]);
+    return text;
+}
+
+enum {
+    COLUMN = 13,
+    NARROW = 60,
+    USUAL = 80,
+    WIDE = 120,
+    DEEPEST = 12 /* levels that are indented */
+};
+
+static int width_of(FILE *file)
+{
+    struct winsize size;
+    const int fd = fileno(file);
+    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return USUAL;
+    return TNI_MAX(NARROW, TNI_MIN(WIDE, (int)size.ws_col));
+}
+
+/* Text from column `indent` on, as far as `width`; the rest, cut behind blanks, on lines below,
+ * four further in. Returns the column it ends in. */
+static int print_text(FILE *file, const char *text, int indent, int width)
+{
+    int n = (int)strlen(text);
+    for (int room = width - indent; n > room; room = width - indent) {
+        int cut = room;
+        while (cut > 0 && text[cut] != ' ') cut--;
+        if (cut == 0) break; /* one long word */
+        fprintf(file, "%*s%.*s\n", indent, "", cut, text);
+        text += cut + 1, n -= cut + 1;
+        if (indent <= 2 * DEEPEST) indent += 4;
+    }
+    fprintf(file, "%*s%s", indent, "", text);
+    return indent + n;
+}
+
+static void print_row(FILE *file, const row *r, int width)
+{
+    char text[2 * LONGEST + 1024], n[32];
+    const int indent = 2 * (int)TNI_MIN(r->depth, DEEPEST), left = width - 2 * COLUMN;
+    const bool counted = r->parameters >= 0 || r->buffers >= 0;
+    int64_t first = number_of(r->name);
+    if (r->times > 1)
+        snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first,
+                 first + r->times - 1, r->text, r->times);
+    else
+        snprintf(text, sizeof text, "%s%s%s", r->name ? r->name : "", r->name ? ": " : "", r->text);
+    int at = print_text(file, text, indent, counted ? left : width);
+    if (r->parameters >= 0)
+        fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters, n, sizeof n));
+    if (r->buffers >= 0)
+        fprintf(file, "%*s", TNI_MAX(1, width - at), grouped(r->buffers, n, sizeof n));
+    fputc('\n', file);
+}
+
+static void rule(FILE *file, int width)
+{
+    for (int i = 0; i < width; i++) fputc('-', file);
+    fputc('\n', file);
+}
+
+static void print_total(FILE *file, const char *what, total sum, const char *plain,
+                        const char *special)
+{
+    char n[3][32], bytes[32];
+    fprintf(file, "%s %s (%s %s, %s %s), %s\n", what, grouped(sum.n, n[0], sizeof n[0]), plain,
+            grouped(sum.n - sum.special, n[1], sizeof n[1]), special,
+            grouped(sum.special, n[2], sizeof n[2]), bytes_text(sum.nbytes, bytes, sizeof bytes));
+}
+
+tn_status tn_module_summary(FILE *file, tn_module *m)
+{
+    TNI_C_NUMBERS;
+    table t = { 0 };
+    char bytes[32];
+    if (!file)
+        return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
+    tn_status status = tni_module_check("tn_module_summary", m);
+    if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
+    if (status == TN_OK) {
+        const int width = width_of(file);
+        fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");
+        fprintf(file, "%-*s%*s%*s\n", width - 2 * COLUMN, "module", COLUMN, "(trained)", COLUMN,
+                "(carried)");
+        rule(file, width);
+        for (int64_t i = 0; i < t.n; i++) print_row(file, &t.rows[i], width);
+        rule(file, width);
+        print_total(file, "parameters", t.parameters, "trainable", "frozen");
+        print_total(file, "buffers", t.buffers, "saved", "not saved");
+        fprintf(file, "together %s\n",
+                bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
+        if (ferror(file))
+            status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
+    }
+    forget(&t);
+    return status;
+}

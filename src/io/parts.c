@@ -1,0 +1,194 @@
+/*
+ * parts.c - the parts of a checkpoint, all treated alike: a state that is a list of tensors, saved
+ * under the part's name.
+ *
+ * Optimizers, schedulers and scalers are staged and then put in place without fail. Modules load at
+ * once, all or nothing each; what they held before is kept until everything has loaded. The model
+ * loads last, and needs no copy.
+ */
+#include <stdio.h>
+
+#include "io/parts.h"
+#include "nn/module.h"
+#include "optim/optim.h"
+
+enum { LONGEST = 64 }; /* bytes of a part's name */
+
+static tn_status check_part(const char *function, const tn_checkpoint_part *p, int i)
+{
+    static const char *const taken[] = { "model", "optim", "sched", "loader", "rng", "step" };
+    int given = !!p->module + !!p->optimizer + !!p->scheduler + !!p->scaler;
+    if (given != 1)
+        return tni_error(TN_E_INVALID, "%s: parts[%d] holds %d objects: one is wanted", function, i,
+                         given);
+    bool bad = !p->name || !p->name[0] || strlen(p->name) > LONGEST || strchr(p->name, '.');
+    for (int k = 0; !bad && k < (int)(sizeof taken / sizeof *taken); k++)
+        bad = strcmp(p->name, taken[k]) == 0;
+    if (!bad) return TN_OK;
+    return tni_error(
+        TN_E_NAME,
+        "%s: parts[%d] is named \"%.80s\": 1 to %d bytes without a dot are wanted, and "
+        "not model, optim, sched, loader, rng, step",
+        function, i, p->name ? p->name : "(NULL)", LONGEST);
+}
+
+static tn_status check_parts(const char *function, const tn_checkpoint *c)
+{
+    if (c->n_parts < 0 || (c->n_parts && !c->parts))
+        return tni_error(TN_E_INVALID, "%s: n_parts %d%s: as many parts are wanted", function,
+                         c->n_parts, c->n_parts < 0 ? "" : " without parts");
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < c->n_parts; i++)
+        status = check_part(function, &c->parts[i], i);
+    tni_names names = { 0 };
+    if (status == TN_OK) status = tni_names_make(&names, c->parts, sizeof *c->parts, c->n_parts);
+    const char *twice = tni_names_twice(&names);
+    if (twice)
+        status = tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
+                           function, twice);
+    tni_names_free(&names);
+    return status;
+}
+
+tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts)
+{
+    const tn_checkpoint_part own[] = { { .name = "model", .module = c->model },
+                                       { .name = "optim", .optimizer = c->optimizer },
+                                       { .name = "sched", .scheduler = c->scheduler } };
+    *parts = (tni_parts){ 0 };
+    tn_status status = check_parts(function, c);
+    if (status != TN_OK) return status;
+    if (!tni_room(&parts->part, &parts->capacity, 0, (size_t)c->n_parts + 3, sizeof(tni_part)))
+        return TN_E_NOMEM;
+    for (int i = 0; i < 3; i++)
+        if (own[i].module || own[i].optimizer || own[i].scheduler)
+            parts->part[parts->n++] = (tni_part){ .p = own[i] };
+    for (int i = 0; i < c->n_parts; i++) parts->part[parts->n++] = (tni_part){ .p = c->parts[i] };
+    return TN_OK;
+}
+
+static tn_list *state_of(const tn_checkpoint_part *p)
+{
+    if (p->module) return tn_state_dict(p->module, "");
+    if (p->optimizer) return tn_optim_state_dict(p->optimizer);
+    if (p->scheduler) return tn_scheduler_state_dict(p->scheduler);
+    return tn_scaler_state_dict(p->scaler);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* The part's name is also the path of the root among the versions. */
+static tn_status save(tn_list *list, const char *name, const tn_list *state)
+{
+    char prefix[LONGEST + 2];
+    const char *path;
+    int version;
+    if (!state) return tni_pending();
+    snprintf(prefix, sizeof prefix, "%s.", name);
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < state->n; i++)
+        status = tni_list_push(list, prefix, "", state->entry[i].name, state->entry[i]);
+    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
+        char whole[TNI_NAME_LIMIT + LONGEST + 2];
+        int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
+        status = length < (int)sizeof whole
+                     ? tni_list_push_version(list, whole, version)
+                     : tni_error(TN_E_NAME,
+                                 "the path of a module has %zu bytes: %.64s...: at most "
+                                 "%d are possible",
+                                 strlen(path), path, TNI_NAME_LIMIT);
+    }
+    return status;
+}
+
+tn_status tni_parts_save(const tni_parts *parts, tn_list *list)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < parts->n; i++)
+        status = save(list, parts->part[i].p.name, state_of(&parts->part[i].p));
+    return status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static tni_staged *stage(const tn_checkpoint_part *p, const tn_list *state)
+{
+    if (p->optimizer) return tni_optim_stage(p->optimizer, state);
+    if (p->scheduler) return tni_scheduler_stage(p->scheduler, state);
+    return tni_scaler_stage(p->scaler, state);
+}
+
+static tn_status read_part(tni_safetensors *file, tni_part *part)
+{
+    char prefix[LONGEST + 2];
+    snprintf(prefix, sizeof prefix, "%s.", part->p.name);
+    const tn_list *now = state_of(&part->p);
+    part->list = now ? tni_safetensors_list(file, prefix) : NULL;
+    if (!part->list) return tni_pending();
+    if (now->n && !part->list->n)
+        return tni_error(TN_E_NAME,
+                         "%s: " TNI_PATH ": nothing of %s* is in it, but the part is given here",
+                         file->in.function, file->in.path, prefix);
+    if (part->p.module) return TN_OK;
+    part->staged = stage(&part->p, part->list);
+    return part->staged ? TN_OK : tni_in_file(file->in.function, file->in.path);
+}
+
+/* A list whose tensors later loading does not write to; versions stay, so that it loads as it
+ * was. */
+static tn_list *copied(const tn_list *live)
+{
+    tn_list *copy = live ? tni_list_copy(live) : NULL;
+    for (int i = 0; copy && i < copy->n; i++) {
+        tn_tensor *t = tn_clone(tn_detach(copy->entry[i].tensor));
+        if (tn_list_set(copy, copy->entry[i].name, t) != TN_OK) return NULL;
+    }
+    return copy;
+}
+
+static tn_status load_module(tni_safetensors *file, tni_part *part, bool is_last)
+{
+    if (!is_last) part->before = copied(tn_state_dict(part->p.module, ""));
+    if (!is_last && !part->before) return tni_pending();
+    if (tn_load_state_dict(part->p.module, part->list, (tn_load_options){ 0 }, NULL) == TN_OK)
+        return TN_OK;
+    part->before = NULL; /* it has not changed */
+    return tni_in_file(file->in.function, file->in.path);
+}
+
+static void put_back(const tni_parts *parts)
+{
+    tni_saved_error was;
+    tni_error_save(&was);
+    for (int i = 0; i < parts->n; i++) {
+        const tni_part *part = &parts->part[i];
+        if (part->before)
+            tn_load_state_dict(part->p.module, part->before, (tn_load_options){ 0 }, NULL);
+    }
+    tni_error_restore(&was);
+}
+
+tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < parts->n; i++) status = read_part(file, &parts->part[i]);
+    for (int i = parts->n; status == TN_OK && i-- > 0;)
+        if (parts->part[i].p.module) status = load_module(file, &parts->part[i], i == 0);
+    if (status != TN_OK) put_back(parts);
+    return status;
+}
+
+void tni_parts_put(tni_parts *parts)
+{
+    for (int i = 0; i < parts->n; i++) {
+        if (parts->part[i].staged) tni_staged_put(parts->part[i].staged);
+        parts->part[i].staged = NULL;
+    }
+}
+
+void tni_parts_free(tni_parts *parts)
+{
+    for (int i = 0; i < parts->n; i++) tni_staged_discard(parts->part[i].staged);
+    tni_room_free(&parts->part, &parts->capacity, sizeof *parts->part);
+    parts->n = 0;
+}

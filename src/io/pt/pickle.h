@@ -1,0 +1,109 @@
+/*
+ * pickle.h - what the pickle of a PyTorch state dict says. Nothing is executed.
+ *
+ * A pickle is a program for a stack machine. Of its instructions only those are known here that
+ * build a dict of tensors: numbers, strings, tuples, dicts, and calls of four names, each of which
+ * is a case of its own below. Source: CPython, Lib/pickletools.py (protocol 2); PyTorch,
+ * torch/_utils.py for the arguments of the calls.
+ */
+#ifndef TNI_PICKLE_H
+#define TNI_PICKLE_H
+
+#include "io/file.h"
+
+typedef enum tni_pickle_kind {
+    TNI_PICKLE_MARK,
+    TNI_PICKLE_BOOL,
+    TNI_PICKLE_INT,
+    TNI_PICKLE_STRING,
+    TNI_PICKLE_GLOBAL,
+    TNI_PICKLE_TUPLE,
+    TNI_PICKLE_DICT,
+    TNI_PICKLE_STORAGE,
+    TNI_PICKLE_TENSOR
+} tni_pickle_kind;
+
+/* A value is copied freely: what it is made of lies in tables and stays as it was made. Only dicts
+ * grow, and are met by number: so nothing here can go round in circles. */
+typedef struct tni_pickle_value {
+    tni_pickle_kind kind;
+    uint32_t n; /* bytes of a string, members of a tuple */
+    int64_t
+        number; /* an int's or bool's; a string's first byte; a tuple's first member; else which */
+} tni_pickle_value;
+
+typedef struct tni_pickle_storage {
+    char key[24]; /* digits: its data are the entry data/KEY */
+    tn_dtype dtype;
+    int64_t numel;
+} tni_pickle_storage;
+
+typedef struct tni_pickle_tensor {
+    int64_t storage; /* which */
+    int64_t offset;  /* elements; all that shape and stride reach lies inside the storage's numel */
+    tn_shape shape;
+    int64_t stride[TN_MAX_RANK];
+} tni_pickle_tensor;
+
+typedef struct tni_pickle_dict {
+    bool ordered;
+    int64_t n;         /* pairs */
+    int64_t version;   /* the int under "version", 0 without */
+    int64_t attribute; /* which dict is its _metadata, -1 without */
+} tni_pickle_dict;
+
+/* A pair of a dict; those of one dict are in order. */
+typedef struct tni_pickle_pair {
+    int64_t dict;
+    tni_pickle_value key, value; /* key: a string */
+} tni_pickle_pair;
+
+typedef struct tni_pickle_table {
+    void *data;
+    size_t capacity;
+    int64_t n;
+} tni_pickle_table;
+
+typedef struct tni_pickle {
+    const tni_input *in;        /* for messages */
+    const unsigned char *bytes; /* the caller's, for as long as this is used */
+    size_t n, at, here;         /* here: the first byte of the present instruction */
+    int64_t max_tensors, max_values;
+    int64_t root; /* which dict: the result */
+    bool built;
+    tni_pickle_table stack, memo, members; /* values */
+    tni_pickle_table storages, tensors, dicts, pairs;
+} tni_pickle;
+
+/* Reads all n bytes. Memory is in proportion to n and to max_tensors, whichever is less. Whatever
+ * came of it, free afterwards. */
+tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned char *bytes, size_t n,
+                          int64_t max_tensors);
+void tni_pickle_free(tni_pickle *p);
+
+/* ---- between pickle.c and pickle_call.c ------------------------------------------------------ */
+
+/* TN_E_FORMAT with the place of the present instruction. */
+#define tni_pickle_bad(p, format, ...)                                                             \
+    tni_input_bad((p)->in, "data.pkl, byte %zu: " format, (p)->here, __VA_ARGS__)
+#define TNI_PICKLE_WANTED                                                                          \
+    "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
+    "executed"
+
+/* Room for one element more of `size` bytes; NULL + message beyond the limit. */
+void *tni_pickle_add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit,
+                     const char *what);
+tn_status tni_pickle_push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n);
+/* The last k values, no mark among them; NULL + message. */
+tni_pickle_value *tni_pickle_last(tni_pickle *p, int64_t k);
+/* Operands of an instruction: n bytes, little-endian unless it is text. NULL + message. */
+const unsigned char *tni_pickle_operand(tni_pickle *p, size_t n);
+bool tni_pickle_is_text(const tni_pickle *p, const tni_pickle_value *v, const char *text);
+tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const tni_pickle_value *v);
+/* Instructions; what n is for, pickle.c's table says. */
+tn_status tni_pickle_dict_new(tni_pickle *p, int ordered);
+tn_status tni_pickle_global(tni_pickle *p, int n);
+tn_status tni_pickle_persistent_id(tni_pickle *p, int n);
+tn_status tni_pickle_reduce(tni_pickle *p, int n);
+
+#endif

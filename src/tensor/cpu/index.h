@@ -1,0 +1,65 @@
+/* index.h - what kernels that take an index share: where its elements lie, and their check. */
+#ifndef TNI_CPU_INDEX_H
+#define TNI_CPU_INDEX_H
+
+#include "tensor/cpu/cpu.h"
+
+/* The message starts with "index": the op puts its name in front. */
+static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
+{
+    if (size == 0) {
+        return tni_error(TN_E_INDEX, "index %lld at position %lld: the axis is empty",
+                         (long long)value, (long long)position);
+    }
+    return tni_error(TN_E_INDEX, "index %lld at position %lld: want 0..%lld", (long long)value,
+                     (long long)position, (long long)size - 1);
+}
+
+static inline int64_t count_of(const tni_array *a)
+{
+    int64_t n = 1;
+    for (int d = 0; d < a->rank; d++) {
+        n *= a->size[d];
+    }
+    return n;
+}
+
+/* Where element number i (row-major) of index lies, in index and in others of the same rank. */
+static inline void locate(const tni_array *index, int64_t i, int64_t *position)
+{
+    for (int d = index->rank - 1; d >= 0; d--) {
+        position[d] = i % index->size[d];
+        i /= index->size[d];
+    }
+}
+
+static inline int64_t offset_of(const tni_array *a, const int64_t *position, int skip_axis)
+{
+    int64_t at = 0;
+    for (int d = 0; d < a->rank; d++) {
+        at += d == skip_axis ? 0 : position[d] * a->stride[d];
+    }
+    return at;
+}
+
+/* Every index of the array, before anything is written: 0 to size - 1. */
+static inline tn_status tni_check_index(const tni_array *index, int64_t size)
+{
+    int64_t n = count_of(index);
+    const int64_t *id = index->data;
+    int64_t inner = index->rank > 0 ? index->size[index->rank - 1] : 1;
+    int64_t step = index->rank > 0 ? index->stride[index->rank - 1] : 1;
+    int64_t position[TN_MAX_RANK] = { 0 };
+    for (int64_t i = 0; i < n; i += inner) {
+        locate(index, i, position);
+        int64_t at = offset_of(index, position, -1);
+        for (int64_t j = 0; j < inner; j++) {
+            if (id[at + j * step] < 0 || id[at + j * step] >= size) {
+                return bad_index(id[at + j * step], i + j, size);
+            }
+        }
+    }
+    return TN_OK;
+}
+
+#endif

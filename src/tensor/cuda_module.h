@@ -1,0 +1,38 @@
+/*
+ * cuda_module.h - what the core and the CUDA module agree on. The module links nothing of tenon: it
+ * exports one function, gets what it needs from the core as a table, and gives back its own.
+ */
+#ifndef TNI_CUDA_MODULE_H
+#define TNI_CUDA_MODULE_H
+
+#include "tensor/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TNI_CUDA_FILE "libtenon-cuda.so"
+#define TNI_CUDA_SYMBOL "tenon_cuda_open"
+/* Both sides were built from one text when these are equal. */
+#define TNI_BUILD_ID TN_VERSION " kernels-5"
+
+/* The kernels, and what only GPUs have: the functions of tensor.h with the same names. */
+typedef struct tni_cuda_module {
+    tni_backend backend;
+    int devices;
+    tn_status (*properties)(int index, tn_cuda_properties *properties);
+    tn_status (*memory)(tn_cuda_memory_stats *stats);
+    void (*memory_reset_peak)(void);
+    tn_status (*memory_trim)(void);
+    tn_status (*allow_tf32)(bool allow);
+    const struct tni_graphs *graphs; /* graphs.h: a training step captured and run again */
+} tni_cuda_module;
+
+/* The table, or NULL with the reason in why (size bytes). */
+typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id,
+                                                char *why, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

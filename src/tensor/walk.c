@@ -1,0 +1,85 @@
+/*
+ * walk.c - merging the axes of arrays that are visited together.
+ */
+#include "tensor/walk.h"
+
+/* Axis b's runs continue axis a's in every array. */
+static bool one_run(const tni_walk *w, int a, int b)
+{
+    for (int k = 0; k < w->n; k++) {
+        if (w->stride[a][k] != w->stride[b][k] * w->size[b]) return false;
+    }
+    return true;
+}
+
+static void swap_axes(tni_walk *w, int a, int b)
+{
+    int64_t size = w->size[a];
+    w->size[a] = w->size[b];
+    w->size[b] = size;
+    for (int k = 0; k < w->n; k++) {
+        int64_t stride = w->stride[a][k];
+        w->stride[a][k] = w->stride[b][k];
+        w->stride[b][k] = stride;
+    }
+}
+
+void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
+{
+    const tni_array *first = arrays[0];
+    int rank = 0;
+
+    w->n = n;
+    w->numel = 1;
+    for (int d = 0; d < first->rank; d++) {
+        w->numel *= first->size[d];
+        if (first->size[d] == 1) continue;
+        w->size[rank] = first->size[d];
+        for (int k = 0; k < n; k++) w->stride[rank][k] = arrays[k]->stride[d];
+        for (int j = rank; j > 0 && w->stride[j][0] > w->stride[j - 1][0]; j--) {
+            swap_axes(w, j, j - 1);
+        }
+        rank++;
+    }
+    int last = 0;
+    for (int d = 1; d < rank; d++) {
+        if (one_run(w, last, d)) {
+            w->size[last] *= w->size[d];
+        } else {
+            last++;
+            w->size[last] = w->size[d];
+        }
+        for (int k = 0; k < n; k++) w->stride[last][k] = w->stride[d][k];
+    }
+    w->rank = last + 1;
+    if (rank == 0) {
+        w->size[0] = 1;
+        for (int k = 0; k < n; k++) w->stride[0][k] = 1;
+    }
+}
+
+void tni_cursor_seek(tni_cursor *c, const tni_walk *w, int64_t i)
+{
+    for (int k = 0; k < w->n; k++) c->at[k] = 0;
+    for (int d = w->rank - 1; d >= 0; d--) {
+        c->index[d] = i % w->size[d];
+        i /= w->size[d];
+        for (int k = 0; k < w->n; k++) c->at[k] += c->index[d] * w->stride[d][k];
+    }
+}
+
+void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n)
+{
+    int d = w->rank - 1;
+
+    c->index[d] += n;
+    for (int k = 0; k < w->n; k++) c->at[k] += n * w->stride[d][k];
+    while (d > 0 && c->index[d] == w->size[d]) {
+        for (int k = 0; k < w->n; k++) {
+            c->at[k] += w->stride[d - 1][k] - w->size[d] * w->stride[d][k];
+        }
+        c->index[d] = 0;
+        d--;
+        c->index[d]++;
+    }
+}

@@ -1,0 +1,79 @@
+/*
+ * watch.h - looking on while a thread works: what is made, read, written, applied, differentiated.
+ *
+ * A thread has at most one watcher: a step that is captured (src/capture/), the checks of
+ * tn_set_anomaly (autograd/anomaly.c) or a report (help/explain_run.c). Without one, an event costs
+ * one branch on a thread-local pointer. What floors above this one hand on is only named here.
+ */
+#ifndef TNI_WATCH_H
+#define TNI_WATCH_H
+
+#include <tenon/tensor.h>
+
+typedef struct tni_watcher tni_watcher;
+struct tni_storage;
+struct tni_call;
+struct tni_node;
+struct tni_grad;
+struct tn_module;
+struct tn_optim;
+
+/* Each may be NULL. A status other than TN_OK, with its message, fails what is being looked at. */
+struct tni_watcher {
+    /* -- memory (tensor.c) -- */
+    void (*handle_made)(tni_watcher *self, const tn_tensor *t);
+    void (*storage_made)(tni_watcher *self, struct tni_storage *s);
+    /* an address of t is about to be used; t was written, or is about to be */
+    void (*uses)(tni_watcher *self, const tn_tensor *t);
+    void (*writes)(tni_watcher *self, const tn_tensor *t);
+
+    /* -- ops, but for those of the engine and of the watcher itself (autograd/tell.h) -- */
+    /* c->out has its values and its history */
+    tn_status (*applied)(tni_watcher *self, const struct tni_call *c);
+    /* `to` is `from` without its history */
+    tn_status (*detached)(tni_watcher *self, tn_tensor *from, tn_tensor *to);
+    /* an in-place function is about to change target; source may be TN_NONE */
+    tn_status (*changes)(tni_watcher *self, const char *function, const tn_tensor *target,
+                         const tn_tensor *source);
+
+    /* -- backward -- */
+    /* all gradients of a node's outputs are there, in node->pending */
+    tn_status (*arrived)(tni_watcher *self, const struct tni_node *node);
+    /* a node's backward has filled g->dx */
+    tn_status (*differentiated)(tni_watcher *self, const struct tni_node *node,
+                                const struct tni_grad *g);
+    /* the gradient of a leaf is complete */
+    tn_status (*finished)(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad);
+    /* leaf's grad is about to be set, or (adding) to get what a pass has brought */
+    tn_status (*grad_changes)(tni_watcher *self, tn_tensor *leaf, bool adding);
+
+    /* -- above -- */
+    void (*called)(tni_watcher *self, struct tn_module *m);
+    /* an optimizer's opt->call[0..n) goes to the kernel next */
+    tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
+    /* The host reads, draws or decides what later runs of a captured step would not: "tn_item"
+     * "reads a value": want "it read after tn_capture_run". Sets the message. */
+    void (*refuses)(tni_watcher *self, const char *function, const char *does, const char *want);
+};
+
+/* The calling thread's. initial-exec: the branch reads the pointer without a call. */
+extern _Thread_local tni_watcher *tni_watching __attribute__((tls_model("initial-exec")));
+/* What that is in a new thread, until its first op or pass has read TN_ANOMALY: sees nothing. */
+extern tni_watcher tni_unsettled;
+
+/* Whether what the host does now counts: the step is captured, and its runs repeat the device's
+ * part alone. */
+static inline bool tni_host_counts(void)
+{
+    return __builtin_expect(tni_watching != NULL, 0) && tni_watching->refuses;
+}
+
+/* The same, as the error of a function that cannot be part of such a step. */
+static inline bool tni_host_refused(const char *function, const char *does, const char *want)
+{
+    if (!tni_host_counts()) return false;
+    tni_watching->refuses(tni_watching, function, does, want);
+    return true;
+}
+
+#endif

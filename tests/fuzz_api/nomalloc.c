@@ -1,6 +1,0 @@
-/* nomalloc.c - in place of malloc.c where a sanitizer has a malloc of its own. */
-#include "call.h"
-
-_Atomic int64_t *malloc_left;
-_Atomic int64_t malloc_refused;
-bool malloc_for_good;

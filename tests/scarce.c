@@ -1,0 +1,39 @@
+/* scarce.c - an allocator for the library's hook that fails where a test says. */
+#include "scarce.h"
+
+#include <stdlib.h>
+
+#include "common.h"
+
+scarce_memory scarce;
+
+static void *scarce_alloc(void *user, size_t size)
+{
+    void *block = NULL;
+    (void)user;
+    scarce.requests++;
+    if (size > scarce.most) return NULL;
+    if (scarce.failing && scarce.requests == scarce.failing) return NULL;
+    if (scarce.failing && scarce.requests > scarce.failing && scarce.sticky) return NULL;
+    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void scarce_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+void scarce_install(void)
+{
+    static const tn_allocator allocator = { scarce_alloc, scarce_free, NULL };
+    scarce = (scarce_memory){ .most = SIZE_MAX };
+    assert_ok(test_set_allocator(&allocator));
+}
+
+void scarce_allow(int64_t n)
+{
+    scarce.requests = 0;
+    scarce.failing = n == INT64_MAX ? 0 : n + 1;
+    scarce.sticky = true;
+}

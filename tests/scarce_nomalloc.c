@@ -1,0 +1,6 @@
+/* scarce_nomalloc.c - in place of scarce_malloc.c where a sanitizer has a malloc of its own. */
+#include "scarce.h"
+
+_Atomic int64_t *malloc_left;
+_Atomic int64_t malloc_refused;
+bool malloc_for_good;
