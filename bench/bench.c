@@ -17,7 +17,7 @@ static int64_t number(const char *text)
     char *end;
     int64_t v = strtoll(text, &end, 10);
     if (end == text || *end || v < 0) {
-        fprintf(stderr, "bench: %s: wanted a whole number\n", text);
+        fprintf(stderr, "bench: %s: want a whole number\n", text);
         exit(2);
     }
     return v;
@@ -25,7 +25,7 @@ static int64_t number(const char *text)
 
 static void refuse(const char *flag, const char *value, const char *wanted)
 {
-    fprintf(stderr, "bench: --%s %s: wanted %s\n", flag, value, wanted);
+    fprintf(stderr, "bench: --%s %s: want %s\n", flag, value, wanted);
     exit(2);
 }
 

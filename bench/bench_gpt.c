@@ -142,7 +142,7 @@ int main(int argc, char **argv)
         if (!strcmp(f.config, configs[i].name)) size = configs[i];
     }
     if (!size.name) {
-        fprintf(stderr, "bench_gpt: --config %s: wanted tiny, small, medium or gpt2\n", f.config);
+        fprintf(stderr, "bench_gpt: --config %s: want tiny, small, medium or gpt2\n", f.config);
         return 2;
     }
     if (f.batch) size.batch = f.batch;

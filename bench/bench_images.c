@@ -64,12 +64,12 @@ int main(int argc, char **argv)
     bool mlp = !strcmp(f.config, "mlp");
     batch_size = f.batch ? f.batch : 128;
     if ((!mlp && strcmp(f.config, "cnn")) || f.find_batch) {
-        fprintf(stderr, "bench_images: --config %s: wanted cnn or mlp, without --find-batch\n",
+        fprintf(stderr, "bench_images: --config %s: want cnn or mlp, without --find-batch\n",
                 f.config);
         return 2;
     }
     if (batch_size < 1 || batch_size > BENCH_IMAGES) {
-        fprintf(stderr, "bench_images: --batch: wanted 1 to %d\n", BENCH_IMAGES);
+        fprintf(stderr, "bench_images: --batch: want 1 to %d\n", BENCH_IMAGES);
         return 2;
     }
     tn_manual_seed(1);

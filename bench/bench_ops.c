@@ -366,7 +366,7 @@ int main(int argc, char **argv)
     tiny_sizes = !strcmp(flags.config, "tiny");
     bool large = tiny_sizes || !strcmp(flags.config, "gpu");
     if (!large && strcmp(flags.config, "cpu")) {
-        fprintf(stderr, "bench_ops: --config %s: wanted cpu, gpu or tiny\n", flags.config);
+        fprintf(stderr, "bench_ops: --config %s: want cpu, gpu or tiny\n", flags.config);
         return 2;
     }
     samples = flags.steps > 0 && flags.steps < MOST ? flags.steps : 15;

@@ -43,7 +43,7 @@ def blas():
     found = sorted(set(re.findall(r"/\S*(?:openblas|libblas|mkl|blis)\S*\.so\S*", maps)))
     real = [os.path.realpath(f) for f in found]
     if any("openblas-pthread" in f or "openblas-serial" in f for f in real):
-        sys.exit(f"torch uses {real}: wanted the OpenMP OpenBLAS (libopenblas0-openmp)")
+        sys.exit(f"torch uses {real}: want the OpenMP OpenBLAS (libopenblas0-openmp)")
     return real
 
 

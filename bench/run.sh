@@ -22,7 +22,7 @@ shift 2
 all=(gpt_small gpt_medium cnn mlp ops)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for set in "$@"; do
-    [[ " ${all[*]} " == *" $set "* ]] || refuse "unknown set $set: wanted ${all[*]}"
+    [[ " ${all[*]} " == *" $set "* ]] || refuse "unknown set $set: want ${all[*]}"
 done
 build=${BUILD:-$(dirname "$here")/build}/bench
 python=${PYTHON:-/usr/bin/python3} threads=${THREADS:-2}

@@ -76,9 +76,9 @@ static void help(const ex_options *options)
 static void refuse_value(const ex_option *o, const char *got)
 {
     const char *shown = *got ? got : "\"\"", *whole = o->kind == EX_WHOLE ? "whole " : "";
-    if (o->kind == EX_TEXT) ex_refuse("--%s %s: wanted a %s", o->name, shown, o->argument);
-    if (o->low >= o->high) ex_refuse("--%s %s: wanted a %snumber", o->name, shown, whole);
-    ex_refuse("--%s %s: wanted a %snumber from %.10g to %.10g", o->name, shown, whole, o->low,
+    if (o->kind == EX_TEXT) ex_refuse("--%s %s: want a %s", o->name, shown, o->argument);
+    if (o->low >= o->high) ex_refuse("--%s %s: want a %snumber", o->name, shown, whole);
+    ex_refuse("--%s %s: want a %snumber from %.10g to %.10g", o->name, shown, whole, o->low,
               o->high);
 }
 
@@ -297,7 +297,7 @@ uint64_t ex_hash(tn_module *model)
 tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
-    if (strcmp(name, "cuda")) ex_refuse("--device %s: wanted cpu or cuda", name);
+    if (strcmp(name, "cuda")) ex_refuse("--device %s: want cpu or cuda", name);
     if (tn_cuda_available()) return tn_cuda(0);
     ex_complain("--device cuda: %s", tn_cuda_why());
     exit(1);

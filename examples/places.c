@@ -100,7 +100,7 @@ static void check_targets(const target *t, int n)
         for (int k = 0; k < i; k++) {
             bool written = t[i].why_not || t[k].why_not;
             if (!t[i].path || !t[k].path || !written || !same_file(t[i].path, t[k].path)) continue;
-            ex_refuse("--%s %s: it is the file of --%s too: wanted another one", t[i].option,
+            ex_refuse("--%s %s: it is the file of --%s too: want another one", t[i].option,
                       t[i].path, t[k].option);
         }
     }
@@ -112,7 +112,7 @@ static void check_files(const ex_settings *s, const ex_options *options)
     const char *end = s->save ? strrchr(s->save, '.') : NULL;
     if (end && (!strcmp(end, ".pt") || !strcmp(end, ".pth"))) {
         ex_refuse("--save %s: a PyTorch file has no place for the settings beside the weights: "
-                  "wanted a .safetensors file",
+                  "want a .safetensors file",
                   s->save);
     }
     const char *file = s->in_folder ? NULL : s->place; /* which may replace the one resumed from */
@@ -161,11 +161,10 @@ static void check_load(const ex_settings *s)
     tn_scope scope = tn_scope_begin();
     tn_metadata metadata;
     int64_t step;
-    if (s->resume) ex_refuse("--resume and --load: wanted one of them");
+    if (s->resume) ex_refuse("--resume and --load: want one of them");
     if (tn_checkpoint_peek(s->load, &metadata, &step) == TN_OK) {
-        ex_refuse(
-            "--load %s: it is a checkpoint of a run, not a file of weights: wanted --resume %s",
-            s->load, s->load);
+        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
+                  s->load, s->load);
     }
     tn_error_clear(); /* what else may be wrong with it is told when it is read */
     tn_scope_end(scope);
@@ -260,7 +259,7 @@ static void open_folder(const ex_settings *s)
     }
     if (!s->resume &&
         tn_checkpoint_latest(s->place, ex_program(), newest, sizeof newest) == TN_OK) {
-        ex_refuse("--checkpoint %s: %s is there already: wanted --resume %s, or another folder",
+        ex_refuse("--checkpoint %s: %s is there already: want --resume %s, or another folder",
                   s->place, newest, s->place);
     }
     tn_error_clear(); /* a folder without checkpoints is what was hoped for */
@@ -276,12 +275,12 @@ void ex_settle(ex_settings *s, const ex_options *options)
     if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
     s->in_folder = s->place && is_folder(s->place);
     if (ex_given(options, "keep") && !s->in_folder) {
-        ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s%s: wanted --checkpoint %s/",
+        ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s%s: want --checkpoint %s/",
                   s->keep, s->place ? s->place : ex_program(), s->place ? "" : ".ckpt",
                   s->checkpoint ? s->checkpoint : "DIR");
     }
     if (s->stop_after > 0 && ex_why_no_place(s)) {
-        ex_refuse("--stop-after %" PRId64 ": no checkpoint can be written here: %s: wanted "
+        ex_refuse("--stop-after %" PRId64 ": no checkpoint can be written here: %s: want "
                   "--checkpoint PATH",
                   s->stop_after, ex_why_no_place(s));
     }

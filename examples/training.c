@@ -25,9 +25,9 @@ tn_dtype ex_precision(const ex_settings *s)
     if (!strcmp(s->precision, "bf16")) return TN_BF16;
     if (!strcmp(s->precision, "f16")) return TN_F16;
     if (strcmp(s->precision, "tf32")) {
-        ex_refuse("--precision %s: wanted f32, tf32, bf16 or f16", s->precision);
+        ex_refuse("--precision %s: want f32, tf32, bf16 or f16", s->precision);
     }
-    if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: wanted --device cuda with it");
+    if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
     ex_check(tn_allow_tf32(true));
     return TN_F32;
 }
@@ -44,7 +44,7 @@ tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_
 {
     if (!s->capture) return NULL;
     if (scaler)
-        ex_refuse("--capture: --precision f16 looks at the gradients: wanted f32, tf32 or bf16");
+        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
     tn_capture *capture = tn_capture_new(step, user, s->where);
     ex_check_ptr(capture);
     return capture;

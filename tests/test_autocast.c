@@ -947,10 +947,10 @@ START_TEST(scaler_refuses)
         tn_scaler_options o;
         const char *text;
     } bad[] = {
-        { { .init_scale = -1 }, "tn_scaler_new: scale -1: a finite number above 0" },
+        { { .init_scale = -1 }, "tn_scaler_new: scale -1: want a finite number above 0" },
         { { .init_scale = INFINITY }, "tn_scaler_new: scale inf" },
-        { { .growth = 1 }, "tn_scaler_new: growth 1: a finite number above 1" },
-        { { .backoff = 1 }, "tn_scaler_new: backoff 1: wanted between 0 and 1" },
+        { { .growth = 1 }, "tn_scaler_new: growth 1: want a finite number above 1" },
+        { { .backoff = 1 }, "tn_scaler_new: backoff 1: want between 0 and 1" },
         { { .backoff = NAN }, "tn_scaler_new: backoff nan" },
         { { .interval = -3 }, "tn_scaler_new: interval -3" },
     };
@@ -964,8 +964,7 @@ START_TEST(scaler_refuses)
     tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     set_gradient(v, 5, 6);
     set_gradient(w, 1, 1);
-    assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE,
-                 "the gradient of low is f16: f32 or f64 is wanted");
+    assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE, "the gradient of low is f16: want f32 or f64");
     assert_values(tn_grad(v), 0, 5, 6);
     assert_fails(tn_scaler_step(s, NULL), TN_E_INVALID, "opt is NULL");
     assert_fails(tn_scaler_unscale(NULL, opt), TN_E_INVALID, "s is NULL");

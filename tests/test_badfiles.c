@@ -81,8 +81,8 @@ static const struct {
     { "[]", 0, "the header is not an object" },
     { "\"text\"", 0, "the header is not an object" },
     { "null", 0, "the header is not an object" },
-    { "{\"a\":NaN}", 0, JSON "a value is wanted at byte 5" },
-    { "{\"a\":Infinity}", 0, JSON "a value is wanted at byte 5" },
+    { "{\"a\":NaN}", 0, JSON "want a value at byte 5" },
+    { "{\"a\":Infinity}", 0, JSON "want a value at byte 5" },
     { "{/* */}", 0, JSON "..." },
     { "{} // end", 0, JSON "something follows it..." },
     { "{'a':1}", 0, JSON "..." },
@@ -114,19 +114,19 @@ static const struct {
     { "{\"a\":[]}", 0, "a: is not an object" },
     { "{\"a\":null}", 0, "a: is not an object" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0,
-      "a: dtype, shape and data_offsets are wanted, one is missing" },
-    { "{\"a\":{}}", 0, "a: dtype, shape and data_offsets are wanted, one is missing" },
+      "a: want dtype, shape and data_offsets, one is missing" },
+    { "{\"a\":{}}", 0, "a: want dtype, shape and data_offsets, one is missing" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":0}}", 4,
-      "a: unknown key x: dtype, shape and data_offsets are wanted" },
+      "a: unknown key x: want dtype, shape and data_offsets" },
     { "{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "a: dtype is not a string" },
     { "{\"a\":" T("F9", "[1]", "[0,4]") "}", 4,
-      "a: dtype F9: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted" },
+      "a: dtype F9: want F32, F64, BF16, F16, I64, I32, U8 or BOOL" },
     { "{\"a\":" T("f32", "[1]", "[0,4]") "}", 4,
-      "a: dtype f32: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted" },
+      "a: dtype f32: want F32, F64, BF16, F16, I64, I32, U8 or BOOL" },
     { "{\"a\":" T("F4", "[2]", "[0,1]") "}", 1,
-      "a: dtype F4: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted" },
+      "a: dtype F4: want F32, F64, BF16, F16, I64, I32, U8 or BOOL" },
     { "{\"a\":" T("F8_E4M3", "[1]", "[0,1]") "}", 1,
-      "a: dtype F8_E4M3: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted" },
+      "a: dtype F8_E4M3: want F32, F64, BF16, F16, I64, I32, U8 or BOOL" },
     { "{\"a\":" T("F32", "1", "[0,4]") "}", 4, "a: shape is not a list" },
     { "{\"a\":" T("F32", "null", "[0,4]") "}", 4, "a: shape is not a list" },
     { "{\"a\":" T("F32", "[-1]", "[0,4]") "}", 4, "a: size 0 of shape is not an integer >= 0" },
@@ -162,12 +162,9 @@ static const struct {
       "a: data_offsets is not a list of two integers >= 0" },
     { "{\"a\":" T("F32", "[1]", "[-4,0]") "}", 4,
       "a: data_offsets is not a list of two integers >= 0" },
-    { "{\"a\":" T("F32", "[1]", "[4,0]") "}", 4,
-      "a: data_offsets [4,0]: begin <= end <= 4 is wanted" },
-    { "{\"a\":" T("F32", "[1]", "[0,8]") "}", 4,
-      "a: data_offsets [0,8]: begin <= end <= 4 is wanted" },
-    { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 3,
-      "a: data_offsets [0,4]: begin <= end <= 3 is wanted" },
+    { "{\"a\":" T("F32", "[1]", "[4,0]") "}", 4, "a: data_offsets [4,0]: want begin <= end <= 4" },
+    { "{\"a\":" T("F32", "[1]", "[0,8]") "}", 4, "a: data_offsets [0,8]: want begin <= end <= 4" },
+    { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 3, "a: data_offsets [0,4]: want begin <= end <= 3" },
     { "{\"a\":" T("F32", "[1]", "[0,3]") "}", 4, "a: data_offsets hold 3 bytes: F32 [1] takes 4" },
     { "{\"a\":" T("F32", "[]", "[0,0]") "}", 0, "a: data_offsets hold 0 bytes: F32 [] takes 4" },
     { "{\"a\":" T("F32", "[0]", "[0,4]") "}", 4, "a: data_offsets hold 4 bytes: F32 [0] takes 0" },
@@ -175,19 +172,18 @@ static const struct {
       JSON "an integer above 9223372036854775807..." },
     { "{\"a\":" T("F32", "[1]", "[9223372036854775807,9223372036854775807]") "}", 4,
       "a: data_offsets [9223372036854775807,9223372036854775807]: "
-      "begin <= end <= 4 is wanted" },
+      "want begin <= end <= 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[3,7]") "}", 7,
-      "b begins at 3: overlap, 4 is wanted" },
+      "b begins at 3: want overlap, 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[0,4]") "}", 4,
-      "b begins at 0: overlap, 4 is wanted" },
+      "b begins at 0: want overlap, 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[5,9]") "}", 9,
-      "b begins at 5: hole, 4 is wanted" },
+      "b begins at 5: want hole, 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[0]", "[2,2]") "}", 4,
-      "b begins at 2: overlap, 4 is wanted" },
-    { "{\"a\":" T("F32", "[1]", "[1,5]") "}", 5, "a begins at 1: hole, 0 is wanted" },
-    { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 5,
-      "1 bytes follow the last tensor: none are wanted" },
-    { "{}", 1, "1 bytes follow the last tensor: none are wanted" },
+      "b begins at 2: want overlap, 4" },
+    { "{\"a\":" T("F32", "[1]", "[1,5]") "}", 5, "a begins at 1: want hole, 0" },
+    { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 5, "1 bytes follow the last tensor: want none" },
+    { "{}", 1, "1 bytes follow the last tensor: want none" },
     { "{\"__metadata__\":{\"tenon.versions\":\"7\"}}", 0,
       "tenon.versions is not an object of numbers" },
     { "{\"__metadata__\":{\"tenon.versions\":\"{\\\"a\\\":0}\"}}", 0,
@@ -408,8 +404,7 @@ START_TEST(H2_values)
     strcpy(bytes + 8, header);
     bytes[8 + n + 1] = 2;
     const char *path = write_bytes("f", bytes, 10 + n);
-    assert_null(tn_load_tensors(path, NULL), TN_E_FORMAT,
-                "a: byte 1 of BOOL is 2: 0 or 1 is wanted");
+    assert_null(tn_load_tensors(path, NULL), TN_E_FORMAT, "a: byte 1 of BOOL is 2: want 0 or 1");
     /* any float is a value: NaN with its payload, infinities, signed zero, subnormals */
     static const uint32_t odd[] = { 0x7fc12345, 0xff800000, 0x7f800000, 0x80000000, 1, 0x7f800001 };
     header = "{\"a\":" T("F32", "[6]", "[0,24]") "}";
@@ -449,12 +444,12 @@ END_TEST
 
 START_TEST(H2_what_is_no_regular_file)
 {
-    refused("folder", folder, TN_E_IO, "is a folder: a regular file is wanted");
-    refused("/dev/zero", "/dev/zero", TN_E_IO, "is not a regular file: a regular file is wanted");
+    refused("folder", folder, TN_E_IO, "is a folder: want a regular file");
+    refused("/dev/zero", "/dev/zero", TN_E_IO, "is not a regular file: want a regular file");
     refused("nothing", in_folder("nothing"), TN_E_IO, "No such file or directory");
     refused("below a file", in_folder("below/f"), TN_E_IO, "No such file or directory");
     ck_assert_int_eq(mkfifo(in_folder("pipe"), 0600), 0);
-    refused("FIFO", in_folder("pipe"), TN_E_IO, "is not a regular file: a regular file is wanted");
+    refused("FIFO", in_folder("pipe"), TN_E_IO, "is not a regular file: want a regular file");
     ck_assert_int_eq(symlink("loop", in_folder("loop")), 0);
     refused("loop", in_folder("loop"), TN_E_IO, "Too many levels of symbolic links");
     ck_assert_ptr_null(tn_load_tensors(NULL, NULL));
@@ -645,24 +640,24 @@ START_TEST(H2_idx)
         { "\0\0\x08\2\0\0\0\1", 8, "shorter than an IDX header" },
         { "<!DOCTYPE html>", 15, "this looks like HTML, not like IDX: was a web page saved?" },
         { "\0\0\7\1\0\0\0\1\1", 9,
-          "begins with 00 00 07 01: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 00 00 07 01: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\0\0\x0a\1\0\0\0\1\1", 9,
-          "begins with 00 00 0a 01: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 00 00 0a 01: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\0\0\x0f\1\0\0\0\1\1", 9,
-          "begins with 00 00 0f 01: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 00 00 0f 01: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\0\0\x08\5\0\0\0\1\1", 9,
-          "begins with 00 00 08 05: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 00 00 08 05: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\0\0\x08\0\1", 5,
-          "begins with 00 00 08 00: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 00 00 08 00: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\1\0\x08\1\0\0\0\1\1", 9,
-          "begins with 01 00 08 01: 00 00, a type (08 to 0e) and 1 to 4 axes are wanted" },
+          "begins with 01 00 08 01: want 00 00, a type (08 to 0e) and 1 to 4 axes" },
         { "\0\0\x08\1\0\0\0\2\1", 9, "[2] values of 1 bytes: the file is too short for them" },
         { "\0\0\x0e\1\0\0\0\1\1\2\3\4\5\6\7", 15,
           "[1] values of 8 bytes: the file is too short for them" },
         { "\0\0\x08\1\xff\xff\xff\xff\1", 9,
           "[4294967295] values of 1 bytes: the file is too short for them" },
-        { "\0\0\x08\1\0\0\0\1\1\1", 10, "bytes follow the last value: none are wanted" },
-        { "\0\0\x08\1\0\0\0\0\1", 9, "bytes follow the last value: none are wanted" },
+        { "\0\0\x08\1\0\0\0\1\1\1", 10, "bytes follow the last value: want none" },
+        { "\0\0\x08\1\0\0\0\0\1", 9, "bytes follow the last value: want none" },
         { "\0\0\x0e\4\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 20,
           "the sizes overflow" },
         { "\0\0\x0e\2\x80\0\0\0\x40\0\0\0", 12, "the sizes overflow" },
@@ -682,7 +677,7 @@ START_TEST(H2_idx)
         free(packed);
     }
     assert_null(tn_load_idx(in_folder("nothing")), TN_E_IO, "No such file or directory");
-    assert_null(tn_load_idx(folder), TN_E_IO, "is a folder: a regular file is wanted");
+    assert_null(tn_load_idx(folder), TN_E_IO, "is a folder: want a regular file");
     ck_assert_ptr_null(tn_load_idx(NULL));
     assert_error(TN_E_INVALID, "path");
     /* no values at all are fine */
@@ -712,11 +707,11 @@ START_TEST(H5_gz_is_whole_or_refused)
     unsigned char *both = malloc(3 * size + 64);
     memcpy(both, packed, size);
     both[size] = 'x';
-    no_idx("junk", both, size + 1, "bytes follow the compressed data: none are wanted");
+    no_idx("junk", both, size + 1, "bytes follow the compressed data: want none");
     both[size] = 0;
-    no_idx("zero", both, size + 1, "bytes follow the compressed data: none are wanted");
+    no_idx("zero", both, size + 1, "bytes follow the compressed data: want none");
     memcpy(both + size, packed, size);
-    no_idx("twice", both, 2 * size, "bytes follow the last value: none are wanted");
+    no_idx("twice", both, 2 * size, "bytes follow the last value: want none");
     size_t s1;
     size_t s2;
     unsigned char *p1 = gzip(idx, 7, 6, &s1);
@@ -756,7 +751,7 @@ START_TEST(H5_bomb)
     packed = gzip(bytes, 8 + VALUES, 9, &size);
     tn_memory_reset_peak();
     int64_t before = tn_memory().in_use;
-    no_idx("bomb", packed, size, "bytes follow the last value: none are wanted");
+    no_idx("bomb", packed, size, "bytes follow the last value: want none");
     ck_assert_int_le(tn_memory().peak_in_use - before, 1 << 20);
     free(packed);
     free(bytes);

@@ -308,7 +308,7 @@ START_TEST(nothing_whole_is_there)
     assert_fails(tn_checkpoint_latest(in_folder(file_of(1)), NAME, path, sizeof path), TN_E_IO,
                  "Not a directory");
     size_t need = strlen(in_folder(file_of(0))) + 1;
-    assert_fails(tn_checkpoint_latest(folder, NAME, path, need - 1), TN_E_INVALID, "are wanted");
+    assert_fails(tn_checkpoint_latest(folder, NAME, path, need - 1), TN_E_INVALID, "want ");
     assert_ok(tn_checkpoint_latest(folder, NAME, path, need));
     tn_module_drop(m);
 }
@@ -399,9 +399,9 @@ START_TEST(arguments)
     for (int i = 0; i < 3; i++) {
         const char *bad = i == 0 ? "" : i == 1 ? "a/b" : name;
         assert_fails(tn_checkpoint_save_numbered(&c, folder, bad, 1), TN_E_INVALID,
-                     "1 to 128 bytes without / are wanted");
+                     "want 1 to 128 bytes without /");
         assert_fails(tn_checkpoint_latest(folder, bad, path, sizeof path), TN_E_INVALID,
-                     "1 to 128 bytes without / are wanted");
+                     "want 1 to 128 bytes without /");
     }
     assert_fails(tn_checkpoint_latest("", NAME, path, sizeof path), TN_E_INVALID, "folder \"\"");
     assert_fails(tn_checkpoint_save_numbered(&c, folder, NAME, -1), TN_E_INVALID, "keep -1");

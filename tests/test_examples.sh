@@ -91,15 +91,15 @@ hash_of() { t --quiet --print-hash "$@"; }
 
 check 'transformer --help' says '--top-k N' "$transformer" --help
 check 'transformer, unknown flag' refused 'unknown flag --stpes' "$transformer" --stpes 3
-check 'transformer, no number' refused '--steps many: wanted a whole number' \
+check 'transformer, no number' refused '--steps many: want a whole number' \
     "$transformer" --steps many
-check 'transformer, out of range' refused '--dropout 1.5: wanted a number from 0 to 0.99' \
+check 'transformer, out of range' refused '--dropout 1.5: want a number from 0 to 0.99' \
     "$transformer" --dropout 1.5
 check 'transformer, no argument' refused '--steps needs an argument' "$transformer" --steps
 check 'transformer, no text' refused '--text FILE is needed' "$transformer"
 check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-such-file
-check 'transformer, odd heads' refused 'wanted a multiple of the heads' t --heads 3
-check 'transformer, no such device' refused 'wanted cpu or cuda' t --device tpu
+check 'transformer, odd heads' refused 'want a multiple of the heads' t --heads 3
+check 'transformer, no such device' refused 'want cpu or cuda' t --device tpu
 check 'transformer, whole run' says 'validation loss [0-9.]+ nats per character' \
     t --save model.safetensors --log log.csv --plot loss.svg --generate 40 --memory
 check 'transformer, its summary names buffers' grep -qF 'position.pe (saved with the weights)' said
@@ -146,7 +146,7 @@ check 'transformer, f16 is a third run' differ "$bf16" "$f16"
 check 'transformer, f16 stops' t --precision f16 --quiet --stop-after 9 --checkpoint part16
 check 'transformer, f16 is resumed with its scaler' same "$f16" \
     "$("$transformer" --resume part16 --quiet --print-hash)"
-check 'transformer, no such precision' refused 'wanted f32, tf32, bf16 or f16' t --precision f8
+check 'transformer, no such precision' refused 'want f32, tf32, bf16 or f16' t --precision f8
 check 'transformer, another rate on resume' refused '--lr 0.5 conflicts with part' \
     "$transformer" --resume part --lr 0.5
 tr a-y b-z <text >other
@@ -179,7 +179,7 @@ check 'folder, of a run before' refused 'runs/transformer-00000024.safetensors i
 check 'folder, a file beside the one resumed' t --quiet --checkpoint runs2/ --checkpoint-every 4 --keep 0
 check 'folder, beside' "$transformer" --resume runs2/transformer-00000004.safetensors --quiet --stop-after 1
 check 'folder, all stay' same "$(steps_in runs2)" '4 5 8 12 16 20 24 '
-check 'folder, --keep and a file' refused '--keep 3: checkpoints go to the file one.ckpt: wanted --checkpoint one.ckpt/' \
+check 'folder, --keep and a file' refused '--keep 3: checkpoints go to the file one.ckpt: want --checkpoint one.ckpt/' \
     t --checkpoint one.ckpt --keep 3
 mkdir empty
 check 'folder, empty' fails 'no transformer-STEP.safetensors is in it' "$transformer" --resume empty

@@ -273,7 +273,7 @@ START_TEST(FF_03_ties_that_do_not_fit)
         { "{\\\"t\\\":\\\"a\\\",\\\"t\\\":\\\"b\\\"}", "tenon.ties: t is there twice", 0 },
         { "[]", "tenon.ties is not an object of strings", 0 },
         { "{\\\"t\\\":1}", "tenon.ties is not an object of strings", 0 },
-        { "{\\\"t\\\"}", "tenon.ties is not JSON: : is wanted at byte 4", 0 },
+        { "{\\\"t\\\"}", "tenon.ties is not JSON: want : at byte 4", 0 },
         { "{} x", "tenon.ties is not JSON: something follows it at byte 3", 0 },
     };
     for (int i = 0; i < COUNT(rows); i++) {
@@ -837,7 +837,7 @@ START_TEST(text_batches)
     ck_assert_double_eq(tn_at(x, (int64_t[]){ 1, 0 }), 192);
     ck_assert_double_eq(tn_at(y, (int64_t[]){ 1, 62 }), 255);
     assert_fails(tn_text_batch(text, true, g, 2, 64, &x, &y), TN_E_INVALID,
-                 "a validation part of 64 characters: more than context 64 is wanted");
+                 "a validation part of 64 characters: want more than context 64");
     assert_fails(tn_text_batch(text, true, g, 0, 4, &x, &y), TN_E_INVALID, "batch 0");
     tn_generator_free(g);
     tn_generator_free(same);

@@ -80,28 +80,28 @@ table <<END
 2 | --quiet=yes: --quiet takes no argument                | t --quiet=yes
 2 | unexpected argument more                              | t more --bogus
 2 | --steps needs an argument                             | t --steps
-2 | --steps many: wanted a whole number from 0 to 1000000000 | t --steps many
-2 | --steps 1e3: wanted a whole number                    | t --steps 1e3
-2 | --steps -1: wanted                                    | t --steps -1
-2 | --steps 99999999999999999999: wanted                  | t --steps 99999999999999999999
-2 | --steps "": wanted                                    | t --steps=
-2 | --lr nan: wanted a number from 1e-12 to 100           | t --lr nan
-2 | --lr 1e999: wanted                                    | t --lr 1e999
-2 | --dropout 1.5: wanted                                 | t --dropout 1.5
-2 | --threads 100000: wanted                              | t --threads 100000
-2 | --top-k 257: wanted                                   | t --top-k 257
-2 | --heads 3: wanted a multiple                          | t --heads 3
-2 | --warmup 9 --steps 8: wanted at most                  | t --steps 8 --warmup 9
-2 | --precision f8: wanted f32, tf32, bf16 or f16         | t --precision f8
-2 | --precision "": wanted a NAME                         | t --precision=
-2 | --device tpu: wanted cpu or cuda                      | t --device tpu
-2 | --save "": wanted a FILE                              | t --save=
-2 | --text "": wanted a FILE                              | t --text ""
+2 | --steps many: want a whole number from 0 to 1000000000 | t --steps many
+2 | --steps 1e3: want a whole number                    | t --steps 1e3
+2 | --steps -1: want                                    | t --steps -1
+2 | --steps 99999999999999999999: want                  | t --steps 99999999999999999999
+2 | --steps "": want                                    | t --steps=
+2 | --lr nan: want a number from 1e-12 to 100           | t --lr nan
+2 | --lr 1e999: want                                    | t --lr 1e999
+2 | --dropout 1.5: want                                 | t --dropout 1.5
+2 | --threads 100000: want                              | t --threads 100000
+2 | --top-k 257: want                                   | t --top-k 257
+2 | --heads 3: want a multiple                          | t --heads 3
+2 | --warmup 9 --steps 8: want at most                  | t --steps 8 --warmup 9
+2 | --precision f8: want f32, tf32, bf16 or f16         | t --precision f8
+2 | --precision "": want a NAME                         | t --precision=
+2 | --device tpu: want cpu or cuda                      | t --device tpu
+2 | --save "": want a FILE                              | t --save=
+2 | --text "": want a FILE                              | t --text ""
 2 | --text FILE is needed                                 | transformer
 1 | nope: No such file                                    | t --text nope
 1 | folder: is a folder                                   | t --text folder
 1 | nothing: is empty                                     | t --text nothing
-2 | --text short: 600 characters, 60 of them held out: wanted more than --context 64 | t --text short --context 64
+2 | --text short: 600 characters, 60 of them held out: want more than --context 64 | t --text short --context 64
 2 | --prompt ~: byte 1 (0x7e) does not occur              | t --prompt ~
 2 | --prompt ~: byte 1 (0x7e) does not occur              | transformer --load weights --prompt ~
 2 | --save no/x: No such file                             | t --save no/x
@@ -131,8 +131,8 @@ table <<END
 2 | --save part: it is the file of --checkpoint too       | transformer --resume part --save part
 2 | --keep 3: checkpoints go to the file x                | t --checkpoint x --keep 3
 2 | --keep 3: checkpoints go to the file transformer.ckpt | t --keep 3
-2 | --resume and --load: wanted one of them               | transformer --resume part --load weights
-2 | --load part: it is a checkpoint of a run, not a file of weights: wanted --resume part | transformer --load part
+2 | --resume and --load: want one of them               | transformer --resume part --load weights
+2 | --load part: it is a checkpoint of a run, not a file of weights: want --resume part | transformer --load part
 1 | nope: No such file                                    | transformer --load nope
 1 | folder: is a folder                                   | transformer --load folder
 1 | /dev/full: is not a regular file                      | transformer --load /dev/full
@@ -145,20 +145,20 @@ table <<END
 1 | no transformer-STEP.safetensors is in it              | transformer --resume empty
 1 | /dev/full: is not a regular file                      | transformer --resume /dev/full
 2 | bpart does not say its                                | transformer --resume bpart
-2 | --steps 2: part is after step 3: wanted at least      | transformer --resume part --steps 2
+2 | --steps 2: part is after step 3: want at least      | transformer --resume part --steps 2
 2 | --lr 0.5 conflicts with part                          | transformer --resume part --lr 0.5
-2 | --batch 1: wanted                                     | b --batch 1
+2 | --batch 1: want                                     | b --batch 1
 1 | 64 rows give no batch of 65                           | b --batch 65
-2 | --data "": wanted a DIR                               | b --data=
+2 | --data "": want a DIR                               | b --data=
 1 | nope/train-images-idx3-ubyte.gz: No such file         | b --data nope
 1 | text/train-images-idx3-ubyte.gz: Not a directory      | b --data text
 2 | --plot no/x: No such file                             | b --plot no/x
 2 | --load bpart: it is a checkpoint                      | batchnorm --data images --load bpart
-2 | 2 steps, and bpart is after step 3: wanted            | batchnorm --resume bpart --steps 2
+2 | 2 steps, and bpart is after step 3: want            | batchnorm --resume bpart --steps 2
 2 | unknown flag --nonsense                               | xor --nonsense
 2 | unexpected argument 3                                 | xor 3
 2 | --device needs an argument                            | buffers --device
-2 | --device x: wanted cpu or cuda                        | buffers --device x
+2 | --device x: want cpu or cuda                        | buffers --device x
 2 | unknown flag -f                                       | interop -f
 1 | no/linear.pt                                          | interop write no
 1 | empty/linear.theirs.pt                                | interop read empty

@@ -259,9 +259,9 @@ START_TEST(poison)
         tn_tensor *x[OP_MAX_IN] = { NULL };
         if (may_be_null(row, i)) continue;
         for (int k = 0; k < c.n; k++) x[k] = k == i ? NULL : c.in[k];
-        tn_fail(TN_E_STATE, "planted: got poison: wanted none");
+        tn_fail(TN_E_STATE, "planted: got poison: want none");
         row_assert(row, row->build(x) == NULL, "input %d NULL gives a result", i);
-        row_assert(row, strcmp(tn_error(), "planted: got poison: wanted none") == 0,
+        row_assert(row, strcmp(tn_error(), "planted: got poison: want none") == 0,
                    "input %d NULL sets \"%s\"", i, tn_error());
         tn_error_clear();
     }

@@ -354,7 +354,7 @@ START_TEST(OPT_05_same_tensor_twice)
     tn_tensor *v = leaf(TN_SHAPE(3), 2, TN_F32);
     tn_list *twice = list_of(2, (const char *[]){ "a", "b" }, (tn_tensor *[]){ w, w });
     assert_null(tn_sgd(twice, (tn_sgd_options){ 0 }), TN_E_NAME,
-                "tn_sgd: b is given twice (also as a): once is wanted");
+                "tn_sgd: b is given twice (also as a): want once");
     tn_optim *opt = tn_sgd(one(w), (tn_sgd_options){ 0 });
     assert_fails(
         tn_optim_add_group(opt, list_of(1, (const char *[]){ "x" }, &w), (tn_group_options){ 0 }),
@@ -573,7 +573,7 @@ START_TEST(half_precision_parameters_are_named)
     tn_tensor *w = leaf(TN_SHAPE(3), 1, TN_BF16);
     tn_optim *opt = tn_sgd(one(w), (tn_sgd_options){ 0 });
     set_grad(w, 2);
-    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: f32 or f64 is wanted");
+    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: want f32 or f64");
     tn_optim_free(opt);
 }
 END_TEST

@@ -246,7 +246,7 @@ START_TEST(options_of_saving_and_loading)
     tn_save_options o = { .metadata = &metadata };
     assert_ok(tn_save_with(m, in_folder("a.safetensors"), o));
     assert_fails(tn_save_with(m, in_folder("a.pt"), o), TN_E_INVALID,
-                 "a PyTorch file has no place for metadata: a .safetensors file is wanted");
+                 "a PyTorch file has no place for metadata: want a .safetensors file");
     assert_fails(tn_save_tensors(tn_state_dict(m, ""), &metadata, in_folder("a.pth")), TN_E_INVALID,
                  "tn_save_tensors: ");
     ck_assert_int_eq(files_in_folder(), 1);
@@ -278,7 +278,7 @@ START_TEST(what_cannot_be_written_leaves_the_old_file)
     char *before = read_bytes(path, &n);
     assert_ok(tn_list_set(list, "b", TN_NONE));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID,
-                 "tn_save_tensors: b is absent: a tensor is wanted");
+                 "tn_save_tensors: b is absent: want a tensor");
     assert_ok(tn_list_remove(list, "b"));
     assert_ok(tn_list_add(list, "bad\xff", tn_ones(TN_SHAPE(2))));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_NAME, "1 to 1024 bytes of UTF-8 text");

@@ -62,7 +62,7 @@ static void refused(const char *what, const char *path, const char *text)
 #define WANTED                                                                                     \
     "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
     "executed"
-#define TENSOR_WANTED "a tensor is wanted, as in what torch.save(model.state_dict(), path) writes"
+#define TENSOR_WANTED "want a tensor, as in what torch.save(model.state_dict(), path) writes"
 #define TENSOR_ARGUMENTS                                                                           \
     "_rebuild_tensor_v2 of something other than (storage, offset, size, stride, requires_grad, "   \
     "no hooks)"
@@ -169,7 +169,7 @@ static const struct {
     const char *text;
 } fields[] = {
     { "compressed", CENTRAL, 1, 10, 2, 8,
-      "m/data/0: is compressed (method 8): stored entries are wanted" },
+      "m/data/0: is compressed (method 8): want stored entries" },
     { "encrypted", CENTRAL, 1, 8, 2, 1, "m/data/0: is encrypted" },
     { "unknown flag", CENTRAL, 1, 8, 2, 0x40, "m/data/0: unknown flags 0x40" },
     { "two sizes", CENTRAL, 1, 20, 4, 7, "m/data/0: 8 bytes stored as 7" },
@@ -185,8 +185,7 @@ static const struct {
       "m/data/0: the header at 176 and the directory differ" },
     { "extra over the directory", LOCAL, 2, 28, 2, 60000,
       "m/version: 2 bytes at 60261: the directory begins at 263" },
-    { "extra over the next", LOCAL, 1, 28, 2, 20,
-      "m/version begins at 222: overlap, 242 is wanted" },
+    { "extra over the next", LOCAL, 1, 28, 2, 20, "m/version begins at 222: want overlap, 242" },
     { "place", CENTRAL, 1, 42, 4, 0, "m/data/0: the header at 0 and the directory differ" },
     { "place outside", CENTRAL, 1, 42, 4, 4000,
       "m/data/0: 8 bytes at 4000: the directory begins at 263" },
@@ -258,22 +257,20 @@ START_TEST(FF_04_bad_members_of_archives)
         { { DATA, VERSION }, "no entry data.pkl: not a PyTorch file" },
         { { PICKLE, DATA }, "no entry version" },
         { { PICKLE, VERSION }, "no entry data/0" },
-        { { PICKLE, DATA, { "m/version", "4\n", 2 } }, "version is \"4\": \"3\" is wanted" },
-        { { PICKLE, DATA, { "m/version", "", 0 } }, "version is \"\": \"3\" is wanted" },
+        { { PICKLE, DATA, { "m/version", "4\n", 2 } }, "version is \"4\": want \"3\"" },
+        { { PICKLE, DATA, { "m/version", "", 0 } }, "version is \"\": want \"3\"" },
         { { PICKLE, DATA, { "m/version", "3\n3333333333333333", 18 } },
-          "version is \"\": \"3\" is wanted" },
+          "version is \"\": want \"3\"" },
         { { PICKLE, DATA, VERSION, { "m/byteorder", "big", 3 } },
-          "byteorder is \"big\": \"little\" is wanted" },
+          "byteorder is \"big\": want \"little\"" },
         { { PICKLE, DATA, VERSION, { "m/byteorder", "little\n", 7 } },
-          "byteorder is \"little\": \"little\" is wanted" },
+          "byteorder is \"little\": want \"little\"" },
         { { PICKLE, DATA, VERSION, { "m/constants.pkl", "", 0 } },
-          "a TorchScript archive: a state dict is wanted, torch.save(model.state_dict(), path)" },
+          "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)" },
         { { PICKLE, DATA, VERSION, DATA }, "two entries are named m/data/0" },
-        { { PICKLE, DATA, { "n/version", "3\n", 2 } },
-          "n/version: entries are wanted in one folder" },
-        { { PICKLE, DATA, { "version", "3\n", 2 } }, "version: entries are wanted in one folder" },
-        { { { "data.pkl", state, sizeof state - 1 } },
-          "data.pkl: entries are wanted in one folder" },
+        { { PICKLE, DATA, { "n/version", "3\n", 2 } }, "n/version: want entries in one folder" },
+        { { PICKLE, DATA, { "version", "3\n", 2 } }, "version: want entries in one folder" },
+        { { { "data.pkl", state, sizeof state - 1 } }, "data.pkl: want entries in one folder" },
         { { PICKLE, DATA, VERSION, { "m/", "", 0 } }, "m/: not a name inside a folder" },
     };
     for (int i = 0; i < COUNT(rows); i++) {
@@ -313,7 +310,7 @@ START_TEST(FF_04_bad_contents_of_archives)
     a->n = a->end + 100 + 16;
     archive_put(a, a->central[0] + 100, 4);
     refused("hole", write_bytes("m.pt", a->bytes, a->end + 100 + 22),
-            "m/data/0 begins at 276: hole, 176 is wanted");
+            "m/data/0 begins at 276: want hole, 176");
 }
 END_TEST
 

@@ -59,7 +59,7 @@ check 'install, two prefixes' refuses 'one prefix, not 2' "$s/install" a b
 check 'install, nothing installed' refuses '--uninstall stands alone' "$s/install" --uninstall
 check 'run.sh, nothing' refuses 'ROUNDS and OUT.csv are wanted' "$b/run.sh"
 check 'run.sh, no number' refuses 'ROUNDS and OUT.csv are wanted' "$b/run.sh" many x.csv
-check 'run.sh, unknown set' refuses 'unknown set dance: wanted gpt_small' "$b/run.sh" 1 x.csv dance
+check 'run.sh, unknown set' refuses 'unknown set dance: want gpt_small' "$b/run.sh" 1 x.csv dance
 check 'run.sh, no build' refuses "a copy/build/bench: scripts/build makes them" "$b/run.sh" 1 x.csv
 mkdir -p "$dir/a copy/build/bench"
 printf '#!/bin/sh\n' | tee "$dir/a copy/build/bench/bench_ops" >"$dir/a copy/build/bench/bench_gpt"

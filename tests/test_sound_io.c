@@ -471,7 +471,7 @@ START_TEST(numbers_of_a_loader)
                 "tn_loader_new: tensors[1] is NULL");
     const int counts[] = { 0, -1, 5, INT32_MAX, INT32_MIN };
     for (int i = 0; i < COUNT(counts); i++)
-        assert_null(tn_loader_new(&t, counts[i], shuffle), TN_E_INVALID, "1 to 4 are wanted");
+        assert_null(tn_loader_new(&t, counts[i], shuffle), TN_E_INVALID, "want 1 to 4");
     tn_loader *l = tn_loader_new(&t, 1, (tn_loader_options){ .batch_size = INT64_MAX });
     ck_assert_int_eq(tn_loader_batches(l), 1);
     assert_fails(tn_loader_seek(l, INT64_MAX, 1), TN_E_INDEX, "epoch 9223372036854775807");

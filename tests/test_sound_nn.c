@@ -97,7 +97,7 @@ START_TEST(an_optimizer_follows_casts_or_refuses)
         ck_assert_int_eq(tn_dtype_of(b), dtypes[i]);
     }
     assert_ok(tn_module_to_dtype(m, TN_BF16));
-    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: f32 or f64 is wanted");
+    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: want f32 or f64");
     assert_ok(tn_module_to_dtype(m, TN_F32));
     assert_ok(tn_optim_step(opt));
     assert_values(w, 0, -5.125, -5.125);
@@ -161,11 +161,11 @@ START_TEST(numbers_from_files_are_looked_at)
         }
     tn_list *state = tn_optim_state_dict(opt);
     assert_ok(tn_list_set(state, "adam.beta2", number(1)));
-    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "wanted in [0, 1)");
+    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "want in [0, 1)");
     state = tn_optim_state_dict(opt);
     int64_t most_steps = INT64_MAX;
     assert_ok(tn_list_set(state, "adam.steps", tn_from_data(&most_steps, TN_SCALAR, TN_I64)));
-    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "a count of steps is wanted");
+    assert_fails(tn_optim_load_state_dict(opt, state), TN_E_SHAPE, "want a count of steps");
     state = tn_scheduler_state_dict(s);
     assert_ok(tn_list_set(state, "constant_lr.lr.0", number(NAN)));
     assert_fails(tn_scheduler_load_state_dict(s, state), TN_E_INVALID, "rate nan");

@@ -75,7 +75,7 @@ void run_build(run *r)
     if (r->total < r->step) {
         ex_refuse("--epochs %" PRId64 ", --steps %" PRId64 ": %" PRId64
                   " steps, and %s is after step "
-                  "%" PRId64 ": wanted at least as many",
+                  "%" PRId64 ": want at least as many",
                   s->epochs, s->steps, r->total, s->shared.resume_file, r->step);
     }
     if (r->total == 0) return;

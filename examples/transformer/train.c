@@ -188,7 +188,7 @@ void run_adopt(run *r)
         ex_check(tn_checkpoint_peek(file, &m, &r->step));
         ex_adopt(r->options, &m, EX_MODEL | EX_RUN, file);
         if (r->set->steps < r->step) {
-            ex_refuse("--steps %" PRId64 ": %s is after step %" PRId64 ": wanted at least as many",
+            ex_refuse("--steps %" PRId64 ": %s is after step %" PRId64 ": want at least as many",
                       r->set->steps, file, r->step);
         }
         const char *hash = tn_metadata_get(&m, "text-hash"), *path = tn_metadata_get(&m, "text");
@@ -212,13 +212,13 @@ void run_read_text(run *r)
 {
     const char *path = r->set->text;
     if (path == r->text_path && access(path, R_OK) != 0) {
-        ex_refuse("--resume %s: its text was %s: %s: wanted --text FILE", r->set->shared.resume,
-                  path, strerror(errno));
+        ex_refuse("--resume %s: its text was %s: %s: want --text FILE", r->set->shared.resume, path,
+                  strerror(errno));
     }
     r->text = tn_text_load(path, 0.1);
     ex_check_ptr(r->text);
     if (r->text->n_valid <= r->set->context) {
-        ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: wanted more "
+        ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: want more "
                   "than --context %" PRId64 " there",
                   path, r->text->n_train + r->text->n_valid, r->text->n_valid, r->set->context);
     }

@@ -91,11 +91,11 @@ static void check_flags(void)
 static void check_sizes(void)
 {
     if (set.warmup > set.steps) {
-        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": wanted at most the steps", set.warmup,
+        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": want at most the steps", set.warmup,
                   set.steps);
     }
     if (set.d_model % set.heads) {
-        ex_refuse("--d-model %" PRId64 " --heads %" PRId64 ": wanted a multiple of the heads",
+        ex_refuse("--d-model %" PRId64 " --heads %" PRId64 ": want a multiple of the heads",
                   set.d_model, set.heads);
     }
 }
@@ -109,7 +109,7 @@ static void check_prompt(const vocabulary *v)
         for (int i = 0; i < v->n; i++)
             if (isprint(v->byte_of[i])) known[n++] = (char)v->byte_of[i];
         known[n] = '\0';
-        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: wanted of these: %s",
+        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: want of these: %s",
                   set.prompt, (int)(c - set.prompt) + 1, (unsigned char)*c, known);
     }
 }

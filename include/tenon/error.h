@@ -53,7 +53,7 @@ typedef enum tn_status {
 } tn_status;
 
 /**
- * The calling thread's message: "function: what it got: what it wanted".
+ * The calling thread's message: "function: what was given: want what is needed".
  *
  * Owner    the library; valid until this thread's next error. "" when nothing has failed. Never
  *          NULL.
@@ -71,7 +71,7 @@ TN_API const char *tn_status_name(tn_status status);
 
 /**
  * For code built on tenon (modules, losses, readers of your own): sets this thread's status and
- * message and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: wanted 4", n);`
+ * message and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: want 4", n);`
  * fails like ours. With TN_TRAP=1 in the environment the process aborts here, for a debugger to
  * catch the origin.
  */

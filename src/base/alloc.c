@@ -214,7 +214,7 @@ void *tni_alloc(size_t size)
     void *block = allocate(size, &in_use);
 
     if (!block)
-        tni_error(TN_E_NOMEM, "out of memory: %zu bytes were wanted, %lld are in use", size,
+        tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %lld are in use", size,
                   (long long)in_use);
     return block;
 }

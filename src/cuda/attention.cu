@@ -100,7 +100,7 @@ static tn_status in_f32(const tni_attention *g)
     tni_array *to[] = { &f.q, &f.k, &f.v, &f.mask, &f.y };
     void *block;
 
-    TN_TRY(f32_copies(5, to, from, 4, &block));
+    if (tn_status failed = f32_copies(5, to, from, 4, &block); failed != TN_OK) return failed;
     tn_status status = forward<float>(&f);
     if (status == TN_OK) status = copy_to(g->y, f.y);
     tni_cuda_return(block);
@@ -109,7 +109,7 @@ static tn_status in_f32(const tni_attention *g)
 
 tn_status tni_cuda_attention(const tni_attention *a)
 {
-    TN_TRY(fits(a));
+    if (tn_status failed = fits(a); failed != TN_OK) return failed;
     if (is_short(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_short_attention(a);
     TN_REAL(a->q.dtype, forward<R>(a));
     return TN_OK;

@@ -268,7 +268,9 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
 
     for (int i = 0; i < n; i++)
         if (is_short(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block));
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
+        failed != TN_OK)
+        return failed;
     float *at = static_cast<float *>(*block);
     for (int i = 0; i < n && status == TN_OK; i++) {
         if (to[i]->dtype == from[i]->dtype) continue;
@@ -285,7 +287,9 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
 #define LAUNCH(kernel, NC, rows, columns)                                                          \
     do {                                                                                           \
         unsigned blocks;                                                                           \
-        TN_TRY(cut(&a, rows, TILE, columns, TILE_COLUMNS *NC, &blocks));                           \
+        if (tn_status failed = cut(&a, rows, TILE, columns, TILE_COLUMNS * NC, &blocks);           \
+            failed != TN_OK)                                                                       \
+            return failed;                                                                         \
         return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
     } while (0)
 

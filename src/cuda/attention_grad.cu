@@ -183,7 +183,9 @@ template <typename R> static tn_status backward(const tni_attention_grad *g)
     a.dv = operand_of<R>(&g->dv);
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
-        TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta));
+        if (tn_status failed = tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta);
+            failed != TN_OK)
+            return failed;
         a.delta = static_cast<R *>(delta);
         status = TN_LAUNCH((attention_delta<R>),
                            tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535), THREADS, 0, a);
@@ -204,7 +206,7 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
     };
     void *block;
 
-    TN_TRY(f32_copies(9, to, from, 6, &block));
+    if (tn_status failed = f32_copies(9, to, from, 6, &block); failed != TN_OK) return failed;
     tn_status status = backward<float>(&f);
     for (int i = 6; i < 9 && status == TN_OK; i++) status = copy_to(*from[i], *to[i]);
     tni_cuda_return(block);
@@ -213,7 +215,7 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
 
 tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
-    TN_TRY(fits(&a->of));
+    if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
     if (is_short(a->of.q.dtype))
         return has_wide_heads(&a->of) ? backward_in_f32(a) : tni_cuda_short_attention_grad(a);
     TN_REAL(a->of.q.dtype, backward<R>(a));

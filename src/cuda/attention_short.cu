@@ -66,7 +66,7 @@ template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a
 {
     constexpr int BYTES = 2 * forward_tiles<C, MASKED>::elements;
     unsigned blocks;
-    TN_TRY(cut(&a, a.t, QUERIES, 1, 1, &blocks));
+    if (tn_status failed = cut(&a, a.t, QUERIES, 1, 1, &blocks); failed != TN_OK) return failed;
     LAUNCH_LARGE((attention_short_forward<E, C, MASKED>), blocks, BYTES, a);
 }
 

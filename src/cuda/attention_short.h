@@ -231,8 +231,10 @@ template <typename E> static int columns_of(const attention<E> &a)
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \
     do {                                                                                           \
         static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \
-        TN_TRY(TN_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,   \
-                                            (int)(bytes))));                                       \
+        if (tn_status failed = TN_CUDA(cudaFuncSetAttribute(                                       \
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)));               \
+            failed != TN_OK)                                                                       \
+            return failed;                                                                         \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
     } while (0)
 

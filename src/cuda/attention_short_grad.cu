@@ -183,14 +183,16 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
 template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E> a)
 {
     unsigned blocks;
-    TN_TRY(cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks));
+    if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
+        return failed;
     LAUNCH_LARGE((attention_short_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
 {
     unsigned blocks;
-    TN_TRY(cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks));
+    if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
+        return failed;
     LAUNCH_LARGE((attention_short_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
@@ -218,7 +220,10 @@ template <typename E> static tn_status backward(const tni_attention_grad *g)
     a.dv = operand_of<E>(&g->dv);
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
-        TN_TRY(tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta));
+        if (tn_status failed =
+                tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta);
+            failed != TN_OK)
+            return failed;
         a.delta = static_cast<float *>(delta);
         status = TN_LAUNCH((attention_short_delta<E>),
                            tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a);

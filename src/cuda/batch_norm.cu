@@ -155,9 +155,12 @@ template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, di
 {
     if (job.training) {
         BN_LAYOUT(job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-        TN_TRY(TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job));
+        if (tn_status failed =
+                TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job);
+            failed != TN_OK)
+            return failed;
     } else {
-        TN_TRY(bn_given(job));
+        if (tn_status failed = bn_given(job); failed != TN_OK) return failed;
     }
     BN_LAYOUT(job, TN_LAUNCH((batch_norm_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     return TN_OK;
@@ -172,7 +175,8 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
         BN_LAYOUT(job, TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
         return TN_OK;
     }
-    if (job.training) TN_TRY(bn_borrow(job));
+    if (job.training)
+        if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
     tn_status status = bn_forward_split(job, grid);
     if (job.partial) tni_cuda_return(job.partial);
     return status;

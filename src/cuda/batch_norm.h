@@ -185,15 +185,15 @@ template <typename R> static inline dim3 bn_cut(bn_job<R> &job)
         if (bn_in_columns(job)) {                                                                  \
             constexpr int V = 1;                                                                   \
             constexpr bool COLUMNS = true;                                                         \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         } else if (bn_width(job) == 1) {                                                           \
             constexpr int V = 1;                                                                   \
             constexpr bool COLUMNS = false;                                                        \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         } else {                                                                                   \
             constexpr int V = 16 / sizeof(R);                                                      \
             constexpr bool COLUMNS = false;                                                        \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         }                                                                                          \
     } while (0)
 
@@ -201,7 +201,7 @@ template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
 {
     void *block;
     size_t nbytes = static_cast<size_t>(2 * job.splits * job.c) * sizeof(double);
-    TN_TRY(tni_cuda_borrow(nbytes, &block));
+    if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
     job.partial = static_cast<double *>(block);
     return TN_OK;
 }

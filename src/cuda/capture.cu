@@ -51,7 +51,7 @@ tn_status tni_cuda_not_elsewhere(void)
 tn_status tni_cuda_not_captured(const char *does, const char *want)
 {
     if (!captured) return TN_OK;
-    TN_TRY(tni_cuda_not_elsewhere());
+    if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
     const char *op = tni_cuda_host->op();
     return tni_cuda_host->fail(TN_E_STATE,
                                "%s%s: %s inside a captured step, which does so once, while "
@@ -79,7 +79,9 @@ static tn_status take_beside(size_t size, void **memory)
 {
     cudaStream_t beside;
     *memory = nullptr;
-    TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking)));
+    if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+        failed != TN_OK)
+        return failed;
     tn_status status = TN_CUDA(cudaMallocAsync(memory, size, beside));
     if (status == TN_OK) status = TN_CUDA(cudaStreamSynchronize(beside));
     tn_status destroyed = TN_CUDA(cudaStreamDestroy(beside));
@@ -114,7 +116,7 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block)
     arena *a = captured.load()->memory;
     *block = arena_take(a, nbytes);
     if (*block) return TN_OK;
-    TN_TRY(grow(a, nbytes));
+    if (tn_status failed = grow(a, nbytes); failed != TN_OK) return failed;
     *block = arena_take(a, nbytes);
     return *block ? TN_OK : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
 }
@@ -197,10 +199,18 @@ static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
 {
     cudaMemPool_t pool;
     uint64_t none = 0;
-    TN_TRY(tni_cuda_ready());
-    TN_TRY(TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0)));
-    if (reset) TN_TRY(TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none)));
-    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now)));
+    if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
+    if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0)); failed != TN_OK)
+        return failed;
+    if (reset)
+        if (tn_status failed =
+                TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
+            failed != TN_OK)
+            return failed;
+    if (tn_status failed =
+            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now));
+        failed != TN_OK)
+        return failed;
     return TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, most));
 }
 
@@ -231,10 +241,10 @@ static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
     g->memory = static_cast<arena *>(std::calloc(1, sizeof *g->memory));
     if (!g->host || !g->memory)
         return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
-    TN_TRY(tni_cuda_borrow(g->capacity, &memory));
+    if (tn_status failed = tni_cuda_borrow(g->capacity, &memory); failed != TN_OK) return failed;
     g->device = static_cast<char *>(memory);
     chunk = arena_rounded(chunk < LEAST_CHUNK ? static_cast<size_t>(LEAST_CHUNK) : chunk);
-    TN_TRY(tni_cuda_borrow(chunk, &memory));
+    if (tn_status failed = tni_cuda_borrow(chunk, &memory); failed != TN_OK) return failed;
     if (!arena_add(g->memory, memory, chunk)) {
         tni_cuda_return(memory);
         return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
@@ -250,7 +260,10 @@ static tn_status start(tni_graph *g)
     if (captured)
         return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: another step is being captured: "
                                                "want one at a time");
-    TN_TRY(TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed)));
+    if (tn_status failed =
+            TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed));
+        failed != TN_OK)
+        return failed;
     g->memory->next = arenas;
     arenas = g->memory;
     captured = g;
@@ -291,8 +304,10 @@ static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **
 {
     tni_graph *g;
     *graph = nullptr;
-    TN_TRY(tni_cuda_not_captured("a capture begins", "one step captured at a time"));
-    TN_TRY(tni_cuda_ready());
+    if (tn_status failed = tni_cuda_not_captured("a capture begins", "one step captured at a time");
+        failed != TN_OK)
+        return failed;
+    if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
     g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
     if (!g) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
     g->offset = offset;
@@ -335,14 +350,18 @@ static tn_status end(tni_graph *g, bool keep)
 static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
 {
     tni_cuda_draw draw = { seed, offset };
-    TN_TRY(tni_cuda_launching("cudaGraphLaunch"));
-    TN_TRY(tni_cuda_not_captured("a captured step runs", "its function called instead"));
+    if (tn_status failed = tni_cuda_launching("cudaGraphLaunch"); failed != TN_OK) return failed;
+    if (tn_status failed =
+            tni_cuda_not_captured("a captured step runs", "its function called instead");
+        failed != TN_OK)
+        return failed;
     if (g->tf32 != tni_cuda_tf32())
         return tni_cuda_host->fail(TN_E_STATE,
                                    "tn_capture_run: tn_allow_tf32 has changed since the step "
                                    "was captured: want a new capture");
     std::memcpy(g->host, &draw, sizeof draw);
-    TN_TRY(tni_cuda_upload(g->device, g->host, g->used));
+    if (tn_status failed = tni_cuda_upload(g->device, g->host, g->used); failed != TN_OK)
+        return failed;
     return TN_CUDA(cudaGraphLaunch(g->exec, tni_cuda_stream));
 }
 

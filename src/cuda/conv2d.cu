@@ -72,12 +72,12 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
     tn_dtype dtype = a->x.dtype;
     int64_t plane = c->oh * c->ow;
 
-    TN_TRY(fits("conv2d", c));
-    TN_TRY(check_floating("conv2d", dtype));
+    if (tn_status failed = fits("conv2d", c); failed != TN_OK) return failed;
+    if (tn_status failed = check_floating("conv2d", dtype); failed != TN_OK) return failed;
     if (c->n * c->o * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise(y, x, w, bias, dtype, c);
     if (is_plain(c)) {
-        TN_TRY(start(y, bias, dtype, c));
+        if (tn_status failed = start(y, bias, dtype, c); failed != TN_OK) return failed;
         tni_gemm g = { dtype,   c->o,
                        plane,   c->c,
                        c->n,    w,
@@ -89,7 +89,7 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
                        nullptr, bias != nullptr };
         return tni_cuda_gemm(&g);
     }
-    TN_TRY(start(y, bias, dtype, c));
+    if (tn_status failed = start(y, bias, dtype, c); failed != TN_OK) return failed;
     return tni_cuda_columns(y, x, w, bias != nullptr, dtype, c);
 }
 
@@ -101,8 +101,9 @@ tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
     tn_dtype dtype = a->dy.dtype;
     int64_t plane = c->h * c->w;
 
-    TN_TRY(fits("conv2d_grad_input", c));
-    TN_TRY(check_floating("conv2d_grad_input", dtype));
+    if (tn_status failed = fits("conv2d_grad_input", c); failed != TN_OK) return failed;
+    if (tn_status failed = check_floating("conv2d_grad_input", dtype); failed != TN_OK)
+        return failed;
     if (c->n * c->c * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
     if (is_plain(c)) {
@@ -123,10 +124,11 @@ tn_status tni_cuda_conv2d_grad_weight(const tni_conv2d_grad_weight *a)
     tn_dtype dtype = a->dy.dtype;
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, pixels = c->n * c->oh * c->ow;
 
-    TN_TRY(fits("conv2d_grad_weight", c));
-    TN_TRY(check_floating("conv2d_grad_weight", dtype));
+    if (tn_status failed = fits("conv2d_grad_weight", c); failed != TN_OK) return failed;
+    if (tn_status failed = check_floating("conv2d_grad_weight", dtype); failed != TN_OK)
+        return failed;
     if (size == 0) return TN_OK;
-    TN_TRY(tni_cuda_launching("conv2d_weight"));
+    if (tn_status failed = tni_cuda_launching("conv2d_weight"); failed != TN_OK) return failed;
     if (pixels == 0)
         return TN_CUDA(
             cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));

@@ -238,7 +238,9 @@ static tn_status each(const tni_gemm *given, int64_t images, int64_t groups, con
         g.a = after(given->a, i * (over_images ? by->a_group : by->a_image), g.dtype);
         g.b = after(given->b, i * (over_images ? by->b_group : by->b_image), g.dtype);
         g.c = after(given->c, i * (over_images ? by->c_group : by->c_image), c_dtype);
-        TN_TRY(c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g));
+        if (tn_status failed = c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g);
+            failed != TN_OK)
+            return failed;
     }
     return TN_OK;
 }
@@ -253,7 +255,8 @@ static tn_status forward_piece(void *y, const void *x, const void *w, void *colu
     apart by = { 0, rows * taps, c->c * c->kh * c->kw * ld, taps * ld, c->o * plane, rows * plane };
     tni_gemm g = {};
 
-    TN_TRY(unroll_any(columns, x, dtype, c, p, false));
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, false); failed != TN_OK)
+        return failed;
     g.dtype = dtype;
     g.m = rows, g.n = p->places, g.k = taps;
     g.a = w, g.a_row = taps, g.a_col = 1;
@@ -272,8 +275,10 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     void *columns;
     tn_status status;
 
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)),
-                           &columns));
+    if (tn_status failed = tni_cuda_borrow(
+            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns);
+        failed != TN_OK)
+        return failed;
     do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
     tni_cuda_return(columns);
@@ -323,7 +328,8 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
     g.b = after(dy, (s->image * c->o + s->group * outputs) * plane, dtype);
     g.b_row = plane, g.b_col = 1;
     g.c = columns, g.c_row = ld;
-    TN_TRY(each(&g, s->images, s->groups, &by, sums_of(dtype)));
+    if (tn_status failed = each(&g, s->images, s->groups, &by, sums_of(dtype)); failed != TN_OK)
+        return failed;
     int64_t first = s->image * c->c + s->group * inputs + s->channel;
     void *to = after(dx, first * c->h * c->w, dtype);
     TN_FLOATING(dtype, fold(static_cast<R *>(to), columns, s->images * s->groups * s->channels, c));
@@ -343,8 +349,10 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     void *columns;
 
     if (images > c->n) images = c->n;
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(each_plane * (whole ? images * c->c : channels)),
-                           &columns));
+    if (tn_status failed = tni_cuda_borrow(
+            static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns);
+        failed != TN_OK)
+        return failed;
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
         if (whole) {
@@ -375,8 +383,10 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
                                1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     tni_gemm g = {};
 
-    TN_TRY(unroll_any(columns, x, dtype, c, p, true));
-    TN_TRY(unroll_any(outputs, dy, dtype, &as_is, p, true));
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, true); failed != TN_OK)
+        return failed;
+    if (tn_status failed = unroll_any(outputs, dy, dtype, &as_is, p, true); failed != TN_OK)
+        return failed;
     g.dtype = dtype;
     g.m = rows, g.n = taps, g.k = ld, g.batch = c->groups; /* both end in zeros */
     g.a = outputs, g.a_row = ld, g.a_col = 1, g.a_batch = rows * ld;
@@ -397,7 +407,9 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
     void *columns;
     tn_status status;
 
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns));
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns);
+        failed != TN_OK)
+        return failed;
     void *outputs = after(columns, c->c * c->kh * c->kw * ld, dtype);
     do status = weigh_piece(sums, dy, x, columns, outputs, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
@@ -412,7 +424,8 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
     void *sums;
 
     if (!is_short(dtype)) return weigh(dw, dy, x, dtype, c);
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(4 * size), &sums));
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums); failed != TN_OK)
+        return failed;
     tn_status status = weigh(sums, dy, x, dtype, c);
     tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
     if (status == TN_OK) status = copy_to(to, from);

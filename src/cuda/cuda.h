@@ -70,11 +70,6 @@ tn_status tni_cuda_fault_error(const tni_cuda_fault *fault);
 int64_t tni_cuda_fault_launch(void);
 tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
 
-#define TN_TRY(expr)                                                                               \
-    do {                                                                                           \
-        tn_status try_ = (expr);                                                                   \
-        if (try_ != TN_OK) return try_;                                                            \
-    } while (0)
 #define TN_CUDA(call) tni_cuda_check((call), #call)
 #define TN_BLAS(call) tni_cuda_check_blas((call), #call)
 
@@ -141,10 +136,10 @@ static inline const char *dtype_name(tn_dtype dtype)
     do {                                                                                           \
         if ((dtype) == TN_F32) {                                                                   \
             typedef float R;                                                                       \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else if ((dtype) == TN_F64) {                                                            \
             typedef double R;                                                                      \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else {                                                                                   \
             return tni_cuda_refuse(__func__, dtype, "f32 or f64");                                 \
         }                                                                                          \

@@ -212,7 +212,9 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_si
     void *sums;
 
     cut(c, &g.parts, &g.run);
-    TN_TRY(tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums));
+    if (tn_status failed = tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums);
+        failed != TN_OK)
+        return failed;
     g.dy = dy, g.x = x, g.sums = static_cast<A *>(sums);
     int64_t blocks = g.parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);
     tn_status status =

@@ -159,7 +159,7 @@ static tn_status choose_device()
 {
     static thread_local bool chosen;
     if (chosen) return TN_OK;
-    TN_TRY(TN_CUDA(cudaSetDevice(0)));
+    if (tn_status failed = TN_CUDA(cudaSetDevice(0)); failed != TN_OK) return failed;
     chosen = true;
     return TN_OK;
 }
@@ -167,7 +167,7 @@ static tn_status choose_device()
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
-    TN_TRY(choose_device());
+    if (tn_status failed = choose_device(); failed != TN_OK) return failed;
     cudaGetLastError(); /* of somebody else's call: a launch tells by the last error alone */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
@@ -181,17 +181,29 @@ static tn_status make_device()
     void *word = nullptr;
 
     if (!tni_cuda_stream) {
-        TN_TRY(TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking)));
+        if (tn_status failed =
+                TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking));
+            failed != TN_OK)
+            return failed;
     }
     if (!pool) {
         cudaMemPool_t found;
-        TN_TRY(TN_CUDA(cudaDeviceGetDefaultMemPool(&found, 0)));
-        TN_TRY(TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep)));
+        if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&found, 0)); failed != TN_OK)
+            return failed;
+        if (tn_status failed =
+                TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep));
+            failed != TN_OK)
+            return failed;
         pool = found;
     }
-    TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0)));
+    if (tn_status failed =
+            TN_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+        failed != TN_OK)
+        return failed;
     if (!fault_word) {
-        TN_TRY(TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream)));
+        if (tn_status failed = TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream));
+            failed != TN_OK)
+            return failed;
         tn_status status = TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
         if (status != TN_OK) {
             cudaFreeAsync(word, tni_cuda_stream);
@@ -206,7 +218,7 @@ static tn_status make_device()
 
 static tn_status ready()
 {
-    TN_TRY(choose_device());
+    if (tn_status failed = choose_device(); failed != TN_OK) return failed;
     if (made) return lost ? say_lost() : TN_OK;
     std::lock_guard<std::mutex> hold(making);
     return made ? TN_OK : make_device();
@@ -252,9 +264,14 @@ static tn_status set_math(cublasHandle_t handle)
 static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;
-    TN_TRY(TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0)));
+    if (tn_status failed =
+            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+        failed != TN_OK)
+        return failed;
     workspace_bytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
-    if (!workspace) TN_TRY(tni_cuda_keep(workspace_bytes, &workspace));
+    if (!workspace)
+        if (tn_status failed = tni_cuda_keep(workspace_bytes, &workspace); failed != TN_OK)
+            return failed;
     return TN_BLAS(cublasSetWorkspace(handle, workspace, workspace_bytes));
 }
 
@@ -302,17 +319,17 @@ static tn_status out_of_memory(size_t nbytes)
 
     cudaMemGetInfo(&free, &total);
     cudaGetLastError();
-    return tni_cuda_host->fail(
-        TN_E_NOMEM,
-        "cuda: out of memory: %zu bytes were wanted, %lld are in use, %zu of "
-        "%zu are free",
-        nbytes, static_cast<long long>(in_use.load()), free, total);
+    return tni_cuda_host->fail(TN_E_NOMEM,
+                               "cuda: out of memory: want %zu bytes, %lld are in use, %zu of "
+                               "%zu are free",
+                               nbytes, static_cast<long long>(in_use.load()), free, total);
 }
 
 /* What waits in the pool goes back to the device: then larger blocks may fit. */
 static tn_status trim()
 {
-    TN_TRY(TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)));
+    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
+        return failed;
     return TN_CUDA(cudaMemPoolTrimTo(pool, 0));
 }
 
@@ -334,14 +351,14 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     cudaError_t error;
 
     *block = nullptr;
-    TN_TRY(ready());
-    TN_TRY(tni_cuda_not_elsewhere());
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
     if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
     error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (is_short(error, nbytes)) {
         cudaGetLastError();
-        TN_TRY(trim());
+        if (tn_status failed = trim(); failed != TN_OK) return failed;
         error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     }
     if (is_short(error, nbytes)) {
@@ -367,7 +384,7 @@ void tni_cuda_return(void *block)
 
 tn_status tni_cuda_alloc(size_t nbytes, void **block)
 {
-    TN_TRY(tni_cuda_borrow(nbytes, block));
+    if (tn_status failed = tni_cuda_borrow(nbytes, block); failed != TN_OK) return failed;
     int64_t now = in_use += static_cast<int64_t>(nbytes);
     int64_t seen = peak;
     while (now > seen && !peak.compare_exchange_weak(seen, now)) {
@@ -388,9 +405,12 @@ tn_status tni_cuda_memory(tn_cuda_memory_stats *stats)
     size_t free, total;
     uint64_t reserved;
 
-    TN_TRY(ready());
-    TN_TRY(TN_CUDA(cudaMemGetInfo(&free, &total)));
-    TN_TRY(TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved)));
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = TN_CUDA(cudaMemGetInfo(&free, &total)); failed != TN_OK) return failed;
+    if (tn_status failed =
+            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+        failed != TN_OK)
+        return failed;
     stats->total = static_cast<int64_t>(total);
     stats->free = static_cast<int64_t>(free);
     stats->in_use = in_use;
@@ -407,8 +427,10 @@ void tni_cuda_memory_reset_peak(void)
 
 tn_status tni_cuda_memory_trim(void)
 {
-    TN_TRY(ready());
-    TN_TRY(tni_cuda_not_captured("memory is trimmed", "it done before or after"));
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_not_captured("memory is trimmed", "it done before or after");
+        failed != TN_OK)
+        return failed;
     return trim();
 }
 
@@ -430,10 +452,16 @@ static tn_status make_staging()
 
     if (staging.memory) return TN_OK;
     for (cudaEvent_t &event : staging.read) {
-        if (!event) TN_TRY(TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+        if (!event)
+            if (tn_status failed =
+                    TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+                failed != TN_OK)
+                return failed;
     }
-    TN_TRY(TN_CUDA(
-        cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault)));
+    if (tn_status failed = TN_CUDA(
+            cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault));
+        failed != TN_OK)
+        return failed;
     staging.memory = static_cast<char *>(memory);
     return TN_OK;
 }
@@ -442,9 +470,13 @@ static tn_status next_segment()
 {
     int next = (staging.now + 1) % SEGMENTS;
 
-    TN_TRY(TN_CUDA(cudaEventRecord(staging.read[staging.now], tni_cuda_stream)));
+    if (tn_status failed = TN_CUDA(cudaEventRecord(staging.read[staging.now], tni_cuda_stream));
+        failed != TN_OK)
+        return failed;
     staging.waiting[staging.now] = true;
-    if (staging.waiting[next]) TN_TRY(TN_CUDA(cudaEventSynchronize(staging.read[next])));
+    if (staging.waiting[next])
+        if (tn_status failed = TN_CUDA(cudaEventSynchronize(staging.read[next])); failed != TN_OK)
+            return failed;
     staging.waiting[next] = false;
     staging.now = next;
     staging.used = 0;
@@ -457,17 +489,24 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
     const char *from = static_cast<const char *>(host);
 
     if (nbytes == 0) return TN_OK;
-    TN_TRY(ready());
-    TN_TRY(tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run"));
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed =
+            tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run");
+        failed != TN_OK)
+        return failed;
     std::lock_guard<std::mutex> hold(uploading);
-    TN_TRY(make_staging());
+    if (tn_status failed = make_staging(); failed != TN_OK) return failed;
     while (nbytes > 0) {
-        if (staging.used == SEGMENT) TN_TRY(next_segment());
+        if (staging.used == SEGMENT)
+            if (tn_status failed = next_segment(); failed != TN_OK) return failed;
         size_t part = SEGMENT - staging.used;
         if (part > nbytes) part = nbytes;
         char *at = staging.memory + static_cast<size_t>(staging.now) * SEGMENT + staging.used;
         std::memcpy(at, from, part);
-        TN_TRY(TN_CUDA(cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, tni_cuda_stream)));
+        if (tn_status failed =
+                TN_CUDA(cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, tni_cuda_stream));
+            failed != TN_OK)
+            return failed;
         staging.used += (part + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         to += part;
         from += part;
@@ -486,12 +525,18 @@ static tn_status wait_and_look()
 {
     tni_cuda_fault found;
 
-    TN_TRY(TN_CUDA(cudaMemcpyAsync(&bounce->fault, fault_word, sizeof *fault_word,
-                                   cudaMemcpyDeviceToHost, tni_cuda_stream)));
-    TN_TRY(TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)));
+    if (tn_status failed = TN_CUDA(cudaMemcpyAsync(&bounce->fault, fault_word, sizeof *fault_word,
+                                                   cudaMemcpyDeviceToHost, tni_cuda_stream));
+        failed != TN_OK)
+        return failed;
+    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
+        return failed;
     found = bounce->fault;
     if (!found.set) return TN_OK;
-    TN_TRY(TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream)));
+    if (tn_status failed =
+            TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream));
+        failed != TN_OK)
+        return failed;
     return tni_cuda_fault_error(&found);
 }
 
@@ -500,7 +545,9 @@ static tn_status make_bounce()
     void *memory;
 
     if (bounce) return TN_OK;
-    TN_TRY(TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault)));
+    if (tn_status failed = TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault));
+        failed != TN_OK)
+        return failed;
     bounce = static_cast<struct bounce *>(memory);
     return TN_OK;
 }
@@ -508,22 +555,30 @@ static tn_status make_bounce()
 tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 {
     if (nbytes == 0) return TN_OK;
-    TN_TRY(ready());
-    TN_TRY(tni_cuda_not_captured("a value is read", "it read after tn_capture_run"));
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_not_captured("a value is read", "it read after tn_capture_run");
+        failed != TN_OK)
+        return failed;
     std::lock_guard<std::mutex> hold(downloading);
-    TN_TRY(make_bounce());
+    if (tn_status failed = make_bounce(); failed != TN_OK) return failed;
     void *to = nbytes <= BOUNCE ? bounce->bytes : host;
-    TN_TRY(TN_CUDA(cudaMemcpyAsync(to, device, nbytes, cudaMemcpyDeviceToHost, tni_cuda_stream)));
-    TN_TRY(wait_and_look());
+    if (tn_status failed =
+            TN_CUDA(cudaMemcpyAsync(to, device, nbytes, cudaMemcpyDeviceToHost, tni_cuda_stream));
+        failed != TN_OK)
+        return failed;
+    if (tn_status failed = wait_and_look(); failed != TN_OK) return failed;
     if (to != host) std::memcpy(host, to, nbytes);
     return TN_OK;
 }
 
 tn_status tni_cuda_synchronize(void)
 {
-    TN_TRY(ready());
-    TN_TRY(tni_cuda_not_captured("the host waits", "it to wait after tn_capture_run"));
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed =
+            tni_cuda_not_captured("the host waits", "it to wait after tn_capture_run");
+        failed != TN_OK)
+        return failed;
     std::lock_guard<std::mutex> hold(downloading);
-    TN_TRY(make_bounce());
+    if (tn_status failed = make_bounce(); failed != TN_OK) return failed;
     return wait_and_look();
 }

@@ -59,7 +59,10 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
             TN_E_NOMEM, "gemm: a copy of %lld operands [%lld,%lld] does not fit in memory",
             static_cast<long long>(copies), static_cast<long long>(rows),
             static_cast<long long>(cols));
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy));
+    if (tn_status failed =
+            tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy);
+        failed != TN_OK)
+        return failed;
     tni_array from = {
         const_cast<void *>(data), dtype, 3, { copies, rows, cols }, { distance, row, col }
     };
@@ -157,7 +160,8 @@ static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dty
         x.data = after(a->data, done * a->batch, g->dtype);
         y.data = after(b->data, done * b->batch, g->dtype);
         part.c = const_cast<void *>(after(g->c, done * g->c_batch, c_dtype));
-        TN_TRY(multiply_some(blas, &part, c_dtype, &x, &y, add));
+        if (tn_status failed = multiply_some(blas, &part, c_dtype, &x, &y, add); failed != TN_OK)
+            return failed;
     }
     return TN_OK;
 }
@@ -175,7 +179,9 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
         return tni_cuda_host->fail(TN_E_NOMEM, "gemm: sums [%lld,%lld,%lld] do not fit in memory",
                                    static_cast<long long>(g->batch), static_cast<long long>(g->m),
                                    static_cast<long long>(g->n));
-    TN_TRY(tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums));
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums);
+        failed != TN_OK)
+        return failed;
     tn_status status = start<float, R>(g, result<float>{ static_cast<float *>(sums), g->n, items });
     wide_g.c = sums;
     wide_g.c_row = g->n;
@@ -197,7 +203,8 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
 
     if (!blas) return TN_E_BACKEND;
     if (g->bias && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 && g->m > 1 && g->n > 1)
-        TN_TRY(tni_cuda_gemm_bias(blas, g, a, b, &done));
+        if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
+            return failed;
     if (done) return TN_OK;
     if (g->bias && g->accumulate && is_short(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)

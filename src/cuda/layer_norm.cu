@@ -241,7 +241,9 @@ template <typename R> static tn_status ln_dw(lng_job<R> job)
 {
     unsigned across = static_cast<unsigned>((job.f + 31) / 32);
     dim3 grid(across, static_cast<unsigned>(job.pieces));
-    TN_TRY(TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job));
+    if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job);
+        failed != TN_OK)
+        return failed;
     if (job.pieces == 1) return TN_OK;
     return TN_LAUNCH((layer_norm_dw_finish<R>), static_cast<unsigned>((job.f + 63) / 64), 64, 0,
                      job);
@@ -287,7 +289,7 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
         if (job.pieces > 1) {
             void *block;
             size_t nbytes = static_cast<size_t>(job.pieces * 2 * job.f) * sizeof(double);
-            TN_TRY(tni_cuda_borrow(nbytes, &block));
+            if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
             job.partial = static_cast<double *>(block);
         }
     }

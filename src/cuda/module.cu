@@ -19,7 +19,8 @@ static tn_status properties(int index, tn_cuda_properties *to)
         return tni_cuda_host->fail(TN_E_DEVICE, "tn_cuda_get_properties: device %d: want 0..%d",
                                    index, devices - 1);
     }
-    TN_TRY(TN_CUDA(cudaGetDeviceProperties(&from, index)));
+    if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index)); failed != TN_OK)
+        return failed;
     std::snprintf(to->name, sizeof to->name, "%s", from.name);
     to->memory = static_cast<int64_t>(from.totalGlobalMem);
     to->major = from.major;

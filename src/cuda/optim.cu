@@ -210,7 +210,7 @@ static tn_status make_room(size_t nbytes)
     }
     if (step_block.device_size < nbytes) {
         void *block;
-        TN_TRY(tni_cuda_borrow(nbytes, &block));
+        if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
         tni_cuda_return(step_block.device);
         step_block.device = static_cast<optim_head *>(block);
         step_block.device_size = nbytes;
@@ -285,15 +285,16 @@ static tn_status refresh(const tni_optim_args *args, const tni_optim_tensor *ten
                          const optim_head **block, int64_t *chunks)
 {
     size_t nbytes = sizeof(optim_head) + static_cast<size_t>(n) * sizeof(optim_item);
-    TN_TRY(check(tensors, n));
+    if (tn_status failed = check(tensors, n); failed != TN_OK) return failed;
     if (tni_cuda_capturing()) {
         void *host, *device;
-        TN_TRY(tni_cuda_graph_section(nbytes, &host, &device));
+        if (tn_status failed = tni_cuda_graph_section(nbytes, &host, &device); failed != TN_OK)
+            return failed;
         *chunks = write_block(static_cast<optim_head *>(host), args, tensors, n);
         *block = static_cast<const optim_head *>(device);
         return TN_OK;
     }
-    TN_TRY(make_room(nbytes));
+    if (tn_status failed = make_room(nbytes); failed != TN_OK) return failed;
     *chunks = write_block(step_block.host, args, tensors, n);
     *block = step_block.device;
     step_block.bytes += nbytes;
@@ -330,6 +331,7 @@ tn_status tni_cuda_optim_step(const tni_optim_step *a)
     int64_t chunks = 0;
     if (a->n == 0) return TN_OK;
     std::lock_guard<std::mutex> hold(step_block.lock);
-    TN_TRY(refresh(a->args, a->tensors, a->n, &block, &chunks));
+    if (tn_status failed = refresh(a->args, a->tensors, a->n, &block, &chunks); failed != TN_OK)
+        return failed;
     return chunks > 0 ? launch(a->args->kind, states_of(&a->tensors[0]), block, chunks) : TN_OK;
 }

@@ -346,7 +346,7 @@ static tn_status run(int function, const about *about, bool predicate,
     if (has_integers(ARITY, function)) {
         return run_as<ARITY, int64_t>(function, parameters, type, result, arrays, p);
     }
-    return tni_cuda_host->fail(TN_E_DTYPE, "%s: no such function on %s: wanted a floating dtype",
+    return tni_cuda_host->fail(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype",
                                about->name, dtype_name(arrays[ARITY]->dtype));
 }
 

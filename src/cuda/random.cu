@@ -30,7 +30,10 @@ static tn_status aim(uint64_t seed, uint64_t offset)
 {
     if (!generator) {
         curandGenerator_t made;
-        TN_TRY(TN_RAND(curandCreateGenerator, &made, CURAND_RNG_PSEUDO_PHILOX4_32_10));
+        if (tn_status failed =
+                TN_RAND(curandCreateGenerator, &made, CURAND_RNG_PSEUDO_PHILOX4_32_10);
+            failed != TN_OK)
+            return failed;
         tn_status status = TN_RAND(curandSetStream, made, tni_cuda_stream);
         if (status != TN_OK) {
             curandDestroyGenerator(made);
@@ -38,7 +41,10 @@ static tn_status aim(uint64_t seed, uint64_t offset)
         }
         generator = made;
     }
-    TN_TRY(TN_RAND(curandSetPseudoRandomGeneratorSeed, generator, seed ^ 0x6a09e667f3bcc908u));
+    if (tn_status failed =
+            TN_RAND(curandSetPseudoRandomGeneratorSeed, generator, seed ^ 0x6a09e667f3bcc908u);
+        failed != TN_OK)
+        return failed;
     return TN_RAND(curandSetGeneratorOffset, generator, 4 * offset);
 }
 
@@ -65,7 +71,7 @@ template <typename R> static __global__ void random_one_to_zero(R *y, int64_t n)
 template <typename R> static tn_status last_normal(R *y)
 {
     void *pair;
-    TN_TRY(tni_cuda_borrow(2 * sizeof(R), &pair));
+    if (tn_status failed = tni_cuda_borrow(2 * sizeof(R), &pair); failed != TN_OK) return failed;
     tn_status status = generate(static_cast<R *>(pair), 2, true);
     if (status == TN_OK)
         status =
@@ -78,10 +84,11 @@ template <typename R> static tn_status fill(R *y, int64_t n, bool normal)
 {
     size_t count = static_cast<size_t>(n);
     if (!normal) {
-        TN_TRY(generate(y, count, false));
+        if (tn_status failed = generate(y, count, false); failed != TN_OK) return failed;
         return TN_LAUNCH((random_one_to_zero<R>), row_grid(n, 256), 256, 0, y, n);
     }
-    if (n > 1) TN_TRY(generate(y, count - count % 2, true));
+    if (n > 1)
+        if (tn_status failed = generate(y, count - count % 2, true); failed != TN_OK) return failed;
     return n % 2 ? last_normal(y + n - 1) : TN_OK;
 }
 
@@ -90,10 +97,12 @@ tn_status tni_cuda_random(const tni_random *a)
     int64_t n = 1;
     for (int d = 0; d < a->y.rank; d++) n *= a->y.size[d];
     if (n == 0) return TN_OK;
-    TN_TRY(
-        tni_cuda_not_captured("numbers are drawn", "them drawn into an input of tn_capture_run"));
+    if (tn_status failed = tni_cuda_not_captured("numbers are drawn",
+                                                 "them drawn into an input of tn_capture_run");
+        failed != TN_OK)
+        return failed;
     std::lock_guard<std::mutex> hold(lock);
-    TN_TRY(aim(a->seed, a->offset));
+    if (tn_status failed = aim(a->seed, a->offset); failed != TN_OK) return failed;
     TN_REAL(a->y.dtype, fill(static_cast<R *>(a->y.data), n, a->normal));
     return TN_OK;
 }

@@ -283,7 +283,7 @@ tn_status tni_cuda_reduce(const tni_reduce *a)
                                              : 1.0;
     put.root = a->function == TNI_R_norm && o.p == 2.0;
     if (centered) {
-        TN_TRY(tni_cuda_borrow(doubles, &center));
+        if (tn_status failed = tni_cuda_borrow(doubles, &center); failed != TN_OK) return failed;
         put_result first = to_doubles(r, center);
         first.divisor = pass == SUM_SQUARE_DIFF ? n : 1.0;
         status = run(pass == SUM_SQUARE_DIFF ? SUM : LARGEST, r, first, o);

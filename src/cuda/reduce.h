@@ -414,7 +414,10 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
                          REDUCE_THREADS, 0, r, way, put);
     }
     if (r.pieces > 1) {
-        TN_TRY(tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left));
+        if (tn_status failed =
+                tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left);
+            failed != TN_OK)
+            return failed;
     }
     int64_t units = layout == BY_BLOCKS ? kept * r.pieces : (kept + 31) / 32 * r.pieces;
     unsigned grid = tni_cuda_blocks(units, 1, most);

@@ -106,16 +106,16 @@ static inline unsigned row_grid(int64_t n, int64_t each)
     do {                                                                                           \
         if ((c) <= 32) {                                                                           \
             constexpr int K = 1;                                                                   \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         } else if ((c) <= 128) {                                                                   \
             constexpr int K = 4;                                                                   \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         } else if ((c) <= 512) {                                                                   \
             constexpr int K = 16;                                                                  \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         } else {                                                                                   \
             constexpr int K = 32;                                                                  \
-            TN_TRY(launch);                                                                        \
+            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
         }                                                                                          \
     } while (0)
 
@@ -158,10 +158,10 @@ struct large_divisor {
     do {                                                                                           \
         if ((n) < (1LL << 30)) {                                                                   \
             typedef small_divisor D;                                                               \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else {                                                                                   \
             typedef large_divisor D;                                                               \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         }                                                                                          \
     } while (0)
 

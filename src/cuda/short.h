@@ -79,16 +79,16 @@ static inline tn_status check_floating(const char *name, tn_dtype dtype)
     do {                                                                                           \
         if ((dtype) == TN_F32) {                                                                   \
             typedef float R;                                                                       \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else if ((dtype) == TN_F64) {                                                            \
             typedef double R;                                                                      \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else if ((dtype) == TN_BF16) {                                                           \
             typedef bf16 R;                                                                        \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else if ((dtype) == TN_F16) {                                                            \
             typedef f16 R;                                                                         \
-            TN_TRY(call);                                                                          \
+            if (tn_status failed = call; failed != TN_OK) return failed;                           \
         } else {                                                                                   \
             return check_floating(__func__, dtype);                                                \
         }                                                                                          \

@@ -110,9 +110,14 @@ static inline tn_status sort_words(uint64_t **word, uint64_t **other, uint64_t *
 {
     for (int done = 0; done < bits; done += RADIX_BITS) {
         uint64_t *from = *word, *to = *other;
-        TN_TRY(TN_LAUNCH((sort_count), plan.blocks, RADIX, 0, from, scratch, plan, shift + done));
-        TN_TRY(
-            TN_LAUNCH((sort_pass), plan.blocks, RADIX, 0, to, from, scratch, plan, shift + done));
+        if (tn_status failed =
+                TN_LAUNCH((sort_count), plan.blocks, RADIX, 0, from, scratch, plan, shift + done);
+            failed != TN_OK)
+            return failed;
+        if (tn_status failed = TN_LAUNCH((sort_pass), plan.blocks, RADIX, 0, to, from, scratch,
+                                         plan, shift + done);
+            failed != TN_OK)
+            return failed;
         *word = to;
         *other = from;
     }

@@ -76,7 +76,7 @@ static tn_status next_member(stream *s, bool *more)
     *more = s->z.avail_in > 0;
     s->ended = !*more;
     if (!*more) return TN_OK;
-    if (s->z.next_in[0] != 0x1f) return bad(s, "bytes follow the compressed data: none are wanted");
+    if (s->z.next_in[0] != 0x1f) return bad(s, "bytes follow the compressed data: want none");
     inflateReset(&s->z);
     return TN_OK;
 }
@@ -158,9 +158,8 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
     return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH
-                     ": begins with %02x %02x %02x %02x: 00 00, a type (08 to 0e) and "
-                     "1 to 4 axes are wanted",
+                     "%s: " TNI_PATH ": begins with %02x %02x %02x %02x: want 00 00, a type (08 to "
+                     "0e) and 1 to 4 axes",
                      s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
 }
 
@@ -279,7 +278,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
     /* One byte more: nothing may be there. It also makes inflate check length and checksum. */
     unsigned char extra;
     if (status == TN_OK) status = read_some(s, &extra, 1, &got);
-    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: none are wanted");
+    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");
     return status;
 }
 

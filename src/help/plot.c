@@ -299,12 +299,12 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_plot_svg";
     if (n < 0 || (n > 0 && !curves))
-        return tni_error(TN_E_INVALID, "%s: %d curves: an array of them is wanted", f, n);
+        return tni_error(TN_E_INVALID, "%s: %d curves: want an array of them", f, n);
     for (int i = 0; i < n; i++)
         if (curves[i].n < 0 || (curves[i].n > 0 && (!curves[i].x || !curves[i].y)))
             return tni_error(TN_E_INVALID,
-                             "%s: curve %d has %lld points: arrays x and y of them are wanted", f,
-                             i, (long long)curves[i].n);
+                             "%s: curve %d has %lld points: want arrays x and y of them", f, i,
+                             (long long)curves[i].n);
     axis x = { .from = LEFT, .to = WIDTH - RIGHT };
     axis y = { .from = HEIGHT - BOTTOM, .to = TOP };
     tni_bytes b = { 0 };

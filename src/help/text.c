@@ -31,14 +31,13 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
 {
     static const char f[] = "tn_text_load";
     if (!(valid_fraction >= 0 && valid_fraction <= 0.5))
-        return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: wanted in [0, 0.5]", f,
-                        valid_fraction);
+        return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: want in [0, 0.5]", f, valid_fraction);
     tni_input in;
     if (tni_input_open(&in, f, path) != TN_OK) return NULL;
     block *b = NULL;
     size_t nbytes;
     if (in.size == 0)
-        tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: a text is wanted", f, path);
+        tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: want a text", f, path);
     else if (tni_add_size((size_t)in.size, sizeof *b, &nbytes))
         b = tni_alloc(nbytes);
     if (b && tni_input_read(&in, 0, b->id, (size_t)in.size) != TN_OK) {
@@ -80,11 +79,11 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
     int64_t n = valid ? text->n_valid : text->n_train;
     const unsigned char *id = valid ? text->valid : text->train;
     if (batch < 1 || context < 1)
-        return tni_error(TN_E_INVALID, "%s: batch %lld, context %lld: both wanted >= 1", f,
+        return tni_error(TN_E_INVALID, "%s: batch %lld, context %lld: want both >= 1", f,
                          (long long)batch, (long long)context);
     if (n <= context)
         return tni_error(TN_E_INVALID,
-                         "%s: a %s part of %lld characters: more than context %lld is wanted", f,
+                         "%s: a %s part of %lld characters: want more than context %lld", f,
                          valid ? "validation" : "training", (long long)n, (long long)context);
     tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());

@@ -93,7 +93,7 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     int error = there ? 0 : errno;
     if (error == ENOENT && lstat(file->name, &st) == 0)
         return tni_error(TN_E_IO,
-                         "%s: " TNI_PATH ": is a symbolic link to nothing: a file is wanted there",
+                         "%s: " TNI_PATH ": is a symbolic link to nothing: want a file there",
                          file->function, file->name);
     if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
     if (!error) file->target = tni_strdup(there ? real : file->name);

@@ -93,11 +93,10 @@ static tn_status check_finite(const char *function, const tni_parts *parts)
 static tn_status check_generators(const char *function, const tn_checkpoint *c)
 {
     if (c->n_generators < 0)
-        return tni_error(TN_E_INVALID, "%s: n_generators %d: wanted >= 0", function,
-                         c->n_generators);
+        return tni_error(TN_E_INVALID, "%s: n_generators %d: want >= 0", function, c->n_generators);
     for (int i = 0; i < c->n_generators; i++)
         if (!c->generators || !c->generators[i])
-            return tni_error(TN_E_INVALID, "%s: generators[%d] is NULL: %d generators are wanted",
+            return tni_error(TN_E_INVALID, "%s: generators[%d] is NULL: want %d generators",
                              function, i, c->n_generators);
     return TN_OK;
 }
@@ -154,8 +153,8 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
                            path);
     else if (strcmp(version, values[0]) != 0)
         status = tni_error(TN_E_FORMAT,
-                           "%s: " TNI_PATH ": a checkpoint of version %.16s: version %s is wanted",
-                           f, path, version, values[0]);
+                           "%s: " TNI_PATH ": a checkpoint of version %.16s: want version %s", f,
+                           path, version, values[0]);
     else if (!tni_safetensors_string(file, TNI_CHECKSUM))
         status =
             tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": a checkpoint without its checksum", f, path);
@@ -173,7 +172,7 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
         return tni_error(TN_E_NAME, "%s: " TNI_PATH ": %s is missing", file->in.function,
                          file->in.path, name);
     if (e->dtype != dtype || !tni_shape_equal(&e->shape, &shape))
-        return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s is %s %s: %s %s is wanted",
+        return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s is %s %s: want %s %s",
                          file->in.function, file->in.path, name, tn_dtype_name(e->dtype),
                          tni_shape_text(&e->shape), tn_dtype_name(dtype), tni_shape_text(&shape));
     return tni_input_read(&file->in, file->data + e->begin, out, (size_t)(e->end - e->begin));

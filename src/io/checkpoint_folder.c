@@ -45,12 +45,12 @@ static tn_status check(const char *function, const char *folder, const char *nam
     if (!name) return tni_null(function, "name", "what the files' names begin with");
     size_t n = strlen(name);
     if (n == 0 || n > NAME_LIMIT || strchr(name, '/'))
-        return tni_error(TN_E_INVALID, "%s: name \"%.64s\": 1 to %d bytes without / are wanted",
-                         function, name, NAME_LIMIT);
+        return tni_error(TN_E_INVALID, "%s: name \"%.64s\": want 1 to %d bytes without /", function,
+                         name, NAME_LIMIT);
     n = strlen(folder);
     if (n == 0 || n > PATH_SIZE - FILE_SIZE)
-        return tni_error(TN_E_INVALID, "%s: folder \"%.64s\": 1 to %d bytes are wanted", function,
-                         folder, PATH_SIZE - FILE_SIZE);
+        return tni_error(TN_E_INVALID, "%s: folder \"%.64s\": want 1 to %d bytes", function, folder,
+                         PATH_SIZE - FILE_SIZE);
     return TN_OK;
 }
 
@@ -127,7 +127,7 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     tn_status status = check(f, folder, name);
     if (status != TN_OK) return status;
     if (c->step < 0 || keep < 0)
-        return tni_error(TN_E_INVALID, "%s: step %lld, keep %d: numbers >= 0 are wanted", f,
+        return tni_error(TN_E_INVALID, "%s: step %lld, keep %d: want numbers >= 0", f,
                          (long long)c->step, keep);
     char file[FILE_SIZE], path[PATH_SIZE];
     file_name(file, name, (long long)c->step);
@@ -229,7 +229,7 @@ tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char
     closedir(dir);
     tn_metadata pairs = { 0 };
     if (status == TN_OK && strlen(s.path) >= size)
-        status = tni_error(TN_E_INVALID, "%s: room for %zu bytes: %zu are wanted", latest, size,
+        status = tni_error(TN_E_INVALID, "%s: room for %zu bytes: want %zu", latest, size,
                            strlen(s.path) + 1);
     if (status == TN_OK && skipped) status = hand_out(&s, &pairs);
     tni_bytes_free(&s.skipped);

@@ -46,8 +46,8 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))
-        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: a regular file is wanted", function,
-                           path, S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: want a regular file", function, path,
+                           S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     else
         in->size = st.st_size;
     if (status != TN_OK) tni_input_close(in);

@@ -35,7 +35,7 @@ char tni_json_kind(tni_json *j)
     if (c == '{' || c == '[' || c == '"') return c;
     if (c == '-' || (c >= '0' && c <= '9')) return '0';
     if (c == 't' || c == 'f' || c == 'n') return 'n';
-    return wrong(j, "a value is wanted"), '\0';
+    return wrong(j, "want a value"), '\0';
 }
 
 void tni_json_open(tni_json *j)
@@ -56,7 +56,7 @@ bool tni_json_next(tni_json *j, char close)
         return false;
     }
     if (first) return true;
-    if (*j->at != ',') return wrong(j, close == '}' ? ", or } is wanted" : ", or ] is wanted");
+    if (*j->at != ',') return wrong(j, close == '}' ? "want , or }" : "want , or ]");
     j->at++;
     skip_space(j);
     if (j->at < j->end && *j->at == close) return wrong(j, "nothing follows the comma");
@@ -167,9 +167,9 @@ const char *tni_json_string(tni_json *j)
 const char *tni_json_key(tni_json *j)
 {
     const char *key = tni_json_string(j);
-    if (!key) return wrong(j, "a key in double quotes is wanted"), NULL;
+    if (!key) return wrong(j, "want a key in double quotes"), NULL;
     skip_space(j);
-    if (j->at == j->end || *j->at != ':') return wrong(j, ": is wanted"), NULL;
+    if (j->at == j->end || *j->at != ':') return wrong(j, "want :"), NULL;
     j->at++;
     return key;
 }

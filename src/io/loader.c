@@ -201,7 +201,7 @@ void tn_loader_free(tn_loader *l)
 static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_options *o)
 {
     if (o->batch_size < 1)
-        return tni_error(TN_E_INVALID, "%s: batch_size %lld: wanted >= 1", f,
+        return tni_error(TN_E_INVALID, "%s: batch_size %lld: want >= 1", f,
                          (long long)o->batch_size);
     if (rows == 0 || (o->drop_last && rows < o->batch_size))
         return tni_error(TN_E_INVALID, "%s: %lld rows give no batch of %lld", f, (long long)rows,
@@ -213,21 +213,19 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
 {
     static const char f[] = "tn_loader_new";
     if (n < 1 || n > MAX_TENSORS)
-        return tni_error(TN_E_INVALID, "%s: %d tensors: 1 to %d are wanted", f, n, MAX_TENSORS);
+        return tni_error(TN_E_INVALID, "%s: %d tensors: want 1 to %d", f, n, MAX_TENSORS);
     for (int k = 0; k < n; k++) {
         const tn_tensor *t = tensors[k];
         char name[24];
         snprintf(name, sizeof name, "tensors[%d]", k);
         if (!t) return tni_poison(f, name);
         if (tni_none(t) || t->shape.rank < 1)
-            return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: rank >= 1 is wanted", f, k);
+            return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: want rank >= 1", f, k);
         if (t->storage->device.type != TN_CPU)
             return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there",
                              f, k);
         if (t->shape.size[0] != tensors[0]->shape.size[0])
-            return tni_error(TN_E_SHAPE,
-                             "%s: tensor 0 has %lld rows, tensor %d %lld: equal numbers are "
-                             "wanted",
+            return tni_error(TN_E_SHAPE, "%s: tensor 0 has %lld rows, tensor %d %lld: want as many",
                              f, (long long)tensors[0]->shape.size[0], k,
                              (long long)t->shape.size[0]);
     }
@@ -418,7 +416,7 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
         return tni_error(
             TN_E_INVALID,
             "%s: %lld rows in batches of %lld (shuffle %d, drop_last %d) there, %lld in "
-            "batches of %lld (%d, %d) here: equal ones are wanted",
+            "batches of %lld (%d, %d) here: want equal ones",
             f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
             state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size, l->o.shuffle,
             l->o.drop_last);

@@ -19,24 +19,23 @@ static tn_status check_part(const char *function, const tn_checkpoint_part *p, i
     static const char *const taken[] = { "model", "optim", "sched", "loader", "rng", "step" };
     int given = !!p->module + !!p->optimizer + !!p->scheduler + !!p->scaler;
     if (given != 1)
-        return tni_error(TN_E_INVALID, "%s: parts[%d] holds %d objects: one is wanted", function, i,
+        return tni_error(TN_E_INVALID, "%s: parts[%d] holds %d objects: want one", function, i,
                          given);
     bool bad = !p->name || !p->name[0] || strlen(p->name) > LONGEST || strchr(p->name, '.');
     for (int k = 0; !bad && k < (int)(sizeof taken / sizeof *taken); k++)
         bad = strcmp(p->name, taken[k]) == 0;
     if (!bad) return TN_OK;
-    return tni_error(
-        TN_E_NAME,
-        "%s: parts[%d] is named \"%.80s\": 1 to %d bytes without a dot are wanted, and "
-        "not model, optim, sched, loader, rng, step",
-        function, i, p->name ? p->name : "(NULL)", LONGEST);
+    return tni_error(TN_E_NAME,
+                     "%s: parts[%d] is named \"%.80s\": want 1 to %d bytes without a dot, and "
+                     "not model, optim, sched, loader, rng, step",
+                     function, i, p->name ? p->name : "(NULL)", LONGEST);
 }
 
 static tn_status check_parts(const char *function, const tn_checkpoint *c)
 {
     if (c->n_parts < 0 || (c->n_parts && !c->parts))
-        return tni_error(TN_E_INVALID, "%s: n_parts %d%s: as many parts are wanted", function,
-                         c->n_parts, c->n_parts < 0 ? "" : " without parts");
+        return tni_error(TN_E_INVALID, "%s: n_parts %d%s: want as many parts", function, c->n_parts,
+                         c->n_parts < 0 ? "" : " without parts");
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < c->n_parts; i++)
         status = check_part(function, &c->parts[i], i);

@@ -57,7 +57,7 @@ static tn_status read_dtype(const tni_safetensors *file, tni_json *j, tni_safete
     int d = 0;
     while (d < N_DTYPES && strcmp(dtypes[d].name, dtype)) d++;
     if (d == N_DTYPES)
-        return bad(file, "%.64s: dtype %.16s: F32, F64, BF16, F16, I64, I32, U8 or BOOL is wanted",
+        return bad(file, "%.64s: dtype %.16s: want F32, F64, BF16, F16, I64, I32, U8 or BOOL",
                    e->name, dtype);
     e->dtype = dtypes[d].dtype;
     return TN_OK;
@@ -92,7 +92,7 @@ static tn_status check_range(const tni_safetensors *file, const tni_safetensor *
 {
     int64_t available = file->in.size - file->data;
     if (e->begin > e->end || e->end > available)
-        return bad(file, "%.64s: data_offsets [%lld,%lld]: begin <= end <= %lld is wanted", e->name,
+        return bad(file, "%.64s: data_offsets [%lld,%lld]: want begin <= end <= %lld", e->name,
                    (long long)e->begin, (long long)e->end, (long long)available);
     int64_t n = tni_shape_numel(&e->shape);
     size_t nbytes;
@@ -126,16 +126,15 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
         int i = 0;
         while (i < N_FIELDS && strcmp(key, fields[i].key)) i++;
         if (i == N_FIELDS)
-            return bad(file, "%.64s: unknown key %.64s: dtype, shape and data_offsets are wanted",
-                       name, key);
+            return bad(file, "%.64s: unknown key %.64s: want dtype, shape and data_offsets", name,
+                       key);
         if (seen[i]) return bad(file, "%.64s: %s is there twice", name, key);
         seen[i] = true;
         tn_status status = fields[i].read(file, j, &e);
         if (status != TN_OK) return status;
     }
     if (n < N_FIELDS || j->problem)
-        return wrong(file, j, "%.64s: dtype, shape and data_offsets are wanted, one is missing",
-                     name);
+        return wrong(file, j, "%.64s: want dtype, shape and data_offsets, one is missing", name);
     tni_bytes_add(&file->entries, &e, sizeof e);
     return file->entries.failed ? tni_pending() : check_range(file, &e);
 }
@@ -177,13 +176,13 @@ static tn_status check_ranges(const tni_safetensors *file)
     int64_t at = 0;
     for (int i = 0; status == TN_OK && i < file->n; i++) {
         if (order[i]->begin != at)
-            status = bad(file, "%.64s begins at %lld: %s, %lld is wanted", order[i]->name,
+            status = bad(file, "%.64s begins at %lld: want %s, %lld", order[i]->name,
                          (long long)order[i]->begin, order[i]->begin < at ? "overlap" : "hole",
                          (long long)at);
         at = order[i]->end;
     }
     if (status == TN_OK && at != file->in.size - file->data)
-        status = bad(file, "%lld bytes follow the last tensor: none are wanted",
+        status = bad(file, "%lld bytes follow the last tensor: want none",
                      (long long)(file->in.size - file->data - at));
     tni_free(order, nbytes);
     return status;
@@ -285,7 +284,7 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
     if (e->dtype != TN_BOOL) return t;
     for (size_t i = 0; i < nbytes; i++)
         if (data[i] > 1) {
-            bad(file, "%.64s: byte %zu of BOOL is %d: 0 or 1 is wanted", e->name, i, data[i]);
+            bad(file, "%.64s: byte %zu of BOOL is %d: want 0 or 1", e->name, i, data[i]);
             return NULL;
         }
     return t;

@@ -82,7 +82,7 @@ static int by_place(const void *a, const void *b)
 static tn_status add_string(tni_bytes *b, const char *function, const char *text)
 {
     if (tni_json_add(b, text)) return TN_OK;
-    return tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: UTF-8 text is wanted", function);
+    return tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: want UTF-8 text", function);
 }
 
 /* An object of pairs that is being written. */
@@ -327,13 +327,12 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
         const tn_entry *e = &list->entry[i];
         items[i] = (item){ e->name, e->name, e->tensor, 0 };
         if (!e->tensor || tni_none(e->tensor))
-            return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", function,
-                             e->name);
+            return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", function, e->name);
         size_t length = strlen(e->name);
         if (length == 0 || length > TNI_NAME_LIMIT || !strcmp(e->name, "__metadata__"))
             return tni_error(TN_E_NAME,
-                             "%s: a tensor is named \"%.64s\": 1 to %d bytes other than "
-                             "__metadata__ are wanted",
+                             "%s: a tensor is named \"%.64s\": want 1 to %d bytes other than "
+                             "__metadata__",
                              function, e->name, TNI_NAME_LIMIT);
         if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape),
                           tn_dtype_size(e->tensor->dtype), &items[i].nbytes))

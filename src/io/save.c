@@ -31,8 +31,7 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
     if (o.metadata && o.metadata->n)
         return tni_error(TN_E_INVALID,
                          "%s: " TNI_PATH
-                         ": a PyTorch file has no place for metadata: a .safetensors file is "
-                         "wanted",
+                         ": a PyTorch file has no place for metadata: want a .safetensors file",
                          function, path);
     return tni_pt_write(function, path, list);
 }

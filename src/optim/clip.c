@@ -117,8 +117,8 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
         return NAN;
     }
     if (!(max_norm >= 0) || !(p > 0)) {
-        tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted", f,
-                  max_norm, p);
+        tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0", f, max_norm,
+                  p);
         return NAN;
     }
     if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
@@ -149,7 +149,7 @@ static tn_status norms_into(const tn_list *parameters, double p, tn_tensor *cell
             return tni_error(
                 TN_E_DEVICE,
                 "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
-                "those before it: one device is wanted",
+                "those before it: want one device",
                 parameters->entry[i].name);
         if (g->dtype != TN_F32 && g->dtype != TN_F64) g = tn_to_dtype(g, TN_F32);
         tn_tensor *norm = g ? tn_norm(g, p, NULL, 0, false) : NULL;
@@ -183,7 +183,7 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
     const tn_tensor *first = NULL;
     if (!parameters) return tni_poisoned(f_tensor, "parameters");
     if (!(max_norm >= 0) || !(p > 0))
-        return tni_fail(TN_E_INVALID, "%s: max_norm %g, p %g: max_norm >= 0 and p > 0 are wanted",
+        return tni_fail(TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0",
                         f_tensor, max_norm, p);
     for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
     if (!first)
@@ -206,7 +206,7 @@ tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_clip_grad_value";
     if (!parameters) return tni_poison(f, "parameters");
-    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: wanted >= 0", f, limit);
+    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", f, limit);
     bool was = tn_set_grad(false);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < parameters->n; i++) {

@@ -96,7 +96,7 @@ static void number(tni_form *f, const char *name, tn_dtype dtype, void *value)
     tn_tensor *t = find(f, name);
     if (!t) return;
     if (t->shape.rank != 0 || t->dtype != dtype)
-        tni_form_note(f, TNI_MISMATCHED, "%s (%s %s here, one %s wanted)", name,
+        tni_form_note(f, TNI_MISMATCHED, "%s (%s %s here, want one %s)", name,
                       tni_shape_text(&t->shape), tn_dtype_name(t->dtype), tn_dtype_name(dtype));
     else if (tn_copy_out(t, value, tn_dtype_size(dtype), dtype) != TN_OK)
         tni_form_note(f, TNI_MISMATCHED, "%s (unreadable)", name);
@@ -116,7 +116,7 @@ void tni_field_steps(tni_form *f, const char *name, int64_t *value)
 {
     number(f, name, TN_I64, value);
     if (*value < 0 || *value > TNI_MOST_STEPS)
-        tni_form_note(f, TNI_MISMATCHED, "%s (%lld there, a count of steps is wanted)", name,
+        tni_form_note(f, TNI_MISMATCHED, "%s (%lld there, want a count of steps)", name,
                       (long long)*value);
 }
 
@@ -124,8 +124,7 @@ void tni_field_rate(tni_form *f, const char *name, double *value)
 {
     number(f, name, TN_F64, value);
     if (!(*value >= 0) || isinf(*value))
-        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, a finite number >= 0 is wanted)", name,
-                      *value);
+        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want a finite number >= 0)", name, *value);
 }
 
 void tni_field_switch(tni_form *f, const char *name, bool value)

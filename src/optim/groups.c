@@ -9,7 +9,7 @@ tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry,
         tni_poison("tn_list_filter", "the list");
         return NULL;
     }
-    if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: a function is wanted");
+    if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: want a function");
     tn_list *kept = tn_list_new();
     for (int i = 0; kept && i < list->n; i++)
         if (keep(&list->entry[i], user) &&

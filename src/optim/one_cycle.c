@@ -71,13 +71,13 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     if (o.base_momentum == 0) o.base_momentum = 0.85;
     if (o.max_momentum == 0) o.max_momentum = 0.95;
     if (o.total_steps < 1)
-        return tni_fail(TN_E_INVALID, "tn_%s: total_steps %lld: wanted >= 1", f,
+        return tni_fail(TN_E_INVALID, "tn_%s: total_steps %lld: want >= 1", f,
                         (long long)o.total_steps);
     if (!(o.pct_start > 0 && o.pct_start <= 1))
-        return tni_fail(TN_E_INVALID, "tn_%s: pct_start %g: wanted in (0, 1]", f, o.pct_start);
+        return tni_fail(TN_E_INVALID, "tn_%s: pct_start %g: want in (0, 1]", f, o.pct_start);
     if (!(o.max_lr > 0 && isfinite(o.max_lr)) || !(o.div_factor > 0) || !(o.final_div_factor > 0))
         return tni_fail(TN_E_INVALID,
-                        "tn_%s: max_lr %g, div_factor %g, final_div_factor %g: all wanted > 0", f,
+                        "tn_%s: max_lr %g, div_factor %g, final_div_factor %g: want all > 0", f,
                         o.max_lr, o.div_factor, o.final_div_factor);
     if (tni_optim_fraction(f, "base_momentum", o.base_momentum) != TN_OK ||
         tni_optim_fraction(f, "max_momentum", o.max_momentum) != TN_OK)
@@ -85,8 +85,8 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     bool moves = !o.fixed_momentum;
     if (moves && (!opt->type->momentum_is_beta1 || opt->args.beta1 == 0))
         return tni_fail(TN_E_INVALID,
-                        "tn_%s: the optimizer (%s) runs without momentum: fixed_momentum is wanted",
-                        f, opt->type->name);
+                        "tn_%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
+                        opt->type->name);
     const tn_scheduler given = { .n = o.total_steps,
                                  .a = o.max_lr / o.div_factor,
                                  .b = o.max_lr,

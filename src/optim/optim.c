@@ -11,14 +11,13 @@
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {
     if (isfinite(value) && value >= 0) return TN_OK;
-    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: a finite number >= 0 is wanted", type, what,
-                     value);
+    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: want a finite number >= 0", type, what, value);
 }
 
 tn_status tni_optim_fraction(const char *type, const char *what, double value)
 {
     if (value >= 0 && value < 1) return TN_OK;
-    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: wanted in [0, 1)", type, what, value);
+    return tni_error(TN_E_INVALID, "tn_%s: %s is %g: want in [0, 1)", type, what, value);
 }
 
 /* What an optimizer must not update is refused here, by name. */
@@ -26,7 +25,7 @@ static tn_status check_entry(const char *f, const tn_entry *e)
 {
     const tn_tensor *t = e->tensor;
     if (!t || tni_none(t))
-        return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", f, e->name);
+        return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", f, e->name);
     if (e->kind == TN_BUFFER)
         return tni_error(TN_E_NAME, "%s: %s is a buffer: optimizers update parameters only", f,
                          e->name);
@@ -57,8 +56,8 @@ static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_para
 {
     const char *other = tni_map_get(&opt->tensors, p->tensor);
     if (other)
-        return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): once is wanted", f,
-                         p->name, other);
+        return tni_error(TN_E_NAME, "%s: %s is given twice (also as %s): want once", f, p->name,
+                         other);
     if (tni_map_get(&opt->names, p->name))
         return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
                          p->name);

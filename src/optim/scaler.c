@@ -43,18 +43,15 @@ struct tn_grad_scaler {
 static tn_status check(const char *f, const numbers *s)
 {
     if (!(s->scale > 0) || !isfinite(s->scale))
-        return tni_error(TN_E_INVALID, "%s: scale %g: a finite number above 0 is wanted", f,
-                         s->scale);
+        return tni_error(TN_E_INVALID, "%s: scale %g: want a finite number above 0", f, s->scale);
     if (!(s->growth > 1) || !isfinite(s->growth))
-        return tni_error(TN_E_INVALID, "%s: growth %g: a finite number above 1 is wanted", f,
-                         s->growth);
+        return tni_error(TN_E_INVALID, "%s: growth %g: want a finite number above 1", f, s->growth);
     if (!(s->backoff > 0 && s->backoff < 1))
-        return tni_error(TN_E_INVALID, "%s: backoff %g: wanted between 0 and 1", f, s->backoff);
+        return tni_error(TN_E_INVALID, "%s: backoff %g: want between 0 and 1", f, s->backoff);
     if (s->interval < 1 || s->good < 0 || s->skipped < 0)
-        return tni_error(
-            TN_E_INVALID,
-            "%s: interval %lld, %lld good steps, %lld skipped: wanted at least 1, 0, 0", f,
-            (long long)s->interval, (long long)s->good, (long long)s->skipped);
+        return tni_error(TN_E_INVALID,
+                         "%s: interval %lld, %lld good steps, %lld skipped: want at least 1, 0, 0",
+                         f, (long long)s->interval, (long long)s->good, (long long)s->skipped);
     return TN_OK;
 }
 
@@ -131,7 +128,7 @@ static tn_status look(const tn_optim *opt, bool *bad)
         if (!g || tni_shape_numel(&g->shape) == 0) continue;
         if (g->dtype != TN_F32 && g->dtype != TN_F64)
             return tni_error(TN_E_DTYPE,
-                             "tn_scaler_unscale: the gradient of %s is %s: f32 or f64 is wanted "
+                             "tn_scaler_unscale: the gradient of %s is %s: want f32 or f64 "
                              "(parameters stay f32, "
                              "tn_set_autocast casts them)",
                              opt->param[i].name, tn_dtype_name(g->dtype));
@@ -189,7 +186,7 @@ tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt)
     if (find(s, opt))
         return tni_error(
             TN_E_STATE,
-            "%s: this optimizer's gradients are unscaled already: wanted once between two "
+            "%s: this optimizer's gradients are unscaled already: want once between two "
             "tn_scaler_update",
             f);
     return unscale(s, opt);
@@ -206,7 +203,7 @@ tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
     seen *e = find(s, opt);
     if (e->stepped)
         return tni_error(TN_E_STATE,
-                         "%s: this optimizer has stepped already: wanted once between two "
+                         "%s: this optimizer has stepped already: want once between two "
                          "tn_scaler_update",
                          f);
     if (!e->bad) status = tn_optim_step(opt);

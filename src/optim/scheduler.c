@@ -20,7 +20,7 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
         /* a user's factor may give anything; gamma > 1 grows without end */
         if (!(lr >= 0) || isinf(lr))
-            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: wanted >= 0 and finite",
+            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: want >= 0 and finite",
                              s->schedule->name, lr, (long long)step);
     }
     for (int i = 0; i < opt->n_groups; i++)
@@ -35,12 +35,11 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
 static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int n)
 {
     if (n < 0 || (n > 0 && !milestones))
-        return tni_error(TN_E_INVALID, "tn_%s: %d milestones: an array of them is wanted",
+        return tni_error(TN_E_INVALID, "tn_%s: %d milestones: want an array of them",
                          s->schedule->name, n);
     for (int i = 0; i < n; i++)
         if (milestones[i] < (i ? milestones[i - 1] : 0))
-            return tni_error(TN_E_INVALID,
-                             "tn_%s: milestone %d is %lld: ascending ones >= 0 are wanted",
+            return tni_error(TN_E_INVALID, "tn_%s: milestone %d is %lld: want ascending ones >= 0",
                              s->schedule->name, i, (long long)milestones[i]);
     if (n == 0) return TN_OK;
     s->milestone = tni_alloc_n((size_t)n, sizeof *s->milestone);
@@ -269,14 +268,13 @@ static tn_status load(staged *t, const tn_list *state)
     for (int i = 0; i < s->opt->n_groups; i++) {
         const double lr = t->group[i].lr, base = t->group[i].base_lr;
         if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
-            return tni_error(
-                TN_E_INVALID,
-                "%s: rate %g, base rate %g of group %d: finite numbers >= 0 are wanted", function,
-                lr, base, i);
+            return tni_error(TN_E_INVALID,
+                             "%s: rate %g, base rate %g of group %d: want finite numbers >= 0",
+                             function, lr, base, i);
     }
     if (s->bad < 0 || s->bad > TNI_MOST_STEPS || s->cooling < 0)
-        return tni_error(TN_E_INVALID, "%s: bad %lld, cooling %lld: counts >= 0 are wanted",
-                         function, (long long)s->bad, (long long)s->cooling);
+        return tni_error(TN_E_INVALID, "%s: bad %lld, cooling %lld: want counts >= 0", function,
+                         (long long)s->bad, (long long)s->cooling);
     return TN_OK;
 }
 

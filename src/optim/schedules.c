@@ -130,7 +130,7 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
     if (!opt) return tni_poisoned(function, "opt");
     for (int i = 0; i < 2; i++)
         if (schedule->count[i] && count[i] < schedule->least)
-            return tni_fail(TN_E_INVALID, "%s: %s %lld: wanted >= %d", function, schedule->count[i],
+            return tni_fail(TN_E_INVALID, "%s: %s %lld: want >= %d", function, schedule->count[i],
                             (long long)count[i], schedule->least);
     for (int i = 0; i < 2; i++)
         if (schedule->number[i] &&
@@ -184,16 +184,15 @@ tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
 {
     if (opt && !factor)
-        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: a function is wanted");
+        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: want a function");
     return make(LAMBDA, opt, (tn_scheduler){ .factor = factor, .user = user });
 }
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {
     if (opt && (warmup < 0 || total < 1 || warmup > total))
-        return tni_fail(
-            TN_E_INVALID,
-            "tn_warmup_cosine_lr: warmup %lld, total %lld: 0 <= warmup <= total is wanted",
-            (long long)warmup, (long long)total);
+        return tni_fail(TN_E_INVALID,
+                        "tn_warmup_cosine_lr: warmup %lld, total %lld: want 0 <= warmup <= total",
+                        (long long)warmup, (long long)total);
     return make(WARMUP, opt, (tn_scheduler){ .n = warmup, .m = total, .a = eta_min });
 }

@@ -30,8 +30,8 @@ tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
         return NULL;
     if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
         return tni_fail(TN_E_INVALID,
-                        "tn_sgd: nesterov with momentum %g and dampening %g: momentum > 0 and no "
-                        "dampening are wanted",
+                        "tn_sgd: nesterov with momentum %g and dampening %g: want momentum > 0 and "
+                        "no dampening",
                         o.momentum, o.dampening);
     tni_optim_args args = { TNI_SGD, o.momentum, o.dampening, 0, o.nesterov, o.maximize };
     return tni_optim_new(&sgd, args, o.momentum != 0 ? 1 : 0, 0, parameters, o.lr, o.weight_decay);

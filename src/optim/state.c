@@ -24,7 +24,7 @@ static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
         double *number = tni_optim_number_at(&now->args, i);
         tni_field_rate(f, tni_field_name(f, "%s.%s", type->name, type->number[i]), number);
         if ((type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
-            tni_form_note(f, TNI_MISMATCHED, "%s (%g there, wanted in [0, 1))", f->name, *number);
+            tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
     }
     if (type->flag)
         tni_field_switch(f, tni_field_name(f, "%s.%s", type->name, type->flag), opt->args.flag);

@@ -41,17 +41,17 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
     if (skipped(p)) return TN_OK;
     const tn_tensor *g = gradient_of(t);
     if (t->dtype != TN_F32 && t->dtype != TN_F64)
-        return tni_error(TN_E_DTYPE, "%s: %s is %s: f32 or f64 is wanted", f, p->name,
+        return tni_error(TN_E_DTYPE, "%s: %s is %s: want f32 or f64", f, p->name,
                          tn_dtype_name(t->dtype));
     if (!tni_shape_equal(&g->shape, &t->shape))
-        return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: equal shapes are wanted", f,
+        return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: want equal shapes", f,
                          p->name, tni_shape_text(&t->shape), tni_shape_text(&g->shape));
     if (g->dtype != t->dtype)
-        return tni_error(TN_E_DTYPE, "%s: %s is %s, its gradient %s: one dtype is wanted", f,
-                         p->name, tn_dtype_name(t->dtype), tn_dtype_name(g->dtype));
+        return tni_error(TN_E_DTYPE, "%s: %s is %s, its gradient %s: want one dtype", f, p->name,
+                         tn_dtype_name(t->dtype), tn_dtype_name(g->dtype));
     if (g->storage->backend != t->storage->backend ||
         (first && first->storage->backend != t->storage->backend))
-        return tni_error(TN_E_DEVICE, "%s: %s is not on the device of %s: one device is wanted", f,
+        return tni_error(TN_E_DEVICE, "%s: %s is not on the device of %s: want one device", f,
                          p->name, first ? "the others" : "its gradient");
     return TN_OK;
 }

@@ -88,11 +88,11 @@ START_TEST(out_of_memory_says_sizes)
     assert_made(small);
     host.memory((size_t)1 << 20);
     assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM,
-                "4194304 bytes were wanted");
+                "want 4194304 bytes");
     assert_null(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)), TN_E_NOMEM,
                 "of 1048576 are free");
     assert_null(tn_empty_as(TN_SHAPE((int64_t)1 << 50), TN_U8, tn_cuda(0)), TN_E_NOMEM,
-                "1125899906842624 bytes were wanted");
+                "want 1125899906842624 bytes");
     assert_values(tn_add_scalar(small, 1), 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4);
     host.memory((size_t)1 << 30);
     assert_made(tn_empty_as(TN_SHAPE(1 << 20), TN_F32, tn_cuda(0)));

@@ -71,10 +71,9 @@ static void leave_room(int64_t nbytes)
 static void assert_sizes(int64_t total)
 {
     long long wanted = 0, in_use = 0, free = 0, of = 0;
-    int n = sscanf(
-        tn_error(),
-        "cuda: out of memory: %lld bytes were wanted, %lld are in use, %lld of %lld are free",
-        &wanted, &in_use, &free, &of);
+    int n = sscanf(tn_error(),
+                   "cuda: out of memory: want %lld bytes, %lld are in use, %lld of %lld are free",
+                   &wanted, &in_use, &free, &of);
     ck_assert_msg(n == 4 && of == total && wanted > free && in_use > 0 && in_use + free <= total,
                   "%s", tn_error());
 }
@@ -125,7 +124,7 @@ START_TEST(freeing_makes_room)
     tn_scope scope = tn_scope_begin();
     assert_made(tn_empty_as(TN_SHAPE(LARGE), TN_U8, tn_cuda(0)));
     assert_null(tn_empty_as(TN_SHAPE(LARGE / 2), TN_U8, tn_cuda(0)), TN_E_NOMEM,
-                "2097152 bytes were wanted");
+                "want 2097152 bytes");
     tn_scope_end(scope);
     /* the pool keeps the 4 MiB; given back, they hold two of 2 MiB */
     long long trims = host.calls_of("cudaMemPoolTrimTo");
@@ -152,8 +151,8 @@ START_TEST(one_retry)
         if (k == 0) ck_assert_int_eq(host.calls_of("cudaMallocAsync"), asked + 2);
         bool trim =
             strcmp(call, "cudaStreamSynchronize") == 0 || strcmp(call, "cudaMemPoolTrimTo") == 0;
-        ck_assert_msg(strstr(tn_error(), trim ? call : "2097152 bytes were wanted"),
-                      "call %lld, %s: %s", k, call, tn_error());
+        ck_assert_msg(strstr(tn_error(), trim ? call : "want 2097152 bytes"), "call %lld, %s: %s",
+                      k, call, tn_error());
         tn_error_clear();
         if (k > 0 && !call[0]) break;
     }

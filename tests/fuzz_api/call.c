@@ -169,7 +169,7 @@ static bool failed(const world *w)
  * hook. */
 static bool of_what_it_called(const char *message)
 {
-    return strstr(message, "out of memory") || strstr(message, "on the CPU: wanted") ||
+    return strstr(message, "out of memory") || strstr(message, "on the CPU: want") ||
            strstr(message, "a tensor of shape") || strstr(message, "tn_") ||
            strstr(message, " hook ");
 }
@@ -177,8 +177,8 @@ static bool of_what_it_called(const char *message)
 /* So much that the library need not ask. */
 static bool gigantic(const char *message)
 {
-    const char *at = strstr(message, "out of memory: ");
-    return at && strtoull(at + 15, NULL, 10) > 1ull << 40;
+    const char *at = strstr(message, "out of memory: want ");
+    return at && strtoull(at + 20, NULL, 10) > 1ull << 40;
 }
 
 static void check_failure(world *w, bool refused, uint64_t before)

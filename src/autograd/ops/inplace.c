@@ -42,9 +42,8 @@ static tn_status same_device(const char *function, const tn_tensor *x, const tn_
 static tn_status fractions_fit(const char *function, const tn_tensor *x, const char *what)
 {
     if (tn_dtype_is_float(x->dtype)) return TN_OK;
-    return tni_error(TN_E_DTYPE,
-                     "%s: target %s is %s, %s is not integral: wanted a floating target", function,
-                     tni_text(x), tn_dtype_name(x->dtype), what);
+    return tni_error(TN_E_DTYPE, "%s: target %s is %s, %s is not integral: want a floating target",
+                     function, tni_text(x), tn_dtype_name(x->dtype), what);
 }
 
 /* x = function(x, source) */
@@ -57,7 +56,7 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     bool overlap;
 
     if (!status && tni_none(source)) {
-        status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: wanted a tensor", function);
+        status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
     }
     if (!status) status = same_device(function, x, source);
     if (!status) status = fits(function, x, source);
@@ -115,8 +114,8 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
     tn_status status = tni_may_write("tn_masked_fill_", x, mask);
 
     if (!status && (tni_none(mask) || mask->dtype != TN_BOOL)) {
-        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: wanted bool",
-                           tni_text(mask), tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
+        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: want bool", tni_text(mask),
+                           tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
     }
     if (!status && !tni_is_integral(value))
         status = fractions_fit("tn_masked_fill_", x, "the value");
@@ -153,7 +152,7 @@ tn_status tn_mul_scalar_(tn_tensor *x, double s)
 tn_status tn_clamp_(tn_tensor *x, double low, double high)
 {
     if (!(low <= high)) {
-        return tni_error(TN_E_INVALID, "tn_clamp_: low %g, high %g: wanted low <= high", low, high);
+        return tni_error(TN_E_INVALID, "tn_clamp_: low %g, high %g: want low <= high", low, high);
     }
     return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
 }
@@ -188,7 +187,7 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     tn_scope scope;
 
     if (!status && tni_none(source)) {
-        status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: wanted a tensor");
+        status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: want a tensor");
     }
     if (!status) status = fits("tn_copy_", x, source);
     if (!status && tn_dtype_is_float(source->dtype))

@@ -69,7 +69,7 @@ static const tni_reduce_op op_norm = {
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {
     if (!(p > 0.0))
-        return tni_fail(TN_E_INVALID, "tn_norm: p %g: wanted p > 0 (INFINITY included)", p);
+        return tni_fail(TN_E_INVALID, "tn_norm: p %g: want p > 0 (INFINITY included)", p);
     return tni_reduce_along(&op_norm, x, axes, n_axes, keepdim, p);
 }
 

@@ -34,13 +34,13 @@ tn_status tni_reduce_shape(tni_call *c)
     int rank = 0;
 
     if (op->kind == TNI_REDUCE_REAL && !real) {
-        return tni_op_error(c, TN_E_DTYPE, "%s is %s: wanted a floating dtype", tni_text(x),
+        return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(x),
                             tn_dtype_name(x->dtype));
     }
     for (int d = 0; d < x->shape.rank; d++) {
         bool reduced = args->axes >> d & 1u;
         if (reduced && op->kind == TNI_REDUCE_KEEPS && x->shape.size[d] == 0) {
-            return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: wanted at least one element",
+            return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element",
                                 tni_text(x), d);
         }
         if (!reduced)
@@ -80,7 +80,7 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *ax
     if (x && !tni_none(x)) {
         snprintf(function, sizeof function, "tn_%s", op->op.name);
         if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes)) {
-            return tni_fail(TN_E_INVALID, "%s: %d axes%s: wanted 0 to %d", function, n_axes,
+            return tni_fail(TN_E_INVALID, "%s: %d axes%s: want 0 to %d", function, n_axes,
                             axes ? "" : " at NULL", TN_MAX_RANK);
         }
         for (int i = 0; i < n_axes; i++) {

@@ -11,7 +11,7 @@
 static tn_status wanted_bool(const tni_call *c, const char *what, const tn_tensor *t)
 {
     if (t->dtype == TN_BOOL) return TN_OK;
-    return tni_op_error(c, TN_E_DTYPE, "%s %s is %s: wanted bool", what, tni_text(t),
+    return tni_op_error(c, TN_E_DTYPE, "%s %s is %s: want bool", what, tni_text(t),
                         tn_dtype_name(t->dtype));
 }
 

@@ -92,8 +92,7 @@ static tn_status proto(tni_pickle *p, int n)
     const unsigned char *b = tni_pickle_operand(p, (size_t)n);
     if (!b) return tni_pending();
     if (p->here != 0) return tni_pickle_bad(p, "%s", "PROTO after the beginning");
-    if (b[0] != 2)
-        return tni_pickle_bad(p, "pickle protocol %d: 2 is wanted, PyTorch's default", b[0]);
+    if (b[0] != 2) return tni_pickle_bad(p, "pickle protocol %d: want 2, PyTorch's default", b[0]);
     return TN_OK;
 }
 

@@ -92,8 +92,8 @@ tn_status tni_pickle_persistent_id(tni_pickle *p, int n)
     bool digits = id[2].n > 0 && id[2].n < sizeof s->key;
     for (uint32_t i = 0; digits && i < id[2].n; i++) digits = key[i] >= '0' && key[i] <= '9';
     if (!digits)
-        return tni_pickle_bad(p, "the storage key \"%.*s\": digits are wanted",
-                              (int)TNI_MIN(id[2].n, 64), key);
+        return tni_pickle_bad(p, "the storage key \"%.*s\": want digits", (int)TNI_MIN(id[2].n, 64),
+                              key);
     memcpy(s->key, key, id[2].n);
     p->stack.n--;
     return tni_pickle_push(p, TNI_PICKLE_STORAGE, p->storages.n - 1, 0);
@@ -116,7 +116,7 @@ static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n)
 {
     if (n == 7)
         return tni_pickle_bad(
-            p, "%s", "a tensor with metadata (conjugate or negative bits): plain ones are wanted");
+            p, "%s", "a tensor with metadata (conjugate or negative bits): want plain ones");
     if (n != 6 || a[0].kind != TNI_PICKLE_STORAGE || a[1].kind != TNI_PICKLE_INT ||
         a[2].kind != TNI_PICKLE_TUPLE || a[3].kind != TNI_PICKLE_TUPLE ||
         a[4].kind != TNI_PICKLE_BOOL || !is_hooks(p, &a[5]))
@@ -124,8 +124,7 @@ static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n)
                               "_rebuild_tensor_v2 of something other than (storage, offset, size, "
                               "stride, requires_grad, no hooks)");
     if (a[2].n > TN_MAX_RANK || a[3].n != a[2].n)
-        return tni_pickle_bad(p,
-                              "a tensor of %u sizes and %u strides: as many are wanted, at most %d",
+        return tni_pickle_bad(p, "a tensor of %u sizes and %u strides: want as many, at most %d",
                               a[2].n, a[3].n, TN_MAX_RANK);
     tni_pickle_tensor t = { .storage = a[0].number, .offset = a[1].number };
     bool plain = t.offset >= 0;

@@ -40,7 +40,7 @@ static tn_status expect(const pt *f, const char *name, const char *wanted, bool 
     }
     size_t line = strcspn(text, "\n");
     if (strcmp(text, wanted))
-        return bad(f, "%s is \"%.*s\": \"%.*s\" is wanted", name, (int)line, text,
+        return bad(f, "%s is \"%.*s\": want \"%.*s\"", name, (int)line, text,
                    (int)strcspn(wanted, "\n"), wanted);
     return TN_OK;
 }
@@ -50,7 +50,7 @@ static tn_status open_pickle(pt *f)
     const tn_file_limits limits = tn_get_file_limits();
     const tni_zip_entry *e = tni_zip_find(&f->zip, "data.pkl");
     if (tni_zip_find(&f->zip, "constants.pkl"))
-        return bad(f, "a TorchScript archive: a state dict is wanted, "
+        return bad(f, "a TorchScript archive: want a state dict, "
                       "torch.save(model.state_dict(), path)");
     if (!e) return bad(f, "no entry data.pkl: not a PyTorch file");
     if (e->nbytes > limits.header_bytes)
@@ -82,9 +82,9 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     int64_t nbytes;
     if (__builtin_mul_overflow(s->numel, (int64_t)tn_dtype_size(s->dtype), &nbytes) ||
         nbytes != e->nbytes || (known && known->dtype != s->dtype)) {
-        bad(f, "%s holds %lld bytes%s%s: %lld elements of %s are wanted", name,
-            (long long)e->nbytes, known ? " of " : "", known ? tn_dtype_name(known->dtype) : "",
-            (long long)s->numel, tn_dtype_name(s->dtype));
+        bad(f, "%s holds %lld bytes%s%s: want %lld elements of %s", name, (long long)e->nbytes,
+            known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", (long long)s->numel,
+            tn_dtype_name(s->dtype));
         return NULL;
     }
     if (known) return known;
@@ -93,7 +93,7 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     const unsigned char *byte = tni_data(t);
     for (int64_t i = 0; s->dtype == TN_BOOL && i < nbytes; i++)
         if (byte[i] > 1) {
-            bad(f, "%s: byte %lld of bool is %d: 0 or 1 is wanted", name, (long long)i, byte[i]);
+            bad(f, "%s: byte %lld of bool is %d: want 0 or 1", name, (long long)i, byte[i]);
             return NULL;
         }
     return *place = t;
@@ -129,7 +129,7 @@ static tn_status add_tensor(pt *f, tn_list *list, const char *name, const tni_pi
                                         "a global", "a tuple", "a dict",   "a storage" };
     if (v->kind != TNI_PICKLE_TENSOR)
         return bad(f,
-                   "\"%.64s\" is %s: a tensor is wanted, as in what "
+                   "\"%.64s\" is %s: want a tensor, as in what "
                    "torch.save(model.state_dict(), path) writes",
                    name, kind[v->kind]);
     if (!*name) return bad(f, "a tensor without a name");
@@ -142,7 +142,7 @@ static tn_status add_tensor(pt *f, tn_list *list, const char *name, const tni_pi
 static tn_status add_version(pt *f, tn_list *list, const char *path, const tni_pickle_value *v)
 {
     const tni_pickle_dict *d = f->pickle.dicts.data;
-    if (v->kind != TNI_PICKLE_DICT) return bad(f, "_metadata: \"%.64s\": a dict is wanted", path);
+    if (v->kind != TNI_PICKLE_DICT) return bad(f, "_metadata: \"%.64s\": want a dict", path);
     int64_t version = d[v->number].version;
     if (version < 0 || version > INT32_MAX)
         return bad(f, "_metadata: \"%.64s\": version %lld", path, (long long)version);

@@ -37,13 +37,12 @@ static tn_status check_item(const plan *p, item *it)
     const size_t length = strlen(it->name);
     if (length == 0 || length > TNI_NAME_LIMIT || tni_utf8(it->name, length) < length)
         return tni_error(TN_E_NAME,
-                         "%s: a tensor is named \"%.64s\": 1 to %d bytes of UTF-8 text are wanted",
+                         "%s: a tensor is named \"%.64s\": want 1 to %d bytes of UTF-8 text",
                          p->function, it->name, TNI_NAME_LIMIT);
     if (tni_list_find(p->list, it->name)->name != it->name)
         return tni_error(TN_E_NAME, "%s: two tensors are named %s", p->function, it->name);
     if (!it->tensor || tni_none(it->tensor))
-        return tni_error(TN_E_INVALID, "%s: %s is absent: a tensor is wanted", p->function,
-                         it->name);
+        return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", p->function, it->name);
     if (!tni_mul_size((size_t)tni_shape_numel(&it->tensor->shape), tn_dtype_size(it->tensor->dtype),
                       &it->nbytes) ||
         it->nbytes > INT64_MAX / 2)
@@ -174,8 +173,7 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
         if (length > TNI_NAME_LIMIT || tni_utf8(path, length) < length)
             return tni_error(
                 TN_E_NAME,
-                "%s: the path of a module is \"%.64s\": at most %d bytes of UTF-8 text "
-                "are wanted",
+                "%s: the path of a module is \"%.64s\": want at most %d bytes of UTF-8 text",
                 function, path, TNI_NAME_LIMIT);
         put_text(b, path, length);
         put_literal(b, "}");

@@ -141,8 +141,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     if (status != TN_OK) return status;
     if (flags & 1) return bad(zip, "%.64s: is encrypted", name);
     if (method != 0)
-        return bad(zip, "%.64s: is compressed (method %d): stored entries are wanted", name,
-                   (int)method);
+        return bad(zip, "%.64s: is compressed (method %d): want stored entries", name, (int)method);
     if (flags & ~UINT64_C(0x0808))
         return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
     uint64_t *large[] = { &nbytes, &compressed, &header };
@@ -216,7 +215,7 @@ static tn_status check_places(tni_zip *zip, const end *e)
         const char *name = i < zip->n ? zip->entry[i].name : "the directory";
         int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
         if (header < at || header - at > (i ? DESCRIPTOR : 0))
-            return bad(zip, "%.64s begins at %lld: %s, %lld is wanted", name, (long long)header,
+            return bad(zip, "%.64s begins at %lld: want %s, %lld", name, (long long)header,
                        header < at ? "overlap" : "hole", (long long)at);
         if (i < zip->n) at = zip->entry[i].begin + zip->entry[i].nbytes;
     }
@@ -236,7 +235,7 @@ static tn_status check_folder(tni_zip *zip)
     for (int i = 0; i < zip->n; i++) {
         const char *name = zip->entry[i].name;
         if (!folder || strncmp(name, first, folder))
-            return bad(zip, "%.64s: entries are wanted in one folder", name);
+            return bad(zip, "%.64s: want entries in one folder", name);
     }
     for (int i = 0; i < zip->n; i++) zip->entry[i].name += folder;
     return TN_OK;

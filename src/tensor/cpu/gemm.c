@@ -352,7 +352,7 @@ static void run_empty(void *context, int64_t begin, int64_t end)
 tn_status tni_cpu_gemm(const tni_gemm *g)
 {
     if (g->dtype != TN_F32 && g->dtype != TN_F64)
-        return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: wanted f32 or f64",
+        return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: want f32 or f64",
                          tn_dtype_name(g->dtype));
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
     plan p = { .g = g, .item = g->dtype == TN_F32 ? 4 : 8 };

@@ -125,7 +125,7 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
     job j;
 
     if (!row) {
-        return tni_error(TN_E_DTYPE, "%s: no such function on %s: wanted a floating dtype", name,
+        return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
                          tn_dtype_name(arrays[n - 1]->dtype));
     }
     tni_walk_init(&j.walk, n, arrays);

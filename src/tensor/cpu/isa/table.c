@@ -63,7 +63,7 @@ tn_status K(tni_optim_step)(const tni_optim_step *a)
 
 static tn_status refuse(const char *kernel, tn_dtype dtype)
 {
-    return tni_error(TN_E_DTYPE, "%s: %s on the CPU: wanted f32 or f64", kernel,
+    return tni_error(TN_E_DTYPE, "%s: %s on the CPU: want f32 or f64", kernel,
                      tn_dtype_name(dtype));
 }
 
