@@ -25,7 +25,7 @@ long=$(awk 'FNR == 1 { by_hand = 0 } /clang-format off/ { by_hand = 1 } /clang-f
 check 'lines beyond 100 columns' "$(grep -c . <<<"$long" || true)" 0
 
 if command -v clang-format-14 >/dev/null && [ -e .git ]; then
-    check 'files that scripts/format changes' "$(scripts/format --check | grep -c 'changes it' || true)" 0
+    check 'files that scripts/format changes' "$(scripts/format --check 2>&1 | grep -c ': error: ' || true)" 0
 else
     echo 'files that scripts/format changes: not counted, there is no clang-format-14 or no repository'
 fi
