@@ -14,6 +14,7 @@ void __sanitizer_cov_trace_pc(void)
     work++;
 }
 
+#if !TEST_ASAN && !TEST_TSAN
 /* The linker puts these in place of the C library's (--wrap). */
 void *__real_memcpy(void *to, const void *from, size_t n);
 void *__real_memmove(void *to, const void *from, size_t n);
@@ -47,6 +48,7 @@ void *__wrap_realloc(void *block, size_t n)
     work += n / 64;
     return __real_realloc(block, n);
 }
+#endif
 
 static uint64_t count(const growth_row *row, int n)
 {

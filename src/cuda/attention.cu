@@ -75,15 +75,15 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
 static tn_status launch_forward(attention<float> a)
 {
     typedef float R;
-    if (a.dv_size <= 32) LAUNCH(attention_forward, 2, a.t, a.dv_size);
-    if (a.dv_size <= 64) LAUNCH(attention_forward, 4, a.t, a.dv_size);
-    LAUNCH(attention_forward, 8, a.t, a.dv_size);
+    if (a.dv_size <= 32) return LAUNCH(attention_forward, 2, a.t, a.dv_size);
+    if (a.dv_size <= 64) return LAUNCH(attention_forward, 4, a.t, a.dv_size);
+    return LAUNCH(attention_forward, 8, a.t, a.dv_size);
 }
 
 static tn_status launch_forward(attention<double> a)
 {
     typedef double R;
-    LAUNCH(attention_forward, 2, a.t, a.dv_size);
+    return LAUNCH(attention_forward, 2, a.t, a.dv_size);
 }
 
 template <typename R> static tn_status forward(const tni_attention *g)
@@ -111,6 +111,5 @@ tn_status tni_cuda_attention(const tni_attention *a)
 {
     if (tn_status failed = fits(a); failed != TN_OK) return failed;
     if (is_short(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_short_attention(a);
-    TN_REAL(a->q.dtype, forward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->q.dtype, forward<R>(a));
 }

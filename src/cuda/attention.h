@@ -285,12 +285,12 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
 }
 
 #define LAUNCH(kernel, NC, rows, columns)                                                          \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         unsigned blocks;                                                                           \
         if (tn_status failed = cut(&a, rows, TILE, columns, TILE_COLUMNS * NC, &blocks);           \
             failed != TN_OK)                                                                       \
             return failed;                                                                         \
         return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
-    } while (0)
+    }()
 
 #endif

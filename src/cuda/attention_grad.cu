@@ -146,29 +146,29 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 
 static tn_status launch_dq(attention<float> a)
 {
     typedef float R;
-    if (a.d <= 32) LAUNCH(attention_dq, 2, a.t, a.d);
-    if (a.d <= 64) LAUNCH(attention_dq, 4, a.t, a.d);
-    LAUNCH(attention_dq, 8, a.t, a.d);
+    if (a.d <= 32) return LAUNCH(attention_dq, 2, a.t, a.d);
+    if (a.d <= 64) return LAUNCH(attention_dq, 4, a.t, a.d);
+    return LAUNCH(attention_dq, 8, a.t, a.d);
 }
 
 static tn_status launch_dq(attention<double> a)
 {
     typedef double R;
-    LAUNCH(attention_dq, 2, a.t, a.d);
+    return LAUNCH(attention_dq, 2, a.t, a.d);
 }
 
 static tn_status launch_dkv(attention<float> a)
 {
     typedef float R;
     int columns = a.d > a.dv_size ? a.d : a.dv_size;
-    if (columns <= 32) LAUNCH(attention_dkv, 2, a.s, columns);
-    LAUNCH(attention_dkv, 4, a.s, columns);
+    if (columns <= 32) return LAUNCH(attention_dkv, 2, a.s, columns);
+    return LAUNCH(attention_dkv, 4, a.s, columns);
 }
 
 static tn_status launch_dkv(attention<double> a)
 {
     typedef double R;
-    LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
+    return LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
 }
 
 template <typename R> static tn_status backward(const tni_attention_grad *g)
@@ -218,6 +218,5 @@ tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
     if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
     if (is_short(a->of.q.dtype))
         return has_wide_heads(&a->of) ? backward_in_f32(a) : tni_cuda_short_attention_grad(a);
-    TN_REAL(a->of.q.dtype, backward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->of.q.dtype, backward<R>(a));
 }

@@ -67,14 +67,14 @@ template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a
     constexpr int BYTES = 2 * forward_tiles<C, MASKED>::elements;
     unsigned blocks;
     if (tn_status failed = cut(&a, a.t, QUERIES, 1, 1, &blocks); failed != TN_OK) return failed;
-    LAUNCH_LARGE((attention_short_forward<E, C, MASKED>), blocks, BYTES, a);
+    return LAUNCH_LARGE((attention_short_forward<E, C, MASKED>), blocks, BYTES, a);
 }
 
 template <typename E> static tn_status forward(const tni_attention *g)
 {
     attention<E> a = plan<E>(g);
     if (a.items == 0 || a.t == 0) return TN_OK;
-    BY_COLUMNS(launch, E, a);
+    return BY_COLUMNS(launch, E, a);
 }
 
 tn_status tni_cuda_short_attention(const tni_attention *a)

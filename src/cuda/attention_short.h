@@ -213,15 +213,15 @@ template <typename E> static int columns_of(const attention<E> &a)
     return a.d > a.dv_size ? a.d : a.dv_size;
 }
 
-/* Returns launch<E, C, MASKED>(a) for the smallest C that holds the columns. */
+/* launch<E, C, MASKED>(a) for the smallest C that holds the columns. */
 #define BY_COLUMNS(launch, E, a)                                                                   \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         const int columns = columns_of(a);                                                         \
         const bool masked = is_masked(a);                                                          \
         if (columns <= 32) return masked ? launch<E, 32, true>(a) : launch<E, 32, false>(a);       \
         if (columns <= 64) return masked ? launch<E, 64, true>(a) : launch<E, 64, false>(a);       \
         return masked ? launch<E, 128, true>(a) : launch<E, 128, false>(a);                        \
-    } while (0)
+    }()
 
 /* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it
  * (attention_short_dkv's numbers); other GPUs of compute capability 8.0 and above give more. */
@@ -229,13 +229,13 @@ template <typename E> static int columns_of(const attention<E> &a)
 
 /* Launches with more shared memory than a kernel has without asking. */
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \
         if (tn_status failed = TN_CUDA(cudaFuncSetAttribute(                                       \
                 kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)));               \
             failed != TN_OK)                                                                       \
             return failed;                                                                         \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
-    } while (0)
+    }()
 
 #endif

@@ -185,7 +185,7 @@ template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E
     unsigned blocks;
     if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
         return failed;
-    LAUNCH_LARGE((attention_short_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
+    return LAUNCH_LARGE((attention_short_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
@@ -193,19 +193,20 @@ template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<
     unsigned blocks;
     if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
         return failed;
-    LAUNCH_LARGE((attention_short_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
+    return LAUNCH_LARGE((attention_short_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements,
+                        a);
 }
 
 template <typename E> static tn_status queries_grad(const attention<E> &a)
 {
     if (a.t == 0 || a.d == 0) return TN_OK;
-    BY_COLUMNS(launch_dq, E, a);
+    return BY_COLUMNS(launch_dq, E, a);
 }
 
 template <typename E> static tn_status keys_grad(const attention<E> &a)
 {
     if (a.s == 0 || columns_of(a) == 0) return TN_OK;
-    BY_COLUMNS(launch_dkv, E, a);
+    return BY_COLUMNS(launch_dkv, E, a);
 }
 
 template <typename E> static tn_status backward(const tni_attention_grad *g)

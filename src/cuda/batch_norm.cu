@@ -154,7 +154,10 @@ template <typename R> static tn_status bn_given(const bn_job<R> &job)
 template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, dim3 grid)
 {
     if (job.training) {
-        BN_LAYOUT(job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+        if (tn_status failed = BN_LAYOUT(
+                job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+            failed != TN_OK)
+            return failed;
         if (tn_status failed =
                 TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job);
             failed != TN_OK)
@@ -162,8 +165,7 @@ template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, di
     } else {
         if (tn_status failed = bn_given(job); failed != TN_OK) return failed;
     }
-    BN_LAYOUT(job, TN_LAUNCH((batch_norm_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-    return TN_OK;
+    return BN_LAYOUT(job, TN_LAUNCH((batch_norm_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
 }
 
 template <typename R> static tn_status bn_forward(bn_job<R> job)
@@ -172,8 +174,8 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
     if (job.n == 0 || job.s == 0) return bn_given(job);
     dim3 grid = bn_cut(job);
     if (job.training && job.splits == 1) {
-        BN_LAYOUT(job, TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-        return TN_OK;
+        return BN_LAYOUT(job,
+                         TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
     if (job.training)
         if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
@@ -197,6 +199,5 @@ template <typename R> static tn_status run_forward(const tni_batch_norm *a)
 
 tn_status tni_cuda_batch_norm(const tni_batch_norm *a)
 {
-    TN_REAL(a->x.dtype, run_forward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_forward<R>(a));
 }

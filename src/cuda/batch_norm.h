@@ -181,21 +181,21 @@ template <typename R> static inline dim3 bn_cut(bn_job<R> &job)
 
 /* Calls launch with V and COLUMNS. */
 #define BN_LAYOUT(job, launch)                                                                     \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         if (bn_in_columns(job)) {                                                                  \
             constexpr int V = 1;                                                                   \
             constexpr bool COLUMNS = true;                                                         \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         } else if (bn_width(job) == 1) {                                                           \
             constexpr int V = 1;                                                                   \
             constexpr bool COLUMNS = false;                                                        \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         } else {                                                                                   \
             constexpr int V = 16 / sizeof(R);                                                      \
             constexpr bool COLUMNS = false;                                                        \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         }                                                                                          \
-    } while (0)
+    }()
 
 template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
 {

@@ -114,15 +114,18 @@ static __global__ void batch_norm_grad_apply(bn_job<R> job)
 template <typename R> static tn_status bn_backward_split(const bn_job<R> &job, dim3 grid)
 {
     if (job.partial) {
-        BN_LAYOUT(job, TN_LAUNCH((batch_norm_grad_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+        if (tn_status failed = BN_LAYOUT(
+                job, TN_LAUNCH((batch_norm_grad_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+            failed != TN_OK)
+            return failed;
         if (tn_status failed = TN_LAUNCH((batch_norm_grad_settle<R>), row_grid(job.c, ROW_WARPS),
                                          ROW_THREADS, 0, job);
             failed != TN_OK)
             return failed;
     }
-    if (job.dx)
-        BN_LAYOUT(job, TN_LAUNCH((batch_norm_grad_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-    return TN_OK;
+    if (!job.dx) return TN_OK;
+    return BN_LAYOUT(job,
+                     TN_LAUNCH((batch_norm_grad_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
 }
 
 template <typename R> static tn_status bn_backward(bn_job<R> job)
@@ -145,8 +148,8 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
     }
     dim3 grid = bn_cut(job);
     if (sums && job.splits == 1) {
-        BN_LAYOUT(job, TN_LAUNCH((batch_norm_grad_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-        return TN_OK;
+        return BN_LAYOUT(
+            job, TN_LAUNCH((batch_norm_grad_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
     if (sums)
         if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
@@ -168,6 +171,5 @@ template <typename R> static tn_status run_backward(const tni_batch_norm_grad *a
 
 tn_status tni_cuda_batch_norm_grad(const tni_batch_norm_grad *a)
 {
-    TN_REAL(a->x.dtype, run_backward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_backward<R>(a));
 }

@@ -58,7 +58,11 @@ template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_c
 /* y = bias (if any), to which products then add. */
 static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d_sizes *c)
 {
-    if (bias) TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
+    if (bias)
+        if (tn_status failed =
+                TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
+            failed != TN_OK)
+            return failed;
     return TN_OK;
 }
 

@@ -332,8 +332,8 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
         return failed;
     int64_t first = s->image * c->c + s->group * inputs + s->channel;
     void *to = after(dx, first * c->h * c->w, dtype);
-    TN_FLOATING(dtype, fold(static_cast<R *>(to), columns, s->images * s->groups * s->channels, c));
-    return TN_OK;
+    return TN_FLOATING(dtype,
+                       fold(static_cast<R *>(to), columns, s->images * s->groups * s->channels, c));
 }
 
 tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,

@@ -214,9 +214,8 @@ template <typename R> static tn_status forward(const ce_job<R> &job)
                          ROW_THREADS, 0, job);
     if (job.c > ROW_IN_WARP)
         return TN_LAUNCH((cross_entropy_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
-    ROW_ITEMS(job.c, TN_LAUNCH((cross_entropy_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS,
-                               0, job));
-    return TN_OK;
+    return ROW_ITEMS(job.c, TN_LAUNCH((cross_entropy_warp<R, K>), row_grid(job.n, ROW_WARPS),
+                                      ROW_THREADS, 0, job));
 }
 
 template <typename R> static tn_status backward(const ce_job<R> &job)
@@ -250,12 +249,10 @@ template <typename R> static tn_status run_backward(const tni_cross_entropy_grad
 
 tn_status tni_cuda_cross_entropy(const tni_cross_entropy *a)
 {
-    TN_REAL(a->x.dtype, run_forward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_forward<R>(a));
 }
 
 tn_status tni_cuda_cross_entropy_grad(const tni_cross_entropy_grad *a)
 {
-    TN_REAL(a->x.dtype, run_backward<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_backward<R>(a));
 }

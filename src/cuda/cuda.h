@@ -133,17 +133,17 @@ static inline const char *dtype_name(tn_dtype dtype)
 
 /* Runs `call` with the C++ type R of a real dtype; TN_E_DTYPE for others. */
 #define TN_REAL(dtype, call)                                                                       \
-    do {                                                                                           \
+    [&, function = __func__]() -> tn_status {                                                      \
         if ((dtype) == TN_F32) {                                                                   \
             typedef float R;                                                                       \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else if ((dtype) == TN_F64) {                                                            \
             typedef double R;                                                                      \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else {                                                                                   \
-            return tni_cuda_refuse(__func__, dtype, "f32 or f64");                                 \
+            return tni_cuda_refuse(function, dtype, "f32 or f64");                                 \
         }                                                                                          \
-    } while (0)
+    }()
 
 /* ---- slots, by file -------------------------------------------------------------------------- */
 

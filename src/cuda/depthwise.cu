@@ -229,20 +229,17 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_si
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,
                              tn_dtype dtype, const tni_conv2d_sizes *c)
 {
-    TN_FLOATING(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, c));
-    return TN_OK;
+    return TN_FLOATING(dtype, forward((R *)y, (const R *)x, (const R *)w, (const R *)bias, c));
 }
 
 tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w, tn_dtype dtype,
                                         const tni_conv2d_sizes *c)
 {
-    TN_FLOATING(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, c));
-    return TN_OK;
+    return TN_FLOATING(dtype, grad_input((R *)dx, (const R *)dy, (const R *)w, c));
 }
 
 tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
                                          const tni_conv2d_sizes *c)
 {
-    TN_FLOATING(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, c));
-    return TN_OK;
+    return TN_FLOATING(dtype, grad_weight((R *)dw, (const R *)dy, (const R *)x, c));
 }

@@ -73,6 +73,5 @@ template <typename R> static tn_status run(const tni_dropout *a)
 
 tn_status tni_cuda_dropout(const tni_dropout *a)
 {
-    TN_FLOATING(a->x.dtype, run<R>(a));
-    return TN_OK;
+    return TN_FLOATING(a->x.dtype, run<R>(a));
 }

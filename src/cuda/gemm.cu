@@ -209,7 +209,9 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
     if (g->bias && g->accumulate && is_short(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
-    if (g->bias) TN_FLOATING(g->dtype, start_in_place<R>(g));
+    if (g->bias)
+        if (tn_status failed = TN_FLOATING(g->dtype, start_in_place<R>(g)); failed != TN_OK)
+            return failed;
     return multiply(blas, g, c_dtype, a, b, g->bias || g->accumulate);
 }
 
@@ -217,8 +219,7 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
 static tn_status run_empty(const tni_gemm *g, tn_dtype c_dtype)
 {
     if (g->accumulate && !g->bias) return TN_OK;
-    TN_FLOATING(c_dtype, start_in_place<R>(g));
-    return TN_OK;
+    return TN_FLOATING(c_dtype, start_in_place<R>(g));
 }
 
 static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)

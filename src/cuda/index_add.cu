@@ -191,15 +191,14 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
 
 template <typename R> static tn_status run_scatter(const tni_scatter_add *a)
 {
-    BY_DIVISOR(count_of(&a->index), (scatter_add<R, D>(&a->y, &a->index, &a->source, a->axis)));
-    return TN_OK;
+    return BY_DIVISOR(count_of(&a->index),
+                      (scatter_add<R, D>(&a->y, &a->index, &a->source, a->axis)));
 }
 
 tn_status tni_cuda_scatter_add(const tni_scatter_add *a)
 {
     if (count_of(&a->index) == 0) return TN_OK;
-    TN_REAL(a->y.dtype, run_scatter<R>(a));
-    return TN_OK;
+    return TN_REAL(a->y.dtype, run_scatter<R>(a));
 }
 
 /* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */
@@ -296,6 +295,5 @@ tn_status tni_cuda_take_add(const tni_take_add *a)
 {
     if (count_of(&a->index) == 0) return TN_OK;
     if (count_of(&a->y) == 0) return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
-    TN_REAL(a->x.dtype, run_take_add<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_take_add<R>(a));
 }

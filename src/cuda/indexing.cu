@@ -91,10 +91,9 @@ static __global__ void check_ids(const int64_t *index, walk<D> w, int64_t n, id_
 tn_status tni_cuda_check_ids(const tni_array *index, const id_check &check)
 {
     int64_t n = count_of(index);
-    BY_DIVISOR(n, TN_LAUNCH((check_ids<D>), row_grid(n, THREADS), THREADS, 0,
-                            static_cast<const int64_t *>(index->data),
-                            walk_of<D>(index, nullptr, nullptr, -1), n, check));
-    return TN_OK;
+    return BY_DIVISOR(n, TN_LAUNCH((check_ids<D>), row_grid(n, THREADS), THREADS, 0,
+                                   static_cast<const int64_t *>(index->data),
+                                   walk_of<D>(index, nullptr, nullptr, -1), n, check));
 }
 
 /* ---- gather: y[..] = x[.., index[..], ..] ---------------------------------------------------- */
@@ -119,12 +118,11 @@ static tn_status run_gather(const tni_array *y, const tni_array *x, const tni_ar
                             int axis)
 {
     int64_t n = count_of(index);
-    BY_DIVISOR(n,
-               TN_LAUNCH((gather<T, D>), row_grid(n, THREADS), THREADS, 0,
-                         static_cast<T *>(y->data), static_cast<const T *>(x->data),
-                         static_cast<const int64_t *>(index->data), walk_of<D>(index, x, y, axis),
-                         x->stride[axis], n, id_check_of(x->size[axis])));
-    return TN_OK;
+    return BY_DIVISOR(n, TN_LAUNCH((gather<T, D>), row_grid(n, THREADS), THREADS, 0,
+                                   static_cast<T *>(y->data), static_cast<const T *>(x->data),
+                                   static_cast<const int64_t *>(index->data),
+                                   walk_of<D>(index, x, y, axis), x->stride[axis], n,
+                                   id_check_of(x->size[axis])));
 }
 
 static int size_of(tn_dtype dtype)
@@ -177,11 +175,10 @@ static tn_status run_take(const tni_array *y, const tni_array *x, const tni_arra
                           int64_t units)
 {
     int64_t ids = y->size[1], n = y->size[0] * ids * units;
-    BY_DIVISOR(n,
-               TN_LAUNCH((take<T, D>), row_grid(n, THREADS), THREADS, 0, static_cast<T *>(y->data),
-                         static_cast<const T *>(x->data), static_cast<const int64_t *>(index->data),
-                         D(units), D(ids), n, id_check_of(x->size[1])));
-    return TN_OK;
+    return BY_DIVISOR(n, TN_LAUNCH((take<T, D>), row_grid(n, THREADS), THREADS, 0,
+                                   static_cast<T *>(y->data), static_cast<const T *>(x->data),
+                                   static_cast<const int64_t *>(index->data), D(units), D(ids), n,
+                                   id_check_of(x->size[1])));
 }
 
 tn_status tni_cuda_take(const tni_take *a)

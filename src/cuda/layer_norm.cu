@@ -104,15 +104,13 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
     if (job.n == 0) return TN_OK;
     if (job.f > ROW_IN_WARP)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
-    ROW_ITEMS(job.f,
-              TN_LAUNCH((layer_norm_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS, 0, job));
-    return TN_OK;
+    return ROW_ITEMS(
+        job.f, TN_LAUNCH((layer_norm_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS, 0, job));
 }
 
 tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
 {
-    TN_REAL(a->x.dtype, layer_norm<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, layer_norm<R>(a));
 }
 
 /* ---- gradient: dx ---------------------------------------------------------------------------- */
@@ -253,9 +251,8 @@ template <typename R> static tn_status ln_dx(const lng_job<R> &job)
 {
     if (job.f > ROW_IN_WARP)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
-    ROW_ITEMS(job.f, TN_LAUNCH((layer_norm_dx_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS,
-                               0, job));
-    return TN_OK;
+    return ROW_ITEMS(job.f, TN_LAUNCH((layer_norm_dx_warp<R, K>), row_grid(job.n, ROW_WARPS),
+                                      ROW_THREADS, 0, job));
 }
 
 /* Pieces of at least 64 rows, so many that a block for each (and 32 columns) fills the device. */
@@ -301,6 +298,5 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
 
 tn_status tni_cuda_layer_norm_grad(const tni_layer_norm_grad *a)
 {
-    TN_REAL(a->x.dtype, layer_norm_grad<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, layer_norm_grad<R>(a));
 }

@@ -80,9 +80,8 @@ template <typename R> static tn_status run_nll(const tni_nll *a)
     job.row_weight = static_cast<R *>(a->row_weight.data);
     job.x = static_cast<const R *>(a->x.data);
     if (job.rows == 0) return TN_OK;
-    BY_DIVISOR(job.rows,
-               TN_LAUNCH((nll_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0, job, D(job.d)));
-    return TN_OK;
+    return BY_DIVISOR(job.rows, TN_LAUNCH((nll_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0,
+                                          job, D(job.d)));
 }
 
 template <typename R> static tn_status run_nll_grad(const tni_nll_grad *a)
@@ -93,19 +92,16 @@ template <typename R> static tn_status run_nll_grad(const tni_nll_grad *a)
     if (job.rows == 0 || job.c == 0) return TN_OK;
     tni_fill zeros = { a->dx, {} };
     if (tn_status failed = tni_cuda_fill(&zeros); failed != TN_OK) return failed;
-    BY_DIVISOR(job.rows, TN_LAUNCH((nll_grad_rows<R, D>), row_grid(job.rows, THREADS), THREADS, 0,
-                                   job, D(job.d)));
-    return TN_OK;
+    return BY_DIVISOR(job.rows, TN_LAUNCH((nll_grad_rows<R, D>), row_grid(job.rows, THREADS),
+                                          THREADS, 0, job, D(job.d)));
 }
 
 tn_status tni_cuda_nll(const tni_nll *a)
 {
-    TN_REAL(a->x.dtype, run_nll<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, run_nll<R>(a));
 }
 
 tn_status tni_cuda_nll_grad(const tni_nll_grad *a)
 {
-    TN_REAL(a->dx.dtype, run_nll_grad<R>(a));
-    return TN_OK;
+    return TN_REAL(a->dx.dtype, run_nll_grad<R>(a));
 }

@@ -103,6 +103,5 @@ tn_status tni_cuda_random(const tni_random *a)
         return failed;
     std::lock_guard<std::mutex> hold(lock);
     if (tn_status failed = aim(a->seed, a->offset); failed != TN_OK) return failed;
-    TN_REAL(a->y.dtype, fill(static_cast<R *>(a->y.data), n, a->normal));
-    return TN_OK;
+    return TN_REAL(a->y.dtype, fill(static_cast<R *>(a->y.data), n, a->normal));
 }

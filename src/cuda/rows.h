@@ -103,21 +103,21 @@ static inline unsigned row_grid(int64_t n, int64_t each)
 
 /* Calls launch with the constant K, items per lane, of a row of c <= 1024 elements in one warp. */
 #define ROW_ITEMS(c, launch)                                                                       \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         if ((c) <= 32) {                                                                           \
             constexpr int K = 1;                                                                   \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         } else if ((c) <= 128) {                                                                   \
             constexpr int K = 4;                                                                   \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         } else if ((c) <= 512) {                                                                   \
             constexpr int K = 16;                                                                  \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         } else {                                                                                   \
             constexpr int K = 32;                                                                  \
-            if (tn_status failed = launch; failed != TN_OK) return failed;                         \
+            return launch;                                                                         \
         }                                                                                          \
-    } while (0)
+    }()
 
 /* ---- division by a number that a launch does not change -------------------------------------- */
 
@@ -155,14 +155,14 @@ struct large_divisor {
 
 /* Runs `call` with D, the divisor type for numbers below n (and what a grid's stride adds). */
 #define BY_DIVISOR(n, call)                                                                        \
-    do {                                                                                           \
+    [&]() -> tn_status {                                                                           \
         if ((n) < (1LL << 30)) {                                                                   \
             typedef small_divisor D;                                                               \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else {                                                                                   \
             typedef large_divisor D;                                                               \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         }                                                                                          \
-    } while (0)
+    }()
 
 #endif

@@ -76,22 +76,22 @@ static inline tn_status check_floating(const char *name, tn_dtype dtype)
 
 /* Runs `call` with the C++ type R of a floating dtype; TN_E_DTYPE for others. */
 #define TN_FLOATING(dtype, call)                                                                   \
-    do {                                                                                           \
+    [&, function = __func__]() -> tn_status {                                                      \
         if ((dtype) == TN_F32) {                                                                   \
             typedef float R;                                                                       \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else if ((dtype) == TN_F64) {                                                            \
             typedef double R;                                                                      \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else if ((dtype) == TN_BF16) {                                                           \
             typedef bf16 R;                                                                        \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else if ((dtype) == TN_F16) {                                                            \
             typedef f16 R;                                                                         \
-            if (tn_status failed = call; failed != TN_OK) return failed;                           \
+            return call;                                                                           \
         } else {                                                                                   \
-            return check_floating(__func__, dtype);                                                \
+            return check_floating(function, dtype);                                                \
         }                                                                                          \
-    } while (0)
+    }()
 
 #endif

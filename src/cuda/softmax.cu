@@ -70,17 +70,15 @@ template <typename R> static tn_status softmax(const tni_softmax *a)
     const R *from = static_cast<const R *>(a->x.data);
     if (n == 0 || c == 0) return TN_OK;
     if (c <= ROW_IN_WARP) {
-        ROW_ITEMS(c, TN_LAUNCH((softmax_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0, to,
-                               from, n, static_cast<int>(c), a->log));
-        return TN_OK;
+        return ROW_ITEMS(c, TN_LAUNCH((softmax_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0,
+                                      to, from, n, static_cast<int>(c), a->log));
     }
     return TN_LAUNCH((softmax_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, from, n, c, a->log);
 }
 
 tn_status tni_cuda_softmax(const tni_softmax *a)
 {
-    TN_REAL(a->x.dtype, softmax<R>(a));
-    return TN_OK;
+    return TN_REAL(a->x.dtype, softmax<R>(a));
 }
 
 /* ---- gradient: dx = y (dy - sum dy y); of the logarithm: dx = dy - exp(y) sum dy ------------- */
@@ -134,15 +132,13 @@ template <typename R> static tn_status softmax_grad(const tni_softmax_grad *a)
     const R *g = static_cast<const R *>(a->dy.data), *v = static_cast<const R *>(a->y.data);
     if (n == 0 || c == 0) return TN_OK;
     if (c <= ROW_IN_WARP) {
-        ROW_ITEMS(c, TN_LAUNCH((softmax_grad_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0,
-                               to, g, v, n, static_cast<int>(c), a->log));
-        return TN_OK;
+        return ROW_ITEMS(c, TN_LAUNCH((softmax_grad_warp<R, K>), row_grid(n, ROW_WARPS),
+                                      ROW_THREADS, 0, to, g, v, n, static_cast<int>(c), a->log));
     }
     return TN_LAUNCH((softmax_grad_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, g, v, n, c, a->log);
 }
 
 tn_status tni_cuda_softmax_grad(const tni_softmax_grad *a)
 {
-    TN_REAL(a->y.dtype, softmax_grad<R>(a));
-    return TN_OK;
+    return TN_REAL(a->y.dtype, softmax_grad<R>(a));
 }
