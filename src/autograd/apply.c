@@ -185,6 +185,26 @@ static tn_status not_made(const tni_call *c, const tn_shape *shape)
                         tni_shape_text(shape), TN_MAX_RANK);
 }
 
+/* Forward of the inputs as op->dense wants them. The node keeps those that were given. */
+static tn_status forward(tni_call *c)
+{
+    tn_tensor *const *given = c->in;
+    tn_tensor *in[TNI_MAX_IN];
+    const char *outer = tni_op_running;
+    tn_status status = TN_OK;
+
+    tni_op_running = c->op->name;
+    for (int i = 0; c->op->dense && i < c->n_in && status == TN_OK; i++) {
+        in[i] = c->op->dense & TNI_X(i) ? tni_dense(given[i]) : given[i];
+        if (!in[i]) status = tni_pending();
+    }
+    if (c->op->dense) c->in = in;
+    if (status == TN_OK) status = c->op->forward(c);
+    c->in = given;
+    tni_op_running = outer;
+    return status;
+}
+
 /* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward
  * makes on the way (dense copies, casts) is gone when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
@@ -203,13 +223,7 @@ static tn_status compute(tni_call *c, size_t args_size)
         c->saved[i] = tni_new(&c->saved_spec[i], c->device);
         if (!c->saved[i]) status = tni_pending();
     }
-    if (status == TN_OK) {
-        const char *outer = tni_op_running;
-
-        tni_op_running = c->op->name;
-        status = c->op->forward(c);
-        tni_op_running = outer;
-    }
+    if (status == TN_OK) status = forward(c);
     if (status == TN_OK && c->recorded) status = record(c, args_size);
     tn_scope_end(scope);
     return status;

@@ -214,6 +214,32 @@ static tn_status arrive(tni_pass *p, tni_node *node)
     return status;
 }
 
+/* Whether the op's kernel makes the gradients, and not backward (op.h). */
+static bool has_kernel(const tni_grad *g)
+{
+    unsigned reads = 0;
+
+    if (!g->op->kernel_grad || tni_composed()) return false;
+    for (int i = 0; i < g->n_in; i++)
+        if (g->need[i]) reads |= g->op->reads[i];
+    return reads != 0;
+}
+
+static tn_status run_kernel(tni_grad *g)
+{
+    unsigned dense = g->op->dense_grad;
+
+    for (int i = 0; i < g->n_in; i++)
+        if (dense & TNI_X(i) && g->x[i] && !(g->x[i] = tni_dense(g->x[i]))) return tni_pending();
+    if (dense & TNI_DY && !(g->dy = tni_dense(g->dy))) return tni_pending();
+    for (int i = 0; i < g->n_in; i++) {
+        if (!g->need[i]) continue;
+        g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
+        if (!g->dx[i]) return tni_pending();
+    }
+    return g->op->kernel_grad(g);
+}
+
 typedef struct work {
     tn_tensor **dys, **x, **dx;
     bool *need;
@@ -263,13 +289,15 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
     g.dy = w->dys[0];
     for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
-    if ((status = node->op->backward(&g)) != TN_OK) return status;
+    status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
+    for (int i = 0; i < node->n_in && status == TN_OK; i++)
+        if (!w->dx[i]) status = tni_poison("tn_backward", "a gradient");
+    if (status != TN_OK) return status;
     if ((status = tni_tell_differentiated(node, &g)) != TN_OK) return status;
     for (int i = 0; i < node->n_in; i++) {
         tn_tensor *dx = w->dx[i];
         const tni_edge *edge = &node->edge[i];
 
-        if (!dx) return tni_poison("tn_backward", "a gradient");
         if (!w->need[i] || tni_none(dx)) continue;
         if (!(dx = fit(dx, &node->in[i]))) return tni_pending();
         status = edge->node ? deliver_to_node(p, edge->node, edge->index, dx)

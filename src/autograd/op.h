@@ -18,8 +18,10 @@
 
 /* What the gradient of an input reads, or-ed. TNI_X(k): input k. */
 #define TNI_X(k) (1u << (k))
+#define TNI_ALL_X 0xffffu    /* every input */
 #define TNI_Y (1u << 16)     /* output 0 */
 #define TNI_SAVED (1u << 17) /* what forward put into saved[] */
+#define TNI_DY (1u << 18)    /* for dense_grad: the gradient of output 0 */
 
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
@@ -67,14 +69,14 @@ typedef struct tni_grad {
     int n_in, n_out;
     tn_tensor *dy;         /* gradient of output 0: dys[0] */
     tn_tensor *const *dys; /* one per output, TN_NONE where nothing came */
-    tn_tensor *const *x;   /* inputs that reads[] named for needed gradients, else NULL */
+    tn_tensor **x;         /* inputs that reads[] named for needed gradients, else NULL */
     tn_tensor *y;          /* output 0 if read */
     tn_tensor *const *saved;
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
     const bool *need; /* per input */
     /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of broadcast shape:
-     * the engine reduces, casts and copies */
+     * the engine reduces, casts and copies, and asks whether one came out NULL */
     tn_tensor **dx;
 } tni_grad;
 
@@ -90,9 +92,15 @@ struct tn_op {
     bool view;
     bool any_device;            /* inputs may live on different devices (to, copy) */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
+    /* what forward and kernel_grad get row-major, copied where it lies otherwise: TNI_X(k), or-ed,
+     * for the second with TNI_DY */
+    unsigned dense, dense_grad;
     tn_status (*shape)(tni_call *c);
     tn_status (*forward)(tni_call *c);
     tn_status (*backward)(tni_grad *g); /* NULL: not differentiable, outputs carry no history */
+    /* NULL, or backward by one kernel: run where nothing is recorded and a gradient that is needed
+     * reads more than dy. The engine has made dx where need */
+    tn_status (*kernel_grad)(tni_grad *g);
     void (*keep)(void *args); /* NULL, or args own something: called once for each node's copy, */
     void (*drop)(void *args); /* and when that node goes */
 };

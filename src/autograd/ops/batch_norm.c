@@ -82,17 +82,7 @@ static tn_status bn_shape(tni_call *c)
 static tn_status bn_forward(tni_call *c)
 {
     const bn_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[X]);
-    tn_tensor *dense[INPUTS];
-    for (int i = WEIGHT; i < INPUTS; i++) {
-        dense[i] = rows_dense(c->in[i]);
-        if (!dense[i]) {
-            return tni_pending();
-        }
-    }
-    if (!x) {
-        return tni_pending();
-    }
+    const tn_tensor *x = c->in[X];
     tni_array channel[INPUTS]; /* weight, bias, running statistics */
     int64_t n = x->shape.size[0];
     int64_t channels = x->shape.size[1];
@@ -101,7 +91,7 @@ static tn_status bn_forward(tni_call *c)
         return TN_OK;
     }
     for (int i = WEIGHT; i < INPUTS; i++) {
-        channel[i] = rows_array(dense[i], 1, channels, 0, 0);
+        channel[i] = rows_array(c->in[i], 1, channels, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
             tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, channels, 0, 0);
             tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
@@ -127,7 +117,7 @@ static tn_status bn_forward(tni_call *c)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void bn_backward_composed(tni_grad *g)
+static tn_status bn_backward(tni_grad *g)
 {
     const bn_args *args = g->args;
     int rank = g->in[X].shape.rank;
@@ -143,7 +133,7 @@ static void bn_backward_composed(tni_grad *g)
         g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
     }
     if (!g->need[X] && !g->need[WEIGHT]) {
-        return;
+        return TN_OK;
     }
     tn_tensor *x = g->x[X];
     tn_tensor *centered, *rstd;
@@ -167,46 +157,29 @@ static void bn_backward_composed(tni_grad *g)
         dx = tn_mul(dx, rstd);
         g->dx[X] = rows_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
     }
+    return TN_OK;
 }
 
-static tn_status bn_backward(tni_grad *g)
+static tn_status bn_kernel_grad(tni_grad *g)
 {
     const bn_args *args = g->args;
-    if (tni_composed() || (!g->need[X] && !g->need[WEIGHT])) {
-        bn_backward_composed(g);
-        return TN_OK;
-    }
     const tn_shape *shape = &g->in[X].shape;
     int64_t n = shape->size[0];
     int64_t channels = shape->size[1];
     int64_t s = rows_count(shape, 2, shape->rank);
-    tn_tensor *x = tni_dense(g->x[X]);
-    tn_tensor *dy = tni_dense(g->dy);
-    tn_tensor *weight = rows_dense(g->x[WEIGHT]);
-    if (!x || !dy || !weight) {
-        return tni_pending();
-    }
-    for (int i = X; i <= BIAS; i++) { /* absent where not needed */
-        if (g->need[i]) {
-            g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
-            if (!g->dx[i]) {
-                return tni_pending();
-            }
-        }
-    }
     if (channels == 0) {
         return TN_OK;
     }
     tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, n, channels, s),
                               .dweight = rows_array(g->dx[WEIGHT], 1, channels, 0, 0),
                               .dbias = rows_array(g->dx[BIAS], 1, channels, 0, 0),
-                              .dy = rows_array(dy, 3, n, channels, s),
-                              .x = rows_array(x, 3, n, channels, s),
+                              .dy = rows_array(g->dy, 3, n, channels, s),
+                              .x = rows_array(g->x[X], 3, n, channels, s),
                               .mean = rows_array(g->saved[0], 1, channels, 0, 0),
                               .rstd = rows_array(g->saved[1], 1, channels, 0, 0),
-                              .weight = rows_array(weight, 1, channels, 0, 0),
+                              .weight = rows_array(g->x[WEIGHT], 1, channels, 0, 0),
                               .training = args->training };
-    return tni_backend_of(x)->batch_norm_grad(&a);
+    return tni_backend_of(g->dy)->batch_norm_grad(&a);
 }
 
 static const tn_op batch_norm_op = {
@@ -215,9 +188,12 @@ static const tn_op batch_norm_op = {
     .arity = INPUTS,
     .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
     .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
+    .dense = TNI_ALL_X,
+    .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
     .shape = bn_shape,
     .forward = bn_forward,
     .backward = bn_backward,
+    .kernel_grad = bn_kernel_grad,
 };
 
 /* ---- the function ---------------------------------------------------------------------------- */

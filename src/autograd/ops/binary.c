@@ -21,12 +21,6 @@ static tn_status promoting_shape(tni_call *c)
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
 
-/* TN_OK when every gradient that is needed is there. */
-static tn_status done(const tni_grad *g)
-{
-    return (g->need[0] && !g->dx[0]) || (g->need[1] && !g->dx[1]) ? tni_pending() : TN_OK;
-}
-
 static tn_status add_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = g->dy;
@@ -38,14 +32,14 @@ static tn_status sub_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = g->dy;
     if (g->need[1]) g->dx[1] = tn_neg(g->dy);
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status mul_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = tn_mul(g->dy, g->x[1]);
     if (g->need[1]) g->dx[1] = tn_mul(g->dy, g->x[0]);
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status div_backward(tni_grad *g)
@@ -57,7 +51,7 @@ static tn_status div_backward(tni_grad *g)
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
                                   : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, &g->out[0]);
     }
-    return done(g);
+    return TN_OK;
 }
 
 /* With the base replaced by 1 where it is 0, so that neither ln 0 nor its slope is formed. */
@@ -90,7 +84,7 @@ static tn_status pow_backward(tni_grad *g)
                        ? pow_exponent_composed(g, a, b)
                        : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, &g->out[0]);
     }
-    return done(g);
+    return TN_OK;
 }
 
 /* dy where x loses to other, half of it at a tie. */
@@ -117,7 +111,7 @@ static tn_status extreme_backward(tni_grad *g)
             g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, &g->out[0]);
         }
     }
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status lerp_backward(tni_grad *g)
@@ -126,7 +120,7 @@ static tn_status lerp_backward(tni_grad *g)
 
     if (g->need[0]) g->dx[0] = tn_mul_scalar(g->dy, 1.0 - args->p[0]);
     if (g->need[1]) g->dx[1] = tn_mul_scalar(g->dy, args->p[0]);
-    return done(g);
+    return TN_OK;
 }
 
 enum { A = TNI_X(0), B = TNI_X(1) };

@@ -125,11 +125,9 @@ static tn_status conv2d_shape(tni_call *c)
 
 static tn_status conv2d_forward(tni_call *c)
 {
-    tn_tensor *x = tni_dense(c->in[0]);
-    tn_tensor *w = tni_dense(c->in[1]);
-    tn_tensor *b = tni_none(c->in[2]) ? TN_NONE : tni_dense(c->in[2]);
-
-    if (!x || !w || !b) return tni_pending();
+    const tn_tensor *x = c->in[0];
+    const tn_tensor *w = c->in[1];
+    const tn_tensor *b = c->in[2];
     tni_conv2d a = { .y = tni_array_of(c->out[0]),
                      .x = tni_array_of(x),
                      .w = tni_array_of(w),
@@ -145,7 +143,7 @@ static tn_status conv2d_backward(tni_grad *g)
     if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], a);
     if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], a);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
-    return g->dx[0] && g->dx[1] && g->dx[2] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 extern const tn_op tni_op_conv2d;
@@ -156,6 +154,7 @@ const tn_op tni_op_conv2d = {
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0), 0 },
+    .dense = TNI_ALL_X,
     .shape = conv2d_shape,
     .forward = conv2d_forward,
     .backward = conv2d_backward,
@@ -182,10 +181,8 @@ static tn_status grad_input_shape(tni_call *c)
 
 static tn_status grad_input_forward(tni_call *c)
 {
-    tn_tensor *dy = tni_dense(c->in[0]);
-    tn_tensor *w = tni_dense(c->in[1]);
-
-    if (!dy || !w) return tni_pending();
+    const tn_tensor *dy = c->in[0];
+    const tn_tensor *w = c->in[1];
     tni_conv2d_grad_input a = { .dx = tni_array_of(c->out[0]),
                                 .dy = tni_array_of(dy),
                                 .w = tni_array_of(w),
@@ -199,7 +196,7 @@ static tn_status grad_input_backward(tni_grad *g)
 
     if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
     if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, a);
-    return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static const tn_op op_grad_input = {
@@ -207,6 +204,7 @@ static const tn_op op_grad_input = {
     .formula = "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
     .arity = 2,
     .reads = { TNI_X(1), TNI_X(0) },
+    .dense = TNI_ALL_X,
     .shape = grad_input_shape,
     .forward = grad_input_forward,
     .backward = grad_input_backward,
@@ -233,10 +231,8 @@ static tn_status grad_weight_shape(tni_call *c)
 
 static tn_status grad_weight_forward(tni_call *c)
 {
-    tn_tensor *dy = tni_dense(c->in[0]);
-    tn_tensor *x = tni_dense(c->in[1]);
-
-    if (!dy || !x) return tni_pending();
+    const tn_tensor *dy = c->in[0];
+    const tn_tensor *x = c->in[1];
     tni_conv2d_grad_weight a = { .dw = tni_array_of(c->out[0]),
                                  .dy = tni_array_of(dy),
                                  .x = tni_array_of(x),
@@ -250,7 +246,7 @@ static tn_status grad_weight_backward(tni_grad *g)
 
     if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
     if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, a);
-    return g->dx[0] && g->dx[1] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static const tn_op op_grad_weight = {
@@ -258,6 +254,7 @@ static const tn_op op_grad_weight = {
     .formula = "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
     .arity = 2,
     .reads = { TNI_X(1), TNI_X(0) },
+    .dense = TNI_ALL_X,
     .shape = grad_weight_shape,
     .forward = grad_weight_forward,
     .backward = grad_weight_backward,

@@ -99,10 +99,9 @@ static tn_status to_shape(tni_call *c)
 /* Bytes travel between host and device; between two devices over the host. */
 static tn_status to_forward(tni_call *c)
 {
-    tn_tensor *x = tni_dense(c->in[0]);
+    tn_tensor *x = c->in[0];
     tn_tensor *y = c->out[0];
 
-    if (!x) return tni_pending();
     if (tni_host_refused("tn_to", "moves a tensor between devices",
                          "it moved before, or as an input of tn_capture_run"))
         return TN_E_STATE;
@@ -122,7 +121,7 @@ static tn_status to_backward(tni_grad *g)
     const to_args *args = g->args;
 
     g->dx[0] = tn_to(g->dy, args->from);
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static const tn_op op_to = {
@@ -131,6 +130,7 @@ static const tn_op op_to = {
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .any_device = true,
+    .dense = TNI_X(0),
     .shape = to_shape,
     .forward = to_forward,
     .backward = to_backward,

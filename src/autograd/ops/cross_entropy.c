@@ -44,22 +44,16 @@ static tn_status ce_shape(tni_call *c)
 static tn_status ce_forward(tni_call *c)
 {
     const ce_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[0]);
-    tn_tensor *target = tni_dense(c->in[1]);
-    tn_tensor *weight = rows_dense(c->in[2]);
-    if (!x || !target || !weight) {
-        return tni_pending();
-    }
-    ce_sizes s = sizes_of(&x->shape, args->axis);
+    ce_sizes s = sizes_of(&c->in[0]->shape, args->axis);
     tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
                             .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
                             .lse = rows_array(c->saved[0], 2, s.n, s.d, 0),
-                            .x = rows_array(x, 3, s.n, s.c, s.d),
-                            .target = rows_array(target, 2, s.n, s.d, 0),
-                            .weight = rows_array(weight, 1, s.c, 0, 0),
+                            .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
+                            .target = rows_array(c->in[1], 2, s.n, s.d, 0),
+                            .weight = rows_array(c->in[2], 1, s.c, 0, 0),
                             .smoothing = args->smoothing,
                             .ignore = args->ignore };
-    return tni_backend_of(x)->cross_entropy(&a);
+    return tni_backend_of(c->in[0])->cross_entropy(&a);
 }
 
 /* A vector over the classes, shaped to broadcast against logits. */
@@ -77,7 +71,7 @@ static tn_tensor *over_classes(tn_tensor *vector, int rank, int axis)
 }
 
 /* The formula above in ops. A value per row is unsqueezed at the class axis. */
-static tn_tensor *ce_grad_composed(const tni_grad *g)
+static tn_status ce_backward(tni_grad *g)
 {
     const ce_args *args = g->args;
     tn_tensor *x = g->x[0];
@@ -108,7 +102,8 @@ static tn_tensor *ce_grad_composed(const tni_grad *g)
         dx = tn_add(main, tn_mul_scalar(spread, args->smoothing / (double)classes));
     }
     dx = tn_mul(drow, dx);
-    return tn_masked_fill(dx, tn_unsqueeze(ignored, args->axis), 0);
+    g->dx[0] = tn_masked_fill(dx, tn_unsqueeze(ignored, args->axis), 0);
+    return TN_OK;
 }
 
 /* Gradients per row as [n, d] with strides: dense, one value for all, or copied. */
@@ -132,41 +127,23 @@ static tn_status row_gradients(tn_tensor *dy, ce_sizes s, tni_array *out)
     return TN_OK;
 }
 
-static tn_status ce_backward(tni_grad *g)
+static tn_status ce_kernel_grad(tni_grad *g)
 {
     const ce_args *args = g->args;
-    if (!g->need[0]) {
-        return TN_OK;
-    }
-    if (tni_composed()) {
-        g->dx[0] = ce_grad_composed(g);
-        return TN_OK;
-    }
     tn_tensor *dy = tni_dy(g, 0);
-    tn_tensor *x = tni_dense(g->x[0]);
-    tn_tensor *target = tni_dense(g->x[1]);
-    tn_tensor *weight = rows_dense(g->x[2]);
-    if (!dy || !x || !target || !weight) {
+    if (!dy) {
         return tni_pending();
     }
-    tn_tensor *dx = tni_new_dense(x->shape, x->dtype, tn_device_of(x));
-    if (!dx) {
-        return tni_pending();
-    }
-    ce_sizes s = sizes_of(&x->shape, args->axis);
-    tni_cross_entropy_grad a = { .dx = rows_array(dx, 3, s.n, s.c, s.d),
+    ce_sizes s = sizes_of(&g->in[0].shape, args->axis);
+    tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d),
                                  .lse = rows_array(g->saved[0], 2, s.n, s.d, 0),
-                                 .x = rows_array(x, 3, s.n, s.c, s.d),
-                                 .target = rows_array(target, 2, s.n, s.d, 0),
-                                 .weight = rows_array(weight, 1, s.c, 0, 0),
+                                 .x = rows_array(g->x[0], 3, s.n, s.c, s.d),
+                                 .target = rows_array(g->x[1], 2, s.n, s.d, 0),
+                                 .weight = rows_array(g->x[2], 1, s.c, 0, 0),
                                  .smoothing = args->smoothing,
                                  .ignore = args->ignore };
     tn_status status = row_gradients(dy, s, &a.drow);
-    if (status != TN_OK) {
-        return status;
-    }
-    g->dx[0] = dx;
-    return tni_backend_of(dx)->cross_entropy_grad(&a);
+    return status != TN_OK ? status : tni_backend_of(g->x[0])->cross_entropy_grad(&a);
 }
 
 static const tn_op cross_entropy_op = {
@@ -175,9 +152,12 @@ static const tn_op cross_entropy_op = {
     .arity = 3,
     .optional = TNI_X(2),
     .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
+    .dense = TNI_ALL_X,
+    .dense_grad = TNI_ALL_X, /* dy: one value for all needs no copy */
     .shape = ce_shape,
     .forward = ce_forward,
     .backward = ce_backward,
+    .kernel_grad = ce_kernel_grad,
 };
 
 /* ---- class ids ------------------------------------------------------------------------------- */

@@ -15,10 +15,7 @@ typedef struct dropout_args {
 static tn_status dropout_forward(tni_call *c)
 {
     const dropout_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[0]);
-    if (!x) {
-        return tni_pending();
-    }
+    tn_tensor *x = c->in[0];
     int64_t n = tni_shape_numel(&x->shape);
     tni_dropout a = { .y = rows_array(c->out[0], 1, n, 0, 0),
                       .x = rows_array(x, 1, n, 0, 0),
@@ -39,6 +36,7 @@ static const tn_op dropout_op = {
     .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
     .arity = 1,
     .autocast = TNI_CAST_KEEP,
+    .dense = TNI_X(0),
     .shape = tni_shape_like_first,
     .forward = dropout_forward,
     .backward = dropout_backward,

@@ -70,6 +70,7 @@ tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
                       const tni_meta *like)
 {
+    if (!a || !b || !c) return NULL;
     tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
     if (!y) return NULL;
     tni_ternary k = { function,

@@ -13,6 +13,7 @@ static const tn_op embedding_op = {
     .formula = "y[r] = weight[index[r]]",
     .arity = 2,
     .reads = { TNI_X(1) },
+    .dense = TNI_ALL_X,
     .shape = tni_take_shape,
     .forward = tni_take_forward,
     .backward = tni_take_backward,

@@ -238,11 +238,8 @@ tn_status tni_take_shape(tni_call *c)
 tn_status tni_take_forward(tni_call *c)
 {
     const tni_take_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[0]);
-    tn_tensor *index = tni_dense(c->in[1]);
-    if (!x || !index) {
-        return tni_pending();
-    }
+    tn_tensor *x = c->in[0];
+    tn_tensor *index = c->in[1];
     take_sizes s = take_sizes_of(args, index);
     tni_take a = { .y = rows_array(c->out[0], 3, s.outer, s.n, s.inner),
                    .x = rows_array(x, 3, s.outer, s.v, s.inner),
@@ -264,6 +261,7 @@ static const tn_op index_select_op = {
     .dtypes = TNI_ANY_DTYPE,
     .autocast = TNI_CAST_F32, /* its gradient adds up */
     .reads = { TNI_X(1) },
+    .dense = TNI_ALL_X,
     .shape = tni_take_shape,
     .forward = tni_take_forward,
     .backward = tni_take_backward,
@@ -280,11 +278,8 @@ static tn_status take_add_shape(tni_call *c)
 static tn_status take_add_forward(tni_call *c)
 {
     const tni_take_args *args = c->args;
-    tn_tensor *y = tni_dense(c->in[0]);
-    tn_tensor *index = tni_dense(c->in[1]);
-    if (!y || !index) {
-        return tni_pending();
-    }
+    tn_tensor *y = c->in[0];
+    tn_tensor *index = c->in[1];
     take_sizes s = take_sizes_of(args, index);
     tni_take_add a = { .x = rows_array(c->out[0], 3, s.outer, s.v, s.inner),
                        .y = rows_array(y, 3, s.outer, s.n, s.inner),
@@ -320,6 +315,7 @@ const tn_op tni_op_take_add = {
     .formula = "y = 0; y[index[r]] += x[r] for axis 0",
     .arity = 2,
     .reads = { TNI_X(1) },
+    .dense = TNI_ALL_X,
     .shape = take_add_shape,
     .forward = take_add_forward,
     .backward = take_add_backward,

@@ -51,12 +51,7 @@ static tn_status ln_shape(tni_call *c)
 static tn_status ln_forward(tni_call *c)
 {
     const ln_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[0]);
-    tn_tensor *weight = rows_dense(c->in[1]);
-    tn_tensor *bias = rows_dense(c->in[2]);
-    if (!x || !weight || !bias) {
-        return tni_pending();
-    }
+    const tn_tensor *x = c->in[0];
     int lead = x->shape.rank - args->n_axes;
     int64_t n = rows_count(&x->shape, 0, lead);
     int64_t f = rows_count(&x->shape, lead, x->shape.rank);
@@ -64,13 +59,13 @@ static tn_status ln_forward(tni_call *c)
                          .mean = rows_array(c->saved[0], 1, n, 0, 0),
                          .rstd = rows_array(c->saved[1], 1, n, 0, 0),
                          .x = rows_array(x, 2, n, f, 0),
-                         .weight = rows_array(weight, 1, f, 0, 0),
-                         .bias = rows_array(bias, 1, f, 0, 0),
+                         .weight = rows_array(c->in[1], 1, f, 0, 0),
+                         .bias = rows_array(c->in[2], 1, f, 0, 0),
                          .eps = args->eps };
     return tni_backend_of(x)->layer_norm(&a);
 }
 
-static void ln_backward_composed(tni_grad *g)
+static tn_status ln_backward(tni_grad *g)
 {
     const ln_args *args = g->args;
     int axes[TN_MAX_RANK];
@@ -82,7 +77,7 @@ static void ln_backward_composed(tni_grad *g)
         g->dx[2] = g->dy;
     }
     if (!g->need[0] && !g->need[1]) {
-        return;
+        return TN_OK;
     }
     tn_tensor *centered = tn_sub(g->x[0], tn_mean(g->x[0], axes, n, true));
     tn_tensor *var = tn_mean(tn_square(centered), axes, n, true);
@@ -97,41 +92,24 @@ static void ln_backward_composed(tni_grad *g)
         tn_tensor *level = tn_mean(gw, axes, n, true);
         g->dx[0] = tn_mul(rstd, tn_sub(tn_sub(gw, level), slope));
     }
+    return TN_OK;
 }
 
-static tn_status ln_backward(tni_grad *g)
+static tn_status ln_kernel_grad(tni_grad *g)
 {
     const ln_args *args = g->args;
-    if (tni_composed() || (!g->need[0] && !g->need[1])) {
-        ln_backward_composed(g);
-        return TN_OK;
-    }
     int lead = g->in[0].shape.rank - args->n_axes;
     int64_t n = rows_count(&g->in[0].shape, 0, lead);
     int64_t f = rows_count(&g->in[0].shape, lead, g->in[0].shape.rank);
-    tn_tensor *x = tni_dense(g->x[0]);
-    tn_tensor *dy = tni_dense(g->dy);
-    tn_tensor *weight = rows_dense(g->x[1]);
-    if (!x || !dy || !weight) {
-        return tni_pending();
-    }
-    for (int i = 0; i < 3; i++) { /* absent where not needed */
-        if (g->need[i]) {
-            g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, tn_device_of(dy));
-            if (!g->dx[i]) {
-                return tni_pending();
-            }
-        }
-    }
     tni_layer_norm_grad a = { .dx = rows_array(g->dx[0], 2, n, f, 0),
                               .dweight = rows_array(g->dx[1], 1, f, 0, 0),
                               .dbias = rows_array(g->dx[2], 1, f, 0, 0),
-                              .dy = rows_array(dy, 2, n, f, 0),
-                              .x = rows_array(x, 2, n, f, 0),
+                              .dy = rows_array(g->dy, 2, n, f, 0),
+                              .x = rows_array(g->x[0], 2, n, f, 0),
                               .mean = rows_array(g->saved[0], 1, n, 0, 0),
                               .rstd = rows_array(g->saved[1], 1, n, 0, 0),
-                              .weight = rows_array(weight, 1, f, 0, 0) };
-    return tni_backend_of(x)->layer_norm_grad(&a);
+                              .weight = rows_array(g->x[1], 1, f, 0, 0) };
+    return tni_backend_of(g->dy)->layer_norm_grad(&a);
 }
 
 static const tn_op layer_norm_op = {
@@ -140,9 +118,12 @@ static const tn_op layer_norm_op = {
     .arity = 3,
     .optional = TNI_X(1) | TNI_X(2),
     .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },
+    .dense = TNI_ALL_X,
+    .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,
     .shape = ln_shape,
     .forward = ln_forward,
     .backward = ln_backward,
+    .kernel_grad = ln_kernel_grad,
 };
 
 tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps)

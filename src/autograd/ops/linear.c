@@ -42,7 +42,7 @@ static tn_status linear_forward(tni_call *c)
 {
     tn_tensor *x = c->in[0];
     tn_tensor *w = c->in[1];
-    tn_tensor *b = tni_none(c->in[2]) ? NULL : tni_dense(c->in[2]);
+    const tn_tensor *b = c->in[2];
     const tni_backend *backend = tni_backend_of(x);
     tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
 
@@ -52,7 +52,6 @@ static tn_status linear_forward(tni_call *c)
         if (!x) return tni_pending();
         tni_merge_rows(x, &g.m, &g.a_row);
     }
-    if (!tni_none(c->in[2]) && !b) return tni_pending();
     g.a = tni_data(x);
     g.a_col = x->stride[x->shape.rank - 1];
     g.b = tni_data(w);
@@ -60,7 +59,7 @@ static tn_status linear_forward(tni_call *c)
     g.b_col = w->stride[0];
     g.c = tni_data(c->out[0]);
     g.c_row = g.n;
-    g.bias = b ? tni_data(b) : NULL;
+    g.bias = tni_none(b) ? NULL : tni_data(b);
     return backend->gemm(&g);
 }
 
@@ -75,7 +74,7 @@ static tn_status linear_backward(tni_grad *g)
         g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1),
                              tn_reshape(g->x[0], TN_SHAPE(n, g->in[1].shape.size[1])));
     if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
-    return g->dx[0] && g->dx[1] && g->dx[2] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 extern const tn_op tni_op_linear;
@@ -86,6 +85,7 @@ const tn_op tni_op_linear = {
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0), 0 },
+    .dense = TNI_X(2), /* of x, rows that merge are enough */
     .shape = linear_shape,
     .forward = linear_forward,
     .backward = linear_backward,

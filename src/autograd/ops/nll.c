@@ -17,26 +17,16 @@ typedef struct nll_args {
 
 static const tn_op nll_op, nll_grad_op;
 
-/* target and weight as kernels want them. */
-typedef struct nll_rows {
-    tni_array target, weight;
+/* log_p is [n, c, d]. */
+typedef struct nll_sizes {
     int64_t n, c, d;
-} nll_rows;
+} nll_sizes;
 
-static tn_status rows_of(const nll_args *args, tn_tensor *target, tn_tensor *weight, nll_rows *r)
+static nll_sizes sizes_of(const nll_args *args)
 {
     const tn_shape *s = &args->shape;
-    target = tni_dense(target);
-    weight = rows_dense(weight);
-    if (!target || !weight) {
-        return tni_pending();
-    }
-    r->n = rows_count(s, 0, args->axis);
-    r->c = s->size[args->axis];
-    r->d = rows_count(s, args->axis + 1, s->rank);
-    r->target = rows_array(target, 2, r->n, r->d, 0);
-    r->weight = rows_array(weight, 1, r->c, 0, 0);
-    return TN_OK;
+    return (nll_sizes){ rows_count(s, 0, args->axis), s->size[args->axis],
+                        rows_count(s, args->axis + 1, s->rank) };
 }
 
 /* ---- nll ------------------------------------------------------------------------------------- */
@@ -52,26 +42,21 @@ static tn_status nll_shape(tni_call *c)
 static tn_status nll_forward(tni_call *c)
 {
     const nll_args *args = c->args;
-    nll_rows r;
-    tn_tensor *x = tni_dense(c->in[0]);
-    tn_status status = x ? rows_of(args, c->in[1], c->in[2], &r) : tni_pending();
-    if (status != TN_OK) {
-        return status;
-    }
-    tni_nll a = { .row_loss = rows_array(c->out[0], 2, r.n, r.d, 0),
-                  .row_weight = rows_array(c->out[1], 2, r.n, r.d, 0),
-                  .x = rows_array(x, 3, r.n, r.c, r.d),
-                  .target = r.target,
-                  .weight = r.weight,
+    nll_sizes s = sizes_of(args);
+    tni_nll a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
+                  .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
+                  .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
+                  .target = rows_array(c->in[1], 2, s.n, s.d, 0),
+                  .weight = rows_array(c->in[2], 1, s.c, 0, 0),
                   .ignore = args->ignore };
-    return tni_backend_of(x)->nll(&a);
+    return tni_backend_of(c->in[0])->nll(&a);
 }
 
 static tn_status nll_backward(tni_grad *g)
 {
     tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE };
     g->dx[0] = tni_apply(&nll_grad_op, g->args, sizeof(nll_args), 3, in);
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static const tn_op nll_op = {
@@ -80,6 +65,7 @@ static const tn_op nll_op = {
     .arity = 3,
     .optional = TNI_X(2),
     .reads = { TNI_X(1) | TNI_X(2) },
+    .dense = TNI_ALL_X,
     .shape = nll_shape,
     .forward = nll_forward,
     .backward = nll_backward,
@@ -98,18 +84,13 @@ static tn_status nll_grad_shape(tni_call *c)
 static tn_status nll_grad_forward(tni_call *c)
 {
     const nll_args *args = c->args;
-    nll_rows r;
-    tn_tensor *drow = tni_dense(c->in[0]);
-    tn_status status = drow ? rows_of(args, c->in[1], c->in[2], &r) : tni_pending();
-    if (status != TN_OK) {
-        return status;
-    }
-    tni_nll_grad a = { .dx = rows_array(c->out[0], 3, r.n, r.c, r.d),
-                       .drow = rows_array(drow, 2, r.n, r.d, 0),
-                       .target = r.target,
-                       .weight = r.weight,
+    nll_sizes s = sizes_of(args);
+    tni_nll_grad a = { .dx = rows_array(c->out[0], 3, s.n, s.c, s.d),
+                       .drow = rows_array(c->in[0], 2, s.n, s.d, 0),
+                       .target = rows_array(c->in[1], 2, s.n, s.d, 0),
+                       .weight = rows_array(c->in[2], 1, s.c, 0, 0),
                        .ignore = args->ignore };
-    return tni_backend_of(drow)->nll_grad(&a);
+    return tni_backend_of(c->in[0])->nll_grad(&a);
 }
 
 static tn_status nll_grad_backward(tni_grad *g)
@@ -129,6 +110,7 @@ static const tn_op nll_grad_op = {
     .arity = 3,
     .optional = TNI_X(2),
     .reads = { TNI_X(1) | TNI_X(2) },
+    .dense = TNI_ALL_X,
     .shape = nll_grad_shape,
     .forward = nll_grad_forward,
     .backward = nll_grad_backward,

@@ -20,10 +20,7 @@ typedef struct one_hot_args {
 static tn_status one_hot_forward(tni_call *c)
 {
     const one_hot_args *args = c->args;
-    tn_tensor *index = tni_dense(c->in[0]);
-    if (!index) {
-        return tni_pending();
-    }
+    tn_tensor *index = c->in[0];
     int64_t count = tni_shape_numel(&index->shape);
     tni_take a = { .y = rows_array(c->out[0], 3, 1, count, 0),
                    .x = rows_array(index, 3, 1, args->n, 0),
@@ -41,6 +38,7 @@ static const tn_op one_hot_op = {
     .formula = "y = index, 0 <= index < n",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
+    .dense = TNI_X(0),
     .shape = tni_shape_like_first,
     .forward = one_hot_forward,
 };

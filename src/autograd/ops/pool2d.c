@@ -152,9 +152,7 @@ static tn_status max_shape(tni_call *c)
 
 static tn_status max_forward(tni_call *c)
 {
-    tn_tensor *x = tni_dense(c->in[0]);
-
-    if (!x) return tni_pending();
+    const tn_tensor *x = c->in[0];
     tni_max_pool2d a = { .y = tni_array_of(c->out[0]),
                          .index = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none(),
                          .x = tni_array_of(x),
@@ -166,9 +164,7 @@ static tn_status max_forward(tni_call *c)
 static tn_status max_grad_forward(tni_call *c)
 {
     const grad_args *args = c->args;
-    tn_tensor *dy = tni_dense(c->in[0]);
-
-    if (!dy) return tni_pending();
+    const tn_tensor *dy = c->in[0];
     tni_max_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
                               .dy = tni_array_of(dy),
                               .index = tni_array_of(c->in[1]),
@@ -186,7 +182,7 @@ static tn_status max_grad_backward(tni_grad *g)
     tn_tensor *from = tn_reshape(g->dy, TN_SHAPE(planes, dx->size[2] * dx->size[3]));
 
     g->dx[0] = tn_reshape(tn_gather(from, 1, index), *dy);
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static const tn_op op_max_grad = {
@@ -194,6 +190,7 @@ static const tn_op op_max_grad = {
     .formula = "dx_i = sum over o with i(o) = i of dy_o",
     .arity = 2,
     .reads = { TNI_X(1) },
+    .dense = TNI_X(0),
     .shape = grad_shape,
     .forward = max_grad_forward,
     .backward = max_grad_backward,
@@ -204,7 +201,7 @@ static tn_status max_backward(tni_grad *g)
     grad_args a = grad_args_of(g);
 
     g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){ g->dy, g->saved[0] });
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 extern const tn_op tni_op_max_pool2d;
@@ -213,6 +210,7 @@ const tn_op tni_op_max_pool2d = {
     .formula = "y_o = max of x under window o",
     .arity = 1,
     .reads = { TNI_SAVED },
+    .dense = TNI_X(0),
     .shape = max_shape,
     .forward = max_forward,
     .backward = max_backward,
@@ -227,9 +225,7 @@ extern const tn_op tni_op_adaptive_avg_pool2d;
 
 static tn_status avg_forward(tni_call *c)
 {
-    tn_tensor *x = tni_dense(c->in[0]);
-
-    if (!x) return tni_pending();
+    const tn_tensor *x = c->in[0];
     tni_avg_pool2d a = { .y = tni_array_of(c->out[0]),
                          .x = tni_array_of(x),
                          .sizes = geometry(c->args, &x->shape, &c->out[0]->shape) };
@@ -239,9 +235,7 @@ static tn_status avg_forward(tni_call *c)
 static tn_status avg_grad_forward(tni_call *c)
 {
     const grad_args *args = c->args;
-    tn_tensor *dy = tni_dense(c->in[0]);
-
-    if (!dy) return tni_pending();
+    const tn_tensor *dy = c->in[0];
     tni_avg_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
                               .dy = tni_array_of(dy),
                               .sizes = geometry(&args->pool, &c->out[0]->shape, &dy->shape) };
@@ -256,7 +250,7 @@ static tn_status avg_backward(tni_grad *g)
     const tn_op *op = a.pool.adaptive ? &op_adaptive_grad : &op_avg_grad;
 
     g->dx[0] = tni_apply(op, &a, sizeof a, 1, &g->dy);
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static tn_status avg_grad_backward(tni_grad *g)
@@ -265,13 +259,14 @@ static tn_status avg_grad_backward(tni_grad *g)
     const tn_op *op = a->adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
 
     g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 const tn_op tni_op_avg_pool2d = {
     .name = "avg_pool2d",
     .formula = "y_o = (sum of x under window o) / count",
     .arity = 1,
+    .dense = TNI_X(0),
     .shape = window_shape,
     .forward = avg_forward,
     .backward = avg_backward,
@@ -281,6 +276,7 @@ static const tn_op op_avg_grad = {
     .name = "avg_pool2d_grad",
     .formula = "dx_i = sum over windows o above i of dy_o / count",
     .arity = 1,
+    .dense = TNI_X(0),
     .shape = grad_shape,
     .forward = avg_grad_forward,
     .backward = avg_grad_backward,
@@ -313,6 +309,7 @@ const tn_op tni_op_adaptive_avg_pool2d = {
     .name = "adaptive_avg_pool2d",
     .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
     .arity = 1,
+    .dense = TNI_X(0),
     .shape = adaptive_shape,
     .forward = avg_forward,
     .backward = avg_backward,
@@ -322,6 +319,7 @@ static const tn_op op_adaptive_grad = {
     .name = "adaptive_avg_pool2d_grad",
     .formula = "dx_i = sum over windows o above i of dy_o / count",
     .arity = 1,
+    .dense = TNI_X(0),
     .shape = grad_shape,
     .forward = avg_grad_forward,
     .backward = avg_grad_backward,

@@ -133,11 +133,6 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
-static tn_status done(const tni_grad *g)
-{
-    return g->dx[0] ? TN_OK : tni_pending();
-}
-
 #define REDUCE_OP(name_, kind_, formula_, reads_, backward_)                                       \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
@@ -163,7 +158,7 @@ static tn_status done(const tni_grad *g)
 static tn_status sum_backward(tni_grad *g)
 {
     g->dx[0] = tn_expand(tni_with_axes(g, g->dy), g->in[0].shape);
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status mean_backward(tni_grad *g)
@@ -171,7 +166,7 @@ static tn_status mean_backward(tni_grad *g)
     tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / tni_reduced_count(g));
 
     g->dx[0] = tn_expand(share, g->in[0].shape);
-    return done(g);
+    return TN_OK;
 }
 
 REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", 0, sum_backward)
@@ -187,7 +182,6 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
     tn_tensor *x = g->x[0];
     tn_tensor *mean = tni_reduce_like(g, tn_mean, x);
 
-    if (!dy || !mean) return NULL;
     if (tni_composed()) return tn_mul(tn_mul_scalar(dy, factor), tn_sub(x, mean));
     return tni_fused3(TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0]);
 }
@@ -203,7 +197,7 @@ static double degrees(const tni_grad *g)
 static tn_status var_backward(tni_grad *g)
 {
     g->dx[0] = spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g));
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status std_backward(tni_grad *g)
@@ -212,7 +206,7 @@ static tn_status std_backward(tni_grad *g)
     tn_tensor *dv = tn_masked_fill(tn_div(g->dy, tn_masked_fill(g->y, zero, 1.0)), zero, 0.0);
 
     g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
-    return done(g);
+    return TN_OK;
 }
 
 static tn_status std_forward(tni_call *c)
@@ -274,7 +268,7 @@ static tn_status prod_backward(tni_grad *g)
         tn_where(tn_eq_scalar(k, 1.0), one, tn_masked_fill(two, tn_gt_scalar(k, 2.0), 0.0)));
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
-    return done(g);
+    return TN_OK;
 }
 
 REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", TNI_X(0), prod_backward)

@@ -32,12 +32,6 @@ static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int6
     return array;
 }
 
-/* tni_dense that lets absent tensors pass. */
-static inline tn_tensor *rows_dense(tn_tensor *t)
-{
-    return t && !tni_none(t) ? tni_dense(t) : TN_NONE;
-}
-
 static inline bool rows_absent(const tn_tensor *t)
 {
     return !t || tni_none(t);

@@ -16,10 +16,7 @@ typedef struct softmax_args {
 static tn_status softmax_forward(tni_call *c)
 {
     const softmax_args *args = c->args;
-    tn_tensor *x = tni_dense(c->in[0]);
-    if (!x) {
-        return tni_pending();
-    }
+    const tn_tensor *x = c->in[0];
     int last = x->shape.rank - 1;
     int64_t n = rows_count(&x->shape, 0, last);
     int64_t size = x->shape.size[last];
@@ -29,39 +26,32 @@ static tn_status softmax_forward(tni_call *c)
     return tni_backend_of(x)->softmax(&a);
 }
 
-static tn_tensor *softmax_grad_composed(const tni_grad *g, bool log)
-{
-    int last = -1;
-    if (log) {
-        tn_tensor *sum = tn_sum(g->dy, &last, 1, true);
-        return tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));
-    }
-    tn_tensor *sum = tn_sum(tn_mul(g->dy, g->y), &last, 1, true);
-    return tn_mul(g->y, tn_sub(g->dy, sum));
-}
-
 static tn_status softmax_backward(tni_grad *g)
 {
     const softmax_args *args = g->args;
-    if (tni_composed()) {
-        g->dx[0] = softmax_grad_composed(g, args->log);
-        return TN_OK;
+    int last = -1;
+    if (args->log) {
+        tn_tensor *sum = tn_sum(g->dy, &last, 1, true);
+        g->dx[0] = tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));
+    } else {
+        tn_tensor *sum = tn_sum(tn_mul(g->dy, g->y), &last, 1, true);
+        g->dx[0] = tn_mul(g->y, tn_sub(g->dy, sum));
     }
-    tn_tensor *y = tni_dense(g->y);
-    tn_tensor *dy = tni_dense(g->dy);
-    tn_tensor *dx = tni_new_dense(g->in[0].shape, g->in[0].dtype, tn_device_of(g->dy));
-    if (!y || !dy || !dx) {
-        return tni_pending();
-    }
-    int last = y->shape.rank - 1;
-    int64_t n = rows_count(&y->shape, 0, last);
-    int64_t size = y->shape.size[last];
-    tni_softmax_grad a = { .dx = rows_array(dx, 2, n, size, 0),
-                           .dy = rows_array(dy, 2, n, size, 0),
-                           .y = rows_array(y, 2, n, size, 0),
+    return TN_OK;
+}
+
+static tn_status softmax_kernel_grad(tni_grad *g)
+{
+    const softmax_args *args = g->args;
+    const tn_shape *shape = &g->y->shape;
+    int last = shape->rank - 1;
+    int64_t n = rows_count(shape, 0, last);
+    int64_t size = shape->size[last];
+    tni_softmax_grad a = { .dx = rows_array(g->dx[0], 2, n, size, 0),
+                           .dy = rows_array(g->dy, 2, n, size, 0),
+                           .y = rows_array(g->y, 2, n, size, 0),
                            .log = args->log };
-    g->dx[0] = dx;
-    return tni_backend_of(dx)->softmax_grad(&a);
+    return tni_backend_of(g->y)->softmax_grad(&a);
 }
 
 static const tn_op softmax_op = {
@@ -69,9 +59,12 @@ static const tn_op softmax_op = {
     .formula = "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
     .arity = 1,
     .reads = { TNI_Y },
+    .dense = TNI_X(0),
+    .dense_grad = TNI_DY,
     .shape = tni_shape_like_first,
     .forward = softmax_forward,
     .backward = softmax_backward,
+    .kernel_grad = softmax_kernel_grad,
 };
 
 static const tn_op log_softmax_op = {
@@ -79,9 +72,12 @@ static const tn_op log_softmax_op = {
     .formula = "y_i = x_i - max x - log sum_j exp(x_j - max x)",
     .arity = 1,
     .reads = { TNI_Y },
+    .dense = TNI_X(0),
+    .dense_grad = TNI_DY,
     .shape = tni_shape_like_first,
     .forward = softmax_forward,
     .backward = softmax_backward,
+    .kernel_grad = softmax_kernel_grad,
 };
 
 static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis,

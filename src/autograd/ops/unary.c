@@ -70,7 +70,7 @@ static tn_status unary_backward(tni_grad *g)
         g->dx[0] =
             tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, &g->in[0]);
     }
-    return g->dx[0] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 static tn_tensor *apply(const unary_op *u, tn_tensor *x, double p, double q)
