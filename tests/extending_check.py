@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMITS = {"An elementwise op": 5, "A primitive op": 7, "A layer": 3, "An optimizer": 4}
+LIMITS = {"An elementwise op": 3, "A primitive op": 6, "A layer": 3, "An optimizer": 4}
 
 
 def sections(text):

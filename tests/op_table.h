@@ -25,7 +25,7 @@ enum {
 
 typedef struct op_row {
     const char *name;
-    const char *op; /* of op_list.h */
+    const char *op; /* tn_NAME of ops.h */
     unsigned flags;
     tn_tensor *(*build)(tn_tensor **x);
 } op_row;

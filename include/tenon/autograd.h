@@ -44,10 +44,12 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(loss));
  *
- * In dtype  matmul, linear, conv2d, scaled_dot_product_attention
- * In f32    exp expm1 log log1p pow square reciprocal rsqrt softplus, sum mean var std prod norm
- *           logsumexp cumsum, max and min along an axis, softmax, all losses, layer_norm,
- *           batch_norm, pooling, gather, index_select, scatter_add, embedding, flip
+ * In dtype  matmul linear conv2d scaled_dot_product_attention
+ * In f32    exp expm1 log log1p pow pow_scalar square reciprocal rsqrt softplus, sum sum_all mean
+ *           mean_all var std prod norm logsumexp cumsum max min softmax log_softmax, cross_entropy
+ *           cross_entropy_with nll_loss mse_loss l1_loss smooth_l1_loss huber_loss
+ *           bce_with_logits kl_div, layer_norm batch_norm max_pool2d avg_pool2d
+ *           adaptive_avg_pool2d, gather index_select scatter_add embedding flip
  * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
  * Left      f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward
  *           runs with it off, in the dtypes that forward used
