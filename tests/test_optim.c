@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "common.h"
+#include "optim/optim.h"
 #include "scarce.h"
 
 static double one_over(int64_t step, void *user)
@@ -363,6 +364,18 @@ START_TEST(OPT_05_same_tensor_twice)
                  "two parameters are named w");
     ck_assert_int_eq(tn_optim_groups(opt), 1);
     tn_optim_free(opt);
+}
+END_TEST
+
+START_TEST(states_are_of_its_row) /* what a constructor asks for that its row does not offer */
+{
+    const tni_optim_type type = { .name = "sgd", .kernel = TNI_SGD };
+    const tni_optim_args args = { .kind = TNI_SGD };
+    tn_list *l = one(leaf(TN_SHAPE(3), 1, TN_F32));
+    assert_null(tni_optim_new(&type, args, 2, 0, l, 0.1, 0), TN_E_INVALID,
+                "tn_sgd: states 0x2: want a set of its row of TNI_OPTIMIZERS");
+    tn_optim_free(tni_optim_new(&type, args, 1, 0, l, 0.1, 0));
+    assert_ok(tn_error_status());
 }
 END_TEST
 
@@ -1297,6 +1310,7 @@ Suite *test_suite(void)
     tcase_add_test(t, OPT_03_names_are_kept);
     tcase_add_test(t, OPT_04_non_leaf);
     tcase_add_test(t, OPT_05_same_tensor_twice);
+    tcase_add_test(t, states_are_of_its_row);
     tcase_add_test(t, OPT_06_bad_numbers);
     tcase_add_test(t, OPT_07_buffers_are_refused_by_name);
     tcase_add_test(t, became_a_buffer_after_construction);

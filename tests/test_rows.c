@@ -4,11 +4,13 @@
  * of them is in rows_ops.c.
  *
  * Seen to fail: in real/layer_norm.c the mean of gw was left out of dx; in real/batch_norm.c
- * running_var moved by the biased variance; in optim_formulas.h the first SGD step was damped.
+ * running_var moved by the biased variance; in optim_formulas.h the first SGD step was damped;
+ * in real/lerp_all.c the row for rate 1 was left out.
  */
 #include "rows.h"
 
 #include "tensor/cpu/cpu.h"
+#include "tensor/optim_formulas.h"
 #include "tensor/philox.h"
 
 /* ---- arrays of either type ------------------------------------------------------------------- */
@@ -864,6 +866,48 @@ START_TEST(optimizers_golden)
 }
 END_TEST
 
+/* ---- many tensors ---------------------------------------------------------------------------- */
+
+START_TEST(lerp_of_many) /* both dtypes, empty and long ones; towards y, a copy of y, and scaled */
+{
+    enum { TENSORS = 5, WAYS = 3 };
+    static const int64_t n[TENSORS] = { 33, 0, 40001, 1, 1025 };
+    isa = isas[_i / WAYS];
+    kernels = tni_cpu_table(isa);
+    if (!kernels) {
+        return;
+    }
+    const int way = _i % WAYS;
+    const double rate = way == 1 ? 1 : 0.25;
+    tni_lerp_tensor t[TENSORS];
+    tni_array x[TENSORS], y[TENSORS];
+    double *want[TENSORS];
+    for (int k = 0; k < TENSORS; k++) {
+        dtype = k % 2 ? TN_F64 : TN_F32;
+        x[k] = make(1, n[k], 0, 0);
+        y[k] = make(1, n[k], 0, 0);
+        if (k == 3 && way == 1) *(double *)x[k].data = INFINITY;
+        t[k] = (tni_lerp_tensor){ dtype, n[k], x[k].data, way == 2 ? NULL : y[k].data, rate };
+        want[k] = malloc((size_t)(n[k] + 1) * sizeof(double));
+        for (int64_t i = 0; i < n[k]; i++) {
+            double a = get(&x[k], i), b = get(&y[k], i);
+            want[k][i] = way == 0 ? a + rate * (b - a) : way == 1 ? b : a * rate;
+        }
+    }
+    ck_assert_int_eq(kernels->lerp_all(&(tni_lerp_all){ t, TENSORS }), TN_OK);
+    ck_assert_int_eq(kernels->lerp_all(&(tni_lerp_all){ t, 0 }), TN_OK);
+    for (int k = 0; k < TENSORS; k++) {
+        dtype = x[k].dtype;
+        for (int64_t i = 0; i < n[k]; i++) {
+            check_near(&x[k], i, want[k][i], 1, "element");
+        }
+        free(want[k]);
+        free(x[k].data);
+        free(y[k].data);
+    }
+}
+END_TEST
+
 /* ---- determinism ----------------------------------------------------------------------------- */
 
 /* Runs every kernel on sizes that make many chunks; a digest of all it wrote. */
@@ -1023,6 +1067,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, dropout_mask, 0, VARIANTS);
     tcase_add_loop_test(t, optimizer_steps, 0, ISAS * OPTIMIZERS);
     tcase_add_loop_test(t, optimizers_golden, 0, ISAS * 4);
+    tcase_add_loop_test(t, lerp_of_many, 0, ISAS * 3);
     tcase_add_loop_test(t, same_bits_for_any_thread_count, 0, VARIANTS);
     rows_ops_cases(suite);
     return suite;

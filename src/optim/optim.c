@@ -119,11 +119,23 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, do
     return status;
 }
 
+static bool has_row(int kind, unsigned states)
+{
+    switch (TNI_OPTIM_CASE(kind, (int)states)) {
+#define KNOWN(NAME, states) case TNI_OPTIM_CASE(TNI_##NAME, states):
+        TNI_OPTIMIZERS(TNI_OPTIM_SETS, KNOWN) return true;
+    }
+    return false;
+}
+
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, double lr, double weight_decay)
 {
     char f[32];
     snprintf(f, sizeof f, "tn_%s", type->name);
+    if (!has_row(args.kind, slots))
+        return tni_fail(TN_E_INVALID, "%s: states %#x: want a set of its row of TNI_OPTIMIZERS", f,
+                        slots);
     tn_optim *opt = tni_calloc(sizeof *opt);
     if (!opt) return NULL;
     opt->refs = 1;
@@ -280,11 +292,10 @@ tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value)
         status = tni_optim_fraction("optim_set_number", name, value);
     if (status != TN_OK) return status;
     double *number = tni_optim_number_at(&opt->args, i);
-    bool nesterov = opt->args.kind == TNI_SGD && opt->args.flag;
     if (!strcmp(name, "momentum") && (value != 0) != (*number != 0))
         return tni_error(TN_E_STATE, "%s: momentum %g in place of %g: want an optimizer made %s", f,
                          value, *number, value != 0 ? "with momentum" : "without");
-    if (!strcmp(name, "dampening") && value != 0 && nesterov)
+    if (!strcmp(name, "dampening") && value != 0 && opt->args.flag)
         return tni_error(TN_E_INVALID, "%s: dampening %g with nesterov: want none", f, value);
     *number = value;
     return TN_OK;

@@ -10,14 +10,15 @@
 
 #include "optim/form.h"
 #include "base/map.h"
+#include "tensor/optim_formulas.h"
 #include <tenon/optim.h>
 
 #define TNI_OPTIM_SLOTS 3
 
 /* What one kind of optimizer is. */
 typedef struct tni_optim_type {
-    const char *name; /* "sgd": messages say tn_sgd */
-    tni_optim_kind kernel;
+    const char *name;                  /* "sgd": messages say tn_sgd */
+    int kernel;                        /* TNI_SGD ...: its row of optim_formulas.h */
     const char *slot[TNI_OPTIM_SLOTS]; /* state tensors s0, s1, s2 as files name them */
     const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
     unsigned fractions;                /* bit i: number i is in [0, 1) */

@@ -14,7 +14,7 @@ extern "C" {
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* Both sides were built from one text when these are equal. */
-#define TNI_BUILD_ID TN_VERSION " kernels-5"
+#define TNI_BUILD_ID TN_VERSION " kernels-6"
 
 /* The kernels, and what only GPUs have: the functions of tensor.h with the same names. */
 typedef struct tni_cuda_module {

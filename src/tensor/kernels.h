@@ -302,42 +302,40 @@ typedef struct tni_random {
     uint64_t seed, offset;
 } tni_random;
 
-/* ---- optimizers ------------------------------------------------------------------------------ */
+/* ---- many tensors in one pass: dense, f32 or f64; when a call fails none has changed --------- */
 
-/* One parameter of a multi-tensor optimizer step; all dense. State slots that a kind does not use:
- * NULL. */
+typedef struct tni_lerp_tensor {
+    tn_dtype dtype;
+    int64_t n;
+    void *x;
+    const void *y; /* NULL in all tensors or in none */
+    double rate;
+} tni_lerp_tensor;
+
+/* x += rate (y - x), and y for rate 1, also where x is not finite; without y: x *= rate. */
+typedef struct tni_lerp_all {
+    const tni_lerp_tensor *tensors;
+    int n;
+} tni_lerp_all;
+
+/* One parameter of an optimizer's step. */
 typedef struct tni_optim_tensor {
     tn_dtype dtype;
     int64_t n;
     void *p;
     const void *g;
-    /* SGD: momentum; Adam: m, v, vmax; RMSprop: v, grad average, momentum; Adagrad: sum */
-    void *s0, *s1, *s2;
+    void *s0, *s1, *s2;      /* states; NULL where the optimizer has none */
     double lr, weight_decay; /* of its group */
     int64_t step;            /* of this tensor, from 1 */
 } tni_optim_tensor;
 
-/* The last two are no optimizers, but change many tensors in one pass: p = lr p; p += lr (g - p),
- * which is g for lr 1. Of args they read kind alone. */
-typedef enum tni_optim_kind {
-    TNI_SGD,
-    TNI_ADAM,
-    TNI_ADAMW,
-    TNI_RMSPROP,
-    TNI_ADAGRAD,
-    TNI_SCALE,
-    TNI_LERP
-} tni_optim_kind;
-
 typedef struct tni_optim_args {
-    tni_optim_kind kind;
-    /* SGD: momentum, dampening, -; RMSprop: alpha, momentum, eps; Adagrad: lr_decay, -, eps */
+    int kind; /* TNI_SGD ...: a row of optim_formulas.h, which says what these are */
     double beta1, beta2, eps;
-    bool flag; /* SGD: nesterov; Adam: amsgrad; RMSprop: centered */
+    bool flag;
     bool maximize;
 } tni_optim_args;
 
-/* All tensors in one pass. */
 typedef struct tni_optim_step {
     const tni_optim_args *args;
     const tni_optim_tensor *tensors;
@@ -371,7 +369,7 @@ typedef struct tni_optim_step {
     REAL(avg_pool2d, x) REAL(avg_pool2d_grad, dy)                                                  \
     FLOAT(attention, q, 2, 4) FLOAT(attention_grad, of.q, 3, 7)                                    \
     FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
-    ANY(optim_step)
+    ANY(lerp_all) ANY(optim_step)
 /* clang-format on */
 
 /* What a backend gets from the core. */

@@ -1,132 +1,202 @@
 /*
- * optim_formulas.h - what an optimizer does to one element, one text for C and CUDA.
+ * optim_formulas.h - every optimizer once: a row of a list, the scalars of a step, and what it does
+ * to one element, for f32 and f64, on the CPU and on the GPU.
  *
- * A template: define TNI_OPTIM_REAL (float or double), TNI_OPTIM(name) (the function's name for
- * that type) and TNI_OPTIM_SQRT, then include; may be included again for the other type. p is the
- * parameter, g its gradient, already negated when maximizing; wd is weight decay. Scalars that do
- * not change over a tensor (bias corrections, the decayed rate) are made in double by
- * tni_optim_scalars_of and then rounded.
+ * Two parts. The first, list and scalars, is for every includer. The second, the formulas, comes
+ * where REAL (float or double) and REAL_SQRT are defined, and in C++ once more for the other REAL.
  */
-#include "tensor/kernels.h"
-#include "tensor/math.h" /* TN_FN */
-
 #ifndef TNI_OPTIM_FORMULAS_H
 #define TNI_OPTIM_FORMULAS_H
 
 #include <math.h>
 
-/* The scalars of one tensor in one step. */
+#include "tensor/kernels.h"
+#include "tensor/math.h" /* TN_FN */
+
+/*
+ * A row is O(NAME, scalars, formula, sets of states). TNI_NAME numbers it, tni_scalars_SCALARS
+ * makes the scalars. In the formula p is the parameter, g its gradient (negated to maximize, weight
+ * decay added), s0, s1, s2 the states, NULL where there is none, s the scalars. Each set S(NAME,
+ * bits) of states that it may have is compiled for itself: bit i stands for state i. What a row's
+ * numbers beta1, beta2, eps and its flag are:
+ *
+ *     SGD       momentum, dampening, -; nesterov     s0: momentum
+ *     Adam(W)   beta1, beta2, eps; amsgrad           s0, s1: m, v; s2: the largest v
+ *     RMSprop   alpha, momentum, eps; centered       s0: v; s1: average gradient; s2: momentum
+ *     Adagrad   lr_decay, -, eps                     s0: sum
+ */
+/* clang-format off */
+#define TNI_OPTIMIZERS(O, S)                                                                       \
+    O(SGD, given, tni_sgd(p, g, s0, s), S(SGD, 0) S(SGD, 1))                                       \
+    O(ADAM, adam, tni_adam(p, g, s0, s1, s2, s), S(ADAM, 3) S(ADAM, 7))                            \
+    O(ADAMW, adamw, tni_adamw(p, g, s0, s1, s2, s), S(ADAMW, 3) S(ADAMW, 7))                       \
+    O(RMSPROP, given, tni_rmsprop(p, g, s0, s1, s2, s),                                            \
+      S(RMSPROP, 1) S(RMSPROP, 3) S(RMSPROP, 5) S(RMSPROP, 7))                                     \
+    O(ADAGRAD, adagrad, tni_adagrad(p, g, s0, s), S(ADAGRAD, 1))
+/* clang-format on */
+
+#define TNI_OPTIM_KIND(NAME, scalars, formula, sets) TNI_##NAME,
+#define TNI_OPTIM_SETS(NAME, scalars, formula, sets) sets
+#define TNI_OPTIM_CASE(kind, states) ((kind)*8 + (states)) /* a number for each set of each row */
+
+enum { TNI_OPTIMIZERS(TNI_OPTIM_KIND, ) };
+
+/* A bit per state that the tensor has. */
+static inline int tni_optim_states(const tni_optim_tensor *t)
+{
+    return (t->s0 ? 1 : 0) | (t->s1 ? 2 : 0) | (t->s2 ? 4 : 0);
+}
+
+/* ---- the scalars of one tensor in one step: made in double, rounded by the formulas ---------- */
+
 typedef struct tni_optim_scalars {
-    double wd;
-    double a, one_minus_a; /* Adam: beta1; RMSprop: alpha; SGD: momentum, 1 - dampening */
-    double b, one_minus_b; /* Adam: beta2; RMSprop: momentum, - */
-    double eps;
-    double rate;       /* what the step is multiplied by: lr, bias-corrected or decayed */
-    double root_scale; /* Adam: 1 / sqrt(1 - beta2^t) */
-    double shrink;     /* AdamW: 1 - lr wd */
-    bool first;        /* SGD: buf = g, undamped */
+    double sign, wd; /* sign: -1 to maximize; wd: weight decay that is added to the gradient */
+    double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+    double rate;        /* what the step is multiplied by: lr, bias-corrected or decayed */
+    double root_scale;  /* Adam: 1 / sqrt(1 - beta2^t) */
+    double shrink;      /* decoupled decay: 1 - lr wd */
+    double first, flag; /* 1 or 0: the tensor's first step, the optimizer's flag */
 } tni_optim_scalars;
 
-static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o,
-                                                     const tni_optim_tensor *t)
+static inline tni_optim_scalars tni_scalars_given(const tni_optim_args *o,
+                                                  const tni_optim_tensor *t)
 {
     tni_optim_scalars s;
-    memset(&s, 0, sizeof s);
+    s.sign = o->maximize ? -1.0 : 1.0;
     s.wd = t->weight_decay;
-    s.a = o->beta1;
-    s.one_minus_a = 1.0 - (o->kind == TNI_SGD ? o->beta2 : o->beta1);
-    s.b = o->beta2;
-    s.one_minus_b = 1.0 - o->beta2;
+    s.beta1 = o->beta1;
+    s.one_minus_beta1 = 1.0 - o->beta1;
+    s.beta2 = o->beta2;
+    s.one_minus_beta2 = 1.0 - o->beta2;
     s.eps = o->eps;
     s.rate = t->lr;
     s.root_scale = 1.0;
     s.shrink = 1.0;
-    s.first = t->step <= 1;
-    if (o->kind == TNI_ADAM || o->kind == TNI_ADAMW) {
-        s.rate = t->lr / (1.0 - pow(o->beta1, (double)t->step));
-        s.root_scale = 1.0 / sqrt(1.0 - pow(o->beta2, (double)t->step));
-    }
-    if (o->kind == TNI_ADAMW) {
-        s.shrink = 1.0 - t->lr * t->weight_decay;
-        s.wd = 0.0;
-    }
-    if (o->kind == TNI_ADAGRAD) {
-        s.rate = t->lr / (1.0 + (double)(t->step - 1) * o->beta1);
-    }
+    s.first = t->step <= 1 ? 1.0 : 0.0;
+    s.flag = o->flag ? 1.0 : 0.0;
     return s;
+}
+
+static inline tni_optim_scalars tni_scalars_adam(const tni_optim_args *o, const tni_optim_tensor *t)
+{
+    tni_optim_scalars s = tni_scalars_given(o, t);
+    s.rate = t->lr / (1.0 - pow(o->beta1, (double)t->step));
+    s.root_scale = 1.0 / sqrt(1.0 - pow(o->beta2, (double)t->step));
+    return s;
+}
+
+static inline tni_optim_scalars tni_scalars_adamw(const tni_optim_args *o,
+                                                  const tni_optim_tensor *t)
+{
+    tni_optim_scalars s = tni_scalars_adam(o, t);
+    s.shrink = 1.0 - t->lr * t->weight_decay;
+    s.wd = 0.0;
+    return s;
+}
+
+static inline tni_optim_scalars tni_scalars_adagrad(const tni_optim_args *o,
+                                                    const tni_optim_tensor *t)
+{
+    tni_optim_scalars s = tni_scalars_given(o, t);
+    s.rate = t->lr / (1.0 + (double)(t->step - 1) * o->beta1);
+    return s;
+}
+
+static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o,
+                                                     const tni_optim_tensor *t)
+{
+    switch (o->kind) {
+#define TNI_OPTIM_SCALARS(NAME, scalars, formula, sets)                                            \
+    case TNI_##NAME: return tni_scalars_##scalars(o, t);
+        TNI_OPTIMIZERS(TNI_OPTIM_SCALARS, )
+    }
+    return tni_scalars_given(o, t);
 }
 
 #endif
 
+/* ---- one element ----------------------------------------------------------------------------- */
+
+#ifdef REAL
+
 /* buf = momentum buf + (1 - dampening) g, the first time g; the step is buf, with Nesterov g +
  * momentum buf. Sutskever et al. (2013), section 2. buf NULL: no momentum. */
-TN_FN void TNI_OPTIM(tni_sgd)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *buf,
-                              TNI_OPTIM_REAL momentum, TNI_OPTIM_REAL one_minus_dampening,
-                              TNI_OPTIM_REAL lr, bool first, bool nesterov)
+TN_FN void tni_sgd(REAL *p, REAL g, REAL *buf, const tni_optim_scalars *s)
 {
+    const REAL momentum = (REAL)s->beta1, keep = (REAL)s->one_minus_beta2;
     if (buf) {
-        TNI_OPTIM_REAL moved = first ? g : momentum * *buf + one_minus_dampening * g;
+        REAL moved = s->first != 0 ? g : momentum * *buf + keep * g;
         *buf = moved;
-        g = nesterov ? g + momentum * moved : moved;
+        g = s->flag != 0 ? g + momentum * moved : moved;
     }
-    *p -= lr * g;
+    *p -= (REAL)s->rate * g;
 }
 
 /* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= rate m / (sqrt(v) root_scale + eps), where rate
  * = lr / (1 - b1^t) and root_scale = 1 / sqrt(1 - b2^t); with vmax (AMSGrad) its running maximum
  * stands for v. Kingma and Ba (2015), algorithm 1; Reddi et al. (2018), algorithm 2. */
-TN_FN void TNI_OPTIM(tni_adam)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *m,
-                               TNI_OPTIM_REAL *v, TNI_OPTIM_REAL *vmax, TNI_OPTIM_REAL b1,
-                               TNI_OPTIM_REAL one_minus_b1, TNI_OPTIM_REAL b2,
-                               TNI_OPTIM_REAL one_minus_b2, TNI_OPTIM_REAL eps, TNI_OPTIM_REAL rate,
-                               TNI_OPTIM_REAL root_scale)
+TN_FN void tni_adam(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_optim_scalars *s)
 {
-    TNI_OPTIM_REAL mean = b1 * *m + one_minus_b1 * g;
-    TNI_OPTIM_REAL square = b2 * *v + one_minus_b2 * g * g;
+    REAL mean = (REAL)s->beta1 * *m + (REAL)s->one_minus_beta1 * g;
+    REAL square = (REAL)s->beta2 * *v + (REAL)s->one_minus_beta2 * g * g;
     *m = mean;
     *v = square;
     if (vmax) {
         square = *vmax > square ? *vmax : square; /* a NaN in v stays */
         *vmax = square;
     }
-    *p -= rate * mean / (TNI_OPTIM_SQRT(square) * root_scale + eps);
+    *p -= (REAL)s->rate * mean / (REAL_SQRT(square) * (REAL)s->root_scale + (REAL)s->eps);
+}
+
+/* Decay decoupled from the gradient: p shrinks first. Loshchilov and Hutter (2019), algorithm 2 */
+TN_FN void tni_adamw(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_optim_scalars *s)
+{
+    *p *= (REAL)s->shrink;
+    tni_adam(p, g, m, v, vmax, s);
 }
 
 /* v = a v + (1-a) g^2; centered (average not NULL): its variance, v - average^2; then by d =
  * sqrt(.) + eps, through a momentum buffer unless buf is NULL. Hinton, Coursera lecture 6e (2012);
  * Graves (2013), eq. 38-45 */
-TN_FN void TNI_OPTIM(tni_rmsprop)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *v,
-                                  TNI_OPTIM_REAL *average, TNI_OPTIM_REAL *buf, TNI_OPTIM_REAL a,
-                                  TNI_OPTIM_REAL one_minus_a, TNI_OPTIM_REAL momentum,
-                                  TNI_OPTIM_REAL eps, TNI_OPTIM_REAL lr)
+TN_FN void tni_rmsprop(REAL *p, REAL g, REAL *v, REAL *average, REAL *buf,
+                       const tni_optim_scalars *s)
 {
-    TNI_OPTIM_REAL square = a * *v + one_minus_a * g * g;
+    const REAL a = (REAL)s->beta1, one_minus_a = (REAL)s->one_minus_beta1;
+    REAL square = a * *v + one_minus_a * g * g;
     *v = square;
     if (average) {
-        TNI_OPTIM_REAL mean = a * *average + one_minus_a * g;
+        REAL mean = a * *average + one_minus_a * g;
         *average = mean;
         square = square - mean * mean;
     }
-    TNI_OPTIM_REAL step = g / (TNI_OPTIM_SQRT(square) + eps);
+    REAL step = g / (REAL_SQRT(square) + (REAL)s->eps);
     if (buf) {
-        step = momentum * *buf + step;
+        step = (REAL)s->beta2 * *buf + step;
         *buf = step;
     }
-    *p -= lr * step;
+    *p -= (REAL)s->rate * step;
 }
 
 /* s += g^2, p -= rate g / (sqrt(s) + eps), rate = lr / (1 + (t-1) lr_decay). Duchi et al. (2011),
  * figure 1 */
-TN_FN void TNI_OPTIM(tni_adagrad)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL *sum,
-                                  TNI_OPTIM_REAL eps, TNI_OPTIM_REAL rate)
+TN_FN void tni_adagrad(REAL *p, REAL g, REAL *sum, const tni_optim_scalars *s)
 {
-    TNI_OPTIM_REAL total = *sum + g * g;
+    REAL total = *sum + g * g;
     *sum = total;
-    *p -= rate * g / (TNI_OPTIM_SQRT(total) + eps);
+    *p -= (REAL)s->rate * g / (REAL_SQRT(total) + (REAL)s->eps);
 }
 
-/* p += rate (g - p), and g where rate is 1: also where p is not finite. */
-TN_FN void TNI_OPTIM(tni_lerp)(TNI_OPTIM_REAL *p, TNI_OPTIM_REAL g, TNI_OPTIM_REAL rate)
+/* The row's formula; kind is a constant where this is called, as is which states are NULL. */
+TN_FN void tni_optim_update(int kind, REAL *p, REAL g, REAL *s0, REAL *s1, REAL *s2,
+                            const tni_optim_scalars *s)
 {
-    *p = rate == (TNI_OPTIM_REAL)1 ? g : TN_LERP(*p, g, rate);
+    g = (REAL)s->sign * g;
+    if (s->wd != 0) g = g + (REAL)s->wd * *p; /* without decay an infinite p leaves g alone */
+    switch (kind) {
+#define TNI_OPTIM_FORMULA(NAME, scalars, formula, sets)                                            \
+    case TNI_##NAME: formula; break;
+        TNI_OPTIMIZERS(TNI_OPTIM_FORMULA, )
+    }
 }
+
+#endif

@@ -7,6 +7,7 @@
  * whatever its position; in optim.cu the fault word not read, or a tensor looked up by `<`; in
  * dropout.cu and random.cu the offset left out.
  */
+#include "tensor/optim_formulas.h"
 #include "twins.h"
 
 /* ---- indexing -------------------------------------------------------------------------------- */
@@ -448,6 +449,39 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
 }
 END_TEST
 
+START_TEST(lerp_of_many) /* the same tensors: towards others, to them, and scaled */
+{
+    enum { TENSORS = 7 };
+    static const int64_t n[TENSORS] = { 0, 33, 40001, 0, 1, 4096, 1025 };
+    tni_lerp_tensor t[SIDES][TENSORS];
+    twin *x[TENSORS];
+    choose(0);
+    for (int k = 0; k < TENSORS; k++) {
+        dtype = k % 2 ? TN_F64 : TN_F32;
+        x[k] = make_after(k == 6, n[k]);
+        twin *y = make(n[k]);
+        for (int side = 0; side < SIDES; side++) {
+            t[side][k] = (tni_lerp_tensor){ .dtype = dtype,
+                                            .n = n[k],
+                                            .x = A(x[k])->data,
+                                            .y = _i < 2 ? A(y)->data : NULL,
+                                            .rate = _i == 1 ? 1 : 0.3 };
+        }
+    }
+    for (int side = 0; side < SIDES; side++) {
+        for (int some = 0; some <= TENSORS; some += TENSORS) { /* none, then all */
+            ck_assert_msg(kernels[side]->lerp_all(&(tni_lerp_all){ t[side], some }) == TN_OK, "%s",
+                          tn_error());
+        }
+    }
+    for (int k = 0; k < TENSORS; k++) {
+        dtype = x[k]->at[CPU].dtype;
+        check_near(x[k], 0.1, "element");
+    }
+    free_twins();
+}
+END_TEST
+
 START_TEST(no_step_after_a_bad_index)
 {
     static const int64_t bad[] = { 5 };
@@ -563,6 +597,7 @@ Suite *test_suite(void)
     tcase_add_test(t, numbers_of_the_cpu_and_refusals);
     t = test_case(suite, "optimizers");
     tcase_add_loop_test(t, optimizer_steps, 0, OPTIMIZERS);
+    tcase_add_loop_test(t, lerp_of_many, 0, 3);
     tcase_add_test(t, no_step_after_a_bad_index);
     tcase_add_test(t, a_step_waits_once);
     return suite;

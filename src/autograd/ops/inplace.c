@@ -317,7 +317,7 @@ static tn_status change_one(const tni_change *c)
  * end. */
 static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,
-                            const bool *repeated, tni_optim_tensor *call, tni_change *change)
+                            const bool *repeated, tni_lerp_tensor *call, tni_change *change)
 {
     const tni_change *first = &change[n - 1];
     tn_status status = TN_OK;
@@ -332,19 +332,18 @@ static tn_status change_all(const char *function, int n,
             change[alone++] = c;
             continue;
         }
-        const tn_tensor *g = c.y ? tni_dense(c.y) : c.x;
-        if (!g) return tni_pending();
-        call[joint++] = (tni_optim_tensor){ .dtype = c.x->dtype,
-                                            .n = tni_shape_numel(&c.x->shape),
-                                            .p = tni_data(c.x),
-                                            .g = tni_data(g),
-                                            .lr = c.rate };
+        const tn_tensor *y = c.y ? tni_dense(c.y) : NULL;
+        if (c.y && !y) return tni_pending();
+        call[joint++] = (tni_lerp_tensor){ .dtype = c.x->dtype,
+                                           .n = tni_shape_numel(&c.x->shape),
+                                           .x = tni_data(c.x),
+                                           .y = y ? tni_data(y) : NULL,
+                                           .rate = c.rate };
         change[n - joint] = c;
     }
     for (int i = 0; i < alone && !status; i++) status = change_one(&change[i]);
     if (status || joint == 0) return status;
-    tni_optim_args args = { .kind = first->y ? TNI_LERP : TNI_SCALE };
-    status = tni_backend_of(first->x)->optim_step(&(tni_optim_step){ &args, call, joint });
+    status = tni_backend_of(first->x)->lerp_all(&(tni_lerp_all){ call, joint });
     for (int i = n - joint; i < n && !status; i++) tni_bump_version(change[i].x);
     return status;
 }
@@ -354,10 +353,10 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 {
     TNI_HOLD_TRAPS;
     const size_t each_of =
-        sizeof(tni_optim_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
+        sizeof(tni_lerp_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
     if (n <= 0) return TN_OK;
     const size_t nbytes = (size_t)n * each_of;
-    tni_optim_tensor *call = tni_alloc(nbytes);
+    tni_lerp_tensor *call = tni_alloc(nbytes);
     if (!call) return TN_E_NOMEM;
     tni_change *change = (tni_change *)(call + n);
     span *spans = (span *)(change + n);

@@ -36,6 +36,15 @@ typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
  * one chunk and no region is active. Chunk number: begin / grain. */
 void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
 
+/*
+ * The elements of n tensors, numbered through, one tensor after another, and cut into chunks: many
+ * small tensors share a chunk, a large one spans several. span works on elements [begin, end) of
+ * tensor k, which size says how many it has of. Fails before the first.
+ */
+typedef int64_t (*tni_size)(const void *context, int k);
+typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
+tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context);
+
 /* The table of one instruction set ("avx2") for tests; NULL where this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);
 
@@ -80,9 +89,13 @@ tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
     tn_status K32(tni_##name)(const tni_##name *a);                                                \
     tn_status K64(tni_##name)(const tni_##name *a);
 TNI_KERNELS(TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE)
-/* The tensors of one dtype; first: room for n + 1 numbers. */
-void K32(tni_optim_step)(const tni_optim_step *a, int64_t *first);
-void K64(tni_optim_step)(const tni_optim_step *a, int64_t *first);
+/* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
+#define TNI_SPAN_PROTOTYPES(V)                                                                     \
+    void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \
+    void V(tni_optim_span)(const tni_optim_args *args, const tni_optim_tensor *t, int64_t begin,   \
+                           int64_t end);
+TNI_SPAN_PROTOTYPES(K32)
+TNI_SPAN_PROTOTYPES(K64)
 extern const tni_backend TNI_CAT2(tni_cpu_table, TNI_ISA);
 #endif
 

@@ -134,6 +134,49 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
         tni_team_run(tni_lanes(n, grain), n, grain, f, context);
 }
 
+/* ---- many tensors ---------------------------------------------------------------------------- */
+
+enum { TENSORS_GRAIN = 16384 };
+
+typedef struct tensors_job {
+    tni_span span;
+    const void *context;
+    int n;
+    const int64_t *first; /* [n + 1]: number of a tensor's first element */
+} tensors_job;
+
+static void tensors_chunk(void *context, int64_t begin, int64_t end)
+{
+    const tensors_job *job = context;
+    const int64_t *first = job->first;
+    int low = 0, high = job->n; /* the last tensor whose first element is at most begin */
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (first[middle] <= begin) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    for (int k = low; k < job->n && first[k] < end; k++) {
+        int64_t b = TNI_MAX(begin, first[k]), e = TNI_MIN(end, first[k + 1]);
+        if (b < e) job->span(job->context, k, b - first[k], e - first[k]);
+    }
+}
+
+tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context)
+{
+    size_t nbytes = ((size_t)n + 1) * sizeof(int64_t);
+    int64_t *first = tni_alloc(nbytes);
+    if (!first) return TN_E_NOMEM;
+    first[0] = 0;
+    for (int k = 0; k < n; k++) first[k + 1] = first[k] + size(context, k);
+    tensors_job job = { .span = span, .context = context, .n = n, .first = first };
+    tni_parallel(first[n], TENSORS_GRAIN, tensors_chunk, &job);
+    tni_free(first, nbytes);
+    return TN_OK;
+}
+
 /* ---- runs whose chunks call BLAS ------------------------------------------------------------- */
 
 enum { BLAS_PTHREADS = 1, BLAS_OPENMP = 2 }; /* openblas_get_parallel() */

@@ -40,23 +40,39 @@ tn_status K(tni_random)(const tni_random *a)
     return tni_random_draw(&a->y, a->normal);
 }
 
+/* ---- many tensors ---------------------------------------------------------------------------- */
+
+static int64_t lerp_size(const void *a, int k)
+{
+    return ((const tni_lerp_all *)a)->tensors[k].n;
+}
+
+static void lerp_span(const void *a, int k, int64_t begin, int64_t end)
+{
+    const tni_lerp_tensor *t = &((const tni_lerp_all *)a)->tensors[k];
+    (t->dtype == TN_F32 ? K32(tni_lerp_span) : K64(tni_lerp_span))(t, begin, end);
+}
+
+tn_status K(tni_lerp_all)(const tni_lerp_all *a)
+{
+    return tni_parallel_tensors(a->n, lerp_size, lerp_span, a);
+}
+
+static int64_t step_size(const void *a, int k)
+{
+    return ((const tni_optim_step *)a)->tensors[k].n;
+}
+
+static void step_span(const void *a, int k, int64_t begin, int64_t end)
+{
+    const tni_optim_step *s = a;
+    const tni_optim_tensor *t = &s->tensors[k];
+    (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->args, t, begin, end);
+}
+
 tn_status K(tni_optim_step)(const tni_optim_step *a)
 {
-    for (int k = 0; k < a->n; k++) {
-        if (a->tensors[k].dtype != TN_F32 && a->tensors[k].dtype != TN_F64) {
-            return tni_error(TN_E_DTYPE,
-                             "tn_optim_step: a %s parameter on the CPU: want f32 or f64",
-                             tn_dtype_name(a->tensors[k].dtype));
-        }
-    }
-    /* all that can fail comes before the first write */
-    size_t nbytes = ((size_t)a->n + 1) * sizeof(int64_t);
-    int64_t *first = tni_alloc(nbytes);
-    if (!first) return TN_E_NOMEM;
-    K32(tni_optim_step)(a, first);
-    K64(tni_optim_step)(a, first);
-    tni_free(first, nbytes);
-    return TN_OK;
+    return tni_parallel_tensors(a->n, step_size, step_span, a);
 }
 
 /* ---- which variant serves a dtype ------------------------------------------------------------ */
