@@ -2,11 +2,10 @@
  * alloc.c - all memory of the library: a cache of free blocks by size class over one replaceable
  * allocator.
  *
- * A training step asks for the same sizes again and again, so a freed block waits in the list of
- * its class for the next request: after the first steps the system is not asked any more. Classes:
- * multiples of 64 bytes up to 1 KiB, then eight steps to each power of two (at most 12.5 % is
- * lost). A free block holds the pointer to the next one in its first bytes: the cache itself needs
- * no memory.
+ * A training step requests the same sizes again and again, so a freed block is kept in the list of
+ * its class for the next request: after the first steps nothing is requested from the system.
+ * Classes: multiples of 64 bytes up to 1 KiB, then eight steps per power of two (at most 12.5 % is
+ * lost). A free block's first bytes point to the next one, so the cache itself needs no memory.
  *
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
  * free is then seen where it happens.
@@ -37,7 +36,7 @@ enum {
     CLASSES = SMALL_CLASSES + STEPS * 53
 };
 
-#define HUGE_BLOCK ((size_t)2 << 20) /* from here blocks start on a huge page and ask for them */
+#define HUGE_BLOCK ((size_t)2 << 20) /* from here on blocks are aligned to huge pages */
 
 typedef struct free_block {
     struct free_block *next;
@@ -57,9 +56,9 @@ static int cached = -1;        /* -1: not decided yet */
 #endif
 #endif
 
-/* Every op asks for memory, so this lock orders almost all that threads do, and hides from
- * ThreadSanitizer the races between them. In a build with it TN_UNSEEN_LOCK=1 in the environment
- * hides the lock instead, with what it guards. */
+/* Every op allocates, so this lock orders almost everything that threads do, and hides races
+ * between them from ThreadSanitizer. In a build with it, TN_UNSEEN_LOCK=1 in the environment hides
+ * this lock and the data it guards from the sanitizer. */
 #ifdef THREAD_SANITIZER
 void AnnotateIgnoreSyncBegin(const char *file, int line);
 void AnnotateIgnoreSyncEnd(const char *file, int line);
@@ -113,7 +112,7 @@ static void *system_alloc(size_t size)
 
     if (allocator.alloc) return allocator.alloc(allocator.user, size);
     if (posix_memalign(&block, size >= HUGE_BLOCK ? HUGE_BLOCK : ALIGNMENT, size) != 0) return NULL;
-    if (size >= HUGE_BLOCK) madvise(block, size, MADV_HUGEPAGE); /* only a wish */
+    if (size >= HUGE_BLOCK) madvise(block, size, MADV_HUGEPAGE); /* only a hint */
     return block;
 }
 
@@ -125,7 +124,7 @@ static void system_free(void *block, size_t size)
         free(block);
 }
 
-/* The class of a size and the size of its blocks; -1 when no block can be so large. */
+/* The class of a size and the size of its blocks; -1 if the size is too large for any block. */
 static int class_of(size_t size, size_t *rounded)
 {
     size_t step;
@@ -179,7 +178,7 @@ static size_t trim_locked(void)
     return freed;
 }
 
-/* NULL without a message; in_use then says how much is handed out. */
+/* NULL without a message; in_use is then the number of bytes in use. */
 static void *allocate(size_t size, int64_t *in_use)
 {
     size_t rounded = 0;
@@ -289,7 +288,7 @@ tn_status tn_set_allocator(const tn_allocator *a)
         return tni_error(TN_E_INVALID, "tn_set_allocator: alloc or free is NULL: want both");
     take();
     alive = stats.in_use;
-    if (alive == 0) { /* else the new free would get blocks that the old alloc gave */
+    if (alive == 0) { /* else the new free would get blocks from the old alloc */
         trim_locked();
         allocator = a ? *a : (tn_allocator){ 0 };
     }

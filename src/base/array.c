@@ -1,12 +1,12 @@
 /*
- * array.c - blocks of several items, arrays that grow, and the search in those that ascend.
+ * array.c - blocks of several items, growing arrays, and binary search in sorted ones.
  */
 #include "base/base.h"
 
 void *tni_alloc_n(size_t n, size_t size)
 {
     size_t nbytes;
-    return tni_alloc(tni_mul_size(n, size, &nbytes) ? nbytes : SIZE_MAX); /* that much is refused */
+    return tni_alloc(tni_mul_size(n, size, &nbytes) ? nbytes : SIZE_MAX); /* SIZE_MAX is refused */
 }
 
 void *tni_calloc_n(size_t n, size_t size)

@@ -1,6 +1,6 @@
 /*
- * error.c - status and message, set at the origin only, in a static thread-local buffer (works when
- * out of memory). TN_TRAP=1 aborts at the origin, for a debugger.
+ * error.c - status and message, set where a failure begins, in a static thread-local buffer (works
+ * when out of memory). With TN_TRAP=1 it aborts there, for a debugger.
  */
 #include <signal.h>
 #include <stdlib.h>

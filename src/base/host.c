@@ -39,7 +39,7 @@ unsigned tni_hold_traps(void)
 void tni_return_traps(const unsigned *was)
 {
     if (*was) {
-        feclearexcept((int)*was); /* what we raised is not theirs: it would trap now */
+        feclearexcept((int)*was); /* exceptions we raised would trap now */
         feenableexcept((int)*was);
     }
 }

@@ -1,10 +1,9 @@
 /*
- * host.h - what the program around the library may have set for its threads, held off while we
- * work: traps on floating-point exceptions, and a locale whose decimal point is a comma.
+ * host.h - settings of the host program that are suspended while we work: traps on floating-point
+ * exceptions, and a locale with a decimal comma.
  *
- * A function whose work computes, or writes numbers, begins with TNI_HOLD_TRAPS or TNI_C_NUMBERS;
- * on every way out the host finds its own again. Helpers of the team mask traps for themselves
- * (cpu/team.c).
+ * A function that computes, or writes numbers, begins with TNI_HOLD_TRAPS or TNI_C_NUMBERS; every
+ * return restores the host's settings. Helper threads mask traps themselves (cpu/team.c).
  */
 #ifndef TNI_HOST_H
 #define TNI_HOST_H
@@ -18,9 +17,9 @@
 
 /* ---- traps ----------------------------------------------------------------------------------- */
 
-/* A NaN or an infinity is a value here, and a vectorised loop computes lanes that nobody reads: a
- * host that traps FE_INVALID, FE_DIVBYZERO or FE_OVERFLOW in its own code must not die in ours.
- * Where it does, its exception flags, too, are as they were. */
+/* NaN and infinity are ordinary values here, and a vectorised loop also computes lanes that nobody
+ * reads: a host that traps FE_INVALID, FE_DIVBYZERO or FE_OVERFLOW in its own code must not crash
+ * in ours. If it traps them, its exception flags are restored too. */
 #ifdef __SSE__
 #define TNI_ALL_MASKED 0x1f80u
 
@@ -48,11 +47,11 @@ void tni_return_traps(const unsigned *was);
 
 /* ---- numbers as text ------------------------------------------------------------------------- */
 
-/* This thread in the "C" locale; what it was in. */
+/* Switches this thread to the "C" locale; returns the old one. */
 locale_t tni_to_c_locale(void);
 void tni_return_locale(const locale_t *was);
 
-/* Numbers are written with a point in what follows, whatever setlocale was given. */
+/* From here on numbers are written with a decimal point, whatever the locale. */
 #define TNI_C_NUMBERS                                                                              \
     __attribute__((cleanup(tni_return_locale), unused)) const locale_t tni_locale_was_ =           \
         tni_to_c_locale()

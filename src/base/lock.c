@@ -1,9 +1,9 @@
 /*
- * lock.c - the locks of the library, in the order in which they may be taken, the outermost first.
+ * lock.c - the locks of the library, in locking order, the outermost first.
  *
- * fork copies the memory of all threads but only the thread that calls it: a lock that another
- * thread holds would never be given back in the child, and what it guards might be half changed. So
- * all of them are taken before a fork and given back on both sides after it.
+ * fork copies all memory but only the calling thread: a lock held by another thread would never be
+ * released in the child, and the data it guards might be half changed. So all locks are acquired
+ * before a fork and released on both sides after it.
  */
 #include "base/base.h"
 

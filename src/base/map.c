@@ -15,7 +15,7 @@ static void draw_seed(void)
 {
     struct timespec now;
     if (getrandom(seed, sizeof seed, GRND_NONBLOCK) == (ssize_t)sizeof seed) return;
-    clock_gettime(CLOCK_REALTIME, &now); /* a system that has no random numbers yet */
+    clock_gettime(CLOCK_REALTIME, &now); /* the system has no random numbers yet */
     seed[0] = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)&now;
     seed[1] = (uint64_t)now.tv_sec * UINT64_C(0xbf58476d1ce4e5b9) ^ (uint64_t)(uintptr_t)seed;
 }
@@ -61,7 +61,7 @@ static uint64_t hash_bytes(const void *bytes, size_t n)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Two multiplications: addresses are not chosen as names are. Steele et al. (2014). */
+/* Two multiplications are enough: addresses, unlike names, are not chosen. Steele et al. (2014). */
 uint64_t tni_hash_address(const void *address)
 {
     pthread_once(&seeded, draw_seed);
@@ -90,7 +90,7 @@ static bool same(const tni_map *map, const void *a, const void *b, size_t n)
     return map->names && strncmp(a, b, n) == 0 && ((const char *)a)[n] == '\0';
 }
 
-/* The cell of key, or the free one where it belongs. There always is one. n: of a name. */
+/* The cell of key, or the free one where it belongs; there always is one. n: length of a name. */
 static tni_map_cell *locate(const tni_map *map, const void *key, size_t n)
 {
     size_t i = home(map, key, n);
@@ -147,7 +147,7 @@ void *tni_map_get_name(const tni_map *map, const char *name, size_t n)
     return map->capacity ? locate(map, name, n)->value : NULL;
 }
 
-/* Cells behind the hole move up into it unless that would be before their home. Knuth, TAOCP vol.
+/* Cells after the hole move back into it, unless that is before their home cell. Knuth, TAOCP vol.
  * 3, sec. 6.4, algorithm R. */
 bool tni_map_remove(tni_map *map, const void *key)
 {

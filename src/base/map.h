@@ -1,10 +1,9 @@
 /*
  * map.h - a hash table from keys to pointers, and a set of keys. Zeroed is empty.
  *
- * Keys are addresses, compared as such, or, with `names` set before the first key comes, strings
- * compared by their bytes. Neither is copied: a name lives as long as it is in the table. Where a
- * key comes to lie depends on a number drawn once per process, so that nobody can choose names that
- * all come to lie together.
+ * Keys are addresses or, if `names` is set before the first key, strings compared by their bytes.
+ * They are not copied: a name must live as long as it is in the table. The hash depends on a number
+ * drawn once per process, so that nobody can choose names that collide.
  */
 #ifndef TNI_MAP_H
 #define TNI_MAP_H
@@ -24,21 +23,21 @@ typedef struct tni_map {
     tni_map_cell *cell;
 } tni_map;
 
-/* Sets key's value. 1: key is new, 0: it was there (and stays the key), -1: out of memory (nothing
- * changed; never for a key that is there, or below a number that was reserved). */
+/* Sets key's value. 1: key is new, 0: it was present (the old key stays), -1: out of memory
+ * (nothing changed; cannot happen for a present key, or within a reserved number). */
 int tni_map_put(tni_map *map, const void *key, void *value);
-/* NULL when key is not there. */
+/* NULL if key is not present. */
 void *tni_map_get(const tni_map *map, const void *key);
-/* The same for a name of n bytes that need not end there. */
+/* The same for a name of n bytes, not necessarily terminated. */
 void *tni_map_get_name(const tni_map *map, const char *name, size_t n);
-/* Whether key was there. */
+/* Whether key was present. */
 bool tni_map_remove(tni_map *map, const void *key);
-/* Room for n keys in all. False and a message when there is none. */
+/* Makes room for n keys in all. False and a message when out of memory. */
 bool tni_map_reserve(tni_map *map, size_t n);
-/* Empty again, of the same kind of keys. */
+/* Empties the table; the kind of keys stays. */
 void tni_map_free(tni_map *map);
 
-/* An address as a number that looks drawn at random, the same for the life of the process. */
+/* Hashes an address to a random-looking number that is fixed for the life of the process. */
 uint64_t tni_hash_address(const void *address);
 
 #endif

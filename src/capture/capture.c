@@ -1,11 +1,10 @@
 /*
- * capture.c - tn_capture: a step called, captured, and run again.
+ * capture.c - tn_capture: a step is called, captured, and replayed.
  *
  * On a GPU the first run is a call: it makes the optimizer's state and the libraries' handles, and
- * what it needs is measured. The second captures: nothing runs, and what the host changed meanwhile
- * (step counts, gradients, the generator) is put back at once. It then runs like all that follow:
- * everything that can fail comes first, then the launch, then the host's part of a step, which
- * cannot fail.
+ * its memory use is measured. The second captures: no kernel runs, and what the host changed (step
+ * counts, gradients, the generator) is undone at once. Then it runs like all later ones: first
+ * everything that can fail, then the launch, then the host's part of a step, which cannot fail.
  */
 #include "capture/capture.h"
 
@@ -28,7 +27,7 @@ tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
     return c;
 }
 
-/* Of n inputs; never nothing, so that NULL means that there was no memory. */
+/* An array for n inputs; never of size 0, so that NULL means out of memory. */
 static size_t places(int n)
 {
     return (size_t)TNI_MAX(n, 1);
@@ -46,7 +45,7 @@ static void drop_inputs(tn_capture *c)
     c->n = -1;
 }
 
-/* What a capture left: all of it. An error that is pending stays as it is. */
+/* Frees all that a capture left. A pending error stays as it is. */
 static void drop_captured(tn_capture *c)
 {
     tni_saved_error error;
@@ -124,8 +123,8 @@ static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
     return TN_OK;
 }
 
-/* Into the capture's own input, made in the first run. A host's bytes are read at once, without a
- * wait. */
+/* Copies into the capture's own input, made in the first run. A host tensor is read at once,
+ * without waiting for the device. */
 static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 {
     if (!c->input[i]) {
@@ -142,7 +141,7 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
     return tni_backend_of(to)->upload(tni_data(to), tni_data(from), nbytes);
 }
 
-/* On a CPU step gets what it is given, as far as that is there. */
+/* On a CPU the step gets the caller's own inputs, moved there if necessary. */
 static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 {
     tn_status status = TN_OK;
@@ -165,7 +164,7 @@ static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* What step returns, as an alias without history that belongs to the caller: one reference. */
+/* The step's result as an alias without history; the caller owns the reference. */
 static tn_tensor *call_step(tn_capture *c)
 {
     tn_scope scope = tn_scope_begin();
@@ -193,7 +192,7 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
     }
     c->warm = c->warm || y;
     if (!c->warm) drop_inputs(c);
-    for (int i = 0; i < c->n && !c->graphs; i++) { /* a batch is not kept until the next one */
+    for (int i = 0; i < c->n && !c->graphs; i++) { /* do not keep a batch until the next one */
         tn_drop(c->input[i]);
         c->input[i] = NULL;
     }
@@ -203,7 +202,7 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 
 /* ---- capturing ------------------------------------------------------------------------------- */
 
-/* The graph of the step. The generator stands where it stood; draws is what the step took of it. */
+/* Captures the step's graph. The generator stays where it was; draws is how much the step drew. */
 static tn_status capture_step(tn_capture *c)
 {
     uint64_t seed, before, after;
@@ -223,12 +222,11 @@ static tn_status capture_step(tn_capture *c)
     }
     tn_status ended = c->graphs->end(c->graph, status == TN_OK);
     if (status == TN_OK) return ended;
-    tni_error_restore(&error); /* the first, whatever ending it said */
+    tni_error_restore(&error); /* the first error, whatever the ending set */
     return status;
 }
 
-/* What the host did in the capture is put back, also when it succeeded: the run that follows does
- * it. */
+/* Undoes what the host did in the capture, even if it succeeded: the run that follows does it. */
 static void put_back(tn_capture *c)
 {
     tni_capture_uncount(c);
@@ -243,7 +241,7 @@ static tn_status capture(tn_capture *c)
     if (!c->notes) return tni_pending();
     c->recording = tn_grad_enabled();
     c->autocasting = tni_autocasting;
-    tni_autocast_forget(); /* a cast from before would stay what it is */
+    tni_autocast_forget(); /* a cast from before would never be updated */
     tn_status status = capture_step(c);
     tni_autocast_forget();
     tni_notes_end(c->notes);
@@ -253,7 +251,7 @@ static tn_status capture(tn_capture *c)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Whether what the host decided in the capture would be decided again. */
+/* Whether the host would make the same decisions as in the capture. */
 static tn_status check_run(const tn_capture *c)
 {
     if (c->recording != tn_grad_enabled() || c->autocasting != tni_autocasting)

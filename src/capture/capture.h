@@ -1,5 +1,5 @@
 /*
- * capture.h - the inside of a captured step: its parts that its optimizers know.
+ * capture.h - the inside of a captured step, and how it treats its optimizers.
  */
 #ifndef TNI_CAPTURE_H
 #define TNI_CAPTURE_H
@@ -13,10 +13,10 @@
 /* A call of tn_optim_step in a captured step. */
 typedef struct tni_captured_step {
     tn_optim *opt;            /* one reference */
-    int64_t before;           /* its steps when it was captured */
-    int n, n_params;          /* updated; all that opt had */
-    tni_optim_tensor *tensor; /* n: what the kernel was told */
-    int *param;               /* n: whose they are */
+    int64_t before;           /* its step count at the capture */
+    int n, n_params;          /* number updated; number that opt had */
+    tni_optim_tensor *tensor; /* n: what the kernel was given */
+    int *param;               /* n: the index of each one's parameter */
     /* (1 + slots) n: of each tensor and its states; the notes hold them */
     tni_storage **storage;
     bool *required; /* n_params: requires_grad */
@@ -28,8 +28,8 @@ struct tn_capture {
     tn_device device;
     const tni_graphs *graphs; /* NULL: runs are calls */
     int n;                    /* inputs; -1 before the first run */
-    tni_meta *like;           /* n: of the first run's; rank -1: TN_NONE */
-    /* n: what step gets, one reference each. On a GPU the capture's own */
+    tni_meta *like;           /* n: as in the first run; rank -1: TN_NONE */
+    /* n: the step's inputs, one reference each. On a GPU the capture's own */
     tn_tensor **input;
     bool warm; /* there was a run */
     tni_graph_size size;
@@ -38,18 +38,18 @@ struct tn_capture {
     tn_tensor *result; /* one reference */
     tni_captured_step *steps;
     size_t n_steps, step_capacity;
-    uint64_t draws; /* counters of the generator that a run takes */
+    uint64_t draws; /* generator counters that a run uses */
     bool recording;
     tn_dtype autocasting;
 };
 
-/* tn_optim_step in the step that is captured: opt->call[0..n) goes to the kernel next. */
+/* tn_optim_step inside the capture: opt->call[0..n) goes to the kernel next. */
 tn_status tni_capture_note(tni_notes *notes, tn_optim *opt, int n);
 /* Whether the optimizers still update what they updated when the step was captured. */
 tn_status tni_capture_check_steps(const tn_capture *c);
-/* Counts the steps of one run, and tells the graph what they do; back: counts them back. */
+/* Advances the step counts by one run, and tells the graph its numbers; back: undoes the count. */
 void tni_capture_count(tn_capture *c, bool back);
-/* Counts back what tn_optim_step counted in the capture. */
+/* Undoes what tn_optim_step counted in the capture. */
 void tni_capture_uncount(tn_capture *c);
 void tni_capture_drop_steps(tn_capture *c);
 

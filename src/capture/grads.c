@@ -1,6 +1,6 @@
 /*
- * grads.c - the gradients of leaves around a captured step: how they were before it, and how each
- * run leaves them.
+ * grads.c - the gradients of leaves around a captured step: before the capture, and as each run
+ * leaves them.
  */
 #include "capture/notes.h"
 
@@ -31,7 +31,7 @@ void tni_notes_keep_grads(tni_notes *r)
     for (size_t i = 0; i < r->n_leaves; i++) r->leaf[i].after = tn_keep(grad_of(r->leaf[i].leaf));
 }
 
-/* Without a gm there is no grad to give, and none to take away. */
+/* Without a gm there is no grad to set or to remove. */
 void tni_notes_put_grads(tni_notes *r, bool after)
 {
     for (size_t i = 0; i < r->n_leaves; i++) {

@@ -86,7 +86,7 @@ static void writes(tni_watcher *self, const tn_tensor *t)
 static void gone(tni_storage *s)
 {
     pthread_mutex_lock(lock);
-    if (s->maker) /* else the capture has ended */
+    if (s->maker) /* NULL: the capture has ended */
         ((tni_notes *)s->maker)->made[-1 - s->seen_as] = NULL;
     pthread_mutex_unlock(lock);
 }
@@ -112,7 +112,7 @@ bool tni_notes_made(const tni_notes *r, const tn_tensor *t)
     return t->storage->seen == r->serial && t->storage->seen_as < 0;
 }
 
-/* A module's runs do as it did in the mode that it was called in. */
+/* Replays behave as in the mode that the module was called in. */
 static void called(tni_watcher *self, tn_module *m)
 {
     tni_notes *r = (tni_notes *)self;
@@ -177,7 +177,7 @@ tni_notes *tni_notes_begin(void *owner)
     return r;
 }
 
-/* A reference to what may be going in another thread. */
+/* Takes a reference to a storage that another thread may be freeing. */
 static bool keep_alive(tni_storage *s)
 {
     int refs = atomic_load(&s->refs);

@@ -1,10 +1,10 @@
 /*
- * notes.h - what is noted while a training step is captured (tn_capture, capture.c).
+ * notes.h - what is recorded on the host while a training step is captured (tn_capture, capture.c).
  *
- * What the host does inside a captured step it does once, and the graph holds raw addresses. So the
- * notes keep every storage that the step uses and did not make, know those it made that outlive it,
- * and are told of whatever would go stale: then the capture fails, with a message that says what to
- * do instead. They are the thread's watcher (tensor/watch.h) meanwhile.
+ * The host's work inside a captured step is done only once, and the graph holds raw addresses. So
+ * the notes keep every older storage that the step uses, know the storages it made that outlive it,
+ * and are told of anything that would go stale: then the capture fails, with a message that says
+ * what to do instead. During a capture they are the thread's watcher (tensor/watch.h).
  */
 #ifndef TNI_NOTES_H
 #define TNI_NOTES_H
@@ -15,7 +15,7 @@
 /* A storage from before the capture whose address the graph holds. */
 typedef struct tni_use {
     tni_storage *storage; /* one reference */
-    /* a module's parameter or buffer on it, one reference; NULL: none was seen */
+    /* a module's parameter or buffer over it, one reference; NULL: none seen */
     tn_tensor *member;
     bool written;
 } tni_use;
@@ -23,7 +23,7 @@ typedef struct tni_use {
 /* A leaf whose grad the step sets (grads.c). */
 typedef struct tni_leaf {
     tn_tensor *leaf;
-    tn_tensor *before, *after; /* NULL: none. One reference each, as the leaf's */
+    tn_tensor *before, *after; /* NULL: none. One reference each */
     bool from_none;            /* backward found no grad, and the step had not taken one away */
 } tni_leaf;
 
@@ -35,32 +35,32 @@ typedef struct tni_mode {
 
 typedef struct tni_notes {
     tni_watcher watcher; /* first: a tni_watcher * is a tni_notes * */
-    uint64_t serial;     /* storages and this know each other by it */
+    uint64_t serial;     /* links storages and these notes */
     uint64_t first_node; /* sequence numbers of the graph's own nodes start here */
     void *owner;         /* the tn_capture */
     tni_use *use;
     size_t n_uses, use_capacity;
-    tni_storage **made; /* NULL: gone since. After the capture: one reference each */
+    tni_storage **made; /* NULL: freed since. After the capture: one reference each */
     size_t n_made, made_capacity;
     tni_leaf *leaf;
     size_t n_leaves, leaf_capacity;
     tni_mode *mode;
     size_t n_modes, mode_capacity;
-    tn_status refused; /* what makes the capture fail in the end, with its message */
+    tn_status refused; /* why the capture fails at its end, with its message */
     char why[512];
 } tni_notes;
 
-/* NULL and TN_E_NOMEM, or TN_E_STATE when a step is captured in any thread: then notes are taken of
- * what this one does, until the end. */
+/* Starts taking notes of what this thread does, until the end. NULL and TN_E_NOMEM, or TN_E_STATE
+ * if any thread is capturing a step. */
 tni_notes *tni_notes_begin(void *owner);
 void tni_notes_end(tni_notes *r);
 /* Whether modules are in the mode they were called in and still have the tensors that the graph
- * reads and writes; names the first that are or have not. */
+ * reads and writes; the message names the first that does not. */
 tn_status tni_notes_check(const tni_notes *r);
-/* Whether somebody else still holds every tensor that the step reads. One that was dropped since is
- * replaced by another, which the graph does not know. */
+/* Whether somebody else still holds every tensor that the step reads. If one was dropped, its
+ * replacement is unknown to the graph. */
 tn_status tni_notes_check_held(const tni_notes *r);
-/* As if everything that the step writes had been written by ops. */
+/* Bumps versions as if ops had written everything that the step writes. */
 void tni_notes_written(tni_notes *r);
 void tni_notes_free(tni_notes *r);
 
@@ -69,13 +69,13 @@ void tni_notes_free(tni_notes *r);
 tn_status tni_notes_refuse(tni_notes *r, const char *function, const char *does, const char *want);
 /* Whether t's memory was made in the step. */
 bool tni_notes_made(const tni_notes *r, const tn_tensor *t);
-/* tni_room for one item; marks the capture as failed without memory. */
+/* tni_room for one item; when out of memory, marks the capture as failed. */
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size);
 
 /* grads.c. leaf's grad is about to change; adding: backward adds to it. */
 tn_status tni_notes_grad(tni_notes *r, tn_tensor *leaf, bool adding);
-void tni_notes_keep_grads(tni_notes *r); /* after: the grads that leaves have now */
-/* gives leaves those of after, or of before */
+void tni_notes_keep_grads(tni_notes *r); /* after = the leaves' current grads */
+/* gives leaves the grads of after, or of before */
 void tni_notes_put_grads(tni_notes *r, bool after);
 void tni_notes_drop_before(tni_notes *r);
 tn_status tni_notes_check_grads(const tni_notes *r);

@@ -34,7 +34,7 @@ static bool make(tni_captured_step *s, tn_optim *opt, int n)
     return false;
 }
 
-/* Those that take part, in their order: with a gradient, not frozen (step.c). */
+/* The parameters that take part, in order: with a gradient, not frozen (step.c). */
 static void describe(tni_captured_step *s)
 {
     int k = 0;
@@ -104,7 +104,7 @@ tn_status tni_capture_check_steps(const tn_capture *c)
     return TN_OK;
 }
 
-/* The rates of now, and the step after the last one, as tn_optim_step takes them. */
+/* The current learning rates and the next step count, as tn_optim_step uses them. */
 static void refresh(tni_captured_step *s)
 {
     for (int k = 0; k < s->n; k++) {
@@ -129,7 +129,7 @@ void tni_capture_count(tn_capture *c, bool back)
     }
 }
 
-/* The first that was noted holds the counts from before the capture. */
+/* The first call noted holds the counts from before the capture. */
 void tni_capture_uncount(tn_capture *c)
 {
     for (size_t i = c->n_steps; i-- > 0;) {

@@ -1,9 +1,9 @@
 /*
- * atomic_file.c - a file that is there whole or not at all, whatever happens while it is written.
+ * atomic_file.c - a file that exists whole or not at all, whatever happens while it is written.
  *
- * Temporary in the same folder (a rename does not cross file systems), created exclusively; every
- * write checked; fsync, so that the data is on the disk before the name is; rename, which replaces
- * the old file in one step; fsync of the folder, so that the name is on the disk too.
+ * A temporary file in the same folder (a rename does not cross file systems), created exclusively;
+ * every write checked; fsync, so that the data is on the disk before the name; rename, which
+ * replaces the old file in one step; fsync of the folder, so that the name is on the disk too.
  *
  * Source: Pillai et al., All file systems are not created equal (OSDI 2014), section 2.
  */
@@ -28,21 +28,20 @@ static tn_status fail(const tni_atomic_file *file, const char *what, int error)
                      file->function, file->name, what, strerror(error), (long long)file->written);
 }
 
-/* A call that a signal may interrupt, until it was not. */
+/* Repeats a call that signals may interrupt. */
 #define UNINTERRUPTED(result, call)                                                                \
     do {                                                                                           \
         (result) = (call);                                                                         \
     } while ((result) < 0 && errno == EINTR)
 
-/* The folder of a path, in memory of its own: "a/b" -> "a/", "b" -> "./". base receives the last
- * part. */
+/* The folder of a path, in new memory: "a/b" -> "a/", "b" -> "./". base receives the last part. */
 static char *folder_of(const char *path, const char **base)
 {
     const char *slash = strrchr(path, '/');
     *base = slash ? slash + 1 : path;
     if (!slash) return tni_strdup("./");
     size_t n = (size_t)(slash + 1 - path);
-    char *folder = tni_alloc(n + 1); /* exactly: tni_strfree takes the size from the length */
+    char *folder = tni_alloc(n + 1); /* exact: tni_strfree takes the size from the length */
     if (!folder) return NULL;
     memcpy(folder, path, n);
     folder[n] = 0;
@@ -70,7 +69,7 @@ static void sweep(const char *folder, const char *base)
     if (dir) closedir(dir);
 }
 
-/* Opens the target's folder, to sync it in the end. One that may not be read is not synced. */
+/* Opens the target's folder, to sync it at the end. A folder that may not be read is not synced. */
 static tn_status open_folder(tni_atomic_file *file)
 {
     const char *base;
@@ -83,8 +82,8 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* Where path leads (through a symbolic link), which must be nothing yet (*old without a mode) or
- * a regular file. */
+/* Where path leads (through a symbolic link): nothing yet (*old without a mode) or a regular
+ * file. */
 static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     struct stat st;
@@ -111,19 +110,19 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     return TN_OK;
 }
 
-/* Locks a temporary. False when it is lost: another writer's sweep met it between its creation
- * and its lock, when it looked like one that was left behind. */
+/* Locks a temporary. False if it is lost: between its creation and its lock, another writer's sweep
+ * took it for one left behind. */
 static bool lock_temp(int fd)
 {
     struct stat st;
-    /* where there are no locks, nothing is swept either */
+    /* without locks nothing is swept either */
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     return fstat(fd, &st) != 0 || st.st_nlink > 0;
 }
 
-/* Makes the temporary the old file's owner's, with its permissions. What cannot be kept opens
- * nothing: a group that is another one may do what all others may. Set-id bits belong to
- * programs: none stays. */
+/* Gives the temporary the old file's owner and permissions. If they cannot be kept, access is not
+ * widened: a different group gets only what all others may do. Set-id bits are for programs and are
+ * dropped. */
 static tn_status keep_owner(const tni_atomic_file *file, const struct stat *old)
 {
     struct stat st;
@@ -139,14 +138,14 @@ static tn_status keep_owner(const tni_atomic_file *file, const struct stat *old)
     return TN_OK;
 }
 
-/* Creates the temporary, locked, and never readable for more people than the file it replaces. */
+/* Creates the temporary, locked, and never readable by more users than the file it replaces. */
 static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
 {
     static atomic_int serial;
     const size_t size = strlen(file->target) + 48;
     char *temp = tni_alloc(size);
     if (!temp) return tni_pending();
-    int error = EEXIST; /* a taken name: of another machine's process; or swept at once */
+    int error = EEXIST; /* name taken by another machine's process, or swept at once */
     for (int tries = 0; tries < 100 && error == EEXIST; tries++) {
         snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
                  atomic_fetch_add(&serial, 1));
@@ -154,7 +153,7 @@ static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
                                      old->st_mode ? 0600 : 0666));
         error = file->fd < 0 ? errno : lock_temp(file->fd) ? 0 : EEXIST;
         if (!error || file->fd < 0) continue;
-        close(file->fd); /* the sweep removes it, or has done so */
+        close(file->fd); /* a sweep removes it, or has done so */
         file->fd = -1;
     }
     file->temp = error ? NULL : tni_strdup(temp);
@@ -181,7 +180,7 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
         do {
             error = posix_fallocate(file->fd, 0, size);
         } while (error == EINTR);
-        /* a file system that cannot reserve says so, and writes tell the rest */
+        /* a file system that cannot reserve says so; write errors show the rest */
         if (error && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
             status = tni_error(tni_errno(error),
                                "%s: " TNI_PATH ": cannot reserve %lld bytes: %s: the old file, if "
@@ -214,7 +213,7 @@ tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data
     return n == (ssize_t)nbytes ? TN_OK : fail(file, "cannot write", n < 0 ? errno : ENOSPC);
 }
 
-/* The new name reaches the disk. Some file systems cannot sync folders: that is no failure. */
+/* Puts the new name on the disk. Some file systems cannot sync folders: not a failure. */
 static tn_status sync_folder(const tni_atomic_file *file)
 {
     int synced;
@@ -232,7 +231,7 @@ tn_status tni_file_finish(tni_atomic_file *file)
     int synced;
     UNINTERRUPTED(synced, fsync(file->fd));
     if (synced != 0) status = fail(file, "cannot sync", errno);
-    /* closed only afterwards: the lock lasts until then, and fsync has told what close could */
+    /* closed last: the lock lasts until then, and fsync has reported what close could */
     if (status == TN_OK && rename(file->temp, file->target) != 0)
         status = fail(file, "cannot rename", errno);
     if (status == TN_OK) {

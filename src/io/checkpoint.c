@@ -6,8 +6,8 @@
  * "rng.0" ... (the program's own generators), "step" (i64), and the names of further parts
  * (parts.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
  *
- * Loading is in two halves: read, compare and stage everything; then put all in place by steps that
- * cannot fail. The loading of modules, all or nothing itself, stands between them.
+ * Loading has two halves: read, compare and stage everything; then put it all in place by steps
+ * that cannot fail. Modules, whose loading is itself all or nothing, are loaded in between.
  */
 #include <math.h>
 #include <stdio.h>
@@ -162,7 +162,7 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
     return status;
 }
 
-/* Values of an entry that must have exactly this dtype and shape [n] (n = 0: a single value). */
+/* Values of an entry that must have exactly this dtype and shape [n] (n = 0: rank 0). */
 static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype dtype, int64_t n,
                              void *out)
 {
@@ -178,7 +178,7 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
     return tni_input_read(&file->in, file->data + e->begin, out, (size_t)(e->end - e->begin));
 }
 
-/* What has been read and compared, before any of it is put in place. */
+/* Everything that was read and compared, before any of it is put in place. */
 typedef struct staged {
     int64_t step;
     unsigned char (*random)[TN_GENERATOR_STATE_SIZE]; /* default, then own: n_random of them */
@@ -197,7 +197,7 @@ static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, sta
     for (int i = -1; status == TN_OK && i < c->n_generators; i++) {
         status = read_values(file, random_name(i, name, sizeof name), TN_U8,
                              TN_GENERATOR_STATE_SIZE, s->random[i + 1]);
-        /* The same check that setting it will make, on a generator that nobody needs. */
+        /* The same check as when setting it, on a throw-away generator. */
         if (status == TN_OK && tn_generator_set_state(trial, s->random[i + 1]) != TN_OK)
             status = tni_in_file(file->in.function, file->in.path);
     }
@@ -249,7 +249,7 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 {
     staged s = { 0 };
     tn_status status = stage(file, c, &s);
-    tn_scope scope = tn_scope_begin(); /* behind the metadata, which stay */
+    tn_scope scope = tn_scope_begin(); /* after the metadata, which stays */
     if (status == TN_OK) status = tni_parts_load(file, parts);
     if (status == TN_OK) commit(c, &s, parts);
     tn_scope_end(scope);

@@ -26,8 +26,8 @@ static void file_name(char text[FILE_SIZE], const char *name, long long step)
     snprintf(text, FILE_SIZE, "%s-%08lld.safetensors", name, step);
 }
 
-/* The step in a file's name, -1 for another file's; *n: where the name ends and a temporary's mark
- * may follow. */
+/* The step in a file's name, -1 for other files; *n: where the name ends and the mark of a
+ * temporary may follow. */
 static long long step_of(const char *file, const char *name, size_t *n)
 {
     char own[FILE_SIZE];
@@ -68,8 +68,8 @@ typedef struct steps {
     size_t n;
 } steps;
 
-/* sweep: also removes what killed writers left behind. An errno of reading the folder (there may
- * be more then), or ENOMEM with a message; steps are given back by tni_bytes_free. */
+/* sweep: also removes what killed writers left behind. Returns an errno of reading the folder (the
+ * list may be incomplete), or ENOMEM with a message; free steps with tni_bytes_free. */
 static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
 {
     size_t n;
@@ -87,14 +87,14 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     return error;
 }
 
-/* Keeps `keep` files up to the one of `step`, the newest of them; removes those before. keep 0:
- * none is removed. Sweeps. */
+/* Keeps the newest `keep` files up to that of `step` and removes older ones. keep 0: none is
+ * removed. Sweeps. */
 static tn_status prune(const char *function, const char *folder, const char *name, long long step,
                        int keep)
 {
     static const char cannot[] = "the checkpoint is in place, but older ones cannot be looked for";
     DIR *dir = opendir(folder);
-    if (!dir) /* written to, but not to be read: nothing can be counted */
+    if (!dir) /* writable but not readable: nothing can be counted */
         return tni_error(tni_errno(errno), "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
                          strerror(errno));
     steps s;
@@ -103,7 +103,7 @@ static tn_status prune(const char *function, const char *folder, const char *nam
     if (error == ENOMEM)
         status = tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
                            strerror(error));
-    size_t first = 0; /* of those that are not newer than ours */
+    size_t first = 0; /* the first that is not newer than ours */
     while (first < s.n && s.step[first] > step) first++;
     for (size_t i = s.n; keep > 0 && status == TN_OK && i > first + (size_t)keep; i--) {
         char file[FILE_SIZE];
@@ -140,13 +140,13 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
 
 typedef struct search {
     const char *folder, *name;
-    char path[PATH_SIZE]; /* of what was found */
-    tni_bytes skipped; /* path and reason of each file that was passed by, one zero behind each */
-    int damaged, gone; /* how many were passed by; how many were there no more */
-    char why[640];     /* what is wrong with the newest of the former */
+    char path[PATH_SIZE]; /* of the file found */
+    tni_bytes skipped;    /* path and reason of each file skipped, each with a zero after it */
+    int damaged, gone;    /* how many were skipped; how many no longer existed */
+    char why[640];        /* what is wrong with the newest one skipped */
 } search;
 
-/* TN_OK: the file is whole. *next: it is not, and an older one may be. */
+/* TN_OK: the file is whole. *next: it is damaged, try an older one. */
 static tn_status look_at(search *s, long long step, bool *next)
 {
     char file[FILE_SIZE];
@@ -154,11 +154,11 @@ static tn_status look_at(search *s, long long step, bool *next)
     file_name(file, s->name, step);
     snprintf(s->path, PATH_SIZE, "%s/%s", s->folder, file);
     tn_status status = tni_checkpoint_verify(latest, s->path, &error);
-    /* a reason of this process or machine is none of the file's */
+    /* an error of this process or machine does not mean a bad file */
     *next = status != TN_OK && status != TN_E_NOMEM && error != EMFILE && error != ENFILE;
     if (!*next) return status;
     if (error == ENOENT) {
-        s->gone++; /* another run has removed it meanwhile */
+        s->gone++; /* another run has just removed it */
         return status;
     }
     const char *reason = tn_error();
@@ -172,7 +172,7 @@ static tn_status look_at(search *s, long long step, bool *next)
     return tni_pending();
 }
 
-/* Looks at the files, the newest first, until one is whole. */
+/* Checks the files, the newest first, until one is whole. */
 static tn_status search_once(search *s, DIR *dir)
 {
     steps all;
@@ -181,7 +181,7 @@ static tn_status search_once(search *s, DIR *dir)
     bool next = true;
     s->damaged = s->gone = 0;
     tni_bytes_free(&s->skipped);
-    if (error) /* an older one would be taken for the newest */
+    if (error) /* an older one could be mistaken for the newest */
         status =
             tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", latest, s->folder, strerror(error));
     for (size_t i = 0; !error && next && i < all.n; i++) status = look_at(s, all.step[i], &next);
@@ -223,7 +223,7 @@ tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char
     tni_saved_error was;
     tni_error_save(&was);
     search s = { .folder = folder, .name = name };
-    /* what another run removes it has replaced: there is a newer one, unless it is removing all */
+    /* another run removes only what it has replaced, so there is a newer one */
     for (int tries = 0; tries == 0 || (status == TN_E_NAME && s.gone && tries < 100); tries++)
         status = search_once(&s, dir);
     closedir(dir);
@@ -234,7 +234,7 @@ tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char
     if (status == TN_OK && skipped) status = hand_out(&s, &pairs);
     tni_bytes_free(&s.skipped);
     if (status != TN_OK) return status;
-    tni_error_restore(&was); /* of files passed by */
+    tni_error_restore(&was); /* from skipped files */
     memcpy(path, s.path, strlen(s.path) + 1);
     if (skipped) *skipped = pairs;
     return TN_OK;

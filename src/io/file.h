@@ -8,14 +8,14 @@
 
 #include "tensor/internal.h"
 
-/* What a NULL that is no tensor means: the pending error, or, with nothing pending, TN_E_INVALID:
+/* The status for a NULL argument that is not a tensor: the pending error or, if none, TN_E_INVALID:
  * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
 tn_status tni_null(const char *function, const char *argument, const char *want);
 
-/* The status that an errno means: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
+/* The status for an errno: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
 tn_status tni_errno(int error);
 
-/* Of a path in a message: the reason behind it must fit too. */
+/* Length of a path in a message: the reason after it must fit too. */
 #define TNI_PATH "%.1000s"
 #define TNI_PATH_SHOWN 1000
 
@@ -26,7 +26,7 @@ typedef struct tni_atomic_file {
     const char *function; /* for messages */
     const char *name;     /* as the caller gave it, for messages; the caller's */
     char *target, *temp;  /* ours */
-    int fd, folder;       /* folder: to sync when the name has changed; -1: it may not be read */
+    int fd, folder;       /* folder: synced after the rename; -1: it may not be read */
     int64_t written;
 } tni_atomic_file;
 
@@ -35,14 +35,14 @@ typedef struct tni_atomic_file {
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
                           int64_t size);
 tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
-/* Writes over bytes that were written before. */
+/* Overwrites bytes written before. */
 tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes);
 /* fsync, rename, fsync of the folder. On failure everything is undone. */
 tn_status tni_file_finish(tni_atomic_file *file);
 void tni_file_abandon(tni_atomic_file *file);
-/* Removes an entry of an open folder if it is a temporary of the file named by its first n bytes,
- * and nobody has it locked any more: its writer is gone. (A process number would not tell: in the
- * next container it is taken again.) A best effort, without messages. */
+/* Removes an entry of an open folder if it is a temporary of the file named by its first n bytes
+ * and nobody has it locked: its writer is gone. (A process number would not show that: another
+ * container may use the same one.) A best effort, without messages. */
 void tni_file_sweep(int folder, const char *entry, size_t n);
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ typedef struct tni_input {
     const char *function, *path;
     int fd;
     int64_t size;
-    int error; /* why it could not be opened, an errno; 0: it could */
+    int error; /* the errno if opening failed, else 0 */
 } tni_input;
 
 /* Opens a regular file. */
@@ -60,12 +60,12 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path);
  */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
-/* TN_E_FORMAT with "FUNCTION: PATH: " in front; control characters become '?'. */
+/* TN_E_FORMAT prefixed with "FUNCTION: PATH: "; control characters become '?'. */
 tn_status tni_input_bad(const tni_input *in, const char *format, ...) TN_PRINTF(2, 3);
 
 /* ---- text in memory -------------------------------------------------------------------------- */
 
-/* Bytes that grow; failed: out of memory once, further additions are ignored. */
+/* A growing byte buffer; failed: it ran out of memory, further additions are ignored. */
 typedef struct tni_bytes {
     char *data;
     size_t n, capacity;

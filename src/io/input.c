@@ -1,5 +1,5 @@
 /*
- * input.c - reading whole regular files, and bytes that grow.
+ * input.c - reading whole regular files, and a growing byte buffer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +33,7 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     if (!*path)
         return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
     do {
-        /* not blocking: a pipe without a writer would wait for ever; for regular files it means
-         * nothing */
+        /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (in->fd < 0 && errno == EINTR);
     struct stat st;
@@ -87,7 +86,7 @@ tn_status tni_input_bad(const tni_input *in, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c; c++) /* what a file says may end on a terminal */
+    for (char *c = text; *c; c++) /* text from a file may reach a terminal */
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", in->function, in->path, text);
 }
@@ -112,7 +111,7 @@ void tni_bytes_printf(tni_bytes *b, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (n < 0 && !b->failed) { /* only for want of memory: the formats are ours */
+    if (n < 0 && !b->failed) { /* only out of memory: the formats are ours */
         tni_error(TN_E_NOMEM, "out of memory: a text could not be made");
         b->failed = true;
     }

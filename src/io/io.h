@@ -8,29 +8,29 @@
 
 #include "io/safetensors.h"
 
-/* The pending message again, with "FUNCTION: PATH: " in front; its status. */
+/* Puts "FUNCTION: PATH: " before the pending message; returns its status. */
 tn_status tni_in_file(const char *function, const char *path);
 
-/* What readers accept now. header_bytes and tensors are not zero. */
+/* The current limits of readers. header_bytes and tensors are not zero. */
 tn_file_limits tn_get_file_limits(void);
-/* How many bytes a compressed file of that size may make. */
+/* How many bytes a compressed file of that size may inflate to. */
 int64_t tni_inflated_limit(int64_t file_bytes);
-/* Whether a reader would take as many tensors and state versions, of which safetensors files have
- * those that are not 1. (safetensors_write.c) */
+/* Whether a reader would accept that many tensors and state versions; safetensors files store
+ * versions other than 1. (safetensors_write.c) */
 tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version);
 
-/* An order of handles by the memory they are of; 0: of the same, and, if shapes is set, with the
- * same shape and strides: else dense ones are compared by their number of elements only. */
+/* Orders handles by their memory; 0: the same memory and, if shapes is set, the same shape and
+ * strides; otherwise dense ones are compared by number of elements only. */
 int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
-/* The tensors of an open file whose names begin with prefix, without it, each under all its names,
- * with the state versions the file records; CPU, current scope. */
+/* The tensors of an open file whose names begin with prefix, named without it, under all their
+ * names, with the recorded state versions; CPU, current scope. */
 tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix);
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
-/* Whether a file would be read: all of it is. *error: the errno for which it could not be
- * opened, or 0. */
+/* Whether a file can be loaded; reads all of it. *error: the errno if it could not be opened, or
+ * 0. */
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error);
 
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
@@ -41,7 +41,7 @@ tn_list *tni_pt_list(const char *function, const char *path);
 /* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);
 
-/* What a checkpoint keeps of a loader. */
+/* A loader's state in a checkpoint. */
 typedef struct tni_loader_state {
     int64_t epoch, position, seed, rows, batch_size, shuffle, drop_last;
 } tni_loader_state;

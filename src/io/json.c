@@ -1,9 +1,9 @@
 /*
  * json.c - see json.h.
  *
- * Written for one purpose, the headers of safetensors files: a JSON library makes a tree of ten
- * times the header's size, by malloc and not by our allocator, and the one in Debian loses bytes,
- * or runs over them, when that fails (docs/design.md, Files).
+ * Written only for the headers of safetensors files: a JSON library builds a tree ten times the
+ * header's size, with malloc instead of our allocator, and the one in Debian loses bytes, or
+ * overruns its buffer, when malloc fails (docs/design.md, Files).
  *
  * Source: RFC 8259 (JSON), RFC 3629 (UTF-8).
  */
@@ -65,7 +65,7 @@ bool tni_json_next(tni_json *j, char close)
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Bytes of the character at s, n of them there; 0: not UTF-8 (RFC 3629, section 4). */
+/* Length of the character at s, with n bytes left; 0: not UTF-8 (RFC 3629, section 4). */
 static size_t character(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;
@@ -87,7 +87,7 @@ size_t tni_utf8(const char *text, size_t n)
     return at;
 }
 
-/* Four hexadecimal digits; -1 when they are not. */
+/* The value of four hexadecimal digits; -1 if they are not. */
 static int code_unit(const char *s, const char *end)
 {
     int value = 0;
@@ -107,13 +107,13 @@ static int code_unit(const char *s, const char *end)
 static char *encode(char *to, int c)
 {
     static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first */
     *to++ = (char)(lead[more] | c >> (6 * more));
     while (more-- > 0) *to++ = (char)(0x80 | (c >> (6 * more) & 0x3f));
     return to;
 }
 
-/* The escape at j->at, behind its backslash; what it stands for is shorter. NULL + problem. */
+/* Decodes the escape at j->at, after its backslash; the result is shorter. NULL + problem. */
 static char *unescape(tni_json *j, char *to)
 {
     static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";

@@ -1,9 +1,9 @@
 /*
- * json.h - JSON, read piece by piece where it lies: no tree is made and no memory is asked for.
+ * json.h - JSON, read token by token in place: no tree is built, no memory is allocated.
  *
- * Whoever reads says what it wants next; strings are decoded in place, so the text is used up by
- * reading. Strict: RFC 8259 with UTF-8 checked, and no zero characters. Twice the same key is the
- * reader's to notice.
+ * The caller says what it wants next. Strings are decoded in place, so reading destroys the text.
+ * Strict: RFC 8259 with UTF-8 checked, and no zero characters. Duplicate keys are for the caller to
+ * detect.
  */
 #ifndef TNI_JSON_H
 #define TNI_JSON_H
@@ -12,29 +12,29 @@
 
 typedef struct tni_json {
     char *text, *at, *end;
-    const char *problem; /* what is wrong at `at`; NULL: nothing so far. Then every answer is no */
-    bool first;          /* just behind a { or [ */
+    const char *problem; /* what is wrong at `at`; NULL: nothing yet. Once set, every call fails */
+    bool first;          /* just after a { or [ */
 } tni_json;
 
 tni_json tni_json_of(char *text, size_t n);
 /* What comes next: one of { [ " or 0 for a number, n for true, false and null; zero + problem. */
 char tni_json_kind(tni_json *j);
-/* Goes behind a { or [, which kind has seen. */
+/* Moves past a { or [ that kind has seen. */
 void tni_json_open(tni_json *j);
-/* Whether another member comes; else goes behind the } or ]. Call until it says no. */
+/* Whether there is another member; if not, moves past the } or ]. Call until false. */
 bool tni_json_next(tni_json *j, char close);
-/* Of a member of an object. NULL + problem. */
+/* The key of an object's next member. NULL + problem. */
 const char *tni_json_key(tni_json *j);
-/* NULL when a string is not what comes. */
+/* The next value, a string; NULL if it is not one. */
 const char *tni_json_string(tni_json *j);
-/* An integer from 0 to 2^63 - 1; false, without a problem, when what comes is something else. */
+/* An integer from 0 to 2^63 - 1; false, without a problem, if the next value is something else. */
 bool tni_json_integer(tni_json *j, int64_t *value);
-/* Nothing follows; else a problem. */
+/* Checks that nothing follows; else a problem. */
 bool tni_json_end(tni_json *j);
 
-/* Appends text as a JSON string. False: it is not UTF-8, and nothing was added. */
+/* Appends text as a JSON string. False: not UTF-8, nothing was added. */
 bool tni_json_add(tni_bytes *b, const char *text);
-/* How many of n bytes are UTF-8, from the first on: n when all are. */
+/* How many of the first n bytes are valid UTF-8: n if all are. */
 size_t tni_utf8(const char *text, size_t n);
 
 #endif

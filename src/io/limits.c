@@ -1,8 +1,8 @@
 /*
  * limits.c - what readers of files accept, for the whole process.
  *
- * A legal header of 100 MB makes millions of tensors, so far less is read unless the caller
- * asks for more.
+ * A legal header of 100 MB can hold millions of tensors, so the default limits are far lower; the
+ * caller can raise them.
  */
 #include "io/io.h"
 

@@ -1,15 +1,15 @@
 /*
- * loader.c - batches of rows from tensors in memory, in an order that seed and epoch alone decide.
+ * loader.c - batches of rows from tensors in memory, in an order fixed by seed and epoch.
  *
  * The order of an epoch is a permutation drawn from a generator seeded by (seed, epoch): any batch
- * of any epoch can be made without those before it, so seeking costs nothing and a checkpoint needs
+ * of any epoch can be made without those before it, so seeking is free and a checkpoint needs only
  * a few numbers.
  *
- * With prefetch a thread copies the rows of the batch that comes next into host memory while the
- * caller trains. It runs no tensor op (a team of its own would take the cores of the caller's),
- * touches no count, and what it fills was allocated before it started: nothing it does can fail.
- * The lock hands one slot back and forth: the thread writes it only while WANTED, the caller reads
- * it only while READY.
+ * With prefetch a thread copies the rows of the next batch into host memory while the caller
+ * trains. It runs no tensor op (its own team of threads would take the caller's cores), touches no
+ * reference count, and fills memory allocated before it started: nothing it does can fail. The lock
+ * hands one slot back and forth: the thread writes it only while WANTED, the caller reads it only
+ * while READY.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 #include "io/io.h"
 
 #define MAX_TENSORS 4
-#define MAX_EPOCH (INT64_MAX / 2) /* nobody counts so far; one more never overflows */
+#define MAX_EPOCH (INT64_MAX / 2) /* never reached; one more does not overflow */
 
 typedef enum slot_state { SLOT_IDLE, SLOT_WANTED, SLOT_READY } slot_state;
 
@@ -33,13 +33,13 @@ struct tn_loader {
     tn_loader_options o;
     int64_t epoch, position;
 
-    /* The order of one epoch: the thread's alone once there is a thread. */
+    /* The order of one epoch: used only by the thread once there is one. */
     tn_generator *generator;
     int64_t *order; /* rows of them; NULL without shuffle */
     int64_t order_epoch;
 
     bool threaded;
-    pid_t pid; /* whose thread it is: after a fork the child has none */
+    pid_t pid; /* process of the thread: a forked child has none */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -108,8 +108,8 @@ static void *fill(void *argument)
     return NULL;
 }
 
-/* In a child of the process whose thread it was, the loader starts afresh where it stands: the
- * thread is not there, and may have held the lock. Any other call: nothing. */
+/* In a forked child the loader restarts at its position: the thread does not exist there, and may
+ * have held the lock. Otherwise does nothing. */
 static void leave_parent(tn_loader *l)
 {
     if (!l->threaded || l->pid == getpid()) return;
@@ -120,7 +120,7 @@ static void leave_parent(tn_loader *l)
     pthread_cond_init(&l->changed, NULL);
 }
 
-/* Signals are the program's: the thread takes none. */
+/* Signals are for the program: the thread blocks them all. */
 static tn_status start_thread(tn_loader *l)
 {
     sigset_t all, was;
@@ -157,7 +157,7 @@ static void request(tn_loader *l, int64_t epoch, int64_t position)
     pthread_cond_broadcast(&l->changed);
 }
 
-/* Copies the batch at the present position out of the slot, and asks for the one after it. */
+/* Copies the batch at the current position out of the slot, and requests the next one. */
 static void take(tn_loader *l, char *const *to)
 {
     pthread_mutex_lock(&l->lock);
@@ -315,7 +315,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out)
     return 1;
 }
 
-/* For a number of a loader that is NULL. */
+/* The number returned for a NULL loader. */
 static int64_t no_loader(const char *function)
 {
     tni_null(function, "loader", "a loader");
@@ -337,7 +337,7 @@ int64_t tn_loader_batch_size(const tn_loader *l)
     return l ? l->o.batch_size : no_loader("tn_loader_batch_size");
 }
 
-/* Slots for the batches of another size in the place of those there are: all or none. */
+/* Replaces all slots by slots for another batch size, or none. */
 static tn_status replace_slots(tn_loader *l, int64_t batch_size)
 {
     int64_t was = l->o.batch_size;
@@ -349,7 +349,7 @@ static tn_status replace_slots(tn_loader *l, int64_t batch_size)
     for (int k = 0; k < l->n_tensors; k++) {
         char *unused = whole ? l->slot[k] : slot[k];
         if (whole) l->slot[k] = slot[k];
-        l->o.batch_size = whole ? was : batch_size; /* whose size it was taken by */
+        l->o.batch_size = whole ? was : batch_size; /* the size it was taken with */
         if (unused) tni_free(unused, slot_bytes(l, k));
     }
     l->o.batch_size = whole ? batch_size : was;
@@ -433,7 +433,7 @@ void tni_loader_set(tn_loader *l, const tni_loader_state *state)
     leave_parent(l);
     pthread_mutex_lock(&l->lock);
     while (l->threaded && l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
-    l->state = SLOT_IDLE; /* what lies there may be of another seed */
+    l->state = SLOT_IDLE; /* its batch may be of another seed */
     l->order_epoch = -1;
     l->o.seed = (uint64_t)state->seed;
     pthread_mutex_unlock(&l->lock);

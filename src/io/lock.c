@@ -1,11 +1,10 @@
 /*
  * lock.c - one run at a time writes to a checkpoint file or folder.
  *
- * The lock is flock's, on a small file beside what it guards: the kernel gives it back when its
- * process ends, however that comes about, so that a file left behind locks nobody out. It is
- * removed while it is still locked, and whoever gets a lock looks whether the file is still the
- * one of that name: so two runs never hold locks on two files of one name. Its text only says who
- * holds it.
+ * The lock is an flock on a small file beside what it guards: the kernel releases it when its
+ * process ends, for whatever reason, so a file left behind locks nobody out. It is removed while
+ * still locked, and after locking a run checks that the name still refers to this file, so two runs
+ * never hold locks on two files of one name. Its text only says who holds it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,12 +18,12 @@
 #include "io/file.h"
 #include "io/io.h"
 
-#define OURS "tenon " /* what the text begins with: any other file is somebody's own */
+#define OURS "tenon " /* how the text begins: any other file is not ours */
 enum { TEXT = 128 };
 
 struct tn_file_lock {
     int fd;
-    pid_t pid; /* of who took it: a child after fork must not give its parent's lock back */
+    pid_t pid; /* of the owner: a forked child must not release its parent's lock */
     char *name;
 };
 
@@ -36,7 +35,7 @@ static tn_status fail(const char *path, int error)
                      strerror(error));
 }
 
-/* The lock's file: inside a folder, beside a file, wherever links lead. 0 or an errno. */
+/* The path of the lock file: inside a folder or beside a file, links resolved. 0 or an errno. */
 static int name_of(const char *path, char name[PATH_MAX])
 {
     char real[PATH_MAX];
@@ -49,7 +48,7 @@ static int name_of(const char *path, char name[PATH_MAX])
         if (stat(real, &st) != 0) return errno;
         if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return EINVAL;
         n = snprintf(name, PATH_MAX, "%s%s", real, S_ISDIR(st.st_mode) ? "/.tenon.lock" : ".lock");
-    } else if (errno == ENOENT && *base) { /* a file that is yet to be */
+    } else if (errno == ENOENT && *base) { /* a file that does not exist yet */
         if (strlen(path) >= sizeof folder) return ENAMETOOLONG;
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(base - path) : 1, slash ? path : ".");
         if (!realpath(folder, real)) return errno;
@@ -73,14 +72,14 @@ static void write_text(int fd)
     char text[TEXT] = "", host[64] = "";
     if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
     int n = snprintf(text, sizeof text, OURS "%ld %s\n", (long)getpid(), host);
-    /* the lock holds without it, on a full disk say */
+    /* the lock holds without it, for example on a full disk */
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) return;
 }
 
 static tn_status held(const char *path, const char *text)
 {
     const char *who =
-        text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; it may not be written yet */
+        text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; possibly not written yet */
     const int digits = (int)strspn(who, "0123456789");
     return tni_error(
         TN_E_STATE,
@@ -89,7 +88,7 @@ static tn_status held(const char *path, const char *text)
         f, path, digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
 }
 
-/* TN_OK: locked. *again: the file was another's that has just gone. */
+/* TN_OK: locked. *again: the file belonged to a run that has just ended. */
 static tn_status try(const char *path, const char *name, int *fd, bool *again)
 {
     char text[TEXT];
@@ -153,7 +152,7 @@ void tn_checkpoint_unlock(tn_file_lock *lock)
     bool same = fstat(lock->fd, &st) == 0 && stat(lock->name, &there) == 0 &&
                 st.st_ino == there.st_ino && st.st_dev == there.st_dev;
     if (lock->pid == getpid() && same) unlink(lock->name);
-    if (lock->pid == getpid()) flock(lock->fd, LOCK_UN); /* children of ours may have it open */
+    if (lock->pid == getpid()) flock(lock->fd, LOCK_UN); /* our children may have it open */
     close(lock->fd);
     tni_strfree(lock->name);
     tni_free(lock, sizeof *lock);

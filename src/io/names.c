@@ -39,7 +39,7 @@ void tni_names_free(tni_names *names)
     *names = (tni_names){ 0 };
 }
 
-/* The first one that is not below text. */
+/* The index of the first name not below text. */
 static int lower_bound(const tni_names *names, const char *text)
 {
     int low = 0, high = names->n;

@@ -1,7 +1,7 @@
 /*
- * names.h - names in order: found by halving, found twice, found by how they begin.
+ * names.h - sorted names: binary search, duplicates, lookup by prefix.
  *
- * Names in files are chosen by strangers; an order, unlike a table of hashes, has no bad cases.
+ * Names in files are untrusted; a sorted table, unlike a hash table, has no bad cases.
  */
 #ifndef TNI_NAMES_H
 #define TNI_NAMES_H
@@ -12,7 +12,7 @@
 
 typedef struct tni_name {
     const char *text;
-    int at; /* its place before sorting */
+    int at; /* its index before sorting */
 } tni_name;
 
 typedef struct tni_names {
@@ -23,12 +23,12 @@ typedef struct tni_names {
 /* Of n structures of `size` bytes each whose first members are their names. They are not copied. */
 tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n);
 void tni_names_free(tni_names *names);
-/* A place, -1: none has that name. */
+/* The index of a name, -1: none. */
 int tni_names_find(const tni_names *names, const char *text);
-/* A name that is there more than once, NULL: none. */
+/* A name that occurs more than once, NULL: none. */
 const char *tni_names_twice(const tni_names *names);
-/* The places of those that begin with prefix, ascending; *n of them. NULL + message, else give
- * it back with tni_places_free. */
+/* The indices of the *n names that begin with prefix, ascending; free with tni_places_free. NULL +
+ * message. */
 int *tni_names_under(const tni_names *names, const char *prefix, int *n);
 void tni_places_free(int *places, int n);
 
@@ -38,7 +38,7 @@ typedef struct tni_pair {
 } tni_pair;
 /* A copy of n pairs, in one block of the current scope. */
 tn_status tni_metadata_of(const tni_pair *pair, int n, tn_metadata *out);
-/* Whether the caller's pairs are as many strings as they say. NULL: no pairs. */
+/* Whether the caller's pairs have as many strings as they say. NULL: no pairs. */
 tn_status tni_metadata_check(const char *function, const tn_metadata *metadata);
 
 #endif

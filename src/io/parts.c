@@ -1,10 +1,10 @@
 /*
- * parts.c - the parts of a checkpoint, all treated alike: a state that is a list of tensors, saved
+ * parts.c - the parts of a checkpoint, all treated alike: each state is a list of tensors saved
  * under the part's name.
  *
- * Optimizers, schedulers and scalers are staged and then put in place without fail. Modules load at
- * once, all or nothing each; what they held before is kept until everything has loaded. The model
- * loads last, and needs no copy.
+ * Optimizers, schedulers and scalers are staged, and then put in place by steps that cannot fail.
+ * Each module loads at once, all or nothing; its old values are kept until everything has loaded.
+ * The model loads last, and needs no such copy.
  */
 #include <stdio.h>
 
@@ -133,8 +133,8 @@ static tn_status read_part(tni_safetensors *file, tni_part *part)
     return part->staged ? TN_OK : tni_in_file(file->in.function, file->in.path);
 }
 
-/* A list whose tensors later loading does not write to; versions stay, so that it loads as it
- * was. */
+/* A copy of a list that later loading does not write to; with its versions, so that it can be
+ * loaded back. */
 static tn_list *copied(const tn_list *live)
 {
     tn_list *copy = live ? tni_list_copy(live) : NULL;

@@ -1,6 +1,6 @@
 /*
- * parts.h - what a run consists of: its model, optimizer and scheduler, and further ones under
- * names of their own; between a checkpoint's file and the objects.
+ * parts.h - the objects of a run, between them and a checkpoint's file: model, optimizer,
+ * scheduler, and further ones with names of their own.
  */
 #ifndef TNI_PARTS_H
 #define TNI_PARTS_H
@@ -9,10 +9,10 @@
 #include "optim/form.h"
 
 typedef struct tni_part {
-    tn_checkpoint_part p; /* its name and the one object */
+    tn_checkpoint_part p; /* its name and its object */
     tn_list *list;        /* from the file */
     tni_staged *staged;   /* of it, unless the object is a module */
-    tn_list *before;      /* what a module held, once it has loaded */
+    tn_list *before;      /* a module's old values, once it has loaded */
 } tni_part;
 
 typedef struct tni_parts {
@@ -21,12 +21,11 @@ typedef struct tni_parts {
     size_t capacity;
 } tni_parts;
 
-/* All that are given, the model first. What is wrong with them is an error of function. Free in
- * every case. */
+/* All given parts, the model first. A bad part is an error naming function. Free in every case. */
 tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts);
 /* Adds the state of each, "NAME." before its names. */
 tn_status tni_parts_save(const tni_parts *parts, tn_list *list);
-/* Reads all and compares, then loads the modules. On failure nothing has changed. */
+/* Reads and compares everything, then loads the modules. On failure nothing has changed. */
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 /* After a load: puts the rest in place. */
 void tni_parts_put(tni_parts *parts);

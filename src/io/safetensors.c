@@ -1,11 +1,11 @@
 /*
- * safetensors.c - reading: nothing in the file is believed before it is checked.
+ * safetensors.c - reading: nothing in the file is trusted before it is checked.
  *
  * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
  * header; JSON, read once from front to back: metadata strings only; every tensor exactly dtype,
  * shape, data_offsets, all integers, sizes multiplied with overflow checks; no name twice; ranges
- * sorted: from 0, no hole, no overlap, to the end of the file; then what the metadata says of the
- * tensors. Only then memory for data is asked for, and only as much as is there.
+ * sorted: from 0, no hole, no overlap, to the end of the file; then the metadata about the tensors.
+ * Only then is memory for data allocated, and only as much as the file holds.
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
@@ -38,7 +38,7 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
-/* FILE is not JSON where j stopped, or not what was wanted there. */
+/* Error: not JSON where j stopped, or not what was wanted there. */
 #define wrong(file, j, ...)                                                                        \
     ((j)->problem ? tni_safetensors_not_json(file, "the header", j) : bad(file, __VA_ARGS__))
 
@@ -188,7 +188,7 @@ static tn_status check_ranges(const tni_safetensors *file)
     return status;
 }
 
-/* The arrays as they are once complete, and their names in order. */
+/* Sets the pointers to the complete arrays, and sorts their names. */
 static tn_status check_names(tni_safetensors *file)
 {
     file->entry = (tni_safetensor *)file->entries.data;

@@ -1,5 +1,5 @@
 /*
- * safetensors.h - one file of named tensors, opened and checked before anything is made of it.
+ * safetensors.h - a file of named tensors, opened and checked before anything is made from it.
  *
  * Layout: u64 little-endian n; n bytes of JSON { NAME: { dtype, shape, data_offsets: [begin, end]
  * }, ..., "__metadata__": { string: string } }; then the data, row-major little-endian, without
@@ -21,7 +21,7 @@ typedef struct tni_safetensor {
     int64_t begin, end; /* in the data area */
 } tni_safetensor;
 
-/* Another name of a tensor: no entry has it. */
+/* Another name of a tensor; it has no entry of its own. */
 typedef struct tni_tie {
     const char *name;
     int entry;
@@ -35,7 +35,7 @@ typedef struct tni_version {
 typedef struct tni_safetensors {
     tni_input in;
     int64_t data; /* where the data area begins */
-    char *header; /* all names and strings lie in it */
+    char *header; /* all names and strings are in it */
     size_t header_bytes;
     tni_bytes entries, pairs, ties, versions; /* arrays of these, in the order of the header: */
     int n, n_pairs, n_ties, n_versions;
@@ -50,17 +50,17 @@ typedef struct tni_safetensors {
 tn_status tni_safetensors_open(tni_safetensors *file, const char *function, const char *path);
 /* Reads one tensor: CPU, current scope. */
 tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *entry);
-/* The entry of a name, NULL without a message. */
+/* The entry with a name; NULL without a message. */
 const tni_safetensor *tni_safetensors_find(const tni_safetensors *file, const char *name);
-/* Strings of the file whose keys do not begin with skip ("": all), current scope. */
+/* The metadata whose keys do not begin with skip ("": all); current scope. */
 tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip, tn_metadata *out);
-/* The value of a key, NULL when it is not there; lives as long as the file is open. */
+/* The value of a key, NULL if absent; lives as long as the file is open. */
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key);
 void tni_safetensors_close(tni_safetensors *file);
 
 /* Whether two names begin with the same part of a checkpoint: "model." */
 bool tni_same_part(const char *a, const char *b);
-/* TN_E_FORMAT unless a file written with a checksum still has those bytes. Reads all of it. */
+/* TN_E_FORMAT if the file has a checksum that does not match. Reads all of it. */
 tn_status tni_safetensors_verify(tni_safetensors *file);
 /* Fills ties and versions from the metadata. (safetensors_list.c) */
 tn_status tni_safetensors_take_up(tni_safetensors *file);
@@ -78,17 +78,17 @@ typedef struct tni_writing {
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,
                                 tni_writing o);
 
-/* What both sides keep to. */
+/* Shared by reading and writing. */
 #define TNI_NAME_LIMIT 1024
 #define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
 #define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
 #define TNI_WRITER "tenon.version"        /* which tenon wrote it */
 #define TNI_TIES "tenon.ties"             /* a JSON object: name -> the name it is stored under */
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
-/* Whether a pair is what a tenon before TNI_TIES wrote for a tie: { name: stored name }, in a file
- * that says which tenon wrote it. Its other keys are no names. */
+/* Whether a pair is a tie as written before TNI_TIES existed: { name: stored name }, in a file with
+ * TNI_WRITER. Other keys of such a file are not names. */
 bool tni_old_tie(const tni_names *stored, bool checkpoint, const char *key, const char *value);
-/* CRC-32 of the whole file, its own 8 digits taken as 0; the first pair: their place is fixed. */
+/* CRC-32 of the whole file with its own 8 digits as 0; the first pair, so its place is fixed. */
 #define TNI_CHECKSUM "tenon.crc32"
 #define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)
 const char *tni_safetensors_dtype_name(tn_dtype dtype); /* "F32" */

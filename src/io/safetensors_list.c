@@ -1,8 +1,8 @@
 /*
  * safetensors_list.c - a file, or a part of a checkpoint, as a list of tensors, and its metadata.
  *
- * What the metadata says of the tensors is taken up here: other names of a tensor become entries of
- * the same tensor, state versions are recorded in the list. The rest is handed out.
+ * Metadata about the tensors is used here: other names of a tensor become entries of the same
+ * tensor, state versions are recorded in the list. The rest is returned to the caller.
  */
 #include <stdio.h>
 
@@ -43,7 +43,7 @@ static bool is_checkpoint(const tni_safetensors *file)
     return tni_safetensors_string(file, TNI_CHECKPOINT) != NULL;
 }
 
-/* Whether ties are pairs of the metadata. */
+/* Whether ties are plain pairs of the metadata. */
 static bool has_old_ties(const tni_safetensors *file)
 {
     return tni_safetensors_string(file, TNI_WRITER) && !tni_safetensors_string(file, TNI_TIES);
@@ -55,7 +55,7 @@ static void add_tie(tni_safetensors *file, const char *name, const char *stored)
     tni_bytes_add(&file->ties, &tie, sizeof tie);
 }
 
-/* Ties of tensors that another program has taken out or stored in full are none. */
+/* A tie is ignored if another program has removed the tensor or stored it in full. */
 static tn_status read_ties(tni_safetensors *file, char *text)
 {
     const bool checkpoint = is_checkpoint(file);
@@ -96,7 +96,7 @@ static tn_status read_versions(tni_safetensors *file, char *text)
 
 tn_status tni_safetensors_take_up(tni_safetensors *file)
 {
-    /* the strings are the library's own: nobody else sees what reading leaves of them */
+    /* the strings are the library's own, so reading may destroy them */
     char *ties = (char *)tni_safetensors_string(file, TNI_TIES);
     char *versions = (char *)tni_safetensors_string(file, TNI_VERSIONS);
     tn_status status = ties ? read_ties(file, ties) : TN_OK;
@@ -131,7 +131,7 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Pairs that say something of the tensors or the file have done so: they are not handed out. */
+/* Pairs about the tensors or the file have been used: they are not returned. */
 tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip, tn_metadata *out)
 {
     const bool old = has_old_ties(file), checkpoint = is_checkpoint(file);
@@ -180,7 +180,7 @@ static tn_status add_ties(tn_list *list, const tni_safetensors *file, const char
     for (int i = 0; status == TN_OK && i < n; i++) {
         const tni_tie *tie = &file->tie[places[i]];
         const char *stored = file->entry[tie->entry].name;
-        if (strncmp(stored, prefix, skip)) continue; /* of another part: no checkpoint has that */
+        if (strncmp(stored, prefix, skip)) continue; /* of another part: never in a checkpoint */
         tn_entry entry = *tni_list_find(list, stored + skip); /* a copy: the list may move */
         status = tni_list_push(list, "", "", tie->name + skip, entry);
     }
@@ -188,7 +188,7 @@ static tn_status add_ties(tn_list *list, const tni_safetensors *file, const char
     return status;
 }
 
-/* Paths begin with the prefix too; the prefix without its dot is the module that was saved. */
+/* Paths begin with the prefix too; the prefix without its dot is the saved module itself. */
 static tn_status add_versions(tn_list *list, const tni_safetensors *file, const char *prefix)
 {
     const size_t skip = strlen(prefix);

@@ -4,10 +4,10 @@
  * Tensors are sorted by dtype, widest alignment first, then by name, so every tensor lies aligned;
  * the header is padded with spaces to a multiple of 8.
  *
- * A tensor of several names is stored under the first of them in the order of strcmp; each other
- * name stands in one pair of the metadata, TNI_TIES, as { name: stored name }. The reference's
- * save_model keeps the same name, but makes each tie a pair of its own, which nothing tells from a
- * string; its load_model reads neither.
+ * A tensor with several names is stored under the first of them in strcmp order; the other names
+ * are in one pair of the metadata, TNI_TIES, as { name: stored name }. The reference's save_model
+ * keeps the same name, but writes each tie as a separate pair, which looks like any other string;
+ * its load_model reads neither.
  *
  * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model, load_model).
  */
@@ -20,7 +20,7 @@
 #include "nn/module.h"
 
 typedef struct item {
-    const char *name, *stored; /* stored: under which name its data is */
+    const char *name, *stored; /* stored: the name its data is under */
     tn_tensor *tensor;
     size_t nbytes;
 } item;
@@ -78,14 +78,14 @@ static int by_place(const void *a, const void *b)
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Appends text as a JSON string; TN_E_NAME when it is not UTF-8. */
+/* Appends text as a JSON string; TN_E_NAME if it is not UTF-8. */
 static tn_status add_string(tni_bytes *b, const char *function, const char *text)
 {
     if (tni_json_add(b, text)) return TN_OK;
     return tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: want UTF-8 text", function);
 }
 
-/* An object of pairs that is being written. */
+/* A JSON object of pairs being written. */
 typedef struct pairs {
     tni_bytes *text;
     const char *function;
@@ -106,7 +106,7 @@ static tn_status add_pair(pairs *p, const char *key, const char *value)
     return status == TN_OK ? add_string(p->text, p->function, value) : status;
 }
 
-/* Ends an object and makes it the value of a pair of p; takes its text over. */
+/* Ends an object and makes it the value of a pair of p, which takes over its text. */
 static tn_status add_object(pairs *p, const char *key, pairs *object)
 {
     tni_bytes_add(object->text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
@@ -115,8 +115,7 @@ static tn_status add_object(pairs *p, const char *key, pairs *object)
     return status;
 }
 
-/* The versions of a list that are to be written. Of several of one path (of joined lists) the
- * last one counts. */
+/* The versions of a list to write. If a path has several (in joined lists), the last one counts. */
 static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
 {
     tni_version v;
@@ -177,8 +176,8 @@ static bool own_key(const tni_writing *o, const char *key)
            !strcmp(key, TNI_CHECKSUM);
 }
 
-/* The caller's pairs: keys that are nobody else's. *tie_like: one of them would be read as a tie if
- * the file did not say which those are. */
+/* The caller's pairs, whose keys must not be ours. *tie_like: one would be read as a tie if the
+ * file did not list the ties. */
 static tn_status check_pairs(const pairs *p, const tni_names *stored, const tni_writing *o,
                              bool *tie_like)
 {
@@ -245,7 +244,7 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     if (p.n)
         tni_bytes_add(b, "}", 1);
     else
-        b->n = TNI_MIN(b->n, 1); /* none: only the brace stays */
+        b->n = TNI_MIN(b->n, 1); /* no ties: only the brace stays */
     int stored = 0;
     for (int i = 0; i < *n; i++)
         if (!is_tie(&items[i])) items[stored++] = items[i];
@@ -281,7 +280,7 @@ static tn_status put(output *out, const void *data, size_t nbytes)
     return tni_file_write(&out->file, data, nbytes);
 }
 
-/* Dense tensors of the CPU are written as they lie, others through a copy in row-major order. */
+/* Dense CPU tensors are written directly, others through a copy in row-major order. */
 static tn_status write_tensor(output *out, const item *it)
 {
     const tn_tensor *t = it->tensor;
@@ -317,8 +316,8 @@ static tn_status write_file(const char *function, const char *path, const tni_by
     return status;
 }
 
-/* Fills items: by name, ties found, names checked. A part of a checkpoint is read without the
- * others: it has its own ties only. */
+/* Fills items: sorted by name, ties found, names checked. A part of a checkpoint can be read alone,
+ * so ties are found within each part only. */
 static tn_status collect(const char *function, const tn_list *list, item *items,
                          const tni_writing *o)
 {

@@ -1,5 +1,5 @@
 /*
- * save.c - weights: a module or any list of tensors to a file and back.
+ * save.c - saving and loading weights: a module or any list of tensors.
  */
 #include "io/file.h"
 #include "io/io.h"
@@ -79,7 +79,7 @@ static tn_list *load_safetensors(const char *function, const char *path, tn_meta
 
 static tn_list *load(const char *function, const char *path, tn_metadata *metadata)
 {
-    /* torch.save before 1.6, or told to: a pickle of this number comes first */
+    /* torch.save before 1.6 (or on request) begins with a pickle of this number */
     static const char legacy[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
     char first[sizeof legacy - 1] = { 0 };
     if (metadata) *metadata = (tn_metadata){ 0 };

@@ -1,9 +1,9 @@
 /*
- * call.c - the one way into a module's forward.
+ * call.c - every call of a module's forward goes through here.
  *
- * Every call, of whatever function, passes through tni_call_with: poison, a scope of its own, the
- * frame that messages and tn_assign look at, the forward itself, the check of fields, and the
- * hand-over of the outputs to the caller's scope.
+ * tni_call_with does for every call: NULL inputs, a scope of its own, the frame that messages and
+ * tn_assign read, the forward itself, the check of fields, and moving the outputs to the caller's
+ * scope.
  */
 #include "nn/module.h"
 
@@ -15,20 +15,20 @@ typedef struct frame {
     int depth; /* frames, this one included */
 } frame;
 
-enum { DEEPEST = 1000 }; /* calls within calls: each takes of the C stack */
+enum { DEEPEST = 1000 }; /* nested calls: each uses some of the C stack */
 
 static _Thread_local frame *innermost;
 
 /* ---- where we are, for messages -------------------------------------------------------------- */
 
-/* How far below its caller a called module is looked for, and in how many modules. */
+/* How deep below its caller, and in how many modules, to search for a called module. */
 enum { SEARCH_DEPTH = 16, MOST_LOOKS = 4096 };
 
-/* Writes wanted's path below m; allocates nothing, for it may be memory that ran out. */
+/* Writes wanted's path below m; allocates nothing, since we may be out of memory. */
 static bool find_path(const tn_module *m, const tn_module *wanted, int depth, int *looks,
                       char *path, size_t size)
 {
-    if (--*looks < 0) return false; /* shared children make more paths than there are modules */
+    if (--*looks < 0) return false; /* with shared children there are more paths than modules */
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_CHILD || slot->child != wanted) continue;
@@ -146,7 +146,7 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
     return status;
 }
 
-/* Ends the call's scope and enters its outputs, which may be inputs, parameters or views, in the
+/* Ends the call's scope and enters its outputs (possibly inputs, parameters or views) in the
  * caller's. */
 static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
 {
@@ -164,7 +164,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                         const void *options)
 {
     tn_tensor *single =
-        NULL; /* so that a call with one output may write over its input's variable */
+        NULL; /* so that a call with one output may overwrite its input's variable */
     tn_tensor **result = n_out == 1 ? &single : out;
     tn_status status = check_call(m, n_in, in, n_out, out);
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
@@ -173,7 +173,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
             tni_watching->called(tni_watching, m);
         frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1 };
         innermost = &f;
-        tn_module_keep(m); /* a hook may drop it, or its parent */
+        tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
         tni_fields fields;
         tn_scope scope = tn_scope_begin();

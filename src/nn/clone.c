@@ -1,10 +1,9 @@
 /*
- * clone.c - an independent copy of a module and all below it.
+ * clone.c - an independent copy of a module and everything below it.
  *
- * First every module gets an empty copy with the bytes of its struct, and every tensor its new
- * tensor; then the copies' slots are filled, which makes their fields point to the copy's own
- * tensors and children. What was shared inside (a child, a tensor, a storage) is shared inside the
- * copy.
+ * First every module gets an empty copy with the bytes of its struct, and every tensor a new
+ * tensor; then the copies' slots are filled, which points their fields to the copy's own tensors
+ * and children. Whatever was shared (a child, a tensor, a storage) is shared inside the copy.
  */
 #include "nn/module.h"
 

@@ -1,21 +1,21 @@
 /*
- * fields.c - fields of a module's struct that show what nobody keeps.
+ * fields.c - finds fields of a module's struct that point to objects nobody keeps.
  *
- * A forward that writes `m->h = t` leaves a field whose tensor goes with the call, and the next
- * call reads memory that is something else. The field of a slot is compared with the slot. Other
- * words of the struct are compared with what they were before the forward; one that now shows an
- * object of an open scope which nothing but scopes holds is such a field, whatever it was declared
- * as. So is one that shows an input that nobody has kept since.
+ * A forward that writes `m->h = t` leaves a field whose tensor is freed with the call; the next
+ * call would read freed memory. The field of a slot is compared with the slot. Other words of the
+ * struct are compared with their values before forward. One that now holds the address of an object
+ * that only open scopes hold is such a field, whatever its declared type. So is one with the
+ * address of an input that nobody has kept since.
  *
- * Not seen: what lies behind a pointer of the struct; fields of another module than the one that is
- * called; a tensor of a scope that forward itself has closed; an input beyond the fourth that no
- * scope holds.
+ * Not detected: memory behind a pointer in the struct; fields of modules other than the called one;
+ * a tensor of a scope that forward itself has closed; an input after the fourth that no scope
+ * holds.
  */
 #include "nn/module.h"
 
 enum { WORD = sizeof(uintptr_t) };
 
-/* The struct behind its base. */
+/* The struct's fields after its base. */
 static char *fields_of(const tn_module *m)
 {
     return (char *)m + sizeof(tn_module);
@@ -24,7 +24,7 @@ static char *fields_of(const tn_module *m)
 static uintptr_t word_at(const tn_module *m, size_t i)
 {
     uintptr_t word;
-    memcpy(&word, fields_of(m) + i * WORD, WORD); /* the fields have types of their own */
+    memcpy(&word, fields_of(m) + i * WORD, WORD); /* fields may have any type */
     return word;
 }
 
@@ -49,8 +49,8 @@ tn_status tni_fields_before(tni_fields *f, const tn_module *m, int n_in, tn_tens
     return TN_OK;
 }
 
-/* Slots' fields are put back, so that the module is whole; the name of the first one that was
- * not. */
+/* Restores the fields of slots, so that the module is consistent; the name of the first wrong
+ * one. */
 static const char *check_slots(tn_module *m)
 {
     const char *wrong = NULL;
@@ -68,7 +68,7 @@ static const char *check_slots(tn_module *m)
     return wrong;
 }
 
-/* Whether a word may be the address of an object: no look at what is there. */
+/* Whether a word may be the address of an object, without reading that memory. */
 static bool may_point(uintptr_t word)
 {
     return word > 4096 && word % WORD == 0;

@@ -1,6 +1,6 @@
 /*
- * freeze.c - what is trained and what is not: requires_grad of a tree's parameters, and freezing
- * whole modules.
+ * freeze.c - choosing what is trained: requires_grad of a tree's parameters, and freezing whole
+ * modules.
  *
  * A frozen module answers tn_training with false and its parameters want no gradient; both hold
  * against calls on the modules above it. A tensor that a frozen and another module share is frozen.
@@ -24,7 +24,7 @@ static tn_status collect_frozen(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* Of leaves, on only with a floating dtype: cannot fail. */
+/* Leaves only, and set only for a floating dtype, so it cannot fail. */
 static void set_requires_grad(tn_module *m, void *user)
 {
     const switcher *s = user;
@@ -48,7 +48,7 @@ tn_status tn_module_requires_grad(tn_module *m, bool on)
     return status;
 }
 
-/* Before the first tensor changes, for several slots may hold one. */
+/* Done before the first tensor changes, since several slots may hold one. */
 static void remember(tn_module *m, void *user)
 {
     (void)user;
@@ -83,7 +83,7 @@ static void thaw(tn_module *m, void *user)
     }
 }
 
-/* remember() may run without freeze(): it writes what counts only in a frozen module. */
+/* remember() may run without freeze(): what it writes is used only in a frozen module. */
 tn_status tn_module_freeze(tn_module *m)
 {
     tn_status status = tni_module_check("tn_module_freeze", m);

@@ -1,18 +1,18 @@
 /*
- * hooks.c - a user's functions around forward, backward, saving and loading of one module.
+ * hooks.c - user functions around forward, backward, saving and loading of one module.
  *
- * Hooks hang on an object of their own that the module and recorded calls count: a graph may live
- * longer than the module it went through, and then finds that there is nobody to call.
+ * Hooks belong to a separate object, reference-counted by the module and by recorded calls: a graph
+ * may outlive the module it went through, and then finds no hook to call.
  *
- * A module with backward hooks is called between two gates, views of its inputs and of its outputs
- * that the graph passes through. The outer gate sees the gradients of the outputs, the inner one,
- * later, those of the inputs; they meet in a `passage`, one for each call.
+ * A module with backward hooks is called between two gates: views of its inputs and of its outputs
+ * that are part of the graph. The outer gate sees the gradients of the outputs, and later the inner
+ * one those of the inputs; each call has a `passage` that collects both.
  */
 #include "nn/module.h"
 
 struct tni_hooks {
     atomic_int refs;    /* the module's, and one for each passage */
-    tn_module *module;  /* NULL when it is gone */
+    tn_module *module;  /* NULL once it is freed */
     tni_hook_list list; /* of all kinds */
 };
 
@@ -86,13 +86,13 @@ void tn_remove_module_hook(tn_module *m, int64_t id)
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* A run over the hooks of one kind that were there when it began. A hook may add and remove hooks
- * and drop the module, whose caller keeps it. */
+/* A run over the hooks of one kind that existed when it began. A hook may add and remove hooks and
+ * drop the module, which the caller keeps alive. */
 typedef struct hook_run {
     const tni_hook_list *list;
     tni_hook_kind kind;
     int64_t last;
-    tni_hook hook; /* the one to be called */
+    tni_hook hook; /* the one to call */
 } hook_run;
 
 static hook_run run_of(const tn_module *m, tni_hook_kind kind)
@@ -112,7 +112,7 @@ bool tni_has_hook(const tn_module *m, tni_hook_kind kind)
     return next(&r);
 }
 
-/* The verdict on a hook that has run: its status, and no NULL among the tensors it may replace. */
+/* Checks a hook that has run: its status, and no NULL among the tensors it may replace. */
 static tn_status judge(const tn_module *m, const char *what, tn_status status, int n,
                        tn_tensor *const *tensor)
 {
@@ -157,11 +157,11 @@ typedef struct passage {
     atomic_int refs; /* the call's while it runs, and one for each gate's node */
     tni_hooks *hooks;
     int n_in, n_out;
-    bool inner; /* there is a gate at the inputs */
+    bool inner; /* has a gate at the inputs */
     tn_tensor *gradient[];
 } passage;
 
-/* Where gradients of a gate stand: at gradient[first + ...], for the tensors that need one. */
+/* A gate's gradients are gradient[first + ...], for the tensors that need one. */
 typedef struct gate_args {
     passage *passage;
     bool inner;
@@ -225,7 +225,7 @@ static tn_status gate_shape(tni_call *c)
     return TN_OK;
 }
 
-/* One hook: what it puts in the place of gradients is taken. Those that are not there stay away. */
+/* Runs one hook and takes the gradients it replaced. Absent ones stay absent. */
 static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in, tn_tensor **in,
                                    int n_out, tn_tensor *const *out)
 {
@@ -248,7 +248,7 @@ static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in,
     return status;
 }
 
-/* A module that is gone has nobody to call; one that a hook drops lives until the run is over. */
+/* A freed module has no hooks to call; one that a hook drops lives until the run is over. */
 static tn_status run_backward_hooks(const passage *p, tn_tensor **in, tn_tensor *const *out)
 {
     tn_module *m = tn_module_keep(p->hooks->module);
@@ -260,8 +260,8 @@ static tn_status run_backward_hooks(const passage *p, tn_tensor **in, tn_tensor 
     return status;
 }
 
-/* The gradients that arrive are put down. Those of the outputs are kept without history: with
- * create_graph they would lead back to this very node. */
+/* Stores the gradients that arrive. Those of the outputs are stored without history: with
+ * create_graph it would lead back to this very node. */
 static tn_status put_down(const tni_grad *g, const gate_args *a)
 {
     passage *p = a->passage;
@@ -277,8 +277,8 @@ static tn_status put_down(const tni_grad *g, const gate_args *a)
     return TN_OK;
 }
 
-/* At the last gate the hooks see all gradients. They are taken off the passage first, which a hook
- * that runs another backward through this graph then finds empty. */
+/* At the last gate the hooks see all gradients. These are first removed from the passage, so that a
+ * hook that runs another backward through this graph finds it empty. */
 static tn_status gate_backward(tni_grad *g)
 {
     const gate_args *a = g->args;
@@ -315,7 +315,7 @@ static const tn_op op_gate = {
     .drop = gate_drop,
 };
 
-/* Replaces those of n tensors that need a gradient by their views behind a gate. */
+/* Replaces each of n tensors that needs a gradient by its view through a gate. */
 static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
 {
     tn_tensor *in[MOST_TENSORS], *out[MOST_TENSORS];

@@ -117,7 +117,7 @@ typedef struct cut_normal {
     double mean, deviation, low, high;
 } cut_normal;
 
-/* The distribution function of the uncut normal. */
+/* The distribution function of the normal without cuts. */
 static double below(const cut_normal *d, double x)
 {
     return 0.5 * erfc(-(x - d->mean) / d->deviation * M_SQRT1_2);
@@ -132,13 +132,13 @@ static tn_status any_of(tn_tensor *t, bool *any)
     return TN_OK;
 }
 
-/* x = its own value, or more's where which is true. */
+/* x = more where which is true, else unchanged. */
 static tn_status replace(tn_tensor *x, tn_tensor *which, tn_tensor *more)
 {
     return tn_copy_(x, tn_where(which, more, x));
 }
 
-/* Normal values, those outside the cuts drawn again: a whole tensor of new ones at a time. */
+/* Normal values; those outside the cuts are drawn again, a whole tensor of new ones at a time. */
 static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
 {
     tn_status status = tn_normal_(x, d->mean, d->deviation);
@@ -156,8 +156,8 @@ static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* Which candidates, uniform between the cuts, are refused: where ln u > ln of the density there, as
- * a part of its largest. */
+/* Which candidates, uniform between the cuts, are rejected: where ln u > ln of the density relative
+ * to its largest value. */
 static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
 {
     double top = (fmax(d->low, fmin(d->mean, d->high)) - d->mean) / d->deviation;
@@ -201,9 +201,8 @@ static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* The part of uniform candidates that is not refused is about the width of the density's peak,
- * in deviations, over that of the cuts. Below a thousandth PyTorch draws for very long, or for
- * ever. */
+/* The share of uniform candidates that is accepted is about the width of the density's peak over
+ * that of the cuts, in deviations. Below a thousandth PyTorch draws for very long, or for ever. */
 static bool is_worth_refusing(const cut_normal *d)
 {
     double low = (d->low - d->mean) / d->deviation, high = (d->high - d->mean) / d->deviation;
@@ -224,7 +223,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
                          "finite mean, a positive deviation and ascending cuts",
                          mean, deviation, low, high);
     if (tn_numel(t) == 0) return TN_OK;
-    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* draws that came to nothing are drawn again */
+    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* failed draws are drawn again */
     tn_generator_get_state(tn_default_generator(), before);
     TN_NO_GRAD
     {

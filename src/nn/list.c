@@ -1,10 +1,10 @@
 /*
  * list.c - lists of named tensors: made by hand or by walking a model.
  *
- * A list belongs to the current scope and keeps its tensors and names. Behind the public struct
- * lies the room it grows in, and a table of names. The table gives an entry's serial number, which
- * ascend with the entries and stay when others go; so finding takes the time of a search by
- * halving, and removing that of moving the fewer ones, those before it or those behind.
+ * A list belongs to the current scope and keeps its tensors and names. After the public struct come
+ * the allocation it grows in, and a table of names. The table maps a name to its entry's serial
+ * number. Serial numbers ascend with the entries and never change, so finding an entry is a binary
+ * search, and removing one shifts the shorter side, before or after it.
  */
 #include "nn/module.h"
 
@@ -15,12 +15,12 @@ typedef struct record {
 } record;
 
 typedef struct block {
-    tn_list list; /* first: a tn_list * is a block *. Its entries begin somewhere in the room */
+    tn_list list; /* first: a tn_list * is a block *. Its entries may start inside the room */
     tn_entry *room;
-    int64_t *serial; /* of the entries in the room, ascending */
+    int64_t *serial; /* of each entry, ascending */
     size_t capacity, serial_capacity, versions_capacity;
     int64_t next;  /* serial number, from 1 */
-    int repeated;  /* entries whose name an earlier one has: the table knows the first */
+    int repeated;  /* entries with an earlier one's name: the table has the first */
     tni_map names; /* -> serial number */
     record *versions;
     int n_versions;
@@ -39,7 +39,7 @@ static int first_of(const block *b)
     return b->capacity ? (int)(b->list.entry - b->room) : 0;
 }
 
-/* The place of a name's first entry, -1: none. */
+/* The index of the first entry with a name, -1: none. */
 static int find(const block *b, const char *name)
 {
     int64_t wanted = (intptr_t)tni_map_get(&b->names, name);
@@ -49,7 +49,7 @@ static int find(const block *b, const char *name)
     return i >= 0 && serial[i] == wanted ? i : -1;
 }
 
-/* The entries at the beginning of the room. */
+/* Moves the entries to the beginning of the room. */
 static void move_down(block *b)
 {
     const size_t n = (size_t)b->list.n;
@@ -58,7 +58,7 @@ static void move_down(block *b)
     b->list.entry = b->room;
 }
 
-/* Room for one entry more behind the last. */
+/* Makes room for one more entry after the last. */
 static bool grow(block *b)
 {
     const size_t n = (size_t)b->list.n;
@@ -121,7 +121,7 @@ static tn_status add_version(block *b, const char *path, int version)
     return TN_OK;
 }
 
-/* Takes the record out of the order: the last one fills its place. */
+/* Removes the record; the last one takes its place. */
 static void remove_version(block *b, record *r)
 {
     char *path = r->path;
@@ -131,13 +131,13 @@ static void remove_version(block *b, record *r)
     tni_strfree(path);
 }
 
-/* Records a version, in the place of one that is there. */
+/* Records a version, replacing an existing one. */
 static tn_status set_version(block *b, const char *path, int version)
 {
     record *r = find_version(b, path);
     if (!r) return version ? add_version(b, path, version) : TN_OK;
     r->version = version;
-    if (!version) remove_version(b, r); /* 0 is what is not recorded */
+    if (!version) remove_version(b, r); /* 0 means not recorded */
     return TN_OK;
 }
 
@@ -210,7 +210,7 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry)
 {
     size_t n = strlen(prefix) + strlen(path) + (path[0] != '\0') + strlen(name) + 1;
-    char *full = tni_alloc(n); /* exactly: tni_strfree gives back strlen + 1 bytes */
+    char *full = tni_alloc(n); /* exact: tni_strfree frees strlen + 1 bytes */
     if (full) snprintf(full, n, "%s%s%s%s", prefix, path, path[0] ? "." : "", name);
     return push(list, full, entry);
 }
@@ -266,8 +266,7 @@ tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
     return TN_OK;
 }
 
-/* Takes a name that is in the table out of it; where later entries have it too, the next one is
- * its first now. */
+/* Removes a name from the table; if later entries have it too, the next one becomes its first. */
 static void forget_name(block *b, const char *name, int from)
 {
     tni_map_remove(&b->names, name);
@@ -279,7 +278,7 @@ static void forget_name(block *b, const char *name, int from)
     }
 }
 
-/* Closes the gap at place i from the side where fewer entries are. */
+/* Closes the gap at index i from the side with fewer entries. */
 static void close_gap(block *b, int i)
 {
     tn_entry *entry = b->list.entry;
@@ -417,7 +416,7 @@ static tn_status collect_extra(collector *c, tn_module *m, const char *path)
     return tni_list_push(c->list, c->prefix, path, TNI_EXTRA_STATE, entry);
 }
 
-/* What a file holds of a module besides its slots; then its hooks may edit the list. */
+/* Adds what a file holds of a module besides its slots; then its hooks may edit the list. */
 static tn_status collect_state(collector *c, tn_module *m, const char *path)
 {
     tn_status status = m->type->extra_state ? collect_extra(c, m, path) : TN_OK;

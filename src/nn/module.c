@@ -1,8 +1,8 @@
 /*
  * module.c - a module's life: made, counted, freed; its slots.
  *
- * All live modules stand in one tree ordered by address, so that tn_assign finds the slot behind
- * the address of a field. The tree is a treap whose nodes lie in the modules: Aragon and Seidel,
+ * All live modules are in one tree ordered by address, so that tn_assign finds the slot from the
+ * address of a field. The tree is a treap whose nodes are inside the modules: Aragon and Seidel,
  * Randomized search trees (1989). Its weights are hashes of the addresses, so it is log n deep.
  */
 #include <pthread.h>
@@ -19,7 +19,7 @@ typedef struct tn_module_state state;
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
 static state *live;
 
-/* Of two trees, all of a below all of b, one. */
+/* Joins two trees; every address in a is below every one in b. */
 static state *joined(state *a, state *b)
 {
     if (!a || !b) return a ? a : b;
@@ -31,7 +31,7 @@ static state *joined(state *a, state *b)
     return b;
 }
 
-/* Of one tree two: modules below an address, and the others. */
+/* Splits a tree in two: modules below an address, and the others. */
 static void divide(state *tree, uintptr_t address, state **below, state **others)
 {
     if (!tree) {
@@ -125,8 +125,7 @@ void *tn_module_new(const tn_module_type *type)
     return m;
 }
 
-/* The first error of the construction is the one that tells; later ones may have written over it.
- */
+/* The construction's first error is the useful one; later ones may have overwritten it. */
 static void restore_message(const tni_building *b)
 {
     if (b->first.status != TN_OK) tni_error_restore(&b->first);
@@ -171,7 +170,7 @@ tn_module *tn_module_keep(tn_module *m)
 
 /* ---- freeing --------------------------------------------------------------------------------- */
 
-/* Gives one reference back; a module without any is put before the list of those to be freed. */
+/* Drops one reference; a module with none left is pushed onto the list of those to be freed. */
 static void release(tn_module *m, tn_module **doomed)
 {
     if (!m || !m->state) return;
@@ -218,7 +217,7 @@ void tn_module_drop(tn_module *m)
 {
     tn_module *doomed = NULL;
     release(m, &doomed);
-    while (doomed) { /* a list, not recursion: any depth of nesting */
+    while (doomed) { /* a list, not recursion, for any depth of nesting */
         m = doomed;
         doomed = m->state->next;
         if (m->type->free) m->type->free(m);
@@ -271,7 +270,7 @@ tni_slot *tni_slot_at(const tn_module *m, size_t field)
     return NULL;
 }
 
-/* The tables have room for every slot and one more, so that changes of slots cannot fail. */
+/* The tables have room for every slot and one more, so that changing a slot cannot fail. */
 static bool reserve_index(tni_slot_index *index, int n)
 {
     size_t wanted = (size_t)n + 1;
@@ -286,7 +285,7 @@ static void index_slot(tni_slot_index *index, const tni_slot *slot)
         tni_map_put(&index->fields, as_value((int64_t)slot->field), as_value(slot->serial));
 }
 
-/* One more parameter slot that holds t, or one less. */
+/* Counts one more, or one fewer, parameter slot that holds t. */
 static void count_holder(tni_slot_index *index, const tn_tensor *t, int by)
 {
     if (!index || tni_none(t)) return;
@@ -297,7 +296,7 @@ static void count_holder(tni_slot_index *index, const tn_tensor *t, int by)
         tni_map_remove(&index->tensors, t);
 }
 
-/* Tables for n slots and up. */
+/* Creates the tables for at least n slots. */
 static bool ensure_index(tn_module *m, int n)
 {
     state *s = m->state;
@@ -317,7 +316,7 @@ static bool ensure_index(tn_module *m, int n)
     return true;
 }
 
-/* Room for one slot more behind the last. */
+/* Makes room for one more slot after the last. */
 static bool ensure_room(tn_module *m)
 {
     state *s = m->state;
@@ -358,7 +357,7 @@ void tni_slot_remove(tn_module *m, tni_slot *slot)
         tni_map_remove(&s->index->names, name);
         if (slot->field) tni_map_remove(&s->index->fields, as_value((int64_t)slot->field));
     }
-    if (before < behind) /* the fewer ones move */
+    if (before < behind) /* shift the shorter side */
         memmove(s->slot + 1, s->slot, before * sizeof *slot), s->slot++;
     else
         memmove(slot, slot + 1, behind * sizeof *slot);
@@ -394,7 +393,7 @@ void tni_slot_sync(tn_module *m, const tni_slot *slot)
         memcpy(field, &slot->tensor, sizeof slot->tensor);
 }
 
-/* The marks that let others tell parameters and buffers from other tensors. */
+/* The marks that tell parameters and buffers from other tensors. */
 static void mark(const tn_module *m, tn_tensor *t, tni_slot_kind kind, int by)
 {
     if (tni_none(t)) return;

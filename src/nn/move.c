@@ -1,6 +1,6 @@
 /*
- * move.c - to another device or dtype: everything is converted first, then the new storages go
- * under the old handles, so that optimizers and ties stay valid.
+ * move.c - moving to another device or dtype: everything is converted first, then the old handles
+ * get the new storages, so that optimizers and ties stay valid.
  */
 #include "nn/module.h"
 
@@ -39,7 +39,7 @@ static tn_tensor *convert_one(const tni_stage *stage, tn_tensor *t)
     return y == t ? tn_clone(t) : y;
 }
 
-/* t as a view of its whole converted storage, which the other handles over it view as well. */
+/* t as a view of its converted storage, shared with the other handles over it. */
 static tn_tensor *convert_shared(tni_stage *stage, tn_tensor *t)
 {
     tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
@@ -78,7 +78,7 @@ void tni_stage_free(tni_stage *stage)
 
 /* ---- moving a model -------------------------------------------------------------------------- */
 
-/* A buffer with history would leave its graph's dtype and device behind. */
+/* A buffer with history would no longer match its graph's dtype and device. */
 static tn_status check_history(const tn_module *m, const char *path, const tni_slot *slot,
                                const tni_stage *stage)
 {
@@ -105,7 +105,7 @@ static tn_status stage_members(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* Nothing here can fail. Buffer marks go along with the handle that set them. */
+/* Nothing here can fail. Buffer marks move with the handle that set them. */
 static void swap_all(const tni_stage *stage)
 {
     for (size_t i = 0; i < stage->result.capacity; i++) {

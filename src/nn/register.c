@@ -18,7 +18,7 @@ static const char *const kind_name[] = {
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Passes status on; the first failure of a construction is remembered with its message. */
+/* Returns status; remembers the first failure of a construction with its message. */
 static tn_status note(tn_module *m, tn_status status)
 {
     tni_building *b = m->state->building;
@@ -29,7 +29,7 @@ static tn_status note(tn_module *m, tn_status status)
     return status;
 }
 
-/* What a constructor's later lines get when an earlier one failed. */
+/* What later registrations in a constructor return after an earlier one failed. */
 static tn_status failed_before(const tn_module *m)
 {
     return m->state->building ? m->state->building->first.status : TN_OK;
@@ -48,7 +48,7 @@ static tn_status check_dot_and_empty(const char *function, const tn_module *m, c
     return TN_OK;
 }
 
-/* Names are taken by members of another kind and by what every module has. */
+/* A name is taken by a member of another kind or by what every module has. */
 static tn_status check_free(const char *function, const tn_module *m, const char *name,
                             tni_slot_kind kind)
 {
@@ -75,7 +75,7 @@ static tn_status check_name(const char *function, const tn_module *m, const char
                              : check_free(function, m, name, kind);
 }
 
-/* The field is NULL (offset 0), or lies in the struct behind its base and is nobody else's. */
+/* The field is NULL (offset 0), or is in the struct after its base and belongs to no other slot. */
 static tn_status check_field(const char *function, const tn_module *m, const char *name,
                              const void *field, size_t *offset)
 {
@@ -123,7 +123,7 @@ static tn_status check_value(const char *function, const tn_module *m, const cha
 
 /* ---- changing slots -------------------------------------------------------------------------- */
 
-/* A forward may still use what it replaces, so there it lives until the call ends. */
+/* A forward may still use what it replaces, so inside a call it lives until the call ends. */
 static void retire(tn_tensor *old)
 {
     if (tni_calling() && tni_scope_open())
@@ -147,8 +147,7 @@ static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
     return TN_OK;
 }
 
-/* Forgets a slot's old field where another one (or none) takes over: it must not show what is no
- * more. */
+/* Clears a slot's old field when another one (or none) takes over, so that it cannot dangle. */
 static void move_field(tn_module *m, tni_slot *slot, size_t field)
 {
     if (!field || slot->field == field) return;
@@ -218,8 +217,8 @@ static tn_status is_not(tn_module *m, const char *path, void *user)
     return m == user ? TN_E_STATE : TN_OK;
 }
 
-/* No module may stand below itself: walks would not end. Only what has children can have m below
- * it, and only what a module holds can be below one. */
+/* No module may be below itself: walks would not end. Only a module with children can have m below
+ * it, and only one held by a module can be below another. */
 static tn_status check_cycle(const tn_module *m, const char *name, tn_module *child)
 {
     tn_status status = TN_OK;
@@ -274,8 +273,8 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     return TN_OK;
 }
 
-/* Whether no reference of child is the caller's to give: all are those of modules that hold it, and
- * of m itself one is what the caller reaches m by. */
+/* Whether the caller has no reference of child to give: all belong to modules that hold it. For m
+ * itself, one is the reference through which the caller uses m. */
 static bool is_given_away(const tn_module *m, const tn_module *child)
 {
     return child && child->state && child->state->refs <= child->state->holders + (child == m);
@@ -293,7 +292,7 @@ tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, 
         return m && m->state ? note(m, status) : status;
     }
     if (status == TN_OK) status = register_module(m, name, field, child);
-    if (child == m && is_given_away(m, child)) return status; /* refused, and nothing to consume */
+    if (child == m && is_given_away(m, child)) return status; /* refused, with nothing to consume */
     tn_module_drop(child); /* the caller's reference, on failure too */
     return status;
 }

@@ -1,14 +1,14 @@
 /*
- * state.c - loading a state: everything is compared and staged before the first byte moves.
+ * state.c - loading a state dict: everything is compared and staged before the first copy.
  *
- * What is compared is what the model's slots hold, name by name. A slot that lists of an older
- * state_version lack (BatchNorm's counter, version 2) is supplied for a list that is older, or that
- * does not say how old it is. Where a user's code follows the copies (extra state, post-hooks),
- * the old values are kept until it has had its say.
+ * The model's slots are compared with the list name by name. Lists of an older state_version lack
+ * some slots (BatchNorm's counter came with version 2); these get a default value when the list is
+ * older or has no version. If user code runs after the copies (extra state, post-hooks), the old
+ * values are kept until it has succeeded.
  */
 #include "nn/module.h"
 
-/* Text that is cut with "..." where its room ends. */
+/* Text that ends in "..." where it does not fit. */
 typedef struct line {
     char text[640];
     size_t n;
@@ -30,20 +30,20 @@ static void add_text(line *l, const char *separator, const char *format, ...)
     if (l->n >= room) strcat(l->text, "...");
 }
 
-/* One copy to be made: into the tensor of an entry of the model, from source (TN_NONE: value
- * everywhere); or, assigning, source takes its place. */
+/* One copy to make: into the tensor of an entry of the model, from source (TN_NONE: fill with
+ * value); when assigning, source takes the tensor's place. */
 typedef struct step {
     const tn_entry *entry;
     tn_tensor *target, *source;
     double value;
-    tn_tensor *backup; /* what to put back when loading fails after all */
+    tn_tensor *backup; /* restored if loading fails later */
 } step;
 
 typedef struct plan {
     tn_load_options options;
     tn_module *root;
-    tn_list *model;                /* what the slots hold */
-    tn_list *state;                /* the caller's list, renamed and as the hooks left it */
+    tn_list *model;                /* the entries of its slots */
+    tn_list *state;                /* the caller's list, renamed and changed by hooks */
     tn_list *missing, *unexpected; /* names, with TN_NONE */
     step *steps;
     int n;
@@ -61,14 +61,14 @@ static tni_slot *slot_of(const tn_entry *e)
     return tni_slot_find(e->owner, name, strlen(name));
 }
 
-/* Equal shapes; a single value also from a one-element axis. Source: PyTorch 2.x */
+/* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */
 static bool shape_fits(const tn_tensor *target, const tn_tensor *source)
 {
     if (tni_shape_equal(&target->shape, &source->shape)) return true;
     return target->shape.rank == 0 && source->shape.rank == 1 && source->shape.size[0] == 1;
 }
 
-/* Compares one entry of the model with what the list has for it. */
+/* Compares one entry of the model with the list's. */
 static void compare(plan *p, const tn_entry *e, tn_tensor *source)
 {
     tn_tensor *t = e->tensor;
@@ -94,7 +94,7 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
     p->loaded++;
 }
 
-/* The state version that the list has for the module of e. */
+/* The list's state version for the module of e. */
 static int version_of(const plan *p, const tn_entry *e)
 {
     const char *dot = strrchr(e->name, '.');
@@ -115,7 +115,7 @@ static tn_status compare_all(plan *p)
         const tn_entry *from = tni_list_find(p->state, e->name);
         if (from)
             compare(p, e, from->tensor);
-        else if (tni_map_get(&given, e->tensor)) /* under another of its names */
+        else if (tni_map_get(&given, e->tensor)) /* under another name of a tied tensor */
             add_text(&p->tied, ", ", "\"%s\"", e->name);
         else if (slot_of(e)->since > version_of(p, e))
             p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot_of(e)->since_value, NULL };
@@ -204,7 +204,7 @@ static tn_status rename_all(plan *p, const tn_list *from)
     return TN_OK;
 }
 
-enum { LONGEST = 1024 }; /* bytes of a path: names in files have as many */
+enum { LONGEST = 1024 }; /* bytes of a path: the limit of names in files */
 
 static tn_status check_path(const tn_module *m, const char *path)
 {
@@ -256,7 +256,7 @@ static tn_status compare_late(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* The source as the target's dtype, shape and device, in memory that no copy will write to. */
+/* The source in the target's dtype, shape and device, in memory that no copy writes to. */
 static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
 {
     if (p->options.assign) {
@@ -264,7 +264,7 @@ static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
         const tn_entry *e = s->entry;
         if (!own || tni_slot_accepts("tn_load_state_dict", e->owner, slot_of(e), own) != TN_OK)
             return NULL;
-        /* named now: when it takes its place nothing may fail any more */
+        /* named now: nothing may fail once it takes the target's place */
         return own->name || tn_set_name(own, slot_of(e)->name) == TN_OK ? own : NULL;
     }
     tn_tensor *y = tn_to_dtype(s->source, s->target->dtype);
@@ -294,8 +294,8 @@ static tn_status stage_all(plan *p)
     return status;
 }
 
-/* Assigning: every slot that held one of the tensors gets what takes its place, so that ties hold.
- * Of several for one tensor the last wins. */
+/* Assigning: every slot that held a replaced tensor gets the new one, so tied tensors stay tied. If
+ * a tensor has several new ones, the last wins. */
 static tn_status take_places(const plan *p, const tni_map *place)
 {
     tn_status status = TN_OK;
@@ -324,7 +324,7 @@ static tn_status copy_all(const plan *p)
 
 /* ---- what follows the copies, and may undo them ---------------------------------------------- */
 
-/* What modules had as extra state, under its name. */
+/* The modules' extra state before loading, by name. */
 static tn_status backup_extra(tn_module *m, const char *path, void *user)
 {
     char name[1100];
@@ -351,7 +351,7 @@ static tn_status backup_tensors(plan *p)
     return TN_OK;
 }
 
-/* The message of what failed stays. */
+/* The message of the first failure stays. */
 static void put_back(const plan *p, tn_list *extra)
 {
     tni_saved_error was;

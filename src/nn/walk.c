@@ -1,10 +1,10 @@
 /*
- * walk.c - the one walk over a tree of modules, and what is only a walk: train and eval, freezing,
- * clearing gradients, counting, visiting.
+ * walk.c - the walk over a tree of modules, and the functions that are just a walk: train and eval,
+ * freezing, clearing gradients, counting, visiting.
  */
 #include "nn/module.h"
 
-/* A module on the way down, its next slot, and where its path ends. */
+/* A module on the current path, its next slot, and where its path's text ends. */
 typedef struct level {
     tn_module *module;
     int next;
@@ -20,7 +20,7 @@ typedef struct walk {
     size_t path_capacity;
 } walk;
 
-/* Enters m under name. 1: entered, 0: was seen before, -1: out of memory. */
+/* Enters m under name. 1: entered, 0: seen before, -1: out of memory. */
 static int enter(walk *w, tn_module *m, const char *name)
 {
     size_t start = w->depth ? w->stack[w->depth - 1].path : 0;
@@ -42,7 +42,7 @@ static void leave(walk *w)
     if (w->depth) w->path[w->stack[w->depth - 1].path] = '\0';
 }
 
-/* The next child slot of the innermost level; NULL when it has no more. */
+/* The next child slot of the innermost level; NULL if there are no more. */
 static const tni_slot *next_child(walk *w)
 {
     level *l = &w->stack[w->depth - 1];
@@ -152,7 +152,7 @@ tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user)
     return tni_walk(m, TNI_SIBLINGS, NULL, visit_plain, &(visitor){ .plain = f, .user = user });
 }
 
-/* The i-th child slot; NULL when there are fewer. */
+/* The i-th child slot; NULL if there are fewer. */
 static const tni_slot *child_slot(const tn_module *m, int i)
 {
     const tn_module_state *s = m->state;

@@ -1,5 +1,5 @@
 /*
- * access.c - what a tensor is, and its values for the caller: sizes, names, items, copies out.
+ * access.c - a tensor's properties and values for the caller: sizes, names, items, copies out.
  */
 #include <math.h>
 
@@ -153,7 +153,7 @@ static double element(const tn_tensor *t, int64_t index)
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
                        .dtype = t->dtype };
-    if (t->storage->device.type == TN_CPU) { /* no detour */
+    if (t->storage->device.type == TN_CPU) { /* no copy needed */
         tni_array to = { .data = &value, .dtype = TN_F64 };
 
         return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
@@ -271,7 +271,7 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
         to.data = out;
         return backend->copy(&(tni_copy){ .y = to, .x = from });
     }
-    if (t->dtype == dtype && tni_is_dense(t)) /* readable also where the device is full */
+    if (t->dtype == dtype && tni_is_dense(t)) /* works also when the device is full */
         return backend->download(out, from.data, nbytes);
     if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
     to.data = staged;

@@ -1,8 +1,8 @@
 /*
- * backend.c - which backend serves a device. The CPU's is always there. The CUDA module is opened
- * the first time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this
- * library (or the program, when tenon is linked statically), in its src/cuda folder (a build tree),
- * where it was installed, or where the loader looks.
+ * backend.c - the backend of each device. The CPU's is always there. The CUDA module is opened the
+ * first time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this library
+ * (or the program, when tenon is linked statically), in its src/cuda folder (a build tree), where
+ * it was installed, or where the loader looks.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -49,7 +49,7 @@ static const char *op_running(void)
     return tni_op_running;
 }
 
-/* The first kernel that a backend lacks, so that no op need ask; NULL: it has all. */
+/* The first kernel that a backend lacks; NULL: none, so ops need not check. */
 static const char *missing_kernel(const tni_backend *b)
 {
 #define LACKS(name) !b->name ? #name:
@@ -164,7 +164,7 @@ tn_status tn_cuda_synchronize(void)
     return tn_cuda_available() ? cuda->backend.synchronize() : TN_OK;
 }
 
-static atomic_bool tf32; /* as cuBLAS was last told */
+static atomic_bool tf32; /* cuBLAS's last setting */
 
 tn_status tn_allow_tf32(bool allow)
 {

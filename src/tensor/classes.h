@@ -1,6 +1,6 @@
 /*
- * classes.h - which target of a loss counts, one text for C and CUDA: a class of c, or a mark that
- * the row is to be ignored, for which -100 always stands (as PyTorch's default does).
+ * classes.h - which targets of a loss count, one source for C and CUDA: a target is a class below
+ * c, or marks its row as ignored; -100 always does (PyTorch's default).
  */
 #ifndef TNI_CLASSES_H
 #define TNI_CLASSES_H

@@ -1,5 +1,5 @@
 /*
- * compare.c - two tensors, or two runs: a hash of the bits, the largest difference of the values.
+ * compare.c - comparing tensors or runs: a hash of the bits, the largest difference of the values.
  */
 #include <math.h>
 
@@ -16,7 +16,7 @@ static uint64_t fnv(uint64_t hash, const void *data, size_t n)
     return hash;
 }
 
-/* All elements as dtype in a block of nbytes, to be given to tni_free. NULL with a message. */
+/* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
 static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 {
     void *values;
@@ -55,7 +55,7 @@ uint64_t tn_hash(const tn_tensor *t)
     return hash;
 }
 
-/* |x - y| where both are numbers; equal infinities and two NaNs differ by 0, one NaN by NaN. */
+/* |x - y| for two numbers; equal infinities or two NaNs differ by 0, one NaN gives NaN. */
 static double difference(double x, double y)
 {
     if (x == y || (isnan(x) && isnan(y))) return 0.0;

@@ -1,9 +1,8 @@
 /*
- * create.c - tensors from nothing, from numbers, from the caller's arrays.
+ * create.c - new tensors: empty, filled, series, or from the caller's arrays.
  *
- * Series (arange, linspace) are computed in f64, or in i64 where the dtype is an integer, a block
- * at a time in a small buffer; the backend's copy rounds each value once into the dtype that was
- * asked for.
+ * Series (arange, linspace) are computed in f64, or in i64 for an integer dtype, a block at a time
+ * in a small buffer; the backend's copy rounds each value once to the requested dtype.
  */
 #include <math.h>
 
@@ -41,7 +40,7 @@ static bool fits(double value, tn_dtype dtype)
     }
 }
 
-/* value as fill takes it, for a dtype that holds it. */
+/* value in the form that fill takes, for a dtype that can hold it. */
 static tni_number number_of(double value, tn_dtype dtype)
 {
     if (dtype == TN_BOOL) return (tni_number){ .f = value != 0.0, .i = value != 0.0 };
@@ -202,8 +201,7 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (!(count < 0x1p53))
         return tni_fail(TN_E_SHAPE, "tn_arange: %g values: want fewer than 2^53", count);
     int64_t n = (int64_t)count;
-    /* the last value bounds all others, so that neither start + i * step nor the cast can
-     * overflow */
+    /* the last value bounds the others: neither start + i * step nor the cast can overflow */
     if (n > 0 && (!fits(start, dtype) || !fits(start + (count - 1.0) * step, dtype)))
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
                         start, end, tn_dtype_name(dtype));
@@ -218,7 +216,7 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     return status == TN_OK ? t : NULL;
 }
 
-/* From the nearer end, so that both ends are exact and the series mirrors itself. */
+/* Computed from the nearer end, so both ends are exact and the series is symmetric. */
 static double linspace_value(int64_t i, const double *p)
 {
     double last = p[3] - 1.0;

@@ -1,6 +1,6 @@
 /*
- * cuda_module.h - what the core and the CUDA module agree on. The module links nothing of tenon: it
- * exports one function, gets what it needs from the core as a table, and gives back its own.
+ * cuda_module.h - the interface of core and CUDA module. The module does not link to tenon: it
+ * exports one function, which takes a table of core functions and returns the module's table.
  */
 #ifndef TNI_CUDA_MODULE_H
 #define TNI_CUDA_MODULE_H
@@ -13,10 +13,10 @@ extern "C" {
 
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
-/* Both sides were built from one text when these are equal. */
+/* If these are equal, both sides were built from the same source. */
 #define TNI_BUILD_ID TN_VERSION " kernels-6"
 
-/* The kernels, and what only GPUs have: the functions of tensor.h with the same names. */
+/* The kernels, and GPU-only functions, named as in tensor.h. */
 typedef struct tni_cuda_module {
     tni_backend backend;
     int devices;

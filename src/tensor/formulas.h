@@ -12,7 +12,7 @@
 
 #include "tensor/math.h"
 
-/* Cost: how much one thread should do before a second one helps. */
+/* Cost: sets how much work one thread does before a second one helps. */
 enum { TNI_LIGHT, TNI_HEAVY };
 
 /* ---- one operand ----------------------------------------------------------------------------- */

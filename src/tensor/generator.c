@@ -1,9 +1,9 @@
 /*
- * generator.c - generators as objects: the library's own, the caller's, their state as bytes.
+ * generator.c - generator objects: the default one, the caller's, their state as bytes.
  *
  * A generator holds an MT19937 for values and a seed and counter for Philox 4x32-10, the
- * counter-based one behind dropout masks (its rounds are in philox.h, for the kernels). Each has a
- * lock of its own.
+ * counter-based one behind dropout masks (its rounds are in philox.h, for the kernels). Each has
+ * its own lock.
  */
 #include "tensor/random.h"
 

@@ -1,11 +1,10 @@
 /*
- * graphs.h - a training step captured once and run again: what the CUDA module offers the core for
- * it.
+ * graphs.h - capturing a training step once and replaying it: the CUDA module's interface for it.
  *
- * Between begin and end nothing runs: what the calling thread asks of the backend goes into a
- * graph. Memory that is taken meanwhile comes from the graph's own, which lives until the graph is
- * freed and nothing uses a block of it. What changes from run to run lies in a block that launch
- * refreshes.
+ * Between begin and end nothing runs: the calling thread's kernels and copies go into a graph.
+ * Memory allocated meanwhile comes from the graph's arena, which lives until the graph is freed and
+ * none of its blocks is in use. The numbers that change from run to run are in a block that launch
+ * updates.
  */
 #ifndef TNI_GRAPHS_H
 #define TNI_GRAPHS_H
@@ -19,26 +18,25 @@ extern "C" {
 /* What a step needs in bytes, measured in a run that was not captured. */
 typedef struct tni_graph_size {
     uint64_t memory; /* highest use of device memory above what was in use before */
-    uint64_t block;  /* what its optimizers are told */
+    uint64_t block;  /* its optimizers' numbers */
 } tni_graph_size;
 
 typedef struct tni_graph tni_graph;
 
 typedef struct tni_graphs {
     void (*measure_begin)(tni_graph_size *size);
-    /* size as measure_begin left it; zeros when it fails */
+    /* the sizes since measure_begin; zeros on failure */
     void (*measure_end)(tni_graph_size *size);
-    /* offset: where the default generator's counter stands. TN_E_STATE when a graph is captured
-     * already. A status other than TN_OK leaves nothing behind. */
+    /* offset: of the default generator's counter. TN_E_STATE if a graph is being captured already.
+     * A failed begin changes nothing. */
     tn_status (*begin)(const tni_graph_size *size, uint64_t offset, tni_graph **graph);
-    /* Ends the capture, whatever comes of it. keep: the graph is wanted. In any case free it. */
+    /* Ends the capture, successful or not. keep: the graph is wanted. Free it in any case. */
     tn_status (*end)(tni_graph *graph, bool keep);
-    /* What optimizer step k of the graph, from 0, does in the next run: the tensors of its
-     * capture with other numbers. */
+    /* What optimizer step k of the graph (from 0) does in the next run: the captured tensors with
+     * new numbers. */
     void (*optim)(tni_graph *graph, int k, const tni_optim_args *args,
                   const tni_optim_tensor *tensors, int n);
-    /* One run. seed, offset: of the default generator now. Fails before anything runs or not at
-     * all. */
+    /* One run. seed, offset: of the default generator now. If it fails, nothing has run. */
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */
 } tni_graphs;

@@ -1,5 +1,5 @@
 /*
- * info.c - what was built and what was found on this machine, for bug reports and log files.
+ * info.c - a description of the build and the machine, for bug reports and log files.
  */
 #include <cblas.h>
 #include <pthread.h>

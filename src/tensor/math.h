@@ -31,7 +31,7 @@
 #define TN_FN static inline
 #endif
 
-/* From x, the part p of the way to y: a pointwise function, and an update of averages. */
+/* x + p (y - x): a pointwise function, and an update of averages. */
 #define TN_LERP(x, y, p) ((x) + (p) * ((y) - (x)))
 
 /* ---- bits ------------------------------------------------------------------------------------ */
@@ -64,8 +64,8 @@ TN_FN double tn_from_bits_f64(uint64_t u)
     return x;
 }
 
-/* 2^n for an integral n of a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the
- * shift moves into the exponent; what stands above them falls out. */
+/* 2^n for an integral n with a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the
+ * shift moves into the exponent; the bits above are shifted out. */
 TN_FN float tn_exp2i_f32(float n)
 {
     return tn_from_bits_f32((tn_bits_f32(n + 12582912.0f) + 127u) << 23);
@@ -445,7 +445,7 @@ TN_FN double tn_erf_f64(double x)
     return tn_copysign_f64(a < 1.0 ? small : large, x);
 }
 
-/* Toward zero; what does not fit (and NaN) becomes the smallest integer, as x86 has it. */
+/* Toward zero; NaN and what does not fit become the smallest integer, as on x86. */
 TN_FN int64_t tn_int_of(double x)
 {
     return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;

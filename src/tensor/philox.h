@@ -1,5 +1,5 @@
 /*
- * philox.h - Philox 4x32-10, the counter-based generator behind dropout masks, one text for C and
+ * philox.h - Philox 4x32-10, the counter-based generator for dropout masks, one source for C and
  * CUDA.
  *
  * A counter of 128 bits and a key of 64 give four words, each by ten rounds of two 32 x 32 -> 64
@@ -14,13 +14,13 @@
 
 #include "tensor/math.h" /* TN_FN */
 
-/* What the 10 rounds multiply by, and what is added to the key after each. */
+/* The multipliers of the 10 rounds, and the increments of the key after each. */
 #define TNI_PHILOX_M0 0xD2511F53u
 #define TNI_PHILOX_M1 0xCD9E8D57u
 #define TNI_PHILOX_W0 0x9E3779B9u
 #define TNI_PHILOX_W1 0xBB67AE85u
 
-/* Counter (c0, c1, c2, c3), key (k0, k1): the four words are left in *c0 .. *c3. */
+/* Counter (c0, c1, c2, c3), key (k0, k1): the result is left in *c0 .. *c3. */
 TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
                           uint32_t k1)
 {
@@ -55,7 +55,7 @@ TN_FN void tni_philox(uint64_t seed, uint64_t counter, uint32_t *w0, uint32_t *w
     tni_philox4x32(w0, w1, w2, w3, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
-/* A word as a uniform number of [0, 1): its top 24 bits, exact in f32 and f64. */
+/* A word as a uniform number in [0, 1): its top 24 bits, exact in f32 and f64. */
 TN_FN float tni_philox_uniform(uint32_t word)
 {
     return (float)(word >> 8) * (1.0f / 16777216.0f);

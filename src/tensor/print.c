@@ -16,7 +16,7 @@
 /* NUMBER: "%.4f" of the largest f64 */
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, NUMBER = 400 };
 
-/* Where text goes: to a file, or to as much of a buffer as there is. */
+/* Where text goes: to a file, or to a buffer, cut at its end. */
 typedef struct sink {
     FILE *file;
     char *buffer;
@@ -25,7 +25,7 @@ typedef struct sink {
     bool failed;
 } sink;
 
-/* What is shown: per axis all indices, or the first and the last three. */
+/* The elements shown: per axis all indices, or the first and the last three. */
 typedef struct shown {
     tn_dtype dtype;
     int rank;
@@ -162,7 +162,7 @@ static format choose(const shown *e)
             largest = fmax(largest, fabs(x));
             f.whole = f.whole && x == ceil(x);
         }
-        if (largest == 0.0) /* zeros, NaN and infinities say nothing about the format */
+        if (largest == 0.0) /* zeros, NaN and infinities do not affect the format */
             return f;
         f.scientific =
             largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
@@ -220,7 +220,7 @@ static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t
     n = e->n[axis] + e->cut[axis];
     emit_text(s, "[");
     for (int64_t i = 0; i < n; i++) {
-        /* one line end per axis below: an empty line between matrices, two between blocks */
+        /* one newline per inner axis: an empty line between matrices, two between blocks */
         if (i) {
             emit_text(s, ",");
             emit_repeated(s, '\n', e->rank - axis - 1);

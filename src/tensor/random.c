@@ -14,7 +14,7 @@
  *   permutation    for i = 0..n-2 swap i with i + word mod (n - i)
  *
  * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounds up to the end of its
- * range is its beginning instead, as in PyTorch. Every draw below runs with its generator locked.
+ * range becomes its beginning, as in PyTorch. Every draw below runs with its generator locked.
  *
  * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw
  *          order: PyTorch's ATen/core/DistributionsHelper.h and
@@ -121,7 +121,7 @@ static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, 
     draw_uniforms(g, out, dtype, n, unit);
     for (int64_t i = 0; i < n; i += 16) {
         int64_t first = i;
-        if (n - i < 16) { /* the tail: the last 16 once more */
+        if (n - i < 16) { /* the tail: the last 16 are drawn again */
             first = n - 16;
             draw_uniforms(g, (char *)out + (size_t)first * size, dtype, 16, unit);
         }
@@ -177,8 +177,8 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     return status;
 }
 
-/* Short floats in [low, high]: those that were rounded to high become low. below and reached: masks
- * of t's shape to work in. */
+/* bf16 and f16 in [low, high]: values rounded up to high become low. below and reached: scratch
+ * masks of t's shape. */
 static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
                                    double high)
 {
@@ -231,7 +231,7 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 
     if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
-    /* the masks first: without memory for them nothing is drawn */
+    /* the masks first: if they do not fit, nothing is drawn */
     tn_scope scope = tn_scope_begin();
     tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
     tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
@@ -263,12 +263,12 @@ static tn_status draw_into(tn_tensor *t, bool normal)
 {
     tni_random a = { .y = tni_array_of(t), .normal = normal };
 
-    if (t->storage->device.type != TN_CPU) /* half as many counters as numbers serve every dtype */
+    if (t->storage->device.type != TN_CPU) /* numbers / 2 counters are enough for any dtype */
         tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &a.seed, &a.offset);
     return tni_backend_of(t)->random(&a);
 }
 
-/* Short floats: drawn in t, of f32, then cast; all memory comes before the draw. */
+/* bf16 and f16: drawn in t, of f32, then cast; all memory is allocated before the draw. */
 static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
 {
     const tni_backend *backend = tni_backend_of(t);
@@ -284,7 +284,7 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     return status == TN_OK ? cast : NULL;
 }
 
-/* Drawn where the device is, in f32 or f64, then cast. */
+/* Drawn on the device, in f32 or f64, then cast. */
 static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dtype,
                         tn_device device)
 {

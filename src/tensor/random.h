@@ -10,7 +10,7 @@
 
 #define TNI_MT_WORDS 624
 
-/* MT19937: 624 words of state, and how many of them have been handed out since the last twist. */
+/* MT19937: 624 words of state, and how many of them have been used since the last twist. */
 typedef struct tni_mt19937 {
     uint32_t word[TNI_MT_WORDS];
     uint32_t used;
@@ -41,8 +41,8 @@ struct tn_generator {
 void tni_generator_lock(const tn_generator *g);
 void tni_generator_unlock(const tn_generator *g);
 
-/* Values into every element of t, in row-major order whatever its strides, from the default
- * generator. t is floating. Guards and versions are the caller's. */
+/* Fills every element of t, in row-major order whatever its strides, from the default generator. t
+ * is floating. The caller checks arguments and bumps the version. */
 tn_status tni_random_uniform(tn_tensor *t, double low, double high);
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation);
 /* Into a dense real array of the CPU: uniform in [0, 1) or standard normal. */

@@ -3,9 +3,9 @@
  *
  * One array holds the entries of all open scopes of a thread, one below the other; a scope is the
  * index where its entries begin. An entry is one counted reference to an object and the function
- * that gives it back. Ending a scope drops its entries backwards, and stays open until that is
- * done: dropping may call a user's function (a release, a module's free), and what that makes goes
- * with the rest.
+ * that releases it. Ending a scope drops its entries in reverse order. The scope stays open
+ * meanwhile: dropping may call a user's function (a release, a module's free), and what that
+ * creates is dropped too.
  */
 #include "tensor/internal.h"
 
@@ -24,13 +24,13 @@ typedef struct stack {
     size_t n, capacity;
     frame *frames;
     size_t depth, frame_capacity;
-    bool lost; /* a scope could not be opened: nothing may be entered into its parent instead */
+    bool lost; /* a scope failed to open: do not enter anything into its parent instead */
 } stack;
 
 static _Thread_local stack scopes;
 static _Atomic uint64_t serials = 1;
 
-/* The thread's arrays go when its outermost scope ends: a finished thread leaves nothing behind. */
+/* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
 static void close_scope(int64_t depth)
 {
     scopes.depth = (size_t)depth;
@@ -69,7 +69,7 @@ void tn_scope_end(tn_scope s)
     if (!is_open(s)) return;
     first = scopes.frames[s.depth].first;
     do {
-        /* inner scopes are closed, those that a drop left open too */
+        /* close inner scopes, also those that a drop left open */
         scopes.depth = (size_t)s.depth + 1;
         scopes.lost = false;
         if (scopes.n > first) {
@@ -119,7 +119,7 @@ tn_tensor *tn_scope_adopt(tn_tensor *t)
 
 tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
 {
-    if (!is_open(s)) return t; /* nothing ends, so t stays where it is */
+    if (!is_open(s)) return t; /* no scope ends, so t stays where it is */
     if (t && !tni_none(t)) {
         if (s.depth == 0) {
             tn_scope_end(s);
@@ -133,7 +133,7 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
     return t ? tn_scope_adopt(t) : NULL;
 }
 
-/* Its entries in a scope and those within. */
+/* The number of its entries in a scope and the scopes within. */
 static int entries_of(tn_scope from, const void *object)
 {
     int n = 0;
@@ -152,7 +152,7 @@ bool tni_scope_alone(tn_scope from, const void *object)
         if (scopes.entries[i].object == object && scopes.entries[i].drop == drop_tensor)
             return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <=
                    n;
-    return n > 0; /* a list, say, which nothing but its scope holds */
+    return n > 0; /* for example a list, which only its scope holds */
 }
 
 tn_scope tni_scope_outermost(void)

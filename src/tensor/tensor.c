@@ -1,9 +1,9 @@
 /*
- * tensor.c - handles and storages: making, sharing, dropping; shapes and what fits with what.
+ * tensor.c - handles and storages: making, sharing, dropping; shapes and which of them fit.
  *
  * A handle (tn_tensor) is geometry over a counted storage. Views are handles on the same storage.
- * The graph hangs on a handle by two pointers that only src/autograd/ looks into; with the last
- * reference to a handle they are given to tni_graph_drop.
+ * A handle has two pointers to the autograd graph, which only src/autograd/ looks into; when the
+ * last reference to the handle is dropped, they are passed to tni_graph_drop.
  */
 #include "tensor/internal.h"
 
@@ -102,7 +102,7 @@ int tni_axis(const char *function, int axis, int rank)
 
 int tni_axis_of_any(const char *function, int axis, int rank)
 {
-    int n = rank ? rank : 1; /* a single value has the axes -1 and 0, as in PyTorch */
+    int n = rank ? rank : 1; /* a 0-d tensor has the axes -1 and 0, as in PyTorch */
 
     if (axis < -n || axis >= n) {
         tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis,
@@ -156,7 +156,7 @@ bool tn_dtype_is_float(tn_dtype dtype)
 
 tn_dtype tni_promote(tn_dtype a, tn_dtype b)
 {
-    /* bool < u8 < i32 < i64 < half kinds < f32 < f64; two different half kinds meet in f32 */
+    /* bool < u8 < i32 < i64 < bf16, f16 < f32 < f64; bf16 with f16 gives f32 */
     static const unsigned char order[] = {
         [TN_BOOL] = 0, [TN_U8] = 1,   [TN_I32] = 2, [TN_I64] = 3,
         [TN_F16] = 4,  [TN_BF16] = 4, [TN_F32] = 5, [TN_F64] = 6,
@@ -167,7 +167,7 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b)
     return order[a] > order[b] ? a : b;
 }
 
-/* bool, integers, floats: the kinds of PyTorch's rule. */
+/* bool, integer, float: the categories of PyTorch's rule. */
 static int kind_of(tn_dtype dtype)
 {
     return tn_dtype_is_float(dtype) ? 2 : dtype != TN_BOOL;
@@ -223,7 +223,7 @@ void tni_bump_version(tn_tensor *t)
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-/* A handle over s (whose reference it takes over), in no scope. Gives s back on failure. */
+/* A handle over s (whose reference it takes over), in no scope. Releases s on failure. */
 static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
 {
     tn_tensor *t = tni_alloc(sizeof *t);
@@ -256,7 +256,7 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
     return t;
 }
 
-/* function: what the user called, or "" where the caller names it. */
+/* function: the public function called, or "" if the caller adds its name. */
 static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device device)
 {
     const char *colon = *function ? ": " : "";
@@ -319,7 +319,7 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
         return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
     s = tni_alloc(sizeof *s);
     if (!s) return NULL;
-    /* release comes last: until the tensor stands, a failure must not give the memory away */
+    /* release is set last: if making the tensor fails, the memory must stay the caller's */
     *s = (tni_storage){ .refs = 1,
                         .device = tn_cpu(),
                         .backend = tni_cpu_backend(),
@@ -353,7 +353,7 @@ tn_tensor *tni_alias_raw(const tn_tensor *t)
 
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     a = alias(t, &spec);
-    if (a && t->name) /* for messages only: without memory it stays nameless */
+    if (a && t->name) /* for messages only: out of memory, it has no name */
         a->name = tni_strdup_or_none(t->name);
     return a;
 }
@@ -373,8 +373,8 @@ static void destroy(tn_tensor *t)
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
 }
 
-/* What hangs on a tensor (history, a gradient, a user's release) may drop others, and they more.
- * Those wait in a list until the first is done: a chain of any length takes no stack. */
+/* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those
+ * wait in a list until the first is done, so a chain of any length takes no stack. */
 static void destroy_listed(tn_tensor *t)
 {
     static _Thread_local tn_tensor *waiting;

@@ -3,7 +3,7 @@
  */
 #include "tensor/walk.h"
 
-/* Axis b's runs continue axis a's in every array. */
+/* Whether axis b continues axis a in every array. */
 static bool one_run(const tni_walk *w, int a, int b)
 {
     for (int k = 0; k < w->n; k++) {

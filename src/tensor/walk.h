@@ -1,8 +1,8 @@
 /*
- * walk.h - one order of visiting the elements of several arrays of equal sizes.
+ * walk.h - visiting the elements of several arrays of equal sizes in one order.
  *
- * Axes of size 1 vanish, the others are sorted by array 0's strides, largest first, and neighbours
- * that are one run in every array are merged: dense arrays become one axis, [N,C] + [C] two.
+ * Axes of size 1 are dropped, the others sorted by array 0's strides, largest first. Neighbours
+ * that are contiguous in every array are merged: dense arrays become one axis, [N,C] + [C] two.
  */
 #ifndef TNI_WALK_H
 #define TNI_WALK_H
@@ -21,14 +21,14 @@ typedef struct tni_walk {
 
 void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays);
 
-/* Where element number i (row-major in w's axes) is. */
+/* The position of element i (row-major in w's axes). */
 typedef struct tni_cursor {
     int64_t index[TN_MAX_RANK];
     int64_t at[TNI_WALK_ARRAYS]; /* elements from each array's first */
 } tni_cursor;
 
 void tni_cursor_seek(tni_cursor *c, const tni_walk *w, int64_t i);
-/* n elements further along the last axis, not beyond its end; from the end on to the next row. */
+/* Advances n elements along the last axis, at most to its end; from there to the next row. */
 void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n);
 
 #endif

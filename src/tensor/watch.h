@@ -1,9 +1,9 @@
 /*
- * watch.h - looking on while a thread works: what is made, read, written, applied, differentiated.
+ * watch.h - callbacks while a thread works: tensors made, read, written; ops; backward.
  *
  * A thread has at most one watcher: a step that is captured (src/capture/), the checks of
  * tn_set_anomaly (autograd/anomaly.c) or a report (help/explain_run.c). Without one, an event costs
- * one branch on a thread-local pointer. What floors above this one hand on is only named here.
+ * one branch on a thread-local pointer. Types of the folders above are only declared here.
  */
 #ifndef TNI_WATCH_H
 #define TNI_WATCH_H
@@ -18,7 +18,7 @@ struct tni_grad;
 struct tn_module;
 struct tn_optim;
 
-/* Each may be NULL. A status other than TN_OK, with its message, fails what is being looked at. */
+/* Each may be NULL. A status other than TN_OK, with its message, makes the watched call fail. */
 struct tni_watcher {
     /* -- memory (tensor.c) -- */
     void (*handle_made)(tni_watcher *self, const tn_tensor *t);
@@ -27,7 +27,7 @@ struct tni_watcher {
     void (*uses)(tni_watcher *self, const tn_tensor *t);
     void (*writes)(tni_watcher *self, const tn_tensor *t);
 
-    /* -- ops, but for those of the engine and of the watcher itself (autograd/tell.h) -- */
+    /* -- ops, except those of the engine and of the watcher itself (autograd/tell.h) -- */
     /* c->out has its values and its history */
     tn_status (*applied)(tni_watcher *self, const struct tni_call *c);
     /* `to` is `from` without its history */
@@ -37,38 +37,37 @@ struct tni_watcher {
                          const tn_tensor *source);
 
     /* -- backward -- */
-    /* all gradients of a node's outputs are there, in node->pending */
+    /* all gradients of a node's outputs have arrived, in node->pending */
     tn_status (*arrived)(tni_watcher *self, const struct tni_node *node);
     /* a node's backward has filled g->dx */
     tn_status (*differentiated)(tni_watcher *self, const struct tni_node *node,
                                 const struct tni_grad *g);
     /* the gradient of a leaf is complete */
     tn_status (*finished)(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad);
-    /* leaf's grad is about to be set, or (adding) to get what a pass has brought */
+    /* leaf's grad is about to be set, or (adding) to be added to */
     tn_status (*grad_changes)(tni_watcher *self, tn_tensor *leaf, bool adding);
 
     /* -- above -- */
     void (*called)(tni_watcher *self, struct tn_module *m);
     /* an optimizer's opt->call[0..n) goes to the kernel next */
     tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
-    /* The host reads, draws or decides what later runs of a captured step would not: "tn_item"
-     * "reads a value": want "it read after tn_capture_run". Sets the message. */
+    /* The host reads, draws or decides something that later runs of a captured step would not:
+     * "tn_item" "reads a value": want "it read after tn_capture_run". Sets the message. */
     void (*refuses)(tni_watcher *self, const char *function, const char *does, const char *want);
 };
 
 /* The calling thread's. initial-exec: the branch reads the pointer without a call. */
 extern _Thread_local tni_watcher *tni_watching __attribute__((tls_model("initial-exec")));
-/* What that is in a new thread, until its first op or pass has read TN_ANOMALY: sees nothing. */
+/* Its value in a new thread, until its first op or pass has read TN_ANOMALY; watches nothing. */
 extern tni_watcher tni_unsettled;
 
-/* Whether what the host does now counts: the step is captured, and its runs repeat the device's
- * part alone. */
+/* Whether a step is being captured, so that its runs will repeat only the device's part of it. */
 static inline bool tni_host_counts(void)
 {
     return __builtin_expect(tni_watching != NULL, 0) && tni_watching->refuses;
 }
 
-/* The same, as the error of a function that cannot be part of such a step. */
+/* The same, with an error for a function that cannot be part of such a step. */
 static inline bool tni_host_refused(const char *function, const char *does, const char *want)
 {
     if (!tni_host_counts()) return false;

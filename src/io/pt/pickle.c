@@ -1,8 +1,8 @@
 /*
- * pickle.c - a machine for the pickles of state dicts: a table of the instructions it knows.
+ * pickle.c - a stack machine for the pickles of state dicts: a table of the known instructions.
  *
- * Every instruction checks what it takes: kinds, places, sizes. Each table has a limit, so a short
- * file cannot ask for much memory. What names and calls of them mean: pickle_call.c.
+ * Every instruction checks its operands: kinds, places, sizes. Each table has a limit, so a short
+ * file cannot request much memory. Names and calls: pickle_call.c.
  */
 #include <stdio.h>
 
@@ -174,7 +174,7 @@ static tn_status get(tni_pickle *p, int n)
 
 /* ---- tuples and dicts ------------------------------------------------------------------------ */
 
-/* n values become a tuple; n < 0: those above the mark. */
+/* Makes n values a tuple; n < 0: those above the mark. */
 static tn_status tuple(tni_pickle *p, int n)
 {
     int64_t k = n < 0 ? above_mark(p) : n;
@@ -205,7 +205,7 @@ tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const value *v)
     return (tni_pickle_dict *)p->dicts.data + v->number;
 }
 
-/* n values, key before value, go into the dict below them; n < 0: those above the mark. */
+/* Puts n values, key before value, into the dict below them; n < 0: those above the mark. */
 static tn_status set_items(tni_pickle *p, int n)
 {
     int64_t k = n < 0 ? above_mark(p) : n;
@@ -255,8 +255,8 @@ static tn_status build(tni_pickle *p, int n)
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-/* Instructions by their byte: what runs them, and with which number (operand bytes, or values they
- * take). The others are named for the message. */
+/* Instructions by their byte: the function, and its number (of operand bytes, or of values taken).
+ * The others have only a name, for the message. */
 static const struct {
     const char *name;
     tn_status (*run)(tni_pickle *p, int n);

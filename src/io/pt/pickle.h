@@ -1,10 +1,10 @@
 /*
- * pickle.h - what the pickle of a PyTorch state dict says. Nothing is executed.
+ * pickle.h - reading the pickle of a PyTorch state dict. Nothing is executed.
  *
- * A pickle is a program for a stack machine. Of its instructions only those are known here that
- * build a dict of tensors: numbers, strings, tuples, dicts, and calls of four names, each of which
- * is a case of its own below. Source: CPython, Lib/pickletools.py (protocol 2); PyTorch,
- * torch/_utils.py for the arguments of the calls.
+ * A pickle is a program for a stack machine. Only the instructions that build a dict of tensors are
+ * known here: numbers, strings, tuples, dicts, and calls of four names, each a separate case below.
+ * Source: CPython, Lib/pickletools.py (protocol 2); PyTorch, torch/_utils.py for the arguments of
+ * the calls.
  */
 #ifndef TNI_PICKLE_H
 #define TNI_PICKLE_H
@@ -23,8 +23,8 @@ typedef enum tni_pickle_kind {
     TNI_PICKLE_TENSOR
 } tni_pickle_kind;
 
-/* A value is copied freely: what it is made of lies in tables and stays as it was made. Only dicts
- * grow, and are met by number: so nothing here can go round in circles. */
+/* A value is copied freely: its contents are in tables and never change. Only dicts grow, and they
+ * are referred to by number, so there can be no cycles. */
 typedef struct tni_pickle_value {
     tni_pickle_kind kind;
     uint32_t n; /* bytes of a string, members of a tuple */
@@ -40,7 +40,7 @@ typedef struct tni_pickle_storage {
 
 typedef struct tni_pickle_tensor {
     int64_t storage; /* which */
-    int64_t offset;  /* elements; all that shape and stride reach lies inside the storage's numel */
+    int64_t offset;  /* elements; shape and stride stay inside the storage's numel */
     tn_shape shape;
     int64_t stride[TN_MAX_RANK];
 } tni_pickle_tensor;
@@ -52,7 +52,7 @@ typedef struct tni_pickle_dict {
     int64_t attribute; /* which dict is its _metadata, -1 without */
 } tni_pickle_dict;
 
-/* A pair of a dict; those of one dict are in order. */
+/* A pair of a dict; those of one dict are in insertion order. */
 typedef struct tni_pickle_pair {
     int64_t dict;
     tni_pickle_value key, value; /* key: a string */
@@ -75,22 +75,22 @@ typedef struct tni_pickle {
     tni_pickle_table storages, tensors, dicts, pairs;
 } tni_pickle;
 
-/* Reads all n bytes. Memory is in proportion to n and to max_tensors, whichever is less. Whatever
- * came of it, free afterwards. */
+/* Reads all n bytes. Memory is in proportion to n or to max_tensors, whichever is less. Free
+ * afterwards, also on failure. */
 tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned char *bytes, size_t n,
                           int64_t max_tensors);
 void tni_pickle_free(tni_pickle *p);
 
 /* ---- between pickle.c and pickle_call.c ------------------------------------------------------ */
 
-/* TN_E_FORMAT with the place of the present instruction. */
+/* TN_E_FORMAT with the place of the current instruction. */
 #define tni_pickle_bad(p, format, ...)                                                             \
     tni_input_bad((p)->in, "data.pkl, byte %zu: " format, (p)->here, __VA_ARGS__)
 #define TNI_PICKLE_WANTED                                                                          \
     "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
     "executed"
 
-/* Room for one element more of `size` bytes; NULL + message beyond the limit. */
+/* Room for one more element of `size` bytes; NULL + message beyond the limit. */
 void *tni_pickle_add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit,
                      const char *what);
 tn_status tni_pickle_push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n);

@@ -10,8 +10,8 @@
 
 #include "io/pt/pickle.h"
 
-/* Elements of a tensor that repeats its storage's (strides of 0): it costs the file nothing, but
- * whoever copies it. */
+/* Limit on the elements of an expanded tensor (strides of 0): tiny in the file, but large when
+ * copied. */
 enum { EXPANDED_LIMIT = 1 << 20 };
 
 typedef tni_pickle_value value;
@@ -63,7 +63,7 @@ tn_status tni_pickle_global(tni_pickle *p, int n)
     return tni_pickle_bad(p, "the global %.*s.%.*s: " TNI_PICKLE_WANTED, m, text, k, text + module);
 }
 
-/* NULL for an empty tuple: there may be no table yet. */
+/* NULL for an empty tuple: the table may not exist yet. */
 static const value *members_of(const tni_pickle *p, const value *tuple)
 {
     return tuple->n ? (const value *)p->members.data + tuple->number : NULL;
@@ -74,7 +74,7 @@ static bool is_hooks(const tni_pickle *p, const value *v)
     return v->kind == TNI_PICKLE_DICT && tni_pickle_dict_of(p, v)->n == 0;
 }
 
-/* A storage's persistent id. The location says where it was: it is read to the CPU. */
+/* A storage's persistent id. The location (its old device) is ignored: it is read to the CPU. */
 tn_status tni_pickle_persistent_id(tni_pickle *p, int n)
 {
     const value *v = tni_pickle_last(p, n);
@@ -99,7 +99,7 @@ tn_status tni_pickle_persistent_id(tni_pickle *p, int n)
     return tni_pickle_push(p, TNI_PICKLE_STORAGE, p->storages.n - 1, 0);
 }
 
-/* Everything that shape and stride reach from offset lies in [0, numel). */
+/* Whether all that shape and stride reach from offset is in [0, numel). */
 static bool inside(const tni_pickle_tensor *t, const tni_pickle_storage *s)
 {
     int64_t n = tni_shape_numel(&t->shape);

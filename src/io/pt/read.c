@@ -1,5 +1,5 @@
 /*
- * read.c - a PyTorch state dict: the archive's entries put under what the pickle says.
+ * read.c - a PyTorch state dict: tensors from the pickle over the archive's entries.
  *
  * FOLDER/data.pkl      the dict: names, shapes, strides, storage keys; versions of the modules
  * FOLDER/version       "3\n"
@@ -27,7 +27,7 @@ typedef struct pt {
     tn_tensor **storage; /* by entry: what it holds, once read */
 } pt;
 
-/* A small entry's text must be as expected. A file without it: TN_OK when it may lack it. */
+/* Checks a small entry's text. TN_OK if it is absent and optional. */
 static tn_status expect(const pt *f, const char *name, const char *wanted, bool optional)
 {
     char text[16] = "";
@@ -109,7 +109,7 @@ static tn_tensor *tensor_of(pt *f, const tni_pickle_tensor *t)
     return tni_alias(all, &spec);
 }
 
-/* A key of the dict as a C string in to, which has room. */
+/* Copies a key of the dict as a C string into to, which has room. */
 static tn_status name_of(const pt *f, const tni_pickle_value *key, char *to)
 {
     const char *text = (const char *)f->bytes + key->number;

@@ -1,7 +1,7 @@
 /*
  * write.c - a list of tensors as a PyTorch state dict.
  *
- * The pickle is protocol 2 and says what PyTorch's own says, without the memo: an OrderedDict of
+ * The pickle is protocol 2 with the same contents as PyTorch's, without the memo: an OrderedDict of
  * names and calls of _rebuild_tensor_v2, and, where the list knows state versions, an attribute
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in read.c; storages are written dense, in the order of the list.
@@ -63,7 +63,7 @@ static int by_place(const void *a, const void *b)
     return ((const item *)a)->place - ((const item *)b)->place;
 }
 
-/* Keys are given in the order of the list; what lies in the same memory has the same one. */
+/* Numbers keys in the order of the list; tensors in the same memory share one. */
 static tn_status collect(plan *p)
 {
     const size_t n = (size_t)p->list->n;
@@ -209,7 +209,7 @@ static tn_status make_pickle(plan *p)
 
 /* ---- the archive ----------------------------------------------------------------------------- */
 
-/* A dense copy when the tensor is not, or is not the CPU's. */
+/* A dense copy if the tensor is not dense or not on the CPU. */
 static tn_status add_data(tni_zip_writer *zip, const item *it)
 {
     char name[32];
@@ -225,7 +225,7 @@ static tn_status add_data(tni_zip_writer *zip, const item *it)
     return status;
 }
 
-/* All of it, or without a file only its size. */
+/* Writes everything, or without a file only counts the size. */
 static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *size)
 {
     tni_zip_writer zip = { .file = file, .folder = "archive" };

@@ -1,5 +1,5 @@
 /*
- * zip.c - reading archives of stored entries: strict, because only PyTorch's own files are meant.
+ * zip.c - reading archives of stored entries: strict, because only PyTorch's files need be read.
  *
  * Order of the checks: the end record in the file's last bytes, and the zip64 record where one is
  * pointed to; the directory from there back to the data, exactly; every entry of it: stored, not
@@ -31,8 +31,8 @@ typedef struct end {
     uint64_t n, size, at; /* entries; the directory's bytes and place */
 } end;
 
-/* The zip64 record, if a locator stands in front of the end record. Where its value does not fit
- * the end record, that has all bits set; elsewhere both say the same. */
+/* The zip64 record, if a locator precedes the end record. A value too large for the end record has
+ * all bits set there; other values must be equal in both. */
 static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
 {
     unsigned char b[END64];
@@ -79,7 +79,7 @@ static tn_status read_end(const tni_zip *zip, end *e)
 
 /* ---- the directory --------------------------------------------------------------------------- */
 
-/* Values that fill their 32 bits stand in the extra field 0x0001 instead, in this order. */
+/* Values that do not fit 32 bits are in the extra field 0x0001 instead, in this order. */
 static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned char *extra,
                             size_t n, uint64_t **value, int n_values)
 {
@@ -104,7 +104,7 @@ static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned
     return TN_OK;
 }
 
-/* FOLDER/NAME: printable, no step out of the folder, no empty step. */
+/* FOLDER/NAME: printable, no "..", no empty component. */
 static tn_status check_name(tni_zip *zip, const char *name, size_t length)
 {
     if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
@@ -119,7 +119,7 @@ static tn_status check_name(tni_zip *zip, const char *name, size_t length)
     return TN_OK;
 }
 
-/* The header at `at` of the directory; *at moves behind it. */
+/* Reads the header at `at` of the directory; *at moves past it. */
 static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_entry *entry)
 {
     unsigned char *h = zip->directory + *at;
@@ -161,8 +161,8 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     return TN_OK;
 }
 
-/* The header in front of the data must say what the directory says. With flag 8 sizes and checksum
- * may be left to a data descriptor. */
+/* The header before the data must agree with the directory. With flag 8, sizes and checksum may be
+ * in a data descriptor instead. */
 static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *entry)
 {
     unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];

@@ -1,10 +1,10 @@
 /*
- * zip.h - archives of entries that are stored as they are, the outer layer of PyTorch's files.
+ * zip.h - archives of stored (uncompressed) entries, the outer layer of PyTorch's files.
  *
  * Layout: for every entry a local header, padding, the data; then the directory with a header per
- * entry; then the end record. Sizes and places that do not fit 32 bits stand in a field 0x0001
- * behind their header (zip64). Entries are named FOLDER/NAME, all in one folder, and their data
- * begin at multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
+ * entry; then the end record. Sizes and places that do not fit 32 bits are in a field 0x0001 after
+ * their header (zip64). Entries are named FOLDER/NAME, all in one folder, and their data begins at
+ * multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
  * Specification (APPNOTE) 6.3.10; caffe2/serialize/inline_container.cc in PyTorch for the padding.
  */
 #ifndef TNI_ZIP_H
@@ -27,7 +27,7 @@ typedef struct tni_zip_writer {
 
 /* data is read only when there is a file. */
 tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes);
-/* The directory and the end. Whatever came of it, tni_bytes_free(&zip->directory) afterwards. */
+/* Writes the directory and the end. Then tni_bytes_free(&zip->directory), also on failure. */
 tn_status tni_zip_end(tni_zip_writer *zip);
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -45,16 +45,16 @@ typedef struct tni_zip {
     size_t directory_size;
     int n;
     tni_zip_entry *entry; /* by name */
-    bool checked; /* the archive has checksums: a writer may leave 0 in every place of one */
+    bool checked;         /* the archive has checksums: a writer may leave them all 0 */
 } tni_zip;
 
-/* Opens and checks everything but the data. Takes at most max_entries of them and max_directory
+/* Opens and checks everything but the data. Accepts at most max_entries entries and max_directory
  * bytes of directory. On failure nothing is left open. */
 tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int64_t max_entries,
                        int64_t max_directory);
 /* The entry of a name, NULL without a message. */
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
-/* An entry's data, compared with their checksum where the archive has any. */
+/* Reads an entry's data, and checks the checksum if the archive has any. */
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
 void tni_zip_close(tni_zip *zip);
 

@@ -33,8 +33,8 @@ static bool is_large(const tni_zip_writer *zip, uint64_t value)
     return value >= (zip->limit ? zip->limit : UINT32_MAX);
 }
 
-/* What both headers of an entry say alike: version needed, flags (names are UTF-8), method 0, the
- * first of January 1980, checksum, sizes, length of the name. */
+/* The fields common to both headers of an entry: version needed, flags (names are UTF-8), method 0,
+ * the first of January 1980, checksum, sizes, length of the name. */
 static void put_common(tni_bytes *b, bool zip64, bool large, uint32_t crc, uint64_t nbytes,
                        size_t name)
 {

@@ -1,4 +1,4 @@
-/* activations.c - layers without state: one op each, and the ones that only pass on or reshape. */
+/* activations.c - layers without state: one op each, and identity and flatten. */
 #include "nn/layers/layer.h"
 
 /* A layer that is exactly one op of one tensor. */

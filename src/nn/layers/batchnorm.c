@@ -4,9 +4,9 @@
  * Training: y = w (x - mu) / sqrt(v + eps) + b with the batch's mean and biased variance; the
  * running buffers move towards mean and unbiased variance: r += m (new - r). With `cumulative`, m =
  * 1/counter makes them the plain average over batches. Evaluation: the running buffers take the
- * batch's place. The op checks before it writes, and the counter counts last, so a failed forward
- * changes nothing. With `skip_nonfinite` the op moves copies of the running buffers, which take
- * their place only when all values are finite: one NaN would stay in them for good.
+ * batch's place. The op checks before it writes, and the counter is incremented last, so a failed
+ * forward changes nothing. With `skip_nonfinite` the op updates copies of the running buffers,
+ * which replace them only if all values are finite, because a NaN would stay in them for good.
  */
 #include "nn/layers/layer.h"
 
@@ -16,7 +16,7 @@ typedef struct batchnorm {
     tn_tensor *running_mean, *running_var, *num_batches_tracked;
     int64_t features;
     tn_batchnorm_options o; /* eps and momentum as used */
-    int64_t skipped;        /* batches that did not count */
+    int64_t skipped;        /* batches that were left out */
 } batchnorm;
 
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
@@ -33,13 +33,13 @@ tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t cha
     return TN_OK;
 }
 
-/* The share of the new batch in the running buffers; NaN + message. */
+/* The weight of the new batch in the running buffers; NaN + message on failure. */
 static double share(const batchnorm *m)
 {
     if (!m->o.cumulative || tni_none(m->num_batches_tracked)) return m->o.momentum;
     if (tni_host_refused(m->base.type->name, "with cumulative reads its counter", "momentum"))
         return NAN;
-    return 1 / (tn_item(m->num_batches_tracked) + 1); /* as after the count of this batch */
+    return 1 / (tn_item(m->num_batches_tracked) + 1); /* counting this batch */
 }
 
 /* 1: every value is finite, 0: not, -1: failed. */
@@ -49,7 +49,7 @@ static int all_finite(tn_tensor *t)
     return isnan(all) ? -1 : all != 0;
 }
 
-/* next becomes the running buffers, unless it holds what is not finite. 1: it did, 0: skipped. */
+/* Makes next the running buffers if all its values are finite. 1: done, 0: skipped. */
 static int take(batchnorm *m, tn_tensor *const next[2])
 {
     int mean = all_finite(next[0]), var = all_finite(next[1]);

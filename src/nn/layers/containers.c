@@ -1,14 +1,13 @@
-/* containers.c - Sequential and ModuleList: children under the names "0", "1", ...; ModuleDict:
- * under names of their own. */
+/* containers.c - Sequential and ModuleList: children named "0", "1", ...; ModuleDict: children with
+ * names of their own. */
 #include "nn/layers/layer.h"
 
-/* Each step has a scope of its own, so that a step's input dies as soon as nothing needs it any
- * more. */
+/* Each step has its own scope, so that its input is freed as soon as nothing needs it. */
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
 {
     tn_keep(x);
     for (int i = 0; x && i < self->state->n; i++) {
-        tn_module *child = self->state->slot[i].child; /* NULL: a tensor that somebody registered */
+        tn_module *child = self->state->slot[i].child; /* NULL: a tensor registered by a user */
         if (!child || tni_no_module(child)) continue;
         tn_scope scope = tn_scope_begin();
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(tn_forward(child, x));
@@ -40,7 +39,7 @@ static tn_status append(tn_module *m, tn_module *child)
 {
     char name[16];
     int n = tn_module_children(m);
-    do { /* deleting leaves gaps: never replace what is there */
+    do { /* deleting leaves gaps: never replace a member */
         snprintf(name, sizeof name, "%d", n++);
     } while (tni_slot_find(m, name, strlen(name)));
     return tn_register_module(m, name, NULL, child);

@@ -1,6 +1,6 @@
 /*
  * dropout.c - in training, zero with probability p and scale the rest by 1/(1-p); Srivastava
- * (2014). p can be read and set afterwards, in every kind of layer that drops.
+ * (2014). p can be read and set later, in every layer that has dropout.
  */
 #include "nn/layers/layer.h"
 
@@ -58,7 +58,7 @@ double tn_dropout_p(tn_module *m)
 
 typedef struct setting {
     double p;
-    int n; /* layers that took it */
+    int n; /* layers that were set */
 } setting;
 
 static tn_status set_one(const char *path, tn_module *m, void *user)

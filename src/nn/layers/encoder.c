@@ -9,7 +9,7 @@ typedef struct encoder {
     tn_module *layers, *norm; /* norm: TN_NO_MODULE when absent */
 } encoder;
 
-/* A layer of the user's own takes no masks: what it cannot obey is an error. */
+/* A user's own layer takes no masks, so a given mask is an error. */
 static tn_tensor *layer_forward(tn_module *layer, tn_tensor *x, tn_attention_masks masks)
 {
     bool masked = masks.causal || !tni_none(masks.mask) || !tni_none(masks.key_padding);
@@ -21,8 +21,7 @@ static tn_tensor *layer_forward(tn_module *layer, tn_tensor *x, tn_attention_mas
                     layer->type->name);
 }
 
-/* Each step has a scope of its own, so that a step's input dies as soon as nothing needs it any
- * more. */
+/* Each step has its own scope, so that its input is freed as soon as nothing needs it. */
 static tn_tensor *stack_forward(const encoder *m, tn_tensor *x, tn_attention_masks masks)
 {
     int n = tn_module_children(m->layers);

@@ -5,8 +5,8 @@
  * per channel; Ioffe and Szegedy (2015), algorithm 2, lines 10-11. Where x wants a gradient these
  * are two ops that keep no x for backward; where it does not, one pass computes the same.
  *
- * Nothing is trained here, so all tensors are buffers: freezing a BatchNorm by hand leaves its
- * running statistics to the next tn_train of a parent.
+ * Nothing is trained here, so all tensors are buffers. (A BatchNorm frozen by hand would update its
+ * running statistics again after the next tn_train of a parent.)
  */
 #include "nn/layers/layer.h"
 
@@ -86,7 +86,7 @@ tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_optio
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-/* A new layer in the place of m; NULL without a message: m stays. */
+/* A new layer to replace m; NULL without a message: m stays. */
 typedef tn_module *(*replacement)(const tn_module *m);
 
 static tn_module *frozen_for(const tn_module *m)
@@ -114,7 +114,7 @@ static const char *const member[] = { "weight", "bias", "running_mean", "running
                                       "num_batches_tracked" };
 enum { MEMBERS = 5, RUNNING_VAR = 3 };
 
-/* The tensor under a name of member; TN_NONE when there is none. */
+/* The tensor that member has under a name; TN_NONE if none. */
 static tn_tensor *member_of(const tn_module *m, int i)
 {
     const tni_slot *slot = tni_slot_find(m, member[i], strlen(member[i]));
@@ -124,7 +124,7 @@ static tn_tensor *member_of(const tn_module *m, int i)
 typedef struct conversion {
     const char *function;
     replacement make;
-    tni_map modules; /* all of the tree -> their replacement, or NULL; one reference of each */
+    tni_map modules; /* every module of the tree -> its replacement or NULL; one reference each */
     tni_stage stage; /* copies of the replaced layers' tensors */
 } conversion;
 
@@ -150,7 +150,7 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* fresh becomes what m is. What m lacks stays as new, but of m's dtype and device. */
+/* Gives fresh the tensors of m. Those that m lacks stay new, with m's dtype and device. */
 static tn_status take_over(const conversion *c, const tn_module *m, tn_module *fresh)
 {
     const tn_tensor *var = member_of(m, RUNNING_VAR);

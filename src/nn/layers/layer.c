@@ -26,7 +26,7 @@ tn_status tni_check_eps(const char *function, double eps)
 }
 
 /* Kaiming uniform with slope sqrt 5: the gain sqrt(2/6) makes the bound sqrt(3) gain / sqrt(fan_in)
- * = 1/sqrt(fan_in). Computed step by step as PyTorch does, so that its roundings are ours. */
+ * = 1/sqrt(fan_in). Computed step by step as PyTorch does, to round in the same way. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias)
 {
     int64_t fan_in, fan_out;

@@ -28,25 +28,24 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
 {
     return value ? value : instead;
 }
-/* An error naming function and the input that is NULL, unless none is. */
+/* An error naming function and the first input that is NULL, if any. */
 tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
                             tn_tensor *const *in);
-/* Unless m is of this type, an error naming function. */
+/* An error naming function unless m is of this type. */
 tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type);
 
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);
-/* batchnorm.c: what a BatchNorm2d was made with, defaults filled in; NULL (no message): m is
- * none. */
+/* batchnorm.c: the options of a BatchNorm2d, defaults filled in; NULL (no message): m is none. */
 const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features);
 
-/* Where a layer of that kind keeps its dropout probability; NULL (no message): m is none. */
+/* Points to a layer's dropout probability; NULL (no message): m is not of that kind. */
 double *tni_positional_encoding_dropout(tn_module *m);
 double *tni_multihead_attention_dropout(tn_module *m);
 double *tni_encoder_layer_dropout(tn_module *m);
 
-/* What attention and all above it are called with besides tensors. */
+/* The arguments of attention, and of the layers that use it, besides tensors. */
 typedef struct tni_attention_options {
     bool causal;
 } tni_attention_options;

@@ -3,9 +3,9 @@
  * W_v); Vaswani et al. (2017), sec. 3.2.2.
  *
  * Shapes: E = H D. Projections leave [B, T, H D]; heads are views of them as [B, H, T, D], so
- * nothing is copied until the heads are joined. Without weights to return and without dropout on
- * them, the T x S weights are never in memory (tn_scaled_dot_product_attention); otherwise they
- * are, step by step.
+ * nothing is copied until the heads are joined. If the T x S weights are neither returned nor
+ * dropped out, they are never stored (tn_scaled_dot_product_attention); otherwise they are computed
+ * step by step.
  */
 #include "nn/layers/layer.h"
 
@@ -53,7 +53,7 @@ static tn_tensor *as_heads(const multihead_attention *m, tn_tensor *x)
     return tn_permute(tn_reshape(x, shape), m->sequence_first ? sequence_first : batch_first);
 }
 
-/* The way back, with the heads side by side: the one copy. */
+/* The way back, with the heads side by side: the only copy. */
 static tn_tensor *join_heads(const multihead_attention *m, tn_tensor *y)
 {
     static const int batch_first[] = { 0, 2, 1, 3 }, sequence_first[] = { 2, 0, 1, 3 };
@@ -177,8 +177,8 @@ static void multihead_attention_describe(const tn_module *self, char *text, size
         snprintf(text + n, size - (size_t)n, ", dropout %g", m->dropout);
 }
 
-/* The output projection has been drawn before (weight and the bias that is then zeroed); the packed
- * matrix is drawn as one, U(+-sqrt(6 / (E + 3E))). */
+/* The output projection is drawn first (weight, and a bias that is then zeroed); the packed matrix
+ * is drawn as one, U(+-sqrt(6 / (E + 3E))). */
 static tn_status reset_projections(multihead_attention *m)
 {
     tn_tensor *const weight[] = { m->in_weight, m->q_weight, m->k_weight, m->v_weight };

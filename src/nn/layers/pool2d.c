@@ -1,4 +1,4 @@
-/* pool2d.c - the largest, or the mean, of each window of an image */
+/* pool2d.c - the maximum or the mean of each window of an image */
 #include "nn/layers/layer.h"
 
 typedef struct pool2d {

@@ -1,9 +1,9 @@
 /*
  * positional_encoding.c - x + pe[:, :T]; Vaswani et al. (2017), sec. 3.5.
  *
- * pe[t, 2i] = sin(t f_i), pe[t, 2i+1] = cos(t f_i), f_i = exp(-2i ln(10000) / d). In the arithmetic
- * of the buffer's dtype, as the PyTorch recipe does: in f32 the argument's rounding leaves 4e-4 at
- * position 5,000 against a table in f64. An odd d has one cosine column less.
+ * pe[t, 2i] = sin(t f_i), pe[t, 2i+1] = cos(t f_i), f_i = exp(-2i ln(10000) / d). Computed in the
+ * buffer's dtype, as in PyTorch's tutorial: in f32 the rounding of the argument makes an error of
+ * 4e-4 at position 5,000. An odd d has one cosine column less.
  */
 #include "nn/layers/layer.h"
 

@@ -53,7 +53,7 @@ tn_status tn_tensor_append(tn_module *list, tn_tensor *t)
     if (status != TN_OK) return status;
     char name[16];
     int n = list->state->n;
-    do { /* deleting leaves gaps: never replace what is there */
+    do { /* deleting leaves gaps: never replace a member */
         snprintf(name, sizeof name, "%d", n++);
     } while (tni_slot_find(list, name, strlen(name)));
     if (list->type == &parameter_list_type) return tn_register_parameter(list, name, NULL, t);

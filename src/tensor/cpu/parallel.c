@@ -1,16 +1,16 @@
 /*
- * parallel.c - how many threads kernels use, and that OpenBLAS uses one.
+ * parallel.c - how many threads kernels use; keeps OpenBLAS on one thread.
  *
  * A call is cut into chunks whose borders depend on n and grain alone; the team (team.h) only
  * decides who works on which chunk.
  *
  * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never
- * start threads. Its OpenMP flavour asks omp_get_max_threads() of the calling thread: 1 there keeps
- * it alone, for good in the helpers, and in the caller until it is put back after the run. Its
- * pthread flavour has one count for the process, which is 1 while any product of ours runs. The
- * serial flavour needs nothing. openblas_set_num_threads is never called in the OpenMP flavour: it
- * would lower everybody's count. OpenMP's functions are looked for in the process: who has no
- * OpenMP does not load it for us.
+ * start threads. Its OpenMP variant calls omp_get_max_threads() in the calling thread: we set 1
+ * there, for good in the helpers, and in the caller until the run ends. Its pthreads variant has
+ * one count for the process, which we set to 1 while any product of ours runs. The serial variant
+ * needs nothing. In the OpenMP variant openblas_set_num_threads is never called: it would lower
+ * everybody's count. OpenMP's functions are looked up in the process, so that a program without
+ * OpenMP does not load it because of us.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ static void find_openmp(void)
     memcpy(&openmp_in_parallel, &in, sizeof in);
 }
 
-/* The threads that OpenMP would give to this one, which gets 1 instead; 0: there is no OpenMP. */
+/* Sets this thread's OpenMP thread count to 1 and returns the old one; 0: there is no OpenMP. */
 static int openmp_one_thread(void)
 {
     pthread_once(&openmp_once, find_openmp);
@@ -56,7 +56,7 @@ static atomic_int wanted_threads; /* 0: the default */
 static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 static int default_threads, processors;
 
-/* A container may have less time than processors: "200000 100000" is 2 of them; 0: no limit. */
+/* A container's CPU quota in processors: "200000 100000" is 2 of them; 0: no limit. */
 static int quota(void)
 {
     long long time, period;
@@ -113,7 +113,7 @@ int tn_num_threads(void)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* A caller's own OpenMP region has put the processors to work already. */
+/* The caller is in its own OpenMP region, which already uses the processors. */
 static bool alone(void)
 {
     pthread_once(&openmp_once, find_openmp);
