@@ -1,10 +1,9 @@
 /*
  * arena.h - the memory of a graph: blocks cut from a few large pieces of device memory, by best
- * fit, joined with their neighbours when they come back. Host code; whoever calls holds the lock.
+ * fit, joined with their neighbours when they are freed. Host code; the caller holds the lock.
  *
- * A graph runs in the order in which it was captured, so a block that came back may be given out
- * again at once. Lists are walked from the front: it happens while a step is captured, not while it
- * runs.
+ * A graph runs in the order in which it was captured, so a freed block may be reused at once. Lists
+ * are searched from the front: this happens while a step is captured, not while it runs.
  */
 #ifndef TNI_CUDA_ARENA_H
 #define TNI_CUDA_ARENA_H
@@ -31,10 +30,10 @@ typedef struct arena_chunk {
 } arena_chunk;
 
 typedef struct arena {
-    struct arena *next; /* of all that are alive */
+    struct arena *next; /* list of all live arenas */
     arena_chunk *chunks;
-    int64_t used; /* blocks given out */
-    bool closed;  /* its graph is gone: goes with the last block */
+    int64_t used; /* blocks in use */
+    bool closed;  /* its graph is freed: freed with the last block */
 } arena;
 
 static inline size_t arena_rounded(size_t nbytes)
@@ -60,7 +59,7 @@ static inline bool arena_add(arena *a, void *memory, size_t size)
     return true;
 }
 
-/* The smallest free block that holds `size` bytes; nullptr: none does. */
+/* The smallest free block of at least `size` bytes; nullptr: none. */
 static inline arena_block *arena_find(arena *a, size_t size)
 {
     arena_block *best = nullptr;
@@ -90,7 +89,7 @@ static inline void *arena_take(arena *a, size_t nbytes)
     return b->at;
 }
 
-/* b and the block after it become one. */
+/* Joins b and the block after it. */
 static inline void arena_join(arena_block *b)
 {
     arena_block *gone = b->after;

@@ -2,10 +2,9 @@
  * attention.cu - softmax(scale q k^T + mask) v without the T x S matrix.
  *
  * For each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m) v; a new
- * tile of keys multiplies what is there by exp(m_old - m_new). At the end y /= l and
- * lse = m + log l. Tiles in the causal future are skipped. No memory is taken. Every sum has one
- * order.
- * Source: Dao et al., FlashAttention (2022), algorithm 1; Dao, FlashAttention-2 (2023), section 3.
+ * tile of keys scales l and y by exp(m_old - m_new). At the end y /= l and lse = m + log l. Tiles
+ * in the causal future are skipped. No memory is allocated. Every sum has a fixed order. Source:
+ * Dao et al., FlashAttention (2022), algorithm 1; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"
 
@@ -44,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
             high = columns_max(high);
             const R before = top[i];
             top[i] = high > before ? high : before;
-            /* while every key so far is blocked nothing is subtracted: exp(-inf) is 0 */
+            /* while every key so far is masked nothing is subtracted: exp(-inf) is 0 */
             const R base = top[i] == -(R)INFINITY ? (R)0 : top[i];
             R total = 0;
             TN_UNROLL
@@ -62,7 +61,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     }
     TN_UNROLL
     for (int i = 0; i < TM; i++) {
-        const R factor = limit > 0 ? (R)1 / sum[i] : (R)0; /* a sum of nothing is 0 */
+        const R factor = limit > 0 ? (R)1 / sum[i] : (R)0; /* an empty sum is 0 */
         TN_UNROLL
         for (int j = 0; j < NC; j++) y[i][j] *= factor;
         const int t = q0 + row * TM + i;

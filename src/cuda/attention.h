@@ -1,11 +1,11 @@
 /*
- * attention.h - the tiles that attention.cu and attention_grad.cu work with: scores of TILE queries
- * by TILE keys, or the other way round, and products of such a tile with rows of a matrix.
+ * attention.h - the tiles of attention.cu and attention_grad.cu: scores of TILE queries by TILE
+ * keys, or the other way round, and products of such a tile with rows of a matrix.
  *
- * Products take both operands in slices of some columns through shared memory, so any D works.
- * Results are kept in registers, 16 NC columns at a time; where D is wider, other blocks make the
- * rest from scores of their own: up to 128 columns (f32; of dk and dv: 64; f64: 32) cost nothing
- * extra, beyond them the scores are made once for each such slice of the result.
+ * Products bring both operands through shared memory a few columns at a time, so any D works.
+ * Results are kept in registers, 16 NC columns at a time; if D is wider, other blocks compute the
+ * rest from their own scores: up to 128 columns (f32; of dk and dv: 64; f64: 32) cost nothing
+ * extra, beyond that the scores are computed once for each such slice of the result.
  */
 #ifndef TNI_CUDA_ATTENTION_H
 #define TNI_CUDA_ATTENTION_H

@@ -1,6 +1,6 @@
 /*
- * attention_call.h - what every attention kernel is given, whatever it computes with: operands,
- * masks, which block works on what; and how the host fills it in.
+ * attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
+ * work of each block; and how the host fills them in.
  */
 #ifndef TNI_CUDA_ATTENTION_CALL_H
 #define TNI_CUDA_ATTENTION_CALL_H
@@ -9,7 +9,7 @@
 #include "cuda/rows.h"
 #include "cuda/tile.h"
 
-/* What sums of elements of a type are kept in. */
+/* The type of sums of elements of a type. */
 template <typename R> struct summed {
     typedef float type;
 };
@@ -60,7 +60,7 @@ static __device__ __forceinline__ bool sees(const attention<R> &a, int query, in
     return query < a.t && key < a.s && (!a.causal || key <= query);
 }
 
-/* A product q . k as a score: scaled and masked; -inf where the query does not see the key. */
+/* A product q . k as a score: scaled and masked; -inf if the query does not see the key. */
 template <typename R>
 static __device__ __forceinline__ sum_of<R> score(const attention<R> &a, int64_t mask, int query,
                                                   int key, sum_of<R> product)
@@ -73,7 +73,7 @@ static __device__ __forceinline__ sum_of<R> score(const attention<R> &a, int64_t
     return s + wide(static_cast<const R *>(a.mask)[at]);
 }
 
-/* What a block works on: batch and head, tile, slice of the result. */
+/* The work of a block: batch and head, tile, slice of the result. */
 struct work {
     int64_t item, b, h;
     int tile, slice;

@@ -1,9 +1,9 @@
 /*
- * attention_grad.cu - the gradients of attention, from the probabilities made again: with
- * p = exp(s - lse) and delta_t = sum_d dy_td y_td
+ * attention_grad.cu - the gradients of attention, from recomputed probabilities: with p = exp(s -
+ * lse) and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta) scale     dq = ds k     dk = ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv: nothing is added atomically,
- * and every sum has one order. Besides the results memory is taken for delta alone: B H T numbers.
+ * and every sum has a fixed order. Besides the results only delta takes memory: B H T numbers.
  * Source: Dao et al., FlashAttention (2022), algorithm 4; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"

@@ -1,6 +1,6 @@
 /*
- * attention_rows.h - what is done to scores in registers, element by element (attention_short.h:
- * how they lie there): masks, the softmax as keys go by, probabilities and gradients made again.
+ * attention_rows.h - elementwise work on scores in registers (their layout: attention_short.h):
+ * masks, the online softmax, recomputed probabilities and gradients.
  */
 #ifndef TNI_CUDA_ATTENTION_ROWS_H
 #define TNI_CUDA_ATTENTION_ROWS_H
@@ -51,7 +51,7 @@ static __device__ __forceinline__ float kept_score(const attention<E> &a, int64_
     return sees(a, query, key) ? product : -INFINITY;
 }
 
-/* What a row has so far: its largest score, this lane's share of the sum of powers. */
+/* A row so far: its largest score, this lane's share of the sum of powers. */
 template <int MT> struct row_state {
     float top[MT][2], sum[MT][2];
 };
@@ -65,7 +65,7 @@ template <int MT> static __device__ __forceinline__ void begin(row_state<MT> &ro
     }
 }
 
-/* Scores become powers; what was there before the tile shrinks. */
+/* Replaces scores by powers; scales down what came before the tile. */
 template <bool MASKED, int MT, int NT, int COLUMNS>
 static __device__ __forceinline__ void soften(row_state<MT> &row, fragments<MT, NT> &p,
                                               fragments<MT, COLUMNS> &y, float scale)
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void soften(row_state<MT> &row, fragments<MT, 
             for (int n = 0; n < NT; n++)
                 high = fmaxf(high, fmaxf(p.x[m][n][2 * half], p.x[m][n][2 * half + 1]));
             const float top = fmaxf(before, row_max(high));
-            /* while every key so far is blocked nothing is subtracted: 2^-inf is 0 */
+            /* while every key so far is masked nothing is subtracted: 2^-inf is 0 */
             const exponent<MASKED> power(scale, top == -INFINITY ? 0 : top);
             const float shrink = power.of(before);
             TN_UNROLL
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void finish(const attention<E> &a, const work 
         TN_UNROLL
         for (int half = 0; half < 2; half++) {
             const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
-            const float factor = a.s > 0 ? 1 / sum : 0; /* a sum of nothing is 0 */
+            const float factor = a.s > 0 ? 1 / sum : 0; /* an empty sum is 0 */
             const int t = first + 16 * m + row_in(2 * half);
             TN_UNROLL
             for (int n = 0; n < COLUMNS; n++) {

@@ -3,10 +3,10 @@
  *
  * A block takes 128 queries, each of its warps 32, and goes over the keys 64 at a time: scores,
  * largest score so far, probabilities, values, as in attention.cu, all in f32 registers; the
- * probabilities are rounded to E as operands of the tensor cores, y once at the end. While scores
- * are made the values of the tile come in, while values are added the next keys. With 32 queries a
- * warp uses what it reads from shared memory twice, which the tensor cores need to be kept busy.
- * Source: Dao, FlashAttention-2 (2023), algorithm 1.
+ * probabilities are rounded to E as operands of the tensor cores, y once at the end. The tile's
+ * values are loaded while scores are computed, the next keys while values are added. With 32
+ * queries a warp uses each operand from shared memory twice, which the tensor cores need to stay
+ * busy. Source: Dao, FlashAttention-2 (2023), algorithm 1.
  */
 #include "cuda/attention_rows.h"
 
@@ -41,14 +41,14 @@ static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
         const bool works = first < a.t && (!a.causal || s0 < first + 16 * MT);
         fragments<MT, KEYS / 8> p;
         copies_wait();
-        __syncthreads(); /* the keys are there, and the values before are used */
+        __syncthreads(); /* the keys have arrived, the last values are used */
         load_tile<E, KEYS, C>(v_tile, v, s0, limit, 0, a.dv_size);
         if (works) {
             clear(p);
             add_scores<E, C>(p, q_rows, k_tile);
         }
         copies_wait();
-        __syncthreads(); /* the values are there, and the keys are used */
+        __syncthreads(); /* the values have arrived, the keys are used */
         if (s0 + KEYS < limit) load_tile<E, KEYS, C>(k_tile, k, s0 + KEYS, limit, 0, a.d);
         if (works) {
             see<MASKED>(a, mask_of(a, w), first, s0, p);

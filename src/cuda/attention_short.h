@@ -1,14 +1,14 @@
 /*
- * attention_short.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory,
- * products of them by warps.
+ * attention_short.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory and
+ * their products, computed by warps.
  *
- * A block has four warps; each makes 16 MT rows of the block's tile of scores by all of its
- * columns, in registers, where they also become the left operand of the next product (mma.h says
- * why that fits). So scores, probabilities and their gradients are never stored. A tile lies by
- * rows in shared memory, C elements and 8 more to a row: an odd number of 16 bytes, with which the
- * eight rows that ldmatrix reads at a time fall on different banks. C is D (and Dv), up to 32, 64
- * or 128; zeros fill it up. Rows that begin on 16 bytes come by cp.async while the tile before them
- * is computed; others by ordinary loads, an element at a time.
+ * A block has four warps; each computes 16 MT rows of the block's tile of scores, in registers,
+ * where they also become the left operand of the next product (mma.h says why that fits). So
+ * scores, probabilities and their gradients are never stored. A tile is stored by rows in shared
+ * memory, C elements and 8 more per row: an odd number of 16-byte units, so that the eight rows
+ * that ldmatrix reads at a time are in different banks. C is D (and Dv) padded with zeros to 32, 64
+ * or 128. Rows aligned to 16 bytes are copied by cp.async while the tile before is computed; others
+ * by ordinary loads, one element at a time.
  *
  * Tiles are as large as 255 registers and 99 KiB of shared memory (sm_86, sm_89) allow, two blocks
  * to a multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once
@@ -207,7 +207,7 @@ template <typename E> static bool is_masked(const attention<E> &a)
     return a.mask || !(a.scale > 0);
 }
 
-/* D or Dv, whichever is wider. */
+/* The larger of D and Dv. */
 template <typename E> static int columns_of(const attention<E> &a)
 {
     return a.d > a.dv_size ? a.d : a.dv_size;
@@ -227,7 +227,7 @@ template <typename E> static int columns_of(const attention<E> &a)
  * (attention_short_dkv's numbers); other GPUs of compute capability 8.0 and above give more. */
 #define MOST_SHARED (99 * 1024 - 512)
 
-/* Launches with more shared memory than a kernel has without asking. */
+/* Launches with more shared memory than the default limit. */
 #define LAUNCH_LARGE(kernel, blocks, bytes, a)                                                     \
     [&]() -> tn_status {                                                                           \
         static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \

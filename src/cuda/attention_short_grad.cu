@@ -1,6 +1,6 @@
 /*
- * attention_short_grad.cu - the gradients of attention in bf16 and f16, from the probabilities made
- * again: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
+ * attention_short_grad.cu - the gradients of attention in bf16 and f16, from recomputed
+ * probabilities: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what
  * would be added atomically in one is made twice, and every sum has one order. In the second the
@@ -11,7 +11,7 @@
  */
 #include "cuda/attention_rows.h"
 
-enum { OTHERS = 32, NT = OTHERS / 8 }; /* keys or queries of the tile that goes by */
+enum { OTHERS = 32, NT = OTHERS / 8 }; /* keys or queries of the moving tile */
 
 template <int C> struct grad_tiles {
     static constexpr int MT = C <= 64 ? 2 : 1, rows = 16 * MT * WARPS; /* of the block */
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS) attention_short_delta(attentio
     const int lane = (int)threadIdx.x % 8;
     const int64_t rows = a.items * a.t, step = gridDim.x * (int64_t)(THREADS / 8);
     const int64_t from = blockIdx.x * (int64_t)(THREADS / 8) + threadIdx.x / 8;
-    /* all lanes of a warp go on as long as its first one does: they add together */
+    /* all lanes of a warp continue as long as the first: they sum together */
     for (int64_t r = from; r - threadIdx.x % 32 / 8 < rows; r += step) {
         const int64_t item = min(r, rows - 1) / a.t, t = min(r, rows - 1) % a.t;
         const matrix<E> y = matrix_of(a.y, item / a.heads, item % a.heads);

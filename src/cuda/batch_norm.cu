@@ -9,7 +9,7 @@
  * rest in double, about the channel's first value K: sum d and sum d^2 of d = x - K. An outlier K
  * costs no more than N ulp of double. Source: Chan, Golub, LeVeque: Algorithms for Computing the
  * Sample Variance (1983), sections 2 and 3.
- * How the values are shared: batch_norm.h.
+ * How the values are divided among blocks: batch_norm.h.
  */
 #include "cuda/batch_norm.h"
 
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void bn_moments(const bn_job<R> &job, bn_walk 
     bn_join<R, COLUMNS>(job, sum, squares);
 }
 
-/* From those sums: mean and 1 / deviation, and the running statistics move. By one thread. */
+/* From those sums: mean and 1 / deviation; updates the running statistics. By one thread. */
 template <typename R>
 static __device__ inline void bn_settle(const bn_job<R> &job, int64_t channel, double sum,
                                         double squares)
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void bn_normalise(const bn_job<R> &job, bn_wal
     }
 }
 
-/* All of a channel by one block. */
+/* One block does a whole channel. */
 template <typename R, int V, bool COLUMNS> static __global__ void batch_norm_whole(bn_job<R> job)
 {
     bn_walk w = bn_begin<R, V, COLUMNS>(job);
@@ -131,7 +131,7 @@ template <typename R> static __global__ void batch_norm_settle(bn_job<R> job)
     }
 }
 
-/* mean and rstd where there is no batch to take them from: the running ones, or zeros. */
+/* mean and rstd without a batch to compute them from: the running ones, or zeros. */
 template <typename R> static __global__ void batch_norm_given(bn_job<R> job)
 {
     for (int64_t channel = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -1,11 +1,11 @@
 /*
- * batch_norm.h - how the values of a dense [n, c, s] array are shared among blocks, for
+ * batch_norm.h - how the values of a dense [n, c, s] array are divided among blocks, for
  * batch_norm.cu and batch_norm_grad.cu.
  *
- * Planes (s >= COLUMNS_BELOW): a block has a channel, its threads follow each other along s.
- * Columns: a block has as many whole channels as fit into 32 columns of the [n, c s] matrix, a
- * warp reads a row of them. Where channels are few, several blocks share one and leave partial
- * sums, added in order by a second launch; else one launch does all.
+ * Planes (s >= COLUMNS_BELOW): a block has one channel; neighbouring threads are neighbours along
+ * s. Columns: a block has as many whole channels as fit into 32 columns of the [n, c s] matrix; a
+ * warp reads a row of them. If there are few channels, several blocks share one and write partial
+ * sums, which a second launch adds in order; else one launch does everything.
  */
 #ifndef TNI_CUDA_BATCH_NORM_H
 #define TNI_CUDA_BATCH_NORM_H
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void bn_join(const bn_job<R> &job, double &a, 
     }
 }
 
-/* The thread that speaks for its channel. */
+/* The thread that writes for its channel. */
 template <bool COLUMNS>
 static __device__ __forceinline__ bool bn_speaks(const bn_walk &w, int64_t s)
 {
@@ -125,7 +125,7 @@ static __device__ __forceinline__ bool bn_speaks(const bn_walk &w, int64_t s)
     return threadIdx.x < 32 && w.channel >= 0 && threadIdx.x % s == 0;
 }
 
-/* A warp adds what the blocks of its channel left: every lane has the sums. */
+/* A warp adds the partial sums of its channel's blocks: every lane gets the sums. */
 template <typename R>
 static __device__ __forceinline__ void bn_collect(const bn_job<R> &job, int64_t channel, double &a,
                                                   double &b)
@@ -152,7 +152,7 @@ template <typename R> static inline bool bn_in_columns(const bn_job<R> &job)
 
 static inline bool bn_aligned(const void *a)
 {
-    return reinterpret_cast<uintptr_t>(a) % 16 == 0; /* also when there is none */
+    return reinterpret_cast<uintptr_t>(a) % 16 == 0; /* true for NULL too */
 }
 
 /* Values per position: sixteen bytes' worth where the planes allow it. */

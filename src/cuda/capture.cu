@@ -1,12 +1,10 @@
 /*
- * capture.cu - a training step as a CUDA graph: captured by stream capture, launched again and
- * again.
+ * capture.cu - a training step as a CUDA graph: captured by stream capture, launched many times.
  *
  * While a thread captures, memory comes from the graph's own arena, so that every address in the
- * graph stays what it was; blocks from before that are given back wait until the capture has
- * ended, since a free would become part of the graph. What changes from run to run (the optimizers'
- * numbers, the place in the generator's sequence) lies in one block of device memory, refreshed by
- * one copy per run.
+ * graph stays valid; older blocks that are freed wait until the capture has ended, since a free
+ * would become part of the graph. The numbers that change from run to run (the optimizers', the
+ * generator's offset) are in one block of device memory, updated by one copy per run.
  */
 #include <atomic>
 #include <cstring>
@@ -30,7 +28,7 @@ struct tni_graph {
 
 static std::mutex lock; /* of what follows */
 static arena *arenas;
-static void **waiting; /* blocks that were given back while a graph was captured */
+static void **waiting; /* blocks freed while a graph was being captured */
 static size_t n_waiting, waiting_capacity;
 static std::atomic<tni_graph *> captured; /* now, by any thread */
 static thread_local bool here;            /* by this thread */
@@ -61,13 +59,13 @@ tn_status tni_cuda_not_captured(const char *does, const char *want)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A block that came back while a graph is captured. */
+/* A block freed while a graph is being captured. */
 static void wait_for_end(void *block)
 {
     if (n_waiting == waiting_capacity) {
         size_t capacity = waiting_capacity ? 2 * waiting_capacity : 256;
         void *larger = std::realloc(waiting, capacity * sizeof *waiting);
-        if (!larger) return; /* no memory to remember it by: it stays with the process */
+        if (!larger) return; /* no memory to list it: it is never freed */
         waiting = static_cast<void **>(larger);
         waiting_capacity = capacity;
     }
@@ -148,7 +146,7 @@ void tni_cuda_graph_give(void *block)
     if (captured)
         wait_for_end(block);
     else
-        tni_cuda_give_back(block); /* holding the lock, without which no capture begins */
+        tni_cuda_give_back(block); /* holding the lock, so no capture can begin */
 }
 
 /* ---- the block that changes ------------------------------------------------------------------ */
@@ -194,7 +192,7 @@ static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
 
 /* ---- capturing ------------------------------------------------------------------------------ */
 
-/* What is taken from the pool now, and the most since it was last reset. */
+/* The pool's current use, and its peak since the last reset. */
 static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
 {
     cudaMemPool_t pool;
@@ -230,7 +228,7 @@ static void measure_end(tni_graph_size *size)
         size->memory = most - before;
 }
 
-/* The memory of a graph that is to be captured. */
+/* The memory of a graph to be captured. */
 static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
 {
     size_t chunk = static_cast<size_t>(size->memory + size->memory / 8);
@@ -271,7 +269,7 @@ static tn_status start(tni_graph *g)
     return TN_OK;
 }
 
-/* The arena of a graph that is gone. */
+/* The arena of a freed graph. */
 static void close_arena(arena *a)
 {
     std::lock_guard<std::mutex> hold(lock);
@@ -321,7 +319,7 @@ static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **
     return status;
 }
 
-/* Blocks of before the capture that were given back in it. */
+/* Frees the older blocks that were freed during the capture. */
 static void give_waiting()
 {
     std::lock_guard<std::mutex> hold(lock);

@@ -1,6 +1,6 @@
 /*
- * capture.h - capturing a step, for the files whose work is captured: device.cu asks where memory
- * comes from, optim.cu and dropout.cu where what changes from run to run lies.
+ * capture.h - capturing a step, for the files whose work is captured: it gives device.cu memory,
+ * and optim.cu and dropout.cu the place of the numbers that change from run to run.
  */
 #ifndef TNI_CUDA_CAPTURE_H
 #define TNI_CUDA_CAPTURE_H
@@ -12,13 +12,13 @@ extern const tni_graphs tni_cuda_graphs;
 
 /* Whether this thread is capturing. */
 bool tni_cuda_capturing(void);
-/* TN_E_STATE while another thread is: the stream is one for all. */
+/* TN_E_STATE while another thread is: all share one stream. */
 tn_status tni_cuda_not_elsewhere(void);
 /* TN_E_STATE while any thread is capturing: `does` ("reads a value") would be done once and never
  * again; `want` says what to do instead. */
 tn_status tni_cuda_not_captured(const char *does, const char *want);
 
-/* Memory of the graph that this thread captures. */
+/* Memory from the graph that this thread captures. */
 tn_status tni_cuda_graph_take(size_t nbytes, void **block);
 /* A block comes back, in any thread: to its graph, or to the pool, while a graph is captured when
  * that has ended. */
@@ -44,10 +44,10 @@ uint64_t tni_cuda_graph_offset(void);
 /* Room for an optimizer's step in the block of the graph that this thread captures: where the host
  * writes it, and where kernels read it. */
 tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device);
-/* optim.cu: rewrites such a section. The tensors are those it was made for. */
+/* optim.cu: rewrites such a section, for the same tensors. */
 void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
                             const tni_optim_tensor *tensors, int n);
-/* optim.cu: bytes that optimizers' steps have been told so far. */
+/* optim.cu: bytes of optimizers' numbers so far. */
 uint64_t tni_cuda_optim_bytes(void);
 
 /* device.cu: makes stream, pool and libraries. */

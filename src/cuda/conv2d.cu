@@ -1,8 +1,8 @@
 /*
- * conv2d.cu - 2-D convolution: which way it goes. A 1x1 kernel with stride 1 and no padding is a
- * plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
- * (depthwise.cu); all others go through columns and cuBLAS (conv2d_columns.cu). Every sum has one
- * order: repeats give the same bits.
+ * conv2d.cu - 2-D convolution: chooses the algorithm. A 1x1 kernel with stride 1 and no padding is
+ * a plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
+ * (depthwise.cu); all others go through columns and cuBLAS (conv2d_columns.cu). Every sum has a
+ * fixed order: repeats give the same bits.
  */
 #include "cuda/conv2d.h"
 #include "cuda/short.h"

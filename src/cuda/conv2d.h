@@ -1,6 +1,6 @@
 /*
- * conv2d.h - what the files of the convolution share. All arguments as in kernels.h; conv2d.cu has
- * seen to it that every number of the geometry is an int.
+ * conv2d.h - shared by the files of the convolution. All arguments are as in kernels.h; conv2d.cu
+ * has checked that every number of the geometry fits an int.
  */
 #ifndef TNI_CUDA_CONV2D_H
 #define TNI_CUDA_CONV2D_H
@@ -23,7 +23,7 @@ tn_status tni_cuda_depthwise_grad_input(void *dx, const void *dy, const void *w,
 tn_status tni_cuda_depthwise_grad_weight(void *dw, const void *dy, const void *x, tn_dtype dtype,
                                          const tni_conv2d_sizes *c);
 
-/* The output place whose tap at distance `reach` lies on an input place; -1: none. */
+/* The output position whose tap at distance `reach` is on an input position; -1: none. */
 static __device__ __forceinline__ int place_above(int reach, int stride, int places)
 {
     const int q = stride == 1 ? reach : reach / stride;

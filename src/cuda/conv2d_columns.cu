@@ -6,12 +6,12 @@
  *   dx              = the sum over taps of w^T [ch r s, o] dy [o, places], gathered by pixel
  *   dw [o, ch r s]  = dy [o, places of all images] columns(x)^T
  *
- * Columns are made in pieces of about PIECE bytes, which a large cache holds between the kernel
- * that writes and the product that reads them: some images, or a part of one. Sums of bf16 and f16
+ * Columns are made in pieces of about PIECE bytes (some images, or a part of one), which stay in a
+ * large cache between the kernel that writes and the product that reads them. Sums of bf16 and f16
  * are f32: those of dx over taps and those of dw over pieces too, which are rounded at the end.
- * Rows of columns begin on 16 bytes and end in zeros. Orders are fixed: repeats give the same bits.
- * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document
- * Processing (2006).
+ * Rows of columns are aligned to 16 bytes and padded with zeros. Every sum has a fixed order:
+ * repeats give the same bits. Source: Chellapilla et al., High Performance Convolutional Neural
+ * Networks for Document Processing (2006).
  */
 #include "cuda/conv2d.h"
 #include "cuda/elements.h"
@@ -20,7 +20,7 @@
 
 enum { BLOCK = 256, PIECE = 32 << 20, PADDED = 8 /* columns, to a multiple of */ };
 
-/* What sums are kept in. */
+/* The type of sums. */
 static tn_dtype sums_of(tn_dtype dtype)
 {
     return dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -217,7 +217,7 @@ static void *after(void *p, int64_t elements, tn_dtype dtype)
 
 /* ---- products of each image and group -------------------------------------------------------- */
 
-/* What lies between the matrices of neighbouring images and groups, in elements. */
+/* The distance between the matrices of neighbouring images and groups, in elements. */
 struct apart {
     int64_t a_image, a_group, b_image, b_group, c_image, c_group;
 };

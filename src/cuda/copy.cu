@@ -1,11 +1,11 @@
 /*
  * copy.cu - copies between any dtypes and strides, and fills.
  *
- * Equal dtypes move as bytes: dense ones as one copy; a transposition (y runs along one axis, x
- * along another) through square tiles of shared memory, so that reads and writes both run along
- * rows; others four or one at a time. Unequal dtypes pass through f32, f64 or i64, as on the CPU;
- * what mixed precision casts all the time, dense f32 to and from bf16 and f16, moves sixteen bytes
- * at a time.
+ * Equal dtypes are copied as bytes: dense arrays in one copy; transpositions (y is dense along one
+ * axis, x along another) through square tiles of shared memory, so that reads and writes both
+ * follow rows; others four or one element at a time. Unequal dtypes pass through f32, f64 or i64,
+ * as on the CPU; the common casts of mixed precision, dense f32 to and from bf16 and f16, move
+ * sixteen bytes at a time.
  */
 #include "cuda/elements.h"
 #include "cuda/short.h"
@@ -71,7 +71,7 @@ template <class U> struct turn_args {
 
 template <class U> __global__ void move_tiles(const __grid_constant__ turn_args<U> t)
 {
-    __shared__ U tile[TILE][TILE + 1]; /* one more: columns lie in different banks */
+    __shared__ U tile[TILE][TILE + 1]; /* one more, so columns are in different banks */
     int along = threadIdx.x % TILE;
     int across = threadIdx.x / TILE;
     int64_t tiles = t.a_tiles * t.b_tiles * t.outer.numel;
@@ -102,7 +102,7 @@ static unsigned blocks_for(int64_t n)
     return tni_cuda_blocks(n, COPY_THREADS, 16LL * tni_cuda_multiprocessors());
 }
 
-/* The axis along which x is dense while y is so along axis 0; -1: it is not that case. */
+/* The axis along which x is dense if y is dense along axis 0; else -1. */
 static int turned_axis(const places<2> &w)
 {
     if (w.stride[0][0] != 1 || w.stride[0][1] <= 1 || w.size[0] < 4) return -1;

@@ -8,8 +8,8 @@
  *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
- * d = 1: a row is a warp's where it fits into its registers, else a block's. d > 1 (images): a row
- * is one thread's, so that the threads of a warp read neighbours of d.
+ * d = 1: a warp does a row that fits into its registers, a block a longer one. d > 1 (images): a
+ * thread does a row, so that the threads of a warp read neighbours along d.
  */
 #include "cuda/fault.h"
 #include "cuda/online.h"
@@ -142,7 +142,7 @@ static __device__ __forceinline__ R ce_slope_at(const ce_job<R> &job, const ce_s
     return j == s.t ? y - s.a : y;
 }
 
-/* W, by every block for itself: in the same order everywhere. */
+/* W, computed by every block in the same order. */
 template <typename R> static __device__ __forceinline__ R ce_weight_sum(const ce_job<R> &job)
 {
     const R *w = job.w;

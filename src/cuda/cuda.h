@@ -1,9 +1,9 @@
 /*
- * cuda.h - what the .cu files share: the stream, checked calls, launches, dispatch over real types.
+ * cuda.h - shared by the .cu files: the stream, checked calls, launches, dispatch over real types.
  *
- * A file holds kernels of one family and, below them, the functions that fill its slots of the
- * table in module.cu. The same text is compiled by nvcc for GPUs and by a host compiler over a
- * small shim (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel keeps to:
+ * A file holds the kernels of one family and, below them, the functions for its slots of the table
+ * in module.cu. The same source is compiled by nvcc for GPUs and by a host compiler over a small
+ * shim (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel may use only:
  * __shared__ arrays of constant size, TN_DYNAMIC_SHARED, __syncthreads by all threads of a block,
  * the _sync warp functions by all lanes named, atomics. Launches go through TN_LAUNCH alone.
  *
@@ -17,7 +17,7 @@
 
 #include "tensor/cuda_module.h"
 
-/* The option gpu_archs: what there is code for. */
+/* The option gpu_archs: the architectures compiled for. */
 #ifndef TN_GPU_ARCHS
 /* clang-format off */
 #define TN_GPU_ARCHS sm_80/compute_80
@@ -45,9 +45,9 @@ tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *want
 cublasHandle_t tni_cuda_blas(void);
 /* Whether f32 products may round their operands to TF32; the handle's math mode follows it. */
 bool tni_cuda_tf32(void);
-/* Counts a launch under its kernel's name; TN_OK unless the device is lost. */
+/* Counts a launch by its kernel's name; TN_OK unless the device is lost. */
 tn_status tni_cuda_launching(const char *kernel);
-/* After an error: it was short memory, and what waited in the pool has been given back. */
+/* After an error: whether memory was short, and the pool's unused memory has been released. */
 bool tni_cuda_made_room(cudaError_t error);
 /* Temporary device memory for the call that is running: freed in stream order by
  * tni_cuda_return. */
@@ -91,7 +91,7 @@ template <typename F> static inline tn_status tni_cuda_launch(const char *kernel
 #ifdef __CUDACC__
 #define TN_START(kernel, grid, block, shared, ...)                                                 \
     (kernel)<<<(grid), (block), (shared), tni_cuda_stream>>>(__VA_ARGS__)
-/* Shared memory whose size the launch gives. */
+/* Shared memory of the size given at launch. */
 #define TN_DYNAMIC_SHARED(type, name)                                                              \
     extern __shared__ double2 tni_dynamic_shared[];                                                \
     type *name = reinterpret_cast<type *>(tni_dynamic_shared)

@@ -1,8 +1,8 @@
 /*
- * depthwise.cu - convolutions with one input channel a group, directly: a thread makes one output,
- * or one input's gradient by gathering the outputs above it. A weight's gradient has few numbers,
- * each a sum over many pixels: blocks take runs of pixels, whose sums are added up in order. Short
- * floats are widened as they are read; sums are rounded once. conv2d.cu has checked that every
+ * depthwise.cu - convolutions with one input channel a group, directly: a thread computes one
+ * output, or one input's gradient by gathering from the outputs it went into. A weight's gradient
+ * has few numbers, each a sum over many pixels: blocks take runs of pixels, whose sums are added in
+ * order. bf16 and f16 become f32 when read; sums are rounded once. conv2d.cu has checked that every
  * number of the geometry is an int.
  */
 #include "cuda/conv2d.h"

@@ -1,10 +1,10 @@
 /*
  * device.cu - the device: stream, memory, copies, libraries, faults.
  *
- * Everything is made at first use. All work goes into one stream; device memory comes from the
- * stream-ordered pool, which keeps what is freed. An upload copies the host's bytes into
- * page-locked segments and returns: the caller may change them at once. The host waits in three
- * places only: a download, a synchronisation, and an upload that meets a segment still being read.
+ * Everything is created at first use. All work goes into one stream; device memory comes from the
+ * stream-ordered pool, which keeps freed memory. An upload copies the host's bytes into page-locked
+ * segments and returns: the caller may change them at once. The host waits in three places only: a
+ * download, a synchronisation, and an upload that meets a segment still being read.
  */
 #include <atomic>
 #include <cstdio>
@@ -48,7 +48,7 @@ enum {
     EXTERNAL_DEVICE = 911
 };
 
-/* Errors after which the context answers every call with the same error, or is gone. */
+/* Errors after which the context returns the same error from every call, or is destroyed. */
 static bool kills_context(cudaError_t error)
 {
     switch (static_cast<int>(error)) {
@@ -78,7 +78,7 @@ static tn_status say_lost()
                                "cuda: the device is lost since %s: want a new process", lost_why);
 }
 
-/* What lies behind an error whose own text does not say it. */
+/* The likely cause of an error whose own text does not say it. */
 static const char *hint(cudaError_t error)
 {
     switch (error) {
@@ -101,7 +101,7 @@ static int word(const char *what)
 
 static tn_status report(cudaError_t error, const char *what)
 {
-    const char *name = *what == '(' ? what + 1 : what; /* kernels come in parentheses */
+    const char *name = *what == '(' ? what + 1 : what; /* kernels are in parentheses */
 
     cudaGetLastError(); /* or the next launch would be blamed */
     if (lost) return say_lost();
@@ -129,7 +129,7 @@ bool tni_cuda_broken(const char *what)
 {
     cudaError_t behind = tni_cuda_capturing() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);
 
-    cudaGetLastError(); /* also "not ready", which is no failure */
+    cudaGetLastError(); /* also "not ready", which is not a failure */
     if (!lost && !kills_context(behind)) return false;
     report(behind, what);
     return true;
@@ -168,13 +168,13 @@ tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
     if (tn_status failed = choose_device(); failed != TN_OK) return failed;
-    cudaGetLastError(); /* of somebody else's call: a launch tells by the last error alone */
+    cudaGetLastError(); /* of somebody else's call: launches report only the last error */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
 
 /* ---- at first use ---------------------------------------------------------------------------- */
 
-/* Steps that a failure left undone are tried again by the next call. */
+/* The next call repeats the steps that a failure left undone. */
 static tn_status make_device()
 {
     uint64_t keep = UINT64_MAX;
@@ -325,7 +325,7 @@ static tn_status out_of_memory(size_t nbytes)
                                nbytes, static_cast<long long>(in_use.load()), free, total);
 }
 
-/* What waits in the pool goes back to the device: then larger blocks may fit. */
+/* Returns the pool's unused memory to the device, so that larger blocks may fit. */
 static tn_status trim()
 {
     if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
@@ -354,7 +354,7 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     if (tn_status failed = ready(); failed != TN_OK) return failed;
     if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
     if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
-    if (nbytes == 0) nbytes = 1; /* a block of its own all the same */
+    if (nbytes == 0) nbytes = 1; /* still gets a block of its own */
     error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (is_short(error, nbytes)) {
         cudaGetLastError();
@@ -520,7 +520,7 @@ static struct bounce {
     char bytes[BOUNCE];
 } * bounce;
 
-/* What the host learns when it waits: a bad index that kernels met since the last time. */
+/* What the host checks when it waits: a bad index that kernels met since the last check. */
 static tn_status wait_and_look()
 {
     tni_cuda_fault found;

@@ -2,8 +2,8 @@
  * dropout.cu - y = x m, m = 1 / (1 - p) where the element's uniform number is at least p, else 0.
  *
  * Element i uses word i % 4 of Philox counter offset + i / 4, so a thread takes the four elements
- * of a counter. The mask depends on seed and offset alone and equals the CPU's; backward draws it
- * again. The product keeps inf * 0 = NaN; that of short floats is made in f32 and rounded.
+ * of a counter. The mask depends only on seed and offset and equals the CPU's; backward draws it
+ * again. The product keeps inf * 0 = NaN; bf16 and f16 are multiplied in f32 and rounded.
  */
 #include "cuda/capture.h"
 #include "cuda/rows.h"
@@ -14,14 +14,14 @@ template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) dropout
     R v[4];
 };
 
-/* whole: x and y may be read and written four at a time. */
+/* whole: x and y can be accessed four elements at a time. */
 template <typename R>
 static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
                                typename element<R>::computing scale, uint64_t seed, uint64_t offset,
                                const tni_cuda_draw *draw, bool whole)
 {
     typedef typename element<R>::computing A;
-    if (draw) { /* a run of a captured step: offset counts from where the generator stood */
+    if (draw) { /* a run of a captured step: offset is relative to the generator's at the capture */
         seed = draw->seed;
         offset += draw->offset;
     }

@@ -25,7 +25,7 @@ static inline bool is_float(tn_dtype dtype)
     return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
 }
 
-/* What elements of a dtype compute in. */
+/* The computing type of a dtype's elements. */
 static inline tn_dtype computing_type(tn_dtype dtype)
 {
     return dtype == TN_F64 ? TN_F64 : is_float(dtype) ? TN_F32 : TN_I64;
@@ -258,7 +258,7 @@ struct divisor {
     }
 };
 
-/* Element number i of N arrays, row-major over axes of equal sizes: axis 0 is the innermost. */
+/* Element i of N arrays, row-major over axes of equal sizes; axis 0 is the innermost. */
 template <int N> struct places {
     int rank; /* at least 1 */
     int64_t numel;

@@ -1,9 +1,9 @@
 /*
- * fault.h - how a kernel reports a bad index, and sees that one was reported.
+ * fault.h - how a kernel reports a bad index, and checks whether one was reported.
  *
  * The record of the first launch that met a bad index stays until the host has read it; among the
- * threads of that launch the lowest position wins, whatever their order. The lock is taken on this
- * rare path only.
+ * threads of that launch the lowest position wins, in whatever order they run. The lock is taken
+ * only on this rare path.
  */
 #ifndef TNI_CUDA_FAULT_H
 #define TNI_CUDA_FAULT_H
@@ -26,7 +26,7 @@ static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t 
             now->limit = limit;
             now->position = position;
             now->ignore = ignore;
-            __threadfence(); /* set counts only with the rest behind it */
+            __threadfence(); /* set only after the rest is visible */
             now->set = kind;
         }
         __threadfence();

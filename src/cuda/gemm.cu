@@ -1,13 +1,12 @@
 /*
  * gemm.cu - matrix products through cuBLAS.
  *
- * cuBLAS counts columns first, so a row-major matrix is to it its own transpose: C = A B is asked
- * for as C^T = B^T A^T, operands swapped. The 64-bit functions take every size there is. bf16 and
- * f16 run on the tensor cores with sums in f32, rounded once: the handle forbids to keep parts of a
- * sum in anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else
- * written into C before; where short floats would be rounded twice by that, an f32 copy of C takes
- * the sums. cuBLAS gives the same bits for the same call on the same device: one stream, no
- * atomics.
+ * cuBLAS is column-major, so it sees a row-major matrix as its transpose: C = A B is computed as
+ * C^T = B^T A^T, operands swapped. The 64-bit functions take any size. bf16 and f16 run on the
+ * tensor cores with sums in f32, rounded once: the handle forbids to keep parts of a sum in
+ * anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written into
+ * C before; where short floats would be rounded twice by that, an f32 copy of C takes the sums.
+ * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.
  */
 #include "cuda/gemm.h"
 #include "cuda/short.h"
@@ -28,7 +27,7 @@ cudaDataType_t tni_cuda_blas_type(tn_dtype dtype)
 
 static bool blas_layout(operand *o, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
-    if (rows == 1) row = cols; /* strides of size-1 axes carry no meaning */
+    if (rows == 1) row = cols; /* strides of size-1 axes mean nothing */
     if (cols == 1) col = 1;
     if (col == 1 && row >= cols) {
         o->trans = CUBLAS_OP_N;
@@ -215,7 +214,7 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
     return multiply(blas, g, c_dtype, a, b, g->bias || g->accumulate);
 }
 
-/* Nothing is to be multiplied: a sum of nothing. */
+/* Nothing to multiply: an empty sum. */
 static tn_status run_empty(const tni_gemm *g, tn_dtype c_dtype)
 {
     if (g->accumulate && !g->bias) return TN_OK;
@@ -232,7 +231,7 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
                                    "gemm: %s on the GPU: want f32, f64, bf16 or f16",
                                    dtype_name(g.dtype));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return TN_OK;
-    if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even where there is one row */
+    if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even for one row */
     if (g.k == 0) return run_empty(&g, c_dtype);
     tn_status status =
         operand_init(&a, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch);

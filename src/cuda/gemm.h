@@ -1,6 +1,6 @@
 /*
- * gemm.h - products inside the module: operands as cuBLAS takes them, products whose result is
- * wider than their operands, products with an epilogue.
+ * gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
+ * than their operands, products with an epilogue.
  */
 #ifndef TNI_CUDA_GEMM_H
 #define TNI_CUDA_GEMM_H

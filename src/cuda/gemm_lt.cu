@@ -1,10 +1,10 @@
 /*
  * gemm_lt.cu - products with a bias through cublasLt, whose epilogue adds it to the f32 sum.
  *
- * Asking cublasLt for an algorithm takes longer than many products do, so it is asked once for a
- * shape and the answer kept. Of its ways to sum the parts of a long inner axis only the one is
- * allowed that has a fixed order and keeps the parts in f32. The workspace is cuBLAS's own, which
- * is there before a step is captured and stays: a graph finds it where it was.
+ * Asking cublasLt for an algorithm takes longer than many products, so it is asked once per shape
+ * and the answer is kept. For split sums over a long inner axis only the scheme with a fixed order
+ * and f32 parts is allowed. The workspace is cuBLAS's own, allocated before a step is captured and
+ * never moved, so a graph can use it.
  */
 #include <cstring>
 #include <cublasLt.h>
@@ -24,7 +24,7 @@ struct shape {
 struct plan {
     shape key;
     bool used;
-    bool found; /* cublasLt has an algorithm for it */
+    bool found; /* cublasLt has an algorithm */
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
 };
@@ -151,7 +151,7 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
     return TN_OK;
 }
 
-/* Found out before anything is launched. */
+/* Checked before anything is launched. */
 static bool is_refusal(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
@@ -178,7 +178,7 @@ static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
     return TN_OK;
 }
 
-/* The plan for a shape: the one that is kept, or a new one, which then is. */
+/* The plan for a shape: the cached one, or a new one, which is then cached. */
 static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, plan *to)
 {
     unsigned set = set_of(s);
@@ -196,7 +196,7 @@ static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, p
     return TN_OK;
 }
 
-/* The library chose an algorithm that it does not carry out: this shape is not asked for again. */
+/* The library chose an algorithm that it then failed to run: do not ask for this shape again. */
 static void forget(const shape *s)
 {
     std::lock_guard<std::mutex> hold(lock);

@@ -1,6 +1,6 @@
 /*
- * ids.h - arrays of indices as kernels see them: walked over any strides, checked against how many
- * targets there are.
+ * ids.h - arrays of indices in kernels: walked over any strides, checked against the number of
+ * targets.
  */
 #ifndef TNI_CUDA_IDS_H
 #define TNI_CUDA_IDS_H

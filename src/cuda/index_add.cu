@@ -1,10 +1,10 @@
 /*
  * index_add.cu - adding at indices: scatter_add, take_add.
  *
- * Every element receives its addends in the order of the index, as on the CPU, so the bits are
- * always the same. Where there is enough to do beside the indexed axis, a thread walks the index;
- * else the indices are sorted (sort.h), and one thread, or row of threads, adds what belongs to
- * one target. Every index is looked at first: after a bad one nothing is changed.
+ * Every element gets its addends in index order, as on the CPU, so the bits are always the same. If
+ * the other axes give enough parallel work, a thread walks the index; else the indices are sorted
+ * (sort.h), and one thread, or row of threads, adds all values of one target. Every index is
+ * checked first: if one is bad, nothing is changed.
  */
 #include "cuda/ids.h"
 #include "cuda/sort.h"
@@ -19,7 +19,7 @@ typedef struct sorted_ids {
     int position_bits;
 } sorted_ids;
 
-enum { FEW_IDS = 32 }; /* not worth sorting */
+enum { FEW_IDS = 32 }; /* too few to sort */
 
 static int bits_of(uint64_t largest)
 {
@@ -211,7 +211,7 @@ template <typename R> struct take_add_job {
     id_check check;
 };
 
-/* A thread per column walks the index. */
+/* One thread per column walks the index. */
 template <typename R> static __global__ void take_add_columns(take_add_job<R> job)
 {
     if (fault_set(job.check.fault)) return;

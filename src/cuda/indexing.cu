@@ -1,5 +1,5 @@
 /*
- * indexing.cu - reading at indices: gather, take; and what the host says of a bad one.
+ * indexing.cu - reading at indices: gather, take; and the host's message about a bad one.
  *
  * A bad index is reported (fault.h) and never followed: zeros stand in its place.
  */
@@ -22,7 +22,7 @@ static std::mutex captured_lock;
 static const char **captured_names;
 static int64_t n_captured, captured_capacity;
 
-/* The number of a captured launch; 0: no memory to remember its op by. */
+/* The number of a captured launch; 0: no memory to keep its op's name. */
 static int64_t captured_launch()
 {
     std::lock_guard<std::mutex> hold(captured_lock);
@@ -87,7 +87,7 @@ static __global__ void check_ids(const int64_t *index, walk<D> w, int64_t n, id_
     }
 }
 
-/* Every index of the array, before anything is written. */
+/* Checks every index before anything is written. */
 tn_status tni_cuda_check_ids(const tni_array *index, const id_check &check)
 {
     int64_t n = count_of(index);

@@ -5,9 +5,9 @@
  * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh)); over the rows:
  * dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016), section 3.
  *
- * A row of at most ROW_IN_WARP elements stays in the registers of one warp, a longer one is a
- * block's. The variance takes a second pass, about the mean. dw and db: pieces of rows, whose
- * number depends on the sizes and the device alone, are summed by a block each, and then in order.
+ * A row of at most ROW_IN_WARP elements stays in the registers of one warp; a block does a longer
+ * one. The variance takes a second pass, about the mean. dw and db: groups of rows, whose number
+ * depends only on the sizes and the device, are summed by a block each, and then in order.
  */
 #include "cuda/rows.h"
 
@@ -24,7 +24,7 @@ static __device__ __forceinline__ R ln_rstd(double squares, const ln_job<R> &job
     return static_cast<R>(1.0 / sqrt(squares / static_cast<double>(job.f) + job.eps));
 }
 
-/* What one thread of the row's writes. */
+/* Written by one thread of the row. */
 template <typename R>
 static __device__ __forceinline__ void ln_keep(const ln_job<R> &job, int64_t i, R mean, R rstd)
 {

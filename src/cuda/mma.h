@@ -1,7 +1,6 @@
 /*
- * mma.h - products of small matrices on the tensor cores, and what feeds them: bf16 and f16,
- * fragments of a warp, matrices out of shared memory, copies into it that do not pass through
- * registers.
+ * mma.h - products of small matrices on the tensor cores, and their operands: bf16 and f16,
+ * fragments of a warp, loads from shared memory, copies into it that bypass registers.
  *
  * The product is PTX's mma.sync m16n8k16: C [16, 8] += A [16, 16] B [16, 8]. A warp holds the
  * matrices together. With group = lane / 4, t = lane % 4 a lane has
@@ -105,7 +104,7 @@ static __device__ __forceinline__ void copy_async(shared_place to, const void *f
                  : "memory");
 }
 
-/* Until all copies of this thread are done. */
+/* Waits until all copies of this thread are done. */
 static __device__ __forceinline__ void copies_wait()
 {
     asm volatile("cp.async.wait_all;" : : : "memory");

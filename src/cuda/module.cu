@@ -1,6 +1,6 @@
 /*
- * module.cu - the CUDA module's door: it looks for devices and gives the table of kernels. Nothing
- * is made on the device before the first tensor is.
+ * module.cu - the CUDA module's entry point: finds devices and returns the table of kernels.
+ * Nothing is created on the device before the first tensor.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -65,7 +65,7 @@ static bool runs_on(const char *arch, int capability)
            ((translated && *end != 'f') || made_for / 10 == capability / 10);
 }
 
-/* What keeps the first device from being used, found without making anything on it. */
+/* Why the first device cannot be used, found out without creating anything on it. */
 static bool fits(char *why, size_t size)
 {
     int major = 0, minor = 0, pools = 0;

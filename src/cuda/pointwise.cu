@@ -2,18 +2,18 @@
  * pointwise.cu - unary, binary and ternary functions over arrays of any strides and dtypes.
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
- * Where every array has neighbours next to each other (or one element for a whole row, as a bias or
- * a scalar that is broadcast) a thread takes four at a time; if all are f32, with a kernel for each
- * function. Other dtypes, and any strides one by one, go through kernels that choose the function
- * as they run: all threads take the same way, and memory stays what is waited for. (A kernel for
- * each function and type would treble the compiler's time.)
+ * If every array is contiguous along rows (or repeats one element, as a broadcast bias or scalar) a
+ * thread takes four elements at a time; if all are f32, each function has its own kernel. Other
+ * dtypes, and any strides one by one, use kernels that choose the function at run time: all threads
+ * take the same branch, and memory remains the limit. (A kernel for each function and type would
+ * triple the compile time.)
  */
 #include <type_traits>
 
 #include "cuda/elements.h"
 #include "tensor/formulas.h"
 
-#include "tensor/walk.c" /* the module links nothing of tenon */
+#include "tensor/walk.c" /* the module does not link to tenon */
 
 enum { POINTWISE_THREADS = 256 };
 
@@ -81,7 +81,7 @@ TNI_TERNARY_INT_LIST(WHOLE_3)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Operands that a function does not have repeat the first. */
+/* Operands that a function does not have repeat the first one. */
 template <int ARITY, class T> struct operands {
     T v[ARITY];
     __device__ __forceinline__ T y() const { return v[ARITY > 1 ? 1 : 0]; }
@@ -284,7 +284,7 @@ static bool has_integers(int arity, int function)
 }
 #undef CALL
 
-/* A parameter as an integer: clamp's open ends are infinite. */
+/* A parameter as an integer; clamp's absent bounds are infinite. */
 static void set(int64_t *to, double p)
 {
     *to = p >= 0x1p63 ? INT64_MAX : tn_int_of(p);

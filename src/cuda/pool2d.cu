@@ -1,10 +1,10 @@
 /*
  * pool2d.cu - pooling over the planes of [n, c, h, w], and its gradients.
  *
- * A thread makes one output; a wide average takes a warp. Gradients gather: an input adds up the
- * windows above it in row-major order, so nothing is added atomically and the order is the CPU's.
- * Indices of elements are 32 bits wide where the whole tensor fits, since every element costs three
- * divisions.
+ * A thread computes one output; a wide average takes a warp. Gradients gather: an input sums over
+ * the windows that contain it in row-major order, so nothing is added atomically and the order is
+ * the CPU's. Element indices are 32 bits wide if the whole tensor fits, since every element costs
+ * three divisions.
  */
 #include <climits>
 
@@ -16,7 +16,7 @@ struct range {
     int begin, end;
 };
 
-/* The same sizes as int: the op and fits() have seen to it. */
+/* The same sizes as int: the op and fits() have checked that they fit. */
 struct pool {
     int h, w, oh, ow;
     int kernel[2], stride[2], padding[2], dilation[2];

@@ -1,10 +1,10 @@
 /*
  * random.cu - many random numbers at once, by cuRAND's Philox 4x32-10.
  *
- * Seed and offset are set before every call, so the numbers depend on them alone and a checkpoint
- * that keeps them repeats what follows. The key differs from the one of the dropout masks.
- * cuRAND's uniform numbers lie in (0, 1]: 1 stands for 0. Its normal ones come in pairs (Box and
- * Muller): of an odd number the last is half a pair.
+ * Seed and offset are set before every call, so the numbers depend only on them, and a checkpoint
+ * that saves them reproduces what follows. The key differs from that of dropout masks. cuRAND's
+ * uniform numbers are in (0, 1]; 1 becomes 0. Its normal ones come in pairs (Box and Muller): for
+ * an odd count the last is half a pair.
  */
 #include <curand.h>
 #include <mutex>
@@ -25,7 +25,7 @@ static tn_status check(curandStatus_t error, const char *what)
 
 #define TN_RAND(call, ...) check(call(__VA_ARGS__), #call)
 
-/* The generator, at that place of its sequence. */
+/* The generator, set to that offset of its sequence. */
 static tn_status aim(uint64_t seed, uint64_t offset)
 {
     if (!generator) {
@@ -67,7 +67,7 @@ template <typename R> static __global__ void random_one_to_zero(R *y, int64_t n)
         if (y[i] == 1) y[i] = 0;
 }
 
-/* The last of an odd number, by way of a pair. */
+/* The last of an odd count, from a pair. */
 template <typename R> static tn_status last_normal(R *y)
 {
     void *pair;

@@ -170,7 +170,7 @@ template <> struct way<int64_t> {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* What sums become. */
+/* How sums become results. */
 struct put_result {
     places<2> at; /* array 0: y */
     void *y;
@@ -191,7 +191,7 @@ struct put_result {
     }
 };
 
-/* What needs a large function, in a kernel of its own: norms of other orders, logsumexp. */
+/* Results that need a large function, in a separate kernel: norms of other orders, logsumexp. */
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
                               const double *center, double power)
 {

@@ -1,5 +1,5 @@
 /*
- * reduce.h - many numbers to one, for any way of joining two of them.
+ * reduce.h - reductions with any operation that joins two values.
  *
  * A way of reducing is a class W:
  *   typedef item      what elements are read as: float, double or int64_t
@@ -34,7 +34,7 @@ enum {
     LEAST_PIECE = 4096                 /* elements in a piece of a row */
 };
 
-/* Where elements and results are. */
+/* The places of elements and results. */
 struct reduce_axes {
     places<1> kept, reduced; /* of x */
     const void *x;
@@ -64,7 +64,7 @@ template <class A> static __device__ __forceinline__ A from_lane_below(const A &
     return other;
 }
 
-/* Lane 0 gets the whole warp's. */
+/* Lane 0 gets the warp's result. */
 template <class W>
 static __device__ __forceinline__ typename W::all join_warp(const W &way, typename W::all a)
 {
@@ -75,7 +75,7 @@ static __device__ __forceinline__ typename W::all join_warp(const W &way, typena
     return a;
 }
 
-/* Thread 0 gets the whole block's. */
+/* Thread 0 gets the block's result. */
 template <class W>
 static __device__ __forceinline__ typename W::all join_block(const W &way, typename W::all a)
 {
@@ -245,7 +245,7 @@ __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W wa
     }
 }
 
-/* Joins what the pieces left. */
+/* Joins the results of the pieces. */
 template <class W, class P>
 __global__ void reduce_pieces(const W way, const typename W::all *left, int64_t kept,
                               int64_t pieces, const P put)

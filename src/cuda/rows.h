@@ -1,6 +1,6 @@
 /*
- * rows.h - what the row kernels share: the functions of math.h by overload, sums over a warp and a
- * block in a fixed order, division by a constant.
+ * rows.h - shared by the row kernels: overloads of math.h's functions, sums over a warp and a block
+ * in a fixed order, division by a constant.
  */
 #ifndef TNI_CUDA_ROWS_H
 #define TNI_CUDA_ROWS_H
@@ -37,7 +37,7 @@ template <typename T> static __device__ __forceinline__ T warp_sum(T v)
     return v;
 }
 
-/* NaN is not seen: exp(x - max) shows it. */
+/* Ignores NaN: exp(x - max) shows it. */
 template <typename T> static __device__ __forceinline__ T warp_max(T v)
 {
     TN_UNROLL

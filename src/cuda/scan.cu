@@ -157,7 +157,7 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
 
     for (int64_t line = blockIdx.x; line < s.lines.numel; line += gridDim.x) {
         int64_t at[2];
-        A before = 0; /* everything before this stretch */
+        A before = 0; /* everything before this piece */
 
         locate(s.lines, line, at);
         for (int64_t from = 0; from < s.n; from += SCAN_STRETCH) {

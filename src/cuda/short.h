@@ -1,6 +1,5 @@
 /*
- * short.h - bf16 and f16 as element types of kernels: they are stored, f32 is what is computed
- * with.
+ * short.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
  */
 #ifndef TNI_CUDA_SHORT_H
 #define TNI_CUDA_SHORT_H

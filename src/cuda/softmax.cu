@@ -2,10 +2,10 @@
  * softmax.cu - softmax and log-softmax of the rows of a dense [n, c] array, and their gradients.
  *
  * A row of at most ROW_IN_WARP elements stays in the registers of one warp: one read, one write. A
- * longer one is a block's: the first pass keeps a running maximum m and the sum s of exp(x - m),
- * which is scaled when m grows; the second pass writes (the row then comes from cache).
- * Source: Milakov and Gimelshein, Online normalizer calculation for softmax (2018), algorithm 3.
- * A row of -inf gives -inf - -inf = NaN.
+ * block does a longer one: the first pass keeps a running maximum m and the sum s of exp(x - m),
+ * which is scaled when m grows; the second pass writes (the row then comes from cache). Source:
+ * Milakov and Gimelshein, Online normalizer calculation for softmax (2018), algorithm 3. A row of
+ * -inf gives -inf - -inf = NaN.
  */
 #include "cuda/online.h"
 #include "cuda/rows.h"

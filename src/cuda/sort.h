@@ -1,12 +1,12 @@
 /*
- * sort.h - the words of an array in increasing order of some of their bits: how additions at equal
- * indices are brought together, in the order of the index and without atomic additions of floats.
+ * sort.h - sorts the words of an array by some of their bits: brings additions at equal indices
+ * together, in index order and without atomic additions of floats.
  *
- * Radix sort from the low digit up, RADIX values of a digit at a time; every pass is stable. A
- * block owns a stretch of the array: sort_count leaves how often each digit occurs in it,
- * sort_pass knows from that where each digit of its stretch begins and moves the words.
- * Source: Knuth, The Art of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw,
- * High performance and scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
+ * Radix sort from the lowest digit, a digit of RADIX values at a time; every pass is stable. A
+ * block owns a part of the array: sort_count counts how often each digit occurs in it; from that
+ * sort_pass knows where each digit of its part begins, and moves the words. Source: Knuth, The Art
+ * of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw, High performance and
+ * scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
  */
 #ifndef TNI_CUDA_SORT_H
 #define TNI_CUDA_SORT_H

@@ -1,5 +1,5 @@
 /*
- * tile.h - what the kernels that multiply tiles out of shared memory have in common.
+ * tile.h - shared by the kernels that multiply tiles in shared memory.
  *
  * A block of THREADS threads computes a tile of 8 TM x 16 TN: thread (row, column) of 8 x 16 owns
  * TM consecutive rows and TN columns, in groups of at most four next to each other, 64 apart. So

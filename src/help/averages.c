@@ -5,9 +5,9 @@
  * then 1 - decay, or 1 / (n + 1) for the equal average. Polyak and Juditsky (1992), eq. 2; Izmailov
  * et al., Averaging weights leads to wider optima (2018), algorithm 1.
  *
- * The average is a clone of the model, so it runs; its parameters are registered as buffers, so no
- * optimizer can move them. Names and their order in a state dict are those of PyTorch's
- * AveragedModel: n_averaged, then module. and the model's own.
+ * The average is a clone of the model, so it can be called; its parameters are registered as
+ * buffers, so no optimizer can change them. State dict names and order are those of PyTorch's
+ * AveragedModel: n_averaged, then the model's names prefixed with "module.".
  */
 #include <math.h>
 
@@ -53,7 +53,7 @@ static void hold(tn_module *m, tni_slot *slot)
     tn_drop(t);
 }
 
-/* Parameters become buffers. They move before all else: state dicts list parameters first. */
+/* Makes parameters buffers, and moves them to the front: state dicts list parameters first. */
 static tn_status hold_parameters(tn_module *m, const char *path, void *user)
 {
     size_t n = (size_t)m->state->n, at = 0;
@@ -88,7 +88,7 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
                        tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
     if (tn_register_module(&m->base, "module", &m->module, tn_module_clone(model)) == TN_OK)
-        /* a failure is noted by tn_module_done */
+        /* tn_module_done reports a failure */
         tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL);
     return tn_module_done(&m->base);
 }
@@ -135,7 +135,7 @@ static tn_status compare(const tn_list *average, const tn_list *model)
     return TN_OK;
 }
 
-/* x as the dtype and on the device of a: x itself when it is both. */
+/* x in the dtype and on the device of a; x itself if both match. */
 static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
 {
     return tn_to_dtype(tn_to(x, a->storage->device), a->dtype);
@@ -159,8 +159,8 @@ static tni_change averaged(const void *from, int i)
     return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
 }
 
-/* All in one launch but for integers: their copies come before it, and the next update repeats
- * them. The count is last. */
+/* One launch for all but integers: those are copied before it, and again at the next update. The
+ * count changes last. */
 static tn_status take_values(const averaging *a)
 {
     tn_tensor *count = a->m->n_averaged, *next = tn_add_scalar(count, 1);
@@ -187,7 +187,7 @@ static tn_status update(const ema *m, tn_module *model)
                            "ties it had when the average was made",
                            average->n, once->n);
     for (int i = 0; status == TN_OK && i < average->n;
-         i++) { /* all that may fail, before a write */
+         i++) { /* everything that may fail, before writing */
         tn_entry e = *tni_list_find(every, average->entry[i].name);
         e.tensor = beside(e.tensor, average->entry[i].tensor);
         status = e.tensor ? tni_list_push(source, "", "", e.name, e) : tni_pending();

@@ -1,10 +1,10 @@
 /*
- * explain.c - tn_explain_training: what keeps a model from learning, said by full names.
+ * explain.c - tn_explain_training: reports what keeps a model from learning, by full names.
  *
- * The run is watched once (explain_run.c), its gradients are taken with tn_gradients, which changes
- * no grad. A parameter without a gradient is then followed through the uses, in two colours: which
- * values depend on it at all, and which of them a gradient would come back from. Where the second
- * colour ends and the first goes on to the loss, there it was cut off.
+ * One run is watched (explain_run.c); its gradients are taken with tn_gradients, which changes no
+ * grad. A parameter without a gradient is then followed through the ops in two colours: the values
+ * that depend on it at all, and those through which a gradient would reach it. It was cut off where
+ * the second colour ends and the first goes on to the loss.
  */
 #include <math.h>
 
@@ -17,13 +17,13 @@ typedef struct report {
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
     tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
-    tn_tensor **wanted, **grad;    /* parameters->n: those that require grad, and what they got */
+    tn_tensor **wanted, **grad;    /* parameters->n: those that require grad, and their gradients */
     unsigned char *colour, *leads; /* per value */
 } report;
 
 enum { DEPENDS = 1, RECORDED = 2 };
 
-enum { NOTES = 8 }; /* more are only counted */
+enum { NOTES = 8 }; /* any more are only counted */
 
 static const tni_end *inputs(const tni_run *r, const tni_use *use)
 {
@@ -50,7 +50,7 @@ static void mark_leads(report *x)
     }
 }
 
-/* Where a parameter's way ended; the uses are NULL where there is none. */
+/* Where a parameter's gradient was cut off; the uses are NULL if there is none. */
 typedef struct way {
     const tni_use *last, *cut;
     int lost; /* the result of cut that has no history */
@@ -144,7 +144,7 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
                    isnan(largest) ? "nan" : "inf");
 }
 
-/* Fills grad: TN_NONE where nothing came. */
+/* Fills grad: TN_NONE where no gradient arrived. */
 static tn_status take_gradients(report *x)
 {
     int n = 0;

@@ -1,9 +1,8 @@
 /*
- * explain.h - one run of a loss function, watched: what tn_explain_training draws its findings
- * from.
+ * explain.h - one watched run of a loss function, from which tn_explain_training makes its report.
  *
- * Every tensor that took part has a number, its place among the values. A use is one op, with the
- * values it read and made, in the order of time. A number outlives its tensor: nothing is kept
+ * Every tensor that took part has a number, its index among the values. A use is one op with the
+ * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
  * alive.
  */
 #ifndef TNI_EXPLAIN_H
@@ -13,9 +12,9 @@
 #include "nn/module.h"
 #include "optim/optim.h"
 
-/* Why results without history came of something that had one. */
+/* Why results have no history although an input had one. */
 typedef enum tni_cut {
-    TNI_CUT_DTYPE, /* nothing but an integer or bool result can */
+    TNI_CUT_DTYPE, /* an integer or bool result cannot have one */
     TNI_CUT_DETACH,
     TNI_CUT_NO_GRAD,
     TNI_CUT_NO_BACKWARD,
@@ -31,7 +30,7 @@ typedef struct tni_use {
 } tni_use;
 
 typedef struct tni_value {
-    bool old;      /* was there before the run */
+    bool old;      /* existed before the run */
     bool given;    /* was an input of a call from outside the model */
     bool reported; /* as unregistered */
     tn_dtype dtype;
@@ -49,7 +48,7 @@ typedef struct tni_part {
 
 typedef struct tni_carried {
     tn_module *module;
-    char *name;               /* not its place among the slots: the run may delete others */
+    char *name;               /* not its index: the run may delete other slots */
     tn_tensor *tensor, *copy; /* TN_NONE when absent; one reference each */
     uint64_t version;
 } tni_carried;
@@ -69,25 +68,25 @@ typedef struct tni_run {
     tni_value *value;
     tni_use *use;
     tni_end *ends;
-    int *frame; /* the running calls of parts, innermost last */
+    int *frame; /* stack of running calls, innermost last */
     size_t n_part, n_carried, n_value, n_use, n_ends, n_frame;
     size_t part_room, carried_room, value_room, use_room, ends_room, frame_room;
     tni_lines unregistered;
     bool begun;  /* there is something to restore */
-    bool failed; /* memory ran out where no status could be returned */
+    bool failed; /* out of memory where no status could be returned */
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
 /* Calls loss(model, user) with recording on and everything watched; no other watcher may be set.
- * *result is its loss, in the current scope, one element. What the run changed stands as it is
- * until tni_run_restore. */
+ * *result is its loss, in the current scope, one element. What the run changed stays changed until
+ * tni_run_restore. */
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result);
-/* Buffers, extra state and the default generator as they were. */
+/* Restores buffers, extra state and the default generator. */
 tn_status tni_run_restore(tni_run *r);
 void tni_run_free(tni_run *r);
 
-/* The number of a tensor that took part; -1. */
+/* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);

@@ -1,9 +1,9 @@
 /*
- * explain_run.c - runs a loss function and takes down who read and made what, in whose call.
+ * explain_run.c - runs a loss function and records each op's inputs and results, and in which call.
  *
- * The watcher sees new handles, ops, tn_detach and in-place changes; a forward pre-hook and a
- * forward hook on every module of the model tell whose call is running. An address is only taken
- * for a tensor that was there before when no new one was made at it.
+ * The watcher sees new handles, ops, tn_detach and in-place changes; forward pre-hooks and forward
+ * hooks on all modules tell whose call is running. An address is taken for an older tensor only if
+ * no new one was made there.
  */
 #include "help/explain.h"
 
@@ -57,7 +57,7 @@ int tni_run_number(const tni_run *r, const tn_tensor *t)
     return known && known != fresh ? (int)((uintptr_t)known - 1) : -1;
 }
 
-/* The number of t, a new one if it is seen for the first time; -1 when memory ran out. */
+/* The number of t, a new one if it is seen for the first time; -1 when out of memory. */
 static int number(tni_run *r, const tn_tensor *t)
 {
     const void *known = tni_map_get(&r->known, t);
@@ -98,7 +98,7 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
     return NULL;
 }
 
-/* Looks at a tensor that is read in the innermost running call; by whom: "tn_add reads". */
+/* Checks a tensor read in the innermost running call; by whom: "tn_add reads". */
 static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
     char what[256];
@@ -122,7 +122,7 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
 
 /* ---- what the watcher sees ------------------------------------------------------------------- */
 
-/* Takes down one op; then looks at its inputs. */
+/* Records one op; then checks its inputs. */
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
@@ -152,7 +152,7 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
                   : !tn_grad_enabled() ? TNI_CUT_NO_GRAD
                                        : TNI_CUT_DTYPE;
     const tni_use use = { .op = c->op->name, .cut = cut };
-    bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i alone */
+    bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
     tn_status status = TN_OK;
     if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
     for (int i = 0; i < c->n_in && status == TN_OK; i++)
@@ -181,7 +181,7 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
     tni_run *r = user;
     int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
     tn_status status = TN_OK;
-    if (r != running) return TN_OK; /* another thread's call of a module that is being watched */
+    if (r != running) return TN_OK; /* another thread calls a watched module */
     for (int i = 0; i < n_in && status == TN_OK; i++) {
         int n;
         if (tni_none(in[i])) continue;
@@ -198,7 +198,7 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
     return status;
 }
 
-/* A call that failed and was forgiven left its frame: it goes with its caller's. */
+/* A failed call that the caller ignored left its frame: it is popped with the caller's. */
 static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                        void *user)
 {
@@ -212,7 +212,7 @@ static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, 
 
 /* ---- before and after ------------------------------------------------------------------------ */
 
-/* The value that a buffer has now, for the way back. */
+/* Saves the current value of a buffer, to restore it. */
 static tn_status carry(tni_run *r, tn_module *m, const tni_slot *slot)
 {
     tn_tensor *t = slot->tensor, *copy = t;
@@ -280,7 +280,7 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
                                     .applied = saw_op,
                                     .detached = saw_detach,
                                     .changes = saw_write };
-        tni_autocast_forget(); /* a parameter is read where it is cast: the run is to see that */
+        tni_autocast_forget(); /* the run must see parameters being read by their casts */
         tni_watch(&r->watcher);
         running = r;
         tn_set_grad(true);

@@ -159,7 +159,7 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 
 /* ---- differences ----------------------------------------------------------------------------- */
 
-/* y(x_j = value), then x as it was: x must hold values when the call returns. */
+/* y(x_j = value); restores x afterwards. */
 static tn_status evaluate_at(const check *c, tn_tensor *x, double *values, int64_t j, double value,
                              double *y, int64_t m)
 {
@@ -243,7 +243,7 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
     return tni_none(dx) ? tn_zeros_like(inputs[g->input]) : dx;
 }
 
-/* Fixed values in (-1, 1) that no symmetry of f hides. */
+/* Fixed values in (-1, 1) without symmetries that could hide an error. */
 static tn_tensor *cotangent(const check *c)
 {
     tn_scope scope = tn_scope_begin();

@@ -4,9 +4,9 @@
  * Bytes 0, 0, type, rank; then rank big-endian sizes of 32 bits; then the values, big-endian, and
  * nothing after them. Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64.
  *
- * The stream below is either the file itself or its inflated contents; whoever reads it sees no
- * difference. inflate is called directly, not through gzread: that one returns the data of a
- * damaged file before it says so, and never mentions junk behind the compressed data.
+ * The stream below is either the file itself or its inflated contents; its reader sees no
+ * difference. We call inflate, not gzread: gzread returns the data of a damaged file before it
+ * reports the damage, and never reports junk after the compressed data.
  *
  * Source: LeCun, the MNIST database, file formats; RFC 1952 (gzip).
  */
@@ -24,7 +24,7 @@
 typedef struct stream {
     tni_input in;
     bool gz, ended; /* ended: the compressed data is complete, its checksum right */
-    int64_t at;     /* read from the file so far */
+    int64_t at;     /* bytes read from the file so far */
     z_stream z;
     unsigned char buffer[CHUNK];
 } stream;
@@ -34,7 +34,7 @@ static tn_status bad(const stream *s, const char *what)
     return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", s->in.function, s->in.path, what);
 }
 
-/* zlib's memory comes from our allocator, which wants sizes back: they are kept in front of the
+/* zlib's memory comes from our allocator, which needs sizes to free: they are stored before the
  * blocks. */
 static voidpf z_alloc(voidpf opaque, uInt items, uInt size)
 {
@@ -68,7 +68,7 @@ static tn_status refill(stream *s)
     return TN_OK;
 }
 
-/* At the end of compressed data: nothing may follow but another member, which is inflated on. */
+/* At the end of compressed data: only another gzip member may follow; it is inflated too. */
 static tn_status next_member(stream *s, bool *more)
 {
     tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
@@ -214,7 +214,7 @@ static tn_status read_header(stream *s, header *h)
     int64_t count = tni_shape_numel(&h->shape);
     if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
         return bad(s, "the sizes overflow");
-    /* What the file cannot hold is not asked for. */
+    /* Do not allocate more than the file can hold. */
     int64_t holds = s->in.size - 4 - (int64_t)n;
     if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds))
         holds = INT64_MAX;
@@ -275,7 +275,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
         left -= n;
     }
     if (chunk) tni_free(chunk, CHUNK);
-    /* One byte more: nothing may be there. It also makes inflate check length and checksum. */
+    /* Read one byte more: there must be none. This also makes inflate check length and checksum. */
     unsigned char extra;
     if (status == TN_OK) status = read_some(s, &extra, 1, &got);
     if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");

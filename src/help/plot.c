@@ -1,9 +1,9 @@
 /*
  * plot.c - curves as an SVG: frame, ticks at round numbers, grid, legend, title.
  *
- * All of it is text in memory, written at once like every other file of ours. A curve with more
- * points than the plot has columns is drawn by the lowest and highest value of each column, so a
- * long run makes no larger a file and hides no spike. Points that are not finite break the line.
+ * The text is built in memory and written as one atomic file. A curve with more points than the
+ * plot has columns is drawn by the lowest and highest value of each column, so a long run makes no
+ * larger file and no spike is lost. Points that are not finite break the line.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
 
-/* Okabe and Ito, Color universal design (2008): told apart by colour-blind readers. */
+/* Okabe and Ito, Color universal design (2008): distinguishable for colour-blind readers. */
 static const char *const colours[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                        "#e69f00", "#56b4e9", "#000000", "#8a7500" };
 #define N_COLOURS (int)(sizeof colours / sizeof *colours)
@@ -64,7 +64,7 @@ static void range_of(const tn_curve *curves, int n, axis *x, axis *y)
 {
     double low[2] = { INFINITY, INFINITY };
     double high[2] = { -INFINITY, -INFINITY };
-    bool counted = true; /* x are whole numbers, steps or epochs: so are their ticks */
+    bool counted = true; /* x are whole numbers (steps, epochs), so are the ticks */
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < curves[i].n; k++) {
             double p[2] = { curves[i].x[k], curves[i].y[k] };
@@ -182,7 +182,7 @@ static void add_axes(tni_bytes *b, const axis *x, const axis *y)
                      LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
 }
 
-/* Appends one point; *open: the line goes on from the last one. */
+/* Appends one point; *open: the line continues from the last one. */
 static void add_point(tni_bytes *b, const axis *x, const axis *y, double px, double py, bool *open)
 {
     if (!isfinite(px) || !isfinite(py)) {
@@ -230,7 +230,7 @@ static void add_curve(tni_bytes *b, const axis *x, const axis *y, const tn_curve
         add_column(b, x, y, c, from, to, &open);
     }
     tni_bytes_printf(b, "\"/>\n");
-    /* few points are marked, and a single one would not show otherwise */
+    /* few points get markers; a single one would not show otherwise */
     for (int64_t k = 0; c->n <= 40 && k < c->n; k++)
         if (isfinite(c->x[k]) && isfinite(c->y[k]))
             tni_bytes_printf(b, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"2.6\" fill=\"%s\"/>\n",
@@ -251,7 +251,7 @@ static int64_t points_in(const tn_curve *curves, int n, const axis *x, const axi
     return inside;
 }
 
-/* In the corner that hides least; the upper right one where they are equal. */
+/* In the corner that hides the fewest points; on a tie, the upper right one. */
 static void add_legend(tni_bytes *b, const tn_curve *curves, int n, const axis *x, const axis *y)
 {
     size_t longest = 0;

@@ -1,9 +1,9 @@
 /*
  * summary.c - a model as a tree: a row per module, below it rows of its parameters and buffers.
  *
- * The walk makes rows; neighbours that are alike but for their number (the blocks of a transformer)
- * become one row with a count. A module that stands under several paths has its members under the
- * first; the others only point there. Then the rows are printed as wide as the terminal is.
+ * The walk makes rows; neighbours that differ only in their number (the blocks of a transformer)
+ * become one row with a count. A module with several paths lists its members under the first; the
+ * others refer to it. Then the rows are printed to the terminal's width.
  */
 #include <inttypes.h>
 #include <sys/ioctl.h>
@@ -13,7 +13,7 @@
 #include "base/host.h"
 
 typedef struct total {
-    int64_t n, special; /* elements; of those, frozen ones or ones that no file holds */
+    int64_t n, special; /* elements; of those, frozen or not saved */
     size_t nbytes;
 } total;
 
@@ -21,7 +21,7 @@ typedef struct row {
     int64_t depth;
     char *name, *text;           /* name NULL: a member, or the root */
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
-    /* how many alike neighbours it stands for, numbered from its name on */
+    /* how many equal neighbours it represents, numbered from its name on */
     int64_t times;
 } row;
 
@@ -70,7 +70,7 @@ static tn_status add_row(table *t, const char *name, const char *text, int64_t p
 
 enum { LONGEST = 1024 }; /* bytes of a path that are shown, as many as names in files have */
 
-/* The end of a path that is too long, behind dots. */
+/* The end of a path that is too long, after dots. */
 static const char *shown_path(const char *path, char text[LONGEST + 1])
 {
     const size_t n = strlen(path);
@@ -84,8 +84,8 @@ static const char *shown_path(const char *path, char text[LONGEST + 1])
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* "weight [128,784] bf16, frozen": name, shape, and what is out of the ordinary; nothing for what
- * is absent. */
+/* "weight [128,784] bf16, frozen": name, shape, and anything unusual; nothing for an absent
+ * tensor. */
 static tn_status member(table *t, const tni_slot *slot)
 {
     const tn_tensor *v = slot->tensor;
@@ -119,7 +119,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     const char *before = tni_map_get(&t->seen, m);
     if (t->inside || before) t->inside++;
     if (t->inside > 1) return TN_OK;
-    if (!before && m->state->holders > 1) { /* others are met once */
+    if (!before && m->state->holders > 1) { /* others are seen once */
         char *copy = tni_strdup(shown_path(path, first));
         if (!copy) return TN_E_NOMEM;
         if (tni_map_put(&t->seen, m, copy) < 0) {
@@ -145,7 +145,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     return status;
 }
 
-/* The number that a name is; -1: it is none. */
+/* The number that a name consists of, else -1. */
 static int64_t number_of(const char *name)
 {
     int64_t n = 0;
@@ -157,7 +157,7 @@ static int64_t number_of(const char *name)
     return n;
 }
 
-/* Whether the rows from b to the end say what those from a to b say, but for the number of the
+/* Whether the rows from b to the end equal those from a to b, except for the number of the
  * first. */
 static bool alike(const table *t, int64_t a, int64_t b)
 {
@@ -246,8 +246,8 @@ static int width_of(FILE *file)
     return TNI_MAX(NARROW, TNI_MIN(WIDE, (int)size.ws_col));
 }
 
-/* Text from column `indent` on, as far as `width`; the rest, cut behind blanks, on lines below,
- * four further in. Returns the column it ends in. */
+/* Prints text from column `indent` to `width`; the rest, broken after blanks, on lines below,
+ * indented by four more. Returns the column it ends in. */
 static int print_text(FILE *file, const char *text, int indent, int width)
 {
     int n = (int)strlen(text);

@@ -21,7 +21,7 @@ tn_status tni_errno(int error);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
-/* A file being written under a temporary name beside its place. Only this file knows the fields. */
+/* A file being written under a temporary name. The fields are private to atomic_file.c. */
 typedef struct tni_atomic_file {
     const char *function; /* for messages */
     const char *name;     /* as the caller gave it, for messages; the caller's */

@@ -49,7 +49,7 @@ typedef struct tni_loader_state {
 extern const char *const tni_loader_names[TNI_LOADER_NUMBERS]; /* of the fields, in order */
 
 void tni_loader_get(const tn_loader *loader, tni_loader_state *state);
-/* TN_OK if set would make the loader go on where the state was taken; else what differs. */
+/* TN_OK if set would restore the loader to that state; else an error saying what differs. */
 tn_status tni_loader_fits(const tn_loader *loader, const tni_loader_state *state);
 void tni_loader_set(tn_loader *loader, const tni_loader_state *state);
 

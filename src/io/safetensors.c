@@ -311,7 +311,7 @@ static tn_status crc_of(tni_safetensors *file, char *chunk, size_t size, uLong *
         size_t n = (size_t)TNI_MIN(file->in.size - at, (int64_t)size);
         tn_status status = tni_input_read(&file->in, at, chunk, n);
         if (status != TN_OK) return status;
-        if (at == 0) memset(chunk + TNI_CHECKSUM_AT, '0', 8); /* in the header: long enough */
+        if (at == 0) memset(chunk + TNI_CHECKSUM_AT, '0', 8); /* in the header: it fits */
         *crc = crc32_z(*crc, (unsigned char *)chunk, n);
     }
     return TN_OK;

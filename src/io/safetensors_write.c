@@ -232,7 +232,7 @@ static tn_status add_tensor(tni_bytes *b, const char *function, const item *it, 
     return status;
 }
 
-/* Items come by name and leave without ties, in the order of the data; *n, *total: of those. */
+/* From items sorted by name: removes ties, sorts by data order; *n, *total: of the rest. */
 static tn_status add_header(tni_bytes *b, const char *function, const tn_list *list, item *items,
                             int *n, size_t *total, const tni_writing *o)
 {

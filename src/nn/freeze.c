@@ -2,8 +2,8 @@
  * freeze.c - choosing what is trained: requires_grad of a tree's parameters, and freezing whole
  * modules.
  *
- * A frozen module answers tn_training with false and its parameters want no gradient; both hold
- * against calls on the modules above it. A tensor that a frozen and another module share is frozen.
+ * For a frozen module tn_training is false and its parameters require no gradient; calls on the
+ * modules above it do not change this. A tensor shared with another module is frozen.
  */
 #include "nn/module.h"
 

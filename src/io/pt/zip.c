@@ -5,7 +5,7 @@
  * pointed to; the directory from there back to the data, exactly; every entry of it: stored, not
  * encrypted, one size, a plain name in the one folder; no name twice; the local header in front of
  * the data saying the same; entries one after the other without overlap, and without holes greater
- * than a data descriptor. Only then is memory for data asked for, and only as much as is there.
+ * than a data descriptor. Only then is memory for data allocated, as much as the file holds.
  */
 #include <stdio.h>
 #include <stdlib.h>

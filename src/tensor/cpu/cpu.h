@@ -3,13 +3,13 @@
  *
  * Three kinds of files below src/tensor/cpu/:
  *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f)
- *              names f_avx512_f32 and so on. One text for f32 and f64.
+ *              names f_avx512_f32 and so on. One source for f32 and f64.
  *   isa/       compiled once per instruction set: integers, casts, the backend table; K(f) is
  *              f_avx512.
  *   others     compiled once: the parallel driver, the BLAS driver, the choice of instruction set.
- * Kernels contain no parallel region: they hand chunks to tni_parallel. Chunk borders depend on the
- * sizes alone, partial sums are combined in index order: the bits do not depend on the number of
- * threads.
+ * Kernels contain no parallel regions: they pass chunks to tni_parallel. Chunk borders depend only
+ * on sizes, and partial sums are combined in index order, so the bits do not depend on the number
+ * of threads.
  */
 #ifndef TNI_CPU_H
 #define TNI_CPU_H
@@ -45,7 +45,7 @@ typedef int64_t (*tni_size)(const void *context, int k);
 typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
 tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context);
 
-/* The table of one instruction set ("avx2") for tests; NULL where this processor lacks it. */
+/* The table of one instruction set ("avx2") for tests; NULL if this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);
 
 /* Scratch for kernels, from the library's allocator; NULL + TN_E_NOMEM. Never inside a chunk. */
@@ -70,8 +70,8 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 /* The gemm slot of every CPU backend. */
 tn_status tni_cpu_gemm(const tni_gemm *g);
 
-/* Kernels on bf16 and f16 by way of f32 (short.c): args, a copy of the caller's, begins with n_out
- * outputs and n_in inputs; those that are short become f32 arrays for the call. */
+/* Runs kernels on bf16 and f16 through f32 (short.c): args, a copy of the caller's, begins with
+ * n_out outputs and n_in inputs; bf16 and f16 ones become f32 arrays for the call. */
 static inline bool tni_is_short(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
@@ -81,8 +81,8 @@ tn_status tni_short_run(tn_status (*kernel)(const void *args), void *args, int n
                         tni_copy_kernel copy);
 tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
 
-/* Prototypes of the kernels: K(tni_fill) in isa/, K(tni_softmax) in real/ (which isa/ calls K32 and
- * K64 of). */
+/* Prototypes of the kernels: K(tni_fill) in isa/, K(tni_softmax) in real/ (isa/ calls them as K32
+ * and K64). */
 #ifdef TNI_ISA
 #define TNI_ANY_PROTOTYPE(name) tn_status TNI_CAT2(tni_##name, TNI_ISA)(const tni_##name *a);
 #define TNI_REAL_PROTOTYPE(name, ...)                                                              \

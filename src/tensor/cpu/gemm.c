@@ -1,10 +1,10 @@
 /*
  * gemm.c - matrix products: the one file that calls BLAS.
  *
- * The same bits for any number of threads. OpenBLAS itself cuts a product by the number of its
- * threads and so rounds differently on one and on two. Here C is cut into tiles whose number and
- * borders depend on the shape alone, and every tile is one single-threaded BLAS call; a long inner
- * axis over a small C is cut instead, and the parts are summed in index order.
+ * The bits are the same for any number of threads. OpenBLAS itself divides a product by its number
+ * of threads, so it rounds differently on one and on two. Here C is cut into tiles whose number and
+ * borders depend only on the shape, and every tile is one single-threaded BLAS call; if C is small
+ * and the inner axis long, that is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
 #include <string.h>
@@ -47,7 +47,7 @@ typedef struct operand {
 /* A matrix [rows, cols] of any strides as BLAS's (trans, ld); false when it must be copied. */
 static bool blas_layout(int64_t rows, int64_t cols, int64_t row, int64_t col, operand *o)
 {
-    if (rows == 1) row = cols; /* strides of size-1 axes carry no meaning */
+    if (rows == 1) row = cols; /* strides of size-1 axes mean nothing */
     if (cols == 1) col = 1;
     if (col == 1 && row >= cols && row <= INT_MAX) {
         o->trans = false;
@@ -215,8 +215,7 @@ static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, i
     return true;
 }
 
-/* y = M x (+ y): a product one of whose sides is 1. M is [rows, k] as operand o, or its
- * transpose. */
+/* y = M x (+ y): a product with one side of 1. M is [rows, k] as operand o, or its transpose. */
 static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix,
                           int64_t ld, const char *x, int64_t incx, char *y, int64_t incy)
 {
@@ -244,7 +243,7 @@ static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t 
                       (const double *)b, p->b.ld, add, (double *)c, ldc);
 }
 
-/* The product of a tile one of whose sides is 1. gemv reads y even for beta = 0: it is zeroed
+/* The product of a tile with one side of 1. gemv reads y even for beta = 0, so y is zeroed
  * before. */
 static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
                       char *c)
@@ -338,7 +337,7 @@ static tn_status run(plan *p)
     return TN_OK;
 }
 
-/* k = 0: a sum of nothing. */
+/* k = 0: an empty sum. */
 static void run_empty(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;

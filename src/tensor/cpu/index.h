@@ -1,10 +1,10 @@
-/* index.h - what kernels that take an index share: where its elements lie, and their check. */
+/* index.h - shared by kernels that take an index: the offsets of its elements, and their check. */
 #ifndef TNI_CPU_INDEX_H
 #define TNI_CPU_INDEX_H
 
 #include "tensor/cpu/cpu.h"
 
-/* The message starts with "index": the op puts its name in front. */
+/* The message starts with "index": the op puts its name before it. */
 static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
 {
     if (size == 0) {
@@ -24,7 +24,7 @@ static inline int64_t count_of(const tni_array *a)
     return n;
 }
 
-/* Where element number i (row-major) of index lies, in index and in others of the same rank. */
+/* The offset of element i (row-major) of index, in index and in other arrays of the same rank. */
 static inline void locate(const tni_array *index, int64_t i, int64_t *position)
 {
     for (int d = index->rank - 1; d >= 0; d--) {
@@ -42,7 +42,7 @@ static inline int64_t offset_of(const tni_array *a, const int64_t *position, int
     return at;
 }
 
-/* Every index of the array, before anything is written: 0 to size - 1. */
+/* Checks every index (0 to size - 1) before anything is written. */
 static inline tn_status tni_check_index(const tni_array *index, int64_t size)
 {
     int64_t n = count_of(index);

@@ -13,8 +13,8 @@
 
 enum { TNI_BLOCK = 512 }; /* elements of a conversion buffer */
 
-/* y[i ys] = f(a[i as], b[i bs], c[i cs]); operands that f does not have are ignored. p: as many
- * parameters as f has. y holds bytes for predicates. y may be an operand itself. */
+/* y[i ys] = f(a[i as], b[i bs], c[i cs]); operands that f does not have are ignored. p: the
+ * parameters of f. For predicates y holds bytes. y may be one of the operands. */
 typedef void (*tni_row)(int64_t n, void *y, int64_t ys, const void *a, int64_t as, const void *b,
                         int64_t bs, const void *c, int64_t cs, const double *p);
 

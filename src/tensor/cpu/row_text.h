@@ -1,10 +1,10 @@
 /*
  * row_text.h - the loops of pointwise rows for one type T, included by each file that has a T.
  *
- * Wanted before: T; FORMULA(kind, name), the function of formulas.h; NUMBER(x), a parameter as T;
- * ROWS(table), the table's name.
- * Dense operands and repeated ones (stride 0) get loops of their own, which vectorise. omp simd
- * promises only what holds: element i depends on elements i, also where y is an operand itself.
+ * Define before: T; FORMULA(kind, name), the function of formulas.h; NUMBER(x), a parameter as T;
+ * ROWS(table), the table's name. Dense operands and repeated ones (stride 0) have their own loops,
+ * which vectorise. omp simd is correct here: element i depends only on elements i, even if y is an
+ * operand.
  */
 #define SIMD _Pragma("omp simd")
 #define UNUSED(x) (void)(x)

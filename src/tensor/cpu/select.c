@@ -1,8 +1,8 @@
 /*
- * select.c - which instruction set kernels use: the best that processor and system offer.
+ * select.c - chooses the instruction set of kernels: the best that processor and system support.
  *
- * TN_SIMD=baseline|avx2|avx512 in the environment asks for another one: what this processor lacks
- * falls back to the best it has below that, an unknown name is ignored. tn_info shows the choice.
+ * TN_SIMD=baseline|avx2|avx512 in the environment selects another one. If the processor lacks it,
+ * the best one below is used; an unknown name is ignored. tn_info shows the choice.
  */
 #include <stdlib.h>
 
@@ -57,7 +57,7 @@ static int best_choice(void)
 #endif
 }
 
-/* The choice is a pure function of processor and environment: threads that race here agree. */
+/* The choice depends only on processor and environment, so threads racing here agree. */
 static const choice *chosen(void)
 {
     static _Atomic(const choice *) known;

@@ -1,20 +1,20 @@
 /*
- * short.c - bf16 and f16 on the CPU for kernels that know f32: operands become f32 in scratch
- * memory, the f32 kernel of the same table runs, what it wrote is rounded to nearest even. So sums
- * are kept in f32 and rounded once, as tensor cores do. Right first: the conversions cost a pass
- * over each operand.
+ * short.c - bf16 and f16 on the CPU through f32 kernels: operands are copied to f32 scratch memory,
+ * the f32 kernel of the same table runs, and its results are rounded to nearest even. So sums are
+ * in f32 and rounded once, as on tensor cores. Correct, not fast: the conversions cost a pass over
+ * each operand.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 
-/* What an array was before it became f32 in memory of our own; nbytes 0: it stays what it was. */
+/* An array as it was before its f32 copy replaced it; nbytes 0: not replaced. */
 typedef struct narrow {
     tni_array was;
     size_t nbytes;
 } narrow;
 
-/* Room for x's elements as f32, in the order of its axes. Axes that were broadcast (stride 0) take
- * one place and stay so. */
+/* Memory for x's elements as f32, in the order of its axes. Broadcast axes (stride 0) take one
+ * element and stay broadcast. */
 static tn_status room(tni_array *x, size_t *nbytes)
 {
     size_t n = 1;
@@ -76,7 +76,7 @@ typedef struct product {
     tni_copy_kernel copy;
 } product;
 
-/* A batch of matrices with its denser axis last: a transposed operand is read as it lies. */
+/* A batch of matrices, the denser axis last: a transposed operand is read in memory order. */
 static tni_array matrices(const void *data, tn_dtype dtype, int64_t batch, int64_t rows,
                           int64_t cols, int64_t batch_stride, int64_t row, int64_t col,
                           bool *turned)

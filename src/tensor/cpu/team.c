@@ -1,20 +1,19 @@
 /*
  * team.c - threads that wait for work, take it chunk by chunk, and sleep when there is none.
  *
- * A run divides its chunks into one share for each member. A member takes chunks from the front of
- * its own share, so that the next kernel finds in its cache what the last one left there, and then
- * from the shares of the others: a thread that the system has put aside holds up one chunk and no
- * more. A helper that is not awake when the run ends was not needed. Which thread works on which
- * chunk changes from run to run; results do not, since borders and sums go by the chunk's number
- * alone.
+ * A run divides its chunks into one share per member. A member takes chunks from the front of its
+ * own share, so that the next kernel finds its data in the same cache, and then from the shares of
+ * the others: a preempted thread holds up only one chunk. A helper that does not wake up before the
+ * run ends is not waited for. Which thread works on which chunk varies from run to run; results do
+ * not, since borders and sums depend only on the chunk's number.
  *
- * Waiting: a short spin, because the next kernel of a training step follows in microseconds, and
- * then sleep (a futex), so that no thread spins between steps, or against another program that
- * wants the core. With more threads than processors nobody spins.
+ * Waiting: first a short spin, because the next kernel of a training step follows within
+ * microseconds; then sleep (a futex), so that no thread spins between steps, or competes with
+ * another program for the core. With more threads than processors nobody spins.
  *
- * One word, `state`, orders everything: the number of helpers inside, the seats still free, and the
- * number of the run. A helper enters by taking a seat with compare-and-swap, after which the caller
- * waits for it to leave before it touches the description of the run again.
+ * One word, `state`, orders everything: the number of helpers inside, the number of free seats, and
+ * the number of the run. A helper enters by taking a seat with compare-and-swap, after which the
+ * caller waits for it to leave before it touches the description of the run again.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -41,11 +40,11 @@
 #define RUNS 0x7ff00000u
 #define QUIT 0x80000000u
 
-/* Chosen by measurement (docs/design.md): the serial stretches of a step are shorter than the
- * first, and a chunk that is being finished takes less than the second, nearly always. */
+/* Measured (docs/design.md): the serial parts of a step are nearly always shorter than the first,
+ * and finishing a chunk nearly always takes less than the second. */
 enum { IDLE_SPIN_NS = 100000, END_SPIN_NS = 100000 };
 
-/* What is left of one member's chunks: [next, end). */
+/* The rest of one member's chunks: [next, end). */
 typedef struct share {
     _Alignas(64) _Atomic int64_t next;
     int64_t end;
@@ -61,7 +60,7 @@ typedef struct helper {
 
 struct team {
     _Alignas(64) atomic_uint state;
-    _Alignas(64) atomic_int sleepers; /* helpers that sleep, or are about to */
+    _Alignas(64) atomic_int sleepers; /* helpers asleep or about to sleep */
     atomic_uint waiting;              /* 1: the caller sleeps until the last helper has left */
     /* the run: written only while nobody is inside and no seat is free */
     tni_chunk f;
@@ -70,14 +69,14 @@ struct team {
     int shares;
     unsigned fp_control;
     /* the team */
-    int wanted, helpers; /* helpers asked for; threads that could be started */
+    int wanted, helpers; /* helpers requested; threads started */
     int64_t idle_spin, end_spin;
     helper *helper;
     share share[];
 };
 
 static _Thread_local struct {
-    team *team; /* of this thread as a caller */
+    team *team; /* this thread's own, as a caller */
     int lane;
     bool busy;
 } self;
@@ -132,7 +131,7 @@ static void wake(atomic_uint *word, int n)
 #endif
 }
 
-/* Spins until ready(state) or the time is over; the state seen last. */
+/* Spins until ready(state) or time runs out; returns the last state seen. */
 static unsigned spin(team *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen,
                      int64_t ns)
 {
@@ -160,8 +159,7 @@ static bool all_have_left(unsigned state, unsigned seen)
 
 /* ---- working --------------------------------------------------------------------------------- */
 
-/* Rounding and flush-to-zero, which every thread has of its own; exceptions stay masked in
- * helpers. */
+/* Rounding mode and flush-to-zero, which are per thread; exceptions stay masked in helpers. */
 static inline unsigned fp_control(void)
 {
 #if defined(__SSE__)
@@ -282,7 +280,7 @@ static void end_team(void *argument)
     free(t);
 }
 
-/* A child has the thread that called fork, and no other. */
+/* A forked child has only the thread that called fork. */
 static void forget_team(void)
 {
     team *t = self.team;
@@ -299,7 +297,7 @@ static void set_up(void)
     pthread_atfork(NULL, NULL, forget_team);
 }
 
-/* Helpers take no signals: those are for the program's own threads. */
+/* Helpers block signals: those are for the program's own threads. */
 static void start_helpers(team *t)
 {
     sigset_t all, was;
@@ -308,13 +306,13 @@ static void start_helpers(team *t)
     for (; t->helpers < t->wanted; t->helpers++) {
         helper *h = &t->helper[t->helpers];
         *h = (helper){ t, t->helpers + 1, 0 };
-        if (pthread_create(&h->thread, NULL, help, h) != 0) break; /* fewer then */
+        if (pthread_create(&h->thread, NULL, help, h) != 0) break; /* make do with fewer */
     }
     pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
 
-/* This thread's team with that many members, or as many as could be had; NULL: out of memory. Not
- * from the library's allocator: a team outlives every tensor. */
+/* This thread's team with that many members, or as many as could be started; NULL: out of memory.
+ * Not from the library's allocator, since a team outlives every tensor. */
 static team *team_of(int members)
 {
     team *t = self.team;

@@ -1,8 +1,8 @@
 /*
  * team.h - the threads that share out a kernel's chunks (team.c).
  *
- * Every thread that calls kernels has a team of its own, made when it is first needed and ended
- * with the thread: itself, member 0, and threads that help it.
+ * Every thread that calls kernels has its own team, created when first needed and ended with the
+ * thread: itself as member 0, and helper threads.
  */
 #ifndef TNI_TEAM_H
 #define TNI_TEAM_H
@@ -15,12 +15,12 @@ enum { TNI_MAX_THREADS = 1000 };
 int tni_processors(void);
 
 /* Calls f for every chunk, on at most `members` threads, and returns when all are done. Within f,
- * tni_lane() is the member's number. Inside another run it works alone. */
+ * tni_lane() is the member's number. Inside another run it uses only the calling thread. */
 void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context);
-/* Whether this thread works on a chunk now. */
+/* Whether this thread is working on a chunk. */
 bool tni_team_busy(void);
 
-/* Keeps BLAS from starting threads in the calling thread for good: what a helper does first
+/* Keeps BLAS from starting threads in the calling thread, for good: each helper's first call
  * (gemm.c). */
 void tni_blas_stay_single(void);
 

@@ -1,9 +1,8 @@
 /*
  * copy.c - copies between any dtypes and strides, and fills.
  *
- * Equal dtypes move as bytes: dense stretches by memcpy; where y runs along one axis and x along
- * another (a transposition) in square tiles that fit the first-level cache; else element by
- * element.
+ * Equal dtypes are copied as bytes: dense runs by memcpy; transpositions (y is dense along one
+ * axis, x along another) in square tiles that fit the L1 cache; else element by element.
  */
 #include <string.h>
 
@@ -19,7 +18,7 @@ typedef struct job {
     const char *x;
     int64_t y_item, x_item;
     tn_dtype y_dtype, x_dtype;
-    tn_dtype type; /* conversions go through it */
+    tn_dtype type; /* conversions go through this type */
     int across;    /* transposition: the axis along which x is dense */
     int64_t across_tiles, last_tiles;
     uint64_t value; /* fill */
@@ -91,7 +90,7 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* y[b][a] = x[a][b] for a tile of a x b: the reads of a tile stay in the first-level cache. */
+/* y[b][a] = x[a][b] for a tile of a x b, small enough to stay in the L1 cache. */
 #define MOVE_TILE(T)                                                                               \
     {                                                                                              \
         const T *from = (const T *)(const void *)x;                                                \
@@ -139,7 +138,7 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The axis along which x is dense while y is so along the last one; -1: it is not that case. */
+/* The axis along which x is dense if y is dense along the last one; else -1. */
 static int transposed_axis(const tni_walk *w)
 {
     int last = w->rank - 1;

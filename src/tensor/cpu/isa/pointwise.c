@@ -2,8 +2,8 @@
  * pointwise.c - unary, binary and ternary functions over arrays of any strides and dtypes.
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
- * Operands of that type are read where they are; others pass through buffers, TNI_BLOCK elements at
- * a time.
+ * Operands of that type are read in place; others pass through buffers, TNI_BLOCK elements at a
+ * time.
  */
 #include <string.h>
 
@@ -43,7 +43,7 @@ typedef struct job {
     tn_dtype dtype[TNI_WALK_ARRAYS];
 } job;
 
-/* n elements along the last axis, from `at`; some operand is not of the computing type. */
+/* n elements along the last axis, from `at`, if some operand is not of the computing type. */
 static void run_converting(const job *j, int64_t n, char *const *at, const int64_t *stride)
 {
     _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double)];
@@ -113,7 +113,7 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
     return type;
 }
 
-/* One of the three tables' rows for a function and a computing type. */
+/* The row function for a function and a computing type, from one of the three tables. */
 #define PICK(table, function, type)                                                                \
     ((type) == TN_F32   ? K32(table)[function]                                                     \
      : (type) == TN_F64 ? K64(table)[function]                                                     \

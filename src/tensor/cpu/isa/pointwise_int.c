@@ -1,5 +1,5 @@
 /*
- * pointwise_int.c - the rows of the formulas that integers have, on int64_t.
+ * pointwise_int.c - the row loops on int64_t, for the formulas that integers have.
  */
 #include "tensor/cpu/pointwise.h"
 
@@ -7,7 +7,7 @@
 #define FORMULA(kind, name) TNI_CAT3(tni_##kind, name, i64)
 #define NUMBER(x) number(x)
 
-/* A parameter as an integer: clamp's open ends are infinite. */
+/* A parameter as an integer; clamp's absent bounds are infinite. */
 static int64_t number(double x)
 {
     return x >= 0x1p63 ? INT64_MAX : tn_int_of(x);

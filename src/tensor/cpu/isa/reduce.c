@@ -1,11 +1,11 @@
 /*
  * reduce.c - reductions over any axes of arrays of any strides.
  *
- * Axes are split into kept and reduced ones, each kind sorted by x's strides and merged. Where the
- * reduced axes hold the smallest stride, results are taken one by one, along rows; otherwise whole
- * stretches of neighbouring results are accumulated together, row after row (a bias gradient: [N,C]
- * to [C]). Work is cut by fixed borders: a result whose slice is long gets several partial results,
- * which are combined in order. So the bits depend on shape and strides alone.
+ * Axes are split into kept and reduced ones, each kind sorted by x's strides and merged. If a
+ * reduced axis has the smallest stride, results are computed one by one, along rows; otherwise runs
+ * of neighbouring results are accumulated together, row after row (a bias gradient: [N,C] to [C]).
+ * Work is cut at fixed borders: a result over many elements gets several partial results, which are
+ * combined in order. So the bits depend only on shape and strides.
  */
 #include <string.h>
 
@@ -75,7 +75,7 @@ static void merge_axes(axes *a)
     if (a->rank > 0) a->rank = last + 1;
 }
 
-/* Offset in x of element i of the axes; *left: how many more follow at the last axis's stride. */
+/* Offset in x of element i of the axes; *left: how many more follow along the last axis. */
 static int64_t place(const axes *a, int64_t i, int64_t *left)
 {
     int64_t at = 0;
@@ -241,7 +241,7 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     if (k->numel == 0) return false;
     merge_axes(k);
     merge_axes(r);
-    if (k->numel == 0) return TN_OK; /* nothing to fill: the divisions below need a size */
+    if (k->numel == 0) return TN_OK; /* nothing to fill, and the divisions below need a size */
     j->x = x->data;
     j->dtype = x->dtype;
     j->item = (int64_t)tn_dtype_size(x->dtype);

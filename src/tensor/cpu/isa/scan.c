@@ -2,8 +2,8 @@
  * scan.c - along one axis: the first extreme with its index, and running sums.
  *
  * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and
- * running sums of f32 are rounded once per element. If the axis is x's densest, lines are taken one
- * by one; otherwise stretches of neighbouring lines advance together.
+ * running sums of f32 are rounded once per element. If the axis has x's smallest stride, lines are
+ * processed one by one; otherwise runs of neighbouring lines advance together.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
@@ -25,7 +25,7 @@ typedef struct job {
     bool largest, reverse;
 } job;
 
-/* Lines in [begin, end) that lie in a row, at most TNI_BLOCK: how many. */
+/* How many lines from begin on, before end, are neighbours: at most TNI_BLOCK. */
 static int64_t stretch(const tni_walk *w, const tni_cursor *c, int64_t left)
 {
     int64_t m = TNI_MIN(w->size[w->rank - 1] - c->index[w->rank - 1], left);
@@ -116,7 +116,7 @@ static void extremes(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* a without the axis: what is left numbers the lines. */
+/* a without the axis: the other axes number the lines. */
 static tni_array without_axis(const tni_array *a, int axis)
 {
     tni_array b = *a;

@@ -1,7 +1,7 @@
 /*
  * table.c - the CPU backend's table, once per instruction set: for each kernel of TNI_KERNELS
  * (kernels.h) the function that serves all dtypes, or one made here that picks the variant of real/
- * by dtype. Memory, products and random numbers are one text for all instruction sets.
+ * by dtype. Memory, products and random numbers are the same for all instruction sets.
  */
 #include <string.h>
 
@@ -91,7 +91,7 @@ static tn_status refuse(const char *kernel, tn_dtype dtype)
                : a->array.dtype == TN_F64 ? K64(tni_##name)(a)                                     \
                                           : refuse(#name, a->array.dtype);                         \
     }
-/* The same, by way of f32 where that array is short. */
+/* The same, through f32 if that array is bf16 or f16. */
 #define BY_FLOAT(name, array, n_out, n_in)                                                         \
     BY_REAL(name, array)                                                                           \
     static tn_status in_f32_##name(const void *a)                                                  \

@@ -2,9 +2,9 @@
  * attention.c - softmax(scale q k^T + mask) v, a block of 64 queries by at most 512 keys at a time.
  *
  * Forward, for each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m)
- * v; a new block of keys multiplies what is there by exp(m_old - m_new). At the end y /= l and lse
- * = m + log l. Backward makes the probabilities again from lse: p = exp(s - lse), and with delta_t
- * = sum_d dy_td y_td
+ * v; a new block of keys scales l and y by exp(m_old - m_new). At the end y /= l and lse = m + log
+ * l. Backward recomputes the probabilities from lse: p = exp(s - lse), and with delta_t = sum_d
+ * dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * Blocks in the causal future are skipped. Scratch is bounded for each thread, whatever T and S
  * are. Source: Dao et al., FlashAttention (2022), algorithms 1 and 4.
@@ -35,7 +35,7 @@ typedef struct attention {
 static matrix matrix_of(const attention *p, const tni_array *x, int64_t item)
 {
     int64_t offset = item / p->heads * x->stride[0] + item % p->heads * x->stride[1];
-    /* BLAS wants ld >= columns even where there is one row */
+    /* BLAS wants ld >= columns even for one row */
     int64_t ld = x->size[2] <= 1 ? TNI_MAX(x->size[3], 1) : x->stride[2];
     return (matrix){ (REAL *)x->data + offset, ld };
 }
@@ -57,7 +57,7 @@ static int64_t visible(const attention *p, int64_t r, int64_t n)
     return p->a->causal ? TNI_MIN(p->s, r + n) : p->s;
 }
 
-/* Of n keys from s0, those that query t sees. */
+/* How many of n keys from s0 query t sees. */
 static int64_t seen(const attention *p, int64_t t, int64_t s0, int64_t n)
 {
     return p->a->causal ? TNI_MAX(0, TNI_MIN(n, t + 1 - s0)) : n;
@@ -94,8 +94,8 @@ static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, in
     }
 }
 
-/* One row of scores becomes exp(s - max); top and sum move on. Returns what earlier blocks shrink
- * by. While every key so far is blocked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
+/* Replaces a row of scores by exp(s - max); updates top and sum. Returns the factor for earlier
+ * blocks. While every key so far is masked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
 static REAL soften(REAL *s, int64_t seen_keys, int64_t n, REAL *top, REAL *sum)
 {
     REAL before = *top;
@@ -154,7 +154,7 @@ static void forward_block(const attention *p, int64_t item, int64_t r)
     for (int64_t i = 0; i < rows; i++) {
         REAL *row = y.p + (r + i) * y.ld;
         if (limit == 0) {
-            memset(row, 0, (size_t)p->dv_size * sizeof(REAL)); /* a sum of nothing */
+            memset(row, 0, (size_t)p->dv_size * sizeof(REAL)); /* an empty sum */
         } else {
             scale_row(row, p->dv_size, 1 / sum[i]);
         }
@@ -165,7 +165,7 @@ static void forward_block(const attention *p, int64_t item, int64_t r)
 }
 
 /* Items: B x H x blocks of queries; short (early) and long (late) blocks of a causal head
- * alternate, so that equal shares of items are equal shares of work. */
+ * alternate, so equal shares of items mean equal work. */
 static void forward(void *context, int64_t begin, int64_t end)
 {
     const attention *p = context;

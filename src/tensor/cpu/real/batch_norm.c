@@ -81,7 +81,7 @@ static void cut_planes(bn_job *job)
     job->blocks = (job->n + job->block_n - 1) / job->block_n;
 }
 
-/* The samples of an item, and where its first plane lies. */
+/* The samples of an item, and the offset of its first plane. */
 typedef struct plane_range {
     int64_t ch, first, last;
 } plane_range;
@@ -289,7 +289,7 @@ static void fold(const bn_job *job, const double *column, int64_t m, double *out
     }
 }
 
-/* Repeats a value per channel over its columns; a NULL array gives otherwise. */
+/* Repeats a value per channel over its columns; `otherwise` if the array is NULL. */
 static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m,
                    REAL *column)
 {
@@ -449,7 +449,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
             job.rstd[ch] = (REAL)(1.0 / sqrt((double)job.running_var[ch] + a->eps));
         }
     }
-    if (job.n == 0 || job.s == 0) { /* nothing to average: the running statistics stay */
+    if (job.n == 0 || job.s == 0) { /* nothing to average: running statistics stay */
         for (int64_t ch = 0; a->training && ch < job.c; ch++) {
             job.mean[ch] = 0;
             job.rstd[ch] = 0;

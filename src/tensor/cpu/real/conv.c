@@ -100,7 +100,7 @@ static void inside(const tni_conv2d_sizes *c, int64_t kj, int64_t *low, int64_t 
     *high = TNI_MAX(*high, *low);
 }
 
-/* Output rows [first, last) of [r0, r0 + rows) whose tap ki lies inside the image's height. */
+/* Output rows [first, last) of [r0, r0 + rows) whose tap ki is inside the image's height. */
 static void inside_rows(const tni_conv2d_sizes *c, int64_t ki, int64_t r0, int64_t rows,
                         int64_t *first, int64_t *last)
 {
@@ -112,7 +112,7 @@ static void inside_rows(const tni_conv2d_sizes *c, int64_t ki, int64_t r0, int64
     *last = TNI_MAX(TNI_MIN(high, r0 + rows), *first);
 }
 
-/* Whether output rows lie under each other as input rows do: a tap is then one contiguous run. */
+/* Whether output rows are spaced like input rows: a tap is then one contiguous run. */
 static bool same_rows(const tni_conv2d_sizes *c)
 {
     return c->stride[0] == 1 && c->stride[1] == 1 && c->ow == c->w;
@@ -148,8 +148,7 @@ static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, i
         memset(col + (last - r0) * c->ow, 0, (size_t)((r0 + rows - last) * c->ow) * sizeof(REAL));
         REAL *to = col + (first - r0) * c->ow;
         if (run && first < last) {
-            /* the run may start before the plane or end behind it: there the edges are zeroed
-             * anyway */
+            /* the run may start before the plane or end after it: those edges are zeroed anyway */
             int64_t from = (first + row_shift) * c->w + shift;
             int64_t begin = TNI_MAX(-from, 0);
             int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - from);
@@ -280,7 +279,7 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     return TN_OK;
 }
 
-/* Items: n x groups x pieces of the input channels. Blocks of one image follow each other: they
+/* Items: n x groups x pieces of the input channels. Blocks of one image run in sequence, since they
  * overlap. */
 static void grad_input(void *context, int64_t begin, int64_t end)
 {

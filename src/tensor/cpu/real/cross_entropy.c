@@ -240,7 +240,7 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
                 continue;
             }
             for (int64_t j = 0; j < c; j++) {
-                dx[j * d + k] = 0; /* not NaN, whatever stands in an ignored row */
+                dx[j * d + k] = 0; /* not NaN, whatever an ignored row holds */
             }
         }
     }

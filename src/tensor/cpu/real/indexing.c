@@ -2,8 +2,8 @@
  * indexing.c - sums at indices: scatter_add and take_add. (gather and take only move bytes:
  * isa/indexing.c.)
  *
- * Both are parallel over what lies beside the indexed axis, and every target element receives its
- * addends in the order of the index, whatever the cut: the bits do not depend on threads.
+ * Both are parallel over the axes other than the indexed one, and every target element gets its
+ * addends in index order, so the bits do not depend on threads.
  */
 #include "tensor/cpu/index.h"
 #include "tensor/cpu/real/rows.h"

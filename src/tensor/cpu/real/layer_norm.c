@@ -6,8 +6,8 @@
  * over the rows: dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016),
  * section 3.
  *
- * dw and db: blocks of rows, whose number depends on n alone, each sum into a line of their own;
- * the lines are added in order, in double. So the bits are the same for any number of threads.
+ * dw and db: each block of rows, whose number depends only on n, sums into its own line; the lines
+ * are added in order, in double. So the bits are the same for any number of threads.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -76,8 +76,8 @@ typedef struct lng_job {
     int64_t n, f, block_rows, blocks;
 } lng_job;
 
-/* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is made twice
- * rather than stored. Inlined with what is NULL known, so that the loops are straight-line code. */
+/* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is computed twice
+ * rather than stored. Inlined where the NULLs are constants, so that the loops have no branches. */
 static inline __attribute__((always_inline)) void
 grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *restrict dy,
          const REAL *restrict x, const REAL *restrict w, REAL mean, REAL rstd, int64_t f)

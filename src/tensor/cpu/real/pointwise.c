@@ -1,5 +1,5 @@
 /*
- * pointwise.c - the rows of every formula on REAL.
+ * pointwise.c - the row loops of every formula on REAL.
  */
 #include "tensor/cpu/pointwise.h"
 

@@ -1,6 +1,6 @@
 /*
  * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, adaptive
- * average, and what their gradients do. Planes are spread over the threads; each is written by one
+ * average, and their gradients. Planes are distributed over the threads; each is written by one
  * chunk.
  */
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct pool {
     const REAL *from; /* x, or dy */
     REAL *to;         /* y, or dx */
     const int32_t *winner;
-    int32_t *index; /* of the maximum in its plane; NULL: not wanted */
+    int32_t *index; /* of the maximum in its plane, or NULL */
 } pool;
 
 static int64_t grain(const tni_pool2d_sizes *p)
@@ -68,7 +68,7 @@ static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32
 {
     REAL top[BUFFER];
     int32_t at[BUFFER];
-    int32_t winners[BUFFER / 2];                                    /* where nobody wants them */
+    int32_t winners[BUFFER / 2];                                    /* if not wanted */
     int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
     int64_t rows = p->w <= BUFFER ? BUFFER / step : 1;
     for (int64_t i = 0; i < p->oh; i += rows) {
@@ -86,8 +86,8 @@ static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32
     }
 }
 
-/* The part of a window's k taps, the first at `start`, that lies on n places: [*from, *to). A
- * window may hang over far on both sides. */
+/* The part [*from, *to) of a window's k taps, the first at `start`, inside the n positions. A
+ * window may extend far beyond both ends. */
 static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from,
                         int64_t *to)
 {
@@ -218,14 +218,14 @@ tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 
 /* ---- average --------------------------------------------------------------------------------- */
 
-/* A window cut to the image, and what its sum is divided by. */
+/* A window cut to the image, and the divisor of its sum. */
 typedef struct window {
     int64_t top, bottom, left, right;
     REAL scale;
 } window;
 
-/* Counted with the padding, but not beyond it: a window that ceil_mode lets hang over counts
- * less. */
+/* Counts the padding but nothing beyond it: a window that extends further (ceil_mode) counts
+ * fewer. */
 static window average_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
 {
     window w;

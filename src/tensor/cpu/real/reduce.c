@@ -41,7 +41,7 @@ static inline REAL finite_center(double center)
     return (REAL)(center - center == 0.0 ? center : 0.0);
 }
 
-/* What sums add up. pass is a constant wherever this is inlined. */
+/* The term of a sum. pass is a constant wherever this is inlined. */
 TN_FN REAL term(tni_pass pass, REAL x, REAL center, REAL p)
 {
     switch (pass) {
@@ -90,9 +90,8 @@ TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, RE
     return sum;
 }
 
-/* sign * x for the smallest; NaN is looked for on the side, so that lanes hold numbers. So is
- * anything above -inf: OpenMP starts the lanes of a max at the least number, which is finite to
- * clang. */
+/* sign * x for the smallest; NaN is detected separately, so that lanes hold numbers. So is anything
+ * above -inf: OpenMP starts the lanes of a max at the smallest number, a finite one in clang. */
 TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bool absolute)
 {
     REAL best = absolute ? (REAL)0 : (REAL)-INFINITY;

@@ -1,5 +1,5 @@
 /*
- * rows.h - what the row kernels share: sums over a row of REAL, and how many rows make a chunk.
+ * rows.h - shared by the row kernels: sums over a row of REAL, and how many rows make a chunk.
  *
  * Sums: vector lanes inside a block of BLOCK elements, blocks added in double. In f32 the error is
  * that of adding at most BLOCK / lanes numbers, whatever the length of the row.
@@ -27,7 +27,7 @@
 
 #define BLOCK 2048
 
-/* Rows per chunk: about 16k elements' worth of cheap work; weight: cost of one element against a
+/* Rows per chunk: cheap work for about 16k elements; weight: cost of one element relative to a
  * copy. */
 static inline int64_t row_grain(int64_t row, int64_t weight)
 {
@@ -35,7 +35,7 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
     return work >= 32768 ? 1 : 32768 / work;
 }
 
-/* Nothing is written before every class id is known to be good. */
+/* Checks every class id before anything is written. */
 static inline tn_status row_check_classes(const char *function, const int64_t *target, int64_t n,
                                           int64_t c, int64_t ignore)
 {
@@ -50,8 +50,8 @@ static inline tn_status row_check_classes(const char *function, const int64_t *t
     return TN_OK;
 }
 
-/* The largest of x; NaN is not seen here (the caller's exp(x - max) shows it); -inf for an empty
- * row. By hand in lanes: clang vectorises no maximum that must respect NaN. The last lanes may
+/* The largest of x, ignoring NaN (the caller's exp(x - max) shows it); -inf for an empty row. In
+ * explicit lanes: clang does not vectorise a maximum that must respect NaN. The last lanes may
  * overlap. */
 static inline REAL row_max(const REAL *x, int64_t n)
 {
@@ -74,7 +74,7 @@ static inline REAL row_max(const REAL *x, int64_t n)
             lane[l] = from[l] > lane[l] ? from[l] : lane[l];
         }
     }
-    /* a tree: a chain of L steps would cost as much as the row */
+    /* a tree, since a chain of L steps would cost as much as the row */
     for (int half = L / 2; half > 0; half /= 2) {
         for (int l = 0; l < half; l++) {
             lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
@@ -83,9 +83,8 @@ static inline REAL row_max(const REAL *x, int64_t n)
     return lane[0];
 }
 
-/* y = exp(x - shift), unless y is NULL, and the sum. In lanes, the last ones filled up with
- * -inf, whose exp is 0: a tail of a few elements costs one vector, not as many scalar exps. y
- * may be x. */
+/* y = exp(x - shift), unless y is NULL, and the sum. In lanes, the last ones padded with -inf,
+ * whose exp is 0: the tail costs one vector instead of several scalar exps. y may be x. */
 static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x, REAL shift,
                                                           int64_t n)
 {
