@@ -20,7 +20,7 @@ static void value_text(const ex_option *o, char *text, size_t size)
     }
 }
 
-/* Reads text into o->value; false when it is not such a value. */
+/* Reads text into o->value; false if it is not a valid value. */
 static bool value_read(ex_option *o, const char *text)
 {
     char *end = NULL;
@@ -72,7 +72,7 @@ static void help(const ex_options *options)
     printf("\nOf an option that is given twice the last one counts.\n");
 }
 
-/* Ends the program: what o takes, and what it got. */
+/* Ends the program, saying what o takes and what it got. */
 static void refuse_value(const ex_option *o, const char *got)
 {
     const char *shown = *got ? got : "\"\"", *whole = o->kind == EX_WHOLE ? "whole " : "";
@@ -82,7 +82,7 @@ static void refuse_value(const ex_option *o, const char *got)
               o->high);
 }
 
-/* Ends the program: getopt_long stopped at this argument, optopt says at which option's. */
+/* Ends the program: getopt_long stopped at this argument; optopt is its option. */
 static void refuse_flag(const ex_options *options, const char *argument, int first)
 {
     int i = optopt - first;
@@ -303,7 +303,7 @@ tn_device ex_device(const char *name)
     exit(1);
 }
 
-/* The last one of several counts. */
+/* Of several, the last one counts. */
 static tn_device take_device(int *argc, char **argv)
 {
     tn_device device = tn_cpu();

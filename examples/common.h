@@ -1,9 +1,9 @@
 /*
- * common.h - what the example programs share, so that each of them can be about its model:
- * flags, notes in files, the progress line, curves, and what to say at the end. training.h has what
- * those that train share beyond it.
+ * common.h - shared by the example programs, so that each of them can concentrate on its model:
+ * flags, notes in files, the progress line, curves, reports at the end. training.h has what only
+ * the programs that train share.
  *
- * Nothing here knows the library's inside: it is a program's code, written against <tenon/tenon.h>.
+ * Nothing here uses the library's internals: only <tenon/tenon.h>, as in any program.
  */
 #ifndef EXAMPLES_COMMON_H
 #define EXAMPLES_COMMON_H
@@ -12,32 +12,32 @@
 
 /* ---- the process: messages, standard output, signals, exit status ---------------------------- */
 
-/* The first thing a program does; ex_parse and ex_parse_few do it. path: argv[0]. */
+/* Call this first in a program; ex_parse and ex_parse_few do. path: argv[0]. */
 void ex_begin(const char *path);
 const char *ex_program(void);
-/* Prints "PROGRAM: message" and ends the program with 2: for what the user typed. */
+/* Prints "PROGRAM: message" and ends the program with 2: for errors on the command line. */
 void ex_refuse(const char *format, ...) TN_PRINTF(1, 2) __attribute__((noreturn));
-/* Prints "PROGRAM: message"; the program goes on, to end with 1: for a file that cannot be written
- * while there is work to save. */
+/* Prints "PROGRAM: message"; the program goes on and will end with 1: for a file that cannot be
+ * written while there is work to save. */
 void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
-/* Unless status is TN_OK, prints "PROGRAM: tn_error()" and ends the program with 1. */
+/* Prints "PROGRAM: tn_error()" and ends the program with 1 unless status is TN_OK. */
 void ex_check(tn_status status);
 /* The same for anything that is NULL on failure. */
 void ex_check_ptr(const void *pointer);
-/* What was printed is on its way. That it did not arrive is told at the end. */
+/* Flushes standard output. A failure is reported at the end. */
 void ex_flush(void);
-/* Ends the program with 1, before any work, where standard output takes nothing. */
+/* Ends the program with 1, before any work, if standard output cannot be written. */
 void ex_need_output(void);
-/* The last thing a program does: the exit status. 1 after a complaint (standard output that did not
- * take all lines is one), 128 plus the signal that came, else 0. */
+/* Call this last in a program: returns the exit status. 1 after a complaint (lost lines on standard
+ * output are one), 128 plus the signal received, else 0. */
 int ex_end(void);
 
-/* From here the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only noted; a second one ends the
- * program at once. Where nohup and the like have SIGHUP or SIGPIPE ignored, it stays so. */
+/* From here on the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only recorded; a second one ends the
+ * program at once. If nohup or the like ignores SIGHUP or SIGPIPE, it stays ignored. */
 void ex_catch_signals(void);
-/* From here they end the program at once, unless one has come: nothing is left to be saved. */
+/* From here on they end the program at once, unless one was recorded: nothing is left to save. */
 void ex_let_signals(void);
-/* The signal that came, 0 when none did: to be asked between any two parts of long work. */
+/* The signal received, or 0: check it regularly during long work. */
 int ex_signal(void);
 
 /* ---- flags ----------------------------------------------------------------------------------- */
@@ -49,22 +49,22 @@ typedef enum ex_kind {
     EX_FLAG   /* bool, takes no argument */
 } ex_kind;
 
-/* What else a flag's value belongs to, beside this one call of the program. */
+/* What a flag's value belongs to, besides this run of the program. */
 enum {
     EX_MODEL = 1, /* sizes of the model: noted in weight files, read back by --load and --resume */
     EX_RUN = 2,   /* decides the bits of a run: noted in checkpoints, read back by --resume */
-    EX_LENGTH = 4 /* with EX_RUN: how long the run is; --resume takes another one, if it is given */
+    EX_LENGTH = 4 /* with EX_RUN: the length of the run; may be changed with --resume */
 };
 
 typedef struct ex_option {
     const char *name; /* without the dashes */
     ex_kind kind;
     void *value;          /* holds the default; parsing overwrites it */
-    const char *argument; /* as --help shows it: "N", "FILE" */
+    const char *argument; /* as shown by --help: "N", "FILE" */
     const char *help;
     double low, high; /* accepted range of numbers, both ends included; low == high: any */
     unsigned belongs; /* EX_MODEL, EX_RUN or 0 */
-    bool given;       /* set by parsing: it was on the command line */
+    bool given;       /* set by parsing: was on the command line */
 } ex_option;
 
 /* Rows of a table of options: FIELD is where the value goes. */
@@ -90,7 +90,7 @@ void ex_parse(ex_options *options, int argc, char **argv);
 bool ex_given(const ex_options *options, const char *name);
 /* The value of an EX_TEXT; NULL also for an option that this program does not have. */
 const char *ex_text(const ex_options *options, const char *name);
-/* "name value" pairs of all numbers and flags that make the run, on as few lines as fit. */
+/* "name value" pairs of all numbers and flags of the run, on as few lines as possible. */
 void ex_print_settings(const ex_options *options);
 
 /* ---- notes: strings in the metadata of a file ------------------------------------------------ */
@@ -108,7 +108,7 @@ void ex_note(ex_notes *notes, const char *key, const char *format, ...) TN_PRINT
 /* The values of all options that belong to any of the kinds in which. */
 void ex_note_options(ex_notes *notes, const ex_options *options, unsigned which);
 tn_metadata ex_metadata(ex_notes *notes);
-/* Takes such values from a file. A given flag that says something else is refused by name. */
+/* Reads such values from a file. A flag given with another value is refused by name. */
 void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file);
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -124,22 +124,22 @@ typedef struct ex_progress {
     bool quiet, tty, color;
 } ex_progress;
 
-/* On a terminal one line is redrawn, at most ten times a second; otherwise there are about 25 plain
- * lines in all. */
+/* On a terminal one line is redrawn, at most ten times a second; otherwise about 25 plain lines are
+ * printed in all. */
 void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per_step,
                        const char *unit, bool quiet);
-/* Whether this step is to be shown. It asks the clock only, so a loss need not be known yet. */
+/* Whether to show this step. Reads only the clock, so the loss need not be known yet. */
 bool ex_progress_due(const ex_progress *p, int64_t step);
 /* A step's loss, in the order of the steps; the line shows the mean of those since the last
  * line. */
 void ex_progress_loss(ex_progress *p, double loss);
 void ex_progress_show(ex_progress *p, int64_t step, double lr);
-/* Prints a line that stays, above the one that is redrawn. Nothing when quiet. */
+/* Prints a permanent line above the redrawn one. Nothing when quiet. */
 void ex_say(ex_progress *p, const char *format, ...) TN_PRINTF(2, 3);
-/* Time between these two is not training: evaluation, files. */
+/* The time between these two does not count as training: evaluation, files. */
 void ex_progress_pause(ex_progress *p);
 void ex_progress_resume(ex_progress *p);
-/* Clears the line that is redrawn, for another one. */
+/* Clears the redrawn line to make room for another. */
 void ex_progress_clear(void);
 /* Clears the line; returns the units per second over all steps since begin. */
 double ex_progress_end(ex_progress *p, int64_t step);
@@ -169,12 +169,12 @@ uint64_t ex_hash(tn_module *model);
 
 /* ---- where it runs --------------------------------------------------------------------------- */
 
-/* "cpu" or "cuda". Another word ends the program with 2, cuda where there is none with 1, and
- * why. */
+/* "cpu" or "cuda". Any other word ends the program with 2; cuda without a device ends it with 1 and
+ * the reason. */
 tn_device ex_device(const char *name);
-/* For programs without a table of flags: begins; takes "--device NAME" off the command line, if it
- * is there; --help prints the usage and ends the program with 0; another flag, or more than `most`
- * arguments, end it with 2. */
+/* For programs without a table of flags: begins; removes "--device NAME" from the command line if
+ * present; --help prints the usage and ends the program with 0; any other flag, or more than `most`
+ * arguments, ends it with 2. */
 tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage);
 
 #endif

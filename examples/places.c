@@ -1,6 +1,6 @@
 /*
- * places.c - the files of a run: what is refused before it begins, where its checkpoints come from
- * and go to; see training.h
+ * places.c - the files of a run: which are refused before it begins, where its checkpoints are read
+ * and written; see training.h
  */
 #include "training.h"
 
@@ -22,7 +22,7 @@ static bool is_folder(const char *path)
     return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
 }
 
-/* Opens it for a moment; the file that this makes, nobody keeps. */
+/* Opens it briefly, and removes the file if this creates it. */
 static const char *try_open(const char *path, int flags, bool remove)
 {
     int fd = open(path, flags | O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
@@ -32,8 +32,8 @@ static const char *try_open(const char *path, int flags, bool remove)
     return NULL;
 }
 
-/* Why a file cannot be replaced, as the library does it: by a temporary of the same folder. NULL:
- * it can, as far as that is known before there is anything to write. */
+/* Why a file cannot be replaced as the library does it, by a temporary in the same folder. NULL: it
+ * can, as far as is known before there is anything to write. */
 static const char *why_not_replaced(const char *path)
 {
     char real[PATH_MAX], temp[PATH_MAX + 48];
@@ -57,7 +57,7 @@ static const char *why_not_written(const char *path)
     struct stat st;
     bool there = stat(path, &st) == 0;
     if (there && S_ISDIR(st.st_mode)) return "it is a folder";
-    if (there && !S_ISREG(st.st_mode)) /* opened and closed, a pipe would end */
+    if (there && !S_ISREG(st.st_mode)) /* opening and closing would end a pipe */
         return access(path, W_OK) ? strerror(errno) : NULL;
     return try_open(path, O_APPEND, !there);
 }
@@ -69,7 +69,7 @@ typedef struct target {
     const char *(*why_not)(const char *path); /* NULL: it is only read */
 } target;
 
-/* Where path leads: of a file that is not there, its folder, and its name. */
+/* Where path leads: for a file that does not exist, its folder and its name. */
 static bool resolve(const char *path, char real[PATH_MAX + NAME_MAX + 2])
 {
     char folder[PATH_MAX];
@@ -106,7 +106,7 @@ static void check_targets(const target *t, int n)
     }
 }
 
-/* Everything that would fail when the work is done, fails here. */
+/* Checks now everything that would otherwise fail when the work is done. */
 static void check_files(const ex_settings *s, const ex_options *options)
 {
     const char *end = s->save ? strrchr(s->save, '.') : NULL;
@@ -166,14 +166,14 @@ static void check_load(const ex_settings *s)
         ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
                   s->load, s->load);
     }
-    tn_error_clear(); /* what else may be wrong with it is told when it is read */
+    tn_error_clear(); /* other errors are reported when it is read */
     tn_scope_end(scope);
 }
 
 /* ---- where they go to ------------------------------------------------------------------------ */
 
-/* Where a run that came from --resume saves without --checkpoint: to the place it came from, which
- * for a numbered file is its folder. */
+/* Where a resumed run saves without --checkpoint: to the place it was resumed from; for a numbered
+ * file that is its folder. */
 static const char *place_of_resume(ex_settings *s)
 {
     const char *slash = strrchr(s->resume, '/'), *file = slash ? slash + 1 : s->resume;
@@ -202,8 +202,8 @@ static void give_lock(void)
     lock = NULL;
 }
 
-/* Of two runs with one place each would replace what the other saved. False: one is there. A file
- * system without locks is the user's own care. */
+/* Two runs with one place would replace each other's checkpoints. False: another run has it. On a
+ * file system without locks the user must take care. */
 static bool take_lock(const char *place)
 {
     if (tn_checkpoint_lock(place, &lock) == TN_OK) {
@@ -221,7 +221,7 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* PROGRAM.ckpt, or PROGRAM-2.ckpt ...: a run that was not told where to save replaces no file. */
+/* PROGRAM.ckpt, or PROGRAM-2.ckpt ...: a run without a given place never replaces a file. */
 static void default_place(char *path, size_t size, int i)
 {
     snprintf(path, size, i < 2 ? "%s.ckpt" : "%s-%d.ckpt", ex_program(), i);
@@ -232,10 +232,10 @@ static void take_default_place(ex_settings *s)
     for (int i = 1; i < 10000; i++) {
         default_place(s->default_place, sizeof s->default_place, i);
         if (exists(s->default_place) || !take_lock(s->default_place)) continue;
-        if (!exists(s->default_place)) break; /* still: nobody else makes it now */
+        if (!exists(s->default_place)) break; /* checked under the lock */
         give_lock();
     }
-    tn_error_clear(); /* of runs that hold the names before it */
+    tn_error_clear(); /* about runs that hold earlier names */
     s->place = s->default_place;
     s->in_folder = false;
 }
@@ -247,7 +247,7 @@ const char *ex_why_no_place(const ex_settings *s)
     return s->place ? NULL : why_not_replaced(path);
 }
 
-/* A new run may not begin where another one's checkpoints are. */
+/* A new run may not begin in a folder with another run's checkpoints. */
 static void open_folder(const ex_settings *s)
 {
     char newest[sizeof s->resume_file];
@@ -262,7 +262,7 @@ static void open_folder(const ex_settings *s)
         ex_refuse("--checkpoint %s: %s is there already: want --resume %s, or another folder",
                   s->place, newest, s->place);
     }
-    tn_error_clear(); /* a folder without checkpoints is what was hoped for */
+    tn_error_clear(); /* a folder without checkpoints is right */
 }
 
 void ex_settle(ex_settings *s, const ex_options *options)
@@ -270,9 +270,9 @@ void ex_settle(ex_settings *s, const ex_options *options)
     if (s->load) check_load(s);
     if (s->resume) find_resume_file(s);
     s->place = s->checkpoint ? s->checkpoint : s->resume ? place_of_resume(s) : NULL;
-    /* only to be read */
+    /* only read */
     if (!s->checkpoint && s->place && why_not_saved(s->place)) s->place = NULL;
-    if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked for removals */
+    if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked to remove any */
     s->in_folder = s->place && is_folder(s->place);
     if (ex_given(options, "keep") && !s->in_folder) {
         ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s%s: want --checkpoint %s/",
@@ -312,7 +312,7 @@ void ex_say_checkpoint(const ex_settings *s, int64_t step)
 {
     if (s->quiet) return;
     ex_flush();
-    fprintf(ex_signal() ? stderr : stdout, /* Ctrl-C ends who reads our output, too */
+    fprintf(ex_signal() ? stderr : stdout, /* Ctrl-C also ends a reader of our output */
             "checkpoint after step %" PRId64 "; go on with --resume %s\n", step, s->place);
 }
 
@@ -320,7 +320,7 @@ bool ex_saved(const ex_settings *s, tn_status status)
 {
     if (status == TN_OK) {
         if (!s->quiet) printf("saved %s\n", s->save);
-        ex_flush(); /* whoever waits for the weights need not wait for the rest */
+        ex_flush(); /* a reader waiting for the weights need not wait for the rest */
         return true;
     }
     ex_complain("--save %s: %s", s->save, tn_error());

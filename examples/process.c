@@ -20,13 +20,13 @@ void ex_begin(const char *path)
 {
     const char *slash = strrchr(path, '/');
     program = slash ? slash + 1 : path;
-    /* The next file opened would get the number of one that is closed, and our lines with it. What
-     * stands in for standard output takes no bytes either: they are missed, as they should be. */
+    /* The next file opened would get the number of a closed descriptor, and our output. The
+     * stand-in for standard output accepts no bytes, so the loss is noticed, as it should be. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
         if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);
     }
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is then like a full disk: an error */
+    signal(SIGXFSZ, SIG_IGN); /* a file at its size limit then gives an error, like a full disk */
 }
 
 const char *ex_program(void)
@@ -105,9 +105,9 @@ int ex_end(void)
 static const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
 static atomic_int signal_seen;
 
-/* The first one is noted. The second does what it does to any program, when this has returned. Two
- * may come to two threads at once: one of them is the second. A pipe that nobody reads says so at
- * every line: those count once. */
+/* Records the first signal. The second has its default effect, once this has returned. Two may
+ * arrive in two threads at once: one of them is the second. A broken pipe signals at every line:
+ * that counts once. */
 static void note_signal(int number)
 {
     int none = 0;

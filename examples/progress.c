@@ -39,7 +39,7 @@ void ex_progress_begin(ex_progress *p, int64_t first, int64_t total, int64_t per
     p->shown_at = p->began;
 }
 
-static bool on_line; /* of the one terminal that a program has */
+static bool on_line; /* of the program's terminal */
 
 void ex_progress_clear(void)
 {

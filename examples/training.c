@@ -87,7 +87,7 @@ bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* Into taken[].loss; waits for the device. */
+/* Reads into taken[].loss; waits for the device. */
 static tn_status fetch_losses(ex_training *t)
 {
     float value[EX_LATEST];
@@ -117,7 +117,7 @@ static void read_losses(ex_training *t)
     }
 }
 
-/* The lines of the first n steps taken. False when the file does not take them. */
+/* Writes the lines of the first n steps taken. False if that fails. */
 static bool write_lines(ex_training *t, int n)
 {
     for (int i = 0; i < n && t->log; i++) {
@@ -131,7 +131,7 @@ static bool write_lines(ex_training *t, int n)
     return true;
 }
 
-/* The log ends here, with its last whole line, but not the run: its weights are worth more. */
+/* Ends the log with its last whole line, but not the run: its weights are worth more. */
 static void give_up_log(ex_training *t)
 {
     ex_complain("--log %s: %s: it ends before step %" PRId64 ", training goes on", t->set->log,
@@ -141,7 +141,7 @@ static void give_up_log(ex_training *t)
     if (t->log_end >= 0 && truncate(t->set->log, t->log_end) != 0) t->log_end = -1; /* a device */
 }
 
-/* All lines; from here on there is room again. */
+/* Writes all lines and makes room again. */
 static void write_log(ex_training *t)
 {
     read_losses(t);
@@ -149,7 +149,7 @@ static void write_log(ex_training *t)
     t->n = t->read = 0;
 }
 
-/* A program that ends on an error has lines to write still: they tell how it came to that. */
+/* A program that ends on an error still writes its lines: they show how it came to that. */
 static ex_training *open_log;
 
 static void write_the_rest(void)
@@ -185,7 +185,7 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
     if (s->log) {
         t->log = fopen(s->log, step > 0 ? "a" : "w");
         if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
-        setvbuf(t->log, NULL, _IOFBF, 1 << 15); /* all lines at once: what fails, fails in fflush */
+        setvbuf(t->log, NULL, _IOFBF, 1 << 15); /* all lines at once: errors appear in fflush */
         if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
         t->log_end = ftell(t->log);
     }

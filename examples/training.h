@@ -1,13 +1,13 @@
 /*
- * training.h - what programs that train share: their flags, where and how exactly they compute, the
- * log and the curve of the loss, where checkpoints come from and go to, leaving early.
+ * training.h - shared by the programs that train: their flags, device and precision, the log and
+ * the curve of the loss, where checkpoints are read and written, stopping early.
  */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
 
 #include "common.h"
 
-/* Values of the flags that every such program has, and what is made of them. */
+/* Values of the flags that every such program has, and what follows from them. */
 typedef struct ex_settings {
     const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
     int64_t seed, threads, checkpoint_every, keep, stop_after;
@@ -15,14 +15,14 @@ typedef struct ex_settings {
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones; NULL: a new
                           file where the program runs, when there is one to save */
     bool in_folder;
-    tn_device where;          /* what --device says */
-    char resume_file[4096];   /* what --resume leads to */
+    tn_device where;          /* from --device */
+    char resume_file[4096];   /* the file meant by --resume */
     char default_place[4096]; /* without --checkpoint */
 } ex_settings;
 
 #define EX_SETTINGS .device = "cpu", .precision = "f32", .seed = 1, .keep = 3
 
-/* Their rows, for the end of a program's table. --load is the program's: it knows what it means. */
+/* Their rows, for the end of a program's table. --load is in the program's own rows. */
 /* clang-format off */
 #define EX_TRAINING_ROWS(s)                                                                        \
     EX_WHOLE_ROW("seed", (s).seed, 0, 1e9, EX_RUN, "of all that is random"),                       \
@@ -48,33 +48,32 @@ typedef struct ex_settings {
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
 /* clang-format on */
 
-/* After ex_parse: refuses flags that do not go together and files that could not be written in the
- * end, finds the device and the file that --resume DIR/ means, makes the folder of --checkpoint
- * DIR/, sets the threads. A new run may not begin in a folder that has checkpoints of this program:
- * the newest of them would be taken for its own. Nor may two runs save to one place: this one locks
- * it until the program ends. */
+/* After ex_parse: refuses flags that exclude each other and files that cannot be written, finds the
+ * device and the file that --resume DIR/ means, makes the folder of --checkpoint DIR/, sets the
+ * number of threads. A new run may not begin in a folder with checkpoints of this program: the
+ * newest would be mistaken for its own. Nor may two runs save to one place: this one locks it until
+ * the program ends. */
 void ex_settle(ex_settings *s, const ex_options *options);
-/* Why a run that is stopped cannot be saved, for a place of its own is not given; NULL: it can. */
+/* Why a stopped run without a given place cannot be saved; NULL: it can. */
 const char *ex_why_no_place(const ex_settings *s);
-/* What --precision says, once a checkpoint has had its say too: the dtype of products, for
- * TN_AUTOCAST; tf32 is f32 with rounded operands, allowed from here on. Refuses other words, and
- * tf32 on a CPU. */
+/* The dtype of products for TN_AUTOCAST, from --precision or the checkpoint; tf32 is f32 with
+ * rounded operands, allowed from here on. Refuses other words, and tf32 on a CPU. */
 tn_dtype ex_precision(const ex_settings *s);
-/* What f16 needs beside it (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
+/* The scaler that f16 needs (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
 tn_grad_scaler *ex_scaler(tn_dtype precision);
-/* What follows a loss: gradients, scaled to a joint norm of at most clip (0: any), and the
- * optimizer's step. On a GPU only clipping and the scaler (NULL: none) wait, since they look at the
- * gradients. With --capture nothing waits: then gradients that are not finite are seen in the loss,
- * not before. */
+/* After a loss: computes gradients, clips them to a total norm of at most clip (0: no limit), and
+ * takes the optimizer's step. On a GPU only clipping and the scaler (NULL: none) wait, since they
+ * read the gradients. With --capture nothing waits: non-finite gradients then show only in the
+ * loss. */
 void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
               double clip);
-/* With --capture, the capture of that step, which --precision f16 does not go together with; else
- * NULL. Owner: the caller, tn_capture_free. */
+/* With --capture, the capture of that step (not possible with --precision f16); else NULL. Owner:
+ * the caller, tn_capture_free. */
 tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user,
                        const tn_grad_scaler *scaler);
-/* The step, through the capture unless that is NULL. In the current scope. */
+/* Runs the step, through the capture unless that is NULL. In the current scope. */
 tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in);
-/* Version, threads, device, and the settings that make the run. Nothing when quiet. */
+/* Prints version, threads, device, and the run's settings. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 
 /* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them.
@@ -82,15 +81,15 @@ void ex_print_head(const ex_settings *s, const ex_options *options);
 bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c);
 /* "checkpoint after step 12; go on with --resume PATH" */
 void ex_say_checkpoint(const ex_settings *s, int64_t step);
-/* Says what became of --save; false after a complaint. Then the weights should go into a
+/* Reports the result of --save; false after a complaint. Then the weights should be saved in a
  * checkpoint, and ex_say_rescued says how to get them from there. */
 bool ex_saved(const ex_settings *s, tn_status status);
 void ex_say_rescued(const ex_settings *s);
-/* After --resume: "going on after step 12", or how a run goes on that came to its end; flag: of its
- * length. Nothing without --resume, or when quiet. */
+/* After --resume: "going on after step 12", or how to continue a finished run; flag: the one for
+ * its length. Nothing without --resume, or when quiet. */
 void ex_say_resumed(const ex_settings *s, int64_t step, int64_t total, const char *flag);
 
-/* To --plot; a failure is a complaint. */
+/* Writes --plot; a failure is a complaint. */
 void ex_plot(const ex_settings *s, const char *y_label, const tn_curve *curves, int n);
 
 /* ---- the clockwork of a loop over steps ------------------------------------------------------ */
@@ -106,10 +105,9 @@ typedef struct ex_taken {
 } ex_taken;
 
 /*
- * Reading a loss waits until a GPU has done all that it was given, and then it has nothing to do.
- * So a step leaves its loss where it was computed; the host reads those of the latest steps
- * together when there is something to print, when time is taken, and when there is no room for
- * more.
+ * Reading a loss waits until the GPU has finished all its work, and then the GPU is idle. So a step
+ * leaves its loss on the device; the host reads the latest losses together when there is something
+ * to print, when time is measured, and when there is no room for more.
  */
 typedef struct ex_training {
     const ex_settings *set;
@@ -130,15 +128,15 @@ typedef struct ex_training {
 } ex_training;
 
 /* Catches signals (ex_catch_signals): the first one sets leave at the next step, or after the
- * evaluation that it broke off. columns: the log's first line; the log of a resumed run goes on. */
+ * evaluation it interrupted. columns: the log's first line; a resumed run appends to its log. */
 void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
                        int64_t per_step, const char *unit, const char *columns);
 /* After a step: its line of the log, "STEP,LOSS,LR"; curve; leave; and the progress line unless the
  * program prints its own. loss: one number, copied. */
 void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress);
-/* What follows on the latest step's line of the log. */
+/* Appends to the latest step's line of the log. */
 void ex_training_remark(ex_training *t, const char *more);
-/* The mean of the losses since this was last asked; 0 when there were none. */
+/* The mean of the losses since the last call; 0 if there were none. */
 double ex_training_mean(ex_training *t);
 /* Time between these two is not training. What is alive after an evaluation must not grow. */
 void ex_training_pause(ex_training *t);
@@ -146,10 +144,10 @@ void ex_training_resume(ex_training *t, bool evaluated);
 /* Whether a checkpoint is due after this step, which is not the last. evaluated: the program's own
  * occasion. */
 bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated);
-/* Ends the progress line, with --memory says how that went; returns units per second. Then a
- * checkpoint is due if leave is set, or there is a --checkpoint. */
+/* Ends the progress line; with --memory reports memory; returns units per second. Then a checkpoint
+ * is due if leave is set or --checkpoint was given. */
 double ex_training_end(ex_training *t, int64_t step);
-/* Closes the log; frees the curve. A log that is short is a complaint, here or before. */
+/* Closes the log; frees the curve. An incomplete log is a complaint, here or before. */
 void ex_training_free(ex_training *t);
 
 #endif

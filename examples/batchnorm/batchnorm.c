@@ -56,7 +56,7 @@ static void print_names(const char *title, const tn_list *list)
     printf("\n");
 }
 
-/* Which tensors the optimizer trains, which are only carried. */
+/* Which tensors the optimizer trains, and which are buffers. */
 static void print_model(const run *r)
 {
     tn_scope scope = tn_scope_begin();
@@ -75,7 +75,7 @@ static void end_of_epoch(run *r)
     ex_training *t = &r->training;
     ex_training_pause(t);
     score test = { 0 };
-    if (!set.shared.quiet || set.shared.plot) { /* else nobody would see it */
+    if (!set.shared.quiet || set.shared.plot) { /* else it would not be shown */
         ex_check(tn_eval(r->model));
         test = run_score(r, &r->test, 0);
         ex_check(tn_train(r->model, true));
@@ -84,7 +84,7 @@ static void end_of_epoch(run *r)
         ex_training_resume(t, false);
         return;
     }
-    double mean = ex_training_mean(t); /* of this process' steps */
+    double mean = ex_training_mean(t); /* of this process's steps */
     ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
     ex_say(&t->progress,
            "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
@@ -136,7 +136,7 @@ static void print_train_versus_eval(run *r)
     enum { SOME = 1000 };
     tn_module *trained = r->model, *copy = tn_module_clone(trained);
     ex_check_ptr(copy);
-    r->model = copy; /* forward in training mode would move the statistics of the model itself */
+    r->model = copy; /* forward in training mode would change the model's own statistics */
     ex_check(tn_eval(copy));
     score eval = run_score(r, &r->test, SOME);
     ex_check(tn_train(copy, true));
@@ -157,7 +157,7 @@ static void print_accuracy(run *r)
     printf("test loss %.4f, test accuracy %.2f %%\n", test.loss, 100 * test.accuracy);
 }
 
-/* First the weights: what follows may be broken off. */
+/* First the weights: the rest may be interrupted. */
 static void finish(run *r, bool trained, double rate)
 {
     const ex_settings *shared = &set.shared;

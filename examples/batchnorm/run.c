@@ -113,7 +113,7 @@ static void print_statistics(run *r, const char *when)
     ex_flush();
 }
 
-/* The part of a step that is the device's: in holds images and labels. */
+/* The device's part of a step: in holds images and labels. */
 static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 {
     run *r = context;

@@ -21,7 +21,7 @@ typedef struct images {
 typedef struct run {
     settings *set;
     ex_options *options;  /* write into *set */
-    char data_path[4096]; /* as the checkpoint says, where --data does not */
+    char data_path[4096]; /* from the checkpoint if --data is not given */
     images train, test;
     double mean, deviation; /* of all pixels of the training images */
     tn_device device;
@@ -44,24 +44,24 @@ void run_read_data(run *r);
 void run_build(run *r);
 void run_free(run *r);
 
-/* One training step on a batch that the loader gave; its loss, left on the device. When watched,
+/* One training step on a batch from the loader; returns its loss, on the device. When watched,
  * prints bn1's statistics before and after forward and after the optimizer's step. */
 tn_tensor *run_step(run *r, tn_tensor *const *batch);
 
 typedef struct score {
     double loss, accuracy;
 } score;
-/* Over the first images of a set (limit of them; 0: all), in the mode the model is in, recording
- * nothing. A signal breaks it off: then ex_signal(), and the result says nothing. */
+/* Over the first images of a set (limit of them; 0: all), in the model's current mode, without
+ * recording. A signal interrupts it: then ex_signal() is set, and the result means nothing. */
 score run_score(run *r, const images *set, int64_t limit);
 
-/* Takes the settings noted in the checkpoint, and its folder of data where --data is not given. */
+/* Takes the settings from the checkpoint, and its data folder if --data is not given. */
 void run_adopt(run *r);
 /* Reads the state; the data must be what it was training on. */
 void run_resume(run *r);
-/* False after a complaint, when it cannot be written. */
+/* False, after a complaint, if it cannot be written. */
 bool run_checkpoint(run *r);
-/* To --save. When that fails, a run that was trained is in a checkpoint, and that is said. */
+/* Writes --save. If that fails, a trained run is saved in a checkpoint, and the program says so. */
 void run_save_weights(run *r, bool trained);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * buffers - what a buffer is, in five notes; each runs a few lines and prints what came of them.
+ * buffers - what a buffer is, in five notes; each runs a few lines and prints the results.
  *
  * A parameter is trained. A buffer is carried: saved, loaded, moved and cast with the model,
  * changed by forward where a layer says so, never seen by an optimizer. A plain field is neither.
@@ -16,7 +16,7 @@
 static int wrong;
 static tn_device device;
 
-/* A model goes to the device with its buffers, an input by itself. */
+/* A model moves to the device with its buffers; an input is moved separately. */
 static tn_module *placed(tn_module *model)
 {
     TN_CHECK_PTR(model);
@@ -83,7 +83,7 @@ static tn_tensor *lookup_forward(tn_module *self, tn_tensor *x)
 
 static void lookup_free(tn_module *self)
 {
-    tn_drop(((lookup *)self)->plain); /* slots and children are freed for us, this is not */
+    tn_drop(((lookup *)self)->plain); /* slots and children are freed for us, this field is not */
 }
 
 static const tn_module_type lookup_type = {
@@ -285,7 +285,7 @@ static void note_positions(void)
     TN_CHECK(tn_list_add(list, "pe", pe));
     refused("an optimizer for it", tn_sgd(list, (tn_sgd_options){ 0 }) == NULL);
 
-    /* A buffer is an ordinary tensor: it may want a gradient, and still is no parameter. */
+    /* A buffer is an ordinary tensor: it may require a gradient and is still not a parameter. */
     TN_CHECK(tn_set_requires_grad(pe, true));
     TN_CHECK(tn_backward(tn_sum(tn_forward(m, x), NULL, 0, false)));
     claim(!tn_is_none(tn_grad(pe)) && tn_parameters(m)->n == 0,

@@ -1,5 +1,5 @@
 /*
- * models.h - the models that go to PyTorch and come back; models.py has the same ones in PyTorch,
+ * models.h - the models that are sent to PyTorch and back; models.py has the same ones in PyTorch,
  * under the same names.
  */
 #ifndef INTEROP_MODELS_H
@@ -29,7 +29,7 @@ extern const int interop_count;
 
 /* Random inputs of a model: n of them, in the current scope. */
 int interop_inputs(const interop_model *model, tn_dtype dtype, tn_tensor **x);
-/* What the model makes of them. */
+/* The model's output for them. */
 tn_tensor *interop_forward(const interop_model *model, tn_module *m, tn_tensor *const *x);
 
 #endif

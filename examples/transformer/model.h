@@ -1,7 +1,7 @@
 /*
  * model.h - a decoder-only transformer as modules of this program's own.
  *
- * Written with the library's public calls only, so it is also the pattern for a model of yours: a
+ * Written with the library's public calls only, so it is also a pattern for your own model: a
  * struct that begins with tn_module, a constructor that registers every part by name, a forward.
  */
 #ifndef TRANSFORMER_MODEL_H

@@ -1,4 +1,4 @@
-/* sample.h - writing text with a trained model, and judging it by its words. */
+/* sample.h - generating text with a trained model, and judging it by its words. */
 #ifndef TRANSFORMER_SAMPLE_H
 #define TRANSFORMER_SAMPLE_H
 
@@ -14,7 +14,7 @@ typedef struct vocabulary {
 vocabulary vocabulary_of(const tn_text *text);
 /* As hexadecimal digits, two a byte, for a file's metadata: hex holds 513 bytes. */
 void vocabulary_write(const vocabulary *v, char *hex);
-/* False when hex is not such a list. */
+/* False if hex is not such a list. */
 bool vocabulary_read(vocabulary *v, const char *hex);
 bool vocabulary_equal(const vocabulary *a, const vocabulary *b);
 
@@ -25,7 +25,7 @@ typedef struct sample_options {
     uint64_t seed;      /* of this sample's own generator */
     int64_t context;    /* the model sees at most so many characters */
     tn_device device;
-    void (*wrote)(int id, void *user); /* told of each new character; NULL: nobody is */
+    void (*wrote)(int id, void *user); /* called for each new character; may be NULL */
     void *user;
 } sample_options;
 
@@ -42,7 +42,7 @@ typedef struct word_count {
     int64_t words, known;
 } word_count;
 
-/* The sample's last word does not count where it is cut short by the sample's end. */
+/* The sample's last word does not count if it is cut off by the sample's end. */
 word_count count_words(const unsigned char *ids, int64_t n, const vocabulary *v,
                        const tn_text *text);
 

@@ -58,7 +58,7 @@ static tn_tensor *loss_of(run *r, tn_tensor *x, tn_tensor *y)
     return loss;
 }
 
-/* The part of a step that is the device's: in holds x and y [B, T]. */
+/* The device's part of a step: in holds x and y [B, T]. */
 static tn_tensor *learn(void *context, int n, tn_tensor *const *in)
 {
     run *r = context;
@@ -120,7 +120,7 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* FNV-1a over the ids: a run goes on only with the text it began with. */
+/* FNV-1a over the ids: a run can be resumed only with the text it began with. */
 static uint64_t text_hash(const tn_text *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -259,7 +259,7 @@ void run_plot(run *r)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Windows of the evaluations on the way: a sixth of the held-out King James text. */
+/* Windows of the evaluations during training: a sixth of the held-out King James text. */
 enum { ON_THE_WAY = 1024 };
 
 double run_train(run *r)

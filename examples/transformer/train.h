@@ -1,4 +1,4 @@
-/* train.h - a training run of the transformer: what belongs to it, a step, the loss, its files. */
+/* train.h - a training run of the transformer: its state, a step, the loss, its files. */
 #ifndef TRANSFORMER_TRAIN_H
 #define TRANSFORMER_TRAIN_H
 
@@ -17,7 +17,7 @@ typedef struct settings {
 typedef struct run {
     settings *set;
     ex_options *options; /* write into *set */
-    tn_text *text;       /* NULL where a loaded model only writes */
+    tn_text *text;       /* NULL if a loaded model only generates */
     vocabulary vocab;
     tn_device device;
     tn_dtype precision; /* of products; parameters stay f32 */
@@ -28,7 +28,7 @@ typedef struct run {
     tn_checkpoint_part scaling; /* .scaler: of --precision f16, else NULL */
     int64_t step;               /* steps taken */
     bool has_text_hash;
-    char text_path[4096]; /* as the checkpoint says, where --text does not */
+    char text_path[4096]; /* from the checkpoint if --text is not given */
     uint64_t text_hash;   /* of the text that the checkpoint was training on */
     ex_training training;
     ex_curve valid_curve;
@@ -38,13 +38,13 @@ typedef struct run {
 void run_build(run *r);
 void run_free(run *r);
 
-/* One step on a random batch of the training text; its loss in nats per character, which is left on
- * the device. In the current scope. */
+/* One step on a random batch of the training text; returns its loss in nats per character, on the
+ * device. In the current scope. */
 tn_tensor *run_step(run *r);
 
 /* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
  * the same ones. At most limit of them (0: as many as fit side by side), in whole batches. A signal
- * breaks it off: then ex_signal(), and the result says nothing. */
+ * interrupts it: then ex_signal() is set, and the result means nothing. */
 typedef struct evaluation {
     double loss;
     int64_t characters;
@@ -54,8 +54,8 @@ evaluation run_evaluate(run *r, const unsigned char *ids, int64_t n, int64_t lim
 /* All training steps, with progress, log, evaluations and checkpoints. Returns the tokens per
  * second. Ends early after a signal, or after --stop-after steps, with a checkpoint written. */
 double run_train(run *r);
-/* Takes the settings and the vocabulary noted in the file that --resume or --load names; flags that
- * say something else are refused. */
+/* Takes the settings and the vocabulary from the file that --resume or --load names; flags with
+ * other values are refused. */
 void run_adopt(run *r);
 /* Reads --text. Its held-out part must be longer than a window; it must have the characters of an
  * adopted file, and be the very text of a checkpoint. */
@@ -63,7 +63,7 @@ void run_read_text(run *r);
 /* Reads the state of the checkpoint, or the weights. */
 void run_resume(run *r);
 void run_load_weights(run *r);
-/* To --save. When that fails, a run that was trained is in a checkpoint, and that is said. */
+/* Writes --save. If that fails, a trained run is saved in a checkpoint, and the program says so. */
 void run_save_weights(run *r, bool trained);
 void run_plot(run *r);
 

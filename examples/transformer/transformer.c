@@ -4,8 +4,8 @@
  *     transformer --text FILE [--save FILE.safetensors]
  *     transformer --load FILE.safetensors --generate 200 --prompt "And God said"
  *
- * Here are the flags and the order of things; train.c has the loop, model.c the model, sample.c the
- * writing.
+ * This file has the flags and the order of the work; train.c has the loop, model.c the model,
+ * sample.c the generation.
  */
 #include "train.h"
 
@@ -62,7 +62,7 @@ static ex_options options = {
     .n = sizeof flags / sizeof *flags,
 };
 
-/* Which tensors the optimizer trains, which are only carried. */
+/* Which tensors the optimizer trains, and which are buffers. */
 static void print_model(const run *r)
 {
     tn_scope scope = tn_scope_begin();
@@ -114,7 +114,7 @@ static void check_prompt(const vocabulary *v)
     }
 }
 
-/* The losses at the end: over all of the held-out text, and over as much of the training text. */
+/* The final losses: over all of the held-out text, and over as much of the training text. */
 static void report_losses(run *r, double rate, bool trained)
 {
     evaluation valid = run_evaluate(r, r->text->valid, r->text->n_valid, 0);
@@ -129,7 +129,7 @@ static void report_losses(run *r, double rate, bool trained)
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
 }
 
-/* At once, so that one can watch it. */
+/* Prints at once, so that one can watch. */
 static void write_character(int id, void *user)
 {
     const run *r = user;
@@ -172,7 +172,7 @@ static void write_sample(run *r)
     free(ids);
 }
 
-/* First the weights: what follows may be broken off. */
+/* First the weights: the rest may be interrupted. */
 static void finish(run *r, bool trained, double rate)
 {
     const ex_settings *shared = &set.shared;

@@ -7,7 +7,7 @@ int main(int argc, char **argv)
     const float inputs[] = { 0, 0, 0, 1, 1, 0, 1, 1 };
     const float wanted[] = { 0, 1, 1, 0 };
 
-    /* where it all happens: x, y and the model */
+    /* of x, y and the model */
     tn_device device = ex_parse_few(&argc, argv, 0, "usage: xor [--device cpu|cuda]\n");
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin(); /* holds x, y and the optimizer's list until the end */
@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     TN_CHECK_PTR(optimizer);
 
     for (int step = 0; step <= 500; step++) {
-        tn_scope scope = tn_scope_begin(); /* what a step makes, the step's scope drops */
+        tn_scope scope = tn_scope_begin(); /* drops what the step makes */
         tn_tensor *loss = tn_bce_with_logits(tn_forward(model, x), y, TN_NONE, TN_MEAN);
         TN_CHECK(tn_optim_zero_grad(optimizer));
         TN_CHECK(tn_backward(loss));

@@ -2,8 +2,8 @@
  * scan.cu - along one axis: the first extreme with its index (a reduction, reduce.h), and running
  * sums.
  *
- * Running sums are double or int64_t and rounded once per element. Short lines, and lines that lie
- * next to each other, take a thread each; other lines a block, which goes along in stretches.
+ * Running sums are double or int64_t and rounded once per element. Short lines, and lines adjacent
+ * in memory, take a thread each; others a block, which works in pieces.
  */
 #include "cuda/reduce.h"
 
