@@ -10,7 +10,7 @@
 
 /* ---- flags ----------------------------------------------------------------------------------- */
 
-static bool waits; /* the chosen device works behind the host */
+static bool waits; /* the chosen device runs asynchronously */
 
 static int64_t number(const char *text)
 {

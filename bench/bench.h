@@ -1,9 +1,9 @@
 /*
- * bench.h - what the benchmark programs share: flags, clock, the output line, deterministic data,
+ * bench.h - shared by the benchmark programs: flags, clock, the output line, deterministic data,
  * timed training steps.
  *
- * The data are formulas over a 32-bit mixing function, so that the PyTorch twins (torch_*.py,
- * common.py) make the very same tokens and images.
+ * The data comes from formulas over a 32-bit mixing function, so that the PyTorch twins
+ * (torch_*.py, common.py) make the same tokens and images.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -17,19 +17,19 @@ typedef struct bench_flags {
     const char *device;    /* cpu, cuda */
     int64_t batch;         /* 0: the config's own */
     int64_t steps, warmup, threads;
-    int64_t block; /* steps between two looks at the clock; a GPU waits only there */
+    int64_t block; /* steps between two clock readings; a GPU waits only there */
     bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
-    /* above 0: instead of timing, doubles the batch up to this, while memory lasts */
+    /* above 0: instead of timing, doubles the batch up to this, until memory runs out */
     int64_t find_batch;
     tn_device where; /* what device says */
     tn_dtype dtype;  /* of products under autocast; f32: no autocast */
 } bench_flags;
 
-/* Reads the flags that are named as the fields above; ends the program on anything else, with 2,
- * and with 1 where there is no such device. presets: what is not on the command line. */
+/* Reads the flags, named as the fields above; ends the program with 2 on anything else, and with 1
+ * if the device is missing. presets: values for flags not given. */
 bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
-/* Waits for the device that was chosen. */
+/* Waits for the chosen device. */
 void bench_wait(void);
 /* "tenon_WORKLOAD", captured "graph_WORKLOAD", then "_bBATCH" and "_PRECISION" where the flags are
  * given. Static memory. */
@@ -39,7 +39,7 @@ double bench_now(void); /* seconds, monotonic */
 /* "name,metric,median,min,max"; sorts the values */
 void bench_line(const char *name, const char *metric, double *values, int64_t n);
 void bench_one(const char *name, const char *metric, double value);
-/* The highest resident size of the process so far, in MiB. */
+/* The peak resident size of the process so far, in MiB. */
 double bench_peak_rss(void);
 /* Prints the versions and threads to stderr. */
 void bench_banner(const char *name);
@@ -49,8 +49,8 @@ uint32_t bench_mix(uint32_t x);
 /* [batch, context + 1] tokens below vocab: steps of a constant stride, one in eight replaced. */
 void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, int64_t *ids);
 enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10, BENCH_BLOCK = 64 };
-/* Noise in [0, 1) with the label drawn in: every tenth pixel, from the label on, is half brighter.
- * One image in four shows another label, by lot, so that the loss stays above zero. */
+/* Noise in [0, 1) with the label drawn in: every tenth pixel, starting at the label, is brighter by
+ * half. One image in four, at random, shows another label, so that the loss stays above zero. */
 void bench_image(int64_t n, float *pixels, int64_t *label);
 
 /* ---- training steps (train.c) ---------------------------------------------------------------- */
@@ -68,8 +68,8 @@ typedef struct bench_task {
 
 /* Trains on the batches and prints everything: times, rates, losses, memory. */
 void bench_run(const bench_task *task, const bench_flags *flags);
-/* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, when they
- * fail: when memory runs out. */
+/* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, if they
+ * fail because memory runs out. */
 bool bench_fits(const bench_task *task, const bench_flags *flags);
 
 #endif

@@ -121,7 +121,7 @@ static void batch(int64_t step, tn_tensor **x, tn_tensor **y)
     *y = tn_contiguous(tn_narrow(all, 1, 1, size.context));
 }
 
-/* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 when not even the first
+/* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 if not even the first
  * does. */
 static int64_t largest_batch(const bench_task *task, const bench_flags *f, int64_t most)
 {

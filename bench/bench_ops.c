@@ -4,15 +4,15 @@
  * tiny_*   8 floats, a chain of 1,000 ops: nanoseconds each; what remains when arithmetic is free
  * peak_*   on a GPU: the rates of a large copy (bytes read and written) and of a large product
  * others   microseconds a call: forward alone, recording nothing; and forward with backward from a
- *          seed of ones to every float input. GB and GFLOP: what forward must at least move (every
- *          input read once, the result written once) and compute; over the peaks, the time it
- *          cannot do without
+ *          seed of ones to every float input. GB and GFLOP: the least that forward must move (every
+ *          input read once, the result written once) and compute; divided by the peaks, the least
+ *          time possible
  *
  *   --config cpu     sizes of the small models (what a CPU takes by default)
  *   --config gpu     sizes of GPT-2 124M, above a GPU's cache; by default on one
  *   --config tiny    the same, far smaller: to see that they run
- * With bf16 the ops that mixed precision gives to the tensor cores run, on bf16 inputs; others stay
- * f32 there. On a GPU each sample is --block calls, the clock is read when the last is done.
+ * With bf16, the ops that mixed precision runs on tensor cores get bf16 inputs; others stay f32. On
+ * a GPU each sample is --block calls, the clock is read when the last is done.
  *
  * Twin: torch_ops.py
  */
@@ -194,7 +194,7 @@ static const row cpu_rows[] = {
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
 };
 
-/* What a GPU is for: 32 sequences of 1,024, the layers of GPT-2 124M. */
+/* Sizes for a GPU: 32 sequences of 1,024, the layers of GPT-2 124M. */
 static const row gpu_rows[] = {
     { "add", add, { S(32768, 3072), S(32768, 3072) }, 0 },
     { "add_row", add, { S(32768, 3072), S(3072) }, 0 },
@@ -224,7 +224,7 @@ static int64_t at_size(int64_t n)
     return n < 4096 ? n / 16 : n / 256;
 }
 
-/* Ops that mixed precision runs in bf16, and those that take what they are given. */
+/* Ops that mixed precision runs in bf16, and ops that keep the dtype of their input. */
 static bool runs_low(const row *r)
 {
     return flop_of(r) > 0 || r->f == add || r->f == relu || r->f == gelu_tanh || r->f == transposed;
@@ -241,7 +241,7 @@ static void print_least(const char *name, const row *r, tn_tensor **in, int n)
     tn_tensor *y = r->f(in);
     double bytes = bytes_of(y);
     for (int i = 0; i < n; i++) bytes += bytes_of(in[i]);
-    /* of a table only the rows that are asked for */
+    /* of a table, only the requested rows */
     if (r->f == embedding) bytes = 2 * bytes_of(y) + bytes_of(in[1]);
     bench_one(name, "GB", 1e-9 * bytes);
     if (flop_of(r) > 0) bench_one(name, "GFLOP", 1e-9 * flop_of(r));

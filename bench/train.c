@@ -1,11 +1,11 @@
 /*
  * train.c - timed training steps; see bench.h.
  *
- * On a CPU every step is timed, with its parts. A GPU works behind the host, and a program that
- * waited for it after each step would time the waiting: so the steps of a block follow each other
- * as they do in training, and the clock is read when the last of them is done. The parts come from
- * further steps that do wait; a captured step has none. The batches of a block are made before its
- * clock starts; taking them to the device is in the time.
+ * On a CPU every step is timed, with its parts. A GPU runs asynchronously, and a program that
+ * waited for it after each step would time the waiting. So the steps of a block follow each other
+ * as in training, and the clock is read when the last one is done. The parts come from extra steps
+ * that do wait; a captured step has none. The batches of a block are made before its clock starts;
+ * copying them to the device is included.
  */
 #include "bench.h"
 

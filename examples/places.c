@@ -130,7 +130,7 @@ static void check_files(const ex_settings *s, const ex_options *options)
 
 /* ---- where checkpoints come from ------------------------------------------------------------- */
 
-/* The newest whole one; and, quiet or not, which newer ones are not: what they held is lost. */
+/* The newest whole one; also prints, even if quiet, which newer ones are damaged. */
 static void find_newest(ex_settings *s)
 {
     tn_scope scope = tn_scope_begin();

@@ -1,6 +1,6 @@
 /*
- * archive.h - zip archives put together byte by byte, with the place of every record, so that a
- * test can make one of them wrong. Source: the ZIP specification, APPNOTE 6.3.10.
+ * archive.h - builds zip archives byte by byte, with the place of every record, so that a test can
+ * damage one. Source: the ZIP specification, APPNOTE 6.3.10.
  */
 #ifndef TENON_TESTS_ARCHIVE_H
 #define TENON_TESTS_ARCHIVE_H
@@ -23,7 +23,7 @@ typedef struct archive {
 
 /* All members stored, without padding, comments or extra fields. Static memory. */
 archive *archive_of(const member *members, int n);
-/* At a->n, which moves on: a number of n bytes, or bytes. */
+/* Appends at a->n: a number of n bytes, or bytes. */
 void archive_put(archive *a, uint64_t value, int n);
 void archive_put_bytes(archive *a, const void *data, size_t n);
 

@@ -1,5 +1,5 @@
 /*
- * boxes.h - a module that tests fill as they like, and short names for what tests of modules make.
+ * boxes.h - a module for tests to fill, and short names for common parts of module tests.
  */
 #ifndef TENON_TESTS_BOXES_H
 #define TENON_TESTS_BOXES_H

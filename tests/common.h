@@ -1,5 +1,5 @@
 /*
- * common.h - what every Check suite of tenon shares.
+ * common.h - shared by all Check suites of tenon.
  *
  * A test file defines test_suite() and gets its main from main.c. A test case made by test_case()
  * has the common fixture: a scope is open and the error is clear when a test begins; when it ends,
@@ -51,8 +51,8 @@ TCase *test_case(Suite *suite, const char *name);
 void test_setup(void);
 void test_teardown(void);
 
-/* tn_set_allocator in a test with the fixture, whose scope is closed for it: the library refuses
- * while it uses memory. What was made in that scope is gone. */
+/* tn_set_allocator in a test with the fixture. It closes the fixture's scope first, since the
+ * library refuses while memory is in use. Everything made in that scope is freed. */
 tn_status test_set_allocator(const tn_allocator *allocator);
 
 /* NULL when every element of actual is within atol + rtol |expected| of expected (NaN equals
@@ -60,7 +60,7 @@ tn_status test_set_allocator(const tn_allocator *allocator);
 const char *difference(const tn_tensor *actual, const tn_tensor *expected, double rtol,
                        double atol);
 
-/* Fails the test with the library's message unless status is TN_OK / the pointer is there. */
+/* Fails the test with the library's message unless status is TN_OK / the pointer is not NULL. */
 #define assert_ok(expr)                                                                            \
     do {                                                                                           \
         tn_status assert_status_ = (expr);                                                         \
@@ -71,7 +71,7 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
     ck_assert_msg((expr) != NULL, "%s: %s: %s", #expr, tn_status_name(tn_error_status()),          \
                   tn_error())
 
-/* The error that is pending has this status and contains this text; then forgets it. */
+/* Checks that the pending error has this status and contains this text; then clears it. */
 #define assert_error(status, text)                                                                 \
     do {                                                                                           \
         ck_assert_msg(tn_error_status() == (status), "status is %s (%s), not %s",                  \
@@ -112,12 +112,12 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
 const char *values_difference(const tn_tensor *actual, const double *expected, int64_t n,
                               double tolerance);
 
-/* A f64 tensor with values in [low, high), from a generator of the tests' own: the same for one
+/* A f64 tensor with values in [low, high), from the tests' own generator: the same for the same
  * seed. */
 tn_tensor *random_f64(tn_shape shape, double low, double high, uint64_t seed);
 /* The same values in another floating dtype. */
 tn_tensor *random_as(tn_shape shape, double low, double high, uint64_t seed, tn_dtype dtype);
-/* A f64 tensor from literals; the shape must hold as many. */
+/* A f64 tensor from literals; their number must match the shape. */
 tn_tensor *from_f64(const double *values, tn_shape shape);
 
 /* t's values in other memory layouts, as leaves without history. Values and shape are t's. */

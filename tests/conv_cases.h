@@ -1,6 +1,6 @@
 /*
- * conv_cases.h - shapes of convolutions for the suites that compare their kernels: what every way
- * of computing one could get wrong.
+ * conv_cases.h - shapes of convolutions for the suites that compare their kernels: cases that any
+ * of the algorithms could get wrong.
  */
 #ifndef TENON_TESTS_CONV_CASES_H
 #define TENON_TESTS_CONV_CASES_H

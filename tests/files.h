@@ -1,5 +1,5 @@
 /*
- * files.h - tests that read and write files: a folder of their own, bytes in and out.
+ * files.h - for tests that read and write files: a folder for each, bytes in and out.
  */
 #ifndef TENON_TESTS_FILES_H
 #define TENON_TESTS_FILES_H

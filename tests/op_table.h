@@ -1,5 +1,5 @@
 /*
- * op_table.h - one row per op variant: how to call it, and what holds for it.
+ * op_table.h - one row per op variant: how to call it, and its properties.
  *
  * The rows are in op_rows_*.def; their inputs, and the outputs and gradients that PyTorch gives,
  * are in golden/ops.safetensors under the row's name (golden/make_ops.py). An input is
@@ -18,7 +18,7 @@ enum {
     ROW_KINK = 8,       /* not smooth here, or rounds: golden numbers only, no finite differences */
     ROW_NO_GOLDEN = 16, /* random: inputs only */
     ROW_LOOSE =
-        32, /* f32 loses digits by nature here (large offsets, long sums): 100 times the bound */
+        32, /* f32 inevitably loses digits here (large offsets, long sums): 100 times the bound */
     ROW_NO_SECOND = 64, /* refuses a second derivative by name */
     ROW_FIXED = 128,    /* fixed in f64: no f32 run (casts inside) */
 };
@@ -33,7 +33,7 @@ typedef struct op_row {
 extern const op_row op_rows[];
 extern const int n_op_rows;
 
-/* A call that must fail: status, and what the message says after "tn_OP: ". */
+/* A call that must fail: status, and the message after "tn_OP: ". */
 typedef struct op_refusal {
     const char *op;
     tn_status status;
@@ -47,7 +47,7 @@ extern const int n_op_refusals;
 
 enum { OP_MAX_IN = 6 };
 
-/* What the golden file holds for a row, in the current scope; NULL where there is nothing. */
+/* The golden file's tensors for a row, in the current scope; NULL if there are none. */
 typedef struct op_case {
     int n;
     tn_tensor *in[OP_MAX_IN];
@@ -55,7 +55,7 @@ typedef struct op_case {
     tn_tensor *out, *seed, *grad[OP_MAX_IN];
 } op_case;
 
-/* Reads the golden file; to be called once, from test_suite(): it runs no kernel. */
+/* Reads the golden file; call it once, from test_suite(): it runs no kernel. */
 void op_read_golden(void);
 int op_golden_count(void);
 const char *op_golden_name(int i);

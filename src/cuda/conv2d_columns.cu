@@ -10,8 +10,9 @@
  * large cache between the kernel that writes and the product that reads them. Sums of bf16 and f16
  * are f32: those of dx over taps and those of dw over pieces too, which are rounded at the end.
  * Rows of columns are aligned to 16 bytes and padded with zeros. Every sum has a fixed order:
- * repeats give the same bits. Source: Chellapilla et al., High Performance Convolutional Neural
- * Networks for Document Processing (2006).
+ * repeats give the same bits.
+ * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document
+ * Processing (2006).
  */
 #include "cuda/conv2d.h"
 #include "cuda/elements.h"

@@ -4,9 +4,9 @@
  *
  * Radix sort from the lowest digit, a digit of RADIX values at a time; every pass is stable. A
  * block owns a part of the array: sort_count counts how often each digit occurs in it; from that
- * sort_pass knows where each digit of its part begins, and moves the words. Source: Knuth, The Art
- * of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw, High performance and
- * scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
+ * sort_pass knows where each digit of its part begins, and moves the words.
+ * Source: Knuth, The Art of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw,
+ * High performance and scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
  */
 #ifndef TNI_CUDA_SORT_H
 #define TNI_CUDA_SORT_H

@@ -1,4 +1,4 @@
-/* call.c - one call, and what must hold after it. */
+/* call.c - one call, and the checks after it. */
 #include "call.h"
 
 #include <math.h>
@@ -129,7 +129,7 @@ static bool one_of(const char *name, const char *const *names)
     return false;
 }
 
-/* They run other functions, whose message it is; and what those did before stays done. */
+/* These run other functions, which set the message; and what those did before stays done. */
 static const char *const runs_others[] = { "tn_forward",
                                            "tn_call",
                                            "tn_backward",
@@ -165,8 +165,7 @@ static bool failed(const world *w)
     }
 }
 
-/* Messages of what was called within: of memory, of a kernel, of another public function, of a
- * hook. */
+/* Messages from inside the call: of memory, of a kernel, of another public function, of a hook. */
 static bool of_what_it_called(const char *message)
 {
     return strstr(message, "out of memory") || strstr(message, "on the CPU: want") ||
@@ -174,7 +173,7 @@ static bool of_what_it_called(const char *message)
            strstr(message, " hook ");
 }
 
-/* So much that the library need not ask. */
+/* So much that the library need not request any. */
 static bool gigantic(const char *message)
 {
     const char *at = strstr(message, "out of memory: want ");
@@ -193,7 +192,7 @@ static void check_failure(world *w, bool refused, uint64_t before)
                 tn_status_name(status), message);
     if (message[0] && !others && !strstr(message, w->row->name) && !of_what_it_called(message))
         finding(w, "the message does not name it: %s", message);
-    /* a call that fails with memory too may say why */
+    /* a call that fails anyway may give its own reason */
     if (refused && status != TN_E_NOMEM && !others && w->ought)
         finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
     if (w->alone && !refused && status == TN_E_NOMEM && !others && !gigantic(message))
@@ -215,7 +214,7 @@ static void arm(refusal r)
     }
 }
 
-/* What arguments brought back, and what else the call has done to the pools. */
+/* Puts results from arguments, and other effects of the call, into the pools. */
 static void harvest(world *w, bool was_failure)
 {
     for (int i = 0; i < w->row->n; i++) {
@@ -241,7 +240,7 @@ static void harvest(world *w, bool was_failure)
             int at = (int)below(w, FEW);
             if (w->lock[at]) tn_checkpoint_unlock(w->lock[at]);
             w->lock[at] = *s->v.lock_out;
-        } else if (k == K_given_schedulers && s->why) { /* those that the count left out */
+        } else if (k == K_given_schedulers && s->why) { /* those beyond the count */
             tn_scheduler *const *a = s->why;
             int n = s->v.given_schedulers ? w->slot[i + 1].v.count : 0;
             for (int j = n < 0 ? 0 : n; j < s->have; j++) tn_scheduler_free(a[j]);
@@ -301,7 +300,7 @@ bool call_row(world *w, const row *r, refusal refusal)
 
 /* ---- a sequence ------------------------------------------------------------------------------ */
 
-/* What is the process's, not a thread's. */
+/* State of the process, not of a thread. */
 static const char *const for_one_thread[] = { "tn_manual_seed",
                                               "tn_set_num_threads",
                                               "tn_set_allocator",
@@ -309,7 +308,7 @@ static const char *const for_one_thread[] = { "tn_manual_seed",
                                               "tn_checkpoint_load",
                                               "tn_from_memory",
                                               NULL };
-/* They wait for a disk, or do a lot: called less often. */
+/* These wait for a disk, or do much work: called less often. */
 static bool rare(world *w, const row *r)
 {
     static const char *const slow[] = { "tn_save",           "tn_load",        "tn_checkpoint",

@@ -1,10 +1,10 @@
-/* call.h - one call, and what must hold after it: see call.c. */
+/* call.h - one call, and the checks after it: see call.c. */
 #ifndef TENON_FUZZ_API_CALL_H
 #define TENON_FUZZ_API_CALL_H
 
 #include "world.h"
 
-/* Where findings are said: at most the first of each function and kind, then only counted. */
+/* Where findings are reported: only the first of each function and kind; the rest are counted. */
 typedef struct report {
     FILE *file;
     int64_t found;
@@ -23,7 +23,7 @@ typedef struct refusal {
 bool call_row(world *w, const row *r, refusal refusal);
 /* A sequence of n random calls; its digest in w->digest. */
 void run_sequence(world *w, uint64_t seed, int n);
-/* After end_sequence: that nothing is left. Alone only. */
+/* After end_sequence: checks that nothing is left. Only without other threads. */
 void check_nothing_left(world *w);
 void finding(world *w, const char *format, ...) TN_PRINTF(2, 3);
 

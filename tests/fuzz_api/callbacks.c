@@ -1,4 +1,4 @@
-/* callbacks.c - functions and module types of a user, well-behaved and otherwise. */
+/* callbacks.c - user functions and module types, well-behaved and misbehaving. */
 #include "callbacks.h"
 
 #include <math.h>

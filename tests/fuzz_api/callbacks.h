@@ -1,4 +1,4 @@
-/* callbacks.h - functions and module types of a user, well-behaved and otherwise. */
+/* callbacks.h - user functions and module types, well-behaved and misbehaving. */
 #ifndef TENON_FUZZ_API_CALLBACKS_H
 #define TENON_FUZZ_API_CALLBACKS_H
 
@@ -22,7 +22,7 @@ CHOICES(factor_function, factors)
 CHOICES(loss_function_, losses)
 #undef CHOICES
 
-/* A module of the user's own: y = child(x) * scale. */
+/* A user's own module: y = child(x) * scale. */
 typedef struct own_net {
     tn_module base;
     tn_tensor *scale, *count;

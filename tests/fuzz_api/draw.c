@@ -1,6 +1,6 @@
 /*
- * draw.c - a way to draw every kind of argument. A sound one is what a careful user would pass
- * beside the other arguments of the call; the parts it is made of (pick.c) turn odd now and then.
+ * draw.c - a way to draw every kind of argument. A sound one is what a careful user would pass with
+ * the other arguments of the call; its parts (pick.c) become odd now and then.
  */
 #include "draw.h"
 
@@ -14,7 +14,7 @@
 #include "pool.h"
 
 #define DRAW(kind) static void draw_##kind(world *w, slot *s)
-/* A kind that is drawn by one expression. */
+/* A kind drawn by one expression. */
 #define SIMPLE(kind, expression)                                                                   \
     DRAW(kind)                                                                                     \
     {                                                                                              \
@@ -34,7 +34,7 @@ static tn_tensor *filled(world *w, tn_shape shape, tn_dtype dtype)
     int64_t n = 1;
     for (int i = 0; i < shape.rank; i++) n *= shape.size[i];
     double *values = malloc((size_t)(n ? n : 1) * sizeof *values);
-    if (!values) return NULL; /* memory is being refused */
+    if (!values) return NULL; /* a request was refused */
     bool whole = !tn_dtype_is_float(dtype);
     for (int64_t i = 0; i < n; i++)
         values[i] =
@@ -125,7 +125,7 @@ static tn_tensor *loss(world *w)
     return t && tn_numel(t) != 1 ? tn_sum(t, NULL, 0, false) : t;
 }
 
-/* The tensor argument before this one that gives the sizes. */
+/* The earlier tensor argument that gives the sizes. */
 static tn_tensor *first_tensor(world *w)
 {
     for (int i = 0; i < w->row->n; i++) switch (w->row->kinds[i]) {
@@ -168,7 +168,7 @@ static int64_t size_of_first(world *w, int axis) /* negative: from the end */
     axis += axis < 0 ? shape.rank : 0;
     return axis >= 0 && axis < shape.rank ? shape.size[axis] : 1;
 }
-/* The axis argument, if it is one. */
+/* The axis argument, if there is one. */
 static int axis_argument(world *w)
 {
     int rank = shape_of_first(w).rank;
@@ -248,12 +248,12 @@ SIMPLE(index_like,
 SIMPLE(classes_of,
        pick_tensor(w, whole_below(w, TN_SHAPE(size_of_first(w, 0)), size_of_first(w, 1))))
 
-DRAW(own) /* a reference to be given away */
+DRAW(own) /* a reference to give away */
 {
     s->v.own = tn_keep(pick_tensor(w, floating(w, 0)));
 }
 
-/* What a module of this kind takes. */
+/* An input for a module of this kind. */
 static tn_tensor *input_for(world *w, const tn_module *m)
 {
     const char *name = m && m != TN_NO_MODULE ? m->type->name : "";
@@ -376,7 +376,7 @@ DRAW(position_of)
     s->v.position_of = pick_long(w, 0, n > 0 ? n - 1 : 0);
 }
 
-/* The count of the array beside it. */
+/* The count of the array next to it. */
 static slot *beside(world *w, slot *s)
 {
     bool first = w->row->kinds[0] == K_count; /* then counts stand before their arrays */
@@ -435,7 +435,7 @@ DRAW(repeats)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes that a shape of dtype takes; -1 when no such tensor can be. */
+/* Bytes of a tensor of a shape and dtype; -1 if no such tensor can exist. */
 static int64_t bytes_of(tn_shape shape, tn_dtype dtype)
 {
     int64_t n = (int64_t)tn_dtype_size(dtype);
@@ -448,8 +448,7 @@ static int64_t bytes_of(tn_shape shape, tn_dtype dtype)
         if (shape.size[i] == 0) return 0;
     return n;
 }
-/* As many values as the shape beside it asks for; for more than the ceiling on memory, hardly
- * any. */
+/* As many values as the shape next to it needs; beyond the memory limit, only a few. */
 static void *values_for(world *w, tn_shape shape, tn_dtype dtype)
 {
     int64_t n = bytes_of(shape, dtype);
@@ -467,7 +466,7 @@ void clear_lent_memory(void)
 {
     memset(lent_memory, 0, sizeof lent_memory);
 }
-DRAW(lent) /* for as long as the process lives: threads only read it as what it is */
+DRAW(lent) /* lives as long as the process; threads only read it */
 {
     int64_t n = bytes_of(w->slot[1].v.shape, w->slot[2].v.dtype);
     if (n > (int64_t)sizeof lent_memory) w->slot[1].v.shape = TN_SHAPE(2, 3);
@@ -590,7 +589,7 @@ static char *in_folder(world *w, const char *name)
     snprintf(path, sizeof w->path[0], "%s/%s", w->folder, name);
     return path;
 }
-/* A path that is odd: a folder, one that is not there, none. */
+/* An odd path: a folder, one that does not exist, none. */
 static const char *path(world *w, const char *sound)
 {
     int64_t way = w->mode == SOUND ? 9 : below(w, 16);
@@ -620,7 +619,7 @@ static void write_file(const char *name, const void *bytes, size_t n)
     FILE *f = fopen(name, "wb");
     if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) abort();
 }
-/* Maybe damaged, where that is allowed. */
+/* Sometimes damaged, where that is allowed. */
 static const char *readable(world *w, const char *name)
 {
     if (w->mode != SOUND && below(w, 3) == 0) damage(w, name);
@@ -1072,7 +1071,7 @@ CALLBACK(loss_function, losses)
 DRAW(closing) /* one of the sequence's, and so the ones in it: see harvest in call.c */
 {
     int at = w->scopes > 1 ? 1 + (int)below(w, w->scopes - 1) : 0;
-    /* it may long be closed */
+    /* it may be closed already */
     if (w->mode != SOUND && below(w, 4) == 0) at = (int)below(w, SCOPES);
     s->have = at;
     s->v.closing = w->scope[at];

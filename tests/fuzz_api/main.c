@@ -1,6 +1,6 @@
 /*
- * main.c - runs sequences of random calls, or the sweeps, in a process of their own, so that a
- * crash is a finding like any other: the parent says where it was and goes on behind it.
+ * main.c - runs sequences of random calls, or the sweeps, in a child process, so that a crash is a
+ * finding like any other: the parent reports where it was and continues after it.
  *
  *     fuzz_api [--seed S] [--calls N | --minutes M]   random sequences
  *     fuzz_api --sweep odd | memory | malloc          every row, every argument; every allocation
@@ -35,7 +35,7 @@
 #endif
 #endif
 #ifndef TEST_SANITIZED
-#define TEST_SANITIZED 0 /* a sanitizer says more about a crash than the name of the call */
+#define TEST_SANITIZED 0 /* a sanitizer reports more about a crash than the call's name */
 #endif
 
 enum { LENGTH = 60, BATCH = 200, SECONDS = 120 };
@@ -50,7 +50,7 @@ typedef struct options {
     uint64_t sequence;
 } options;
 
-/* Of parent and child: where the child is, and what it has done. */
+/* Shared by parent and child: where the child is, and what it has done. */
 typedef struct shared {
     _Atomic uint64_t next; /* sequence, or row of a sweep */
     _Atomic int64_t calls, failed_calls, found;
@@ -118,7 +118,7 @@ static void one_sequence(world *w, const options *o, uint64_t sequence)
 }
 
 static world *watched;
-static void stopped(int signal) /* where it was, for the parent */
+static void stopped(int signal) /* tells the parent where it was */
 {
     common->row = watched->row;
     common->call = watched->calls;
@@ -136,7 +136,7 @@ static void child_sequences(world *w, const options *o)
     }
 }
 
-/* Row, part by part and way by way: a sound call in which this part is odd. */
+/* For each part of a row's arguments and each odd value: a sound call with this one part odd. */
 static void sweep_odd(world *w, const row *r, uint64_t seed)
 {
     for (int cut = 0, more = 1; more; cut++) {
@@ -156,7 +156,7 @@ static void sweep_odd(world *w, const row *r, uint64_t seed)
     }
 }
 
-/* A sound call whose k-th request for memory is refused, and those after it too or not. */
+/* A sound call whose k-th request for memory is refused, alone or with all later ones. */
 static void sweep_memory(world *w, const row *r, uint64_t seed, bool of_malloc)
 {
     for (int for_good = 0; for_good < 2; for_good++) {
@@ -195,7 +195,7 @@ static void child_sweep(world *w, const options *o)
     }
 }
 
-/* Threads beside each other, each in a world of its own, until their share of calls is made. */
+/* Runs threads in parallel, each in its own world, until each has made its share of calls. */
 typedef struct share {
     const options *o;
     int index;
@@ -228,7 +228,7 @@ static void child_threads(world *w, const options *o)
     common->next = UINT64_MAX;
 }
 
-/* The OpenMP runtime below OpenBLAS ends the process where it gets no memory for its first team. */
+/* The OpenMP runtime below OpenBLAS ends the process if it gets no memory for its first team. */
 static void warm_up(void)
 {
     tn_scope s = tn_scope_begin();
@@ -237,7 +237,7 @@ static void warm_up(void)
     tn_scope_end(s);
 }
 
-/* Until the batch, or the sweep, is over: its exit status says whether it came so far. */
+/* Runs to the end of the batch or sweep; the exit status says whether it got there. */
 static int child(const options *o)
 {
     world *w = new_world(true);
@@ -253,7 +253,7 @@ static int child(const options *o)
     tn_set_allocator(o->threads == 1 ? &limited_allocator : &modest_allocator);
     tn_set_num_threads(1);
     w->verbose = o->replay;
-    if (chdir(w->folder) != 0) abort(); /* odd names are files of it */
+    if (chdir(w->folder) != 0) abort(); /* files with odd names end up there */
     warm_up();
     if (o->replay) {
         common->next = o->sequence;
@@ -271,7 +271,7 @@ static int child(const options *o)
 
 /* ---- the parent ------------------------------------------------------------------------------ */
 
-/* A child from common->next on. True when it came to its end; else what it died of was said. */
+/* Runs a child from common->next on. True if it reached the end; else reports why it died. */
 static bool run_child(const options *o)
 {
     fflush(NULL);

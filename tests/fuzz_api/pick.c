@@ -1,6 +1,6 @@
 /*
- * pick.c - the parts that arguments are made of, one number or pointer at a time: sound, or one of
- * the odd values that users pass by mistake.
+ * pick.c - the parts of arguments, one number or pointer at a time: sound, or one of the odd values
+ * that users pass by mistake.
  */
 #include <limits.h>
 #include <math.h>
@@ -22,7 +22,7 @@ int64_t below(world *w, int64_t n)
     return n > 0 ? (int64_t)(chance(w) % (uint64_t)n) : 0;
 }
 
-/* Which of its odd values this part takes: -1: none, it is sound. */
+/* Which odd value this part takes; -1: none, it is sound. */
 static int odd(world *w, int ways)
 {
     if (w->mode == WILD) return below(w, 5) == 0 ? (int)below(w, ways) : -1;
@@ -141,7 +141,7 @@ tn_shape pick_shape(world *w)
     return shape;
 }
 
-/* One of the many tensors that a call was not written for. */
+/* One of the many tensors that a call does not expect. */
 static tn_tensor *odd_tensor(world *w, int way)
 {
     static const tn_shape shapes[] = { { 0, { 0 } },          { 1, { 0 } },

@@ -1,4 +1,4 @@
-/* pool.c - what a sequence of calls has made, and what a later call may be given. */
+/* pool.c - the objects that a sequence of calls has made, for use as arguments of later calls. */
 #include "pool.h"
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static void limited_free(void *user, void *block, size_t size)
     free(block);
 }
 
-/* The same ceiling on one request, with no counter, which would order the threads that count. */
+/* The same limit on one request, without a counter, which would order the threads. */
 static void *modest_alloc(void *user, size_t size)
 {
     void *block = NULL;
@@ -74,7 +74,7 @@ static uint64_t hash_text(const char *text)
     return text ? hash_bytes(text, strlen(text)) : 7;
 }
 
-/* NaNs are equal: which of its bits one carries is the compiler's. */
+/* All NaNs count as equal: their bits depend on the compiler. */
 uint64_t hash_tensor(const tn_tensor *t)
 {
     if (!t || tn_is_none(t)) return t ? 1 : 2;
@@ -169,7 +169,7 @@ static uint64_t hash_argument(const slot *s, kind k)
     case TENSOR_ARRAY:
         for (int i = 0; s->v.tensors && i < s->have; i++) h = mix(h, hash_operand(s->v.tensors[i]));
         return h;
-    case MODULE: /* what the call consumes may be gone */
+    case MODULE: /* what the call consumes may be freed */
         return k == K_child || k == K_given_module || k == K_norm ? 0 : hash_module(s->v.module);
     case LIST: return hash_list(s->v.list);
     case OPTIM: return hash_optim(s->v.optim);
@@ -180,7 +180,7 @@ static uint64_t hash_argument(const slot *s, kind k)
 
 uint64_t hash_arguments(world *w, const row *r)
 {
-    /* a layer that fails half-way has drawn a part of its values */
+    /* a layer that fails half-way has drawn some of its values */
     bool draws = r->gives == G_module || !w->alone;
     uint64_t h = draws ? 0 : hash_generator(tn_default_generator());
     for (int i = 0; i < r->n; i++) h = mix(h, hash_argument(&w->slot[i], r->kinds[i]));
@@ -198,7 +198,7 @@ uint64_t hash_arguments(world *w, const row *r)
         (w)->pool[put_at_] = (object);                                                             \
     } while (0)
 
-/* Only what the next call can be done with in a moment: no gigantic view. */
+/* Only tensors that the next call can process quickly: no gigantic view. */
 static bool handy(const tn_tensor *t)
 {
     int64_t n = tn_numel(t);
@@ -212,11 +212,11 @@ void pool_tensor(world *w, tn_tensor *t)
 {
     if (!t || tn_is_none(t)) return;
     if (!handy(t)) return;
-    tn_keep(t); /* before another goes, which may be t's only holder */
+    tn_keep(t); /* before another is dropped, which may be t's only holder */
     PUT(w, tensor, TENSORS, t, tn_drop);
 }
 
-/* The owners that lists name are borrowed: no list may outlive one. */
+/* Lists borrow the owners they name, so no list may outlive one. */
 void drop_evicted(world *w)
 {
     if (w->n_evicted > 0) forget_lists(w, 0);
@@ -269,7 +269,7 @@ void pool_result(world *w)
         w->digest = mix(w->digest, hash_tensor(r.tensor));
         pool_tensor(w, r.tensor);
         break;
-    case G_module: /* what was looked up is borrowed */
+    case G_module: /* a looked-up module is borrowed */
         w->digest = mix(w->digest, hash_module(r.module));
         if (strcmp(w->row->name, "tn_get_submodule") == 0 ||
             strcmp(w->row->name, "tn_module_child") == 0 ||
@@ -290,7 +290,7 @@ void pool_result(world *w)
     case G_corpus: PUT(w, corpus, FEW, r.corpus, tn_text_free); break;
     case G_status: w->digest = mix(w->digest, (uint64_t)r.status); break;
     case G_count:
-        if (strncmp(w->row->name, "tn_register_", 12) == 0) break; /* the ids are the process's */
+        if (strncmp(w->row->name, "tn_register_", 12) == 0) break; /* ids are per process */
         /* fall through */
     case G_plain: w->digest = mix(w->digest, (uint64_t)r.n); break;
     case G_number:
@@ -351,7 +351,7 @@ void end_sequence(world *w)
     DROP_ALL(lock, FEW, tn_checkpoint_unlock)
     DROP_ALL(module, MODULES, tn_module_drop)
     DROP_ALL(tensor, TENSORS, tn_drop)
-    tn_set_autocast(TN_F32); /* its casts go */
+    tn_set_autocast(TN_F32); /* drops its casts */
     if (w->scopes > 0) tn_scope_end(w->scope[0]);
     w->scopes = 0;
     if (w->touched) empty_folder(w);

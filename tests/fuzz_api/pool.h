@@ -1,10 +1,10 @@
-/* pool.h - what a sequence of calls has made: see pool.c. */
+/* pool.h - the objects a sequence of calls has made: see pool.c. */
 #ifndef TENON_FUZZ_API_POOL_H
 #define TENON_FUZZ_API_POOL_H
 
 #include "world.h"
 
-/* The allocator below the library's cache: a ceiling, a count, and a call that fails. */
+/* The allocator below the library's cache: a limit, a count, and a request that fails. */
 typedef struct memory_hook {
     _Atomic int64_t in_use, left; /* left: requests still granted, -1: all */
     _Atomic int64_t refused;      /* ever */
@@ -15,15 +15,15 @@ extern memory_hook memory;
 extern const tn_allocator limited_allocator, modest_allocator;
 
 void begin_sequence(world *w, uint64_t seed);
-/* Gives everything back. */
+/* Frees everything. */
 void end_sequence(world *w);
 
-/* Each takes over the one reference, and frees what was in its place. */
+/* Each takes over one reference, and frees what it replaces. */
 void pool_tensor(world *w, tn_tensor *t); /* keeps it: t belongs to a scope */
 void pool_module(world *w, tn_module *m);
-void drop_evicted(world *w); /* once no argument can be one of them */
+void drop_evicted(world *w); /* when none of them can be an argument any more */
 void pool_list(world *w, tn_list *list);
-void pool_result(world *w);             /* what the row gave */
+void pool_result(world *w);             /* the row's result */
 void forget_lists(world *w, int depth); /* those of scopes as deep or deeper */
 void close_scopes(world *w, int depth); /* after scope number depth was closed */
 

@@ -1,7 +1,7 @@
 /* rows.c - a caller for every row, and the table of them. */
 #include "world.h"
 
-/* Where what a function gives is put. */
+/* Where a function's result is stored. */
 #define GIVE_tensor w->result.tensor =
 #define GIVE_module w->result.module =
 #define GIVE_list w->result.list =

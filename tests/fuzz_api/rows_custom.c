@@ -1,4 +1,4 @@
-/* rows_custom.c - the calls that are no plain row: they return a struct, or belong together. */
+/* rows_custom.c - the calls that do not fit a row: they return a struct, or belong together. */
 #include <string.h>
 
 #include "callbacks.h"
@@ -89,7 +89,7 @@ CUSTOM_ROW(tn_device_of)
     tn_error_clear();
 }
 
-/* A module of the user's own, from a type that may be wrong, filled with what may be wrong. */
+/* A user's own module, from a type that may be wrong, filled with members that may be wrong. */
 static tn_module *own_module(world *w)
 {
     static const tn_module_type odd[] = {

@@ -1,10 +1,10 @@
 /*
- * world.h - random calls of the public functions, and what must hold after each of them.
+ * world.h - random calls of the public functions, and the checks after each of them.
  *
- * A row (rows_*.def) is one function: what it gives, its name, and the kind of each argument. A
- * kind (kinds.def) is a type and a way to draw it (draw.c). All that is random in an argument comes
- * from the pick_ functions below, one number or pointer at a time: so a sweep can take sound
- * arguments and put something odd in the place of the k-th of them.
+ * A row (rows_*.def) is one function: its result, its name, and the kind of each argument. A kind
+ * (kinds.def) is a type and a way to draw it (draw.c). Everything random in an argument comes from
+ * the pick_ functions below, one number or pointer at a time, so a sweep can take sound arguments
+ * and replace the k-th part by something odd.
  */
 #ifndef TENON_FUZZ_API_WORLD_H
 #define TENON_FUZZ_API_WORLD_H
@@ -20,7 +20,7 @@ typedef bool (*keep_function)(const tn_entry *entry, void *user);
 typedef double (*factor_function)(int64_t step, void *user);
 typedef tn_tensor *(*loss_function_)(tn_module *m, void *user);
 
-/* An argument: a member for every kind, of its name. */
+/* An argument: a member for every kind, named after it. */
 typedef union value {
 #define KIND(name, type, when) type name;
 #include "kinds.def"
@@ -34,7 +34,7 @@ typedef enum kind {
     KINDS
 } kind;
 
-/* What a function gives, and so how it fails. */
+/* What a function returns, and so how it fails. */
 typedef enum gives {
     G_tensor, /* NULL on failure, as all the objects */
     G_module,
@@ -49,10 +49,10 @@ typedef enum gives {
     G_status,
     G_count,   /* -1 on failure */
     G_number,  /* NaN on failure, with a message: else a NaN like any */
-    G_address, /* NULL on failure; nothing is read through it */
-    G_found,   /* text or NULL, which is no failure by itself */
+    G_address, /* NULL on failure; never dereferenced */
+    G_found,   /* text or NULL, which alone is not a failure */
     G_plain,   /* a number that is never a failure */
-    G_moody,   /* the same, but not the same again: addresses, memory, threads */
+    G_moody,   /* the same, but it varies: addresses, memory, threads */
     G_moody_text,
     G_nothing,
     G_scope,
@@ -81,7 +81,7 @@ typedef union result {
 typedef struct slot {
     value v;
     int have;        /* entries of the array that v is; -1: no array */
-    const void *why; /* what v is borrowed from, where a later look needs it */
+    const void *why; /* what v is borrowed from, if needed later */
 } slot;
 
 typedef struct world world;
@@ -114,9 +114,9 @@ extern const int n_rows;
 enum { TENSORS = 20, MODULES = 6, LISTS = 6, FEW = 3, SCOPES = 12, SCRATCH = 96, HOOKS = 8 };
 
 typedef enum mode {
-    SOUND, /* arguments that ought to be taken */
-    WILD,  /* a part of them is odd */
-    SWEEP  /* the one at `cut` is odd, in its way number `way` */
+    SOUND, /* arguments that should be accepted */
+    WILD,  /* some parts are odd */
+    SWEEP  /* the part at `cut` takes its odd value number `way` */
 } mode;
 
 struct world {
@@ -126,7 +126,7 @@ struct world {
 
     tn_tensor *tensor[TENSORS]; /* each holds a reference of its own, as the other objects */
     tn_module *module[MODULES];
-    tn_module *evicted[SCRATCH]; /* from the pool; an argument yet, maybe */
+    tn_module *evicted[SCRATCH]; /* from the pool, but possibly still an argument */
     int n_evicted;
     tn_list *list[LISTS]; /* of the scope at its depth */
     int list_depth[LISTS];
@@ -152,14 +152,14 @@ struct world {
 
     slot slot[MAX_ARGS];
     result result;
-    uint64_t digest; /* of all that the sequence has given */
+    uint64_t digest; /* of all results of the sequence */
     int64_t calls, failed_calls;
     const row *row;
-    bool ought;    /* the call would succeed if memory were there */
+    bool ought;    /* the call would succeed with enough memory */
     bool broken;   /* an invariant did not hold: the sequence ends */
     bool refusing; /* memory may be refused: then results depend on what the cache holds */
-    bool alone;    /* no other thread: what is the process's may be touched */
-    bool verbose;  /* say every call */
+    bool alone;    /* no other thread: state of the process may change */
+    bool verbose;  /* print every call */
 };
 
 #endif
