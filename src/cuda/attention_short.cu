@@ -5,8 +5,7 @@
  * largest score so far, probabilities, values, as in attention.cu, all in f32 registers; the
  * probabilities are rounded to E as operands of the tensor cores, y once at the end. The tile's
  * values are loaded while scores are computed, the next keys while values are added. With 32
- * queries a warp uses each operand from shared memory twice, which the tensor cores need to stay
- * busy.
+ * queries a warp uses each operand from shared memory twice, to keep the tensor cores busy.
  * Source: Dao, FlashAttention-2 (2023), algorithm 1.
  */
 #include "cuda/attention_rows.h"

@@ -9,8 +9,7 @@
  * Columns are made in pieces of about PIECE bytes (some images, or a part of one), which stay in a
  * large cache between the kernel that writes and the product that reads them. Sums of bf16 and f16
  * are f32: those of dx over taps and those of dw over pieces too, which are rounded at the end.
- * Rows of columns are aligned to 16 bytes and padded with zeros. Every sum has a fixed order:
- * repeats give the same bits.
+ * Rows of columns are aligned to 16 bytes and padded with zeros. Repeats give the same bits.
  * Source: Chellapilla et al., High Performance Convolutional Neural Networks for Document
  * Processing (2006).
  */

@@ -3,9 +3,9 @@
  *
  * A row of at most ROW_IN_WARP elements stays in the registers of one warp: one read, one write. A
  * block does a longer one: the first pass keeps a running maximum m and the sum s of exp(x - m),
- * which is scaled when m grows; the second pass writes (the row then comes from cache). Source:
- * Milakov and Gimelshein, Online normalizer calculation for softmax (2018), algorithm 3. A row of
- * -inf gives -inf - -inf = NaN.
+ * which is scaled when m grows; the second pass writes (the row then comes from cache).
+ * Source: Milakov and Gimelshein, Online normalizer calculation for softmax (2018), algorithm 3.
+ * A row of -inf gives -inf - -inf = NaN.
  */
 #include "cuda/online.h"
 #include "cuda/rows.h"
