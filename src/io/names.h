@@ -20,7 +20,7 @@ typedef struct tni_names {
     int n;
 } tni_names;
 
-/* Sorts n structures of `size` bytes by their first members, the names. They are not copied. */
+/* Sorts the names of n structures of `size` bytes, their first members. Nothing is copied. */
 tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n);
 void tni_names_free(tni_names *names);
 /* The index of a name, -1: none. */

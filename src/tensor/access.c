@@ -153,7 +153,7 @@ static double element(const tn_tensor *t, int64_t index)
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
                        .dtype = t->dtype };
-    if (t->storage->device.type == TN_CPU) { /* no copy needed */
+    if (t->storage->device.type == TN_CPU) { /* straight into value */
         tni_array to = { .data = &value, .dtype = TN_F64 };
 
         return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
