@@ -44,7 +44,7 @@ static tn_dtype precision_of(const char *name, tn_device where)
     if (name && !strcmp(name, "bf16")) return TN_BF16;
     if (name && !tf32 && strcmp(name, "f32")) refuse("precision", name, "f32, tf32 or bf16");
     if (tf32 && where.type != TN_CUDA) refuse("precision", name, "--device cuda with it");
-    if (where.type == TN_CUDA) TN_CHECK(tn_allow_tf32(tf32));
+    if (where.type == TN_CUDA) TN_CHECK(tn_set_tf32(tf32));
     return TN_F32;
 }
 

@@ -35,7 +35,7 @@ static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool re
     char text[64];
     for (int64_t i = -2; i < samples; i++) {
         tn_scope scope = tn_scope_begin();
-        bool was = tn_set_grad(recording);
+        bool was = tn_set_grad_enabled(recording);
         tn_tensor *y = a;
         double t0 = bench_now();
         for (int k = 0; k < CHAIN; k++) y = f(y, b);
@@ -47,7 +47,7 @@ static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool re
         if (recording) TN_CHECK(tn_backward(s));
         bench_wait();
         double t3 = bench_now();
-        tn_set_grad(was);
+        tn_set_grad_enabled(was);
         tn_scope_end(scope);
         if (i < 0) continue;
         forward[i] = 1e9 * (t1 - t0) / CHAIN;
@@ -260,7 +260,7 @@ static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
         else
             TN_NO_GRAD TN_CHECK_PTR(r->f(in));
         for (int k = 0; k < n && seed; k++) {
-            if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad_of(in[k], TN_NONE));
+            if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad(in[k], TN_NONE));
         }
         tn_scope_end(scope);
     }
@@ -342,7 +342,7 @@ static void time_adamw(const char *name, int64_t each)
         tn_tensor *p = there(tn_randn(i % 2 ? TN_SHAPE(each) : TN_SHAPE(each, 200)));
         TN_CHECK(tn_set_requires_grad(p, true));
         TN_CHECK(tn_list_add(list, text, p));
-        TN_CHECK(tn_set_grad_of(p, tn_ones_like(p)));
+        TN_CHECK(tn_set_grad(p, tn_ones_like(p)));
     }
     tn_optim *opt = tn_adamw(list, (tn_adamw_options){ .weight_decay = 0.01 });
     TN_CHECK_PTR(opt);

@@ -28,19 +28,19 @@ tn_dtype ex_precision(const ex_settings *s)
         ex_refuse("--precision %s: want f32, tf32, bf16 or f16", s->precision);
     }
     if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
-    ex_check(tn_allow_tf32(true));
+    ex_check(tn_set_tf32(true));
     return TN_F32;
 }
 
-tn_grad_scaler *ex_scaler(tn_dtype precision)
+tn_scaler *ex_scaler(tn_dtype precision)
 {
     if (precision != TN_F16) return NULL;
-    tn_grad_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
     ex_check_ptr(scaler);
     return scaler;
 }
 
-tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_grad_scaler *scaler)
+tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_scaler *scaler)
 {
     if (!s->capture) return NULL;
     if (scaler)
@@ -57,7 +57,7 @@ tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tenso
     return y;
 }
 
-void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
+void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_scaler *scaler,
               double clip)
 {
     ex_check(tn_optim_zero_grad(optimizer));

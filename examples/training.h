@@ -60,17 +60,17 @@ const char *ex_why_no_place(const ex_settings *s);
  * rounded operands, allowed from here on. Refuses other words, and tf32 on a CPU. */
 tn_dtype ex_precision(const ex_settings *s);
 /* The scaler that f16 needs (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
-tn_grad_scaler *ex_scaler(tn_dtype precision);
+tn_scaler *ex_scaler(tn_dtype precision);
 /* After a loss: computes gradients, clips them to a total norm of at most clip (0: no limit), and
  * takes the optimizer's step. On a GPU only clipping and the scaler (NULL: none) wait, since they
  * read the gradients. With --capture nothing waits: non-finite gradients then show only in the
  * loss. */
-void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_grad_scaler *scaler,
+void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_scaler *scaler,
               double clip);
 /* With --capture, the capture of that step (not possible with --precision f16); else NULL. Owner:
  * the caller, tn_capture_free. */
 tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user,
-                       const tn_grad_scaler *scaler);
+                       const tn_scaler *scaler);
 /* Runs the step, through the capture unless that is NULL. In the current scope. */
 tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in);
 /* Prints version, threads, device, and the run's settings. Nothing when quiet. */

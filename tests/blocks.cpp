@@ -23,7 +23,7 @@ static int leave_by_return()
             TN_SCOPE
             {
                 tn_zeros(TN_SHAPE(2, 2));
-                return tn_grad_enabled() || tn_autocast_dtype() != TN_BF16;
+                return tn_grad_enabled() || tn_autocast() != TN_BF16;
             }
         }
     }
@@ -34,7 +34,7 @@ static void modes()
 {
     int64_t live = tn_live_tensors();
     check(leave_by_return() == 0, "inside the blocks");
-    check(tn_grad_enabled() && tn_autocast_dtype() == TN_F32, "the modes after return");
+    check(tn_grad_enabled() && tn_autocast() == TN_F32, "the modes after return");
     check(tn_live_tensors() == live, "the scope after return");
     for (int i = 0; i < 3; i++) TN_SCOPE
         {

@@ -189,7 +189,8 @@ tn_tensor *as_transposed(tn_tensor *t)
         reversed.size[i] = shape.size[shape.rank - 1 - i];
         order[i] = shape.rank - 1 - i;
     }
-    tn_tensor *view = tn_permute(tn_empty_as(reversed, tn_dtype_of(t), tn_device_of(t)), order);
+    tn_tensor *view =
+        tn_permute(tn_empty_as(reversed, tn_dtype_of(t), tn_device_of(t)), order, shape.rank);
     return filled(view, t);
 }
 

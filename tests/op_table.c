@@ -23,7 +23,7 @@ static tn_tensor *split_scaled(tn_tensor *x, int64_t size, int axis)
 static tn_tensor *chunk_scaled(tn_tensor *x, int n, int axis)
 {
     tn_tensor *part[8] = { NULL };
-    return joined(part, tn_chunk(x, n, axis, part), axis);
+    return joined(part, tn_chunk(x, n, axis, part, 8), axis);
 }
 
 /* Gradients reach one output of several: the others are absent. */

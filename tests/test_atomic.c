@@ -48,7 +48,7 @@ START_TEST(writers_at_once)
     }
     tn_list *last = tn_load_tensors(path, NULL);
     assert_made(last);
-    double value = tn_at(tn_list_get(last, "w"), (int64_t[]){ 0 });
+    double value = tn_at(tn_list_get(last, "w"), TN_INDEX(0));
     ck_assert(value >= 0 && value < WRITERS);
     ck_assert_int_eq(files_in_folder(), 1);
 }

@@ -591,7 +591,7 @@ START_TEST(backward_after_the_region)
     {
         y = tn_sum(tn_matmul(tn_exp(w), w), NULL, 0, false);
         assert_ok(tn_gradients(1, &y, NULL, 1, &w, &h, TN_CREATE_GRAPH));
-        ck_assert_int_eq(tn_autocast_dtype(), TN_BF16);
+        ck_assert_int_eq(tn_autocast(), TN_BF16);
         assert_close(h, g, 0, 0);
         ck_assert_int_eq(tn_dtype_of(h), TN_F32);
         y = tn_sum(tn_square(h), NULL, 0, false);
@@ -610,7 +610,7 @@ END_TEST
  * error too. */
 static tn_tensor *hook(tn_tensor *g, void *user)
 {
-    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    ck_assert_int_eq(tn_autocast(), TN_F32);
     *(tn_dtype *)user = tn_dtype_of(g);
     return g;
 }
@@ -627,29 +627,29 @@ START_TEST(backward_runs_with_it_off)
         assert_ok(tn_backward(loss));
         ck_assert_int_eq(at_leaf, TN_F32);
         ck_assert_int_eq(inside, TN_F16);
-        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        ck_assert_int_eq(tn_autocast(), TN_F16);
         at_leaf = TN_BOOL;
         loss = tn_sum(tn_matmul(w, w), NULL, 0, false);
         assert_ok(tn_gradients(1, &loss, NULL, 1, &w, &g, 0));
         ck_assert_int_eq(at_leaf, TN_F32);
         assert_fails(tn_backward(h), TN_E_SHAPE, "want one element");
-        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        ck_assert_int_eq(tn_autocast(), TN_F16);
         assert_fails(tn_gradients(1, &h, NULL, 1, &w, &g, 0), TN_E_SHAPE, "want one element");
-        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        ck_assert_int_eq(tn_autocast(), TN_F16);
     }
 }
 END_TEST
 
 START_TEST(regions_nest_and_end)
 {
-    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    ck_assert_int_eq(tn_autocast(), TN_F32);
     ck_assert_int_eq(tn_set_autocast(TN_BF16), TN_F32);
     TN_AUTOCAST(TN_F16)
     {
-        TN_AUTOCAST(TN_F32) ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
-        ck_assert_int_eq(tn_autocast_dtype(), TN_F16);
+        TN_AUTOCAST(TN_F32) ck_assert_int_eq(tn_autocast(), TN_F32);
+        ck_assert_int_eq(tn_autocast(), TN_F16);
     }
-    ck_assert_int_eq(tn_autocast_dtype(), TN_BF16);
+    ck_assert_int_eq(tn_autocast(), TN_BF16);
     ck_assert_int_eq(tn_set_autocast(TN_F64), TN_BF16);
     assert_error(TN_E_DTYPE, "tn_set_autocast: f64: want bf16, f16, or f32 for off");
     ck_assert_int_eq(tn_set_autocast(TN_F32), TN_BF16);
@@ -695,7 +695,7 @@ static void *other_thread(void *user)
 {
     tn_tensor *w = user;
     tn_scope s = tn_scope_begin();
-    ck_assert_int_eq(tn_autocast_dtype(), TN_F32);
+    ck_assert_int_eq(tn_autocast(), TN_F32);
     ck_assert_int_eq(tn_dtype_of(tn_matmul(w, w)), TN_F32);
     for (int i = 0; i < 50; i++)
         TN_AUTOCAST(TN_F16) ck_assert_int_eq(tn_dtype_of(tn_matmul(w, w)), TN_F16);
@@ -748,7 +748,7 @@ END_TEST
 enum { STEPS = 100 };
 
 /* The loss of each step, and the hash of the weights at the end. */
-static uint64_t train(tn_dtype dtype, tn_grad_scaler *scaler, bool clip, int steps, double *losses)
+static uint64_t train(tn_dtype dtype, tn_scaler *scaler, bool clip, int steps, double *losses)
 {
     tn_manual_seed(2);
     tn_module *model = transformer_new();
@@ -780,7 +780,7 @@ static uint64_t train(tn_dtype dtype, tn_grad_scaler *scaler, bool clip, int ste
 START_TEST(training_reaches_the_f32_loss)
 {
     double exact[STEPS], loss[STEPS];
-    tn_grad_scaler *scaler = _i ? tn_scaler_new((tn_scaler_options){ 0 }) : NULL;
+    tn_scaler *scaler = _i ? tn_scaler_new((tn_scaler_options){ 0 }) : NULL;
     train(TN_F32, NULL, true, STEPS, exact);
     train(shorts[_i], scaler, true, STEPS, loss);
     ck_assert(exact[STEPS - 1] < 0.1);
@@ -796,7 +796,7 @@ END_TEST
 START_TEST(off_changes_nothing)
 {
     double a[4], b[4];
-    tn_grad_scaler *off = tn_scaler_new((tn_scaler_options){ .disabled = true });
+    tn_scaler *off = tn_scaler_new((tn_scaler_options){ .disabled = true });
     uint64_t hash = train(TN_F32, NULL, true, 4, a);
     ck_assert(train(TN_F32, off, true, 4, b) == hash);
     ck_assert(!memcmp(a, b, sizeof a));
@@ -818,7 +818,7 @@ static tn_list *alone(tn_tensor *w)
 static void set_gradient(tn_tensor *w, double a, double b)
 {
     assert_ok(
-        tn_set_grad_of(w, tn_to_dtype(from_f64((double[]){ a, b }, TN_SHAPE(2)), tn_dtype_of(w))));
+        tn_set_grad(w, tn_to_dtype(from_f64((double[]){ a, b }, TN_SHAPE(2)), tn_dtype_of(w))));
 }
 
 START_TEST(the_scale_moves_as_in_pytorch)
@@ -828,16 +828,16 @@ START_TEST(the_scale_moves_as_in_pytorch)
               *scales = tn_list_get(golden, "scaler/scale");
     tn_tensor *w = fresh(tn_to_dtype(from_f64((double[]){ 1, 2 }, TN_SHAPE(2)), TN_F32), true);
     tn_optim *opt = tn_sgd(alone(w), (tn_sgd_options){ .lr = 0.1 });
-    tn_grad_scaler *s = tn_scaler_new(
+    tn_scaler *s = tn_scaler_new(
         (tn_scaler_options){ .init_scale = 1000, .growth = 3.1, .backoff = 0.3, .interval = 3 });
     int skipped = 0;
     for (int64_t i = 0; i < tn_numel(kinds); i++) {
-        int kind = (int)tn_at(kinds, &i);
+        int kind = (int)tn_at(kinds, &i, 1);
         double scale = tn_scaler_value(s);
         set_gradient(w, scale, kind == 1 ? INFINITY : kind == 2 ? NAN : -2 * scale);
         assert_ok(tn_scaler_step(s, opt));
         assert_ok(tn_scaler_update(s));
-        ck_assert_msg(tn_scaler_value(s) == tn_at(scales, &i), "step %d: %.17g", (int)i,
+        ck_assert_msg(tn_scaler_value(s) == tn_at(scales, &i, 1), "step %d: %.17g", (int)i,
                       tn_scaler_value(s));
         TN_NO_GRAD assert_close(w, tn_select(tn_list_get(golden, "scaler/value"), 0, i), 1e-6, 0);
         ck_assert_int_eq(tn_scaler_skipped(s), skipped += kind != 0);
@@ -853,7 +853,7 @@ START_TEST(unscaling_and_two_optimizers)
     tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true), *v = fresh(tn_ones(TN_SHAPE(2)), true);
     tn_optim *a = tn_sgd(alone(w), (tn_sgd_options){ .lr = 1 }),
              *b = tn_sgd(alone(v), (tn_sgd_options){ .lr = 1 });
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 8 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 8 });
     set_gradient(w, 8, 16);
     set_gradient(v, NAN, 8);
     assert_ok(tn_scaler_unscale(s, a));
@@ -883,7 +883,7 @@ END_TEST
 
 START_TEST(scaling_a_loss)
 {
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     tn_tensor *w = fresh(tn_full_as(TN_SCALAR, 3, TN_F16, tn_cpu()), true);
     tn_tensor *loss = tn_scaler_scale(s, w); /* 3 x 65536 is no f16 */
     ck_assert_int_eq(tn_dtype_of(loss), TN_F32);
@@ -913,7 +913,7 @@ START_TEST(scaler_refuses)
     tn_list *list = alone(v);
     assert_ok(tn_list_add(list, "low", w));
     tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     set_gradient(v, 5, 6);
     set_gradient(w, 1, 1);
     assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE, "the gradient of low is f16: want f32 or f64");
@@ -933,7 +933,7 @@ START_TEST(scaler_resumes)
     tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true);
     tn_optim *opt = tn_sgd(alone(w), (tn_sgd_options){ .lr = 0 });
     tn_scaler_options o = { .init_scale = 48, .growth = 1.5, .backoff = 0.25, .interval = 4 };
-    tn_grad_scaler *s = tn_scaler_new(o), *t = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new(o), *t = tn_scaler_new((tn_scaler_options){ 0 });
     const char *path = in_folder("scaler.safetensors");
     for (int i = 0; i < 20; i++) {
         if (i == 7) { /* in the middle of counting */
@@ -968,7 +968,7 @@ END_TEST
 START_TEST(an_overflowing_scale_comes_down)
 {
     double loss[40];
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 0x1p40 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 0x1p40 });
     train(TN_F16, s, false, 40, loss);
     ck_assert_int_gt(tn_scaler_skipped(s), 5);
     ck_assert_int_lt(tn_scaler_skipped(s), 30);
@@ -998,7 +998,7 @@ START_TEST(allocations_fail)
         scarce.requests = 0;
         scarce.failing = k;
         tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
-        tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+        tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
         tn_tensor *loss = NULL;
         TN_AUTOCAST(TN_F16)
         {
@@ -1014,8 +1014,8 @@ START_TEST(allocations_fail)
         bool failed = scarce.requests >= k;
         ck_assert(failed ? status == TN_E_NOMEM : status == TN_OK);
         if (failed) assert_close(w, before, 0, 0);
-        assert_ok(tn_set_grad_of(w, TN_NONE));
-        assert_ok(tn_set_grad_of(v, TN_NONE));
+        assert_ok(tn_set_grad(w, TN_NONE));
+        assert_ok(tn_set_grad(v, TN_NONE));
         tn_scaler_free(s);
         tn_optim_free(opt);
         tn_scope_end(scope);

@@ -447,7 +447,7 @@ static tn_tensor *anchors_forward(tn_module *self, tn_tensor *x)
     row = tn_reshape(tn_expand(tn_reshape(row, TN_SHAPE(h, 1)), TN_SHAPE(h, w)), TN_SHAPE(h * w));
     column = tn_reshape(tn_expand(column, TN_SHAPE(h, w)), TN_SHAPE(h * w));
     tn_tensor *shift = tn_stack((tn_tensor *[]){ column, row, column, row }, 4, 1);
-    tn_tensor *cell = tn_tensor_item(m->cells, 0);
+    tn_tensor *cell = tn_module_tensor(m->cells, 0);
     return tn_reshape(tn_add(tn_unsqueeze(shift, 1), cell), TN_SHAPE(-1, 4));
 }
 
@@ -474,8 +474,9 @@ static anchors *anchors_new(tn_persistence persistence, double offset)
     m->stride = 4;
     m->offset = offset;
     tn_register_module(&m->base, "cell_anchors", &m->cells, tn_buffer_list_new(persistence));
-    tn_tensor_append(m->cells, cell_anchors((double[]){ 32, 64 }, 2, (double[]){ .25, 1, 4 }, 3));
-    tn_tensor_append(m->cells, cell_anchors((double[]){ 128 }, 1, (double[]){ 1 }, 1));
+    tn_module_append_tensor(m->cells,
+                            cell_anchors((double[]){ 32, 64 }, 2, (double[]){ .25, 1, 4 }, 3));
+    tn_module_append_tensor(m->cells, cell_anchors((double[]){ 128 }, 1, (double[]){ 1 }, 1));
     assert_made(tn_module_done(&m->base));
     return m;
 }
@@ -496,10 +497,10 @@ START_TEST(AN_01_persistent_or_not)
         TN_E_NAME, _i ? "unexpected: \"cell_anchors.0\"" : "missing: \"cell_anchors.0\"");
     /* carried either way: cast and cloned with the module */
     assert_ok(tn_module_to_dtype(&m->base, TN_F64));
-    ck_assert_int_eq(tn_dtype_of(tn_tensor_item(m->cells, 1)), TN_F64);
+    ck_assert_int_eq(tn_dtype_of(tn_module_tensor(m->cells, 1)), TN_F64);
     tn_module *clone = tn_module_clone(&m->base);
-    ck_assert_int_eq(tn_tensor_count(((anchors *)clone)->cells), 2);
-    assert_close(tn_get_buffer(clone, "cell_anchors.0"), tn_tensor_item(m->cells, 0), 0, 0);
+    ck_assert_int_eq(tn_module_tensors(((anchors *)clone)->cells), 2);
+    assert_close(tn_get_buffer(clone, "cell_anchors.0"), tn_module_tensor(m->cells, 0), 0, 0);
     assert_null(tn_sgd(buffers, (tn_sgd_options){ 0 }), TN_E_NAME, "cell_anchors.0 is a buffer");
     tn_module_drop(clone);
     tn_module_drop(&other->base);
@@ -529,30 +530,30 @@ START_TEST(RM_06_lists_of_tensors)
 {
     tn_module *p = tn_parameter_list_new(), *b = tn_buffer_list_new(TN_PERSISTENT);
     for (int i = 0; i < 3; i++) {
-        assert_ok(tn_tensor_append(p, tn_full(TN_SHAPE(2), i)));
-        assert_ok(tn_tensor_append(b, tn_full(TN_SHAPE(2), i)));
+        assert_ok(tn_module_append_tensor(p, tn_full(TN_SHAPE(2), i)));
+        assert_ok(tn_module_append_tensor(b, tn_full(TN_SHAPE(2), i)));
     }
     ck_assert_str_eq(type_of(p), "ParameterList");
     assert_names(tn_parameters(p), "0 1 2");
     assert_names(tn_buffers(b), "0 1 2");
-    ck_assert(tn_requires_grad(tn_tensor_item(p, 2)));
-    ck_assert(!tn_requires_grad(tn_tensor_item(b, 2)));
+    ck_assert(tn_requires_grad(tn_module_tensor(p, 2)));
+    ck_assert(!tn_requires_grad(tn_module_tensor(b, 2)));
     /* a gap is not filled with what others hold */
     assert_ok(tn_module_delete(b, "1"));
-    assert_ok(tn_tensor_append(b, tn_full(TN_SHAPE(2), 7)));
+    assert_ok(tn_module_append_tensor(b, tn_full(TN_SHAPE(2), 7)));
     assert_names(tn_buffers(b), "0 2 3");
-    assert_values(tn_tensor_item(b, 1), 0, 2, 2);
-    ck_assert_int_eq(tn_tensor_count(b), 3);
-    assert_null(tn_tensor_item(b, 3), TN_E_INDEX, "tn_tensor_item: 3: the BufferList has 3");
-    assert_null(tn_tensor_item(b, -1), TN_E_INDEX, "-1");
-    assert_fails(tn_tensor_append(p, tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1))), TN_E_DTYPE,
-                 "parameter \"3\" of ParameterList is i64");
+    assert_values(tn_module_tensor(b, 1), 0, 2, 2);
+    ck_assert_int_eq(tn_module_tensors(b), 3);
+    assert_null(tn_module_tensor(b, 3), TN_E_INDEX, "tn_module_tensor: 3: the BufferList has 3");
+    assert_null(tn_module_tensor(b, -1), TN_E_INDEX, "-1");
+    assert_fails(tn_module_append_tensor(p, tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1))),
+                 TN_E_DTYPE, "parameter \"3\" of ParameterList is i64");
     assert_null(tn_forward(p, tn_ones(TN_SHAPE(1))), TN_E_UNSUPPORTED, "has no forward");
     tn_module *list = tn_module_list_new();
     assert_fails(
-        tn_tensor_append(list, tn_ones(TN_SHAPE(1))), TN_E_INVALID,
-        "tn_tensor_append: the module is a ModuleList: want a ParameterList or BufferList");
-    ck_assert_int_eq(tn_tensor_count(list), -1);
+        tn_module_append_tensor(list, tn_ones(TN_SHAPE(1))), TN_E_INVALID,
+        "tn_module_append_tensor: the module is a ModuleList: want a ParameterList or BufferList");
+    ck_assert_int_eq(tn_module_tensors(list), -1);
     tn_error_clear();
     tn_module_drop(list);
     tn_module_drop(p);
@@ -757,11 +758,11 @@ START_TEST(ema_mode_and_defaults)
         /* decay 0.999: one thousandth of the way */
         fill_step(model, 0);
         assert_ok(tn_ema_update(ema, model));
-        double a = tn_at(tn_get_buffer(ema, "module.scale"), (int64_t[]){ 1 });
+        double a = tn_at(tn_get_buffer(ema, "module.scale"), TN_INDEX(1));
         fill_step(model, 1);
         assert_ok(tn_ema_update(ema, model));
-        double x = tn_at(tn_get_parameter(model, "scale"), (int64_t[]){ 1 });
-        ck_assert_double_eq_tol(tn_at(tn_get_buffer(ema, "module.scale"), (int64_t[]){ 1 }),
+        double x = tn_at(tn_get_parameter(model, "scale"), TN_INDEX(1));
+        ck_assert_double_eq_tol(tn_at(tn_get_buffer(ema, "module.scale"), TN_INDEX(1)),
                                 0.999 * a + 0.001 * x, 1e-15);
         tn_module_drop(ema);
     }

@@ -96,8 +96,8 @@ static void train(run *r, int64_t last)
         tn_scope scope = tn_scope_begin();
         tn_tensor *in[2];
         if (r->loader) {
-            int got = tn_loader_next(r->loader, in);
-            if (got == 0) got = tn_loader_next(r->loader, in);
+            int got = tn_loader_next(r->loader, in, 2);
+            if (got == 0) got = tn_loader_next(r->loader, in, 2);
             ck_assert_int_eq(got, 1);
         } else {
             assert_ok(tn_text_batch(r->text, false, r->own, 2, 8, &in[0], &in[1]));
@@ -387,7 +387,7 @@ typedef struct pair {
     tn_module *a, *b, *average;
     tn_optim *of_a, *of_b;
     tn_scheduler *schedule;
-    tn_grad_scaler *scaler;
+    tn_scaler *scaler;
     tn_checkpoint_part part[5];
 } pair;
 

@@ -763,10 +763,10 @@ START_TEST(attention_blocked_row_is_nan)
     const double open[9] = { 0, 0, 0, 1, 1, 1, 0, 1, 0 };
     tn_tensor *mask = tn_to_dtype(from_f64(open, TN_SHAPE(3, 3)), TN_BOOL);
     tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, mask, false, 0);
-    ck_assert(isfinite(tn_at(y, (int64_t[]){ 0, 0, 0, 0 })));
-    ck_assert(isnan(tn_at(y, (int64_t[]){ 0, 0, 1, 0 })));
-    ck_assert(isnan(tn_at(y, (int64_t[]){ 0, 0, 1, 1 })));
-    ck_assert(isfinite(tn_at(y, (int64_t[]){ 0, 0, 2, 1 })));
+    ck_assert(isfinite(tn_at(y, TN_INDEX(0, 0, 0, 0))));
+    ck_assert(isnan(tn_at(y, TN_INDEX(0, 0, 1, 0))));
+    ck_assert(isnan(tn_at(y, TN_INDEX(0, 0, 1, 1))));
+    ck_assert(isfinite(tn_at(y, TN_INDEX(0, 0, 2, 1))));
 }
 END_TEST
 

@@ -419,7 +419,7 @@ START_TEST(a_tied_weight_is_one_parameter)
                      "child.bias: no gradient: tn_detach cuts it off (in Box)\n"
                      "1 finding\n");
     m->run = measured;
-    assert_ok(tn_module_requires_grad(&m->base, false));
+    assert_ok(tn_module_set_requires_grad(&m->base, false));
     explain(&m->base, NULL, mean_square, sample());
     ck_assert_int_eq(report.frozen, 3);
     tn_module_drop(&m->base);

@@ -233,8 +233,7 @@ static void make_trained(int n)
 {
     make_parameters(n);
     list = tn_parameters(model);
-    for (int i = 0; i < n; i++)
-        assert_ok(tn_set_grad_of(list->entry[i].tensor, tn_ones(TN_SHAPE(1))));
+    for (int i = 0; i < n; i++) assert_ok(tn_set_grad(list->entry[i].tensor, tn_ones(TN_SHAPE(1))));
 }
 
 static void make_optim(int n)

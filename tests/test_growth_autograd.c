@@ -86,7 +86,7 @@ static void split(int n)
     ck_assert_int_eq(tn_split(x, 1, 0, part, n), n);
     for (int i = 0; i < n; i++) part[i] = tn_mul_scalar(part[i], 2);
     assert_ok(tn_backward(total(tn_cat(part, n, 0))));
-    ck_assert_double_eq(tn_at(tn_grad(x), (int64_t[]){ n - 1 }), 2);
+    ck_assert_double_eq(tn_at(tn_grad(x), TN_INDEX(n - 1)), 2);
     free(part);
 }
 

@@ -193,7 +193,7 @@ START_TEST(HK_05_gradients_of_inputs_and_outputs)
     /* replaced: what flows on changes, the parameters' gradients do not */
     s.scale = 100;
     assert_ok(tn_module_zero_grad(m));
-    assert_ok(tn_set_grad_of(x, TN_NONE));
+    assert_ok(tn_set_grad(x, TN_NONE));
     assert_ok(tn_backward(tn_sum(tn_forward(m, x), NULL, 0, false)));
     assert_values(tn_grad(x), 0, 300, 300);
     assert_values(tn_grad(tn_get_parameter(m, "weight")), 0, 10);
@@ -537,11 +537,11 @@ START_TEST(freezing_survives_train_and_requires_grad_of_the_parent)
     tn_module *norm = tn_module_child(m, 1), *drop = tn_module_child(m, 2);
     tn_tensor *weight = tn_get_parameter(m, "0.weight");
     assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.bias"), false));
-    assert_ok(tn_set_grad_of(weight, tn_ones(TN_SHAPE(4, 4))));
+    assert_ok(tn_set_grad(weight, tn_ones(TN_SHAPE(4, 4))));
     for (int i = 0; i < 3; i++) assert_ok(tn_module_freeze(tn_module_child(m, i)));
     ck_assert_ptr_eq(tn_grad(weight), TN_NONE); /* nothing stale for clipping to count */
     assert_ok(tn_train(m, true));
-    assert_ok(tn_module_requires_grad(m, true));
+    assert_ok(tn_module_set_requires_grad(m, true));
     ck_assert(!tn_training(norm) && !tn_training(drop) && tn_training(m));
     ck_assert(!tn_requires_grad(weight) && tn_module_frozen(norm) && !tn_module_frozen(m));
 
@@ -583,7 +583,7 @@ START_TEST(a_frozen_module_takes_new_tensors_frozen)
     tn_module *pair = tn_sequential(linear(2, 2), linear(2, 2));
     assert_ok(tn_module_set(pair, "1.weight", tn_get_parameter(pair, "0.weight")));
     assert_ok(tn_module_freeze(tn_module_child(pair, 0)));
-    assert_ok(tn_module_requires_grad(pair, true));
+    assert_ok(tn_module_set_requires_grad(pair, true));
     ck_assert(!tn_requires_grad(tn_get_parameter(pair, "1.weight")));
     assert_ok(tn_module_freeze(pair));
     assert_ok(tn_module_thaw(pair));

@@ -140,7 +140,7 @@ START_TEST(writes_only_its_elements)
     assert_ok(pairs[_i].change(x, tn_full(TN_SHAPE(4, 3), 2)));
     for (int64_t i = 0; i < 4; i++)
         for (int64_t j = 0; j < 6; j += 2)
-            ck_assert_msg(tn_at(all, (int64_t[]){ i, j }) == 9, "%s_ wrote [%d,%d]", pairs[_i].name,
+            ck_assert_msg(tn_at(all, TN_INDEX(i, j)) == 9, "%s_ wrote [%d,%d]", pairs[_i].name,
                           (int)i, (int)j);
 }
 END_TEST

@@ -521,8 +521,8 @@ static void train(run *r, int steps)
     for (int k = 0; k < steps; k++) {
         tn_scope s = tn_scope_begin();
         tn_tensor *batch[2];
-        int got = tn_loader_next(r->loader, batch);
-        if (got == 0) got = tn_loader_next(r->loader, batch);
+        int got = tn_loader_next(r->loader, batch, 2);
+        if (got == 0) got = tn_loader_next(r->loader, batch, 2);
         ck_assert_int_eq(got, 1);
         tn_tensor *loss = tn_cross_entropy(tn_forward(r->model, batch[0]), batch[1]);
         assert_ok(tn_optim_zero_grad(r->opt));
@@ -709,7 +709,7 @@ static tn_status scenario(int which, run *r)
     case 7: return tn_plot_svg(in_folder("plot"), "t", "x", "y", &(tn_curve){ "c", 3, xy, xy }, 1);
     case 8: return tn_optim_load_state_dict(r->opt, tn_optim_state_dict(r->opt));
     case 9: return tn_scheduler_load_state_dict(r->schedule, tn_scheduler_state_dict(r->schedule));
-    case 10: return tn_loader_next(r->loader, batch) == 1 ? TN_OK : tn_error_status();
+    case 10: return tn_loader_next(r->loader, batch, 2) == 1 ? TN_OK : tn_error_status();
     default: return TN_OK;
     }
 }
@@ -787,7 +787,7 @@ START_TEST(idx_types)
     unsigned char *packed = gzip(large, 8 + 4 * n, 6, &size);
     t = tn_load_idx(write_bytes("a.gz", packed, size));
     assert_made(t);
-    for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i), (double)i);
+    for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
     free(packed);
     free(large);
 }
@@ -827,15 +827,15 @@ START_TEST(text_batches)
     for (int64_t b = 0; b < 5; b++) {
         int64_t start = tn_generator_u32(same) % (192 - 8); /* PyTorch's randint */
         for (int64_t t = 0; t < 8; t++) {
-            ck_assert_double_eq(tn_at(x, (int64_t[]){ b, t }), (double)(start + t));
-            ck_assert_double_eq(tn_at(y, (int64_t[]){ b, t }), (double)(start + t + 1));
+            ck_assert_double_eq(tn_at(x, TN_INDEX(b, t)), (double)(start + t));
+            ck_assert_double_eq(tn_at(y, TN_INDEX(b, t)), (double)(start + t + 1));
         }
     }
     ck_assert_int_eq(tn_dtype_of(x), TN_I64);
     /* the longest context: one window */
     assert_ok(tn_text_batch(text, true, g, 2, 63, &x, &y));
-    ck_assert_double_eq(tn_at(x, (int64_t[]){ 1, 0 }), 192);
-    ck_assert_double_eq(tn_at(y, (int64_t[]){ 1, 62 }), 255);
+    ck_assert_double_eq(tn_at(x, TN_INDEX(1, 0)), 192);
+    ck_assert_double_eq(tn_at(y, TN_INDEX(1, 62)), 255);
     assert_fails(tn_text_batch(text, true, g, 2, 64, &x, &y), TN_E_INVALID,
                  "a validation part of 64 characters: want more than context 64");
     assert_fails(tn_text_batch(text, true, g, 0, 4, &x, &y), TN_E_INVALID, "batch 0");
@@ -861,11 +861,11 @@ static int epoch_of(tn_loader *l, double *order)
     int n = 0;
     tn_tensor *batch[2];
     int got;
-    while ((got = tn_loader_next(l, batch)) == 1) {
+    while ((got = tn_loader_next(l, batch, 2)) == 1) {
         for (int64_t i = 0; i < tn_size(batch[0], 0); i++) {
-            order[n] = tn_at(batch[0], &i);
-            ck_assert_double_eq(tn_at(batch[1], (int64_t[]){ i, 0 }), 2 * order[n]);
-            ck_assert_double_eq(tn_at(batch[1], (int64_t[]){ i, 1 }), 2 * order[n] + 1);
+            order[n] = tn_at(batch[0], &i, 1);
+            ck_assert_double_eq(tn_at(batch[1], TN_INDEX(i, 0)), 2 * order[n]);
+            ck_assert_double_eq(tn_at(batch[1], TN_INDEX(i, 1)), 2 * order[n] + 1);
             n++;
         }
         order[n++] = -1;
@@ -950,14 +950,14 @@ START_TEST(loader_keeps_its_tensors)
     uint64_t hash = tn_hash(t);
     tn_scope_end(s);
     tn_tensor *batch;
-    ck_assert_int_eq(tn_loader_next(l, &batch), 1);
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
     ck_assert_uint_eq(tn_hash(batch), hash);
     tn_loader_free(l);
     /* freed in the middle of a prefetch */
     l = loader_of(1000,
                   (tn_loader_options){ .batch_size = 500, .shuffle = true, .prefetch = true });
     tn_tensor *two[2];
-    ck_assert_int_eq(tn_loader_next(l, two), 1);
+    ck_assert_int_eq(tn_loader_next(l, two, 2), 1);
     tn_loader_free(l);
 }
 END_TEST
@@ -984,8 +984,13 @@ START_TEST(loader_refused)
     assert_fails(tn_loader_seek(l, 0, 3), TN_E_INDEX, "an epoch has 2 batches");
     assert_fails(tn_loader_seek(l, -1, 0), TN_E_INDEX, "epoch -1");
     tn_loader_free(l);
-    ck_assert_int_eq(tn_loader_next(NULL, &a), -1);
+    ck_assert_int_eq(tn_loader_next(NULL, &a, 1), -1);
     tn_error_clear();
+    l = tn_loader_new((tn_tensor *[]){ a, a }, 2, o);
+    ck_assert_int_eq(tn_loader_next(l, &b, 1), -1);
+    assert_error(TN_E_INVALID, "tn_loader_next: room for 1 tensors: want 2");
+    ck_assert_int_eq((int)tn_loader_position(l), 0);
+    tn_loader_free(l);
 }
 END_TEST
 

@@ -125,7 +125,7 @@ static tn_status loader(run *r)
     tn_tensor *x = tn_ones(TN_SHAPE(8, 3)), *batch;
     tn_loader *l =
         x ? tn_loader_new(&x, 1, (tn_loader_options){ .shuffle = true, .prefetch = true }) : NULL;
-    tn_status status = l && r && tn_loader_next(l, &batch) == 1 ? TN_OK : tn_error_status();
+    tn_status status = l && r && tn_loader_next(l, &batch, 1) == 1 ? TN_OK : tn_error_status();
     tn_loader_free(l);
     return status;
 }

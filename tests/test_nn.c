@@ -99,7 +99,7 @@ START_TEST(RB_08_RB_13_RB_14_persistence)
     assert_ok(tn_register_buffer(base, "mask", &m->a, t, TN_NON_PERSISTENT));
     assert_names(tn_buffers(base), "mask");
     assert_names(tn_state_dict(base, ""), "");
-    assert_names(tn_list_buffers(base, (tn_walk_options){ .persistent_only = true }), "");
+    assert_names(tn_buffers_with(base, (tn_walk_options){ .persistent_only = true }), "");
     ck_assert(!tn_buffers(base)->entry[0].persistent);
     tn_list *file = tn_list_new();
     assert_ok(tn_list_add(file, "mask", tn_zeros(TN_SHAPE(2))));
@@ -241,7 +241,7 @@ START_TEST(RP_10_RP_11_frozen)
     /* an assigned tensor stays frozen; turning gradients on skips what cannot have one */
     assert_ok(tn_assign(&m->b, tn_ones(TN_SHAPE(3))));
     ck_assert(!tn_requires_grad(m->b));
-    assert_ok(tn_module_requires_grad(base, true));
+    assert_ok(tn_module_set_requires_grad(base, true));
     ck_assert(tn_requires_grad(m->b) && !tn_requires_grad(m->a));
     tn_module_drop(base);
 }
@@ -413,7 +413,7 @@ START_TEST(EN_01_EN_02_EN_06_order_and_prefix)
     assert_names(tn_parameters(&m->base), "p0 in.pi in.deep.weight in.deep.bias");
     assert_names(tn_named_parameters(&m->base, "gen."),
                  "gen.p0 gen.in.pi gen.in.deep.weight gen.in.deep.bias");
-    assert_names(tn_list_parameters(&m->base, (tn_walk_options){ .no_recurse = true }), "p0");
+    assert_names(tn_parameters_with(&m->base, (tn_walk_options){ .no_recurse = true }), "p0");
     assert_names(tn_buffers(&m->base), "b0");
     tn_list *list = tn_parameters(&m->base);
     ck_assert_int_eq(list->entry[1].kind, TN_PARAMETER);
@@ -433,7 +433,7 @@ START_TEST(EN_03_EN_04_EN_05_duplicates)
     assert_ok(tn_register_module(base, "x", &m->child, tn_module_keep(shared)));
     assert_ok(tn_register_module(base, "y", &m->other, shared));
     assert_names(tn_parameters(base), "x.weight x.bias");
-    assert_names(tn_list_parameters(base, (tn_walk_options){ .keep_duplicates = true }),
+    assert_names(tn_parameters_with(base, (tn_walk_options){ .keep_duplicates = true }),
                  "x.weight x.bias y.weight y.bias");
     tn_tensor *t = tn_ones(TN_SHAPE(4));
     assert_ok(tn_register_parameter(base, "tied", &m->a, tn_get_parameter(base, "x.weight")));
@@ -540,7 +540,7 @@ START_TEST(MD_04_frozen_parameters_do_not_stop_statistics)
 {
     tn_module *m = norm2d(2);
     tn_tensor *x = random_as(TN_SHAPE(3, 2, 2, 2), -1, 1, 5, TN_F32);
-    assert_ok(tn_module_requires_grad(m, false));
+    assert_ok(tn_module_set_requires_grad(m, false));
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "weight")));
     uint64_t before = tn_hash(tn_get_buffer(m, "running_mean"));
     TN_NO_GRAD

@@ -21,7 +21,7 @@ static struct {
     tn_list *list, *state, *optim_state, *scheduler_state, *scaler_state;
     tn_optim *opt;
     tn_scheduler *scheduler;
-    tn_grad_scaler *scaler;
+    tn_scaler *scaler;
     tn_tensor *x;
 } w;
 
@@ -54,7 +54,7 @@ static void set_up(void)
     w.scheduler = tn_cosine_lr(w.opt, 10, 0);
     w.scaler = tn_scaler_new((tn_scaler_options){ .init_scale = 2 });
     for (int i = 0; i < w.list->n; i++)
-        assert_ok(tn_set_grad_of(w.list->entry[i].tensor, tn_ones_like(w.list->entry[i].tensor)));
+        assert_ok(tn_set_grad(w.list->entry[i].tensor, tn_ones_like(w.list->entry[i].tensor)));
     assert_ok(tn_optim_step(w.opt));
     w.optim_state = tn_optim_state_dict(w.opt);
     w.scheduler_state = tn_scheduler_state_dict(w.scheduler);
@@ -97,8 +97,8 @@ static uint64_t of_list(uint64_t h, const tn_list *list)
 
 static uint64_t of_module(uint64_t h, tn_module *m)
 {
-    h = of_list(h, tn_list_parameters(m, (tn_walk_options){ .keep_duplicates = true }));
-    h = of_list(h, tn_list_buffers(m, (tn_walk_options){ .keep_duplicates = true }));
+    h = of_list(h, tn_parameters_with(m, (tn_walk_options){ .keep_duplicates = true }));
+    h = of_list(h, tn_buffers_with(m, (tn_walk_options){ .keep_duplicates = true }));
     for (int i = 0; i < tn_module_children(m); i++) h = mix(h, (uintptr_t)tn_module_child(m, i));
     return mix(mix(h, tn_training(m)), tn_module_frozen(m));
 }
@@ -197,7 +197,7 @@ static bool add_many(void) /* into the tables of a large module */
 }
 
 CALL(freeze, fine(tn_module_freeze(BASE)))
-CALL(no_grad, fine(tn_module_requires_grad(BASE, false)))
+CALL(no_grad, fine(tn_module_set_requires_grad(BASE, false)))
 CALL(eval, fine(tn_eval(BASE)))
 CALL(to_f64, fine(tn_module_to_dtype(BASE, TN_F64)))
 CALL(count, tn_count_parameters(BASE, true) >= 0)
@@ -286,7 +286,7 @@ CALL(scaler_step, fine(tn_scaler_step(w.scaler, w.opt)))
 
 static bool scaler_new(void)
 {
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     tn_scaler_free(s);
     return s != NULL;
 }

@@ -371,7 +371,7 @@ START_TEST(a_fault_of_a_gradient)
     BACKWARD_FAILS("(in 2: Linear)"); /* the hook's gradient leaves that module's gate */
     tn_remove_module_hook(tn_module_child(m, 2), hook);
 
-    assert_ok(tn_set_grad_of(weight, tn_full(TN_SHAPE(3, 8), value)));
+    assert_ok(tn_set_grad(weight, tn_full(TN_SHAPE(3, 8), value)));
     tn_tensor *loss = tn_mean(tn_forward(m, x), NULL, 0, false);
     assert_fails(tn_backward(loss), TN_E_STATE, "the gradient of weight [3,8] holds ");
     assert_ok(tn_module_zero_grad(m));

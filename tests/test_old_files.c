@@ -22,7 +22,7 @@ typedef struct run {
     tn_module *model, *second;
     tn_optim *optimizer[OPTIMIZERS];
     tn_scheduler *schedule[SCHEDULES];
-    tn_grad_scaler *scaler;
+    tn_scaler *scaler;
     tn_generator *own;
     tn_loader *loader;
     tn_checkpoint_part part[PARTS];
@@ -140,7 +140,7 @@ static void train(run *r)
     for (int step = 0; step < 3; step++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *batch, *x = tn_randn(TN_SHAPE(4, 2));
-        ck_assert_int_eq(tn_loader_next(r->loader, &batch), 1);
+        ck_assert_int_eq(tn_loader_next(r->loader, &batch, 1), 1);
         tn_generator_u32(r->own);
         tn_tensor *loss = tn_add(tn_sum(tn_forward(r->model, x), NULL, 0, false),
                                  tn_sum(tn_forward(r->second, x), NULL, 0, false));

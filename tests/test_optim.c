@@ -60,7 +60,7 @@ static tn_list *one(tn_tensor *t)
 
 static void set_grad(tn_tensor *t, uint64_t seed)
 {
-    assert_ok(tn_set_grad_of(t, random_as(tn_shape_get(t), -1, 1, seed, tn_dtype_of(t))));
+    assert_ok(tn_set_grad(t, random_as(tn_shape_get(t), -1, 1, seed, tn_dtype_of(t))));
 }
 
 /* Linear, BatchNorm, and a buffer of its own. */
@@ -119,7 +119,7 @@ static void set_case_gradient(tn_tensor *p, int k)
     double v[N_START];
     tn_copy_out(p, v, sizeof v, TN_F64);
     for (int i = 0; i < N_START; i++) v[i] = (0.5 + 0.25 * i) * v[i] + 0.3 * cos(k + i);
-    assert_ok(tn_set_grad_of(p, tn_to_dtype(from_f64(v, TN_SHAPE(N_START)), tn_dtype_of(p))));
+    assert_ok(tn_set_grad(p, tn_to_dtype(from_f64(v, TN_SHAPE(N_START)), tn_dtype_of(p))));
 }
 
 static void check_trajectory(int which, tn_dtype dtype, double tolerance)
@@ -164,7 +164,7 @@ static void check_golden(tn_optim *(*make)(const tn_list *), const double expect
     assert_ok(tn_set_requires_grad(p, true));
     tn_optim *opt = make(one(p));
     for (int k = 1; k <= 3; k++) {
-        assert_ok(tn_set_grad_of(p, from_f64((double[]){ 0.5 * k, -1.0 * k }, TN_SHAPE(2))));
+        assert_ok(tn_set_grad(p, from_f64((double[]){ 0.5 * k, -1.0 * k }, TN_SHAPE(2))));
         assert_ok(tn_optim_step(opt));
         const char *d = values_difference(p, expected + 2 * (k - 1), 2, 1e-11);
         ck_assert_msg(!d, "step %d: %s", k, d);
@@ -212,7 +212,7 @@ START_TEST(strided_parameters_are_stepped)
     tn_tensor *t[3] = { tn_clone(dense), as_transposed(dense), as_strided(dense) };
     for (int i = 0; i < 3; i++) {
         assert_ok(tn_set_requires_grad(t[i], true));
-        assert_ok(tn_set_grad_of(t[i], tn_clone(random_f64(TN_SHAPE(3, 4), -1, 1, 2))));
+        assert_ok(tn_set_grad(t[i], tn_clone(random_f64(TN_SHAPE(3, 4), -1, 1, 2))));
     }
     tn_optim *opt =
         tn_adam(list_of(3, (const char *[]){ "a", "b", "c" }, t), (tn_adam_options){ .lr = .1 });
@@ -232,8 +232,8 @@ START_TEST(strided_gradients_are_read)
     tn_tensor *g = random_f64(TN_SHAPE(3, 4), -1, 1, 2);
     tn_set_requires_grad(a, true);
     tn_set_requires_grad(b, true);
-    assert_ok(tn_set_grad_of(a, g));
-    assert_ok(tn_set_grad_of(b, as_transposed(g)));
+    assert_ok(tn_set_grad(a, g));
+    assert_ok(tn_set_grad(b, as_transposed(g)));
     tn_optim *opt = tn_adamw(list_of(2, (const char *[]){ "a", "b" }, (tn_tensor *[]){ a, b }),
                              (tn_adamw_options){ .lr = .1 });
     assert_ok(tn_optim_step(opt));
@@ -510,7 +510,7 @@ START_TEST(OPT_08_no_gradient_is_skipped)
         ck_assert_msg(strncmp(state->entry[i].name, "a.", 2), "%s exists", state->entry[i].name);
     assert_made(tn_list_get(state, "b.exp_avg"));
     /* a gradient of zero counts: decay applies */
-    assert_ok(tn_set_grad_of(t[0], tn_zeros(TN_SHAPE(3))));
+    assert_ok(tn_set_grad(t[0], tn_zeros(TN_SHAPE(3))));
     assert_ok(tn_optim_step(opt));
     ck_assert_uint_ne(tn_hash(t[0]), hash);
     /* its own count of steps: the second step of b, the first of a */
@@ -693,8 +693,8 @@ START_TEST(groups_have_their_own_rates)
                                  (tn_group_options){ .lr = 0.25, .weight_decay = 0.5 }));
     ck_assert_int_eq(tn_optim_groups(opt), 2);
     tn_tensor *g = tn_clone(random_f64(TN_SHAPE(3), -1, 1, 5));
-    assert_ok(tn_set_grad_of(t[0], g));
-    assert_ok(tn_set_grad_of(t[1], g));
+    assert_ok(tn_set_grad(t[0], g));
+    assert_ok(tn_set_grad(t[1], g));
     assert_ok(tn_optim_step(opt));
     assert_close(t[0], tn_sub(was, tn_mul_scalar(g, 0.5)), 1e-15, 1e-15);
     assert_close(t[1], tn_sub(was, tn_mul_scalar(tn_add(g, tn_mul_scalar(was, 0.5)), 0.25)), 1e-15,
@@ -1210,8 +1210,8 @@ START_TEST(CL_01_norm)
                         leaf(TN_SHAPE(3), 3, TN_F64) };
     tn_list *l = list_of(3, (const char *[]){ "a", "b", "c" }, t);
     ck_assert_double_eq(tn_clip_grad_norm(l, 1, 2, true), 0); /* no gradients */
-    assert_ok(tn_set_grad_of(t[0], from_f64((double[]){ 3, -4 }, TN_SHAPE(2))));
-    assert_ok(tn_set_grad_of(t[1], from_f64((double[]){ 0, 12 }, TN_SHAPE(2, 1))));
+    assert_ok(tn_set_grad(t[0], from_f64((double[]){ 3, -4 }, TN_SHAPE(2))));
+    assert_ok(tn_set_grad(t[1], from_f64((double[]){ 0, 12 }, TN_SHAPE(2, 1))));
     ck_assert_double_eq_tol(tn_clip_grad_norm(l, 26, 2, false), 13, 1e-14);
     assert_values(tn_grad(t[0]), 0, 3, -4); /* below the limit: bit for bit */
     ck_assert_double_eq_tol(tn_clip_grad_norm(l, 6.5, 2, false), 13, 1e-14);
@@ -1233,7 +1233,7 @@ END_TEST
 START_TEST(CL_02_at_the_limit)
 {
     tn_tensor *w = leaf(TN_SHAPE(2), 1, TN_F64);
-    assert_ok(tn_set_grad_of(w, from_f64((double[]){ 3, 4 }, TN_SHAPE(2))));
+    assert_ok(tn_set_grad(w, from_f64((double[]){ 3, 4 }, TN_SHAPE(2))));
     tn_clip_grad_norm(one(w), 5, 2, false);
     assert_values(tn_grad(w), 1e-15, 3 * (5 / (5 + 1e-6)), 4 * (5 / (5 + 1e-6)));
 }
@@ -1243,8 +1243,8 @@ START_TEST(CL_03_non_finite)
 {
     tn_tensor *t[2] = { leaf(TN_SHAPE(2), 1, TN_F32), leaf(TN_SHAPE(1), 2, TN_F32) };
     tn_list *l = list_of(2, (const char *[]){ "a", "b" }, t);
-    assert_ok(tn_set_grad_of(t[0], tn_from_floats((float[]){ 1, NAN }, TN_SHAPE(2))));
-    assert_ok(tn_set_grad_of(t[1], tn_from_floats((float[]){ 2 }, TN_SHAPE(1))));
+    assert_ok(tn_set_grad(t[0], tn_from_floats((float[]){ 1, NAN }, TN_SHAPE(2))));
+    assert_ok(tn_set_grad(t[1], tn_from_floats((float[]){ 2 }, TN_SHAPE(1))));
     ck_assert(isnan(tn_clip_grad_norm(l, 1, 2, true)));
     assert_error(TN_E_INVALID, "the norm of the gradients is nan");
     assert_values(tn_grad(t[1]), 0, 2);
@@ -1256,8 +1256,7 @@ END_TEST
 START_TEST(CL_04_value)
 {
     tn_tensor *w = leaf(TN_SHAPE(4), 1, TN_F32);
-    assert_ok(
-        tn_set_grad_of(w, tn_from_floats((float[]){ -3, -.5f, .25f, INFINITY }, TN_SHAPE(4))));
+    assert_ok(tn_set_grad(w, tn_from_floats((float[]){ -3, -.5f, .25f, INFINITY }, TN_SHAPE(4))));
     assert_ok(tn_clip_grad_value(one(w), 0.5));
     assert_values(tn_grad(w), 0, -.5, -.5, .25, .5);
     assert_fails(tn_clip_grad_value(one(w), -1), TN_E_INVALID, "limit -1");

@@ -181,7 +181,7 @@ static uint64_t see_walk(const void *options)
 {
     const tn_walk_options *o = options;
     tn_module *m = tied_new();
-    uint64_t h = mix_list(mix_list(1, tn_list_parameters(m, *o)), tn_list_buffers(m, *o));
+    uint64_t h = mix_list(mix_list(1, tn_parameters_with(m, *o)), tn_buffers_with(m, *o));
     tn_module_drop(m);
     return h;
 }
@@ -212,7 +212,8 @@ static uint64_t see_loader(const void *o)
     uint64_t h = 1;
     if (!loader) return 0;
     for (int epoch = 0; epoch < 2; epoch++)
-        while (tn_loader_next(loader, &batch) > 0) h = mix_tensor(mix(h, (uint64_t)epoch), batch);
+        while (tn_loader_next(loader, &batch, 1) > 0)
+            h = mix_tensor(mix(h, (uint64_t)epoch), batch);
     tn_loader_free(loader);
     return h;
 }
@@ -263,7 +264,7 @@ static uint64_t see_steps(tn_optim *opt, tn_tensor *const *p, int n)
     if (!opt) return 0;
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < n; i++)
-            assert_ok(tn_set_grad_of(
+            assert_ok(tn_set_grad(
                 p[i], random_f64(TN_SHAPE(3), k ? -.1 : -3, k ? .2 : 4, 5 + (uint64_t)k)));
         assert_ok(tn_optim_step(opt));
     }
@@ -359,10 +360,10 @@ static uint64_t see_scaler(const void *o)
 {
     tn_tensor *p = leaf(1);
     tn_optim *opt = tn_sgd(one(p), (tn_sgd_options){ .lr = 1 });
-    tn_grad_scaler *s = tn_scaler_new(*(const tn_scaler_options *)o);
+    tn_scaler *s = tn_scaler_new(*(const tn_scaler_options *)o);
     uint64_t h = s ? mix_list(1, tn_scaler_state_dict(s)) : 0;
     if (s) {
-        assert_ok(tn_set_grad_of(p, tn_mul_scalar(tn_ones_like(p), INFINITY)));
+        assert_ok(tn_set_grad(p, tn_mul_scalar(tn_ones_like(p), INFINITY)));
         assert_ok(tn_scaler_step(s, opt));
         assert_ok(tn_scaler_update(s));
         h = mix_list(h, tn_scaler_state_dict(s));
@@ -379,8 +380,8 @@ static uint64_t see_scaler(const void *o)
 static void walk_prefix(void)
 {
     tn_module *m = linear(1, 1);
-    assert_names(tn_list_parameters(m, (tn_walk_options){ 0 }), "weight bias");
-    assert_names(tn_list_parameters(m, (tn_walk_options){ .prefix = "gen." }),
+    assert_names(tn_parameters_with(m, (tn_walk_options){ 0 }), "weight bias");
+    assert_names(tn_parameters_with(m, (tn_walk_options){ .prefix = "gen." }),
                  "gen.weight gen.bias");
     tn_module_drop(m);
 }

@@ -34,7 +34,7 @@
         assert_made(normals_);                                                                     \
         ck_assert_int_eq(tn_numel(normals_), COUNT(array));                                        \
         for (int64_t i_ = 0; i_ < COUNT(array); i_++)                                              \
-            ck_assert_double_eq_tol(tn_at(normals_, &i_), (array)[i_],                             \
+            ck_assert_double_eq_tol(tn_at(normals_, &i_, 1), (array)[i_],                          \
                                     (tolerance) * (1 + fabs((double)(array)[i_])));                \
     } while (0)
 
@@ -87,7 +87,7 @@ START_TEST(RN_01_ranged_uniform)
     tn_manual_seed(42);
     assert_normals(made_by(t, tn_uniform_(t, -1, 1)), uniform_bf16, 1e-15);
     assert_ok(tn_uniform_(t, 2, 2));
-    ck_assert_double_eq(tn_at(t, (int64_t[]){ 4 }), 2);
+    ck_assert_double_eq(tn_at(t, TN_INDEX(4)), 2);
 }
 END_TEST
 

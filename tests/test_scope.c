@@ -183,7 +183,7 @@ static void *work(void *argument)
     for (int i = 0; i < 200; i++) {
         tn_scope s = tn_scope_begin();
         tn_tensor *x = tn_full(TN_SHAPE(100), i);
-        w->sum += tn_at(tn_reshape(x, TN_SHAPE(10, 10)), (int64_t[]){ 9, 9 }) + tn_item(w->shared);
+        w->sum += tn_at(tn_reshape(x, TN_SHAPE(10, 10)), TN_INDEX(9, 9)) + tn_item(w->shared);
         tn_scope_end(s);
     }
     tn_drop(w->shared); /* any thread may give memory back */
@@ -347,13 +347,13 @@ START_TEST(borrowed_memory)
     ck_assert_ptr_eq(tn_data(x), block);
     ck_assert(tn_memory().data_bytes == bytes); /* nothing was copied */
     block[4] = 40;
-    ck_assert_double_eq(tn_at(x, (int64_t[]){ 1, 1 }), 40);
+    ck_assert_double_eq(tn_at(x, TN_INDEX(1, 1)), 40);
     assert_ok(tn_copy_in(tn_select(x, 0, 0), (float[]){ 7, 8, 9 }, 12, TN_F32));
     ck_assert_double_eq(block[2], 9);
     tn_tensor *view = tn_keep(tn_transpose(x, 0, 1));
     tn_scope_end(s);
     ck_assert_int_eq(released, 0); /* a view is left */
-    ck_assert_double_eq(tn_at(view, (int64_t[]){ 1, 1 }), 40);
+    ck_assert_double_eq(tn_at(view, TN_INDEX(1, 1)), 40);
     tn_drop(view);
     ck_assert_int_eq(released, 1);
     tn_from_memory(block, TN_SHAPE(6), TN_F32, NULL, NULL);

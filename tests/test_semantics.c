@@ -68,8 +68,8 @@ START_TEST(AG_05_where_does_not_hide_nan)
     tn_tensor *x = leaf_f64((double[]){ 0, 2 }, TN_SHAPE(2));
     tn_tensor *g = slope(tn_where(tn_gt_scalar(x, 0), tn_log(x), tn_zeros_like(x)), x);
 
-    ck_assert(isnan(tn_at(g, (int64_t[]){ 0 })));
-    ck_assert_double_eq(tn_at(g, (int64_t[]){ 1 }), 0.5);
+    ck_assert(isnan(tn_at(g, TN_INDEX(0))));
+    ck_assert_double_eq(tn_at(g, TN_INDEX(1)), 0.5);
 }
 END_TEST
 
@@ -150,8 +150,8 @@ START_TEST(EN_08_persistent_buffers_only)
 {
     tn_module *m = holder_new();
 
-    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){ 0 })->n, 2);
-    ck_assert_int_eq(tn_list_buffers(m, (tn_walk_options){ .persistent_only = true })->n, 1);
+    ck_assert_int_eq(tn_buffers_with(m, (tn_walk_options){ 0 })->n, 2);
+    ck_assert_int_eq(tn_buffers_with(m, (tn_walk_options){ .persistent_only = true })->n, 1);
     tn_module_drop(m);
 }
 END_TEST
@@ -172,7 +172,7 @@ START_TEST(LD_09_empty_and_passing_slots_are_unexpected)
         ck_assert_int_eq(report.unexpected, 1);
     }
     /* RB-13: ignored, not loaded */
-    ck_assert_double_eq(tn_at(((holder *)m)->scratch, (int64_t[]){ 0 }), 1);
+    ck_assert_double_eq(tn_at(((holder *)m)->scratch, TN_INDEX(0)), 1);
     tn_module_drop(m);
 }
 END_TEST

@@ -165,11 +165,11 @@ static double sum_of_epoch(tn_loader *l, int64_t rows, int batches)
     tn_tensor *batch[1];
     double sum = 0;
     for (int i = 0; i < batches; i++) {
-        ck_assert_int_eq(tn_loader_next(l, batch), 1);
+        ck_assert_int_eq(tn_loader_next(l, batch, 1), 1);
         if (i + 1 < batches) ck_assert_int_eq(tn_size(batch[0], 0), rows);
         sum += tn_item(tn_sum_all(batch[0]));
     }
-    ck_assert_int_eq(tn_loader_next(l, batch), 0);
+    ck_assert_int_eq(tn_loader_next(l, batch, 1), 0);
     return sum;
 }
 
@@ -185,7 +185,7 @@ START_TEST(batch_size_of_a_loader)
     ck_assert_int_eq(tn_loader_batch_size(l), 7);
     ck_assert_int_eq(tn_loader_batches(l), 2);
     ck_assert_double_eq(sum_of_epoch(l, 7, 2), 45);
-    ck_assert_int_eq(tn_loader_next(l, batch), 1);
+    ck_assert_int_eq(tn_loader_next(l, batch, 1), 1);
     assert_fails(tn_loader_set_batch_size(l, 2), TN_E_STATE, "batch 1 of an epoch");
     assert_fails(tn_loader_set_batch_size(l, 0), TN_E_INVALID, "batch_size 0");
     ck_assert_int_eq(tn_loader_batch_size(l), 7);

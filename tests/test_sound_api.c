@@ -85,7 +85,7 @@ END_TEST
 static uint64_t mode_of(tn_module *m)
 {
     uint64_t mode = (uint64_t)tn_training(m) + 2 * (uint64_t)tn_module_frozen(m);
-    tn_list *all = tn_list_parameters(m, (tn_walk_options){ .no_recurse = true });
+    tn_list *all = tn_parameters_with(m, (tn_walk_options){ .no_recurse = true });
     for (int i = 0; i < all->n; i++) mode = mode * 2 + tn_requires_grad(all->entry[i].tensor);
     for (int i = 0; i < tn_module_children(m); i++)
         mode = mode * 31 + mode_of(tn_module_child(m, i));
@@ -98,7 +98,7 @@ static tn_status train_off(tn_module *m)
 }
 static tn_status grad_off(tn_module *m)
 {
-    return tn_module_requires_grad(m, false);
+    return tn_module_set_requires_grad(m, false);
 }
 
 /* Seen to fail with tni_walk in their place: the first modules of the tree were changed. */
@@ -140,7 +140,7 @@ START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
         tn_scope scope = tn_scope_begin();
         tn_tensor *t = tn_zeros(TN_SHAPE(2));
         scarce_allow(k);
-        status = tn_set_grad_of(t, grad);
+        status = tn_set_grad(t, grad);
         scarce_allow(INT64_MAX);
         tn_scope_end(scope);
         ck_assert_msg(tn_live_tensors() == 1, "refusal %d: %d tensors", (int)k,

@@ -209,8 +209,8 @@ START_TEST(a_null_is_named)
     WITHOUT("x", tn_text_batch(text, false, g, 1, 1, NULL, &out));
     WITHOUT("y", tn_text_batch(text, false, g, 1, 1, &out, NULL));
     WITHOUT("tensors", !tn_loader_new(NULL, 1, (tn_loader_options){ 0 }));
-    WITHOUT("loader", tn_loader_next(NULL, &out) == -1);
-    WITHOUT("out", tn_loader_next(l, NULL) == -1);
+    WITHOUT("loader", tn_loader_next(NULL, &out, 1) == -1);
+    WITHOUT("out", tn_loader_next(l, NULL, 1) == -1);
     WITHOUT("loader", tn_loader_batches(NULL) == -1);
     WITHOUT("loader", tn_loader_epoch(NULL) == -1);
     WITHOUT("loader", tn_loader_position(NULL) == -1);
@@ -398,7 +398,7 @@ END_TEST
 static size_t epoch_of(tn_loader *l, char *to)
 {
     size_t n = 0;
-    for (tn_tensor *batch; tn_loader_next(l, &batch) == 1;) {
+    for (tn_tensor *batch; tn_loader_next(l, &batch, 1) == 1;) {
         size_t nbytes = (size_t)tn_numel(batch) * tn_dtype_size(tn_dtype_of(batch));
         memcpy(to + n, tn_data(batch), nbytes);
         n += nbytes;
@@ -445,13 +445,13 @@ START_TEST(a_loader_goes_on_after_fork)
     tn_loader_options o = { .batch_size = 10, .shuffle = true, .prefetch = true };
     tn_tensor *x = random_as(TN_SHAPE(1000, 5), -1, 1, 1, TN_F32), *batch;
     tn_loader *l = tn_loader_new(&x, 1, o);
-    ck_assert_int_eq(tn_loader_next(l, &batch), 1);
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
     pid_t child = fork();
     if (child == 0) {
         alarm(30);
         char *a = malloc(BYTES), *b = malloc(BYTES);
         tn_loader *other = tn_loader_new(&x, 1, o);
-        bool right = tn_loader_next(other, &batch) == 1 && epoch_of(l, a) == BYTES - 200 &&
+        bool right = tn_loader_next(other, &batch, 1) == 1 && epoch_of(l, a) == BYTES - 200 &&
                      epoch_of(other, b) == BYTES - 200 && !memcmp(a, b, BYTES - 200);
         tn_loader_free(l), tn_loader_free(other);
         _exit(right ? 0 : 1);
@@ -479,8 +479,8 @@ START_TEST(numbers_of_a_loader)
     assert_fails(tn_loader_seek(l, INT64_MIN, 0), TN_E_INDEX, "an epoch has 1 batches");
     assert_ok(tn_loader_seek(l, INT64_MAX / 2, 1));
     tn_tensor *batch;
-    ck_assert_int_eq(tn_loader_next(l, &batch), 0);
-    ck_assert_int_eq(tn_loader_next(l, &batch), 1);
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 0);
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
     tn_loader_free(l);
 }
 END_TEST

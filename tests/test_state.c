@@ -46,7 +46,7 @@ END_TEST
 START_TEST(SD_03_SD_04_SD_06_live_values_and_prefix)
 {
     tn_module *m = linear(2, 1);
-    assert_ok(tn_module_requires_grad(m, false));
+    assert_ok(tn_module_set_requires_grad(m, false));
     tn_list *state = tn_state_dict(m, "net.");
     assert_names(state, "net.weight net.bias");
     assert_ok(tn_fill_(tn_get_parameter(m, "bias"), 7));
@@ -168,7 +168,7 @@ START_TEST(LD_07_LD_10_in_place_and_ties)
     assert_ok(tn_register_module(base, "x", &m->child, linear(1, 1)));
     assert_ok(tn_register_module(base, "y", &m->other, tn_module_keep(m->child)));
     tn_tensor *weight = tn_get_parameter(base, "x.weight");
-    assert_ok(tn_set_grad_of(weight, tn_full(TN_SHAPE(1, 1), 9)));
+    assert_ok(tn_set_grad(weight, tn_full(TN_SHAPE(1, 1), 9)));
     tn_list *file = tn_list_new();
     assert_ok(tn_list_add(file, "x.weight", tn_full(TN_SHAPE(1, 1), 1)));
     assert_ok(tn_list_add(file, "x.bias", tn_full(TN_SHAPE(1), 2)));
@@ -240,7 +240,7 @@ START_TEST(LD_14_assign_takes_the_tensors)
 {
     tn_module *m = tn_sequential(linear(2, 2), linear(2, 2), norm2d(2));
     assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight"))); /* a tie */
-    assert_ok(tn_module_requires_grad(tn_module_child(m, 1), false));
+    assert_ok(tn_module_set_requires_grad(tn_module_child(m, 1), false));
     assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.weight"), true));
     tn_optim *old = tn_sgd(tn_parameters(m), (tn_sgd_options){ 0 });
     tn_list *file = copied_state(m, "1.weight");
@@ -290,7 +290,7 @@ START_TEST(TO_01_TO_02_TO_03_TO_05_TO_06_TO_07_dtype)
     tn_scope inner = tn_scope_begin();
     assert_ok(tn_backward(tn_sum(tn_forward(m, tn_to_dtype(x, TN_F32)), NULL, 0, false)));
     tn_scope_end(inner);
-    double before = tn_at(weight, (int64_t[]){ 1, 0, 0, 0 });
+    double before = tn_at(weight, TN_INDEX(1, 0, 0, 0));
     tn_module *tied =
         tn_sequential(tn_module_keep(tn_module_child(m, 1)), tn_module_keep(tn_module_child(m, 1)));
     assert_ok(tn_module_to_dtype(m, TN_F64));
@@ -300,7 +300,7 @@ START_TEST(TO_01_TO_02_TO_03_TO_05_TO_06_TO_07_dtype)
     ck_assert_int_eq(tn_dtype_of(mean), TN_F64);
     ck_assert_int_eq(tn_dtype_of(tn_grad(weight)), TN_F64);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(m, "1.num_batches_tracked")), TN_I64);
-    ck_assert_double_eq(tn_at(weight, (int64_t[]){ 1, 0, 0, 0 }), before);
+    ck_assert_double_eq(tn_at(weight, TN_INDEX(1, 0, 0, 0)), before);
     ck_assert(tn_is_leaf(weight) && tn_requires_grad(weight));
     ck_assert_ptr_eq(tn_get_buffer(tied, "1.running_mean"), mean);
     assert_made(tn_forward(m, x));
@@ -456,7 +456,7 @@ START_TEST(outputs_that_are_inputs_parameters_or_views)
         ck_assert_ptr_eq(y, x); /* LY-06: eval returns the same object */
         ck_assert_int_eq(tn_live_tensors(), live);
         y = tn_scope_return(s, y);
-        ck_assert_double_eq(tn_at(y, (int64_t[]){ 1 }), 1);
+        ck_assert_double_eq(tn_at(y, TN_INDEX(1)), 1);
         tn_module_drop(plain[i]);
     }
     assert_values(x, 0, 1, 1);
@@ -643,7 +643,7 @@ START_TEST(summary)
     assert_ok(tn_register_buffer(&m->base, "mask", &m->a,
                                  tn_full_as(TN_SHAPE(2, 2), 1, TN_BOOL, tn_cpu()),
                                  TN_NON_PERSISTENT));
-    assert_ok(tn_module_requires_grad(m->child, false));
+    assert_ok(tn_module_set_requires_grad(m->child, false));
     assert_ok(summary_of(&m->base, text, sizeof text));
     static const char *const wanted[] = {
         "                                                         parameters      buffers\n",

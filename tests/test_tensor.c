@@ -78,7 +78,7 @@ START_TEST(arange)
     ck_assert_int_eq(tn_numel(tn_arange(3, 3, 1, TN_F32)), 0);
     /* longer than the block it is made in, and exact beyond 2^24 and 2^53 */
     tn_tensor *t = tn_arange(0, 1000, 1, TN_F32);
-    for (int64_t i = 0; i < 1000; i++) ck_assert_double_eq(tn_at(t, &i), (double)i);
+    for (int64_t i = 0; i < 1000; i++) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
     t = tn_arange(0x1p60, 0x1p60 + 1024, 256, TN_I64);
     ck_assert_int_eq(((const int64_t *)tn_data(t))[3], (INT64_C(1) << 60) + 768);
 }
@@ -186,7 +186,7 @@ START_TEST(reshape)
     tn_tensor *y = tn_reshape(x, TN_SHAPE(4, -1));
     ck_assert(tn_same_storage(x, y));
     ck_assert_int_eq(tn_size(y, 1), 6);
-    ck_assert_double_eq(tn_at(y, (int64_t[]){ 3, 5 }), 23);
+    ck_assert_double_eq(tn_at(y, TN_INDEX(3, 5)), 23);
     ck_assert_int_eq(tn_rank(tn_reshape(tn_ones(TN_SHAPE(1, 1)), TN_SCALAR)), 0);
     ck_assert_int_eq(tn_size(tn_reshape(tn_ones(TN_SHAPE(0, 3)), TN_SHAPE(7, 0)), 0), 7);
     /* strides allow it: the outer axes of a narrowed tensor join, its inner ones do not */
@@ -225,15 +225,18 @@ END_TEST
 START_TEST(transpose_and_permute)
 {
     tn_tensor *x = count(TN_SHAPE(2, 3, 4));
-    tn_tensor *y = tn_permute(x, (int[]){ 2, 0, -2 });
+    tn_tensor *y = tn_permute(x, TN_AXES(2, 0, -2));
     ck_assert(tn_same_storage(x, y));
     ck_assert(tn_size(y, 0) == 4 && tn_size(y, 1) == 2 && tn_size(y, 2) == 3);
     ck_assert(tn_stride(y, 0) == 1 && tn_stride(y, 1) == 12 && tn_stride(y, 2) == 4);
-    ck_assert_double_eq(tn_at(y, (int64_t[]){ 3, 1, 2 }), 23);
+    ck_assert_double_eq(tn_at(y, TN_INDEX(3, 1, 2)), 23);
     assert_values(tn_transpose(count(TN_SHAPE(2, 3)), 0, -1), 0, 0, 3, 1, 4, 2, 5);
     ck_assert(tn_is_contiguous(tn_transpose(count(TN_SHAPE(1, 5)), 0, 1)));
-    assert_null(tn_permute(x, (int[]){ 0, 1, 1 }), TN_E_INDEX, "tn_permute: axis 1 twice");
-    assert_null(tn_permute(x, (int[]){ 0, 1, 3 }), TN_E_INDEX, "tn_permute: axis 3");
+    assert_null(tn_permute(x, TN_AXES(0, 1, 1)), TN_E_INDEX, "tn_permute: axis 1 twice");
+    assert_null(tn_permute(x, TN_AXES(0, 1, 3)), TN_E_INDEX, "tn_permute: axis 3");
+    assert_null(tn_permute(x, TN_AXES(1, 0)), TN_E_SHAPE, "tn_permute: 2 axes for [2,3,4]: want 3");
+    assert_null(tn_permute(x, NULL, 0), TN_E_SHAPE, "tn_permute: 0 axes for [2,3,4]: want 3");
+    ck_assert_int_eq(tn_rank(tn_permute(tn_ones(TN_SCALAR), NULL, 0)), 0);
     assert_null(tn_transpose(x, 0, -4), TN_E_INDEX, "tn_transpose: axis -4");
 }
 END_TEST
@@ -271,7 +274,7 @@ START_TEST(slice_select_narrow)
     assert_values(y, 0, 11, 14);
     uint64_t version = tn_version(x);
     assert_ok(tn_copy_in(y, (float[]){ -1, -2 }, 8, TN_F32));
-    ck_assert_double_eq(tn_at(x, (int64_t[]){ 2, 4 }), -2);
+    ck_assert_double_eq(tn_at(x, TN_INDEX(2, 4)), -2);
     ck_assert(tn_version(x) == version + 1);
     assert_null(tn_slice(x, 0, 0, 3, 0), TN_E_INVALID, "tn_slice: step 0");
     assert_null(tn_slice(x, 0, 0, 3, -1), TN_E_INVALID, "tn_flip");
@@ -290,16 +293,18 @@ START_TEST(split_and_chunk)
     assert_values(out[0], 0, 0, 1, 5, 6);
     assert_values(out[2], 0, 4, 9);
     ck_assert(tn_same_storage(out[1], x));
-    ck_assert_int_eq(tn_chunk(x, 4, -1, out), 3); /* ceil(5 / 4) = 2 each */
-    ck_assert_int_eq(tn_chunk(x, 5, -1, out), 5);
+    ck_assert_int_eq(tn_chunk(x, 4, -1, out, 5), 3); /* ceil(5 / 4) = 2 each */
+    ck_assert_int_eq(tn_chunk(x, 5, -1, out, 5), 5);
     ck_assert_int_eq(tn_split(tn_zeros(TN_SHAPE(0, 2)), 3, 0, out, 5), 1);
     ck_assert_int_eq(tn_numel(out[0]), 0);
     ck_assert_int_eq(tn_split(x, 2, 1, out, 2), -1);
     assert_error(TN_E_SHAPE, "tn_split: [2,5] in pieces of 2");
     ck_assert_int_eq(tn_split(x, 0, 1, out, 5), -1);
     assert_error(TN_E_SHAPE, "tn_split");
-    ck_assert_int_eq(tn_chunk(x, 0, 1, out), -1);
+    ck_assert_int_eq(tn_chunk(x, 0, 1, out, 5), -1);
     assert_error(TN_E_INVALID, "tn_chunk: 0 chunks");
+    ck_assert_int_eq(tn_chunk(x, 3, 1, out, 2), -1);
+    assert_error(TN_E_INVALID, "tn_chunk: 3 chunks of [2,5], room for 2: want");
     ck_assert_int_eq(tn_split(NULL, 1, 0, out, 5), -1);
     assert_error(TN_E_INVALID, "tn_split");
 }
@@ -339,7 +344,7 @@ START_TEST(flip_and_repeat)
     tn_tensor *y = tn_repeat(x, TN_SHAPE(2, 3, 1));
     ck_assert(tn_size(y, 0) == 2 && tn_size(y, 1) == 6 && tn_size(y, 2) == 3);
     for (int64_t i = 0; i < 36; i++)
-        ck_assert_double_eq(tn_at(tn_reshape(y, TN_SHAPE(36)), &i), (double)(i % 6));
+        ck_assert_double_eq(tn_at(tn_reshape(y, TN_SHAPE(36)), &i, 1), (double)(i % 6));
     ck_assert(!tn_same_storage(tn_repeat(x, TN_SHAPE(1, 1)), x));
     tn_tensor *one = tn_ones(TN_SHAPE(1));
     ck_assert(!tn_same_storage(tn_repeat(one, TN_SHAPE(4)), one));
@@ -436,11 +441,15 @@ START_TEST(items)
     ck_assert(isnan(tn_item(NULL)));
     assert_error(TN_E_INVALID, "tn_item: t is NULL");
     ck_assert_double_eq(tn_item(tn_ones(TN_SHAPE(1, 1, 1))), 1);
-    ck_assert(isnan(tn_at(x, (int64_t[]){ 0, 2 })));
+    ck_assert(isnan(tn_at(x, TN_INDEX(0, 2))));
     assert_error(TN_E_INDEX, "tn_at: index 2 of axis 1");
-    ck_assert(isnan(tn_at(x, (int64_t[]){ -1, 0 })));
+    ck_assert(isnan(tn_at(x, TN_INDEX(1))));
+    assert_error(TN_E_SHAPE, "tn_at: an index of 1 numbers into");
+    ck_assert(isnan(tn_at(x, TN_INDEX(0, 0, 0))));
+    assert_error(TN_E_SHAPE, "want 2, one per axis");
+    ck_assert(isnan(tn_at(x, TN_INDEX(-1, 0))));
     assert_error(TN_E_INDEX, "tn_at");
-    ck_assert_double_eq(tn_at(tn_transpose(x, 0, 1), (int64_t[]){ 1, 0 }), 1);
+    ck_assert_double_eq(tn_at(tn_transpose(x, 0, 1), TN_INDEX(1, 0)), 1);
 }
 END_TEST
 
@@ -463,7 +472,7 @@ START_TEST(data_in_and_out)
     ck_assert(tn_version(x) == version);
     ((float *)tn_data_mut(x))[5] = 50;
     ck_assert(tn_version(x) == version + 1);
-    ck_assert_double_eq(tn_at(xt, (int64_t[]){ 2, 1 }), 50);
+    ck_assert_double_eq(tn_at(xt, TN_INDEX(2, 1)), 50);
     assert_fails(tn_copy_in(tn_arange(0, 2, 1, TN_I64), out, 16, TN_F64), TN_E_DTYPE, "tn_copy_in");
     assert_ok(tn_copy_out(tn_zeros(TN_SHAPE(0)), NULL, 0, TN_F32));
 }

@@ -52,7 +52,7 @@ static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
         tn_tensor *batch = tn_select(batches, 0, step);
         double loss = train_step(model, optimizer, tn_narrow(batch, 1, 0, MODEL_CONTEXT),
                                  tn_narrow(batch, 1, 1, MODEL_CONTEXT));
-        assert_loss(key, step, loss, tn_at(losses, (int64_t[]){ step }), dtype);
+        assert_loss(key, step, loss, tn_at(losses, TN_INDEX(step)), dtype);
         tn_scope_end(scope);
     }
     tn_optim_free(optimizer);
@@ -96,7 +96,7 @@ static void assert_initial(tn_module *model, const tn_list *golden)
         const char *text = difference(tn_narrow(flat, 0, 0, 4), tn_narrow(expected, 0, 0, 4), 0, 0);
         ck_assert_msg(!text, "%s: %s", key, text);
         double sum = tn_item(tn_sum(flat, NULL, 0, false));
-        double want = tn_at(expected, (int64_t[]){ 4 });
+        double want = tn_at(expected, TN_INDEX(4));
         ck_assert_msg(fabs(sum - want) < 1e-10, "%s: sum is %.17g, not %.17g", key, sum, want);
     }
 }
@@ -144,7 +144,7 @@ static void train_cnn(const char *label, tn_dtype dtype)
         tn_tensor *y;
         synthetic_images(step, dtype, &x, &y);
         double loss = train_step(model, optimizer, x, y);
-        assert_loss(key, step, loss, tn_at(losses, (int64_t[]){ step }), dtype);
+        assert_loss(key, step, loss, tn_at(losses, TN_INDEX(step)), dtype);
         tn_scope_end(scope);
     }
     assert_statistics(model, golden, label, dtype);

@@ -114,7 +114,7 @@ static double train(run *r)
     for (bool end = false; !end && !t->leave;) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *batch[2];
-        int got = r->step < r->total ? tn_loader_next(r->loader, batch) : 0;
+        int got = r->step < r->total ? tn_loader_next(r->loader, batch, 2) : 0;
         if (got < 0) ex_check(tn_error_status());
         if (got == 1) one_step(r, batch);
         tn_scope_end(scope);

@@ -103,7 +103,7 @@ void run_free(run *r)
 static double first(run *r, const char *buffer)
 {
     tn_tensor *t = tn_get_buffer(r->model, buffer);
-    return tn_rank(t) == 0 ? tn_item(t) : tn_at(t, (int64_t[]){ 0 });
+    return tn_rank(t) == 0 ? tn_item(t) : tn_at(t, TN_INDEX(0));
 }
 
 static void print_statistics(run *r, const char *when)

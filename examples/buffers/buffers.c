@@ -229,7 +229,7 @@ static void note_batchnorm(void)
     tn_tensor *x = on_device(tn_add_scalar(tn_randn(TN_SHAPE(1, 3, 50, 50)), 5));
     TN_CHECK_PTR(tn_forward(norm, x));
     printf("  one image of 50 x 50 pixels around 5: running_mean[0] 0 -> %.4f, batches %g\n",
-           tn_at(mean, (int64_t[]){ 0 }), tn_item(count));
+           tn_at(mean, TN_INDEX(0)), tn_item(count));
     tn_tensor *average = tn_mean(x, (int[]){ 0, 2, 3 }, 3, false);
     claim(tn_max_abs_diff(mean, tn_mul_scalar(average, 0.1)) < 1e-6,
           "running_mean = 0.9 running_mean + 0.1 mean: 2,500 values a channel are enough");
@@ -268,10 +268,10 @@ static void note_positions(void)
     tn_tensor *pe = tn_get_buffer(m, "pe");
     TN_CHECK_PTR(pe);
     printf("  pe has shape [%" PRId64 ", %" PRId64 ", %" PRId64 "]; place 1 begins %.4f, %.4f\n",
-           tn_size(pe, 0), tn_size(pe, 1), tn_size(pe, 2), tn_at(pe, (int64_t[]){ 0, 1, 0 }),
-           tn_at(pe, (int64_t[]){ 0, 1, 1 }));
-    claim(fabs(tn_at(pe, (int64_t[]){ 0, 1, 0 }) - sin(1)) < 1e-6 &&
-              fabs(tn_at(pe, (int64_t[]){ 0, 1, 1 }) - cos(1)) < 1e-6,
+           tn_size(pe, 0), tn_size(pe, 1), tn_size(pe, 2), tn_at(pe, TN_INDEX(0, 1, 0)),
+           tn_at(pe, TN_INDEX(0, 1, 1)));
+    claim(fabs(tn_at(pe, TN_INDEX(0, 1, 0)) - sin(1)) < 1e-6 &&
+              fabs(tn_at(pe, TN_INDEX(0, 1, 1)) - cos(1)) < 1e-6,
           "even columns are sines, odd ones cosines");
     tn_tensor *x = on_device(tn_zeros(TN_SHAPE(2, 4, 6)));
     claim(tn_max_abs_diff(tn_select(tn_forward(m, x), 0, 1),

@@ -130,7 +130,7 @@ static tn_module *frozen(void)
     tn_module *m = tn_sequential(LINEAR(6, 6), tn_batchnorm1d_new(6, (tn_batchnorm_options){ 0 }),
                                  tn_relu_new(), LINEAR(6, 2));
     if (m && tn_module_freeze(tn_module_child(m, 1)) == TN_OK)
-        tn_module_requires_grad(tn_module_child(m, 0), false);
+        tn_module_set_requires_grad(tn_module_child(m, 0), false);
     return m;
 }
 

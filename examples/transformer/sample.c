@@ -93,7 +93,7 @@ static int next_logits(tn_module *model, const unsigned char *ids, int64_t n, tn
 tn_status sample(tn_module *model, unsigned char *ids, int64_t prompt_length, sample_options o)
 {
     bool training = tn_training(model);
-    bool recording = tn_set_grad(false);
+    bool recording = tn_set_grad_enabled(false);
     candidate c[256];
     tn_status status = tn_eval(model);
     tn_generator *g = tn_generator_new(o.seed);
@@ -110,7 +110,7 @@ tn_status sample(tn_module *model, unsigned char *ids, int64_t prompt_length, sa
         if (o.wrote) o.wrote(ids[n], o.user);
     }
     tn_generator_free(g);
-    tn_set_grad(recording);
+    tn_set_grad_enabled(recording);
     if (training) tn_train(model, true);
     return status;
 }

@@ -35,7 +35,7 @@ int main(int argc, char **argv)
     tn_tensor *p = tn_sigmoid(tn_forward(model, x));
     TN_CHECK_PTR(p);
     for (int64_t i = 0; i < 4; i++) {
-        double guess = tn_at(p, (int64_t[]){ i, 0 });
+        double guess = tn_at(p, TN_INDEX(i, 0));
         printf("%g xor %g = %.3f\n", inputs[2 * i], inputs[2 * i + 1], guess);
         wrong += (guess > 0.5) != (wanted[i] > 0.5);
     }

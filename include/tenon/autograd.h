@@ -21,19 +21,19 @@ TN_API bool tn_is_leaf(const tn_tensor *t);       /* true when no recorded op ma
 /** The name of the op that made t, "" for a leaf. */
 TN_API const char *tn_grad_op(const tn_tensor *t);
 
-/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad(false); ...
- *  tn_set_grad(was);` */
-TN_API bool tn_set_grad(bool on);
+/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad_enabled(false); ...
+ *  tn_set_grad_enabled(was);` */
+TN_API bool tn_set_grad_enabled(bool on);
 TN_API bool tn_grad_enabled(void); /* the mode now */
 /** TN_NO_GRAD { ... }: the block records nothing. Afterwards the mode is as before, however the
  *  block is left (its end, return, break, continue, goto; break and continue leave the block, not a
  *  loop around it). */
 #define TN_NO_GRAD                                                                                 \
-    for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad(false), tn_once_ = 1; tn_once_; \
-         tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
+    for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad_enabled(false), tn_once_ = 1;   \
+         tn_once_; tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
 static inline void tn_leave_no_grad_(const int *was)
 {
-    tn_set_grad(*was != 0);
+    tn_set_grad_enabled(*was != 0);
 }
 
 /**
@@ -56,13 +56,13 @@ static inline void tn_leave_no_grad_(const int *was)
  * Kept      the cast of an f32 leaf that requires grad, until autocast goes off or the leaf
  *           changes; held by the thread, not by a scope. A region inside another that switches it
  *           off drops them too
- * f16       tops out at 65504: gradients want a tn_grad_scaler (optim.h)
+ * f16       tops out at 65504: gradients want a tn_scaler (optim.h)
  * Errors    another dtype: nothing changes
  * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, but
  *           that norms of batches, pooling and selections run in f32
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
-TN_API tn_dtype tn_autocast_dtype(void); /* what holds now; TN_F32: off */
+TN_API tn_dtype tn_autocast(void); /* what holds now; TN_F32: off */
 /** TN_AUTOCAST(TN_BF16) { ... }: the block runs so; left as TN_NO_GRAD is. */
 #define TN_AUTOCAST(dtype)                                                                         \
     for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
@@ -80,7 +80,7 @@ TN_API tn_tensor *tn_detach(tn_tensor *t);
 TN_API tn_tensor *tn_grad(tn_tensor *t);
 /** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or
  *  device differ from t's; grad is t's own memory. */
-TN_API tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad);
+TN_API tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad);
 /** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of
  *  its own. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);

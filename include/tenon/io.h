@@ -103,7 +103,7 @@ typedef struct tn_checkpoint_part {
     tn_module *module;
     tn_optim *optimizer;
     tn_scheduler *scheduler;
-    tn_grad_scaler *scaler;
+    tn_scaler *scaler;
 } tn_checkpoint_part;
 
 typedef struct tn_checkpoint {
@@ -234,9 +234,9 @@ typedef struct tn_loader_options {
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Waits for the batch being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope). Returns 1, 0 at the end of the epoch (the
- *  next call starts the next epoch), -1 on failure. */
-TN_API int tn_loader_next(tn_loader *loader, tn_tensor **out);
+/** Fills out[0..n) with the next batch (current scope): n as tn_loader_new had it. Returns 1, 0 at
+ *  the end of the epoch (the next call starts the next epoch), -1 on failure. */
+TN_API int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
 TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
 /** Rows of a batch; -1 for NULL. */

@@ -233,11 +233,11 @@ TN_API tn_status tn_eval(tn_module *m); /* tn_train(m, false) */
 /** Whether m runs in train mode: false while it is frozen. */
 TN_API bool tn_training(const tn_module *m);
 /** requires_grad of all parameters below, frozen modules excepted; buffers unchanged. */
-TN_API tn_status tn_module_requires_grad(tn_module *m, bool on);
+TN_API tn_status tn_module_set_requires_grad(tn_module *m, bool on);
 /**
  * Freezes m and everything below: no gradients (present ones are dropped), so no update and no
  * decay, and tn_training is false, so no dropout and no change of running statistics, whatever
- * tn_train or tn_module_requires_grad are told above it. Thawing gives every parameter back what it
+ * tn_train or tn_module_set_requires_grad are told above it. Thawing gives every parameter back what it
  * had.
  */
 TN_API tn_status tn_module_freeze(tn_module *m);
@@ -276,10 +276,10 @@ typedef struct tn_walk_options {
     bool keep_duplicates; /* every alias */
     bool persistent_only; /* buffers */
 } tn_walk_options;
-/** tn_parameters with options. */
-TN_API tn_list *tn_list_parameters(tn_module *m, tn_walk_options o);
-/** tn_buffers with options. */
-TN_API tn_list *tn_list_buffers(tn_module *m, tn_walk_options o);
+/** As tn_parameters. */
+TN_API tn_list *tn_parameters_with(tn_module *m, tn_walk_options o);
+/** As tn_buffers. */
+TN_API tn_list *tn_buffers_with(tn_module *m, tn_walk_options o);
 /** Everything that a file holds: per module its parameters, its persistent buffers, then its
  *  children; aliases under every name. The tensors are the model's own (live). */
 TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
@@ -604,11 +604,11 @@ TN_API tn_module *tn_parameter_list_new(void);
 TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
 /** Appends to a ParameterList or BufferList; errors as tn_register_parameter and
  *  tn_register_buffer. */
-TN_API tn_status tn_tensor_append(tn_module *list, tn_tensor *t);
+TN_API tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t);
 /** How many, -1 on error; and the i-th, borrowed. */
-TN_API int tn_tensor_count(const tn_module *list);
+TN_API int tn_module_tensors(const tn_module *list);
 /** The i-th, borrowed; NULL and a message out of range. */
-TN_API tn_tensor *tn_tensor_item(tn_module *list, int i);
+TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
 
 /* ---- averages of a model --------------------------------------------------------------------- */
 

@@ -34,8 +34,9 @@ TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
 TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
 /** View with two axes exchanged. */
 TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
-/** View with axes in the order given: y's axis i is x's axis order[i]; one entry per axis. */
-TN_API tn_tensor *tn_permute(tn_tensor *x, const int *order);
+/** View with axes in another order, TN_AXES(2, 0, 1): y's axis i is x's axis axes[i]. Errors: not
+ *  every axis once. */
+TN_API tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes);
 /** View without the given size-1 axis (unchanged if its size is not 1); tn_squeeze_all: without
  *  any. */
 TN_API tn_tensor *tn_squeeze(tn_tensor *x, int axis);
@@ -55,8 +56,9 @@ TN_API tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t lengt
  *  returns the count (-1 on failure). count must not exceed max_out. One node in the graph for
  *  all of them. */
 TN_API int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out);
-/** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split. */
-TN_API int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out);
+/** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split; n must not
+ *  exceed max_out. */
+TN_API int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out);
 /** Joins n tensors along an axis; all other sizes equal. Promotes dtypes. */
 TN_API tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis);
 /** Joins n tensors of one shape along a new axis. */

@@ -183,7 +183,7 @@ TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
  * Owner    yours: tn_scaler_free; between step and update it keeps the optimizers
  * Source   Micikevicius et al., Mixed Precision Training (2018), 3.2; torch.amp.GradScaler
  */
-typedef struct tn_grad_scaler tn_grad_scaler;
+typedef struct tn_scaler tn_scaler;
 /** zero fields: init_scale 65536, growth 2, backoff 0.5, interval 2000 good updates. disabled:
  *  every call passes through, as if the scale were 1 */
 typedef struct tn_scaler_options {
@@ -193,26 +193,26 @@ typedef struct tn_scaler_options {
 } tn_scaler_options;
 /** Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1), interval <
  *  1 */
-TN_API tn_grad_scaler *tn_scaler_new(tn_scaler_options o);
-TN_API void tn_scaler_free(tn_grad_scaler *s); /* NULL is ignored. */
+TN_API tn_scaler *tn_scaler_new(tn_scaler_options o);
+TN_API void tn_scaler_free(tn_scaler *s); /* NULL is ignored. */
 /** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
-TN_API tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss);
+TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
  *  gradient that is neither f32 nor f64: the parameter is named and nothing is changed */
-TN_API tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt);
+TN_API tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 /** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite,
  *  nothing: TN_OK too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
-TN_API tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt);
+TN_API tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 /** The scale of the next step. Errors: no step or unscale since the last one */
-TN_API tn_status tn_scaler_update(tn_grad_scaler *s);
-TN_API double tn_scaler_value(const tn_grad_scaler *s);    /* the scale; NaN for NULL */
-TN_API int64_t tn_scaler_skipped(const tn_grad_scaler *s); /* steps so far; -1 for NULL */
+TN_API tn_status tn_scaler_update(tn_scaler *s);
+TN_API double tn_scaler_value(const tn_scaler *s);    /* the scale; NaN for NULL */
+TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps so far; -1 for NULL */
 /** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor,
  *  backoff_factor, growth_interval, growth_tracker, skipped. Loading: all or nothing. A disabled
  *  one has and wants none. */
-TN_API tn_list *tn_scaler_state_dict(tn_grad_scaler *s);
+TN_API tn_list *tn_scaler_state_dict(tn_scaler *s);
 /** Takes such a list in, as said above. */
-TN_API tn_status tn_scaler_load_state_dict(tn_grad_scaler *s, const tn_list *state);
+TN_API tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state);
 
 /* ---- schedulers: call tn_scheduler_step after tn_optim_step ---------------------------------- */
 

@@ -68,15 +68,19 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
     tn_shape_of((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                       \
                 (int64_t[]){ __VA_ARGS__ })
 #endif
-/** TN_AXES(0, 2): two arguments, these axes and how many: tn_sum(x, TN_AXES(0, 2), false). */
+/* Two arguments: these numbers, and how many. */
 #ifdef __cplusplus
-#define TN_AXES(...)                                                                               \
-    std::initializer_list<int>{ __VA_ARGS__ }.begin(),                                             \
-        (int)std::initializer_list<int>{ __VA_ARGS__ }.size()
+#define TN_LIST_OF(type, ...)                                                                      \
+    std::initializer_list<type>{ __VA_ARGS__ }.begin(),                                            \
+        (int)std::initializer_list<type>{ __VA_ARGS__ }.size()
 #else
-#define TN_AXES(...)                                                                               \
-    (const int[]){ __VA_ARGS__ }, (int)(sizeof((const int[]){ __VA_ARGS__ }) / sizeof(int))
+#define TN_LIST_OF(type, ...)                                                                      \
+    (const type[]){ __VA_ARGS__ }, (int)(sizeof((const type[]){ __VA_ARGS__ }) / sizeof(type))
 #endif
+/** TN_AXES(0, 2): these axes and how many: tn_sum(x, TN_AXES(0, 2), false). */
+#define TN_AXES(...) TN_LIST_OF(int, __VA_ARGS__)
+/** TN_INDEX(1, 2): the place of an element, one number per axis: tn_at(x, TN_INDEX(1, 2)). */
+#define TN_INDEX(...) TN_LIST_OF(int64_t, __VA_ARGS__)
 /** The shape of a single value. */
 #define TN_SCALAR (tn_shape_of(0, NULL))
 /** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a
@@ -342,8 +346,9 @@ TN_API const char *tn_name(const tn_tensor *t); /* "" when it has none */
 /** The value of a tensor of one element, as a double. NaN and a message otherwise. Waits for a
  *  GPU. */
 TN_API double tn_item(const tn_tensor *t);
-/** The value at an index, one per axis. */
-TN_API double tn_at(const tn_tensor *t, const int64_t *index);
+/** The value at an index, TN_INDEX(2, 0): one number per axis, from 0. NaN and a message
+ *  otherwise. */
+TN_API double tn_at(const tn_tensor *t, const int64_t *index, int n_index);
 /** The first element of a contiguous CPU tensor; NULL and a message otherwise (see tn_copy_out). */
 TN_API const void *tn_data(const tn_tensor *t);
 /** The same to write through: counts as an in-place change. */
@@ -433,7 +438,7 @@ TN_API tn_status tn_cuda_synchronize(void);
 /** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may
  *  not.
  *  Errors   those of the device */
-TN_API tn_status tn_allow_tf32(bool allow);
+TN_API tn_status tn_set_tf32(bool allow);
 TN_API bool tn_tf32(void); /* whether they may; false without a device */
 
 #ifdef __cplusplus

@@ -19,7 +19,7 @@ static const char *const fault_name[] = { "finite values", "-inf", "inf", "nan" 
 
 tn_status tni_magnitude(tn_tensor *x, double *largest)
 {
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_scope scope = tn_scope_begin();
     tn_status status = TN_OK;
     *largest = 0;
@@ -32,7 +32,7 @@ tn_status tni_magnitude(tn_tensor *x, double *largest)
             status = tni_pending();
     }
     tn_scope_end(scope);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     return status;
 }
 
@@ -88,13 +88,13 @@ typedef struct quiet {
 static quiet quiet_begin(void)
 {
     tni_hide();
-    return (quiet){ tn_scope_begin(), tn_set_grad(false) };
+    return (quiet){ tn_scope_begin(), tn_set_grad_enabled(false) };
 }
 
 static tn_status quiet_end(quiet q, tn_status status)
 {
     tni_show();
-    tn_set_grad(q.grad);
+    tn_set_grad_enabled(q.grad);
     tn_scope_end(q.scope);
     return status;
 }

@@ -152,7 +152,7 @@ tn_dtype tn_set_autocast(tn_dtype dtype)
     return was;
 }
 
-tn_dtype tn_autocast_dtype(void)
+tn_dtype tn_autocast(void)
 {
     return tni_autocasting;
 }

@@ -125,7 +125,7 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
     while (status == TN_OK && tni_hook_next(&gm->hooks, 0, last, &hook)) {
         tn_tensor *changed = ((tn_grad_hook)hook.call)(*gradient, hook.user);
 
-        tn_set_grad(p->create);
+        tn_set_grad_enabled(p->create);
         tni_autocasting = TN_F32;
         status = tni_hook_check("a gradient hook", "", *gradient, changed);
         if (status == TN_OK && changed != *gradient) {
@@ -357,7 +357,7 @@ static tn_status no_history(const tni_pass *p, const char *function, const tn_te
         return tni_error(TN_E_STATE,
                          "%s: %s has no history and does not require grad, and recording is off in "
                          "this thread: want it computed outside of TN_NO_GRAD, and after "
-                         "tn_set_grad(true)",
+                         "tn_set_grad_enabled(true)",
                          function, tni_text(output));
     return tni_error(TN_E_STATE,
                      "%s: %s has no history and does not require grad: want a result of recorded "
@@ -484,7 +484,7 @@ tn_status tni_pass_begin(tni_pass *p, const char *function)
 {
     p->outer = innermost;
     p->depth = p->outer ? p->outer->depth + 1 : 0;
-    p->was_recording = tn_set_grad(p->create);
+    p->was_recording = tn_set_grad_enabled(p->create);
     p->was_casting = tni_autocasting;
     tni_autocasting = TN_F32;
     innermost = p;
@@ -512,7 +512,7 @@ void tni_pass_end(tni_pass *p)
         p->outer->order.heap[i]->queued = true;
     innermost = p->outer;
     tni_autocasting = p->was_casting;
-    tn_set_grad(p->was_recording);
+    tn_set_grad_enabled(p->was_recording);
     /* nothing is looked at any more: what goes now may call a user's release */
     for (size_t i = 0; i < p->n_receivers; i++) {
         tni_gradmeta_drop(p->receivers[i].gm);

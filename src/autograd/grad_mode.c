@@ -6,7 +6,7 @@
 
 static _Thread_local bool off; /* inverted: threads start with recording on */
 
-bool tn_set_grad(bool on)
+bool tn_set_grad_enabled(bool on)
 {
     bool was = !off;
 
@@ -75,29 +75,29 @@ tn_tensor *tn_grad(tn_tensor *t)
 /* What is stored is a handle of its own on grad's memory, which leads nowhere: tensors that are
  * each other's gradients, or a gradient whose history leads back to t, would keep each other for
  * ever. */
-tn_status tn_set_grad_of(tn_tensor *t, tn_tensor *grad)
+tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
 {
     tni_gradmeta *gm;
     tn_tensor *stored;
 
     if (!t || tni_none(t) || !grad)
-        return tni_poison("tn_set_grad_of", t && !tni_none(t) ? "grad" : "t");
+        return tni_poison("tn_set_grad", t && !tni_none(t) ? "grad" : "t");
     if (!tni_none(grad)) {
         if (grad == t || (grad->storage == t->storage && grad->offset == t->offset))
             return tni_error(TN_E_INVALID,
-                             "tn_set_grad_of: grad %s is the memory of %s itself: want a tensor "
+                             "tn_set_grad: grad %s is the memory of %s itself: want a tensor "
                              "of its own (tn_clone)",
                              tni_text(grad), tni_text(t));
         if (!tni_shape_equal(&t->shape, &grad->shape) || t->dtype != grad->dtype)
             return tni_error(TN_E_SHAPE,
-                             "tn_set_grad_of: grad %s of %s for %s of %s: want the same shape "
+                             "tn_set_grad: grad %s of %s for %s of %s: want the same shape "
                              "and dtype",
                              tni_text(grad), tn_dtype_name(grad->dtype), tni_text(t),
                              tn_dtype_name(t->dtype));
         if (grad->storage->device.type != t->storage->device.type ||
             grad->storage->device.index != t->storage->device.index)
             return tni_error(TN_E_DEVICE,
-                             "tn_set_grad_of: grad and %s are on different devices: want one",
+                             "tn_set_grad: grad and %s are on different devices: want one",
                              tni_text(t));
     }
     if (tni_tell_grad(t, false) != TN_OK) return tni_pending();

@@ -355,7 +355,7 @@ static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
         return failed;
     if (g->tf32 != tni_cuda_tf32())
         return tni_cuda_host->fail(TN_E_STATE,
-                                   "tn_capture_run: tn_allow_tf32 has changed since the step "
+                                   "tn_capture_run: tn_set_tf32 has changed since the step "
                                    "was captured: want a new capture");
     std::memcpy(g->host, &draw, sizeof draw);
     if (tn_status failed = tni_cuda_upload(g->device, g->host, g->used); failed != TN_OK)

@@ -106,7 +106,7 @@ static ema *check_type(const char *function, tn_module *m)
 static tn_list *members(tn_module *m, bool every)
 {
     tn_walk_options o = { .keep_duplicates = every };
-    return tn_list_concat(tn_list_parameters(m, o), tn_list_buffers(m, o));
+    return tn_list_concat(tn_parameters_with(m, o), tn_buffers_with(m, o));
 }
 
 /* Both trees have the same names, each with one shape and kind of dtype, and the same ties. */

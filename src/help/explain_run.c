@@ -271,7 +271,7 @@ static tn_status judge_loss(tn_tensor *loss)
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result)
 {
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_status status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
     r->begun = true;
@@ -283,14 +283,14 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
         tni_autocast_forget(); /* the run must see parameters being read by their casts */
         tni_watch(&r->watcher);
         running = r;
-        tn_set_grad(true);
+        tn_set_grad_enabled(true);
         *result = loss(model, user);
         running = NULL;
         tni_watch(NULL);
         status = judge_loss(*result);
     }
     unhook(r);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
         status = tni_error(TN_E_NOMEM, "tn_explain_training: out of memory");
     return status;
@@ -308,7 +308,7 @@ static tn_status restore_buffer(tni_carried *c)
 tn_status tni_run_restore(tni_run *r)
 {
     if (!r->begun) return TN_OK;
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     for (size_t i = 0; i < r->n_carried && status == TN_OK; i++)
         status = restore_buffer(&r->carried[i]);
@@ -317,7 +317,7 @@ tn_status tni_run_restore(tni_run *r)
         if (r->part[i].extra && m->type->set_extra_state)
             status = m->type->set_extra_state(m, r->part[i].extra);
     }
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_status last = tn_generator_set_state(tn_default_generator(), r->generator);
     return status == TN_OK ? last : status;
 }

@@ -68,10 +68,10 @@ static tn_tensor *checked_result(tn_tensor *y)
 static tn_status evaluate(const check *c, double *values, int64_t m)
 {
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_tensor *y = checked_result(c->f(c->inputs, c->user));
     tn_status status = y ? TN_OK : tni_pending();
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     if (y && numel(y) != m)
         status = tni_error(TN_E_SHAPE,
                            "tn_gradcheck: the function returned %lld values, then %lld: want "
@@ -89,9 +89,9 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
     tn_status status = TN_OK;
     tn_tensor *unit = tn_full_as(y->shape, 0, TN_F64, tn_device_of(y));
     tn_tensor *flat = tn_reshape(unit, TN_SHAPE(numel(y)));
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     status = tn_fill_(tn_select(flat, 0, k), 1);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (!c->inputs[i]->requires_grad) continue;
         int64_t n = numel(c->inputs[i]);
@@ -118,10 +118,10 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
 static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(true);
+    bool was = tn_set_grad_enabled(true);
     tn_tensor *y = checked_result(c->f(c->inputs, c->user));
     tn_status status = y ? TN_OK : tni_pending();
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     *m = y ? numel(y) : 0;
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         int64_t size;
@@ -208,10 +208,10 @@ static tn_status first_order(const check *c)
     int64_t m = 0;
     if (!jacobian) return tni_pending();
     tn_status status = backward_all(c, jacobian, &m);
-    bool was = tn_set_grad(false); /* inputs are written to */
+    bool was = tn_set_grad_enabled(false); /* inputs are written to */
     for (int i = 0; i < c->n && status == TN_OK; i++)
         if (jacobian[i]) status = compare_input(c, i, jacobian[i], m);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     for (int i = 0; i < c->n; i++)
         if (jacobian[i]) free_doubles(jacobian[i], m * numel(c->inputs[i]));
     tni_free(jacobian, nbytes);
@@ -232,13 +232,13 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 {
     const gradient_of *g = user;
     tn_tensor *dx = TN_NONE;
-    bool record = tn_set_grad(true);
+    bool record = tn_set_grad_enabled(true);
     tn_tensor *y = g->f(inputs, g->user);
     tn_status status = TN_OK;
     if (y && y->requires_grad)
         status = tn_gradients(1, &y, &inputs[g->n], 1, &inputs[g->input], &dx,
                               record ? TN_CREATE_GRAPH : 0);
-    tn_set_grad(record);
+    tn_set_grad_enabled(record);
     if (!y || status != TN_OK) return NULL;
     return tni_none(dx) ? tn_zeros_like(inputs[g->input]) : dx;
 }
@@ -247,9 +247,9 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 static tn_tensor *cotangent(const check *c)
 {
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_tensor *y = c->f(c->inputs, c->user);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_tensor *v = y ? tn_full_as(y->shape, 0, TN_F64, tn_device_of(y)) : NULL;
     int64_t m = v ? numel(v) : 0;
     double *values = v ? doubles(m) : NULL;

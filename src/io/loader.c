@@ -241,10 +241,10 @@ static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
 {
     int k = l->n_tensors;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_tensor *dense = tni_dense(t);
     l->tensor[k] = dense ? tni_alias_raw(dense) : NULL;
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     if (!l->tensor[k]) return tni_pending();
     l->n_tensors++;
@@ -284,10 +284,15 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 
 /* ---- using it -------------------------------------------------------------------------------- */
 
-int tn_loader_next(tn_loader *l, tn_tensor **out)
+int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 {
     if (!l || !out) {
         tni_null("tn_loader_next", l ? "out" : "loader", l ? "room for the batch" : "a loader");
+        return -1;
+    }
+    if (n != l->n_tensors) {
+        tni_error(TN_E_INVALID, "tn_loader_next: room for %d tensors: want %d, the loader's", n,
+                  l->n_tensors);
         return -1;
     }
     leave_parent(l);

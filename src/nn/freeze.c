@@ -38,10 +38,10 @@ static void set_requires_grad(tn_module *m, void *user)
     }
 }
 
-tn_status tn_module_requires_grad(tn_module *m, bool on)
+tn_status tn_module_set_requires_grad(tn_module *m, bool on)
 {
     switcher s = { .on = on };
-    tn_status status = tni_module_check("tn_module_requires_grad", m);
+    tn_status status = tni_module_check("tn_module_set_requires_grad", m);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
     if (status == TN_OK) status = tni_change_modules(m, set_requires_grad, &s);
     tni_map_free(&s.frozen);
@@ -66,7 +66,7 @@ static void freeze(tn_module *m, void *user)
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
         tn_set_requires_grad(slot->tensor, false);
-        tn_set_grad_of(slot->tensor, TN_NONE);
+        tn_set_grad(slot->tensor, TN_NONE);
     }
     m->state->frozen = true;
 }

@@ -238,7 +238,7 @@ static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in,
     tn_status status =
         judge(m, "backward", ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user),
               0, NULL);
-    tn_set_grad(grad);
+    tn_set_grad_enabled(grad);
     for (int i = 0; status == TN_OK && i < n_in; i++) {
         if (!in[i]) continue;
         snprintf(of, sizeof of, " of input %d", i);

@@ -473,14 +473,14 @@ static tn_list *buffers_of(const char *function, tn_module *m, tn_walk_options o
                                   .persistent_only = o.persistent_only });
 }
 
-tn_list *tn_list_parameters(tn_module *m, tn_walk_options o)
+tn_list *tn_parameters_with(tn_module *m, tn_walk_options o)
 {
-    return parameters_of("tn_list_parameters", m, o);
+    return parameters_of("tn_parameters_with", m, o);
 }
 
-tn_list *tn_list_buffers(tn_module *m, tn_walk_options o)
+tn_list *tn_buffers_with(tn_module *m, tn_walk_options o)
 {
-    return buffers_of("tn_list_buffers", m, o);
+    return buffers_of("tn_buffers_with", m, o);
 }
 
 tn_list *tn_parameters(tn_module *m)

@@ -123,7 +123,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
     }
     if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     double total = joint_norm(parameters, p, &status);
     if (status == TN_OK && error_if_nonfinite && !isfinite(total))
@@ -132,7 +132,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
     double factor = max_norm / (total + 1e-6);
     if (status == TN_OK && !(factor >= 1)) /* NaN scales too, as it does in PyTorch */
         status = tni_change_all(f, parameters->n, scaled, &(scaling){ parameters, factor });
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status == TN_OK ? total : NAN;
 }
@@ -192,12 +192,12 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
                         "tn_backward",
                         f_tensor, parameters->n);
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
     tn_status status = cells ? norms_into(parameters, p, cells) : tni_pending();
     tn_tensor *total = status == TN_OK ? tn_norm(cells, p, NULL, 0, false) : NULL;
     if (!total || scale_by(parameters, total, max_norm) != TN_OK) total = NULL;
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     return tn_scope_return(scope, total);
 }
 
@@ -207,12 +207,12 @@ tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
     static const char f[] = "tn_clip_grad_value";
     if (!parameters) return tni_poison(f, "parameters");
     if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", f, limit);
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < parameters->n; i++) {
         tn_tensor *g = gradient_of(&parameters->entry[i]);
         if (g) status = tn_clamp_(g, -limit, limit);
     }
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     return status;
 }

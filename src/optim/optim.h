@@ -76,6 +76,6 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value);
 /* What a file holds of each, compared and ready to be put in place; NULL and a message. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
-tni_staged *tni_scaler_stage(tn_grad_scaler *s, const tn_list *state);
+tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);
 
 #endif

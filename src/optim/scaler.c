@@ -33,7 +33,7 @@ typedef struct numbers {
     int64_t skipped; /* steps, ever */
 } numbers;
 
-struct tn_grad_scaler {
+struct tn_scaler {
     numbers now;
     bool disabled;
     size_t n, capacity;
@@ -55,26 +55,26 @@ static tn_status check(const char *f, const numbers *s)
     return TN_OK;
 }
 
-tn_grad_scaler *tn_scaler_new(tn_scaler_options o)
+tn_scaler *tn_scaler_new(tn_scaler_options o)
 {
     numbers now = { .scale = o.init_scale != 0 ? (double)(float)o.init_scale : 65536,
                     .growth = o.growth != 0 ? o.growth : 2,
                     .backoff = o.backoff != 0 ? o.backoff : 0.5,
                     .interval = o.interval != 0 ? o.interval : 2000 };
     if (check("tn_scaler_new", &now) != TN_OK) return NULL;
-    tn_grad_scaler *s = tni_calloc(sizeof *s);
+    tn_scaler *s = tni_calloc(sizeof *s);
     if (!s) return NULL;
     s->now = now;
     s->disabled = o.disabled;
     return s;
 }
 
-static void forget(tn_grad_scaler *s)
+static void forget(tn_scaler *s)
 {
     while (s->n > 0) tn_optim_free(s->seen[--s->n].opt);
 }
 
-void tn_scaler_free(tn_grad_scaler *s)
+void tn_scaler_free(tn_scaler *s)
 {
     if (!s) return;
     forget(s);
@@ -82,19 +82,19 @@ void tn_scaler_free(tn_grad_scaler *s)
     tni_free(s, sizeof *s);
 }
 
-double tn_scaler_value(const tn_grad_scaler *s)
+double tn_scaler_value(const tn_scaler *s)
 {
     if (!s) tni_poison("tn_scaler_value", "s");
     return !s ? NAN : s->disabled ? 1 : s->now.scale;
 }
 
-int64_t tn_scaler_skipped(const tn_grad_scaler *s)
+int64_t tn_scaler_skipped(const tn_scaler *s)
 {
     if (!s) tni_poison("tn_scaler_skipped", "s");
     return s ? s->now.skipped : -1;
 }
 
-tn_tensor *tn_scaler_scale(tn_grad_scaler *s, tn_tensor *loss)
+tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
 {
     TNI_HOLD_TRAPS;
     if (!s || !loss) {
@@ -140,7 +140,7 @@ static tn_status look(const tn_optim *opt, bool *bad)
     return TN_OK;
 }
 
-static seen *find(tn_grad_scaler *s, const tn_optim *opt)
+static seen *find(tn_scaler *s, const tn_optim *opt)
 {
     for (size_t i = 0; i < s->n; i++)
         if (s->seen[i].opt == opt) return &s->seen[i];
@@ -159,12 +159,12 @@ static tni_change unscaled(const void *from, int i)
 }
 
 /* As in PyTorch, gradients that hold NaN or infinity are divided too: clipping sees them. */
-static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
+static tn_status unscale(tn_scaler *s, tn_optim *opt)
 {
     if (tni_host_refused("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER))
         return TN_E_STATE;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     bool bad;
     tn_status status = TN_E_NOMEM;
     if (tni_room(&s->seen, &s->capacity, s->n, 1, sizeof *s->seen)) status = look(opt, &bad);
@@ -172,12 +172,12 @@ static tn_status unscale(tn_grad_scaler *s, tn_optim *opt)
         status = tni_change_all("tn_scaler_unscale", opt->n, unscaled,
                                 &(unscaling){ opt, 1 / s->now.scale });
     if (status == TN_OK) s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status;
 }
 
-tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt)
+tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_scaler_unscale";
@@ -192,7 +192,7 @@ tn_status tn_scaler_unscale(tn_grad_scaler *s, tn_optim *opt)
     return unscale(s, opt);
 }
 
-tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
+tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_scaler_step";
@@ -213,7 +213,7 @@ tn_status tn_scaler_step(tn_grad_scaler *s, tn_optim *opt)
     return TN_OK;
 }
 
-tn_status tn_scaler_update(tn_grad_scaler *s)
+tn_status tn_scaler_update(tn_scaler *s)
 {
     TNI_HOLD_TRAPS;
     bool bad = false;
@@ -249,7 +249,7 @@ static void show(tni_form *f, numbers *now)
     tni_field_i64(f, "skipped", &now->skipped);
 }
 
-tn_list *tn_scaler_state_dict(tn_grad_scaler *s)
+tn_list *tn_scaler_state_dict(tn_scaler *s)
 {
     if (!s) return tni_poisoned("tn_scaler_state_dict", "s");
     tni_form f;
@@ -260,7 +260,7 @@ tn_list *tn_scaler_state_dict(tn_grad_scaler *s)
 
 typedef struct staged {
     tni_staged base;
-    tn_grad_scaler *s;
+    tn_scaler *s;
     numbers now;
 } staged;
 
@@ -280,7 +280,7 @@ static tn_status load(numbers *now, const tn_list *state)
     return status == TN_OK ? check(function, now) : status;
 }
 
-tni_staged *tni_scaler_stage(tn_grad_scaler *s, const tn_list *state)
+tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state)
 {
     staged *t = tni_calloc(sizeof *t);
     if (!t) return NULL;
@@ -290,7 +290,7 @@ tni_staged *tni_scaler_stage(tn_grad_scaler *s, const tn_list *state)
     return NULL;
 }
 
-tn_status tn_scaler_load_state_dict(tn_grad_scaler *s, const tn_list *state)
+tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state)
 {
     if (!s || !state) return tni_poison("tn_scaler_load_state_dict", s ? "state" : "s");
     return tni_staged_put(tni_scaler_stage(s, state));

@@ -123,11 +123,11 @@ static tn_status load(tn_optim *opt, const tn_list *state, tn_optim *now)
 {
     tni_form f;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tni_form_load(&f, state);
     show(&f, opt, now);
     tn_status status = tni_form_loaded(&f, "tn_optim_load_state_dict");
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status;
 }

@@ -164,7 +164,7 @@ tn_status tn_optim_step(tn_optim *opt)
     TNI_HOLD_TRAPS;
     if (!opt) return tni_poison(f, "opt");
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     const tni_backend *backend = NULL;
     int n = 0;
     tn_status status = prepare(opt, &backend, &n);
@@ -175,7 +175,7 @@ tn_status tn_optim_step(tn_optim *opt)
         if (status == TN_OK) status = finish(opt);
     }
     if (status == TN_OK) opt->steps++;
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status;
 }

@@ -182,13 +182,18 @@ double tn_item(const tn_tensor *t)
     return element(t, 0);
 }
 
-double tn_at(const tn_tensor *t, const int64_t *index)
+double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
 {
     TNI_HOLD_TRAPS;
     int64_t at = 0;
 
-    if (!t || tni_none(t) || (!index && t->shape.rank)) {
+    if (!t || tni_none(t) || (!index && n_index > 0)) {
         tni_poison("tn_at", t && !tni_none(t) ? "index" : "t");
+        return NAN;
+    }
+    if (n_index != t->shape.rank) {
+        tni_error(TN_E_SHAPE, "tn_at: an index of %d numbers into %s: want %d, one per axis",
+                  n_index, tni_text(t), t->shape.rank);
         return NAN;
     }
     for (int i = 0; i < t->shape.rank; i++) {

@@ -166,7 +166,7 @@ tn_status tn_cuda_synchronize(void)
 
 static atomic_bool tf32; /* cuBLAS's last setting */
 
-tn_status tn_allow_tf32(bool allow)
+tn_status tn_set_tf32(bool allow)
 {
     if (!tn_cuda_available()) return TN_OK;
     tn_status status = cuda->allow_tf32(allow);

@@ -53,8 +53,8 @@ START_TEST(properties)
     assert_fails(tn_cuda_get_properties(99, &p), TN_E_DEVICE, "device 99: want 0..");
     assert_fails(tn_cuda_get_properties(0, NULL), TN_E_INVALID, "properties");
     assert_null(tn_empty_as(TN_SHAPE(2), TN_F32, tn_cuda(1)), TN_E_DEVICE, "CUDA_VISIBLE_DEVICES");
-    assert_ok(tn_allow_tf32(true));
-    assert_ok(tn_allow_tf32(false));
+    assert_ok(tn_set_tf32(true));
+    assert_ok(tn_set_tf32(false));
     assert_ok(tn_cuda_synchronize());
 }
 END_TEST
@@ -136,7 +136,7 @@ START_TEST(many_small_uploads)
     }
     for (int i = N - 8; i < N; i++)
         for (int64_t k = 0; k < 1024; k += 341)
-            ck_assert_double_eq(tn_at(t[i % 8], &k), (double)(i + k));
+            ck_assert_double_eq(tn_at(t[i % 8], &k, 1), (double)(i + k));
 }
 END_TEST
 
@@ -147,7 +147,7 @@ START_TEST(values_read_as_on_the_cpu)
     char a[2048], b[2048];
     ck_assert(tn_hash(x) == tn_hash(y));
     ck_assert(tn_hash(tn_transpose(x, 0, 1)) == tn_hash(tn_transpose(y, 0, 1)));
-    ck_assert_double_eq(tn_at(x, (int64_t[]){ 3, 4 }), tn_at(y, (int64_t[]){ 3, 4 }));
+    ck_assert_double_eq(tn_at(x, TN_INDEX(3, 4)), tn_at(y, TN_INDEX(3, 4)));
     ck_assert(tn_max_abs_diff(tn_to(tn_transpose(y, 0, 1), tn_cpu()), tn_transpose(x, 0, 1)) == 0);
     ck_assert(tn_format(x, a, sizeof a) > 0 && tn_format(y, b, sizeof b) > 0);
     ck_assert(strncmp(a, b, strlen(a)) == 0 && strstr(b, "cuda"));

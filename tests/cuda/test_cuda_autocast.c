@@ -226,7 +226,7 @@ static tn_module *model_new(kind k)
 typedef struct trainer {
     tn_module *model;
     tn_optim *opt;
-    tn_grad_scaler *scaler; /* f16 */
+    tn_scaler *scaler; /* f16 */
     tn_dtype dtype;
     tn_device device;
 } trainer;

@@ -307,7 +307,7 @@ START_TEST(clipping)
             for (int side = 0; side < 2; side++) {
                 tn_tensor *leaf = tn_clone(w);
                 assert_ok(tn_set_requires_grad(leaf, true));
-                assert_ok(tn_set_grad_of(leaf, tn_mul_scalar(w, k == 2 ? NAN : 1)));
+                assert_ok(tn_set_grad(leaf, tn_mul_scalar(w, k == 2 ? NAN : 1)));
                 assert_ok(tn_list_add(side ? b : a, name, leaf));
             }
         }
@@ -544,12 +544,12 @@ static void autocast(job *j)
 static void no_grad(job *j)
 {
     (void)j;
-    tn_set_grad(false);
+    tn_set_grad_enabled(false);
 }
 static void tf32(job *j)
 {
     (void)j;
-    assert_ok(tn_allow_tf32(true));
+    assert_ok(tn_set_tf32(true));
 }
 static void anomaly(job *j)
 {
@@ -581,7 +581,7 @@ static const struct {
     { evaluate, "was training when the step was captured" },
     { autocast, "autocast to f32" },
     { no_grad, "gradients on" },
-    { tf32, "tn_allow_tf32" },
+    { tf32, "tn_set_tf32" },
     { anomaly, "tn_set_anomaly" },
     { replace, "was moved, cast or replaced" },
     { add_group, "had 6 parameters" },
@@ -594,7 +594,7 @@ START_TEST(changed_since)
     changes[_i].change(&j);
     assert_null(run_batch(&j, 3), TN_E_STATE, changes[_i].text);
     tn_set_autocast(TN_F32);
-    tn_set_grad(true);
+    tn_set_grad_enabled(true);
     tn_set_anomaly(TN_ANOMALY_OFF);
     /* a new capture takes it as it is now */
     if (changes[_i].change != replace) {
@@ -602,7 +602,7 @@ START_TEST(changed_since)
         j.capture = NULL;
         for (int i = 0; i < 3; i++) job_step(&j, i, true);
     }
-    assert_ok(tn_allow_tf32(false));
+    assert_ok(tn_set_tf32(false));
     job_free(&j);
     tn_drop(j.carried);
 }
@@ -716,7 +716,7 @@ static tn_status guarded(job *j, tn_tensor *loss)
 static tn_status scaler(job *j, tn_tensor *loss)
 {
     (void)loss;
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     tn_status status = tn_scaler_step(s, j->opt);
     tn_scaler_free(s);
     return status;
@@ -724,7 +724,7 @@ static tn_status scaler(job *j, tn_tensor *loss)
 static tn_status scale(job *j, tn_tensor *loss)
 {
     (void)j;
-    tn_grad_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     tn_status status = tn_scaler_scale(s, loss) ? TN_OK : tn_error_status();
     tn_scaler_free(s);
     return status;
@@ -755,7 +755,7 @@ static tn_status late_state(job *j, tn_tensor *loss)
 {
     (void)loss;
     tn_tensor *w = tn_get_parameter(j->model, "0.bias");
-    return j->calls < 2 ? tn_set_grad_of(w, TN_NONE) : TN_OK;
+    return j->calls < 2 ? tn_set_grad(w, TN_NONE) : TN_OK;
 }
 
 static const struct {
@@ -823,7 +823,7 @@ START_TEST(gradients_from_before)
     j.zero_last = true;
     for (int i = 0; i < 4; i++) job_step(&j, i, true);
     tn_tensor *w = tn_get_parameter(j.model, "0.weight");
-    assert_ok(tn_set_grad_of(w, tn_zeros_like(w)));
+    assert_ok(tn_set_grad(w, tn_zeros_like(w)));
     uint64_t bits = bits_of(&j);
     assert_null(run_batch(&j, 4), TN_E_STATE, "want tn_optim_zero_grad");
     ck_assert(bits_of(&j) == bits);
@@ -833,7 +833,7 @@ START_TEST(gradients_from_before)
     tn_capture_free(j.capture);
     j.capture = NULL;
     job_step(&j, 5, true);
-    assert_ok(tn_set_grad_of(w, tn_zeros_like(w)));
+    assert_ok(tn_set_grad(w, tn_zeros_like(w)));
     bits = bits_of(&j);
     assert_null(run_batch(&j, 6), TN_E_STATE, "adds to a gradient from before it");
     ck_assert(bits_of(&j) == bits);

@@ -357,13 +357,13 @@ static tn_status device_functions(void)
     tn_status status = tn_error_status();
     if (status == TN_OK) status = tn_cuda_synchronize();
     if (status == TN_OK) status = tn_cuda_get_properties(0, &p);
-    if (status == TN_OK) status = tn_allow_tf32(true);
-    return status == TN_OK ? tn_allow_tf32(false) : status;
+    if (status == TN_OK) status = tn_set_tf32(true);
+    return status == TN_OK ? tn_set_tf32(false) : status;
 }
 
 static void device_drop(void)
 {
-    tn_allow_tf32(false);
+    tn_set_tf32(false);
 }
 
 /* More than the page-locked memory of all uploads. */

@@ -403,7 +403,7 @@ START_TEST(tf32_is_honoured)
     int64_t terms = c.c / c.groups * c.kh * c.kw;
     choose(2);
     for (int allowed = 0; allowed < 2; allowed++) {
-        assert_ok(tn_allow_tf32(allowed));
+        assert_ok(tn_set_tf32(allowed));
         conv_numbers t = conv_make(&c);
         const numbers *out[] = { t.y, t.z, t.dx, t.dw };
         conv_exactly(&t, &c);
@@ -418,7 +418,7 @@ START_TEST(tf32_is_honoured)
         }
         drop_all();
     }
-    assert_ok(tn_allow_tf32(false));
+    assert_ok(tn_set_tf32(false));
 }
 END_TEST
 
@@ -426,7 +426,7 @@ END_TEST
 START_TEST(tf32_of_exact_numbers)
 {
     choose(2);
-    assert_ok(tn_allow_tf32(true));
+    assert_ok(tn_set_tf32(true));
     for (int i = 0; i < CONVS; i++) {
         tni_conv2d_sizes c = conv_of(i);
         conv_numbers t = conv_make(&c);
@@ -446,7 +446,7 @@ START_TEST(tf32_of_exact_numbers)
         for (int k = 0; k < 4; k++) check(out[k], c.n * c.oh * c.ow + 999, "exact TF32");
         drop_all();
     }
-    assert_ok(tn_allow_tf32(false));
+    assert_ok(tn_set_tf32(false));
 }
 END_TEST
 

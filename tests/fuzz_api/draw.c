@@ -68,9 +68,9 @@ tn_tensor *make_tensor(world *w, tn_shape shape, tn_dtype dtype, int layout)
 
 tn_tensor *make_leaf(world *w, tn_shape shape, tn_dtype dtype)
 {
-    bool was = tn_set_grad(false);
+    bool was = tn_set_grad_enabled(false);
     tn_tensor *t = filled(w, shape, dtype);
-    tn_set_grad(was);
+    tn_set_grad_enabled(was);
     if (t) tn_set_requires_grad(t, true);
     return t;
 }
@@ -398,8 +398,9 @@ DRAW(count64)
 DRAW(out_count)
 {
     static const int counts[] = { 1, 2, 1, MAX_OUT };
-    bool call = strcmp(w->row->name, "tn_call") == 0;
-    s->v.out_count = pick_count(w, call ? counts[below(w, 3)] : counts[below(w, 4)], true);
+    bool call = strcmp(w->row->name, "tn_call") == 0,
+         next = strcmp(w->row->name, "tn_loader_next") == 0; /* most have one tensor */
+    s->v.out_count = pick_count(w, counts[next ? 0 : below(w, call ? 3 : 4)], true);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -509,11 +510,13 @@ DRAW(position)
     int64_t *index = scratch(w, TN_MAX_RANK * sizeof *index);
     for (int i = 0; i < shape.rank; i++)
         index[i] = pick_long(w, 0, shape.size[i] > 0 ? shape.size[i] - 1 : 0);
+    s->have = shape.rank;
     s->v.position = pick_pointer(w, index);
 }
 DRAW(order)
 {
     int rank = shape_of_first(w).rank, *order = scratch(w, TN_MAX_RANK * sizeof *order);
+    s->have = rank;
     for (int i = 0; i < rank; i++) order[i] = pick_int(w, rank - 1 - i, rank - 1 - i);
     s->v.order = pick_pointer(w, order);
 }
@@ -870,7 +873,7 @@ static tn_optim *new_optim(world *w)
 }
 ANY(optim, tn_optim, optim, new_optim(w))
 ANY(scheduler, tn_scheduler, scheduler, tn_step_lr(one_optim(w), 2, 0.5))
-ANY(scaler, tn_grad_scaler, scaler, tn_scaler_new((tn_scaler_options){ .init_scale = 4 }))
+ANY(scaler, tn_scaler, scaler, tn_scaler_new((tn_scaler_options){ .init_scale = 4 }))
 ANY(generator, tn_generator, generator, tn_generator_new(7))
 ANY(loader, tn_loader, loader,
     tn_loader_new((tn_tensor *[]){ make_tensor(w, TN_SHAPE(5, 2), TN_F32, PLAIN) }, 1,

@@ -111,8 +111,8 @@ uint64_t hash_module(tn_module *m)
     if (!m || m == TN_NO_MODULE) return m ? 1 : 2;
     tn_scope s = tn_scope_begin();
     uint64_t h = mix((uint64_t)tn_training(m), (uint64_t)tn_module_frozen(m));
-    h = mix(h, hash_list(tn_list_parameters(m, (tn_walk_options){ .keep_duplicates = true })));
-    h = mix(h, hash_list(tn_list_buffers(m, (tn_walk_options){ .keep_duplicates = true })));
+    h = mix(h, hash_list(tn_parameters_with(m, (tn_walk_options){ .keep_duplicates = true })));
+    h = mix(h, hash_list(tn_buffers_with(m, (tn_walk_options){ .keep_duplicates = true })));
     h = mix(h, (uint64_t)tn_module_children(m));
     tn_scope_end(s);
     return h;
@@ -318,7 +318,7 @@ void begin_sequence(world *w, uint64_t seed)
     }
     tn_set_default_dtype(TN_F32);
     tn_set_autocast(TN_F32);
-    tn_set_grad(true);
+    tn_set_grad_enabled(true);
     tn_set_anomaly(TN_ANOMALY_OFF);
     w->scope[w->scopes++] = tn_scope_begin();
     for (int i = 0; i < 6; i++) {

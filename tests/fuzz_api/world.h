@@ -65,7 +65,7 @@ typedef union result {
     tn_list *list;
     tn_optim *optim;
     tn_scheduler *scheduler;
-    tn_grad_scaler *scaler;
+    tn_scaler *scaler;
     tn_generator *generator;
     tn_loader *loader;
     tn_capture *capture;
@@ -132,7 +132,7 @@ struct world {
     int list_depth[LISTS];
     tn_optim *optim[FEW];
     tn_scheduler *scheduler[FEW];
-    tn_grad_scaler *scaler[FEW];
+    tn_scaler *scaler[FEW];
     tn_generator *generator[FEW];
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];

@@ -156,9 +156,9 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
     a = tni_array_expand(mask, &scores);
     if (scores.rank == 5 && scores.size[0] > 1 && scores.size[1] > 1 &&
         a.stride[0] != a.stride[1] * a.size[1]) {
-        bool was = tn_set_grad(false);
+        bool was = tn_set_grad_enabled(false);
         mask = tn_clone(tn_expand(mask, scores)); /* two leading axes that no one stride can walk */
-        tn_set_grad(was);
+        tn_set_grad_enabled(was);
         if (!mask) return tni_pending();
         a = tni_array_of(mask);
     }

@@ -235,7 +235,7 @@ static tn_status permute_backward(tni_grad *g)
     int back[TN_MAX_RANK];
 
     for (int i = 0; i < g->in[0].shape.rank; i++) back[a->order[i]] = i;
-    g->dx[0] = tn_permute(g->dy, back);
+    g->dx[0] = tn_permute(g->dy, back, g->dy->shape.rank);
     return TN_OK;
 }
 
@@ -249,18 +249,21 @@ static const tn_op op_permute = {
     .backward = permute_backward,
 };
 
-tn_tensor *tn_permute(tn_tensor *x, const int *order)
+tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 {
     permute_args args = { { 0 } };
     unsigned seen = 0;
 
     if (!present("tn_permute", x)) return NULL;
-    if (!order) {
-        tni_poison("tn_permute", "order");
+    if (!axes && n_axes > 0) {
+        tni_poison("tn_permute", "axes");
         return NULL;
     }
+    if (n_axes != x->shape.rank)
+        return tni_fail(TN_E_SHAPE, "tn_permute: %d axes for %s: want %d, every axis once", n_axes,
+                        tni_text(x), x->shape.rank);
     for (int i = 0; i < x->shape.rank; i++) {
-        int axis = tni_axis("tn_permute", order[i], x->shape.rank);
+        int axis = tni_axis("tn_permute", axes[i], x->shape.rank);
 
         if (axis < 0) return NULL;
         if (seen & (1u << axis))
@@ -281,7 +284,7 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
         (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
         return NULL;
     for (int i = 0; i < x->shape.rank; i++) order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
-    return tn_permute(x, order);
+    return tn_permute(x, order, x->shape.rank);
 }
 
 /* ---- expand ---------------------------------------------------------------------------------- */
@@ -565,7 +568,7 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
     return tni_apply_n(&op_split, &args, sizeof args, 1, &x, (int)n, out) == TN_OK ? (int)n : -1;
 }
 
-int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out)
+int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
     int64_t whole;
 
@@ -575,8 +578,10 @@ int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out)
         tni_poison("tn_chunk", "out");
         return -1;
     }
-    if (n < 1) {
-        tni_error(TN_E_INVALID, "tn_chunk: %d chunks of %s: want 1 or more", n, tni_text(x));
+    if (n < 1 || n > max_out) {
+        tni_error(TN_E_INVALID,
+                  "tn_chunk: %d chunks of %s, room for %d: want 1 or more, and room for all", n,
+                  tni_text(x), max_out);
         return -1;
     }
     whole = x->shape.size[axis];

@@ -50,14 +50,14 @@ static tn_tensor *as_heads(const multihead_attention *m, tn_tensor *x)
     static const int batch_first[] = { 0, 2, 1, 3 }, sequence_first[] = { 1, 2, 0, 3 };
     if (!x) return NULL;
     tn_shape shape = TN_SHAPE(x->shape.size[0], x->shape.size[1], m->heads, m->embed / m->heads);
-    return tn_permute(tn_reshape(x, shape), m->sequence_first ? sequence_first : batch_first);
+    return tn_permute(tn_reshape(x, shape), m->sequence_first ? sequence_first : batch_first, 4);
 }
 
 /* The way back, with the heads side by side: the only copy. */
 static tn_tensor *join_heads(const multihead_attention *m, tn_tensor *y)
 {
     static const int batch_first[] = { 0, 2, 1, 3 }, sequence_first[] = { 2, 0, 1, 3 };
-    y = tn_permute(y, m->sequence_first ? sequence_first : batch_first);
+    y = tn_permute(y, m->sequence_first ? sequence_first : batch_first, 4);
     return y ? tn_reshape(y, TN_SHAPE(y->shape.size[0], y->shape.size[1], m->embed)) : NULL;
 }
 

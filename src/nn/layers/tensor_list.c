@@ -46,10 +46,10 @@ static tn_status check_type(const char *function, const tn_module *m)
     return status;
 }
 
-tn_status tn_tensor_append(tn_module *list, tn_tensor *t)
+tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t)
 {
-    tn_status status = check_type("tn_tensor_append", list);
-    if (status == TN_OK && !t) status = tni_poison("tn_tensor_append", "t");
+    tn_status status = check_type("tn_module_append_tensor", list);
+    if (status == TN_OK && !t) status = tni_poison("tn_module_append_tensor", "t");
     if (status != TN_OK) return status;
     char name[16];
     int n = list->state->n;
@@ -60,16 +60,16 @@ tn_status tn_tensor_append(tn_module *list, tn_tensor *t)
     return tn_register_buffer(list, name, NULL, t, ((tensor_list *)list)->persistence);
 }
 
-int tn_tensor_count(const tn_module *list)
+int tn_module_tensors(const tn_module *list)
 {
-    return check_type("tn_tensor_count", list) == TN_OK ? list->state->n : -1;
+    return check_type("tn_module_tensors", list) == TN_OK ? list->state->n : -1;
 }
 
-tn_tensor *tn_tensor_item(tn_module *list, int i)
+tn_tensor *tn_module_tensor(tn_module *list, int i)
 {
-    if (check_type("tn_tensor_item", list) != TN_OK) return NULL;
+    if (check_type("tn_module_tensor", list) != TN_OK) return NULL;
     if (i < 0 || i >= list->state->n || !list->state->slot[i].tensor)
-        return tni_fail(TN_E_INDEX, "tn_tensor_item: %d: the %s has %d", i, list->type->name,
+        return tni_fail(TN_E_INDEX, "tn_module_tensor: %d: the %s has %d", i, list->type->name,
                         list->state->n);
     return list->state->slot[i].tensor;
 }
