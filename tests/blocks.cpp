@@ -71,6 +71,9 @@ static void training()
     check(last < first, "the loss falls");
     check(tn_linear(x, tn_get_parameter(model, "0.weight"), TN_NONE) != nullptr, "no bias");
     check(tn_size(x, 7) == TN_NO_SIZE, "no such size");
+    tn_tensor *sums = tn_sum(tn_ones(TN_SHAPE(2, 3, 4)), TN_AXES(0, 2), false);
+    check(tn_rank(sums) == 1 && tn_at(sums, TN_INDEX(2)) == 8, "axes and an index");
+    check(tn_size(tn_permute(x, TN_AXES(1, 0)), 0) == 4, "axes in another order");
     tn_error_clear();
     tn_optim_free(opt);
     tn_module_drop(model);

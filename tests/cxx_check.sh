@@ -16,6 +16,12 @@ for cxx in g++ clang++ clang++-14; do
         else
             echo "$cxx -std=$std failed" && failed=$((failed + 1))
         fi
+        # A status that must be used, and is not.
+        if echo '#include <tenon/tenon.h>
+            void lose(tn_module *m) { tn_save(m, "f"); }' |
+            $cxx -std=$std -Wall -Werror -I"$root/include" -x c++ - -c -o "$work/lose.o" 2>/dev/null; then
+            echo "$cxx -std=$std lets the status of tn_save go" && failed=$((failed + 1))
+        fi
     done
 done
 [ $((passed + failed)) -gt 0 ] || { echo 'skipped: there is no C++ compiler' && exit 77; }

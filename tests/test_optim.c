@@ -117,7 +117,7 @@ static uint64_t hash_of(const tn_list *list)
 static void set_case_gradient(tn_tensor *p, int k)
 {
     double v[N_START];
-    tn_copy_out(p, v, sizeof v, TN_F64);
+    assert_ok(tn_copy_out(p, v, sizeof v, TN_F64));
     for (int i = 0; i < N_START; i++) v[i] = (0.5 + 0.25 * i) * v[i] + 0.3 * cos(k + i);
     assert_ok(tn_set_grad(p, tn_to_dtype(from_f64(v, TN_SHAPE(N_START)), tn_dtype_of(p))));
 }

@@ -80,7 +80,7 @@ TN_API tn_tensor *tn_detach(tn_tensor *t);
 TN_API tn_tensor *tn_grad(tn_tensor *t);
 /** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or
  *  device differ from t's; grad is t's own memory. */
-TN_API tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad);
+TN_API TN_MUST_USE tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad);
 /** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of
  *  its own. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);
@@ -101,10 +101,10 @@ enum {
  * After a failure parameters, buffers and optimizer state are unchanged; grads of this pass are
  * none.
  */
-TN_API tn_status tn_backward(tn_tensor *loss);
+TN_API TN_MUST_USE tn_status tn_backward(tn_tensor *loss);
 /** The same from any tensor: seed has its shape (TN_NONE: ones, for one element). flags as
  *  above. */
-TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags);
+TN_API TN_MUST_USE tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags);
 
 /**
  * d(sum of outputs * seeds) / d(inputs), without touching any grad.
@@ -115,8 +115,9 @@ TN_API tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
  *          They share no memory with a seed, nor, without TN_CREATE_GRAPH, with each other
  * Owner    current scope. With TN_CREATE_GRAPH they have history themselves.
  */
-TN_API tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds,
-                              int n_in, tn_tensor *const *inputs, tn_tensor **grads, int flags);
+TN_API TN_MUST_USE tn_status tn_gradients(int n_out, tn_tensor *const *outputs,
+                                          tn_tensor *const *seeds, int n_in,
+                                          tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
 /**
  * Called with the gradient that flows into a tensor; returns it, or a replacement of the same
@@ -169,8 +170,8 @@ typedef struct tn_gradcheck_options {
  * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value
  * Source   (f(x + eps) - f(x - eps)) / (2 eps); PyTorch's gradcheck defaults
  */
-TN_API tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
-                              tn_gradcheck_options options);
+TN_API TN_MUST_USE tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
+                                          tn_gradcheck_options options);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,10 @@
  * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
  * Numbers fail as NaN, sizes and counts as -1.
  *
+ * The compiler warns where the status of a function with TN_MUST_USE is not looked at: its failure
+ * would lose data, or leave training wrong without notice. Others have no need of it: what a
+ * module's constructor calls (tn_module_done tells), settings, printing.
+ *
  * NULL is what failed, and never means "absent": TN_NONE in tensor.h does. With nothing pending it
  * is an error of its own, naming function and argument. Only a tensor in a struct of options may be
  * left zero for "none"; while an error is pending such a NULL is taken for what failed, and the
@@ -27,8 +31,10 @@
 
 #if defined(__GNUC__)
 #define TN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define TN_MUST_USE __attribute__((warn_unused_result))
 #else
 #define TN_PRINTF(fmt, args)
+#define TN_MUST_USE
 #endif
 
 #ifdef __cplusplus

@@ -38,10 +38,10 @@ typedef struct tn_metadata {
  * Source   the safetensors format; for .pt the ZIP format and Python's pickle; Pillai et al.
  *          (2014) on replacing files
  */
-TN_API tn_status tn_save(tn_module *m, const char *path);
+TN_API TN_MUST_USE tn_status tn_save(tn_module *m, const char *path);
 /** Loads into m: strict, all or nothing (tn_load_state_dict). The file may be safetensors or a
  *  PyTorch state dict (.pt): its first bytes decide. */
-TN_API tn_status tn_load(tn_module *m, const char *path);
+TN_API TN_MUST_USE tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
     bool every_key; /* tied tensors under every name, for a plain load_state_dict */
@@ -50,10 +50,10 @@ typedef struct tn_save_options {
     const tn_metadata *metadata;
 } tn_save_options;
 /** tn_save with options: every name of a tied tensor, strings of your own. */
-TN_API tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
+TN_API TN_MUST_USE tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
 /** tn_load with the options of tn_load_state_dict; report may be NULL. */
-TN_API tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
-                              tn_load_report *report);
+TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
+                                          tn_load_report *report);
 
 /** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536.
  *  At most 100,000,000 of each; reading takes up to 25 times a header's size. */
@@ -65,12 +65,12 @@ typedef struct tn_file_limits {
     int64_t inflated_bytes;
 } tn_file_limits;
 /** Sets all three. Errors: a negative number, or one beyond its largest. */
-TN_API tn_status tn_set_file_limits(tn_file_limits limits);
+TN_API TN_MUST_USE tn_status tn_set_file_limits(tn_file_limits limits);
 /** What holds now: the numbers as set, defaults filled in (inflated_bytes 0: by the file). */
 TN_API tn_file_limits tn_get_file_limits(void);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
-TN_API tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
-                                 const char *path);
+TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
+                                             const char *path);
 /**
  * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the
  * same tensor under their names: those of tenon.ties in the metadata, or, in a file that tenon
@@ -123,12 +123,13 @@ typedef struct tn_checkpoint {
 
 /** One file, replaced as tn_save replaces: after any failure the old one is still there. Metadata
  *  keys in "tenon." are the library's own. */
-TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
+TN_API TN_MUST_USE tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
 /** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a
  *  byte of the file is not what was written (a checksum is compared). */
-TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
+TN_API TN_MUST_USE tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
-TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step);
+TN_API TN_MUST_USE tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata,
+                                                int64_t *step);
 
 /**
  * Saves to FOLDER/NAME-STEP.safetensors, step being c->step with at least 8 digits; then removes
@@ -141,8 +142,8 @@ TN_API tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int
  *          bytes; step or keep negative; TN_E_IO: an older file could not be removed (the new one
  *          is in place)
  */
-TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder,
-                                             const char *name, int keep);
+TN_API TN_MUST_USE tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder,
+                                                         const char *name, int keep);
 /**
  * The path of the file of that form with the highest step that is whole: header, ranges, size and
  * checksum are compared, and a file that fails is passed by for the next older one.
@@ -152,13 +153,14 @@ TN_API tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char 
  *          TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none is whole: the newest
  *          one's reason is in the message
  */
-TN_API tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
-                                      size_t size);
+TN_API TN_MUST_USE tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
+                                                  size_t size);
 /** The same, and which newer files were passed by: path and reason of each, the newest first (NULL:
  *  not asked; current scope). Say them before going on: what a run did since the file it goes on
  *  from is lost. */
-TN_API tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path,
-                                             size_t size, tn_metadata *skipped);
+TN_API TN_MUST_USE tn_status tn_checkpoint_latest_report(const char *folder, const char *name,
+                                                         char *path, size_t size,
+                                                         tn_metadata *skipped);
 
 /** That this run alone writes to a checkpoint file or folder. */
 typedef struct tn_file_lock tn_file_lock;
@@ -181,7 +183,7 @@ typedef struct tn_file_lock tn_file_lock;
  *          ended
  * Owner    yours, tn_checkpoint_unlock. NULL there does nothing
  */
-TN_API tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
+TN_API TN_MUST_USE tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock);
 /** Gives the lock back. */
 TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
@@ -212,8 +214,9 @@ TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
 TN_API void tn_text_free(tn_text *text); /* NULL is ignored */
 /** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws
  *  from g as PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
-TN_API tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
-                               int64_t context, tn_tensor **x, tn_tensor **y);
+TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g,
+                                           int64_t batch, int64_t context, tn_tensor **x,
+                                           tn_tensor **y);
 
 /** Batches from an in-memory data set of several tensors with equal first sizes (inputs,
  *  labels). */
@@ -236,18 +239,18 @@ TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_opti
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope): n as tn_loader_new had it. Returns 1, 0 at
  *  the end of the epoch (the next call starts the next epoch), -1 on failure. */
-TN_API int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
+TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
 TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
 /** Rows of a batch; -1 for NULL. */
 TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
 /** Another size, from the epoch that begins. Errors: not at the beginning of an epoch (position 0);
  *  what tn_loader_new would refuse. Then nothing changes. */
-TN_API tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
+TN_API TN_MUST_USE tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
 TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* from 0; -1 for NULL */
 TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
 /** Continues at a batch of an epoch, as after a resume. */
-TN_API tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
+TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
@@ -259,8 +262,8 @@ typedef struct tn_curve {
 } tn_curve;
 /** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
  *  texts may be NULL. The file is replaced as tn_save replaces. */
-TN_API tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
-                             const char *y_label, const tn_curve *curves, int n);
+TN_API TN_MUST_USE tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
+                                         const char *y_label, const tn_curve *curves, int n);
 
 #ifdef __cplusplus
 }

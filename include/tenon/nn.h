@@ -148,11 +148,11 @@ TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **
  * Owner    the module keeps t. What it replaces is given back: at once, or, inside a forward, when
  *          the call of that forward ends
  */
-TN_API tn_status tn_assign(tn_tensor **field, tn_tensor *t);
+TN_API TN_MUST_USE tn_status tn_assign(tn_tensor **field, tn_tensor *t);
 /** The same by dotted path from m: "bn1.running_mean". */
 TN_API tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t);
 /** Removes a parameter, buffer or child by its name in m. */
-TN_API tn_status tn_module_delete(tn_module *m, const char *name);
+TN_API TN_MUST_USE tn_status tn_module_delete(tn_module *m, const char *name);
 
 /** By dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the module or the
  *  slot. Errors distinguish "no such name" from "is a buffer, not a parameter". */
@@ -178,7 +178,8 @@ TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m *
 TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
 /** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out
  *  is filled, or all NULL on failure; with more than one output it must not overlap in. */
-TN_API tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
+TN_API TN_MUST_USE tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                                     tn_tensor **out);
 
 /* ---- hooks: your functions around calls, saving and loading ---------------------------------- */
 
@@ -237,15 +238,15 @@ TN_API tn_status tn_module_set_requires_grad(tn_module *m, bool on);
 /**
  * Freezes m and everything below: no gradients (present ones are dropped), so no update and no
  * decay, and tn_training is false, so no dropout and no change of running statistics, whatever
- * tn_train or tn_module_set_requires_grad are told above it. Thawing gives every parameter back what it
- * had.
+ * tn_train or tn_module_set_requires_grad are told above it. Thawing gives every parameter back
+ * what it had.
  */
 TN_API tn_status tn_module_freeze(tn_module *m);
 /** Takes the freezing of m and everything below back. */
 TN_API tn_status tn_module_thaw(tn_module *m);
 TN_API bool tn_module_frozen(const tn_module *m); /* Frozen itself or from above. */
 /** Drops the gradients of all parameters below (to TN_NONE). */
-TN_API tn_status tn_module_zero_grad(tn_module *m);
+TN_API TN_MUST_USE tn_status tn_module_zero_grad(tn_module *m);
 
 /* ---- walking --------------------------------------------------------------------------------- */
 
@@ -286,18 +287,18 @@ TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
 /** An empty list; a raw leaf under a name; two lists as one (equal names: error showing both). */
 TN_API tn_list *tn_list_new(void);
 /** Adds t, which it keeps, under a name. Errors: the name is empty or taken; t NULL. */
-TN_API tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
+TN_API TN_MUST_USE tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
 TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both record is b's */
 /* NULL + message when missing */
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name);
 /** Whether there is such a name. */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
 /** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
-TN_API tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
+TN_API TN_MUST_USE tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
 /** Errors: no such name; rename: the new one is taken. */
-TN_API tn_status tn_list_remove(tn_list *list, const char *name);
+TN_API TN_MUST_USE tn_status tn_list_remove(tn_list *list, const char *name);
 /** Another name for an entry, which keeps its place. Errors: no such name; a bad new one. */
-TN_API tn_status tn_list_rename(tn_list *list, const char *from, const char *to);
+TN_API TN_MUST_USE tn_status tn_list_rename(tn_list *list, const char *from, const char *to);
 /** The state version of the module at a path, as tn_state_dict and files recorded it; 0: not
  *  recorded. */
 TN_API int tn_list_version(const tn_list *list, const char *path);
@@ -306,12 +307,11 @@ TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int versio
 
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at
  *  the first status that is not TN_OK and returns it. */
-TN_API tn_status tn_named_modules(tn_module *m,
-                                  tn_status (*visit)(const char *path, tn_module *m, void *user),
-                                  void *user);
+TN_API TN_MUST_USE tn_status tn_named_modules(
+    tn_module *m, tn_status (*visit)(const char *path, tn_module *m, void *user), void *user);
 /** Children first, m last, as PyTorch's apply: for initialisers. */
-TN_API tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
-                                 void *user);
+TN_API TN_MUST_USE tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
+                                             void *user);
 /** direct ones, empty slots included; -1 for NULL */
 TN_API int tn_module_children(const tn_module *m);
 TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE for an empty slot */
@@ -328,10 +328,10 @@ TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elemen
  *
  * Errors   a device that is not there; a buffer with history (detach it first)
  */
-TN_API tn_status tn_module_to(tn_module *m, tn_device device);
+TN_API TN_MUST_USE tn_status tn_module_to(tn_module *m, tn_device device);
 /** Casts floating members; integer buffers keep their dtype. dtype must be floating. Otherwise the
  *  same. */
-TN_API tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
+TN_API TN_MUST_USE tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
 typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
@@ -367,8 +367,8 @@ typedef struct tn_load_report {
  * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on
  *          names
  */
-TN_API tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
-                                    tn_load_report *report);
+TN_API TN_MUST_USE tn_status tn_load_state_dict(tn_module *m, const tn_list *state,
+                                                tn_load_options o, tn_load_report *report);
 
 /** A tree with a row per module and, below it, one for each parameter and buffer (name, shape,
  *  dtype unless f32; "frozen", "not saved"; elements); then totals of elements and bytes, ties
@@ -430,7 +430,7 @@ TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
 TN_API double tn_batchnorm_momentum(const tn_module *m);
 /** From the next forward on, also where it was cumulative; 0 leaves the buffers alone. A captured
  *  step keeps the one that it was recorded with. Errors: outside [0, 1]; no BatchNorm layer. */
-TN_API tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
+TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
 /** Batches that skip_nonfinite left out since then; not saved. -1: m is no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
@@ -503,7 +503,7 @@ TN_API tn_module *tn_dropout_new(double p);
 TN_API double tn_dropout_p(tn_module *m);
 /** The same p for every such layer of the tree m, from the next forward on. A captured step keeps
  *  the one that it was recorded with. Errors: p outside [0, 1]; no such layer in m. */
-TN_API tn_status tn_dropout_set_p(tn_module *m, double p);
+TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
 
 typedef struct tn_multihead_attention_options {
     double dropout;
@@ -638,7 +638,7 @@ TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
  * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: named, and
  *          before any write
  */
-TN_API tn_status tn_ema_update(tn_module *ema, tn_module *model);
+TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */
 TN_API tn_module *tn_ema_module(tn_module *ema);
 

@@ -56,8 +56,8 @@ TN_API tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t lengt
  *  returns the count (-1 on failure). count must not exceed max_out. One node in the graph for
  *  all of them. */
 TN_API int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out);
-/** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split; n must not
- *  exceed max_out. */
+/** n chunks of ceil(size / n) elements (fewer chunks when they do not fill). As tn_split; n must
+ *  not exceed max_out. */
 TN_API int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out);
 /** Joins n tensors along an axis; all other sizes equal. Promotes dtypes. */
 TN_API tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis);
@@ -173,19 +173,22 @@ TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
  * error naming the out-of-place form. The source broadcasts to the target and is cast to its dtype
  * (float into integer is an error). Each returns the status. */
 
-TN_API tn_status tn_add_(tn_tensor *x, tn_tensor *b);    /* x += b */
-TN_API tn_status tn_sub_(tn_tensor *x, tn_tensor *b);    /* x -= b */
-TN_API tn_status tn_mul_(tn_tensor *x, tn_tensor *b);    /* x *= b */
-TN_API tn_status tn_div_(tn_tensor *x, tn_tensor *b);    /* x /= b; an integer x is an error */
-TN_API tn_status tn_add_scalar_(tn_tensor *x, double s); /* x += s */
-TN_API tn_status tn_mul_scalar_(tn_tensor *x, double s); /* x *= s */
-TN_API tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight); /* x += weight (b - x) */
-TN_API tn_status tn_clamp_(tn_tensor *x, double low, double high);    /* as tn_clamp */
+TN_API TN_MUST_USE tn_status tn_add_(tn_tensor *x, tn_tensor *b); /* x += b */
+TN_API TN_MUST_USE tn_status tn_sub_(tn_tensor *x, tn_tensor *b); /* x -= b */
+TN_API TN_MUST_USE tn_status tn_mul_(tn_tensor *x, tn_tensor *b); /* x *= b */
+/* x /= b; an integer x is an error */
+TN_API TN_MUST_USE tn_status tn_div_(tn_tensor *x, tn_tensor *b);
+TN_API TN_MUST_USE tn_status tn_add_scalar_(tn_tensor *x, double s); /* x += s */
+TN_API TN_MUST_USE tn_status tn_mul_scalar_(tn_tensor *x, double s); /* x *= s */
+/* x += weight (b - x) */
+TN_API TN_MUST_USE tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight);
+TN_API TN_MUST_USE tn_status tn_clamp_(tn_tensor *x, double low, double high); /* as tn_clamp */
 /** as tn_masked_fill */
-TN_API tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
-TN_API tn_status tn_copy_(tn_tensor *x, tn_tensor *source); /* casts, broadcasts, crosses devices */
-TN_API tn_status tn_fill_(tn_tensor *x, double value);      /* every element */
-TN_API tn_status tn_zero_(tn_tensor *x);                    /* tn_fill_(x, 0) */
+TN_API TN_MUST_USE tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
+/* casts, broadcasts, crosses devices */
+TN_API TN_MUST_USE tn_status tn_copy_(tn_tensor *x, tn_tensor *source);
+TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value); /* every element */
+TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x, 0) */
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 /*

@@ -71,7 +71,8 @@ typedef struct tn_group_options {
     double lr, weight_decay;
 } tn_group_options;
 /** Adds one. Errors: as for a new optimizer; then no group is added. */
-TN_API tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o);
+TN_API TN_MUST_USE tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters,
+                                                tn_group_options o);
 /**
  * The entries of a list for which keep returns true, in order, as a new list. Two groups, decay on
  * matrices only:
@@ -101,27 +102,28 @@ TN_API int tn_optim_groups(const tn_optim *opt);         /* how many; -1 for NUL
  * in-place change of the parameters: backward through a graph that read them before is then
  * refused.
  */
-TN_API tn_status tn_optim_step(tn_optim *opt);
+TN_API TN_MUST_USE tn_status tn_optim_step(tn_optim *opt);
 /** Gradients to TN_NONE (their memory is kept for reuse by the allocator). */
-TN_API tn_status tn_optim_zero_grad(tn_optim *opt);
+TN_API TN_MUST_USE tn_status tn_optim_zero_grad(tn_optim *opt);
 /** Ends it; parameters and gradients stay. NULL is ignored. */
 TN_API void tn_optim_free(tn_optim *opt);
 
 /** NaN and a message for a group that is not there */
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
 /** group -1: all. Also the base that schedules multiply from now on. */
-TN_API tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
+TN_API TN_MUST_USE tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
 /** NaN and a message for a group that is not there. */
 TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
 /** For the next steps; group -1: all. Errors: negative or not finite. */
-TN_API tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_decay);
+TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
+                                                       double weight_decay);
 /** The other numbers, the same for all groups, by the names of the options: "momentum",
  *  "dampening" (SGD), "beta1", "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop),
  *  "lr_decay", "eps" (Adagrad). NaN and a message for another name. */
 TN_API double tn_optim_number(const tn_optim *opt, const char *name);
 /** For the next steps, as given: 0 is no default here. Errors: what the constructor refuses; a
  *  momentum that becomes 0 or was 0, because the state it wants is settled when opt is made. */
-TN_API tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
+TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
 /** The parameters it trains, in order, with their full names. Current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
@@ -138,7 +140,7 @@ TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
  */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
 /** Takes such a list in, as said above. */
-TN_API tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
+TN_API TN_MUST_USE tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 
 /* ---- clipping -------------------------------------------------------------------------------- */
 
@@ -163,7 +165,7 @@ TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, doub
  */
 TN_API tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p);
 /** Clamps every gradient to [-limit, limit]. */
-TN_API tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
+TN_API TN_MUST_USE tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
 
 /* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------- */
 
@@ -199,12 +201,12 @@ TN_API void tn_scaler_free(tn_scaler *s); /* NULL is ignored. */
 TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
  *  gradient that is neither f32 nor f64: the parameter is named and nothing is changed */
-TN_API tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
+TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 /** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite,
  *  nothing: TN_OK too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
-TN_API tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
+TN_API TN_MUST_USE tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 /** The scale of the next step. Errors: no step or unscale since the last one */
-TN_API tn_status tn_scaler_update(tn_scaler *s);
+TN_API TN_MUST_USE tn_status tn_scaler_update(tn_scaler *s);
 TN_API double tn_scaler_value(const tn_scaler *s);    /* the scale; NaN for NULL */
 TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps so far; -1 for NULL */
 /** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor,
@@ -212,7 +214,7 @@ TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps so far; -1 for NU
  *  one has and wants none. */
 TN_API tn_list *tn_scaler_state_dict(tn_scaler *s);
 /** Takes such a list in, as said above. */
-TN_API tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state);
+TN_API TN_MUST_USE tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state);
 
 /* ---- schedulers: call tn_scheduler_step after tn_optim_step ---------------------------------- */
 
@@ -273,17 +275,17 @@ typedef struct tn_plateau_options {
  *  tn_plateau_step. */
 TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
 /** One call with what is watched: a loss, or with maximize an accuracy. Errors: no plateau. */
-TN_API tn_status tn_plateau_step(tn_scheduler *s, double metric);
+TN_API TN_MUST_USE tn_status tn_plateau_step(tn_scheduler *s, double metric);
 
 /** Sets the rates of the next t. Errors: a plateau (it wants a metric); a one-cycle at its end. */
-TN_API tn_status tn_scheduler_step(tn_scheduler *s);
+TN_API TN_MUST_USE tn_status tn_scheduler_step(tn_scheduler *s);
 TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s); /* t, from 0; -1 for NULL */
 TN_API void tn_scheduler_free(tn_scheduler *s); /* Gives its optimizer back. NULL is ignored. */
 /** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name: another
  *  kind's is refused. Loading sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
 /** Takes such a list in, as said above. */
-TN_API tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
+TN_API TN_MUST_USE tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 
 /* ---- when training does not learn ------------------------------------------------------------ */
 

@@ -294,9 +294,9 @@ TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);
  * Errors   t not floating; bounds not finite or out of order; deviation negative; and as for every
  *          in-place op: t requires grad or has history, with grad mode on
  */
-TN_API tn_status tn_uniform_(tn_tensor *t, double low, double high);
+TN_API TN_MUST_USE tn_status tn_uniform_(tn_tensor *t, double low, double high);
 /** The same with normal numbers. */
-TN_API tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
+TN_API TN_MUST_USE tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
 
 /** A generator of one's own (a loader's shuffle, say), independent of the default one. Each has a
  *  lock: threads may share it, but then the order of their draws is theirs. Owner:
@@ -317,7 +317,7 @@ TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
 /** Writes TN_GENERATOR_STATE_SIZE bytes. */
 TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
 /** Reads as many, and goes on from there. */
-TN_API tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
+TN_API TN_MUST_USE tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
 
 /* ---- what a tensor is ------------------------------------------------------------------------ */
 /* Of NULL: what is written here, else TN_F32, the CPU, false, 0 or "". */
@@ -355,9 +355,11 @@ TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 /** Copies all elements, in row-major order, as dtype, to out (nbytes must match exactly). Any
  *  device. */
-TN_API tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype);
+TN_API TN_MUST_USE tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes,
+                                         tn_dtype dtype);
 /** Overwrites all elements from row-major data of dtype. An in-place change. */
-TN_API tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
+TN_API TN_MUST_USE tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes,
+                                        tn_dtype dtype);
 /** FNV-1a of shape, dtype and bytes in row-major order: equal only for equal bits (up to
  *  chance). */
 TN_API uint64_t tn_hash(const tn_tensor *t);
@@ -434,7 +436,7 @@ TN_API void tn_cuda_memory_trim(void);
  *          out of range (nothing was read or written out of bounds); TN_E_BACKEND: the device
  *          failed
  */
-TN_API tn_status tn_cuda_synchronize(void);
+TN_API TN_MUST_USE tn_status tn_cuda_synchronize(void);
 /** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may
  *  not.
  *  Errors   those of the device */

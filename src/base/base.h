@@ -61,6 +61,12 @@ typedef struct tni_saved_error {
 } tni_saved_error;
 void tni_error_save(tni_saved_error *to);
 void tni_error_restore(const tni_saved_error *from);
+/* Of a call that cannot fail there, or while another failure is being made good, which is what the
+ * caller is told. */
+static inline void tni_disregard(tn_status status)
+{
+    (void)status;
+}
 
 /* ---- locks (lock.c) -------------------------------------------------------------------------- */
 

@@ -240,7 +240,7 @@ static void commit(tn_checkpoint *c, const staged *s, tni_parts *parts)
     tni_parts_put(parts);
     if (c->loader) tni_loader_set(c->loader, &s->loader);
     for (int i = -1; i < c->n_generators; i++)
-        tn_generator_set_state(generator_of(c, i), s->random[i + 1]);
+        tni_disregard(tn_generator_set_state(generator_of(c, i), s->random[i + 1]));
     c->step = s->step;
     c->metadata = s->metadata;
 }

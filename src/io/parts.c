@@ -162,7 +162,8 @@ static void put_back(const tni_parts *parts)
     for (int i = 0; i < parts->n; i++) {
         const tni_part *part = &parts->part[i];
         if (part->before)
-            tn_load_state_dict(part->p.module, part->before, (tn_load_options){ 0 }, NULL);
+            tni_disregard(
+                tn_load_state_dict(part->p.module, part->before, (tn_load_options){ 0 }, NULL));
     }
     tni_error_restore(&was);
 }

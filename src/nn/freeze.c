@@ -66,7 +66,7 @@ static void freeze(tn_module *m, void *user)
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
         tn_set_requires_grad(slot->tensor, false);
-        tn_set_grad(slot->tensor, TN_NONE);
+        tni_disregard(tn_set_grad(slot->tensor, TN_NONE));
     }
     m->state->frozen = true;
 }

@@ -236,7 +236,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
         if (status == TN_OK) status = tn_copy_(t, x);
         tn_scope_end(scope);
     }
-    if (status != TN_OK) tn_generator_set_state(tn_default_generator(), before);
+    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
     return status;
 }
 

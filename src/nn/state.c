@@ -358,7 +358,7 @@ static void put_back(const plan *p, tn_list *extra)
     tni_error_save(&was);
     for (int i = 0; i < p->n; i++) {
         const step *s = &p->steps[i];
-        if (s->backup != s->target) tn_copy_(s->target, s->backup);
+        if (s->backup != s->target) tni_disregard(tn_copy_(s->target, s->backup));
     }
     take_places(p, &p->back);
     tni_walk(p->root, TNI_EVERY, set_extra, NULL, extra);

@@ -220,7 +220,7 @@ static void clear_gradients(tn_module *m, void *user)
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor))
-            tn_set_grad(slot->tensor, TN_NONE); /* cannot fail */
+            tni_disregard(tn_set_grad(slot->tensor, TN_NONE));
     }
 }
 

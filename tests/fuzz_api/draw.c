@@ -639,14 +639,14 @@ DRAW(weights)
 {
     const char *name = out_name(w);
     tn_module *m = any_module(w, NULL);
-    if (access(name, F_OK) != 0 || below(w, 2)) tn_save(m, name);
+    if (access(name, F_OK) != 0 || below(w, 2)) either_way(tn_save(m, name));
     s->v.weights = readable(w, name);
 }
 DRAW(saved_checkpoint)
 {
     const char *name = in_folder(w, "c.safetensors");
     if ((access(name, F_OK) != 0 || below(w, 2)) && w->slot[0].v.checkpoint)
-        tn_checkpoint_save(w->slot[0].v.checkpoint, name);
+        either_way(tn_checkpoint_save(w->slot[0].v.checkpoint, name));
     s->v.saved_checkpoint = readable(w, name);
 }
 SIMPLE(folder, path(w, in_folder(w, "")))

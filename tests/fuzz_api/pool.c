@@ -265,7 +265,7 @@ void pool_result(world *w)
     switch (w->row->gives) {
     case G_tensor:
         /* what it held is undefined */
-        if (strncmp(w->row->name, "tn_empty", 8) == 0) tn_zero_(r.tensor);
+        if (strncmp(w->row->name, "tn_empty", 8) == 0) either_way(tn_zero_(r.tensor));
         w->digest = mix(w->digest, hash_tensor(r.tensor));
         pool_tensor(w, r.tensor);
         break;
@@ -314,7 +314,7 @@ void begin_sequence(world *w, uint64_t seed)
     if (w->alone) {
         clear_lent_memory();
         tn_manual_seed(seed);
-        tn_set_file_limits((tn_file_limits){ 0 });
+        either_way(tn_set_file_limits((tn_file_limits){ 0 }));
     }
     tn_set_default_dtype(TN_F32);
     tn_set_autocast(TN_F32);
