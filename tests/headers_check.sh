@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The public headers: every declaration has a comment of its own, and none sends the reader to a
-# file that is not installed.
+# The public headers: every declaration has a comment of its own, none sends the reader to a file
+# that is not installed, and names follow the rule at the head of tenon.h.
 # Seen to fail: with the comment of tn_sqrt taken away it says "ops.h: tn_sqrt has no comment of its
-# own".
+# own"; with the names before this rule "tn_tensor_append begins with tn_tensor_: want a tn_tensor * as
+# first argument or result", and so on.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 failed=0
@@ -24,7 +25,7 @@ declarations() {
             if (line !~ /;$/) next
             header = FILENAME; sub(/.*\//, "", header)
             first = text; sub(/^[^(]*\(/, "", first); sub(/[,)].*/, "", first)
-            gsub(/^TN_API |\(.*|;$/, "", text)
+            gsub(/^TN_API (TN_MUST_USE )?|\(.*|;$/, "", text)
             name = text; sub(/.*[ *]/, "", name)
             result = substr(text, 1, length(text) - length(name)); sub(/ $/, "", result)
             print header "|" name "|" result "|" first "|" (behind ? "own" : comment)
@@ -36,6 +37,35 @@ count=0
 while IFS='|' read -r header name result first comment; do
     count=$((count + 1))
     [ "$comment" = own ] || complain "$header: $name has no comment of its own"
+done < <(declarations)
+
+# The rule of names. Who is exempt stands in the rule's own text.
+names=" $(declarations | cut -d '|' -f 2 | tr '\n' ' ')"
+has() { [[ $names == *" $1 "* ]]; }
+subjects=$(sed -nE 's/^typedef struct (tn_\w+) \1;.*/\1/p' "$root"/include/tenon/*.h | grep -v '^tn_module_')
+while IFS='|' read -r header name result first comment; do
+    for type in $subjects; do
+        if [[ $name == ${type}_* && "$result $first" != *@("$type"|FILE)" *"* && $name != tn_module_new ]]; then
+            complain "$header: $name begins with ${type}_: want a $type * as first argument or result"
+        fi
+        [[ $type =~ ^tn_(tensor|module)$ || $first != *"$type *"* || $name == ${type}_* ]] ||
+            [[ $name =~ ^tn_(clip_grad_|save_tensors$|plateau_step$|checkpoint_unlock$) || $result =~ _(optim|scheduler)\ \*$ ]] ||
+            complain "$header: $name takes a $type *: want ${type}_... for a name"
+        if [ "$result" = "$type *" ] && has "${type}_free"; then
+            [[ $name =~ ^(${type}_new|tn_default_generator|tn_[a-z_]+_lr|tn_(sgd|adam|adamw|rmsprop|adagrad))$ ]] ||
+                complain "$header: $name makes a $type *: want ${type}_new for a name"
+        fi
+    done
+    case $name in
+    tn_module_set_requires_grad) ;; # of many tensors: there is no one answer
+    *_set_*)
+        subject=${name%%_set_*} what=${name#*_set_}
+        has "${subject}_$what" || has "${subject}_get_$what" ||
+            complain "$header: $name sets what nobody can read: want ${subject}_$what"
+        ;;
+    *_drop) [[ $name =~ ^tn_(module_)?drop$ ]] || complain "$header: $name counts nothing: want _free" ;;
+    *_free) [ "$result|${first% \**} *" = "void|${name%_free} *" ] || complain "$header: $name frees something else" ;;
+    esac
 done < <(declarations)
 
 while IFS= read -r line; do

@@ -1,11 +1,14 @@
 /*
  * test_threads.c - the team of threads under the kernels: every chunk once, the same bits, no
- * spinning while idle, and company: fork, the program's own threads, OpenMP, signals.
+ * spinning while idle, company: fork, the program's own threads, OpenMP, signals; and what tenon.h
+ * says that threads may share.
  *
  * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing;
  * without forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and
  * IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control flushed numbers
- * differ; with lanes not restored after a nested run two chunks share a lane.
+ * differ; with lanes not restored after a nested run two chunks share a lane. Of what is shared,
+ * under ThreadSanitizer: the test of modules with tn_train for tn_eval (batch norm writes to its
+ * buffers), tn_module_keep without its atomic; the test of generators without their lock.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -369,6 +372,146 @@ START_TEST(helpers_take_no_signals)
 }
 END_TEST
 
+/* ---- what threads share ---------------------------------------------------------------------- */
+
+enum { SHARERS = 3 };
+
+/* The test's own thread works as one of them. */
+static void on_threads(void *(*work)(void *of), void *of, size_t size)
+{
+    pthread_t thread[SHARERS - 1];
+    for (int i = 1; i < SHARERS; i++)
+        ck_assert_int_eq(pthread_create(&thread[i - 1], NULL, work, (char *)of + size * i), 0);
+    work(of);
+    for (int i = 1; i < SHARERS; i++) ck_assert_int_eq(pthread_join(thread[i - 1], NULL), 0);
+}
+
+typedef struct caller {
+    tn_module *model;
+    tn_tensor *x, *kept; /* kept: of the caller's own, for the others to read and drop */
+    uint64_t plain, mixed;
+    bool right;
+} caller;
+
+static void *call_often(void *of)
+{
+    caller *c = of;
+    c->right = true;
+    TN_NO_GRAD for (int i = 0; i < 20; i++) TN_SCOPE
+    {
+        tn_tensor *y = tn_forward(c->model, c->x), *mixed = NULL;
+        TN_AUTOCAST(TN_BF16) mixed = tn_forward(c->model, c->x);
+        c->right &= tn_hash(y) == c->plain && tn_hash(mixed) == c->mixed;
+        c->right &= tn_at(tn_get_parameter(c->model, "5.weight"), TN_INDEX(0, 9)) == 0.5;
+        if (i == 19) c->kept = tn_keep(y);
+    }
+    return NULL;
+}
+
+START_TEST(threads_share_a_model_in_eval_mode)
+{
+    tn_module *model = tn_sequential(
+        tn_conv2d_new(2, 8, 3, (tn_conv2d_options){ .padding = 1 }),
+        tn_batchnorm2d_new(8, (tn_batchnorm_options){ 0 }), tn_relu_new(), tn_dropout_new(0.5),
+        tn_flatten_new(1, -1), tn_linear_new(8 * 8 * 8, 1, (tn_linear_options){ .no_bias = true }));
+    assert_made(model);
+    assert_ok(tn_eval(model));
+    tn_tensor *weight = tn_full(TN_SHAPE(1, 512), 0.5);
+    assert_ok(tn_module_set(model, "5.weight", weight));
+    caller c[SHARERS] = { { .model = model, .x = tn_randn(TN_SHAPE(4, 2, 8, 8)) } };
+    TN_NO_GRAD c->plain = tn_hash(tn_forward(model, c->x));
+    TN_NO_GRAD TN_AUTOCAST(TN_BF16) c->mixed = tn_hash(tn_forward(model, c->x));
+    for (int i = 1; i < SHARERS; i++) c[i] = c[0];
+    on_threads(call_often, c, sizeof *c);
+    for (int i = 0; i < SHARERS; i++) {
+        ck_assert(c[i].right);
+        ck_assert_uint_eq(tn_hash(c[i].kept), c->plain); /* its thread has ended */
+        tn_drop(c[i].kept);
+    }
+    tn_module_drop(model);
+}
+END_TEST
+
+static pthread_barrier_t together;
+
+typedef struct own {
+    int which;
+    bool right;
+} own;
+
+/* Each in turn sets all that is a thread's own, and finds its own there when all have. */
+static void *have_of_its_own(void *of)
+{
+    own *o = of;
+    const tn_dtype casts[] = { TN_BF16, TN_F16, TN_F32 };
+    o->right = true;
+    for (int turn = 0; turn < SHARERS; turn++) {
+        if (turn == o->which) {
+            o->right &= tn_grad_enabled() && tn_autocast() == TN_F32 && !tn_error()[0];
+            o->right &= tn_get_anomaly() == TN_ANOMALY_OFF && tn_default_dtype() == TN_F32;
+            tn_set_grad_enabled(o->which == 1);
+            tn_set_autocast(casts[o->which]);
+            tn_set_anomaly((tn_anomaly)o->which);
+            tn_set_default_dtype(o->which ? TN_F64 : TN_F32);
+            TN_SCOPE tn_zeros(TN_SHAPE(-1 - o->which));
+        }
+        pthread_barrier_wait(&together);
+    }
+    char want[16];
+    snprintf(want, sizeof want, "[%d]", -1 - o->which);
+    o->right &= strstr(tn_error(), want) != NULL && tn_grad_enabled() == (o->which == 1);
+    o->right &= tn_autocast() == casts[o->which] && (int)tn_get_anomaly() == o->which;
+    o->right &= tn_default_dtype() == (o->which ? TN_F64 : TN_F32);
+    return NULL;
+}
+
+START_TEST(each_thread_has_its_own_error_and_modes)
+{
+    own o[SHARERS] = { { 0, false }, { 1, false }, { 2, false } };
+    ck_assert_int_eq(pthread_barrier_init(&together, NULL, SHARERS), 0);
+    on_threads(have_of_its_own, o, sizeof *o);
+    pthread_barrier_destroy(&together);
+    for (int i = 0; i < SHARERS; i++) ck_assert_msg(o[i].right, "thread %d", i);
+    tn_error_clear();
+}
+END_TEST
+
+enum { DRAWS = 2000 };
+
+typedef struct drawer {
+    tn_generator *g;
+    uint32_t drawn[DRAWS];
+} drawer;
+
+static void *draw(void *of)
+{
+    drawer *d = of;
+    for (int i = 0; i < DRAWS; i++) d->drawn[i] = tn_generator_u32(d->g);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+START_TEST(threads_share_a_generator)
+{
+    static drawer d[SHARERS];
+    static uint32_t all[SHARERS * DRAWS], alone[SHARERS * DRAWS];
+    tn_generator *g = tn_generator_new(3), *same = tn_generator_new(3);
+    for (int i = 0; i < SHARERS; i++) d[i].g = g;
+    on_threads(draw, d, sizeof *d);
+    for (int i = 0; i < SHARERS; i++) memcpy(all + i * DRAWS, d[i].drawn, sizeof d[i].drawn);
+    for (int i = 0; i < SHARERS * DRAWS; i++) alone[i] = tn_generator_u32(same);
+    qsort(all, SHARERS * DRAWS, sizeof *all, by_value);
+    qsort(alone, SHARERS * DRAWS, sizeof *alone, by_value);
+    ck_assert_mem_eq(all, alone, sizeof all); /* each number went to one of them */
+    tn_generator_free(g), tn_generator_free(same);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("threads");
@@ -390,5 +533,9 @@ Suite *test_suite(void)
     tcase_add_test(company, a_forked_child_computes);
     tcase_add_test(company, a_child_forked_while_other_threads_compute_computes);
     tcase_add_test(company, helpers_take_no_signals);
+    TCase *shared = test_case(suite, "shared");
+    tcase_add_test(shared, threads_share_a_model_in_eval_mode);
+    tcase_add_test(shared, each_thread_has_its_own_error_and_modes);
+    tcase_add_test(shared, threads_share_a_generator);
     return suite;
 }
