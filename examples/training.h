@@ -69,8 +69,7 @@ void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_sca
               double clip);
 /* With --capture, the capture of that step (not possible with --precision f16); else NULL. Owner:
  * the caller, tn_capture_free. */
-tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user,
-                       const tn_scaler *scaler);
+tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_scaler *scaler);
 /* Runs the step, through the capture unless that is NULL. In the current scope. */
 tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in);
 /* Prints version, threads, device, and the run's settings. Nothing when quiet. */
