@@ -40,9 +40,10 @@
 #define RUNS 0x7ff00000u
 #define QUIT 0x80000000u
 
-/* Measured (docs/design.md): the serial parts of a step are nearly always shorter than the first,
- * and finishing a chunk nearly always takes less than the second. */
-enum { IDLE_SPIN_NS = 100000, END_SPIN_NS = 100000 };
+/* Measured (docs/design.md). The serial parts of a step are nearly always shorter than SPIN_NS.
+ * Another member may still be in a chunk, so the wait lasts as long as a chunk did, and SPIN_NS
+ * more: who is not done by then was pushed off its processor. */
+enum { SPIN_NS = 100000, MOST_SPIN_NS = 5000000 };
 
 /* The rest of one member's chunks: [next, end). */
 typedef struct share {
@@ -70,7 +71,7 @@ struct team {
     unsigned fp_control;
     /* the team */
     int wanted, helpers; /* helpers requested; threads started */
-    int64_t idle_spin, end_spin;
+    bool spins;
     helper *helper;
     share share[];
 };
@@ -178,9 +179,11 @@ static inline void set_fp_control(unsigned control)
 #endif
 }
 
-static void work(team *t, int member)
+/* How long to spin afterwards, in ns. */
+static int64_t work(team *t, int member)
 {
     int outer = self.lane;
+    int64_t began = t->spins ? now() : 0, chunks = 0;
     self.busy = true;
     self.lane = member;
     for (int k = 0; k < t->shares; k++) {
@@ -190,10 +193,14 @@ static void work(team *t, int member)
             if (i >= s->end) break;
             int64_t begin = i * t->grain;
             t->f(t->context, begin, TNI_MIN(t->n, begin + t->grain));
+            chunks++;
         }
     }
     self.lane = outer;
     self.busy = false;
+    if (!t->spins) return 0;
+    int64_t of_a_chunk = chunks > 0 ? (now() - began) / chunks : 0;
+    return TNI_MIN(SPIN_NS + of_a_chunk, MOST_SPIN_NS);
 }
 
 static void leave(team *t)
@@ -202,10 +209,10 @@ static void leave(team *t)
     if ((before & INSIDE) == ONE_INSIDE && atomic_exchange(&t->waiting, 0)) wake(&t->waiting, 1);
 }
 
-static unsigned wait_for_work(team *t, unsigned seen)
+static unsigned wait_for_work(team *t, unsigned seen, int64_t patience)
 {
     for (;;) {
-        unsigned state = spin(t, there_is_work, seen, t->idle_spin);
+        unsigned state = spin(t, there_is_work, seen, patience);
         if (there_is_work(state, seen)) return state;
         atomic_fetch_add(&t->sleepers, 1);
         state = atomic_load(&t->state);
@@ -219,22 +226,23 @@ static void *help(void *argument)
     helper *h = argument;
     team *t = h->team;
     unsigned seen = 0;
+    int64_t patience = 0;
     tni_blas_stay_single();
     for (;;) {
-        unsigned state = wait_for_work(t, seen);
+        unsigned state = wait_for_work(t, seen, patience);
         if (state & QUIT) return NULL;
         if (!atomic_compare_exchange_strong(&t->state, &state, state + ONE_INSIDE - ONE_SEAT))
             continue;
         seen = state & RUNS;
         set_fp_control(t->fp_control);
-        work(t, h->member);
+        patience = work(t, h->member);
         leave(t);
     }
 }
 
-static void wait_for_helpers(team *t)
+static void wait_for_helpers(team *t, int64_t patience)
 {
-    unsigned state = spin(t, all_have_left, 0, t->end_spin);
+    unsigned state = spin(t, all_have_left, 0, patience);
     while (!all_have_left(state, 0)) {
         atomic_store(&t->waiting, 1);
         state = atomic_load(&t->state);
@@ -263,9 +271,9 @@ static void run(team *t, int64_t chunks)
     unsigned state = atomic_load_explicit(&t->state, memory_order_relaxed);
     atomic_store(&t->state, opened(state, seats));
     if (atomic_load(&t->sleepers) > 0) wake(&t->state, seats);
-    work(t, 0);
+    int64_t patience = work(t, 0);
     atomic_fetch_and(&t->state, ~SEATS);
-    wait_for_helpers(t);
+    wait_for_helpers(t, patience);
 }
 
 /* ---- making and ending a team ---------------------------------------------------------------- */
@@ -334,10 +342,7 @@ static team *team_of(int members)
         return NULL;
     }
     t->wanted = members - 1;
-    if (members <= tni_processors()) {
-        t->idle_spin = IDLE_SPIN_NS;
-        t->end_spin = END_SPIN_NS;
-    }
+    t->spins = members <= tni_processors();
     start_helpers(t);
     self.team = t;
     return t;
