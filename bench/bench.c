@@ -65,9 +65,8 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };
-    for (int i = 0; i < FLAGS; i++) {
+    for (int i = 0; i < FLAGS; i++)
         table[i] = (struct option){ flag[i].name, !flag[i].set, NULL, i + 1 };
-    }
     if (!f.device) f.device = "cpu";
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
         if (c == '?') {
@@ -100,9 +99,8 @@ const char *bench_name(const bench_flags *f, const char *workload)
 {
     static char name[96];
     int n = snprintf(name, sizeof name, "%s_%s", f->capture ? "graph" : "tenon", workload);
-    if (f->batch && !f->find_batch) {
+    if (f->batch && !f->find_batch)
         n += snprintf(name + n, sizeof name - (size_t)n, "_b%" PRId64, f->batch);
-    }
     if (f->precision) snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
     return name;
 }

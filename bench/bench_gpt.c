@@ -138,9 +138,8 @@ int main(int argc, char **argv)
     bench_flags f =
         bench_parse(argc, argv, (bench_flags){ .config = "small", .steps = 20, .warmup = 5 });
     char workload[64];
-    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         if (!strcmp(f.config, configs[i].name)) size = configs[i];
-    }
     if (!size.name) {
         fprintf(stderr, "bench_gpt: --config %s: want tiny, small, medium or gpt2\n", f.config);
         return 2;
@@ -165,11 +164,10 @@ int main(int argc, char **argv)
                         .dtype = f.dtype,
                         .loss = loss,
                         .batch = batch };
-    if (f.find_batch > 0) {
+    if (f.find_batch > 0)
         bench_one(task.name, "batch", (double)largest_batch(&task, &f, f.find_batch));
-    } else {
+    else
         bench_run(&task, &f);
-    }
     tn_optim_free(opt);
     tn_module_drop(model);
     tn_scope_end(program);

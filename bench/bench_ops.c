@@ -259,9 +259,8 @@ static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
             TN_CHECK(tn_backward_from(r->f(in), seed, 0));
         else
             TN_NO_GRAD TN_CHECK_PTR(r->f(in));
-        for (int k = 0; k < n && seed; k++) {
+        for (int k = 0; k < n && seed; k++)
             if (tn_requires_grad(in[k])) TN_CHECK(tn_set_grad(in[k], TN_NONE));
-        }
         tn_scope_end(scope);
     }
     bench_wait();
@@ -275,13 +274,11 @@ static void time_row(row r)
     tn_scope outer = tn_scope_begin();
     tn_tensor *in[3] = { TN_NONE, TN_NONE, TN_NONE };
     int n = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         for (int d = 0; d < r.in[i].rank; d++) r.in[i].size[d] = at_size(r.in[i].size[d]);
-    }
     r.classes = at_size(r.classes);
-    for (; n < 3 && r.in[n].rank > 0; n++) {
+    for (; n < 3 && r.in[n].rank > 0; n++)
         in[n] = there(tn_to_dtype(tn_randn(r.in[n]), flags.dtype));
-    }
     if (r.classes) in[n - 1] = there(tn_randint(0, r.classes, r.in[n - 1]));
     tn_tensor *seed = tn_ones_like(r.f(in));
     TN_CHECK_PTR(seed);
@@ -377,9 +374,8 @@ int main(int argc, char **argv)
     if (large) time_peaks();
     const row *rows = large ? gpu_rows : cpu_rows;
     size_t n = large ? sizeof gpu_rows / sizeof *rows : sizeof cpu_rows / sizeof *rows;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (!low || runs_low(&rows[i])) time_row(rows[i]);
-    }
     if (!low && large) time_adamw("adamw_124M", at_size(77000));
     if (!low && !large) time_adamw("adamw_820k", 512);
     if (!gpu) bench_one(bench_name(&flags, "ops"), "peak_rss_MiB", bench_peak_rss());

@@ -95,9 +95,8 @@ static void block(session *s, int64_t n, bool timed)
 
 static void steps(session *s, int64_t n, int64_t at_once, bool timed)
 {
-    for (int64_t left = n; left > 0; left -= at_once) {
+    for (int64_t left = n; left > 0; left -= at_once)
         block(s, left < at_once ? left : at_once, timed);
-    }
 }
 
 static void print_losses(const bench_task *k, const double *loss, int64_t taken)
@@ -113,9 +112,8 @@ static void print_times(session *s)
     series *all[] = { &s->step, &s->forward, &s->backward, &s->optimizer };
     const char *metric[] = { "ms/step", "ms_forward", "ms_backward", "ms_optimizer" };
     char text[64];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         if (all[i]->n > 0) bench_line(k->name, metric[i], all[i]->v, all[i]->n);
-    }
     for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] = 1e3 * (double)k->per_step / s->step.v[i];
     snprintf(text, sizeof text, "%s/s", k->unit);
     bench_line(k->name, text, s->step.v, s->step.n);

@@ -123,9 +123,8 @@ void ex_parse(ex_options *options, int argc, char **argv)
 
 static const ex_option *find(const ex_options *options, const char *name)
 {
-    for (int i = 0; i < options->n; i++) {
+    for (int i = 0; i < options->n; i++)
         if (!strcmp(options->option[i].name, name)) return &options->option[i];
-    }
     return NULL;
 }
 
@@ -148,11 +147,10 @@ void ex_print_settings(const ex_options *options)
         const ex_option *o = &options->option[i];
         if (!o->belongs) continue;
         char text[256], pair[320];
-        if (o->kind == EX_REAL) {
+        if (o->kind == EX_REAL)
             snprintf(text, sizeof text, "%g", *(double *)o->value);
-        } else {
+        else
             value_text(o, text, sizeof text);
-        }
         int length = snprintf(pair, sizeof pair, "%s %s", o->name, text);
         if (column && column + 2 + length > 98) {
             printf("\n");
@@ -172,9 +170,8 @@ void ex_note(ex_notes *notes, const char *key, const char *format, ...)
     va_start(args, format);
     int length = vsnprintf(notes->text + notes->used, left, format, args);
     va_end(args);
-    if (length < 0 || (size_t)length >= left || notes->n == EX_MAX_NOTES) {
+    if (length < 0 || (size_t)length >= left || notes->n == EX_MAX_NOTES)
         ex_refuse("too many settings to note in a file");
-    }
     notes->key[notes->n] = key;
     notes->value[notes->n] = notes->text + notes->used;
     notes->n++;

@@ -146,14 +146,12 @@ static void find_newest(ex_settings *s)
 
 static void find_resume_file(ex_settings *s)
 {
-    if (strlen(s->resume) >= sizeof s->resume_file) {
+    if (strlen(s->resume) >= sizeof s->resume_file)
         ex_refuse("--resume: a path of %zu bytes: %s", strlen(s->resume), strerror(ENAMETOOLONG));
-    }
-    if (is_folder(s->resume)) {
+    if (is_folder(s->resume))
         find_newest(s);
-    } else {
+    else
         snprintf(s->resume_file, sizeof s->resume_file, "%s", s->resume);
-    }
 }
 
 static void check_load(const ex_settings *s)
@@ -206,11 +204,10 @@ static void give_lock(void)
  * file system without locks the user must take care. */
 static bool take_lock(const char *place)
 {
-    if (tn_checkpoint_lock(place, &lock) == TN_OK) {
+    if (tn_checkpoint_lock(place, &lock) == TN_OK)
         atexit(give_lock);
-    } else if (tn_error_status() == TN_E_STATE) {
+    else if (tn_error_status() == TN_E_STATE)
         return false;
-    }
     tn_error_clear();
     return true;
 }
@@ -251,12 +248,10 @@ const char *ex_why_no_place(const ex_settings *s)
 static void open_folder(const ex_settings *s)
 {
     char newest[sizeof s->resume_file];
-    if (mkdir(s->place, 0777) != 0 && errno != EEXIST) {
+    if (mkdir(s->place, 0777) != 0 && errno != EEXIST)
         ex_refuse("--checkpoint %s: %s", s->place, strerror(errno));
-    }
-    if (why_not_saved(s->place)) {
+    if (why_not_saved(s->place))
         ex_refuse("--checkpoint %s: %s", s->place, why_not_saved(s->place));
-    }
     if (!s->resume &&
         tn_checkpoint_latest(s->place, ex_program(), newest, sizeof newest) == TN_OK) {
         ex_refuse("--checkpoint %s: %s is there already: want --resume %s, or another folder",
@@ -336,9 +331,8 @@ void ex_say_rescued(const ex_settings *s)
 void ex_say_resumed(const ex_settings *s, int64_t step, int64_t total, const char *flag)
 {
     if (!s->resume || s->quiet) return;
-    if (step < total) {
+    if (step < total)
         printf("going on after step %" PRId64 "\n", step);
-    } else {
+    else
         printf("step %" PRId64 " was the last; a larger %s goes on\n", step, flag);
-    }
 }

@@ -51,11 +51,10 @@ void ex_progress_clear(void)
 static void time_text(double seconds, char *text, size_t size)
 {
     int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 3600) {
+    if (s >= 3600)
         snprintf(text, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
-    } else {
+    else
         snprintf(text, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
-    }
 }
 
 /* One line, the most wanted first; parts that do not fit the width are left out. */

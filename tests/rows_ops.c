@@ -32,9 +32,7 @@ static tn_tensor *ids(int64_t n, const int64_t *values)
 /* First and second derivatives of a function of leaves. */
 static void check_derivatives(tn_function f, tn_tensor **in, int n, void *user)
 {
-    for (int i = 0; i < n; i++) {
-        leaf(in[i]);
-    }
+    for (int i = 0; i < n; i++) leaf(in[i]);
     assert_ok(tn_gradcheck(f, in, n, user, (tn_gradcheck_options){ .second = true }));
 }
 
@@ -316,9 +314,7 @@ static tn_tensor *bn_run(bn b, tn_tensor *x, bool training)
 static tn_tensor *golden_images(void)
 {
     double x[12];
-    for (int i = 0; i < 12; i++) {
-        x[i] = pow(i, 1.5) / 7;
-    }
+    for (int i = 0; i < 12; i++) x[i] = pow(i, 1.5) / 7;
     return from_f64(x, TN_SHAPE(3, 2, 1, 2));
 }
 

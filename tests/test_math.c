@@ -129,9 +129,8 @@ START_TEST(special_values)
               signbit(tn_tanh_f32(-0.0f)));
     ck_assert(tn_erf_f32(INFINITY) == 1.0f && tn_erf_f64(-INFINITY) == -1.0 &&
               signbit(tn_erf_f64(-0.0)));
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         ck_assert(isnan(functions[i].f32(NAN)) && isnan(functions[i].f64(NAN)));
-    }
     ck_assert(tni_b_maximum_f32(INFINITY, INFINITY, 0, 0) == INFINITY);
     ck_assert(isnan(tni_b_maximum_f32(1.0f, NAN, 0, 0)) &&
               isnan(tni_b_minimum_f64(NAN, -INFINITY, 0, 0)));
@@ -269,9 +268,8 @@ static void randomise(const tni_array *a, double low, double high)
 /* a with stride 0 where the mask has a bit. */
 static tni_array stretched(tni_array a, unsigned mask)
 {
-    for (int d = 0; d < a.rank; d++) {
+    for (int d = 0; d < a.rank; d++)
         if (mask >> d & 1u) a.stride[d] = 0;
-    }
     return a;
 }
 
@@ -598,9 +596,8 @@ static void check_reduce(const tni_backend *table, const char *simd, int f, cons
                                    : x->dtype,
               x->rank, size, mask % 2 ? DENSE : GAPS);
     assert_ok(table->reduce(&(tni_reduce){ .function = f, .y = y, .x = *x, .p = &p }));
-    for (int64_t i = 0; i < count(&y); i++) {
+    for (int64_t i = 0; i < count(&y); i++)
         check(reduce_name[f], simd, &y, i, reduce_truth(f, x, &y, i, p), tolerance);
-    }
     free(y.data);
 }
 

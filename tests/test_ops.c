@@ -36,9 +36,8 @@ typedef struct applied {
 static applied apply(const op_row *row, const op_case *c, unsigned subset)
 {
     applied a = { 0 };
-    for (int i = 0; i < c->n; i++) {
+    for (int i = 0; i < c->n; i++)
         a.x[i] = op_leaf(c->in[i], c->differentiable[i] && (subset >> i & 1));
-    }
     a.y = row->build(a.x);
     row_assert(row, a.y != NULL, "failed: %s", tn_error());
     return a;

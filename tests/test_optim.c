@@ -809,12 +809,11 @@ END_TEST
 static void train(tn_optim *opt, tn_tensor *const *t, int n, int from, int to)
 {
     for (int k = from; k < to; k++)
-        for (int i = 0; i <= n; i++) {
+        for (int i = 0; i <= n; i++)
             if (i < n)
                 set_grad(t[i], (uint64_t)(100 * k + i));
             else
                 assert_ok(tn_optim_step(opt));
-        }
 }
 
 START_TEST(OPT_09_state_resumes_bit_for_bit)

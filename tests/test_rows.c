@@ -50,9 +50,7 @@ static double uniform(void) /* xorshift64*: [-2, 2) */
 static int64_t count(const tni_array *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < a->rank; d++) {
-        n *= a->size[d];
-    }
+    for (int d = 0; d < a->rank; d++) n *= a->size[d];
     return n;
 }
 
@@ -63,11 +61,10 @@ static double get(const tni_array *a, int64_t i)
 
 static void set(const tni_array *a, int64_t i, double value)
 {
-    if (a->dtype == TN_F64) {
+    if (a->dtype == TN_F64)
         ((double *)a->data)[i] = value;
-    } else {
+    else
         ((float *)a->data)[i] = (float)value;
-    }
 }
 
 /* Exactly as large as it must be, so that a sanitizer sees every step beyond. Filled with random
@@ -81,9 +78,7 @@ static tni_array make(int rank, int64_t a, int64_t b, int64_t c)
         stride *= array.size[d];
     }
     array.data = malloc(stride > 0 ? (size_t)stride * tn_dtype_size(dtype) : 1);
-    for (int64_t i = 0; i < stride; i++) {
-        set(&array, i, uniform());
-    }
+    for (int64_t i = 0; i < stride; i++) set(&array, i, uniform());
     return array;
 }
 
@@ -94,9 +89,8 @@ static tni_array make_ids(int rank, int64_t a, int64_t b, int64_t below)
     };
     int64_t n = count(&array);
     array.data = malloc(n > 0 ? (size_t)n * sizeof(int64_t) : 1);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         ((int64_t *)array.data)[i] = (int64_t)((uniform() + 2) / 4 * (double)below);
-    }
     return array;
 }
 
@@ -105,9 +99,8 @@ static const tni_array absent = { .data = NULL };
 static void check_near(const tni_array *a, int64_t i, double want, double scale, const char *what)
 {
     double got = get(a, i);
-    if (fabs(got - want) <= tolerance() * (fabs(want) + scale)) {
+    if (fabs(got - want) <= tolerance() * (fabs(want) + scale))
         return; /* an assertion for each element would take most of the time */
-    }
     ck_abort_msg("%s[%lld] is %.17g, not %.17g (%s, %s)", what, (long long)i, got, want, isa,
                  tn_dtype_name(dtype));
 }
@@ -136,9 +129,7 @@ static void softmax_case(int64_t n, int64_t c, bool log)
         TN_OK);
     for (int64_t i = 0; i < n; i++) {
         double sum = 0, dot = 0;
-        for (int64_t j = 0; j < c; j++) {
-            sum += exp(get(&x, i * c + j));
-        }
+        for (int64_t j = 0; j < c; j++) sum += exp(get(&x, i * c + j));
         for (int64_t j = 0; j < c; j++) {
             double p = exp(get(&x, i * c + j)) / sum;
             dot += log ? get(&dy, i * c + j) : get(&dy, i * c + j) * p;
@@ -159,9 +150,7 @@ static void softmax_case(int64_t n, int64_t c, bool log)
 
 START_TEST(softmax_rows)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 0; k < SIZES; k++) {
         for (int log = 0; log < 2; log++) {
             softmax_case(7, sizes[k], log);
@@ -181,12 +170,8 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
     tni_array loss = make(2, n, d, 0), row_weight = make(2, n, d, 0), lse = make(2, n, d, 0);
     tni_array drow = make(2, n, d, 0);
     int64_t *ids = target.data;
-    for (int64_t j = 0; j < c; j++) {
-        set(&w, j, fabs(get(&w, j)) + 0.1);
-    }
-    for (int64_t r = 0; r < n * d; r += 3) {
-        ids[r] = r % 2 ? -100 : -7;
-    }
+    for (int64_t j = 0; j < c; j++) set(&w, j, fabs(get(&w, j)) + 0.1);
+    for (int64_t r = 0; r < n * d; r += 3) ids[r] = r % 2 ? -100 : -7;
     const tni_array *weight = weighted ? &w : &absent;
     ck_assert_int_eq(kernels->cross_entropy(&(tni_cross_entropy){ .row_loss = loss,
                                                                   .row_weight = row_weight,
@@ -214,9 +199,8 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
             total += weighted ? get(&w, j) : 1;
         }
         double log_sum = log(sum);
-        for (int64_t j = 0; j < c; j++) {
+        for (int64_t j = 0; j < c; j++)
             spread += (weighted ? get(&w, j) : 1) * (log_sum - get(&x, at + j * d));
-        }
         double wt = t < 0 ? 0 : weighted ? get(&w, t) : 1;
         double want = t < 0 ? 0
                             : (1 - smoothing) * wt * (log_sum - get(&x, at + t * d)) +
@@ -233,16 +217,12 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
         }
     }
     tni_array all[] = { x, dx, w, target, loss, row_weight, lse, drow };
-    for (int k = 0; k < 8; k++) {
-        free(all[k].data);
-    }
+    for (int k = 0; k < 8; k++) free(all[k].data);
 }
 
 START_TEST(cross_entropy_rows)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 1; k < SIZES; k++) {
         for (int option = 0; option < 4; option++) {
             double smoothing = option / 2 * 0.1;
@@ -293,9 +273,7 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
     tni_array target = make_ids(2, n, d, c);
     const tni_array *weight = weighted ? &w : &absent;
     int64_t *t = target.data;
-    for (int64_t r = 0; r < n * d; r += 3) {
-        t[r] = r % 2 ? -100 : -7;
-    }
+    for (int64_t r = 0; r < n * d; r += 3) t[r] = r % 2 ? -100 : -7;
     ck_assert_int_eq(kernels->nll(&(tni_nll){ .row_loss = loss,
                                               .row_weight = row_weight,
                                               .x = x,
@@ -312,9 +290,8 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
         double wt = t[r] < 0 ? 0 : weighted ? get(&w, t[r]) : 1;
         check_near(&row_weight, r, wt, 0, "row_weight");
         check_near(&loss, r, t[r] < 0 ? 0 : -wt * get(&x, at + t[r] * d), 0, "nll");
-        for (int64_t j = 0; j < c; j++) {
+        for (int64_t j = 0; j < c; j++)
             check_near(&dx, at + j * d, j == t[r] ? -wt * get(&drow, r) : 0, 0, "nll_grad");
-        }
     }
     free(x.data), free(dx.data), free(w.data), free(loss.data);
     free(row_weight.data), free(drow.data), free(target.data);
@@ -322,9 +299,7 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
 
 START_TEST(nll_rows)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int weighted = 0; weighted < 2; weighted++) {
         for (int k = 0; k < SIZES; k++) {
             nll_case(sizes[k], 7, 1, weighted);
@@ -365,12 +340,8 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
                      TN_OK);
     for (int64_t i = 0; i < n; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
-        for (int64_t j = 0; j < f; j++) {
-            mu += get(&x, i * f + j) / (double)f;
-        }
-        for (int64_t j = 0; j < f; j++) {
-            var += pow(get(&x, i * f + j) - mu, 2) / (double)f;
-        }
+        for (int64_t j = 0; j < f; j++) mu += get(&x, i * f + j) / (double)f;
+        for (int64_t j = 0; j < f; j++) var += pow(get(&x, i * f + j) - mu, 2) / (double)f;
         double r = 1 / sqrt(var + 1e-5);
         for (int64_t j = 0; j < f; j++) {
             double xh = (get(&x, i * f + j) - mu) * r, g = get(&dy, i * f + j);
@@ -394,16 +365,12 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     free(want_dw);
     free(want_db);
     tni_array all[] = { x, y, dy, dx, mean, rstd, w, b, dw, db };
-    for (int k = 0; k < 10; k++) {
-        free(all[k].data);
-    }
+    for (int k = 0; k < 10; k++) free(all[k].data);
 }
 
 START_TEST(layer_norm_rows)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 1; k < SIZES; k++) {
         for (int affine = 0; affine < 2; affine++) {
             layer_norm_case(7, sizes[k], affine);
@@ -457,9 +424,7 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
     for (int64_t ch = 0; ch < c; ch++) {
         double mu = 0, var = 0, sum_g = 0, sum_gx = 0, old_mean = old[2 * ch],
                old_var = old[2 * ch + 1];
-        for (int64_t i = 0; i < n * s; i++) {
-            mu += get(&x, (i / s * c + ch) * s + i % s) / count_;
-        }
+        for (int64_t i = 0; i < n * s; i++) mu += get(&x, (i / s * c + ch) * s + i % s) / count_;
         for (int64_t i = 0; i < n * s; i++) {
             double off = get(&x, (i / s * c + ch) * s + i % s) - mu;
             var += off * off / count_;
@@ -492,17 +457,13 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training)
     }
     free(old);
     tni_array all[] = { x, y, dy, dx, mean, rstd, w, b, rm, rv, dw, db };
-    for (int k = 0; k < 12; k++) {
-        free(all[k].data);
-    }
+    for (int k = 0; k < 12; k++) free(all[k].data);
 }
 
 START_TEST(batch_norm_planes_and_columns)
 {
     static const int64_t s[] = { 1, 2, 7, 8, 33, 257 };
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 0; k < 6; k++) {
         for (int training = 0; training < 2; training++) {
             batch_norm_case(7, 5, s[k], training);  /* few channels: blocks of samples */
@@ -516,22 +477,14 @@ END_TEST
 
 START_TEST(batch_norm_offset) /* two passes: the mean may be far above the deviation */
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     tni_array x = make(3, 64, 2, 100), y = make(3, 64, 2, 100), mean = make(1, 2, 0, 0),
               rstd = make(1, 2, 0, 0);
     tni_array rm = make(1, 2, 0, 0), rv = make(1, 2, 0, 0);
     double mu = 0, var = 0;
-    for (int64_t i = 0; i < count(&x); i++) {
-        set(&x, i, get(&x, i) + 1000);
-    }
-    for (int64_t i = 0; i < 6400; i++) {
-        mu += get(&x, i / 100 * 200 + i % 100) / 6400;
-    }
-    for (int64_t i = 0; i < 6400; i++) {
-        var += pow(get(&x, i / 100 * 200 + i % 100) - mu, 2) / 6399;
-    }
+    for (int64_t i = 0; i < count(&x); i++) set(&x, i, get(&x, i) + 1000);
+    for (int64_t i = 0; i < 6400; i++) mu += get(&x, i / 100 * 200 + i % 100) / 6400;
+    for (int64_t i = 0; i < 6400; i++) var += pow(get(&x, i / 100 * 200 + i % 100) - mu, 2) / 6399;
     ck_assert_int_eq(kernels->batch_norm(&(tni_batch_norm){ .y = y,
                                                             .mean = mean,
                                                             .rstd = rstd,
@@ -547,9 +500,7 @@ START_TEST(batch_norm_offset) /* two passes: the mean may be far above the devia
     ck_assert_double_le(fabs(get(&rv, 0) / var - 1), dtype == TN_F64 ? 1e-12 : 1e-6);
     ck_assert_double_le(fabs(get(&rm, 0) / mu - 1), dtype == TN_F64 ? 1e-14 : 1e-7);
     tni_array all[] = { x, y, mean, rstd, rm, rv };
-    for (int k = 0; k < 6; k++) {
-        free(all[k].data);
-    }
+    for (int k = 0; k < 6; k++) free(all[k].data);
 }
 END_TEST
 
@@ -557,14 +508,10 @@ END_TEST
 
 START_TEST(take_and_take_add)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 0; k < SIZES * SIZES; k++) {
         int64_t outer = k % 3 + 1, v = 5, n = sizes[k / SIZES], inner = sizes[k % SIZES];
-        if (n * inner > 100000) {
-            continue;
-        }
+        if (n * inner > 100000) continue;
         tni_array x = make(3, outer, v, inner), y = make(3, outer, n, inner),
                   index = make_ids(1, n, 0, v);
         tni_array sum = make(3, outer, v, inner);
@@ -575,9 +522,7 @@ START_TEST(take_and_take_add)
             check_same(&y, i, get(&x, (o * v + id[r]) * inner + i % inner), "take");
         }
         double *want = malloc((size_t)(count(&sum) + 1) * sizeof(double));
-        for (int64_t i = 0; i < count(&sum); i++) {
-            want[i] = get(&sum, i);
-        }
+        for (int64_t i = 0; i < count(&sum); i++) want[i] = get(&sum, i);
         for (int64_t i = 0; i < count(&y); i++) {
             int64_t o = i / (n * inner), r = i / inner % n;
             want[(o * v + id[r]) * inner + i % inner] += id[r] == 3 ? 0 : get(&y, i);
@@ -585,9 +530,7 @@ START_TEST(take_and_take_add)
         ck_assert_int_eq(
             kernels->take_add(&(tni_take_add){ .x = sum, .y = y, .index = index, .skip = 3 }),
             TN_OK);
-        for (int64_t i = 0; i < count(&sum); i++) {
-            check_near(&sum, i, want[i], 1, "take_add");
-        }
+        for (int64_t i = 0; i < count(&sum); i++) check_near(&sum, i, want[i], 1, "take_add");
         free(want);
         free(x.data);
         free(y.data);
@@ -599,9 +542,7 @@ END_TEST
 
 START_TEST(gather_and_scatter_add)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 0; k < 2 * SIZES; k++) {
         int axis = k % 2;
         int64_t a = axis == 0 ? sizes[k / 2] : 7, b = axis == 0 ? 7 : sizes[k / 2];
@@ -612,9 +553,7 @@ START_TEST(gather_and_scatter_add)
             kernels->gather(&(tni_gather){ .y = y, .x = x, .index = index, .axis = axis }), TN_OK);
         const int64_t *id = index.data;
         double *want = malloc((size_t)count(&x) * sizeof(double));
-        for (int64_t i = 0; i < count(&x); i++) {
-            want[i] = get(&x, i);
-        }
+        for (int64_t i = 0; i < count(&x); i++) want[i] = get(&x, i);
         for (int64_t i = 0; i < a * b; i++) {
             int64_t at = axis == 0 ? id[i] * cols + i % b : i / b * cols + id[i];
             check_same(&y, i, get(&x, at), "gather");
@@ -624,9 +563,7 @@ START_TEST(gather_and_scatter_add)
         ck_assert_int_eq(kernels->scatter_add(&(tni_scatter_add){
                              .y = x, .index = index, .source = y, .axis = axis }),
                          TN_OK);
-        for (int64_t i = 0; i < count(&x); i++) {
-            check_near(&x, i, want[i], 1, "scatter_add");
-        }
+        for (int64_t i = 0; i < count(&x); i++) check_near(&x, i, want[i], 1, "scatter_add");
         if (a * b > 0) {
             ((int64_t *)index.data)[a * b - 1] = 5;
             ck_assert_int_eq(
@@ -658,9 +595,7 @@ START_TEST(philox_known_answers) /* Random123's kat_vectors, philox4x32 10 */
     for (int k = 0; k < 3; k++) {
         uint32_t c[4] = { kat[k][0], kat[k][1], kat[k][2], kat[k][3] };
         tni_philox4x32(&c[0], &c[1], &c[2], &c[3], kat[k][4], kat[k][5]);
-        for (int w = 0; w < 4; w++) {
-            ck_assert_uint_eq(c[w], kat[k][6 + w]);
-        }
+        for (int w = 0; w < 4; w++) ck_assert_uint_eq(c[w], kat[k][6 + w]);
     }
     ck_assert(tni_philox_uniform(~0u) < 1.0f);
     ck_assert_uint_eq(tni_philox_threshold(1), 1u << 24);
@@ -672,9 +607,7 @@ END_TEST
 START_TEST(dropout_mask)
 {
     static const double ps[] = { 0.1, 0.5, 1 };
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     for (int k = 0; k < SIZES + 1; k++) {
         int64_t n = k < SIZES ? sizes[k] : 40001;
         uint64_t seed = 0x123456789abcdefu, offset = 0xfffffff0u; /* crosses 32 bits */
@@ -703,11 +636,10 @@ static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t,
 {
     double step = (double)t->step, lr = t->lr;
     g = o->maximize ? -g : g;
-    if (o->kind == TNI_ADAMW) {
+    if (o->kind == TNI_ADAMW)
         p *= 1 - lr * t->weight_decay;
-    } else {
+    else
         g += t->weight_decay * p;
-    }
     switch (o->kind) {
     case TNI_SGD:
         if (o->beta1 != 0) {
@@ -767,9 +699,7 @@ START_TEST(
     static const int64_t n[TENSORS] = { 33, 0, 40001, 1, 1025 };
     isa = isas[_i / OPTIMIZERS];
     kernels = tni_cpu_table(isa);
-    if (!kernels) {
-        return;
-    }
+    if (!kernels) return;
     const tni_optim_args *o = &optimizers[_i % OPTIMIZERS];
     tni_optim_tensor t[TENSORS];
     tni_array p[TENSORS], g[TENSORS], state[TENSORS][3];
@@ -790,14 +720,10 @@ START_TEST(
         }
         want[k] = malloc((size_t)(n[k] + 1) * sizeof(double));
         slots[k] = calloc((size_t)n[k] * 3 + 1, sizeof(double));
-        for (int64_t i = 0; i < n[k]; i++) {
-            want[k][i] = get(&p[k], i);
-        }
+        for (int64_t i = 0; i < n[k]; i++) want[k][i] = get(&p[k], i);
     }
     for (int step = 1; step <= 3; step++) {
-        for (int k = 0; k < TENSORS; k++) {
-            t[k].step = step;
-        }
+        for (int k = 0; k < TENSORS; k++) t[k].step = step;
         ck_assert_int_eq(
             kernels->optim_step(&(tni_optim_step){ .args = o, .tensors = t, .n = TENSORS }), TN_OK);
         for (int k = 0; k < TENSORS; k++) {
@@ -813,9 +739,7 @@ START_TEST(
         free(slots[k]);
         free(p[k].data);
         free(g[k].data);
-        for (int j = 0; j < 3; j++) {
-            free(state[k][j].data);
-        }
+        for (int j = 0; j < 3; j++) free(state[k][j].data);
     }
 }
 END_TEST
@@ -842,9 +766,7 @@ static const struct golden {
 START_TEST(optimizers_golden)
 {
     kernels = tni_cpu_table(isas[_i / 4]);
-    if (!kernels) {
-        return;
-    }
+    if (!kernels) return;
     double p[2] = { 1, -2 }, g[2], s[3][2] = { { 0 } };
     const struct golden *want = &golden[_i % 4];
     for (int k = 1; k <= 3; k++) {
@@ -874,9 +796,7 @@ START_TEST(lerp_of_many) /* both dtypes, empty and long ones; towards y, a copy 
     static const int64_t n[TENSORS] = { 33, 0, 40001, 1, 1025 };
     isa = isas[_i / WAYS];
     kernels = tni_cpu_table(isa);
-    if (!kernels) {
-        return;
-    }
+    if (!kernels) return;
     const int way = _i % WAYS;
     const double rate = way == 1 ? 1 : 0.25;
     tni_lerp_tensor t[TENSORS];
@@ -898,9 +818,7 @@ START_TEST(lerp_of_many) /* both dtypes, empty and long ones; towards y, a copy 
     ck_assert_int_eq(kernels->lerp_all(&(tni_lerp_all){ t, 0 }), TN_OK);
     for (int k = 0; k < TENSORS; k++) {
         dtype = x[k].dtype;
-        for (int64_t i = 0; i < n[k]; i++) {
-            check_near(&x[k], i, want[k][i], 1, "element");
-        }
+        for (int64_t i = 0; i < n[k]; i++) check_near(&x[k], i, want[k][i], 1, "element");
         free(want[k]);
         free(x[k].data);
         free(y[k].data);
@@ -930,9 +848,8 @@ static uint64_t digest_of_everything(void)
         ck_assert_int_eq(call, TN_OK);                                                             \
         for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {                            \
             const unsigned char *byte = outputs[o]->data;                                          \
-            for (size_t i = 0; i < (size_t)count(outputs[o]) * tn_dtype_size(dtype); i++) {        \
+            for (size_t i = 0; i < (size_t)count(outputs[o]) * tn_dtype_size(dtype); i++)          \
                 h = (h ^ byte[i]) * 1099511628211u;                                                \
-            }                                                                                      \
         }                                                                                          \
     } while (0)
 
@@ -1028,17 +945,13 @@ static uint64_t digest_of_everything(void)
 #undef RUN
 #undef SHAPED
     tni_array all[] = { x, y, dy, dx, a, b, c, d, e, f, g, target, index, mean, rstd };
-    for (int k = 0; k < 15; k++) {
-        free(all[k].data);
-    }
+    for (int k = 0; k < 15; k++) free(all[k].data);
     return h;
 }
 
 START_TEST(same_bits_for_any_thread_count)
 {
-    if (!choose(_i)) {
-        return;
-    }
+    if (!choose(_i)) return;
     int before = tn_num_threads();
     ck_assert_int_eq(tn_set_num_threads(1), TN_OK);
     uint64_t alone = digest_of_everything();

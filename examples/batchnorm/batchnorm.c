@@ -124,9 +124,8 @@ static double train(run *r)
         }
     }
     double rate = ex_training_end(t, r->step);
-    if ((t->leave || set.shared.checkpoint) && run_checkpoint(r)) {
+    if ((t->leave || set.shared.checkpoint) && run_checkpoint(r))
         ex_say_checkpoint(&set.shared, r->step);
-    }
     return rate;
 }
 

@@ -17,9 +17,8 @@ static images read_half(const char *folder, const char *half)
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, half);
     set.y = tn_load_idx(path);
     ex_check_ptr(set.y);
-    if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28) {
+    if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28)
         ex_refuse("%s: images of another size than 28 x 28", folder);
-    }
     set.x = tn_unsqueeze(set.x, 1);
     set.y = tn_to_dtype(set.y, TN_I64);
     ex_check_ptr(set.x);
@@ -215,9 +214,8 @@ void run_resume(run *r)
     ex_check(tn_checkpoint_load(&c, file));
     r->step = c.step;
     if (tn_item(tn_get_buffer(r->model, "mean")) != (float)r->mean ||
-        tn_item(tn_get_buffer(r->model, "deviation")) != (float)r->deviation) {
+        tn_item(tn_get_buffer(r->model, "deviation")) != (float)r->deviation)
         ex_refuse("--data %s does not hold the images that %s was training on", r->set->data, file);
-    }
     tn_scope_end(scope);
 }
 

@@ -60,9 +60,8 @@ static void print_list(const char *title, const tn_list *list)
 
 static bool has(const tn_list *list, const char *name)
 {
-    for (int i = 0; list && i < list->n; i++) {
+    for (int i = 0; list && i < list->n; i++)
         if (!strcmp(list->entry[i].name, name)) return true;
-    }
     return false;
 }
 

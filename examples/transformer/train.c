@@ -223,9 +223,8 @@ void run_read_text(run *r)
                   path, r->text->n_train + r->text->n_valid, r->text->n_valid, r->set->context);
     }
     vocabulary v = vocabulary_of(r->text);
-    if (r->vocab.n > 0 && !vocabulary_equal(&v, &r->vocab)) {
+    if (r->vocab.n > 0 && !vocabulary_equal(&v, &r->vocab))
         ex_refuse("--text %s has other characters than the text the model learned", path);
-    }
     if (r->has_text_hash && r->text_hash != text_hash(r->text)) {
         ex_refuse("--text %s is not the text that %s was training on", path,
                   r->set->shared.resume_file);
@@ -294,8 +293,7 @@ double run_train(run *r)
         ex_training_remark(t, valid);
     }
     double rate = ex_training_end(t, r->step);
-    if ((t->leave || s->shared.checkpoint) && save_checkpoint(r)) {
+    if ((t->leave || s->shared.checkpoint) && save_checkpoint(r))
         ex_say_checkpoint(&s->shared, r->step);
-    }
     return rate;
 }

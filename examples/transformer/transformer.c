@@ -83,9 +83,8 @@ static void check_flags(void)
 {
     if (set.shared.load && !ex_given(&options, "steps")) set.steps = 0;
     if (!ex_given(&options, "warmup") && set.warmup > set.steps / 10) set.warmup = set.steps / 10;
-    if (!set.text && !set.shared.resume && (!set.shared.load || set.steps > 0)) {
+    if (!set.text && !set.shared.resume && (!set.shared.load || set.steps > 0))
         ex_refuse("--text FILE is needed (see --help)");
-    }
 }
 
 static void check_sizes(void)
@@ -142,9 +141,8 @@ static void write_sample(run *r)
     size_t given = strlen(set.prompt);
     unsigned char *ids = malloc(given + 1 + (size_t)set.generate);
     if (!ids) ex_refuse("out of memory");
-    for (size_t i = 0; i < given; i++) {
+    for (size_t i = 0; i < given; i++)
         ids[i] = (unsigned char)r->vocab.id_of[(unsigned char)set.prompt[i]];
-    }
     int newline = r->vocab.id_of['\n']; /* without a prompt the sample begins a line */
     if (given == 0) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
     if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);

@@ -114,12 +114,11 @@ static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
     c->input = tni_calloc_n(places(n), sizeof *c->input);
     c->like = tni_calloc_n(places(n), sizeof *c->like);
     if (!c->input || !c->like) return TN_E_NOMEM;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (tni_none(inputs[i]))
             c->like[i].shape.rank = -1;
         else
             c->like[i] = (tni_meta){ inputs[i]->shape, inputs[i]->dtype };
-    }
     return TN_OK;
 }
 

@@ -82,17 +82,13 @@ template <class U> __global__ void move_tiles(const __grid_constant__ turn_args<
         int64_t at[2];
 
         locate(t.outer, i / t.a_tiles / t.b_tiles, at);
-        for (int r = across; r < TILE; r += TILE_STEP) {
-            if (a + r < t.a_size && b + along < t.b_size) {
+        for (int r = across; r < TILE; r += TILE_STEP)
+            if (a + r < t.a_size && b + along < t.b_size)
                 tile[r][along] = t.x[at[1] + (a + r) * t.x_a + b + along];
-            }
-        }
         __syncthreads();
-        for (int r = across; r < TILE; r += TILE_STEP) {
-            if (b + r < t.b_size && a + along < t.a_size) {
+        for (int r = across; r < TILE; r += TILE_STEP)
+            if (b + r < t.b_size && a + along < t.a_size)
                 t.y[at[0] + (b + r) * t.y_b + a + along] = tile[along][r];
-            }
-        }
         __syncthreads();
     }
 }
@@ -106,9 +102,8 @@ static unsigned blocks_for(int64_t n)
 static int turned_axis(const places<2> &w)
 {
     if (w.stride[0][0] != 1 || w.stride[0][1] <= 1 || w.size[0] < 4) return -1;
-    for (int d = 1; d < w.rank; d++) {
+    for (int d = 1; d < w.rank; d++)
         if (w.stride[d][1] == 1 && w.size[d] >= 4) return d;
-    }
     return -1;
 }
 
@@ -163,9 +158,8 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
     }
     int axis = x ? turned_axis(a.at) : -1;
     if (axis >= 0) return turn<U>(a.at, axis, a.y, a.x);
-    if (!places_by_four(&a.at, arrays)) {
+    if (!places_by_four(&a.at, arrays))
         return TN_LAUNCH((move_single<U>), blocks_for(numel), COPY_THREADS, 0, a);
-    }
     a.left = static_cast<int>(numel - 4 * a.at.numel);
     return TN_LAUNCH((move_fours<U>), blocks_for(a.at.numel + a.left), COPY_THREADS, 0, a);
 }
@@ -303,9 +297,8 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     if (numel == 0) return TN_OK;
     if (tn_status failed = cast_neighbours(y, x, &a.at, &done); failed != TN_OK) return failed;
     if (done) return TN_OK;
-    if (!places_by_four(&a.at, arrays)) {
+    if (!places_by_four(&a.at, arrays))
         return TN_LAUNCH((cast_single<T>), blocks_for(numel), COPY_THREADS, 0, a);
-    }
     a.left = static_cast<int>(numel - 4 * a.at.numel);
     return TN_LAUNCH((cast_fours<T>), blocks_for(a.at.numel + a.left), COPY_THREADS, 0, a);
 }

@@ -323,9 +323,8 @@ template <int N> static inline bool places_by_four(places<N> *w, const tni_array
         if (k == 0 ? neighbour != 1 : neighbour != 0 && neighbour != 1) return false;
         if (neighbour == 0) continue;
         if (reinterpret_cast<uintptr_t>(arrays[k]->data) % border != 0) return false;
-        for (int d = 1; d < w->rank; d++) {
+        for (int d = 1; d < w->rank; d++)
             if (w->stride[d][k] % 4 != 0) return false;
-        }
     }
     w->size[0] /= 4;
     for (int k = 0; k < N; k++) w->stride[0][k] *= 4;

@@ -126,9 +126,8 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
         int64_t i = 4 * a.at.numel + first;
         operands<ARITY, T> o;
         TN_UNROLL
-        for (int k = 0; k < ARITY; k++) {
+        for (int k = 0; k < ARITY; k++)
             o.v[k] = static_cast<const T *>(a.data[k + 1])[a.at.stride[0][k + 1] ? i : 0];
-        }
         y[i] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
     }
 }
@@ -215,9 +214,7 @@ __global__ void pointwise_single(const __grid_constant__ pointwise_args<ARITY, T
 
         locate(a.at, i, at);
         TN_UNROLL
-        for (int k = 0; k < ARITY; k++) {
-            o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
-        }
+        for (int k = 0; k < ARITY; k++) o.v[k] = load<T>(a.data[k + 1], a.dtype[k + 1], at[k + 1]);
         store(a.data[0], a.dtype[0], at[0],
               chooser<ARITY, T>::of(a.function, o.v[0], o.y(), o.z(), a.p, a.q));
     }
@@ -315,9 +312,8 @@ static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype re
         mixed = mixed || (k > 0 && a.dtype[k] != type);
     }
     int64_t numel = a.at.numel;
-    if (!places_by_four(&a.at, arrays)) {
+    if (!places_by_four(&a.at, arrays))
         return TN_LAUNCH((pointwise_single<ARITY, T>), blocks_for(numel), POINTWISE_THREADS, 0, a);
-    }
     a.left = static_cast<int>(numel - 4 * a.at.numel);
     if constexpr (std::is_same<T, float>::value) {
         if (!mixed) return fours(a);
@@ -343,9 +339,8 @@ static tn_status run(int function, const about *about, bool predicate,
     tn_dtype result = predicate ? TN_BOOL : type;
     if (type == TN_F32) return run_as<ARITY, float>(function, parameters, type, result, arrays, p);
     if (type == TN_F64) return run_as<ARITY, double>(function, parameters, type, result, arrays, p);
-    if (has_integers(ARITY, function)) {
+    if (has_integers(ARITY, function))
         return run_as<ARITY, int64_t>(function, parameters, type, result, arrays, p);
-    }
     return tni_cuda_host->fail(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype",
                                about->name, dtype_name(arrays[ARITY]->dtype));
 }

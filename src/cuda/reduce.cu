@@ -198,9 +198,8 @@ __global__ void reduce_finish(const __grid_constant__ put_result put, const doub
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
 
     for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
-         o += step) {
+         o += step)
         put.put(o, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power));
-    }
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */

@@ -57,9 +57,7 @@ template <class A> static __device__ __forceinline__ A from_lane_below(const A &
 
     memcpy(&w, &a, sizeof w);
     TN_UNROLL
-    for (unsigned k = 0; k < sizeof(A) / 8; k++) {
-        w.w[k] = __shfl_down_sync(WARP_ALL, w.w[k], apart);
-    }
+    for (unsigned k = 0; k < sizeof(A) / 8; k++) w.w[k] = __shfl_down_sync(WARP_ALL, w.w[k], apart);
     memcpy(&other, &w, sizeof w);
     return other;
 }
@@ -132,9 +130,8 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
         int64_t stop = min(end, i + W::group * step);
         typename W::part part = way.start();
         if (straight) {
-            for (int64_t j = i; j < stop; j += step) {
+            for (int64_t j = i; j < stop; j += step)
                 way.add(part, kin<T>::load(r.x, r.dtype, at + j * along), j);
-            }
         } else {
             TN_ROLLED for (int64_t j = i; j < stop; j += step)
             {
@@ -389,9 +386,8 @@ static inline bool reduce_fours(const reduce_axes &r)
     bool good = r.reduced.rank == 1 && r.reduced.stride[0][0] == 1 &&
                 reinterpret_cast<uintptr_t>(r.x) % (4 * item < 16 ? 4 * item : 16) == 0;
 
-    for (int d = 0; d < r.kept.rank; d++) {
+    for (int d = 0; d < r.kept.rank; d++)
         good = good && (r.kept.size[d] == 1 || r.kept.stride[d][0] % 4 == 0);
-    }
     return good;
 }
 

@@ -182,9 +182,8 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
             TN_UNROLL
             for (int k = 0; k < SCAN_EACH; k++) {
                 sum = plus(sum, v[k]);
-                if (first + k < s.n) {
+                if (first + k < s.n)
                     kin<A>::store(s.y, s.y_dtype, at[1] + (first + k) * s.y_step, sum);
-                }
             }
             __syncthreads();
         }

@@ -6,9 +6,8 @@
 /* Whether axis b continues axis a in every array. */
 static bool one_run(const tni_walk *w, int a, int b)
 {
-    for (int k = 0; k < w->n; k++) {
+    for (int k = 0; k < w->n; k++)
         if (w->stride[a][k] != w->stride[b][k] * w->size[b]) return false;
-    }
     return true;
 }
 
@@ -36,9 +35,8 @@ void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
         if (first->size[d] == 1) continue;
         w->size[rank] = first->size[d];
         for (int k = 0; k < n; k++) w->stride[rank][k] = arrays[k]->stride[d];
-        for (int j = rank; j > 0 && w->stride[j][0] > w->stride[j - 1][0]; j--) {
+        for (int j = rank; j > 0 && w->stride[j][0] > w->stride[j - 1][0]; j--)
             swap_axes(w, j, j - 1);
-        }
         rank++;
     }
     int last = 0;
@@ -75,9 +73,8 @@ void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n)
     c->index[d] += n;
     for (int k = 0; k < w->n; k++) c->at[k] += n * w->stride[d][k];
     while (d > 0 && c->index[d] == w->size[d]) {
-        for (int k = 0; k < w->n; k++) {
+        for (int k = 0; k < w->n; k++)
             c->at[k] += w->stride[d - 1][k] - w->size[d] * w->stride[d][k];
-        }
         c->index[d] = 0;
         d--;
         c->index[d]++;

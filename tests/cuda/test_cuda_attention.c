@@ -153,12 +153,8 @@ static void *download(const array *a)
 static void randomize(array *a, double size)
 {
     uint16_t *block = (uint16_t *)(void *)a->block;
-    for (int64_t i = 0; i < a->n; i++) {
-        block[i] = rounded(uniform() * size);
-    }
-    for (int64_t i = 0; i < elements(a); i++) {
-        wide_of(a)[i] = number(block[place(a, i)]);
-    }
+    for (int64_t i = 0; i < a->n; i++) block[i] = rounded(uniform() * size);
+    for (int64_t i = 0; i < elements(a); i++) wide_of(a)[i] = number(block[place(a, i)]);
     upload(a);
 }
 
@@ -224,19 +220,17 @@ static array *make_mask(const attention_case *c)
         double v = mask_value(c->mask, i, c->s);
         int64_t at = place(a, i);
         if (c->mask == REAL_COLUMN) v = (double)(at % 3); /* one for all keys */
-        if (real) {
+        if (real)
             ((uint16_t *)(void *)a->block)[at] = rounded(v);
-        } else {
+        else
             ((uint8_t *)a->block)[at] = v != 0;
-        }
     }
     for (int64_t i = 0; i < elements(a); i++) {
         int64_t at = place(a, i);
-        if (real) {
+        if (real)
             wide_of(a)[i] = number(((uint16_t *)(void *)a->block)[at]);
-        } else {
+        else
             ((uint8_t *)a->wide.data)[i] = ((uint8_t *)a->block)[at];
-        }
     }
     a->wide.dtype = real ? TN_F64 : TN_BOOL;
     upload(a);
@@ -258,13 +252,10 @@ static void near(double got, double want, double allowed, const char *name, int6
 static void untouched(const array *a, const uint16_t *now, const char *name)
 {
     char *own = calloc((size_t)a->n, 1);
-    for (int64_t i = 0; i < elements(a); i++) {
-        own[place(a, i)] = 1;
-    }
-    for (int64_t i = 0; i < a->n; i++) {
+    for (int64_t i = 0; i < elements(a); i++) own[place(a, i)] = 1;
+    for (int64_t i = 0; i < a->n; i++)
         if (!own[i] && now[i] != ((uint16_t *)(void *)a->block)[i])
             ck_abort_msg("%s: %s: written outside", what, name);
-    }
     free(own);
 }
 
@@ -367,9 +358,7 @@ static void deviations(problem *p)
     const attention_case *c = &p->c;
     int64_t items = c->b * c->h;
     array *of[] = { p->y, p->dq, p->dk, p->dv };
-    for (int i = 0; i < 4; i++) {
-        p->off[i] = calloc((size_t)elements(of[i]) + 1, sizeof(double));
-    }
+    for (int i = 0; i < 4; i++) p->off[i] = calloc((size_t)elements(of[i]) + 1, sizeof(double));
     for (int64_t row = 0; row < items * c->t; row++) {
         int64_t item = row / c->t, t = row % c->t;
         const double *dy = wide_of(p->dy) + row * c->dv, *q = wide_of(p->q) + row * c->d;
@@ -435,14 +424,10 @@ static void repeat(problem *p, int times)
     for (int r = 0; r <= times; r++) {
         setenv("TN_CUDA_ORDER", r % 2 ? "backward" : "forward", 1);
         if (r > 0) run_on_gpu(p);
-        for (int i = 0; i < 5; i++) {
-            same_bits(results[i], &first[i], names[i]);
-        }
+        for (int i = 0; i < 5; i++) same_bits(results[i], &first[i], names[i]);
     }
     unsetenv("TN_CUDA_ORDER");
-    for (int i = 0; i < 5; i++) {
-        free(first[i]);
-    }
+    for (int i = 0; i < 5; i++) free(first[i]);
 }
 
 static void run_case(const attention_case *c, int repeats)
@@ -460,9 +445,7 @@ static void run_case(const attention_case *c, int repeats)
     compare(p.y, p.off[0], "y");
     compare_lse(&p);
     y = download(p.y);
-    for (int64_t i = 0; i < elements(p.y); i++) {
-        wide_of(p.y)[i] = number(y[place(p.y, i)]);
-    }
+    for (int64_t i = 0; i < elements(p.y); i++) wide_of(p.y)[i] = number(y[place(p.y, i)]);
     free(y);
     assert_ok(cpu->attention_grad(&(tni_attention_grad){
         .of = p.wide, .dy = p.dy->wide, .dq = p.dq->wide, .dk = p.dk->wide, .dv = p.dv->wide }));
@@ -470,9 +453,7 @@ static void run_case(const attention_case *c, int repeats)
     compare(p.dk, p.off[2], "dk");
     compare(p.dv, p.off[3], "dv");
     if (repeats > 0) repeat(&p, repeats);
-    for (int i = 0; i < 4; i++) {
-        free(p.off[i]);
-    }
+    for (int i = 0; i < 4; i++) free(p.off[i]);
     drop_arrays();
 }
 
@@ -510,9 +491,7 @@ START_TEST(shapes)
         { 1, 2, 5, 6, 4, 0, false, NO_MASK, 0, 0, 0 },
     };
     choose(_i);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        run_case(&cases[i], 0);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i], 0);
 }
 END_TEST
 
@@ -549,9 +528,7 @@ START_TEST(sizes_of_scores)
         { 1, 1, 33, 65, 40, 40, false, NO_MASK, 0, 1, 0.001 },
     };
     choose(_i);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        run_case(&cases[i], 0);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i], 0);
 }
 END_TEST
 
@@ -582,9 +559,7 @@ START_TEST(infinite_scores)
     }
     ck_assert_int_gt(lost, 0);
     free(y);
-    for (int i = 0; i < 4; i++) {
-        free(p.off[i]);
-    }
+    for (int i = 0; i < 4; i++) free(p.off[i]);
     drop_arrays();
 }
 END_TEST
@@ -598,9 +573,7 @@ START_TEST(the_same_bits)
         { 1, 1, 40, 70, 140, 140, false, REAL_FULL, 0, 0, 0 },
     };
     choose(_i);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        run_case(&cases[i], 4);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i], 4);
 }
 END_TEST
 
@@ -695,9 +668,8 @@ START_TEST(public_interface)
             tn_backward(tn_sum(tn_to_dtype(tn_mul(y[side], y[side]), TN_F32), NULL, 0, false)));
     }
     assert_close(tn_to(y[1], tn_cpu()), y[0], 2 * unit, 2 * unit);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         assert_close(tn_to(tn_grad(x[1][i]), tn_cpu()), tn_grad(x[0][i]), 4 * unit, 4 * unit);
-    }
 }
 END_TEST
 

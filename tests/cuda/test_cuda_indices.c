@@ -20,9 +20,7 @@ START_TEST(take_rows) /* every dtype; rows of 1 to 16-byte units, at any boundar
     choose(0);
     for (int k = 0; k < SIZES * SIZES; k++) {
         int64_t n = sizes[k / SIZES], inner = sizes[k % SIZES], outer = k % 3 + 1;
-        if (n * inner > 40000) {
-            continue;
-        }
+        if (n * inner > 40000) continue;
         for (int lead = 0; lead < 2; lead++) {
             for (int t = 0; t < 8; t++) {
                 twin *x = make_as(all_dtypes[t], lead, SIZES_OF(outer, 5, inner));
@@ -57,11 +55,9 @@ static void take_add_case(int64_t outer, int64_t v, int64_t n, int64_t inner, in
 START_TEST(take_add_in_order)
 {
     choose(_i);
-    for (int k = 0; k < SIZES * SIZES; k++) {
-        if (sizes[k / SIZES] * sizes[k % SIZES] <= 40000) {
+    for (int k = 0; k < SIZES * SIZES; k++)
+        if (sizes[k / SIZES] * sizes[k % SIZES] <= 40000)
             take_add_case(k % 3 + 1, 5, sizes[k / SIZES], sizes[k % SIZES], k % 2 ? 3 : -1);
-        }
-    }
     take_add_case(1, 300, 5000, 3, 7);    /* several blocks of the sort, two digits */
     take_add_case(2, 70000, 3000, 2, -1); /* three digits */
     take_add_case(1, 1, 700, 4, -1);      /* everything in one place */
@@ -102,9 +98,7 @@ START_TEST(gather_any_strides)
     choose(0);
     for (int t = 0; t < 8; t++) {
         for (int axis = 0; axis < 3; axis++) {
-            for (int k = 0; k < SIZES; k++) {
-                gather_case(all_dtypes[t], 7, 3, 2, axis, sizes[k]);
-            }
+            for (int k = 0; k < SIZES; k++) gather_case(all_dtypes[t], 7, 3, 2, axis, sizes[k]);
             gather_case(all_dtypes[t], 33, 1, 9, axis, 11);
         }
     }
@@ -178,9 +172,7 @@ START_TEST(bad_index_is_reported_where_the_host_waits)
     static const int64_t bad[] = { 0, 9, 1, -3, 12, 9, 2 };
     int64_t many[100];
     choose(0);
-    for (int i = 0; i < 100; i++) {
-        many[i] = i == 60 || i == 71 ? 1000 + i : i % 9;
-    }
+    for (int i = 0; i < 100; i++) many[i] = i == 60 || i == 71 ? 1000 + i : i % 9;
     tn_tensor *x = tn_randn(TN_SHAPE(9, 4)), *flat = tn_randn(TN_SHAPE(9));
     tn_tensor *s = tn_randn(TN_SHAPE(100));
     tn_tensor *few = ids(7, bad), *lots = ids(100, many), *empty = tn_zeros(TN_SHAPE(0));
@@ -287,11 +279,9 @@ START_TEST(dropout_drops_what_the_cpu_drops)
                  .y = *A(y), .x = *A(x), .p = ps[k % 3], .seed = seed, .offset = offset });
         check_near(y, 0, "dropout");
         char *bytes = held(y);
-        for (int64_t i = 0; i < n; i++) { /* the mask: exactly the same */
-            if ((value(bytes, dtype, i) == 0) != (value(y->at[CPU].data, dtype, i) == 0)) {
+        for (int64_t i = 0; i < n; i++) /* the mask: exactly the same */
+            if ((value(bytes, dtype, i) == 0) != (value(y->at[CPU].data, dtype, i) == 0))
                 ck_abort_msg("element %lld of %lld is kept or dropped", (long long)i, (long long)n);
-            }
-        }
         free(bytes);
         free_twins();
     }
@@ -303,12 +293,8 @@ END_TEST
 static void moments(const double *v, int64_t n, double *mean, double *var)
 {
     *mean = *var = 0;
-    for (int64_t i = 0; i < n; i++) {
-        *mean += v[i] / (double)n;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        *var += (v[i] - *mean) * (v[i] - *mean) / (double)n;
-    }
+    for (int64_t i = 0; i < n; i++) *mean += v[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) *var += (v[i] - *mean) * (v[i] - *mean) / (double)n;
 }
 
 /* n numbers made on the device, as doubles. */
@@ -337,11 +323,9 @@ START_TEST(numbers_made_on_the_device)
         moments(first, n, &mean, &var);
         ck_assert_double_le(fabs(mean - (normal ? 0 : 0.5)), 0.02);
         ck_assert_double_le(fabs(var - (normal ? 1 : 1.0 / 12)), 0.03);
-        for (int64_t i = 0; i < n && !normal; i++) {
-            if (!(first[i] >= 0 && first[i] < 1)) {
+        for (int64_t i = 0; i < n && !normal; i++)
+            if (!(first[i] >= 0 && first[i] < 1))
                 ck_abort_msg("number %lld is %.17g", (long long)i, first[i]);
-            }
-        }
         ck_assert(memcmp(first, drawn(normal, n, dtype), (size_t)n * sizeof(double)) != 0);
         tn_manual_seed(5);
         ck_assert(memcmp(first, drawn(normal, n, dtype), (size_t)n * sizeof(double)) == 0);
@@ -415,16 +399,12 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
                                       .g = A(g)->data,
                                       .lr = 0.01 * (k + 1),
                                       .weight_decay = k == 4 ? 0 : 0.1 * k };
-            for (int j = 0; j < 3; j++) {
-                *slot[j] = uses(o, j) ? A(state[k][j])->data : NULL;
-            }
+            for (int j = 0; j < 3; j++) *slot[j] = uses(o, j) ? A(state[k][j])->data : NULL;
         }
     }
     for (int step = 1; step <= 3; step++) {
         for (int side = 0; side < SIDES; side++) {
-            for (int k = 0; k < TENSORS; k++) {
-                t[side][k].step = step;
-            }
+            for (int k = 0; k < TENSORS; k++) t[side][k].step = step;
             ck_assert_msg(kernels[side]->optim_step(&(tni_optim_step){
                               .args = o, .tensors = t[side], .n = TENSORS }) == TN_OK,
                           "%s", tn_error());
@@ -433,9 +413,7 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
     for (int k = 0; k < TENSORS; k++) {
         dtype = p[k]->at[CPU].dtype;
         check_near(p[k], 0.1, "parameter");
-        for (int j = 0; j < 3; j++) {
-            check_near(state[k][j], 1, "state");
-        }
+        for (int j = 0; j < 3; j++) check_near(state[k][j], 1, "state");
     }
     for (int side = 0; side < SIDES; side++) { /* nothing to do */
         ck_assert_int_eq(

@@ -237,11 +237,10 @@ START_TEST(refusals)
     expect_fault(
         [&] {
             uint32_t x[4];
-            if (threadIdx.x % 2) {
+            if (threadIdx.x % 2)
                 some(true);
-            } else {
+            else
                 load_matrices(x, place_of(to));
-            }
         },
         "other lanes at line");
     expect_fault(

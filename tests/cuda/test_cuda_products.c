@@ -64,15 +64,14 @@ static double get(const void *data, tn_dtype of, int64_t i)
 
 static void put(void *data, tn_dtype of, int64_t i, double v)
 {
-    if (of == TN_F64) {
+    if (of == TN_F64)
         ((double *)data)[i] = v;
-    } else if (of == TN_F32) {
+    else if (of == TN_F32)
         ((float *)data)[i] = (float)v;
-    } else if (of == TN_I32) {
+    else if (of == TN_I32)
         ((int32_t *)data)[i] = (int32_t)v;
-    } else {
+    else
         ((uint8_t *)data)[i] = v > 0.4;
-    }
 }
 
 static void upload(const twin *t)
@@ -100,12 +99,9 @@ static twin *make(tn_dtype of, int64_t lead, int64_t n)
     t->block[CPU] = malloc((size_t)t->n * each + 1);
     assert_ok(kernels[GPU]->alloc((size_t)t->n * each, &block));
     t->block[GPU] = block;
-    for (int64_t i = 0; i < t->n; i++) {
-        put(t->block[CPU], of, i, uniform());
-    }
-    for (int s = 0; s < SIDES; s++) {
+    for (int64_t i = 0; i < t->n; i++) put(t->block[CPU], of, i, uniform());
+    for (int s = 0; s < SIDES; s++)
         t->at[s] = (tni_array){ t->block[s] + (size_t)lead * each, of, 1, { n }, { 1 } };
-    }
     upload(t);
     return t;
 }
@@ -271,9 +267,8 @@ END_TEST
 START_TEST(gemm_biases)
 {
     choose(_i);
-    for (int i = 0; i < 200; i++) { /* more than there is room for */
+    for (int i = 0; i < 200; i++) /* more than there is room for */
         run_gemm(&(gemm_case){ 9, 4 + i % 150, 6, 1, i % 2, i % 2, true, false, false, false }, 1);
-    }
     run_gemm(&(gemm_case){ 33, 17, 21, 1, PLAIN, TURNED, true, false, false, false }, REPEATS);
     run_gemm(&(gemm_case){ 33, 17, 21, 4, PLAIN, TURNED, true, true, false, true }, REPEATS);
 }
@@ -358,9 +353,7 @@ static void run_conv(const tni_conv2d_sizes *c, int i, int repeats)
     compare(dx, c->o / c->groups * c->kh * c->kw, what);
     snprintf(what, sizeof what, "convolution %d: dw", i);
     compare(dw, c->n * c->oh * c->ow, what);
-    for (int f = 0; f < 4; f++) {
-        free(first[f]);
-    }
+    for (int f = 0; f < 4; f++) free(first[f]);
     drop_all();
 }
 
@@ -486,9 +479,7 @@ static void run_max(const tni_pool2d_sizes *p, int i, bool tied, int repeats)
     void *first[2] = { NULL };
     char what[64];
     snprintf(what, sizeof what, "maximum %d", i);
-    if (tied) {
-        tie(x);
-    }
+    if (tied) tie(x);
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
         const tni_backend *k = kernels[s];
@@ -543,12 +534,8 @@ START_TEST(pooling)
         run_max(&pools[i], i, true, i == 3 ? REPEATS : 1);
         run_mean(&pools[i], i, i == 5 || i == 6 ? REPEATS : 1);
     }
-    for (int i = 0; i < 2; i++) {
-        run_max(&dilated[i], 100 + i, true, 1);
-    }
-    for (int i = 0; i < 5; i++) {
-        run_mean(&adaptives[i], i, i == 2 ? REPEATS : 1);
-    }
+    for (int i = 0; i < 2; i++) run_max(&dilated[i], 100 + i, true, 1);
+    for (int i = 0; i < 5; i++) run_mean(&adaptives[i], i, i == 2 ? REPEATS : 1);
 }
 END_TEST
 
@@ -599,9 +586,7 @@ static twin *mask_for(const attention_case *c)
     bool full = c->mask != BOOL_KEYS && c->mask != ADD_ROWS;
     twin *x = make(of, 0, full ? c->b * c->h * c->t * c->s : c->b * c->s);
     if (c->mask == BLOCKED) { /* some rows see nothing */
-        for (int64_t i = 0; i < x->n; i++) {
-            x->block[CPU][i] = i / c->s % 3 == 1 || i % 5 == 2;
-        }
+        for (int64_t i = 0; i < x->n; i++) x->block[CPU][i] = i / c->s % 3 == 1 || i % 5 == 2;
         upload(x);
     }
     for (int s = 0; s < SIDES; s++) {
@@ -700,9 +685,7 @@ START_TEST(attention_shapes)
         { 0, 2, 3, 5, 4, 4, false, false, NO_MASK },
     };
     choose(_i);
-    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        run_attention(&cases[i], i, 1);
-    }
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) run_attention(&cases[i], i, 1);
 }
 END_TEST
 
@@ -739,9 +722,7 @@ START_TEST(attention_memory)
     choose(0);
     attention_case c = { B, heads_here, T, T, D, D, true, false, NO_MASK };
     twin *x[8];
-    for (int i = 0; i < 8; i++) {
-        x[i] = heads(&c, T, D, 0, 0);
-    }
+    for (int i = 0; i < 8; i++) x[i] = heads(&c, T, D, 0, 0);
     twin *lse = reals(B * heads_here * T);
     assert_ok(tn_cuda_synchronize());
     tn_cuda_memory_trim();
@@ -802,9 +783,7 @@ static tn_status fail_conv(void)
                                                            .w = parts[2]->at[GPU],
                                                            .bias = parts[3]->at[GPU],
                                                            .sizes = c });
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) return status;
     return kernels[GPU]->conv2d_grad_weight(&(tni_conv2d_grad_weight){
         .dw = parts[4]->at[GPU], .dy = parts[0]->at[GPU], .x = parts[1]->at[GPU], .sizes = c });
 }
@@ -837,9 +816,8 @@ static tn_status fail_columns_grad(void)
 static tn_status fail_attention(void)
 {
     tni_array x[6];
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         x[i] = (tni_array){ parts[i]->at[GPU].data, TN_F32, 4, { 1, 2, 5, 3 }, { 30, 15, 3, 1 } };
-    }
     tni_attention a = {
         .y = x[3], .lse = x[4], .q = x[0], .k = x[1], .v = x[2], .scale = 1, .causal = true
     };
@@ -865,12 +843,8 @@ START_TEST(failures)
     *(void **)&fail_at = of_shim("cuda_host_fail");
     *(void **)&calls = of_shim("cuda_host_calls");
     *(void **)&blocks = of_shim("cuda_host_blocks");
-    if (!fail_at || !calls || !blocks) {
-        return; /* a real GPU's calls do not fail when asked to */
-    }
-    for (int i = 0; i < 6; i++) {
-        parts[i] = reals(8000);
-    }
+    if (!fail_at || !calls || !blocks) return; /* a real GPU's calls do not fail when asked to */
+    for (int i = 0; i < 6; i++) parts[i] = reals(8000);
     assert_ok(scenarios[_i].run());
     assert_ok(tn_cuda_synchronize());
     long long before = calls();

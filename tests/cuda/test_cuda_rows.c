@@ -28,12 +28,8 @@ START_TEST(softmax_rows)
     static const int64_t c[] = { 0, 1, 7, 33, 257, 600, 1025, 5003 };
     choose(_i);
     for (int log = 0; log < 2; log++) {
-        for (int k = 0; k < 8; k++) {
-            softmax_case(7, c[k], log);
-        }
-        for (int k = 0; k < SIZES; k++) {
-            softmax_case(sizes[k], 33, log);
-        }
+        for (int k = 0; k < 8; k++) softmax_case(7, c[k], log);
+        for (int k = 0; k < SIZES; k++) softmax_case(sizes[k], 33, log);
         softmax_case(130, 1100, log); /* more rows than blocks */
         softmax_case(1030, 3, log);
     }
@@ -73,20 +69,12 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
     twin *x = make(n, c, d), *dx = make(n, c, d), *w = weighted ? make(c) : &none;
     twin *target = make_ids(c, SIZES_OF(n, d));
     twin *loss = make(n, d), *row_weight = make(n, d), *lse = make(n, d), *drow = make(n, d);
-    for (int64_t j = 0; weighted && j < c; j++) {
+    for (int64_t j = 0; weighted && j < c; j++)
         set(w->at[CPU].data, dtype, j, fabs(uniform()) + 0.1);
-    }
-    for (int64_t r = 0; r < n * d; r += 3) {
-        ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
-    }
-    if (n * d > 1) { /* an ignored row of infinities gives zeros */
-        for (int64_t j = 0; j < c; j++) {
-            set(x->at[CPU].data, dtype, j * d, -INFINITY);
-        }
-    }
-    if (weighted) {
-        upload(w);
-    }
+    for (int64_t r = 0; r < n * d; r += 3) ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
+    if (n * d > 1) /* an ignored row of infinities gives zeros */
+        for (int64_t j = 0; j < c; j++) set(x->at[CPU].data, dtype, j * d, -INFINITY);
+    if (weighted) upload(w);
     upload(x);
     upload(target);
     BOTH(loss, cross_entropy,
@@ -125,9 +113,7 @@ START_TEST(cross_entropy_rows)
     choose(_i);
     for (int option = 0; option < 4; option++) {
         double smoothing = option / 2 * 0.1;
-        for (int k = 0; k < 6; k++) {
-            cross_entropy_case(7, c[k], 1, option % 2, smoothing);
-        }
+        for (int k = 0; k < 6; k++) cross_entropy_case(7, c[k], 1, option % 2, smoothing);
         for (int k = 0; k < SIZES; k++) {
             cross_entropy_case(sizes[k], 7, 1, option % 2, smoothing);
             cross_entropy_case(3, 7, sizes[k], option % 2, smoothing);
@@ -143,9 +129,7 @@ static void nll_case(int64_t n, int64_t c, int64_t d, bool weighted)
 {
     twin *x = make(n, c, d), *dx = make(n, c, d), *w = weighted ? make(c) : &none;
     twin *target = make_ids(c, SIZES_OF(n, d)), *loss = make(n, d), *row_weight = make(n, d);
-    for (int64_t r = 0; r < n * d; r += 3) {
-        ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
-    }
+    for (int64_t r = 0; r < n * d; r += 3) ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
     upload(target);
     BOTH(loss, nll,
          &(tni_nll){ .row_loss = *A(loss),
@@ -239,12 +223,8 @@ START_TEST(layer_norm_rows)
     static const int64_t f[] = { 1, 7, 33, 257, 600, 1025, 4099 };
     choose(_i);
     for (int affine = 0; affine < 2; affine++) {
-        for (int k = 0; k < 7; k++) {
-            layer_norm_case(7, f[k], affine);
-        }
-        for (int k = 0; k < SIZES; k++) {
-            layer_norm_case(sizes[k], 33, affine);
-        }
+        for (int k = 0; k < 7; k++) layer_norm_case(7, f[k], affine);
+        for (int k = 0; k < SIZES; k++) layer_norm_case(sizes[k], 33, affine);
         layer_norm_case(7, 0, affine);
     }
     layer_norm_case(131, 1100, true); /* more rows than blocks */
@@ -261,12 +241,8 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
     twin *mean = make(c), *rstd = make(c), *w = make(c), *b = make(c), *rm = make(c), *rv = make(c),
          *dw = make(c), *db = make(c);
     double sum = 10 + (double)(n * s) / 100;
-    for (int64_t i = 0; i < count(x); i++) {
-        set(x->at[CPU].data, dtype, i, uniform() + offset);
-    }
-    for (int64_t i = 0; i < c; i++) {
-        set(rv->at[CPU].data, dtype, i, fabs(uniform()) + 0.1);
-    }
+    for (int64_t i = 0; i < count(x); i++) set(x->at[CPU].data, dtype, i, uniform() + offset);
+    for (int64_t i = 0; i < c; i++) set(rv->at[CPU].data, dtype, i, fabs(uniform()) + 0.1);
     upload(x);
     upload(rv);
     for (int side = 0; side < SIDES; side++) {
@@ -370,9 +346,7 @@ START_TEST(batch_norm_offset) /* the mean far above the deviation, and a first v
     choose(_i);
     twin *x = make(64, 2, 100), *y = make(64, 2, 100), *mean = make(2), *rstd = make(2),
          *rm = make(2), *rv = make(2);
-    for (int64_t i = 0; i < count(x); i++) {
-        set(x->at[CPU].data, dtype, i, uniform() + 1000);
-    }
+    for (int64_t i = 0; i < count(x); i++) set(x->at[CPU].data, dtype, i, uniform() + 1000);
     set(x->at[CPU].data, dtype, 0, 0);
     upload(x);
     double mu[2] = { 0 }, var[2] = { 0 };
@@ -380,11 +354,10 @@ START_TEST(batch_norm_offset) /* the mean far above the deviation, and a first v
         for (int64_t i = 0; i < count(x); i++) {
             double v = value(x->at[CPU].data, dtype, i);
             int ch = (int)(i / 100 % 2);
-            if (pass) {
+            if (pass)
                 var[ch] += (v - mu[ch]) * (v - mu[ch]) / 6399;
-            } else {
+            else
                 mu[ch] += v / 6400;
-            }
         }
     }
     int side = GPU;

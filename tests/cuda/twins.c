@@ -34,9 +34,7 @@ double uniform(void) /* xorshift64*: [-2, 2) */
 int64_t count(const twin *t)
 {
     int64_t n = 1;
-    for (int d = 0; d < t->at[CPU].rank; d++) {
-        n *= t->at[CPU].size[d];
-    }
+    for (int d = 0; d < t->at[CPU].rank; d++) n *= t->at[CPU].size[d];
     return n;
 }
 
@@ -92,12 +90,8 @@ twin *make_as(tn_dtype of, int64_t lead, int rank, const int64_t *size)
     ck_assert_int_eq(kernels[GPU]->alloc(t->nbytes, &block), TN_OK);
     t->block[GPU] = block;
     t->at[GPU] = t->at[CPU];
-    for (int s = 0; s < SIDES; s++) {
-        t->at[s].data = t->block[s] + (size_t)lead * each;
-    }
-    for (int64_t i = 0; i < n + lead; i++) {
-        set(t->block[CPU], of, i, uniform());
-    }
+    for (int s = 0; s < SIDES; s++) t->at[s].data = t->block[s] + (size_t)lead * each;
+    for (int64_t i = 0; i < n + lead; i++) set(t->block[CPU], of, i, uniform());
     upload(t);
     ck_assert_int_lt(n_twins, 64);
     twins[n_twins++] = t;
@@ -107,9 +101,8 @@ twin *make_as(tn_dtype of, int64_t lead, int rank, const int64_t *size)
 twin *make_ids(int64_t below, int rank, const int64_t *size)
 {
     twin *t = make_as(TN_I64, 0, rank, size);
-    for (int64_t i = 0; i < count(t); i++) {
+    for (int64_t i = 0; i < count(t); i++)
         ((int64_t *)t->at[CPU].data)[i] = (int64_t)((uniform() + 2) / 4 * (double)below);
-    }
     upload(t);
     return t;
 }

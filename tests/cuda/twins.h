@@ -62,20 +62,18 @@ int runs_of(const twin *t);
         char *before_ = held(out), *first_ = NULL;                                                 \
         for (int run_ = 0; run_ <= runs_of(out); run_++) {                                         \
             int side = run_ ? GPU : CPU;                                                           \
-            if (run_ > 1) {                                                                        \
+            if (run_ > 1)                                                                          \
                 ck_assert_int_eq(kernels[GPU]->upload((out)->block[GPU], before_, (out)->nbytes),  \
                                  TN_OK);                                                           \
-            }                                                                                      \
             ck_assert_msg(kernels[side]->slot(__VA_ARGS__) == TN_OK, "%s: %s", #slot, tn_error()); \
             char *bytes_ = side == GPU ? held(out) : NULL;                                         \
             if (run_ == 1) {                                                                       \
                 first_ = bytes_;                                                                   \
                 continue;                                                                          \
             }                                                                                      \
-            if (bytes_) {                                                                          \
+            if (bytes_)                                                                            \
                 ck_assert_msg(!memcmp(first_, bytes_, (out)->nbytes), "%s: other bits in run %d",  \
                               #slot, run_);                                                        \
-            }                                                                                      \
             free(bytes_);                                                                          \
         }                                                                                          \
         free(before_);                                                                             \

@@ -325,9 +325,8 @@ int barrier(barrier_kind kind, int value, int line)
                    : kind == BARRIER_OR ? block.sum != 0
                                         : block.sum;
     if (looking) looking->barrier(line);
-    for (int t = 0; t < block.n; t++) {
+    for (int t = 0; t < block.n; t++)
         if (t != here()) wake(t);
-    }
     return block.result;
 }
 
@@ -335,9 +334,8 @@ static void meet(lanes *w, const rendezvous *g)
 {
     unsigned ballot = 0;
 
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         if (g->mask >> i & 1 && w->value[i] != 0) ballot |= 1u << i;
-    }
     for (int i = 0; i < 32; i++) {
         if (!(g->mask >> i & 1)) continue;
         if (g->kind == WARP_SHUFFLE) {
@@ -347,9 +345,8 @@ static void meet(lanes *w, const rendezvous *g)
             w->result[i] = ballot;
         } else if (g->kind == WARP_MATCH) {
             w->result[i] = 0;
-            for (int k = 0; k < 32; k++) {
+            for (int k = 0; k < 32; k++)
                 if (g->mask >> k & 1 && w->value[k] == w->value[i]) w->result[i] |= 1u << k;
-            }
         }
     }
 }
@@ -408,9 +405,8 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
      * memory. */
     if (looking && kind == WARP_WAIT && mask == 0xffffffffu) looking->warp(first, line);
     *g = w->groups[--w->open];
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         if (mask >> i & 1 && i != self) wake(first + i);
-    }
     return w->result[self];
 }
 
@@ -432,9 +428,8 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
     block.failed = false;
     block.of.assign(n, nullptr);
     block.index.resize(n);
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++)
         block.index[i] = { i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y };
-    }
     block.ready.assign(n, 0);
     block.warps.assign((n + 31) / 32, lanes());
     block.shared.reset(new char[shared ? shared : 1]);

@@ -74,9 +74,8 @@ static void multiply(void *const *lanes)
         for (int i = 0; i < 4; i++) c[i < 2 ? group : group + 8][t * 2 + (i & 1)] = p->c[i];
     }
     for (int i = 0; i < 16; i++) {
-        for (int k = 0; k < 16; k++) {
+        for (int k = 0; k < 16; k++)
             for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
-        }
     }
     for (int l = 0; l < 32; l++) {
         const product *p = static_cast<const product *>(lanes[l]);
@@ -103,9 +102,8 @@ static void load(void *const *lanes)
 {
     uint16_t element[4][8][8];
 
-    for (int l = 0; l < 32; l++) {
+    for (int l = 0; l < 32; l++)
         std::memcpy(element[l / 8][l % 8], static_cast<const matrix_load *>(lanes[l])->row, 16);
-    }
     for (int l = 0; l < 32; l++) {
         const matrix_load *p = static_cast<const matrix_load *>(lanes[l]);
         int group = l >> 2, t = l & 3;
@@ -120,9 +118,8 @@ static void load(void *const *lanes)
 void load_matrix_4(uint32_t *x, const void *row, bool turned, int line)
 {
     matrix_load own = { x, row, turned };
-    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0)
         fail_thread("loads a row of a matrix that does not begin on 16 bytes");
-    }
     if (looking) looking->access(ACCESS_READ, row, 16, __builtin_return_address(0));
     together(&own, load, line);
 }
@@ -141,9 +138,8 @@ static std::vector<copy> under_way[1024]; /* of each thread of the block */
 void copy_16(void *to, const void *from, int n)
 {
     if (n < 0 || n > 16) fail_thread("copies a number of bytes that is not 0 to 16");
-    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
         fail_thread("copies from or to a place that is not on 16 bytes");
-    }
     if (looking) {
         looking->access(ACCESS_READ, from, static_cast<size_t>(n), __builtin_return_address(0));
         looking->access(COPY_BEGINS, to, 16, __builtin_return_address(0));

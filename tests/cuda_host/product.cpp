@@ -196,14 +196,13 @@ static void run_f32(const product &p, int64_t b)
 
 void run(const product &p)
 {
-    for (int64_t b = 0; b < p.batch && p.m > 0 && p.n > 0; b++) {
+    for (int64_t b = 0; b < p.batch && p.m > 0 && p.n > 0; b++)
         if (p.c_type == CUDA_R_64F)
             run_f64(p, b);
         else if (p.a_type == CUDA_R_32F && !p.tf32)
             run_f32(p, b);
         else
             run_short(p, b);
-    }
 }
 
 } /* namespace cuda_host */

@@ -221,9 +221,8 @@ static std::string place(uint32_t from)
             name = name ? name + 1 : line;
             name[std::strcspn(name, " \n")] = '\0';
             if (name[0] == '?' || std::strncmp(line, "/usr/", 5) == 0 ||
-                std::strncmp(name, "cuda_host", 9) == 0) {
+                std::strncmp(name, "cuda_host", 9) == 0)
                 continue;
-            }
             if (!text.empty()) text += " < ";
             text += name;
         }
@@ -322,10 +321,8 @@ static void note(cell *c, access_kind kind, stamp first, uint32_t from)
     if (!replaced(c->seen[0], kind, first)) {
         i = 1;
         if (!replaced(c->seen[1], kind, first) && c->seen[0] >= at.epoch &&
-            c->seen[1] >= at.epoch &&
-            (c->seen[0] >> WARP_AT & 31) != (c->seen[1] >> WARP_AT & 31)) {
+            c->seen[1] >= at.epoch && (c->seen[0] >> WARP_AT & 31) != (c->seen[1] >> WARP_AT & 31))
             return;
-        }
     } else if (replaced(c->seen[1], kind, first)) {
         c->seen[1] = 0;
     }
@@ -339,9 +336,8 @@ static void touch(cell *c, access_kind kind, bool shared, uintptr_t p, uint32_t 
     access_kind as = kind >= COPY_BEGINS ? ACCESS_WRITE : kind;
 
     if (as == ACCESS_READ && (c->seen[0] == at.now || c->seen[1] == at.now) &&
-        (c->write & 3) == WRITTEN) {
+        (c->write & 3) == WRITTEN)
         return; /* as before, and nobody has written since */
-    }
     if (c->write >= first) {
         if ((c->write & 3) == COPYING && !(kind == COPY_ENDS && thread_of(c->write) == at.thread)) {
             report(doing[kind], p, shared, from, "where a copy is under way of", c->write,

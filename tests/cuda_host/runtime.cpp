@@ -220,9 +220,8 @@ cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int v
     guard hold(lock);
     if (fails("cudaFuncSetAttribute")) return failed(cudaErrorInvalidValue);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        static_cast<size_t>(value) > MOST_SHARED) {
+        static_cast<size_t>(value) > MOST_SHARED)
         return failed(cudaErrorInvalidValue);
-    }
     attributes[kernel] = static_cast<size_t>(value);
     return cudaSuccess;
 }
@@ -648,9 +647,8 @@ cudaError_t cudaFreeHost(void *block)
     CALL(cudaErrorInvalidValue);
     NOT_CAPTURED(nullptr);
     cuda_host::flush();
-    if (block && cuda_host::pinned.erase(static_cast<char *>(block)) == 0) {
+    if (block && cuda_host::pinned.erase(static_cast<char *>(block)) == 0)
         return failed(cudaErrorInvalidValue);
-    }
     std::free(block);
     return cudaSuccess;
 }

@@ -46,13 +46,9 @@ static tn_status bn_shape(tni_call *c)
 {
     const bn_args *args = c->args;
     const tn_tensor *x = c->in[X];
-    if (x->shape.rank < 2) {
-        return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
-    }
+    if (x->shape.rank < 2) return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
     tn_status status = check_vectors(c);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) return status;
     if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR])) {
         return tni_op_error(c, TN_E_INVALID,
                             "only one of running_mean and running_var is given: want both or "
@@ -73,9 +69,8 @@ static tn_status bn_shape(tni_call *c)
     c->n_saved = 2; /* mean and r */
     c->saved_spec[0] = channel;
     c->saved_spec[1] = channel;
-    for (int i = 1; i < c->n_out; i++) { /* the next running statistics */
+    for (int i = 1; i < c->n_out; i++) /* the next running statistics */
         c->out_spec[i] = channel;
-    }
     return tni_shape_like_first(c);
 }
 
@@ -87,17 +82,13 @@ static tn_status bn_forward(tni_call *c)
     int64_t n = x->shape.size[0];
     int64_t channels = x->shape.size[1];
     int64_t s = rows_count(&x->shape, 2, x->shape.rank);
-    if (channels == 0) {
-        return TN_OK;
-    }
+    if (channels == 0) return TN_OK;
     for (int i = WEIGHT; i < INPUTS; i++) {
         channel[i] = rows_array(c->in[i], 1, channels, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
             tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, channels, 0, 0);
             tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
-            if (status != TN_OK) {
-                return status;
-            }
+            if (status != TN_OK) return status;
             channel[i] = next;
         }
     }
@@ -129,12 +120,8 @@ static tn_status bn_backward(tni_grad *g)
         over.size[d - 1] = 1;
     }
     over.size[0] = g->in[X].shape.size[1];
-    if (g->need[BIAS]) {
-        g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
-    }
-    if (!g->need[X] && !g->need[WEIGHT]) {
-        return TN_OK;
-    }
+    if (g->need[BIAS]) g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
+    if (!g->need[X] && !g->need[WEIGHT]) return TN_OK;
     tn_tensor *x = g->x[X];
     tn_tensor *centered, *rstd;
     if (args->training) {
@@ -145,9 +132,7 @@ static tn_status bn_backward(tni_grad *g)
         rstd = tn_reshape(g->saved[1], over);
     }
     tn_tensor *xh = tn_mul(centered, rstd);
-    if (g->need[WEIGHT]) {
-        g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
-    }
+    if (g->need[WEIGHT]) g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
     if (g->need[X]) {
         tn_tensor *dx = g->dy;
         if (args->training) {
@@ -167,9 +152,7 @@ static tn_status bn_kernel_grad(tni_grad *g)
     int64_t n = shape->size[0];
     int64_t channels = shape->size[1];
     int64_t s = rows_count(shape, 2, shape->rank);
-    if (channels == 0) {
-        return TN_OK;
-    }
+    if (channels == 0) return TN_OK;
     tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, n, channels, s),
                               .dweight = rows_array(g->dx[WEIGHT], 1, channels, 0, 0),
                               .dbias = rows_array(g->dx[BIAS], 1, channels, 0, 0),
@@ -227,11 +210,7 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
     tn_tensor *out[3] = { NULL };
     tn_status status =
         tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
-    if (status == TN_OK && moves) {
-        status = commit(running_mean, out[1]);
-    }
-    if (status == TN_OK && moves) {
-        status = commit(running_var, out[2]);
-    }
+    if (status == TN_OK && moves) status = commit(running_mean, out[1]);
+    if (status == TN_OK && moves) status = commit(running_var, out[2]);
     return tn_scope_return(scope, status == TN_OK ? out[0] : NULL);
 }

@@ -58,9 +58,8 @@ static tn_status cast_shape(tni_call *c)
 {
     const cast_args *args = c->args;
 
-    if (tn_dtype_size(args->dtype) == 0) {
+    if (tn_dtype_size(args->dtype) == 0)
         return tni_op_error(c, TN_E_DTYPE, "dtype %d: want one of enum tn_dtype", (int)args->dtype);
-    }
     c->out_spec[0].dtype = args->dtype;
     c->out_spec[0].shape = c->in[0]->shape;
     return TN_OK;

@@ -60,12 +60,8 @@ static tn_status ce_forward(tni_call *c)
 static tn_tensor *over_classes(tn_tensor *vector, int rank, int axis)
 {
     tn_shape shape = { .rank = rank - axis };
-    if (!vector) {
-        return NULL;
-    }
-    for (int d = 0; d < shape.rank; d++) {
-        shape.size[d] = 1;
-    }
+    if (!vector) return NULL;
+    for (int d = 0; d < shape.rank; d++) shape.size[d] = 1;
     shape.size[0] = tn_numel(vector);
     return tn_reshape(vector, shape);
 }
@@ -98,9 +94,8 @@ static tn_status ce_backward(tni_grad *g)
         spread = tn_sub(tn_mul(p, tn_sum(weight, NULL, 0, false)), w);
     }
     tn_tensor *dx = main;
-    if (args->smoothing != 0) {
+    if (args->smoothing != 0)
         dx = tn_add(main, tn_mul_scalar(spread, args->smoothing / (double)classes));
-    }
     dx = tn_mul(drow, dx);
     g->dx[0] = tn_masked_fill(dx, tn_unsqueeze(ignored, args->axis), 0);
     return TN_OK;
@@ -110,15 +105,10 @@ static tn_status ce_backward(tni_grad *g)
 static tn_status row_gradients(tn_tensor *dy, ce_sizes s, tni_array *out)
 {
     bool constant = true;
-    for (int d = 0; d < dy->shape.rank; d++) {
+    for (int d = 0; d < dy->shape.rank; d++)
         constant = constant && (dy->stride[d] == 0 || dy->shape.size[d] == 1);
-    }
-    if (!constant) {
-        dy = tni_dense(dy);
-    }
-    if (!dy) {
-        return tni_pending();
-    }
+    if (!constant) dy = tni_dense(dy);
+    if (!dy) return tni_pending();
     *out = rows_array(dy, 2, s.n, s.d, 0);
     if (constant) {
         out->stride[0] = 0;
@@ -131,9 +121,7 @@ static tn_status ce_kernel_grad(tni_grad *g)
 {
     const ce_args *args = g->args;
     tn_tensor *dy = tni_dy(g, 0);
-    if (!dy) {
-        return tni_pending();
-    }
+    if (!dy) return tni_pending();
     ce_sizes s = sizes_of(&g->in[0].shape, args->axis);
     tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d),
                                  .lse = rows_array(g->saved[0], 2, s.n, s.d, 0),
@@ -165,14 +153,9 @@ static const tn_op cross_entropy_op = {
 /* target's shape is logits' shape without an axis */
 static bool lacks_axis(const tn_tensor *logits, const tn_tensor *target, int axis)
 {
-    if (target->shape.rank != logits->shape.rank - 1) {
-        return false;
-    }
-    for (int d = 0; d < target->shape.rank; d++) {
-        if (target->shape.size[d] != logits->shape.size[d < axis ? d : d + 1]) {
-            return false;
-        }
-    }
+    if (target->shape.rank != logits->shape.rank - 1) return false;
+    for (int d = 0; d < target->shape.rank; d++)
+        if (target->shape.size[d] != logits->shape.size[d < axis ? d : d + 1]) return false;
     return true;
 }
 
@@ -180,21 +163,15 @@ int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tenso
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
-    if (rank >= 1 && lacks_axis(logits, target, axis)) {
-        return axis;
-    }
-    if (rank >= 2 && lacks_axis(logits, target, rank - 1)) {
-        return rank - 1;
-    }
+    if (rank >= 1 && lacks_axis(logits, target, axis)) return axis;
+    if (rank >= 2 && lacks_axis(logits, target, rank - 1)) return rank - 1;
     if (rank == 0) {
         tni_error(TN_E_SHAPE, "%s: logits [], target %s: want logits [N,C] or [C]", function,
                   tni_text(target));
         return -1;
     }
     tn_shape want = { .rank = rank - 1 };
-    for (int d = 0; d < rank - 1; d++) {
-        want.size[d] = logits->shape.size[d < axis ? d : d + 1];
-    }
+    for (int d = 0; d < rank - 1; d++) want.size[d] = logits->shape.size[d < axis ? d : d + 1];
     tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits),
               tni_text(target), tni_shape_text(&want));
     return -1;
@@ -212,9 +189,7 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
         return tni_error(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
                          function, (int)o->reduction);
     }
-    if (tni_none(weight)) {
-        return TN_OK;
-    }
+    if (tni_none(weight)) return TN_OK;
     if (weight->shape.rank != 1 || weight->shape.size[0] != classes) {
         return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%lld]", function,
                          tni_text(logits), tni_text(weight), (long long)classes);
@@ -235,20 +210,15 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
 static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross_entropy_options *o)
 {
     target = tni_index_arg("tn_cross_entropy", target);
-    if (!target) {
-        return NULL;
-    }
+    if (!target) return NULL;
     int axis = tni_class_axis("tn_cross_entropy", logits, target);
     if (axis < 0 ||
-        tni_check_class_options("tn_cross_entropy", o, logits->shape.size[axis], logits) != TN_OK) {
+        tni_check_class_options("tn_cross_entropy", o, logits->shape.size[axis], logits) != TN_OK)
         return NULL;
-    }
     ce_args args = { axis, o->label_smoothing, rows_ignore(o) };
     tn_tensor *in[3] = { logits, target, o->weight };
     tn_tensor *out[2]; /* loss and weight per row */
-    if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
-        return NULL;
-    }
+    if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     return tni_reduce_weighted(out, o->reduction);
 }
 
@@ -278,29 +248,21 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
                         tn_dtype_name(logits->dtype), tn_dtype_name(target->dtype));
     }
     int64_t classes = logits->shape.size[axis];
-    if (tni_check_class_options("tn_cross_entropy", o, classes, logits) != TN_OK) {
-        return NULL;
-    }
+    if (tni_check_class_options("tn_cross_entropy", o, classes, logits) != TN_OK) return NULL;
     if (o->label_smoothing != 0) {
         target = tn_add_scalar(tn_mul_scalar(target, 1.0 - o->label_smoothing),
                                o->label_smoothing / (double)classes);
     }
-    if (!tni_none(o->weight)) {
-        target = tn_mul(target, over_classes(o->weight, rank, axis));
-    }
+    if (!tni_none(o->weight)) target = tn_mul(target, over_classes(o->weight, rank, axis));
     tn_tensor *each = tn_mul(target, tn_log_softmax(logits, axis));
     return tni_reduce_loss("tn_cross_entropy", tn_neg(tn_sum(each, &axis, 1, false)), o->reduction);
 }
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!logits || !target) {
-        return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
-    }
+    if (!logits || !target) return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
     o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
-    if (!o.weight) {
-        return NULL;
-    }
+    if (!o.weight) return NULL;
     if (tni_none(logits) || tni_none(target)) {
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: logits or target is TN_NONE: want tensors");

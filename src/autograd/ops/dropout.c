@@ -44,21 +44,13 @@ static const tn_op dropout_op = {
 
 tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
 {
-    if (!x) {
-        return tni_poisoned("tn_dropout", "x");
-    }
-    if (!(p >= 0 && p <= 1)) {
-        return tni_fail(TN_E_INVALID, "tn_dropout: p %g: want 0 to 1", p);
-    }
-    if (!training || p == 0) {
-        return x;
-    }
+    if (!x) return tni_poisoned("tn_dropout", "x");
+    if (!(p >= 0 && p <= 1)) return tni_fail(TN_E_INVALID, "tn_dropout: p %g: want 0 to 1", p);
+    if (!training || p == 0) return x;
     dropout_args args = { .p = p };
     uint64_t n = tni_none(x) ? 0 : ((uint64_t)tni_shape_numel(&x->shape) + 3) / 4;
     tni_philox_take(n, &args.seed, &args.offset);
     tn_tensor *y = tni_apply(&dropout_op, &args, sizeof args, 1, &x);
-    if (!y) {
-        tni_philox_give_back(n, args.seed, args.offset);
-    }
+    if (!y) tni_philox_give_back(n, args.seed, args.offset);
     return y;
 }

@@ -22,12 +22,9 @@ static const tn_op embedding_op = {
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
     index = weight ? tni_index_arg("tn_embedding", index) : tni_poisoned("tn_embedding", "weight");
-    if (!index) {
-        return NULL;
-    }
-    if (weight->shape.rank != 2) {
+    if (!index) return NULL;
+    if (weight->shape.rank != 2)
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));
-    }
     if (padding_index < -1 || padding_index >= weight->shape.size[0]) {
         return tni_fail(
             TN_E_INDEX, "tn_embedding: padding_index %lld, weight %s: want 0..%lld, or -1 for none",

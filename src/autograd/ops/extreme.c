@@ -60,12 +60,11 @@ static tn_status arg_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
     tn_shape y = { 0, { 0 } };
 
-    for (int d = 0; d < x->shape.rank; d++) {
+    for (int d = 0; d < x->shape.rank; d++)
         if (d != args->axis)
             y.size[y.rank++] = x->shape.size[d];
         else if (args->keepdim)
             y.size[y.rank++] = 1;
-    }
     if (x->shape.rank > 0 && x->shape.size[args->axis] == 0) {
         return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element", tni_text(x),
                             args->axis);

@@ -14,23 +14,16 @@
 
 tn_status tni_name_index_error(const tn_op *op, tn_status status)
 {
-    if (status != TN_E_INDEX) {
-        return status;
-    }
+    if (status != TN_E_INDEX) return status;
     return tni_error_prefix("tn_%s: ", op->name);
 }
 
 tn_tensor *tni_index_arg(const char *function, tn_tensor *index)
 {
-    if (!index) {
-        return tni_poisoned(function, "index");
-    }
-    if (tni_none(index)) {
+    if (!index) return tni_poisoned(function, "index");
+    if (tni_none(index))
         return tni_fail(TN_E_INVALID, "%s: index is TN_NONE: want an i64 tensor", function);
-    }
-    if (index->dtype == TN_I32) {
-        return tn_to_dtype(index, TN_I64);
-    }
+    if (index->dtype == TN_I32) return tn_to_dtype(index, TN_I64);
     if (index->dtype != TN_I64) {
         return tni_fail(TN_E_DTYPE, "%s: index %s is %s: want i64", function, tni_text(index),
                         tn_dtype_name(index->dtype));
@@ -52,9 +45,8 @@ static tn_status check_index_shape(const tni_call *c, int axis)
     const tn_tensor *x = c->in[0];
     const tn_tensor *index = c->in[1];
     bool fits = index->shape.rank == x->shape.rank;
-    for (int d = 0; fits && d < x->shape.rank; d++) {
+    for (int d = 0; fits && d < x->shape.rank; d++)
         fits = d == axis || index->shape.size[d] <= x->shape.size[d];
-    }
     if (!fits) {
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s, index %s, axis %d: want an index of x's rank, at most x's sizes "
@@ -129,9 +121,8 @@ static tn_status scatter_add_forward(tni_call *c)
                           .source = tni_array_of(c->in[2]),
                           .axis = args->axis };
     tn_status status = backend->copy(&(tni_copy){ .y = a.y, .x = tni_array_of(c->in[0]) });
-    if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) { /* nothing: of any dtype */
+    if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) /* nothing: of any dtype */
         status = backend->scatter_add(&a);
-    }
     return tni_name_index_error(c->op, status);
 }
 
@@ -139,9 +130,7 @@ static tn_status scatter_add_backward(tni_grad *g)
 {
     const axis_args *args = g->args;
     g->dx[0] = g->dy;
-    if (g->need[2]) {
-        g->dx[2] = tn_gather(g->dy, args->axis, g->x[1]);
-    }
+    if (g->need[2]) g->dx[2] = tn_gather(g->dy, args->axis, g->x[1]);
     return TN_OK;
 }
 
@@ -172,13 +161,10 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 {
     index = x ? tni_index_arg("tn_gather", index) : tni_poisoned("tn_gather", "x");
     axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
-    if (axis < 0) {
-        return NULL;
-    }
+    if (axis < 0) return NULL;
     axis_args args = { axis };
-    if (x->shape.rank > 0 || tni_none(x)) {
+    if (x->shape.rank > 0 || tni_none(x))
         return tni_apply(&gather_op, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
-    }
     tn_tensor *rows[2] = { as_row(x), as_row(index) };
     return tn_reshape(tni_apply(&gather_op, &args, sizeof args, 2, rows), index->shape);
 }
@@ -188,12 +174,8 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
     index = x && source ? tni_index_arg("tn_scatter_add", index)
                         : tni_poisoned("tn_scatter_add", x ? "source" : "x");
     axis = index ? tni_axis_of_any("tn_scatter_add", axis, x->shape.rank) : -1;
-    if (axis < 0) {
-        return NULL;
-    }
-    if (x->shape.rank > 0 || tni_none(x)) {
-        return scatter(x, axis, index, source);
-    }
+    if (axis < 0) return NULL;
+    if (x->shape.rank > 0 || tni_none(x)) return scatter(x, axis, index, source);
     return tn_reshape(scatter(as_row(x), axis, as_row(index), as_row(source)), TN_SCALAR);
 }
 
@@ -222,15 +204,9 @@ tn_status tni_take_shape(tni_call *c)
                             tni_text(c->in[0]), tni_text(c->in[1]), TN_MAX_RANK);
     }
     y->rank = 0;
-    for (int d = 0; d < args->axis; d++) {
-        y->size[y->rank++] = x->size[d];
-    }
-    for (int d = 0; d < index->rank; d++) {
-        y->size[y->rank++] = index->size[d];
-    }
-    for (int d = args->axis + 1; d < x->rank; d++) {
-        y->size[y->rank++] = x->size[d];
-    }
+    for (int d = 0; d < args->axis; d++) y->size[y->rank++] = x->size[d];
+    for (int d = 0; d < index->rank; d++) y->size[y->rank++] = index->size[d];
+    for (int d = args->axis + 1; d < x->rank; d++) y->size[y->rank++] = x->size[d];
     c->out_spec[0].dtype = c->in[0]->dtype;
     return TN_OK;
 }
@@ -286,9 +262,8 @@ static tn_status take_add_forward(tni_call *c)
                        .index = rows_array(index, 1, s.n, 0, 0),
                        .skip = args->skip };
     tn_status status = tni_backend_of(y)->fill(&(tni_fill){ .y = a.x });
-    if (status == TN_OK && tni_shape_numel(&y->shape) > 0) { /* nothing: of any dtype */
+    if (status == TN_OK && tni_shape_numel(&y->shape) > 0) /* nothing: of any dtype */
         status = tni_backend_of(y)->take_add(&a);
-    }
     return tni_name_index_error(c->op, status);
 }
 
@@ -301,9 +276,7 @@ static tn_status take_add_backward(tni_grad *g)
     tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
     if (args->skip >= 0) {
         tn_shape shape = index->shape; /* ones behind it, for the axes behind args->axis */
-        for (int d = args->axis + 1; d < args->shape.rank; d++) {
-            shape.size[shape.rank++] = 1;
-        }
+        for (int d = args->axis + 1; d < args->shape.rank; d++) shape.size[shape.rank++] = 1;
         dx = tn_masked_fill(dx, tn_reshape(tn_eq_scalar(index, (double)args->skip), shape), 0);
     }
     g->dx[0] = dx;
@@ -324,25 +297,18 @@ const tn_op tni_op_take_add = {
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
     index = x ? tni_index_arg("tn_index_select", index) : tni_poisoned("tn_index_select", "x");
-    if (!index) {
-        return NULL;
-    }
-    if (index->shape.rank != 1) {
+    if (!index) return NULL;
+    if (index->shape.rank != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
-    }
     axis = tni_axis_of_any("tn_index_select", axis, x->shape.rank);
-    if (axis < 0) {
-        return NULL;
-    }
+    if (axis < 0) return NULL;
     bool single = x->shape.rank == 0 && !tni_none(x);
     if (single && index->shape.size[0] != 1) {
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s of a single value: want [1]",
                         tni_text(index));
     }
     tn_tensor *in[2] = { as_row(x), index };
-    if (!in[0]) {
-        return NULL;
-    }
+    if (!in[0]) return NULL;
     tni_take_args args = { axis, -1, in[0]->shape };
     tn_tensor *y = tni_apply(&index_select_op, &args, sizeof args, 2, in);
     return single ? tn_reshape(y, TN_SCALAR) : y;

@@ -15,9 +15,8 @@ static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {
     if (a->offset != b->offset || a->dtype != b->dtype || a->shape.rank != b->shape.rank)
         return false;
-    for (int d = 0; d < a->shape.rank; d++) {
+    for (int d = 0; d < a->shape.rank; d++)
         if (a->shape.size[d] != b->shape.size[d] || a->stride[d] != b->stride[d]) return false;
-    }
     return true;
 }
 
@@ -55,14 +54,12 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     tn_scope scope;
     bool overlap;
 
-    if (!status && tni_none(source)) {
+    if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
-    }
     if (!status) status = same_device(function, x, source);
     if (!status) status = fits(function, x, source);
-    if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div)) {
+    if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div))
         status = fractions_fit(function, x, kernel == TNI_B_div ? "a quotient" : "the source");
-    }
     if (status) return status;
     overlap = tn_same_storage(x, source) && !same_geometry(x, source);
     if (overlap) {
@@ -128,9 +125,8 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write(function, x, TN_NONE);
 
-    if (!status && (!tni_is_integral(p) || !tni_is_integral(q))) {
+    if (!status && (!tni_is_integral(p) || !tni_is_integral(q)))
         status = fractions_fit(function, x, "the scalar");
-    }
     if (status) return status;
     tni_array y = tni_array_of(x);
     status =
@@ -151,9 +147,8 @@ tn_status tn_mul_scalar_(tn_tensor *x, double s)
 
 tn_status tn_clamp_(tn_tensor *x, double low, double high)
 {
-    if (!(low <= high)) {
+    if (!(low <= high))
         return tni_error(TN_E_INVALID, "tn_clamp_: low %g, high %g: want low <= high", low, high);
-    }
     return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
 }
 
@@ -186,9 +181,8 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     tn_status status = tni_may_write("tn_copy_", x, source);
     tn_scope scope;
 
-    if (!status && tni_none(source)) {
+    if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: want a tensor");
-    }
     if (!status) status = fits("tn_copy_", x, source);
     if (!status && tn_dtype_is_float(source->dtype))
         status = fractions_fit("tn_copy_", x, "the source");

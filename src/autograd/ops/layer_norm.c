@@ -17,9 +17,7 @@ typedef struct ln_args {
 static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char *name, int n_axes)
 {
     const tn_shape *x = &c->in[0]->shape;
-    if (tni_none(t)) {
-        return TN_OK;
-    }
+    if (tni_none(t)) return TN_OK;
     tn_shape want = tn_shape_of(n_axes, x->size + x->rank - n_axes);
     if (!tni_shape_equal(&t->shape, &want)) {
         return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name,
@@ -37,9 +35,7 @@ static tn_status ln_shape(tni_call *c)
                             args->n_axes, x->rank);
     }
     tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);
-    if (status == TN_OK) {
-        status = check_affine(c, c->in[2], "bias", args->n_axes);
-    }
+    if (status == TN_OK) status = check_affine(c, c->in[2], "bias", args->n_axes);
     c->n_saved = 2; /* mean and r, one per row */
     for (int i = 0; i < 2; i++) {
         c->saved_spec[i].dtype = c->in[0]->dtype;
@@ -70,22 +66,14 @@ static tn_status ln_backward(tni_grad *g)
     const ln_args *args = g->args;
     int axes[TN_MAX_RANK];
     int n = args->n_axes;
-    for (int i = 0; i < n; i++) {
-        axes[i] = i - n;
-    }
-    if (g->need[2]) {
-        g->dx[2] = g->dy;
-    }
-    if (!g->need[0] && !g->need[1]) {
-        return TN_OK;
-    }
+    for (int i = 0; i < n; i++) axes[i] = i - n;
+    if (g->need[2]) g->dx[2] = g->dy;
+    if (!g->need[0] && !g->need[1]) return TN_OK;
     tn_tensor *centered = tn_sub(g->x[0], tn_mean(g->x[0], axes, n, true));
     tn_tensor *var = tn_mean(tn_square(centered), axes, n, true);
     tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps));
     tn_tensor *xh = tn_mul(centered, rstd);
-    if (g->need[1]) {
-        g->dx[1] = tn_mul(g->dy, xh);
-    }
+    if (g->need[1]) g->dx[1] = tn_mul(g->dy, xh);
     if (g->need[0]) {
         tn_tensor *gw = rows_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
         tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(gw, xh), axes, n, true));

@@ -30,9 +30,7 @@ tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction r
 
 tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction)
 {
-    if (reduction == TN_NO_REDUCTION) {
-        return rows[0];
-    }
+    if (reduction == TN_NO_REDUCTION) return rows[0];
     tn_tensor *sum = tn_sum(rows[0], NULL, 0, false);
     return reduction == TN_SUM ? sum : tn_div(sum, tn_sum(tn_detach(rows[1]), NULL, 0, false));
 }
@@ -40,9 +38,7 @@ tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction)
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
 {
     tn_tensor *ignored = tn_eq_scalar(target, -100.0);
-    if (ignore == -100) {
-        return ignored;
-    }
+    if (ignore == -100) return ignored;
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
@@ -51,9 +47,7 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
 {
     const tn_tensor *x = *px = tni_autocast_f32(*px);
     const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
-    if (!x || !target) {
-        return tni_poisoned(function, x ? "target" : "x") != NULL;
-    }
+    if (!x || !target) return tni_poisoned(function, x ? "target" : "x") != NULL;
     if (tni_none(x) || tni_none(target)) {
         tni_fail(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function);
         return false;
@@ -73,9 +67,7 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
 
 tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_mse_loss", &x, &target)) {
-        return NULL;
-    }
+    if (!is_pair("tn_mse_loss", &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *square = tn_square(tn_sub(x, target));
     return tn_scope_return(scope, tni_reduce_loss("tn_mse_loss", square, reduction));
@@ -83,9 +75,7 @@ tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 
 tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_l1_loss", &x, &target)) {
-        return NULL;
-    }
+    if (!is_pair("tn_l1_loss", &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *distance = tn_abs(tn_sub(x, target));
     return tn_scope_return(scope, tni_reduce_loss("tn_l1_loss", distance, reduction));
@@ -99,48 +89,35 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
     tn_tensor *d = tn_sub(x, target);
     tn_tensor *m = tn_clamp(d, -k, k);
     tn_tensor *rows = tn_mul(m, tn_sub(d, tn_mul_scalar(m, 0.5)));
-    if (scale != 1.0) {
-        rows = tn_mul_scalar(rows, scale);
-    }
+    if (scale != 1.0) rows = tn_mul_scalar(rows, scale);
     return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction));
 }
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
 {
-    if (!is_pair("tn_smooth_l1_loss", &x, &target)) {
-        return NULL;
-    }
+    if (!is_pair("tn_smooth_l1_loss", &x, &target)) return NULL;
     if (!(beta >= 0) || isinf(beta)) {
         return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0",
                         beta);
     }
-    if (beta == 0) {
-        return tn_l1_loss(x, target, reduction);
-    }
+    if (beta == 0) return tn_l1_loss(x, target, reduction);
     return huber("tn_smooth_l1_loss", x, target, beta, 1.0 / beta, reduction);
 }
 
 tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduction reduction)
 {
-    if (!is_pair("tn_huber_loss", &x, &target)) {
-        return NULL;
-    }
-    if (!(delta > 0)) {
+    if (!is_pair("tn_huber_loss", &x, &target)) return NULL;
+    if (!(delta > 0))
         return tni_fail(TN_E_INVALID, "tn_huber_loss: delta %g: want more than 0", delta);
-    }
     return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
 }
 
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
-    if (!pos_weight) {
-        return tni_poisoned_optional("tn_bce_with_logits", "pos_weight");
-    }
+    if (!pos_weight) return tni_poisoned_optional("tn_bce_with_logits", "pos_weight");
     pos_weight = tni_autocast_f32(pos_weight);
-    if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) {
-        return NULL;
-    }
+    if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) return NULL;
     if (!tni_none(pos_weight)) {
         tn_shape both;
         if (!tni_broadcast(&x->shape, &pos_weight->shape, &both) ||
@@ -159,9 +136,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     }
     tn_scope scope = tn_scope_begin();
     tn_tensor *positive = tn_mul(target, tn_softplus(tn_neg(x), 1.0, SOFTPLUS_LINEAR));
-    if (!tni_none(pos_weight)) {
-        positive = tn_mul(positive, pos_weight);
-    }
+    if (!tni_none(pos_weight)) positive = tn_mul(positive, pos_weight);
     tn_tensor *negative = tn_mul(tn_rsub_scalar(target, 1.0), tn_softplus(x, 1.0, SOFTPLUS_LINEAR));
     tn_tensor *rows = tn_add(positive, negative);
     return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction));
@@ -170,12 +145,9 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
                      tn_reduction reduction)
 {
-    if (!is_pair("tn_kl_div", &log_p, &target)) {
-        return NULL;
-    }
-    if (batch_mean && log_p->shape.rank == 0) {
+    if (!is_pair("tn_kl_div", &log_p, &target)) return NULL;
+    if (batch_mean && log_p->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_kl_div: log_p [] with batch_mean: want a batch axis");
-    }
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows;
     if (log_target) {

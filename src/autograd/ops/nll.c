@@ -98,9 +98,7 @@ static tn_status nll_grad_backward(tni_grad *g)
     tn_tensor *in[3] = { g->dy, g->x[1], g->x[2] ? g->x[2] : TN_NONE };
     tn_tensor *out[2];
     tn_status status = tni_apply_n(&nll_op, g->args, sizeof(nll_args), 3, in, 2, out);
-    if (status == TN_OK) {
-        g->dx[0] = out[0];
-    }
+    if (status == TN_OK) g->dx[0] = out[0];
     return status;
 }
 
@@ -132,33 +130,25 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
     target = tni_index_arg("tn_nll_loss", target);
     int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
     if (axis < 0 ||
-        tni_check_class_options("tn_nll_loss", o, log_p->shape.size[axis], log_p) != TN_OK) {
+        tni_check_class_options("tn_nll_loss", o, log_p->shape.size[axis], log_p) != TN_OK)
         return NULL;
-    }
     nll_args args = { axis, rows_ignore(o), log_p->shape };
     tn_dtype dtype = log_p->dtype, real = dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *weight = o->weight;
     tn_tensor *in[3] = { tn_to_dtype(log_p, real), target,
                          tni_none(weight) ? weight : tn_to_dtype(weight, real) };
     tn_tensor *out[2]; /* loss and weight per row */
-    if (tni_apply_n(&nll_op, &args, sizeof args, 3, in, 2, out) != TN_OK) {
-        return NULL;
-    }
+    if (tni_apply_n(&nll_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     return tn_to_dtype(tni_reduce_weighted(out, o->reduction), dtype);
 }
 
 tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!log_p || !target) {
-        return tni_poisoned("tn_nll_loss", log_p ? "target" : "log_p");
-    }
+    if (!log_p || !target) return tni_poisoned("tn_nll_loss", log_p ? "target" : "log_p");
     o.weight = tni_option_tensor("tn_nll_loss", "weight", o.weight);
-    if (!o.weight) {
-        return NULL;
-    }
-    if (tni_none(log_p) || tni_none(target)) {
+    if (!o.weight) return NULL;
+    if (tni_none(log_p) || tni_none(target))
         return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
-    }
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);

@@ -26,9 +26,7 @@ static tn_status one_hot_forward(tni_call *c)
                    .x = rows_array(index, 3, 1, args->n, 0),
                    .index = rows_array(index, 1, count, 0, 0) };
     tn_status status = tni_backend_of(index)->take(&a);
-    if (status != TN_OK) {
-        return tni_name_index_error(c->op, status);
-    }
+    if (status != TN_OK) return tni_name_index_error(c->op, status);
     return tni_backend_of(index)->copy(
         &(tni_copy){ .y = rows_array(c->out[0], 1, count, 0, 0), .x = a.index });
 }
@@ -57,9 +55,7 @@ static int64_t number_of_classes(tn_tensor *index)
     }
     int64_t largest = -1;
     tn_tensor *top = tn_amax(index, NULL, 0, false);
-    if (!top || tn_copy_out(top, &largest, sizeof largest, TN_I64) != TN_OK) {
-        return -1;
-    }
+    if (!top || tn_copy_out(top, &largest, sizeof largest, TN_I64) != TN_OK) return -1;
     return TNI_MAX(largest, 0) + 1; /* one below 0 is found with the others */
 }
 

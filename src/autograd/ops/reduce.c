@@ -18,9 +18,8 @@ tn_shape tni_kept_shape(const tn_shape *x, unsigned axes)
 {
     tn_shape y = *x;
 
-    for (int d = 0; d < y.rank; d++) {
+    for (int d = 0; d < y.rank; d++)
         if (axes >> d & 1u) y.size[d] = 1;
-    }
     return y;
 }
 
@@ -86,9 +85,8 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *ax
         for (int i = 0; i < n_axes; i++) {
             int axis = tni_axis_of_any(function, axes[i], x->shape.rank);
             if (axis < 0) return NULL;
-            if (args.axes >> axis & 1u) {
+            if (args.axes >> axis & 1u)
                 return tni_fail(TN_E_INVALID, "%s: axis %d is named twice", function, axes[i]);
-            }
             args.axes |= 1u << axis;
         }
         if (n_axes == 0) args.axes = (1u << x->shape.rank) - 1u;
@@ -108,9 +106,8 @@ double tni_reduced_count(const tni_grad *g)
     const tni_reduce_args *args = g->args;
     double n = 1.0;
 
-    for (int d = 0; d < g->in[0].shape.rank; d++) {
+    for (int d = 0; d < g->in[0].shape.rank; d++)
         if (args->axes >> d & 1u) n *= (double)g->in[0].shape.size[d];
-    }
     return n;
 }
 
@@ -118,9 +115,8 @@ int tni_mask_axes(unsigned mask, int rank, int *axes)
 {
     int n = 0;
 
-    for (int d = 0; d < rank; d++) {
+    for (int d = 0; d < rank; d++)
         if (mask >> d & 1u) axes[n++] = d;
-    }
     return n;
 }
 

@@ -11,18 +11,14 @@
 static inline int64_t rows_count(const tn_shape *shape, int first, int last)
 {
     int64_t n = 1;
-    for (int d = first; d < last; d++) {
-        n *= shape->size[d];
-    }
+    for (int d = first; d < last; d++) n *= shape->size[d];
     return n;
 }
 
 /* A dense tensor under other sizes of the same product; absent for TN_NONE and NULL. */
 static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int64_t b, int64_t c)
 {
-    if (!t || tni_none(t)) {
-        return tni_array_none();
-    }
+    if (!t || tni_none(t)) return tni_array_none();
     tni_array array = { .data = tni_data(t), .dtype = t->dtype, .rank = rank, .size = { a, b, c } };
     int64_t stride = 1;
     for (int d = rank - 1; d >= 0; d--) {

@@ -234,16 +234,14 @@ UNARY_LIST(DEFINE_FUNCTION)
 
 tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
 {
-    if (!(beta > 0.0)) {
+    if (!(beta > 0.0))
         return tni_fail(TN_E_INVALID, "tn_softplus: beta %g: want a positive number", beta);
-    }
     return apply(&op_softplus, x, beta, threshold);
 }
 
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
 {
-    if (!(low <= high)) {
+    if (!(low <= high))
         return tni_fail(TN_E_INVALID, "tn_clamp: low %g, high %g: want low <= high", low, high);
-    }
     return apply(&op_clamp, x, low, high);
 }

@@ -100,12 +100,11 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
     int open = -1;
 
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) goto fail;
-    for (int i = 0; i < shape->rank; i++) {
+    for (int i = 0; i < shape->rank; i++)
         if (shape->size[i] == -1 && open < 0)
             open = i;
         else if (shape->size[i] < 0 || __builtin_mul_overflow(rest, shape->size[i], &rest))
             goto fail;
-    }
     if (open >= 0) {
         if (rest == 0 || n % rest) goto fail;
         shape->size[open] = n / rest;

@@ -52,12 +52,11 @@ tn_module *tn_sequential_of(tn_module *const *children, int n)
                         "tn_sequential_of: %d children%s: want 0 and up, and their array", n,
                         children ? "" : " in NULL");
     tn_module *m = tn_module_new(&sequential_type);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (m)
             append(m, children[i]);
         else
             tn_module_drop(children[i]);
-    }
     return tn_module_done(m);
 }
 

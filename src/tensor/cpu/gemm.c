@@ -202,15 +202,14 @@ static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, i
     if (!bias && !zero) return false;
     for (int64_t i = 0; i < m; i++) {
         char *row = c + i * ldc * (int64_t)p->item;
-        if (!g->accumulate && bias) {
+        if (!g->accumulate && bias)
             memcpy(row, bias, (size_t)n * p->item);
-        } else if (!g->accumulate) {
+        else if (!g->accumulate)
             memset(row, 0, (size_t)n * p->item);
-        } else if (p->item == 4) {
+        else if (p->item == 4)
             for (int64_t j = 0; j < n; j++) ((float *)row)[j] += ((const float *)bias)[j];
-        } else {
+        else
             for (int64_t j = 0; j < n; j++) ((double *)row)[j] += ((const double *)bias)[j];
-        }
     }
     return true;
 }

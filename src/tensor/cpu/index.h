@@ -18,9 +18,7 @@ static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
 static inline int64_t count_of(const tni_array *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < a->rank; d++) {
-        n *= a->size[d];
-    }
+    for (int d = 0; d < a->rank; d++) n *= a->size[d];
     return n;
 }
 
@@ -36,9 +34,7 @@ static inline void locate(const tni_array *index, int64_t i, int64_t *position)
 static inline int64_t offset_of(const tni_array *a, const int64_t *position, int skip_axis)
 {
     int64_t at = 0;
-    for (int d = 0; d < a->rank; d++) {
-        at += d == skip_axis ? 0 : position[d] * a->stride[d];
-    }
+    for (int d = 0; d < a->rank; d++) at += d == skip_axis ? 0 : position[d] * a->stride[d];
     return at;
 }
 
@@ -53,11 +49,9 @@ static inline tn_status tni_check_index(const tni_array *index, int64_t size)
     for (int64_t i = 0; i < n; i += inner) {
         locate(index, i, position);
         int64_t at = offset_of(index, position, -1);
-        for (int64_t j = 0; j < inner; j++) {
-            if (id[at + j * step] < 0 || id[at + j * step] >= size) {
+        for (int64_t j = 0; j < inner; j++)
+            if (id[at + j * step] < 0 || id[at + j * step] >= size)
                 return bad_index(id[at + j * step], i + j, size);
-            }
-        }
     }
     return TN_OK;
 }

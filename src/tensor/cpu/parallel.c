@@ -152,11 +152,10 @@ static void tensors_chunk(void *context, int64_t begin, int64_t end)
     int low = 0, high = job->n; /* the last tensor whose first element is at most begin */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        if (first[middle] <= begin) {
+        if (first[middle] <= begin)
             low = middle;
-        } else {
+        else
             high = middle;
-        }
     }
     for (int k = low; k < job->n && first[k] < end; k++) {
         int64_t b = TNI_MAX(begin, first[k]), e = TNI_MIN(end, first[k + 1]);

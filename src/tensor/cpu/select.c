@@ -44,13 +44,11 @@ static int best_choice(void)
     __builtin_cpu_init();
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("bmi2")) {
+        !__builtin_cpu_supports("bmi2"))
         return 0;
-    }
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) {
+        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl"))
         return 1;
-    }
     return 2;
 #else
     return 0;
@@ -65,9 +63,8 @@ static const choice *chosen(void)
     if (TNI_LIKELY(c != NULL)) return c;
     int best = best_choice();
     const char *wish = getenv("TN_SIMD");
-    for (int i = 0; wish && i < best; i++) {
+    for (int i = 0; wish && i < best; i++)
         if (strcmp(wish, choices[i].name) == 0) best = i;
-    }
     c = &choices[best];
     atomic_store_explicit(&known, c, memory_order_release);
     return c;
@@ -86,8 +83,7 @@ const char *tni_cpu_simd(void)
 const tni_backend *tni_cpu_table(const char *simd)
 {
     int best = best_choice();
-    for (int i = 0; i < N_CHOICES && i <= best; i++) {
+    for (int i = 0; i < N_CHOICES && i <= best; i++)
         if (strcmp(simd, choices[i].name) == 0) return choices[i].table;
-    }
     return NULL;
 }

@@ -80,11 +80,10 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
         const char *x = j->x + c.at[1] * j->x_item;
 
         if (n > end - begin) n = end - begin;
-        if (j->x_dtype == j->y_dtype) {
+        if (j->x_dtype == j->y_dtype)
             move_row(n, y, w->stride[last][0], x, w->stride[last][1], j->y_item);
-        } else {
+        else
             convert_row(j, n, y, w->stride[last][0], x, w->stride[last][1]);
-        }
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
     }
@@ -144,9 +143,8 @@ static int transposed_axis(const tni_walk *w)
     int last = w->rank - 1;
 
     if (w->stride[last][0] != 1 || w->stride[last][1] <= 1 || w->size[last] < 4) return -1;
-    for (int d = 0; d < last; d++) {
+    for (int d = 0; d < last; d++)
         if (w->stride[d][1] == 1 && w->size[d] >= 4) return d;
-    }
     return -1;
 }
 

@@ -45,9 +45,7 @@ tn_status K(tni_gather)(const tni_gather *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[a->axis]);
     int64_t n = count_of(&a->index);
-    if (status != TN_OK || n == 0) {
-        return status;
-    }
+    if (status != TN_OK || n == 0) return status;
     int64_t inner = a->index.size[a->index.rank - 1];
     gather_job job = { &a->y, &a->x, &a->index, a->axis, tn_dtype_size(a->x.dtype) };
     tni_parallel(n / inner, TNI_MAX(1, 8192 / inner), gather_rows, &job);
@@ -75,9 +73,7 @@ static void take_rows(void *context, int64_t begin, int64_t end)
 tn_status K(tni_take)(const tni_take *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[1]);
-    if (status != TN_OK || count_of(&a->y) == 0) {
-        return status;
-    }
+    if (status != TN_OK || count_of(&a->y) == 0) return status;
     take_job job = { a->y.data,    a->x.data,    a->index.data,
                      a->x.size[1], a->y.size[1], (size_t)a->x.size[2] * tn_dtype_size(a->x.dtype) };
     tni_parallel(a->y.size[0] * a->y.size[1], TNI_MAX(1, (int64_t)(65536 / job.row)), take_rows,

@@ -143,9 +143,8 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     while (begin < end) {
         const char *at = x + place(r, begin, &left) * j->item;
         int64_t n = TNI_MIN(left, end - begin);
-        if (!j->convert) {
+        if (!j->convert)
             j->reducer->cols(j->pass, n, cols, at, row_stride, col_stride, acc, center, j->p);
-        }
         for (int64_t i = 0; j->convert && i < n; i++) {
             K(tni_load)(j->type, cols, buffer, at + i * row_stride * j->item, j->dtype, col_stride);
             j->reducer->cols(j->pass, 1, cols, buffer, cols, 1, acc, center, j->p);
@@ -198,9 +197,8 @@ static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
     j->center = center;
     tni_parallel(per_slice * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1),
                  tasks, j);
-    if (j->slices > 1) {
+    if (j->slices > 1)
         tni_parallel(j->kept.numel, TNI_MAX(SLICE / j->slices, (int64_t)64), combine, j);
-    }
 }
 
 /* acc -> y, row by row of the kept axes. */
@@ -254,9 +252,7 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     j->cols = k->rank > 0 ? k->size[k->rank - 1] : 1;
     j->tiles = (j->cols - 1) / TNI_BLOCK + 1;
     j->slice = SLICE;
-    if (j->by_cols) {
-        j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);
-    }
+    if (j->by_cols) j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);
     j->slices = r->numel > 0 ? (r->numel - 1) / j->slice + 1 : 1;
     return true;
 }
@@ -301,9 +297,8 @@ tn_status K(tni_reduce)(const tni_reduce *a)
     j.p = a->p ? a->p[0] : 0.0;
     rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
     if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
-        !tni_mul_size(acc_bytes, rows, &bytes)) {
+        !tni_mul_size(acc_bytes, rows, &bytes))
         return tni_error(TN_E_NOMEM, "reduce: partial results do not fit in memory");
-    }
     tni_acc few[8]; /* small reductions need no memory */
     tni_acc *acc = bytes <= sizeof few ? few : tni_alloc(bytes);
     if (!acc) return TN_E_NOMEM;
@@ -318,11 +313,9 @@ tn_status K(tni_reduce)(const tni_reduce *a)
     } else {
         run_pass(&j, first_pass(a->function, j.p), acc, NULL);
     }
-    if (j.type != TN_I64) {
-        for (int64_t o = 0; o < j.kept.numel; o++) {
+    if (j.type != TN_I64)
+        for (int64_t o = 0; o < j.kept.numel; o++)
             acc[o].f = finish(a->function, acc[o].f, n, j.p, center[o].f);
-        }
-    }
     write_results(&j, &a->y, acc);
     if (acc != few) tni_free(acc, bytes);
     return TN_OK;

@@ -49,9 +49,8 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t
 
     (void)center;
     (void)p;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++) acc[j].i = join(pass, acc[j].i, x[r * rs + j * cs]);
-    }
 }
 
 static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other)

@@ -102,13 +102,11 @@ static void extremes(void *context, int64_t begin, int64_t end)
         const char *x = j->data[0] + c.at[0] * j->item[0];
         int64_t *to = (int64_t *)(void *)j->data[1] + c.at[1];
 
-        if (j->together) {
+        if (j->together)
             extreme_of_lines(j, m, x, best, index);
-        } else {
-            for (int64_t k = 0; k < m; k++) {
+        else
+            for (int64_t k = 0; k < m; k++)
                 extreme_of_line(j, x + k * s[0] * j->item[0], &best[k], &index[k]);
-            }
-        }
         for (int64_t k = 0; k < m; k++) to[k * s[1]] = index[k];
         if (j->data[2]) store(j, 2, m, j->data[2] + c.at[2] * j->item[2], s[2], best);
         begin += m;
@@ -167,12 +165,11 @@ tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
 
 static void add_up(const job *j, int64_t n, tni_acc *v, tni_acc *sum)
 {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         if (j->real)
             sum->f = v[i].f += sum->f;
         else
             sum->i = v[i].i = (int64_t)((uint64_t)v[i].i + (uint64_t)sum->i);
-    }
 }
 
 static void sum_line(const job *j, const char *x, char *y)
@@ -219,13 +216,11 @@ static void sums(void *context, int64_t begin, int64_t end)
         const char *x = j->data[0] + c.at[0] * j->item[0];
         char *y = j->data[1] + c.at[1] * j->item[1];
 
-        if (j->together) {
+        if (j->together)
             sum_lines(j, m, x, y);
-        } else {
-            for (int64_t k = 0; k < m; k++) {
+        else
+            for (int64_t k = 0; k < m; k++)
                 sum_line(j, x + k * s[0] * j->item[0], y + k * s[1] * j->item[1]);
-            }
-        }
         begin += m;
         if (begin < end) tni_cursor_step(&c, w, m);
     }

@@ -72,9 +72,7 @@ static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, in
     matrix k = matrix_of(p, &p->a->k, item);
     GEMM1(false, true, rows, n, p->d, (REAL)p->a->scale, q.p + r * q.ld, q.ld, k.p + s0 * k.ld,
           k.ld, 0, s, p->keys);
-    if (!mask->data) {
-        return;
-    }
+    if (!mask->data) return;
     int64_t step = mask->stride[3];
     for (int64_t i = 0; i < rows; i++) {
         int64_t at = item / p->heads * mask->stride[0] + item % p->heads * mask->stride[1] +
@@ -82,14 +80,10 @@ static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, in
         REAL *row = s + i * p->keys;
         if (mask->dtype == TN_BOOL) {
             const uint8_t *blocked = (const uint8_t *)mask->data + at;
-            for (int64_t j = 0; j < n; j++) {
-                row[j] = blocked[j * step] ? -REAL_INFINITY : row[j];
-            }
+            for (int64_t j = 0; j < n; j++) row[j] = blocked[j * step] ? -REAL_INFINITY : row[j];
         } else {
             const REAL *add = (const REAL *)mask->data + at;
-            for (int64_t j = 0; j < n; j++) {
-                row[j] += add[j * step];
-            }
+            for (int64_t j = 0; j < n; j++) row[j] += add[j * step];
         }
     }
 }
@@ -109,9 +103,7 @@ static REAL soften(REAL *s, int64_t seen_keys, int64_t n, REAL *top, REAL *sum)
         s[j] = e;
         total += e;
     }
-    for (int64_t j = seen_keys; j < n; j++) {
-        s[j] = 0;
-    }
+    for (int64_t j = seen_keys; j < n; j++) s[j] = 0;
     REAL shrink = before == -REAL_INFINITY ? 0 : REAL_EXP(before - base);
     *sum = *sum * shrink + total;
     return shrink;
@@ -119,9 +111,7 @@ static REAL soften(REAL *s, int64_t seen_keys, int64_t n, REAL *top, REAL *sum)
 
 static void scale_row(REAL *y, int64_t n, REAL factor)
 {
-    for (int64_t j = 0; j < n; j++) {
-        y[j] *= factor;
-    }
+    for (int64_t j = 0; j < n; j++) y[j] *= factor;
 }
 
 /* One block of queries. */
@@ -144,23 +134,18 @@ static void forward_block(const attention *p, int64_t item, int64_t r)
         scores(p, item, r, rows, s0, n, s);
         for (int64_t i = 0; i < rows; i++) {
             REAL shrink = soften(s + i * p->keys, seen(p, r + i, s0, n), n, top + i, sum + i);
-            if (s0 > 0) {
-                scale_row(y.p + (r + i) * y.ld, p->dv_size, shrink);
-            }
+            if (s0 > 0) scale_row(y.p + (r + i) * y.ld, p->dv_size, shrink);
         }
         GEMM1(false, false, rows, p->dv_size, n, 1, s, p->keys, v.p + s0 * v.ld, v.ld, s0 > 0,
               y.p + r * y.ld, y.ld);
     }
     for (int64_t i = 0; i < rows; i++) {
         REAL *row = y.p + (r + i) * y.ld;
-        if (limit == 0) {
+        if (limit == 0)
             memset(row, 0, (size_t)p->dv_size * sizeof(REAL)); /* an empty sum */
-        } else {
+        else
             scale_row(row, p->dv_size, 1 / sum[i]);
-        }
-        if (lse) {
-            lse[i] = top[i] + REAL_LOG(sum[i]);
-        }
+        if (lse) lse[i] = top[i] + REAL_LOG(sum[i]);
     }
 }
 
@@ -184,13 +169,9 @@ static size_t scratch_size(const attention *p, int lanes)
 static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
 {
     int lanes = tni_lanes(items, grain);
-    if (items == 0) {
-        return TN_OK;
-    }
+    if (items == 0) return TN_OK;
     p->scratch = tni_alloc(scratch_size(p, lanes));
-    if (!p->scratch) {
-        return TN_E_NOMEM;
-    }
+    if (!p->scratch) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, f, p);
     tni_free(p->scratch, scratch_size(p, lanes));
     return TN_OK;
@@ -208,9 +189,7 @@ tn_status K(tni_attention)(const tni_attention *a)
 
 static void zero_rows(matrix m, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        memset(m.p + i * m.ld, 0, (size_t)columns * sizeof(REAL));
-    }
+    for (int64_t i = 0; i < rows; i++) memset(m.p + i * m.ld, 0, (size_t)columns * sizeof(REAL));
 }
 
 /* One row: scores become probabilities, dp becomes ds = p (dp - delta) scale. */
@@ -236,9 +215,7 @@ static void row_dots(const attention *p, matrix x, matrix y, int64_t r, int64_t 
         const REAL *b = y.p + (r + i) * y.ld;
         REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < p->dv_size; j++) {
-            sum += a[j] * b[j];
-        }
+        for (int64_t j = 0; j < p->dv_size; j++) sum += a[j] * b[j];
         out[i] = sum;
     }
 }
@@ -266,9 +243,7 @@ static void backward(void *context, int64_t begin, int64_t end)
             int64_t rows = TNI_MIN(QUERIES, p->t - r);
             int64_t limit = visible(p, r, rows);
             row_dots(p, dy, matrix_of(p, &p->a->y, item), r, rows, delta);
-            if (limit == 0) {
-                zero_rows((matrix){ dq.p + r * dq.ld, dq.ld }, rows, p->d);
-            }
+            if (limit == 0) zero_rows((matrix){ dq.p + r * dq.ld, dq.ld }, rows, p->d);
             for (int64_t s0 = 0; s0 < limit; s0 += p->keys) {
                 int64_t n = TNI_MIN(p->keys, limit - s0);
                 scores(p, item, r, rows, s0, n, s);

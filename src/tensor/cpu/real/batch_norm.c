@@ -51,12 +51,8 @@ static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2)
 /* sum_g: sum dy; sum_gx: sum dy (x - mean) */
 static void finish_grad(const bn_job *job, int64_t ch, double sum_g, double sum_gx)
 {
-    if (job->dw) {
-        job->dw[ch] = (REAL)(sum_gx * (double)job->rstd[ch]);
-    }
-    if (job->db) {
-        job->db[ch] = (REAL)sum_g;
-    }
+    if (job->dw) job->dw[ch] = (REAL)(sum_gx * (double)job->rstd[ch]);
+    if (job->db) job->db[ch] = (REAL)sum_g;
 }
 
 static int64_t group_channels(const bn_job *job)
@@ -98,9 +94,8 @@ static void sum_planes(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
         double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++) {
+        for (int64_t i = r.first; i < r.last; i++)
             sum += row_sum(job->x + (i * job->c + r.ch) * job->s, job->s);
-        }
         job->partial[item] = sum;
     }
 }
@@ -111,9 +106,8 @@ static void square_planes(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
         double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++) {
+        for (int64_t i = r.first; i < r.last; i++)
             sum += row_sum_squares(job->x + (i * job->c + r.ch) * job->s, job->mean[r.ch], job->s);
-        }
         job->partial2[item] = sum;
     }
 }
@@ -121,9 +115,7 @@ static void square_planes(void *context, int64_t begin, int64_t end)
 static double add_blocks(const bn_job *job, const double *partial, int64_t ch)
 {
     double sum = 0;
-    for (int64_t b = 0; b < job->blocks; b++) {
-        sum += partial[ch * job->blocks + b];
-    }
+    for (int64_t b = 0; b < job->blocks; b++) sum += partial[ch * job->blocks + b];
     return sum;
 }
 
@@ -145,9 +137,7 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
             const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
             REAL *restrict y = job->y + (i * job->c + r.ch) * s;
 #pragma omp simd
-            for (int64_t k = 0; k < s; k++) {
-                y[k] = (x[k] - mean) * scale + shift;
-            }
+            for (int64_t k = 0; k < s; k++) y[k] = (x[k] - mean) * scale + shift;
         }
     }
 }
@@ -176,13 +166,10 @@ static void forward_planes(bn_job *job)
         tni_parallel(items, grain, train_planes, job);
     } else {
         tni_parallel(items, grain, sum_planes, job);
-        for (int64_t ch = 0; ch < job->c; ch++) {
-            job->mean[ch] = (REAL)channel_mean(job, ch);
-        }
+        for (int64_t ch = 0; ch < job->c; ch++) job->mean[ch] = (REAL)channel_mean(job, ch);
         tni_parallel(items, grain, square_planes, job);
-        for (int64_t ch = 0; ch < job->c; ch++) {
+        for (int64_t ch = 0; ch < job->c; ch++)
             finish_channel(job, ch, channel_mean(job, ch), add_blocks(job, job->partial2, ch));
-        }
         tni_parallel(items, grain, normalise_planes, job);
     }
 }
@@ -235,14 +222,11 @@ static void dx_planes(void *context, int64_t begin, int64_t end)
             REAL *restrict dx = job->dx + (i * job->c + r.ch) * s;
             if (job->training) {
 #pragma omp simd
-                for (int64_t k = 0; k < s; k++) {
+                for (int64_t k = 0; k < s; k++)
                     dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
-                }
             } else {
 #pragma omp simd
-                for (int64_t k = 0; k < s; k++) {
-                    dx[k] = scale * dy[k];
-                }
+                for (int64_t k = 0; k < s; k++) dx[k] = scale * dy[k];
             }
         }
     }
@@ -263,16 +247,11 @@ static void backward_planes(bn_job *job, bool sums)
     if (sums && job->dx && job->blocks == 1) {
         tni_parallel(items, grain, grad_planes_fused, job);
     } else {
-        if (sums) {
-            tni_parallel(items, grain, grad_sum_planes, job);
-        }
-        if (job->dx) {
-            tni_parallel(items, grain, dx_planes, job);
-        }
+        if (sums) tni_parallel(items, grain, grad_sum_planes, job);
+        if (job->dx) tni_parallel(items, grain, dx_planes, job);
     }
-    for (int64_t ch = 0; sums && ch < job->c; ch++) {
+    for (int64_t ch = 0; sums && ch < job->c; ch++)
         finish_grad(job, ch, add_blocks(job, job->partial, ch), add_blocks(job, job->partial2, ch));
-    }
 }
 
 /* ---- columns of the [n, c s] matrix, a group of channels at a time --------------------------- */
@@ -282,9 +261,7 @@ static void fold(const bn_job *job, const double *column, int64_t m, double *out
 {
     for (int64_t k = 0; k < m; k += job->s) {
         double sum = 0;
-        for (int64_t j = 0; j < job->s; j++) {
-            sum += column[k + j];
-        }
+        for (int64_t j = 0; j < job->s; j++) sum += column[k + j];
         out[k / job->s] = sum;
     }
 }
@@ -293,9 +270,7 @@ static void fold(const bn_job *job, const double *column, int64_t m, double *out
 static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m,
                    REAL *column)
 {
-    for (int64_t k = 0; k < m; k++) {
-        column[k] = value ? value[ch + k / job->s] : otherwise;
-    }
+    for (int64_t k = 0; k < m; k++) column[k] = value ? value[ch + k / job->s] : otherwise;
 }
 
 static void forward_columns(void *context, int64_t begin, int64_t end)
@@ -313,9 +288,7 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
             double sum[COLUMNS] = { 0 }, mu[COLUMNS], m2[COLUMNS];
             for (int64_t i = 0; i < job->n; i++) {
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) {
-                    sum[k] += (double)x[i * width + k];
-                }
+                for (int64_t k = 0; k < m; k++) sum[k] += (double)x[i * width + k];
             }
             fold(job, sum, m, mu);
             for (int64_t j = 0; j < channels; j++) {
@@ -332,22 +305,17 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
                 }
             }
             fold(job, sum, m, m2);
-            for (int64_t j = 0; j < channels; j++) {
-                finish_channel(job, ch + j, mu[j], m2[j]);
-            }
+            for (int64_t j = 0; j < channels; j++) finish_channel(job, ch + j, mu[j], m2[j]);
         }
         spread(job, job->mean, 0, ch, m, mean);
         spread(job, job->w, 1, ch, m, scale);
         spread(job, job->b, 0, ch, m, shift);
-        for (int64_t k = 0; k < m; k++) {
-            scale[k] *= job->rstd[ch + k / job->s];
-        }
+        for (int64_t k = 0; k < m; k++) scale[k] *= job->rstd[ch + k / job->s];
         for (int64_t i = 0; i < job->n; i++) {
             REAL *restrict y = job->y + ch * job->s + i * width;
 #pragma omp simd
-            for (int64_t k = 0; k < m; k++) {
+            for (int64_t k = 0; k < m; k++)
                 y[k] = (x[i * width + k] - mean[k]) * scale[k] + shift[k];
-            }
         }
     }
 }
@@ -376,12 +344,8 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         }
         fold(job, g, m, sum_g);
         fold(job, gx, m, sum_gx);
-        for (int64_t j = 0; j < channels; j++) {
-            finish_grad(job, ch + j, sum_g[j], sum_gx[j]);
-        }
-        if (!job->dx) {
-            continue;
-        }
+        for (int64_t j = 0; j < channels; j++) finish_grad(job, ch + j, sum_g[j], sum_gx[j]);
+        if (!job->dx) continue;
         for (int64_t k = 0; k < m; k++) {
             int64_t j = k / job->s;
             REAL rstd = job->rstd[ch + j];
@@ -395,14 +359,11 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
             const REAL *restrict xi = x + i * width;
             if (job->training) {
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) {
+                for (int64_t k = 0; k < m; k++)
                     dx[k] = scale[k] * (dyi[k] - mean_g[k] - (xi[k] - mean[k]) * slope[k]);
-                }
             } else {
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) {
-                    dx[k] = scale[k] * dyi[k];
-                }
+                for (int64_t k = 0; k < m; k++) dx[k] = scale[k] * dyi[k];
             }
         }
     }
@@ -420,9 +381,7 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
                          (long long)job->c);
     }
     job->partial = tni_alloc(*nbytes);
-    if (!job->partial) {
-        return TN_E_NOMEM;
-    }
+    if (!job->partial) return TN_E_NOMEM;
     job->partial2 = job->partial + count;
     return TN_OK;
 }
@@ -486,9 +445,7 @@ tn_status K(tni_batch_norm_grad)(const tni_batch_norm_grad *a)
                    .s = a->x.size[2],
                    .training = a->training };
     if (job.n == 0 || job.s == 0) {
-        for (int64_t ch = 0; ch < job.c; ch++) {
-            finish_grad(&job, ch, 0, 0);
-        }
+        for (int64_t ch = 0; ch < job.c; ch++) finish_grad(&job, ch, 0, 0);
         return TN_OK;
     }
     if (in_columns(&job)) {

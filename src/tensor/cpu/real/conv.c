@@ -63,9 +63,7 @@ static void cut_blocks(conv *p)
 
 static void cut_channels(conv *p, int64_t items, int64_t channels)
 {
-    if (items < 8 && channels >= 16) {
-        p->pieces = 4;
-    }
+    if (items < 8 && channels >= 16) p->pieces = 4;
 }
 
 static size_t scratch_size(const conv *p, int lanes)
@@ -75,9 +73,7 @@ static size_t scratch_size(const conv *p, int lanes)
 
 static bool take_scratch(conv *p, int lanes)
 {
-    if (p->own_columns) {
-        return true;
-    }
+    if (p->own_columns) return true;
     p->lane_size = (p->taps * p->rows * p->c->ow + 15) / 16 * 16;
     p->scratch = tni_alloc(scratch_size(p, lanes));
     return p->scratch != NULL;
@@ -85,9 +81,7 @@ static bool take_scratch(conv *p, int lanes)
 
 static void drop_scratch(conv *p, int lanes)
 {
-    if (p->scratch) {
-        tni_free(p->scratch, scratch_size(p, lanes));
-    }
+    if (p->scratch) tni_free(p->scratch, scratch_size(p, lanes));
 }
 
 /* Output columns [low, high) whose tap kj lies inside the image's width. */
@@ -121,12 +115,8 @@ static bool same_rows(const tni_conv2d_sizes *c)
 static void zero_edges(REAL *rows, int64_t n, int64_t width, int64_t low, int64_t high)
 {
     for (int64_t r = 0; r < n; r++) {
-        for (int64_t j = 0; j < low; j++) {
-            rows[r * width + j] = 0;
-        }
-        for (int64_t j = high; j < width; j++) {
-            rows[r * width + j] = 0;
-        }
+        for (int64_t j = 0; j < low; j++) rows[r * width + j] = 0;
+        for (int64_t j = high; j < width; j++) rows[r * width + j] = 0;
     }
 }
 
@@ -152,29 +142,19 @@ static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, i
             int64_t from = (first + row_shift) * c->w + shift;
             int64_t begin = TNI_MAX(-from, 0);
             int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - from);
-            if (begin < end) {
+            if (begin < end)
                 memcpy(to + begin, plane + from + begin, (size_t)(end - begin) * sizeof(REAL));
-            }
             zero_edges(to, last - first, c->ow, low, high);
             continue;
         }
         for (int64_t r = first; r < last; r++, to += c->ow) {
             const REAL *from = plane + (r * c->stride[0] + row_shift) * c->w + shift;
-            for (int64_t j = 0; j < low; j++) {
-                to[j] = 0;
-            }
-            if (c->stride[1] == 1) {
-                for (int64_t j = low; j < high; j++) {
-                    to[j] = from[j];
-                }
-            } else {
-                for (int64_t j = low; j < high; j++) {
-                    to[j] = from[j * c->stride[1]];
-                }
-            }
-            for (int64_t j = high; j < c->ow; j++) {
-                to[j] = 0;
-            }
+            for (int64_t j = 0; j < low; j++) to[j] = 0;
+            if (c->stride[1] == 1)
+                for (int64_t j = low; j < high; j++) to[j] = from[j];
+            else
+                for (int64_t j = low; j < high; j++) to[j] = from[j * c->stride[1]];
+            for (int64_t j = high; j < c->ow; j++) to[j] = 0;
         }
     }
 }
@@ -200,16 +180,12 @@ static void col2im(const tni_conv2d_sizes *c, REAL *col, int64_t channels, int64
             int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - to);
             REAL *restrict y = plane + to;
             zero_edges(from, last - first, c->ow, low, high);
-            for (int64_t j = begin; j < end; j++) {
-                y[j] += from[j];
-            }
+            for (int64_t j = begin; j < end; j++) y[j] += from[j];
             continue;
         }
         for (int64_t r = first; r < last; r++, from += c->ow) {
             REAL *restrict to = plane + (r * c->stride[0] + row_shift) * c->w + shift;
-            for (int64_t j = low; j < high; j++) {
-                to[j * c->stride[1]] += from[j];
-            }
+            for (int64_t j = low; j < high; j++) to[j * c->stride[1]] += from[j];
         }
     }
 }
@@ -244,9 +220,7 @@ static void forward(void *context, int64_t begin, int64_t end)
         REAL *y = p->y + (image * c->o + group * p->og) * p->plane + r0 * c->ow;
         for (int64_t o = 0; p->bias && o < p->og; o++) {
             REAL b = p->bias[group * p->og + o];
-            for (int64_t j = 0; j < n; j++) {
-                y[o * p->plane + j] = b;
-            }
+            for (int64_t j = 0; j < n; j++) y[o * p->plane + j] = b;
         }
         GEMM1(false, false, p->og, n, p->taps, 1, p->w + group * p->og * p->taps, p->taps, col, ld,
               p->bias != NULL, y, p->plane);
@@ -257,9 +231,7 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) {
-        return TN_E_UNSUPPORTED;
-    }
+    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
     cut_blocks(&p);
     p.x = a->x.data;
     p.w = a->w.data;
@@ -268,12 +240,8 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     int64_t items = c->n * c->groups * p.blocks;
     int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
     int lanes = tni_lanes(items, grain);
-    if (items == 0 || p.og == 0 || p.plane == 0) {
-        return TN_OK;
-    }
-    if (!take_scratch(&p, lanes)) {
-        return TN_E_NOMEM;
-    }
+    if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
+    if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, forward, &p);
     drop_scratch(&p, lanes);
     return TN_OK;
@@ -315,9 +283,7 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) {
-        return TN_E_UNSUPPORTED;
-    }
+    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
     p.dx = a->dx.data;
     p.dy = a->dy.data;
     p.w = a->w.data;
@@ -327,14 +293,10 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
     }
     cut_channels(&p, c->n * c->groups, p.cg);
     int64_t items = c->n * c->groups * p.pieces;
-    if (items == 0 || p.cg == 0) {
-        return TN_OK;
-    }
+    if (items == 0 || p.cg == 0) return TN_OK;
     int64_t grain = grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
     int lanes = tni_lanes(items, grain);
-    if (!take_scratch(&p, lanes)) {
-        return TN_E_NOMEM;
-    }
+    if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, grad_input, &p);
     drop_scratch(&p, lanes);
     return TN_OK;
@@ -376,9 +338,7 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     REAL *restrict dw = p->dw;
     for (int64_t part = 1; part < p->parts; part++) {
         const REAL *restrict x = p->partial + (part - 1) * p->c->o * p->taps;
-        for (int64_t j = begin; j < end; j++) {
-            dw[j] += x[j];
-        }
+        for (int64_t j = begin; j < end; j++) dw[j] += x[j];
     }
 }
 
@@ -386,9 +346,7 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) {
-        return TN_E_UNSUPPORTED;
-    }
+    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
     p.dw = a->dw.data;
     p.dy = a->dy.data;
     p.x = a->x.data;
@@ -397,9 +355,7 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
         memset(p.dw, 0, (size_t)size * sizeof(REAL));
         return TN_OK;
     }
-    if (size == 0) {
-        return TN_OK;
-    }
+    if (size == 0) return TN_OK;
     /* runs of images, by the shape alone; partial gradients take at most 4 Mi elements */
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
     cut_channels(&p, p.parts * c->groups, p.og);
@@ -416,8 +372,6 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
         drop_scratch(&p, lanes);
         status = TN_OK;
     }
-    if (p.partial) {
-        tni_free(p.partial, partial);
-    }
+    if (p.partial) tni_free(p.partial, partial);
     return status;
 }

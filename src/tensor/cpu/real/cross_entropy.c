@@ -76,14 +76,10 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
             REAL sum = 0;
             if (w) {
 #pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) {
-                    sum += w[j] * (lse - x[j]);
-                }
+                for (int64_t j = 0; j < c; j++) sum += w[j] * (lse - x[j]);
             } else {
 #pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) {
-                    sum += lse - x[j];
-                }
+                for (int64_t j = 0; j < c; j++) sum += lse - x[j];
             }
             loss += job->spread * sum;
         }
@@ -108,15 +104,11 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
         }
         for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
-            for (int64_t k = 0; k < m; k++) {
-                top[k] = x[j * d + k] > top[k] ? x[j * d + k] : top[k];
-            }
+            for (int64_t k = 0; k < m; k++) top[k] = x[j * d + k] > top[k] ? x[j * d + k] : top[k];
         }
         for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
-            for (int64_t k = 0; k < m; k++) {
-                sum[k] += REAL_EXP(x[j * d + k] - top[k]);
-            }
+            for (int64_t k = 0; k < m; k++) sum[k] += REAL_EXP(x[j * d + k] - top[k]);
         }
 #pragma omp simd
         for (int64_t k = 0; k < m; k++) {
@@ -127,9 +119,7 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < c; j++) {
                 REAL wj = job->w ? job->w[j] : 1;
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) {
-                    sum[k] += wj * (lse[k] - x[j * d + k]);
-                }
+                for (int64_t k = 0; k < m; k++) sum[k] += wj * (lse[k] - x[j * d + k]);
             }
         }
         int64_t row = i * d + k0;
@@ -153,9 +143,7 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
     int64_t n = a->x.size[0];
     tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
                                          a->x.size[1], a->ignore);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) return status;
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = a->row_loss.data;
     job.row_weight = a->row_weight.data;
@@ -192,14 +180,10 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
         row_exp(dx, x, lse, c);
         if (b != 0 && w) {
 #pragma omp simd
-            for (int64_t j = 0; j < c; j++) {
-                dx[j] = scale * dx[j] - b * w[j];
-            }
+            for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b * w[j];
         } else {
 #pragma omp simd
-            for (int64_t j = 0; j < c; j++) {
-                dx[j] = scale * dx[j] - b;
-            }
+            for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b;
         }
         dx[t] -= a;
     }
@@ -229,9 +213,8 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
         for (int64_t j = 0; j < c; j++) {
             REAL wj = job->w ? job->w[j] : 1;
 #pragma omp simd
-            for (int64_t k = 0; k < m; k++) {
+            for (int64_t k = 0; k < m; k++)
                 dx[j * d + k] = scale[k] * REAL_EXP(x[j * d + k] - lse[k]) - b[k] * wj;
-            }
         }
         for (int64_t k = 0; k < m; k++) {
             int64_t t = job->target[row + k];
@@ -239,9 +222,8 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
                 dx[t * d + k] -= a[k];
                 continue;
             }
-            for (int64_t j = 0; j < c; j++) {
+            for (int64_t j = 0; j < c; j++)
                 dx[j * d + k] = 0; /* not NaN, whatever an ignored row holds */
-            }
         }
     }
 }
@@ -251,9 +233,7 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     int64_t n = a->x.size[0];
     tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
                                          a->x.size[1], a->ignore);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) return status;
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.dx = a->dx.data;
     job.drow = a->drow.data;

@@ -53,9 +53,7 @@ static void dropout_chunk(void *context, int64_t begin, int64_t end)
 tn_status K(tni_dropout)(const tni_dropout *a)
 {
     int64_t n = 1;
-    for (int d = 0; d < a->x.rank; d++) {
-        n *= a->x.size[d];
-    }
+    for (int d = 0; d < a->x.rank; d++) n *= a->x.size[d];
     dropout_job job = { .y = a->y.data,
                         .x = a->x.data,
                         .seed = a->seed,

@@ -24,9 +24,7 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
     for (int64_t line = begin; line < end; line++) {
         int64_t rest = line, at_y = 0, at_index = 0, at_source = 0;
         for (int d = index->rank - 1; d >= 0; d--) {
-            if (d == job->axis) {
-                continue;
-            }
+            if (d == job->axis) continue;
             int64_t i = rest % index->size[d];
             rest /= index->size[d];
             at_y += i * y->stride[d];
@@ -46,14 +44,10 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
 tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->y.size[a->axis]);
-    if (status != TN_OK || count_of(&a->index) == 0) {
-        return status;
-    }
+    if (status != TN_OK || count_of(&a->index) == 0) return status;
     scatter_job job = { &a->y, &a->index, &a->source, a->axis };
     int64_t lines = 1;
-    for (int d = 0; d < a->index.rank; d++) {
-        lines *= d == a->axis ? 1 : a->index.size[d];
-    }
+    for (int d = 0; d < a->index.rank; d++) lines *= d == a->axis ? 1 : a->index.size[d];
     tni_parallel(lines, row_grain(a->index.size[a->axis], 8), scatter_lines, &job);
     return TN_OK;
 }
@@ -80,15 +74,11 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
         const REAL *y = job->y + outer * job->n * job->inner + first;
         for (int64_t r = 0; r < job->n; r++) {
             int64_t id = job->index[r];
-            if (id == job->skip) {
-                continue;
-            }
+            if (id == job->skip) continue;
             REAL *restrict to = x + id * job->inner;
             const REAL *restrict add = y + r * job->inner;
 #pragma omp simd
-            for (int64_t j = 0; j < m; j++) {
-                to[j] += add[j];
-            }
+            for (int64_t j = 0; j < m; j++) to[j] += add[j];
         }
     }
 }
@@ -96,9 +86,7 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
 tn_status K(tni_take_add)(const tni_take_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[1]);
-    if (status != TN_OK || count_of(&a->y) == 0) {
-        return status;
-    }
+    if (status != TN_OK || count_of(&a->y) == 0) return status;
     take_job job = { .x = a->x.data,
                      .y = a->y.data,
                      .index = a->index.data,

@@ -35,20 +35,12 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
         }
         if (w && b) {
 #pragma omp simd
-            for (int64_t j = 0; j < f; j++) {
-                y[j] = (x[j] - mean) * rstd * w[j] + b[j];
-            }
+            for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd * w[j] + b[j];
         } else {
 #pragma omp simd
-            for (int64_t j = 0; j < f; j++) {
-                y[j] = (x[j] - mean) * rstd;
-            }
-            for (int64_t j = 0; w && j < f; j++) {
-                y[j] *= w[j];
-            }
-            for (int64_t j = 0; b && j < f; j++) {
-                y[j] += b[j];
-            }
+            for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd;
+            for (int64_t j = 0; w && j < f; j++) y[j] *= w[j];
+            for (int64_t j = 0; b && j < f; j++) y[j] += b[j];
         }
     }
 }
@@ -114,9 +106,7 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
     for (int64_t block = begin; block < end; block++) {
         REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
         REAL *db = job->partial ? dw + f : NULL;
-        if (dw) {
-            memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
-        }
+        if (dw) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
         int64_t last = TNI_MIN((block + 1) * job->block_rows, job->n);
         for (int64_t i = block * job->block_rows; i < last; i++) {
             const REAL *x = job->x + i * f, *dy = job->dy + i * f, *w = job->w;
@@ -152,12 +142,8 @@ static void combine_chunk(void *context, int64_t begin, int64_t end)
         }
     }
     for (int64_t j = 0; j < m; j++) {
-        if (job->dw) {
-            job->dw[begin + j] = (REAL)dw[j];
-        }
-        if (job->db) {
-            job->db[begin + j] = (REAL)db[j];
-        }
+        if (job->dw) job->dw[begin + j] = (REAL)dw[j];
+        if (job->db) job->db[begin + j] = (REAL)db[j];
     }
 }
 
@@ -186,19 +172,15 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
         }
         nbytes = TNI_MAX(nbytes, 64);
         job.partial = tni_alloc(nbytes);
-        if (!job.partial) {
-            return TN_E_NOMEM;
-        }
+        if (!job.partial) return TN_E_NOMEM;
     }
     tni_parallel(job.blocks, row_grain(job.f * job.block_rows, 4), layer_norm_grad_chunk, &job);
     if (job.partial) {
-        if (job.f * job.blocks >= 65536) {
+        if (job.f * job.blocks >= 65536)
             tni_parallel(job.f, COLUMNS, combine_chunk, &job);
-        } else {
-            for (int64_t at = 0; at < job.f; at += COLUMNS) {
+        else
+            for (int64_t at = 0; at < job.f; at += COLUMNS)
                 combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
-            }
-        }
         tni_free(job.partial, nbytes);
     }
     return TN_OK;

@@ -39,9 +39,7 @@ tn_status K(tni_nll)(const tni_nll *a)
                     .ignore = a->ignore };
     int64_t rows = a->x.size[0] * job.d;
     tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, a->ignore);
-    if (status == TN_OK) {
-        tni_parallel(rows, row_grain(1, 4), nll_rows, &job);
-    }
+    if (status == TN_OK) tni_parallel(rows, row_grain(1, 4), nll_rows, &job);
     return status;
 }
 
@@ -53,9 +51,8 @@ static void nll_grad_planes(void *context, int64_t begin, int64_t end)
     for (int64_t row = begin * d; row < end * d; row++) {
         int64_t t = job->target[row];
         int64_t i = row / d, k = row % d;
-        if (tni_class_of(t, c, job->ignore) == TNI_CLASS_GOOD) {
+        if (tni_class_of(t, c, job->ignore) == TNI_CLASS_GOOD)
             job->dx[(i * c + t) * d + k] = -((job->w ? job->w[t] : 1) * job->drow[row]);
-        }
     }
 }
 
@@ -70,8 +67,7 @@ tn_status K(tni_nll_grad)(const tni_nll_grad *a)
                     .ignore = a->ignore };
     int64_t n = a->dx.size[0];
     tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, a->ignore);
-    if (status == TN_OK && n * job.c * job.d > 0) {
+    if (status == TN_OK && n * job.c * job.d > 0)
         tni_parallel(n, row_grain(job.c * job.d, 1), nll_grad_planes, &job);
-    }
     return status;
 }

@@ -117,9 +117,7 @@ static void max_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t
                 }
             }
             y[i * p->ow + j] = best;
-            if (index) {
-                index[i * p->ow + j] = (int32_t)at;
-            }
+            if (index) index[i * p->ow + j] = (int32_t)at;
         }
     }
 }
@@ -185,9 +183,7 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
         REAL *dx = q->to + k * p->h * p->w;
         if (!halving) {
             memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
-            for (int64_t j = 0; j < p->oh * p->ow; j++) {
-                dx[index[j]] += dy[j];
-            }
+            for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
             continue;
         }
         for (int64_t i = 0; i < p->oh; i++) {
@@ -202,9 +198,7 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
                 row[2 * p->w - 1] = 0;
             }
         }
-        if (p->h % 2) {
-            memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
-        }
+        if (p->h % 2) memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
     }
 }
 
@@ -238,9 +232,7 @@ static window average_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
     w.left = TNI_MAX(w.left, 0);
     w.bottom = TNI_MAX(TNI_MIN(w.bottom, p->h), w.top);
     w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
-    if (!p->include_padding) {
-        count = (w.bottom - w.top) * (w.right - w.left);
-    }
+    if (!p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
     w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
     return w;
 }
@@ -266,11 +258,8 @@ static void mean_plane(const tni_pool2d_sizes *p, window_of of, const REAL *x, R
         for (int64_t j = 0; j < p->ow; j++) {
             window w = of(p, i, j);
             REAL sum = 0;
-            for (int64_t r = w.top; r < w.bottom; r++) {
-                for (int64_t s = w.left; s < w.right; s++) {
-                    sum += x[r * p->w + s];
-                }
-            }
+            for (int64_t r = w.top; r < w.bottom; r++)
+                for (int64_t s = w.left; s < w.right; s++) sum += x[r * p->w + s];
             y[i * p->ow + j] = sum * w.scale;
         }
     }
@@ -283,11 +272,8 @@ static void mean_grad_plane(const tni_pool2d_sizes *p, window_of of, const REAL 
         for (int64_t j = 0; j < p->ow; j++) {
             window w = of(p, i, j);
             REAL d = dy[i * p->ow + j] * w.scale;
-            for (int64_t r = w.top; r < w.bottom; r++) {
-                for (int64_t s = w.left; s < w.right; s++) {
-                    dx[r * p->w + s] += d;
-                }
-            }
+            for (int64_t r = w.top; r < w.bottom; r++)
+                for (int64_t s = w.left; s < w.right; s++) dx[r * p->w + s] += d;
         }
     }
 }
@@ -297,9 +283,8 @@ static void mean_halves(const tni_pool2d_sizes *p, const REAL *restrict x, REAL 
     for (int64_t i = 0; i < p->oh; i++) {
         const REAL *restrict x0 = x + 2 * i * p->w;
         const REAL *restrict x1 = x0 + p->w;
-        for (int64_t j = 0; j < p->ow; j++) {
+        for (int64_t j = 0; j < p->ow; j++)
             y[i * p->ow + j] = (x0[2 * j] + x0[2 * j + 1] + x1[2 * j] + x1[2 * j + 1]) * (REAL)0.25;
-        }
     }
 }
 
@@ -311,13 +296,12 @@ static void average_planes(void *context, int64_t begin, int64_t end)
     for (int64_t k = begin; k < end; k++) {
         const REAL *x = q->from + k * p->h * p->w;
         REAL *y = q->to + k * p->oh * p->ow;
-        if (p->adaptive) {
+        if (p->adaptive)
             mean_plane(p, adaptive_window, x, y);
-        } else if (halving) {
+        else if (halving)
             mean_halves(p, x, y);
-        } else {
+        else
             mean_plane(p, average_window, x, y);
-        }
     }
 }
 
@@ -328,11 +312,10 @@ static void average_grad_planes(void *context, int64_t begin, int64_t end)
     for (int64_t k = begin; k < end; k++) {
         const REAL *dy = q->from + k * p->oh * p->ow;
         REAL *dx = q->to + k * p->h * p->w;
-        if (p->adaptive) {
+        if (p->adaptive)
             mean_grad_plane(p, adaptive_window, dy, dx);
-        } else {
+        else
             mean_grad_plane(p, average_window, dy, dx);
-        }
     }
 }
 

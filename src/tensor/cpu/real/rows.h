@@ -58,28 +58,20 @@ static inline REAL row_max(const REAL *x, int64_t n)
     enum { L = 64 / sizeof(REAL) };
     REAL top = -REAL_INFINITY;
     if (n < L) {
-        for (int64_t j = 0; j < n; j++) {
-            top = x[j] > top ? x[j] : top;
-        }
+        for (int64_t j = 0; j < n; j++) top = x[j] > top ? x[j] : top;
         return top;
     }
     REAL lane[L];
-    for (int l = 0; l < L; l++) {
-        lane[l] = top;
-    }
+    for (int l = 0; l < L; l++) lane[l] = top;
     for (int64_t at = 0; at < n; at += L) {
         const REAL *from = x + TNI_MIN(at, n - L);
 #pragma omp simd
-        for (int l = 0; l < L; l++) {
-            lane[l] = from[l] > lane[l] ? from[l] : lane[l];
-        }
+        for (int l = 0; l < L; l++) lane[l] = from[l] > lane[l] ? from[l] : lane[l];
     }
     /* a tree, since a chain of L steps would cost as much as the row */
-    for (int half = L / 2; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) {
+    for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
             lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
-        }
-    }
     return lane[0];
 }
 
@@ -90,43 +82,30 @@ static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x
 {
     enum { L = 64 / sizeof(REAL) };
     REAL lane[L];
-    for (int l = 0; l < L; l++) {
-        lane[l] = 0;
-    }
+    for (int l = 0; l < L; l++) lane[l] = 0;
     int64_t at = 0;
     for (; at + L <= n; at += L) {
 #pragma omp simd
         for (int l = 0; l < L; l++) {
             REAL e = REAL_EXP(x[at + l] - shift);
-            if (y) {
-                y[at + l] = e;
-            }
+            if (y) y[at + l] = e;
             lane[l] += e;
         }
     }
     if (at < n) {
         REAL tail[L];
-        for (int l = 0; l < L; l++) {
-            tail[l] = at + l < n ? x[at + l] : -REAL_INFINITY;
-        }
+        for (int l = 0; l < L; l++) tail[l] = at + l < n ? x[at + l] : -REAL_INFINITY;
 #pragma omp simd
-        for (int l = 0; l < L; l++) {
-            tail[l] = REAL_EXP(tail[l] - shift);
-        }
+        for (int l = 0; l < L; l++) tail[l] = REAL_EXP(tail[l] - shift);
         for (int l = 0; l < L; l++) {
             if (at + l < n) {
                 lane[l] += tail[l];
-                if (y) {
-                    y[at + l] = tail[l];
-                }
+                if (y) y[at + l] = tail[l];
             }
         }
     }
-    for (int half = L / 2; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) {
-            lane[l] += lane[l + half];
-        }
-    }
+    for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
     return lane[0];
 }
 
@@ -137,9 +116,7 @@ static inline double row_sum(const REAL *x, int64_t n)
         int64_t end = TNI_MIN(b + BLOCK, n);
         REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = b; j < end; j++) {
-            sum += x[j];
-        }
+        for (int64_t j = b; j < end; j++) sum += x[j];
         total += (double)sum;
     }
     return total;

@@ -19,9 +19,7 @@ static void softmax_row(REAL *y, const REAL *x, int64_t c)
     REAL top = row_max(x, c);
     REAL scale = (REAL)1 / row_exp(y, x, top, c);
 #pragma omp simd
-    for (int64_t j = 0; j < c; j++) {
-        y[j] *= scale;
-    }
+    for (int64_t j = 0; j < c; j++) y[j] *= scale;
 }
 
 static void log_softmax_row(REAL *y, const REAL *x, int64_t c)
@@ -38,13 +36,11 @@ static void log_softmax_row(REAL *y, const REAL *x, int64_t c)
 static void softmax_chunk(void *context, int64_t begin, int64_t end)
 {
     const softmax_job *job = context;
-    for (int64_t i = begin; i < end; i++) {
-        if (job->log) {
+    for (int64_t i = begin; i < end; i++)
+        if (job->log)
             log_softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
-        } else {
+        else
             softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
-        }
-    }
 }
 
 tn_status K(tni_softmax)(const tni_softmax *a)
@@ -66,23 +62,15 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
         REAL sum = 0;
         if (job->log) {
 #pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j < c; j++) {
-                sum += dy[j];
-            }
+            for (int64_t j = 0; j < c; j++) sum += dy[j];
             row_exp(dx, y, 0, c);
 #pragma omp simd
-            for (int64_t j = 0; j < c; j++) {
-                dx[j] = dy[j] - dx[j] * sum;
-            }
+            for (int64_t j = 0; j < c; j++) dx[j] = dy[j] - dx[j] * sum;
         } else {
 #pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j < c; j++) {
-                sum += dy[j] * y[j];
-            }
+            for (int64_t j = 0; j < c; j++) sum += dy[j] * y[j];
 #pragma omp simd
-            for (int64_t j = 0; j < c; j++) {
-                dx[j] = y[j] * (dy[j] - sum);
-            }
+            for (int64_t j = 0; j < c; j++) dx[j] = y[j] * (dy[j] - sum);
         }
     }
 }
