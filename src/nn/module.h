@@ -95,6 +95,8 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
+/* Frees the tables that find slots of a module with many. */
+void tni_slot_index_free(tn_module *m);
 /* Updates the field from the slot. */
 void tni_slot_sync(tn_module *m, const tni_slot *slot);
 /* Whether the module's struct contains this address; whose struct does (NULL: none). */
