@@ -147,10 +147,10 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
                      "tn_backward: %s%s of tn_%s, %s, was changed in place after it was "
-                     "recorded (version %llu, now %llu): want it unchanged until backward; "
+                     "recorded (version %" PRIu64 ", now %" PRIu64
+                     "): want it unchanged until backward; "
                      "tn_clone it before the change",
-                     role, which, node->op->name, tni_text(kept->alias),
-                     (unsigned long long)kept->version, (unsigned long long)now);
+                     role, which, node->op->name, tni_text(kept->alias), kept->version, now);
 }
 
 /* A kept alias as backward may use it: itself, or, when gradients are recorded, tied to its
@@ -384,9 +384,10 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
     if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
             return tni_fail(TN_E_SHAPE,
-                            "%s: %s has %lld elements and no seed was given: want one element, "
+                            "%s: %s has %" PRId64
+                            " elements and no seed was given: want one element, "
                             "or a seed of its shape (tn_backward_from)",
-                            function, tni_text(output), (long long)tni_shape_numel(&output->shape));
+                            function, tni_text(output), tni_shape_numel(&output->shape));
         return tn_full_as(output->shape, 1, output->dtype, device);
     }
     if (!tni_shape_equal(&seed->shape, &output->shape) || seed->dtype != output->dtype)

@@ -213,8 +213,8 @@ void *tni_alloc(size_t size)
     void *block = allocate(size, &in_use);
 
     if (!block)
-        tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %lld are in use", size,
-                  (long long)in_use);
+        tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %" PRId64 " are in use", size,
+                  in_use);
     return block;
 }
 
@@ -294,11 +294,11 @@ tn_status tn_set_allocator(const tn_allocator *a)
     }
     give();
     if (alive != 0)
-        return tni_error(
-            TN_E_STATE,
-            "tn_set_allocator: %lld bytes in use, %lld tensors alive: want every scope "
-            "closed and every object freed",
-            (long long)alive, (long long)tn_live_tensors());
+        return tni_error(TN_E_STATE,
+                         "tn_set_allocator: %" PRId64 " bytes in use, %" PRId64
+                         " tensors alive: want every scope "
+                         "closed and every object freed",
+                         alive, tn_live_tensors());
     return TN_OK;
 }
 

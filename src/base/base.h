@@ -7,6 +7,7 @@
 #ifndef TNI_BASE_H
 #define TNI_BASE_H
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <string.h>

@@ -156,12 +156,11 @@ static inline tn_status fits(const tni_attention *g)
     if (g->q.size[2] <= most && g->k.size[2] <= most && g->q.size[3] <= most &&
         g->v.size[3] <= most)
         return TN_OK;
-    return tni_cuda_host->fail(
-        TN_E_UNSUPPORTED,
-        "attention: %lld queries of %lld, %lld keys, values of %lld: want at "
-        "most %lld each",
-        (long long)g->q.size[2], (long long)g->q.size[3], (long long)g->k.size[2],
-        (long long)g->v.size[3], (long long)most);
+    return tni_cuda_host->fail(TN_E_UNSUPPORTED,
+                               "attention: %" PRId64 " queries of %" PRId64 ", %" PRId64
+                               " keys, values of %" PRId64 ": want at "
+                               "most %" PRId64 " each",
+                               g->q.size[2], g->q.size[3], g->k.size[2], g->v.size[3], most);
 }
 
 /* Cuts rows (T or S) into tiles and columns of the result into slices of `width`; a block makes

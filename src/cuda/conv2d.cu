@@ -32,10 +32,10 @@ static tn_status fits(const char *name, const tni_conv2d_sizes *c)
     if (ok) return TN_OK;
     return tni_cuda_host->fail(
         TN_E_UNSUPPORTED,
-        "%s: planes of %lldx%lld and %lldx%lld, %lld and %lld channels, kernel "
-        "%lldx%lld: want at most %d padded rows, columns, elements of a plane, taps",
-        name, (long long)c->h, (long long)c->w, (long long)c->oh, (long long)c->ow, (long long)c->c,
-        (long long)c->o, (long long)c->kh, (long long)c->kw, (int)LARGEST);
+        "%s: planes of %" PRId64 "x%" PRId64 " and %" PRId64 "x%" PRId64 ", %" PRId64
+        " and %" PRId64 " channels, kernel "
+        "%" PRId64 "x%" PRId64 ": want at most %d padded rows, columns, elements of a plane, taps",
+        name, c->h, c->w, c->oh, c->ow, c->c, c->o, c->kh, c->kw, (int)LARGEST);
 }
 
 static bool is_plain(const tni_conv2d_sizes *c)

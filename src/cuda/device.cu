@@ -320,7 +320,8 @@ static tn_status out_of_memory(size_t nbytes)
     cudaMemGetInfo(&free, &total);
     cudaGetLastError();
     return tni_cuda_host->fail(TN_E_NOMEM,
-                               "cuda: out of memory: want %zu bytes, %lld are in use, %zu of "
+                               "cuda: out of memory: want %zu bytes, %" PRId64
+                               " are in use, %zu of "
                                "%zu are free",
                                nbytes, static_cast<long long>(in_use.load()), free, total);
 }

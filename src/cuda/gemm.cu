@@ -54,10 +54,11 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
     int64_t copies = distance == 0 ? 1 : batch;
     int64_t item = static_cast<int64_t>(floating_size(dtype));
     if (rows > INT64_MAX / item / cols / copies)
-        return tni_cuda_host->fail(
-            TN_E_NOMEM, "gemm: a copy of %lld operands [%lld,%lld] does not fit in memory",
-            static_cast<long long>(copies), static_cast<long long>(rows),
-            static_cast<long long>(cols));
+        return tni_cuda_host->fail(TN_E_NOMEM,
+                                   "gemm: a copy of %" PRId64 " operands [%" PRId64 ",%" PRId64
+                                   "] does not fit in memory",
+                                   static_cast<long long>(copies), static_cast<long long>(rows),
+                                   static_cast<long long>(cols));
     if (tn_status failed =
             tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy);
         failed != TN_OK)
@@ -175,9 +176,10 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
     void *sums;
 
     if (items > INT64_MAX / 4 / g->batch || g->batch > INT64_MAX / 4 / items)
-        return tni_cuda_host->fail(TN_E_NOMEM, "gemm: sums [%lld,%lld,%lld] do not fit in memory",
-                                   static_cast<long long>(g->batch), static_cast<long long>(g->m),
-                                   static_cast<long long>(g->n));
+        return tni_cuda_host->fail(
+            TN_E_NOMEM, "gemm: sums [%" PRId64 ",%" PRId64 ",%" PRId64 "] do not fit in memory",
+            static_cast<long long>(g->batch), static_cast<long long>(g->m),
+            static_cast<long long>(g->n));
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums);
         failed != TN_OK)
         return failed;

@@ -61,16 +61,17 @@ tn_status tni_cuda_fault_error(const tni_cuda_fault *f)
     char op[80] = "";
     if (name) std::snprintf(op, sizeof op, "tn_%s: ", name);
     if (f->set == TNI_FAULT_TARGET)
-        return tni_cuda_host->fail(
-            TN_E_INDEX, "%starget value %lld at row %lld: want 0..%lld (or %lld to ignore)", op,
-            (long long)f->value, (long long)f->position, (long long)f->limit - 1,
-            (long long)f->ignore);
+        return tni_cuda_host->fail(TN_E_INDEX,
+                                   "%starget value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
+                                   " (or %" PRId64 " to ignore)",
+                                   op, f->value, f->position, f->limit - 1, f->ignore);
     if (f->limit == 0)
-        return tni_cuda_host->fail(TN_E_INDEX, "%sindex %lld at position %lld: the axis is empty",
-                                   op, (long long)f->value, (long long)f->position);
-    return tni_cuda_host->fail(TN_E_INDEX, "%sindex %lld at position %lld: want 0..%lld", op,
-                               (long long)f->value, (long long)f->position,
-                               (long long)f->limit - 1);
+        return tni_cuda_host->fail(TN_E_INDEX,
+                                   "%sindex %" PRId64 " at position %" PRId64 ": the axis is empty",
+                                   op, f->value, f->position);
+    return tni_cuda_host->fail(TN_E_INDEX,
+                               "%sindex %" PRId64 " at position %" PRId64 ": want 0..%" PRId64, op,
+                               f->value, f->position, f->limit - 1);
 }
 
 /* ---- checks alone ---------------------------------------------------------------------------- */

@@ -204,9 +204,10 @@ static __global__ void __launch_bounds__(BLOCK)
 static tn_status fits(const char *name, const tni_pool2d_sizes *p)
 {
     if (p->h > 0 && p->oh > 0 && (p->w > INT_MAX / p->h || p->ow > INT_MAX / p->oh))
-        return tni_cuda_host->fail(
-            TN_E_UNSUPPORTED, "%s: planes of %lldx%lld and %lldx%lld: want at most %d elements",
-            name, (long long)p->h, (long long)p->w, (long long)p->oh, (long long)p->ow, INT_MAX);
+        return tni_cuda_host->fail(TN_E_UNSUPPORTED,
+                                   "%s: planes of %" PRId64 "x%" PRId64 " and %" PRId64 "x%" PRId64
+                                   ": want at most %d elements",
+                                   name, p->h, p->w, p->oh, p->ow, INT_MAX);
     return TN_OK;
 }
 

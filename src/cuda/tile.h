@@ -75,8 +75,8 @@ static inline tn_status tiles_fit(const char *name, int64_t tiles, unsigned *blo
 {
     *blocks = (unsigned)tiles;
     if (tiles <= INT32_MAX) return TN_OK;
-    return tni_cuda_host->fail(TN_E_UNSUPPORTED, "%s: %lld tiles: want at most %d", name,
-                               (long long)tiles, INT32_MAX);
+    return tni_cuda_host->fail(TN_E_UNSUPPORTED, "%s: %" PRId64 " tiles: want at most %d", name,
+                               tiles, INT32_MAX);
 }
 
 #endif

@@ -35,7 +35,7 @@ static double *doubles(int64_t n)
 {
     size_t nbytes;
     if (!tni_mul_size((size_t)TNI_MAX(n, 1), sizeof(double), &nbytes)) {
-        tni_error(TN_E_NOMEM, "tn_gradcheck: %lld values are too many", (long long)n);
+        tni_error(TN_E_NOMEM, "tn_gradcheck: %" PRId64 " values are too many", n);
         return NULL;
     }
     return tni_alloc(nbytes);
@@ -74,9 +74,10 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
     tn_set_grad_enabled(was);
     if (y && numel(y) != m)
         status = tni_error(TN_E_SHAPE,
-                           "tn_gradcheck: the function returned %lld values, then %lld: want "
+                           "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
+                           ": want "
                            "one shape",
-                           (long long)m, (long long)numel(y));
+                           m, numel(y));
     if (status == TN_OK) status = read_values(y, values);
     tn_scope_end(scope);
     return status;
@@ -147,9 +148,9 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
         for (int64_t k = 0; k < *m && status == TN_OK; k++)
             if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
                 status = tni_error(TN_E_INVALID,
-                                   "tn_gradcheck: %soutput element %lld was %.10g, then "
+                                   "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
                                    "%.10g: want the same values at every call",
-                                   c->what, (long long)k, first[k], second[k]);
+                                   c->what, k, first[k], second[k]);
         if (second) free_doubles(second, *m);
         if (first) free_doubles(first, *m);
     }
@@ -190,9 +191,10 @@ static tn_status compare_input(const check *c, int i, const double *jacobian, in
             double backward = jacobian[k * n + j];
             if (fabs(backward - differences) <= c->o.atol + c->o.rtol * fabs(differences)) continue;
             status = tni_error(TN_E_INVALID,
-                               "tn_gradcheck: %sinput %d element %lld, output element %lld: "
+                               "tn_gradcheck: %sinput %d element %" PRId64
+                               ", output element %" PRId64 ": "
                                "backward gives %.10g: finite differences give %.10g",
-                               c->what, i, (long long)j, (long long)k, backward, differences);
+                               c->what, i, j, k, backward, differences);
         }
     }
     if (below) free_doubles(below, m);

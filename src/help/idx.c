@@ -227,11 +227,10 @@ static tn_status read_header(stream *s, header *h)
     if (s->gz &&
         (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
         return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH
-                         ": %s values from a compressed file of %lld bytes: at most "
-                         "%lld bytes are made (inflated_bytes of tn_set_file_limits)",
-                         s->in.function, s->in.path, tni_shape_text(&h->shape),
-                         (long long)s->in.size, (long long)most);
+                         "%s: " TNI_PATH ": %s values from a compressed file of %" PRId64
+                         " bytes: at most "
+                         "%" PRId64 " bytes are made (inflated_bytes of tn_set_file_limits)",
+                         s->in.function, s->in.path, tni_shape_text(&h->shape), s->in.size, most);
     return TN_OK;
 }
 

@@ -303,8 +303,8 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     for (int i = 0; i < n; i++)
         if (curves[i].n < 0 || (curves[i].n > 0 && (!curves[i].x || !curves[i].y)))
             return tni_error(TN_E_INVALID,
-                             "%s: curve %d has %lld points: want arrays x and y of them", f, i,
-                             (long long)curves[i].n);
+                             "%s: curve %d has %" PRId64 " points: want arrays x and y of them", f,
+                             i, curves[i].n);
     axis x = { .from = LEFT, .to = WIDTH - RIGHT };
     axis y = { .from = HEIGHT - BOTTOM, .to = TOP };
     tni_bytes b = { 0 };

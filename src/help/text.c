@@ -79,12 +79,12 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
     int64_t n = valid ? text->n_valid : text->n_train;
     const unsigned char *id = valid ? text->valid : text->train;
     if (batch < 1 || context < 1)
-        return tni_error(TN_E_INVALID, "%s: batch %lld, context %lld: want both >= 1", f,
-                         (long long)batch, (long long)context);
+        return tni_error(TN_E_INVALID, "%s: batch %" PRId64 ", context %" PRId64 ": want both >= 1",
+                         f, batch, context);
     if (n <= context)
         return tni_error(TN_E_INVALID,
-                         "%s: a %s part of %lld characters: want more than context %lld", f,
-                         valid ? "validation" : "training", (long long)n, (long long)context);
+                         "%s: a %s part of %" PRId64 " characters: want more than context %" PRId64,
+                         f, valid ? "validation" : "training", n, context);
     tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     if (!a || !b) return tni_pending();

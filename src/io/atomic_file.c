@@ -23,9 +23,9 @@
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
     return tni_error(tni_errno(error),
-                     "%s: " TNI_PATH
-                     ": %s: %s after %lld bytes: the old file, if any, is unchanged",
-                     file->function, file->name, what, strerror(error), (long long)file->written);
+                     "%s: " TNI_PATH ": %s: %s after %" PRId64
+                     " bytes: the old file, if any, is unchanged",
+                     file->function, file->name, what, strerror(error), file->written);
 }
 
 /* Repeats a call that signals may interrupt. */
@@ -183,9 +183,10 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
         /* a file system that cannot reserve says so; write errors show the rest */
         if (error && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
             status = tni_error(tni_errno(error),
-                               "%s: " TNI_PATH ": cannot reserve %lld bytes: %s: the old file, if "
+                               "%s: " TNI_PATH ": cannot reserve %" PRId64
+                               " bytes: %s: the old file, if "
                                "any, is unchanged",
-                               function, path, (long long)size, strerror(error));
+                               function, path, size, strerror(error));
     }
     if (status != TN_OK) tni_file_abandon(file);
     return status;

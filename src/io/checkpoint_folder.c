@@ -21,19 +21,19 @@
 
 static const char latest[] = "tn_checkpoint_latest"; /* in messages: short, and what most call */
 
-static void file_name(char text[FILE_SIZE], const char *name, long long step)
+static void file_name(char text[FILE_SIZE], const char *name, int64_t step)
 {
-    snprintf(text, FILE_SIZE, "%s-%08lld.safetensors", name, step);
+    snprintf(text, FILE_SIZE, "%s-%08" PRId64 ".safetensors", name, step);
 }
 
 /* The step in a file's name, -1 for other files; *n: where the name ends and the mark of a
  * temporary may follow. */
-static long long step_of(const char *file, const char *name, size_t *n)
+static int64_t step_of(const char *file, const char *name, size_t *n)
 {
     char own[FILE_SIZE];
     size_t prefix = strlen(name);
     if (strncmp(file, name, prefix) != 0 || file[prefix] != '-') return -1;
-    long long step = strtoll(file + prefix + 1, NULL, 10);
+    int64_t step = strtoll(file + prefix + 1, NULL, 10);
     file_name(own, name, step);
     *n = strlen(own);
     return step >= 0 && strncmp(file, own, *n) == 0 ? step : -1;
@@ -56,15 +56,15 @@ static tn_status check(const char *function, const char *folder, const char *nam
 
 static int newest_first(const void *a, const void *b)
 {
-    long long x = *(const long long *)a;
-    long long y = *(const long long *)b;
+    int64_t x = *(const int64_t *)a;
+    int64_t y = *(const int64_t *)b;
     return (x < y) - (x > y);
 }
 
 /* The steps of a folder's checkpoints, the highest first; the folder is read once. */
 typedef struct steps {
     tni_bytes bytes;
-    long long *step;
+    int64_t *step;
     size_t n;
 } steps;
 
@@ -76,12 +76,12 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     *s = (steps){ 0 };
     rewinddir(dir);
     for (struct dirent *e; errno = 0, (e = readdir(dir));) {
-        long long step = step_of(e->d_name, name, &n);
+        int64_t step = step_of(e->d_name, name, &n);
         if (sweep && step >= 0) tni_file_sweep(dirfd(dir), e->d_name, n);
         if (step >= 0 && !e->d_name[n]) tni_bytes_add(&s->bytes, &step, sizeof step);
     }
     int error = s->bytes.failed ? ENOMEM : errno;
-    s->step = (long long *)s->bytes.data;
+    s->step = (int64_t *)s->bytes.data;
     s->n = s->bytes.n / sizeof *s->step;
     if (s->n) qsort(s->step, s->n, sizeof *s->step, newest_first);
     return error;
@@ -89,7 +89,7 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
 
 /* Keeps the newest `keep` files up to that of `step` and removes older ones. keep 0: none is
  * removed. Sweeps. */
-static tn_status prune(const char *function, const char *folder, const char *name, long long step,
+static tn_status prune(const char *function, const char *folder, const char *name, int64_t step,
                        int keep)
 {
     static const char cannot[] = "the checkpoint is in place, but older ones cannot be looked for";
@@ -127,13 +127,13 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     tn_status status = check(f, folder, name);
     if (status != TN_OK) return status;
     if (c->step < 0 || keep < 0)
-        return tni_error(TN_E_INVALID, "%s: step %lld, keep %d: want numbers >= 0", f,
-                         (long long)c->step, keep);
+        return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", f,
+                         c->step, keep);
     char file[FILE_SIZE], path[PATH_SIZE];
-    file_name(file, name, (long long)c->step);
+    file_name(file, name, c->step);
     snprintf(path, sizeof path, "%s/%s", folder, file);
     status = tni_checkpoint_save(f, c, path);
-    return status == TN_OK ? prune(f, folder, name, (long long)c->step, keep) : status;
+    return status == TN_OK ? prune(f, folder, name, c->step, keep) : status;
 }
 
 /* ---- the newest one -------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ typedef struct search {
 } search;
 
 /* TN_OK: the file is whole. *next: it is damaged, try an older one. */
-static tn_status look_at(search *s, long long step, bool *next)
+static tn_status look_at(search *s, int64_t step, bool *next)
 {
     char file[FILE_SIZE];
     int error;

@@ -64,8 +64,8 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
             return tni_error(TN_E_IO,
                              "%s: " TNI_PATH
                              ": became shorter while it was read: %zu bytes missing "
-                             "at %lld",
-                             in->function, in->path, nbytes, (long long)offset);
+                             "at %" PRId64,
+                             in->function, in->path, nbytes, offset);
         at += n;
         nbytes -= (size_t)n;
         offset += n;

@@ -34,11 +34,13 @@ tn_status tn_set_file_limits(tn_file_limits limits)
     if (limits.header_bytes < 0 || limits.header_bytes > MOST || limits.tensors < 0 ||
         limits.tensors > MOST)
         return tni_error(TN_E_INVALID,
-                         "tn_set_file_limits: %lld bytes, %lld tensors: want 0 to %d of each",
-                         (long long)limits.header_bytes, (long long)limits.tensors, MOST);
+                         "tn_set_file_limits: %" PRId64 " bytes, %" PRId64
+                         " tensors: want 0 to %d of each",
+                         limits.header_bytes, limits.tensors, MOST);
     if (limits.inflated_bytes < 0)
-        return tni_error(TN_E_INVALID, "tn_set_file_limits: %lld inflated bytes: want 0 or more",
-                         (long long)limits.inflated_bytes);
+        return tni_error(TN_E_INVALID,
+                         "tn_set_file_limits: %" PRId64 " inflated bytes: want 0 or more",
+                         limits.inflated_bytes);
     header_bytes = limits.header_bytes ? limits.header_bytes : DEFAULT_BYTES;
     tensors = limits.tensors ? limits.tensors : DEFAULT_TENSORS;
     inflated_bytes = limits.inflated_bytes;

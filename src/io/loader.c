@@ -201,11 +201,10 @@ void tn_loader_free(tn_loader *l)
 static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_options *o)
 {
     if (o->batch_size < 1)
-        return tni_error(TN_E_INVALID, "%s: batch_size %lld: want >= 1", f,
-                         (long long)o->batch_size);
+        return tni_error(TN_E_INVALID, "%s: batch_size %" PRId64 ": want >= 1", f, o->batch_size);
     if (rows == 0 || (o->drop_last && rows < o->batch_size))
-        return tni_error(TN_E_INVALID, "%s: %lld rows give no batch of %lld", f, (long long)rows,
-                         (long long)o->batch_size);
+        return tni_error(TN_E_INVALID, "%s: %" PRId64 " rows give no batch of %" PRId64, f, rows,
+                         o->batch_size);
     return TN_OK;
 }
 
@@ -225,9 +224,10 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
             return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there",
                              f, k);
         if (t->shape.size[0] != tensors[0]->shape.size[0])
-            return tni_error(TN_E_SHAPE, "%s: tensor 0 has %lld rows, tensor %d %lld: want as many",
-                             f, (long long)tensors[0]->shape.size[0], k,
-                             (long long)t->shape.size[0]);
+            return tni_error(TN_E_SHAPE,
+                             "%s: tensor 0 has %" PRId64 " rows, tensor %d %" PRId64
+                             ": want as many",
+                             f, tensors[0]->shape.size[0], k, t->shape.size[0]);
     }
     return check_sizes(f, tensors[0]->shape.size[0], o);
 }
@@ -370,8 +370,8 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     tn_status status = check_sizes(f, l->rows, &o);
     if (status != TN_OK) return status;
     if (l->position != 0)
-        return tni_error(TN_E_STATE, "%s: batch %lld of an epoch: want its beginning", f,
-                         (long long)l->position);
+        return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
+                         l->position);
     leave_parent(l);
     stop_thread(l);
     status = replace_slots(l, batch_size);
@@ -394,8 +394,9 @@ tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)
     if (!l) return tni_null("tn_loader_seek", "loader", "a loader");
     if (epoch < 0 || epoch > MAX_EPOCH || position < 0 || position > l->batches)
         return tni_error(TN_E_INDEX,
-                         "tn_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
-                         (long long)epoch, (long long)position, (long long)l->batches);
+                         "tn_loader_seek: epoch %" PRId64 ", batch %" PRId64
+                         ": an epoch has %" PRId64 " batches",
+                         epoch, position, l->batches);
     l->epoch = epoch;
     l->position = position;
     return TN_OK;
@@ -418,18 +419,19 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
     static const char f[] = "loader";
     if (state->rows != l->rows || state->batch_size != l->o.batch_size ||
         (state->shuffle != 0) != l->o.shuffle || (state->drop_last != 0) != l->o.drop_last)
-        return tni_error(
-            TN_E_INVALID,
-            "%s: %lld rows in batches of %lld (shuffle %d, drop_last %d) there, %lld in "
-            "batches of %lld (%d, %d) here: want equal ones",
-            f, (long long)state->rows, (long long)state->batch_size, state->shuffle != 0,
-            state->drop_last != 0, (long long)l->rows, (long long)l->o.batch_size, l->o.shuffle,
-            l->o.drop_last);
+        return tni_error(TN_E_INVALID,
+                         "%s: %" PRId64 " rows in batches of %" PRId64
+                         " (shuffle %d, drop_last %d) there, %" PRId64 " in "
+                         "batches of %" PRId64 " (%d, %d) here: want equal ones",
+                         f, state->rows, state->batch_size, state->shuffle != 0,
+                         state->drop_last != 0, l->rows, l->o.batch_size, l->o.shuffle,
+                         l->o.drop_last);
     if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
         state->position > l->batches)
-        return tni_error(TN_E_FORMAT, "%s: epoch %lld, batch %lld: an epoch has %lld batches", f,
-                         (long long)state->epoch, (long long)state->position,
-                         (long long)l->batches);
+        return tni_error(TN_E_FORMAT,
+                         "%s: epoch %" PRId64 ", batch %" PRId64 ": an epoch has %" PRId64
+                         " batches",
+                         f, state->epoch, state->position, l->batches);
     return TN_OK;
 }
 

@@ -44,8 +44,7 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
 
 tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name, const tni_json *j)
 {
-    return bad(file, "%s is not JSON: %s at byte %lld", name, j->problem,
-               (long long)(j->at - j->text));
+    return bad(file, "%s is not JSON: %s at byte %" PRId64, name, j->problem, (j->at - j->text));
 }
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
@@ -92,15 +91,16 @@ static tn_status check_range(const tni_safetensors *file, const tni_safetensor *
 {
     int64_t available = file->in.size - file->data;
     if (e->begin > e->end || e->end > available)
-        return bad(file, "%.64s: data_offsets [%lld,%lld]: want begin <= end <= %lld", e->name,
-                   (long long)e->begin, (long long)e->end, (long long)available);
+        return bad(file,
+                   "%.64s: data_offsets [%" PRId64 ",%" PRId64 "]: want begin <= end <= %" PRId64,
+                   e->name, e->begin, e->end, available);
     int64_t n = tni_shape_numel(&e->shape);
     size_t nbytes;
     if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(e->dtype), &nbytes) || nbytes > INT64_MAX)
         return bad(file, "%.64s: shape %s: its size overflows", e->name, tni_shape_text(&e->shape));
     if (e->end - e->begin != (int64_t)nbytes)
-        return bad(file, "%.64s: data_offsets hold %lld bytes: %s %s takes %zu", e->name,
-                   (long long)(e->end - e->begin), tni_safetensors_dtype_name(e->dtype),
+        return bad(file, "%.64s: data_offsets hold %" PRId64 " bytes: %s %s takes %zu", e->name,
+                   (e->end - e->begin), tni_safetensors_dtype_name(e->dtype),
                    tni_shape_text(&e->shape), nbytes);
     return TN_OK;
 }
@@ -176,14 +176,13 @@ static tn_status check_ranges(const tni_safetensors *file)
     int64_t at = 0;
     for (int i = 0; status == TN_OK && i < file->n; i++) {
         if (order[i]->begin != at)
-            status = bad(file, "%.64s begins at %lld: want %s, %lld", order[i]->name,
-                         (long long)order[i]->begin, order[i]->begin < at ? "overlap" : "hole",
-                         (long long)at);
+            status = bad(file, "%.64s begins at %" PRId64 ": want %s, %" PRId64, order[i]->name,
+                         order[i]->begin, order[i]->begin < at ? "overlap" : "hole", at);
         at = order[i]->end;
     }
     if (status == TN_OK && at != file->in.size - file->data)
-        status = bad(file, "%lld bytes follow the last tensor: want none",
-                     (long long)(file->in.size - file->data - at));
+        status = bad(file, "%" PRId64 " bytes follow the last tensor: want none",
+                     (file->in.size - file->data - at));
     tni_free(order, nbytes);
     return status;
 }
@@ -220,9 +219,9 @@ static tn_status parse_header(tni_safetensors *file)
             status = read_entry(file, j, name);
         else
             status = bad(file,
-                         "more than %lld tensors: at most so many are read "
+                         "more than %" PRId64 " tensors: at most so many are read "
                          "(tn_set_file_limits)",
-                         (long long)tn_get_file_limits().tensors);
+                         tn_get_file_limits().tensors);
         if (status != TN_OK) return status;
     }
     if (!tni_json_end(j)) return tni_safetensors_not_json(file, "the header", j);
@@ -239,18 +238,20 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     unsigned char size[8];
     uint64_t n = 0;
     if (file->in.size < 8)
-        status =
-            bad(file, "%lld bytes: a safetensors file has at least 8", (long long)file->in.size);
+        status = bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", file->in.size);
     else
         status = tni_input_read(&file->in, 0, size, 8);
     for (int i = 0; status == TN_OK && i < 8; i++) n |= (uint64_t)size[i] << (8 * i);
     if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8))
-        status = bad(file, "a header of %llu bytes in a file of %lld: not a safetensors file",
-                     (unsigned long long)n, (long long)file->in.size);
+        status = bad(
+            file, "a header of %" PRIu64 " bytes in a file of %" PRId64 ": not a safetensors file",
+            n, file->in.size);
     int64_t most = tn_get_file_limits().header_bytes;
     if (status == TN_OK && n > (uint64_t)most)
-        status = bad(file, "a header of %llu bytes: at most %lld are read (tn_set_file_limits)",
-                     (unsigned long long)n, (long long)most);
+        status =
+            bad(file,
+                "a header of %" PRIu64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
+                n, most);
     if (status == TN_OK) file->header = tni_alloc((size_t)n);
     if (file->header) file->header_bytes = (size_t)n;
     if (status == TN_OK && !file->header) status = tni_pending();

@@ -113,11 +113,13 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
     file->n_versions = (int)(file->versions.n / sizeof *file->version);
     const int64_t most = tn_get_file_limits().tensors;
     if (file->n + (int64_t)file->n_ties > most)
-        return bad(file, "%d tensors and %d ties: at most %lld are read (tn_set_file_limits)",
-                   file->n, file->n_ties, (long long)most);
+        return bad(file,
+                   "%d tensors and %d ties: at most %" PRId64 " are read (tn_set_file_limits)",
+                   file->n, file->n_ties, most);
     if (file->n_versions > most)
-        return bad(file, TNI_VERSIONS " of %d modules: at most %lld are read (tn_set_file_limits)",
-                   file->n_versions, (long long)most);
+        return bad(file,
+                   TNI_VERSIONS " of %d modules: at most %" PRId64 " are read (tn_set_file_limits)",
+                   file->n_versions, most);
     status = tni_names_make(&file->by_tie, file->tie, sizeof *file->tie, file->n_ties);
     if (status == TN_OK)
         status =

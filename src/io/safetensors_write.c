@@ -224,7 +224,7 @@ static tn_status add_tensor(tni_bytes *b, const char *function, const item *it, 
     tn_status status = add_string(b, function, it->name);
     tni_bytes_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", tni_safetensors_dtype_name(t->dtype));
     for (int k = 0; k < t->shape.rank; k++)
-        tni_bytes_printf(b, "%s%lld", k ? "," : "", (long long)t->shape.size[k]);
+        tni_bytes_printf(b, "%s%" PRId64, k ? "," : "", t->shape.size[k]);
     size_t begin = *total;
     if (!tni_add_size(begin, it->nbytes, total) || *total > INT64_MAX / 2)
         return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, it->name);
@@ -260,9 +260,9 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     if (status == TN_OK && b->failed) status = tni_pending();
     if (status == TN_OK && (int64_t)b->n > tn_get_file_limits().header_bytes)
         status = tni_error(TN_E_INVALID,
-                           "%s: a header of %zu bytes: at most %lld could be read back "
+                           "%s: a header of %zu bytes: at most %" PRId64 " could be read back "
                            "(tn_set_file_limits)",
-                           function, b->n, (long long)tn_get_file_limits().header_bytes);
+                           function, b->n, tn_get_file_limits().header_bytes);
     return status;
 }
 
@@ -359,9 +359,10 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
         n += every_version || version != 1;
     if (list->n <= limit && n <= limit) return TN_OK;
     return tni_error(TN_E_INVALID,
-                     "%s: %lld %s: at most %lld could be read back (tn_set_file_limits)", function,
-                     list->n > limit ? (long long)list->n : (long long)n,
-                     list->n > limit ? "tensors" : "modules with state versions", (long long)limit);
+                     "%s: %" PRId64 " %s: at most %" PRId64
+                     " could be read back (tn_set_file_limits)",
+                     function, list->n > limit ? list->n : n,
+                     list->n > limit ? "tensors" : "modules with state versions", limit);
 }
 
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,

@@ -116,8 +116,8 @@ void tni_field_steps(tni_form *f, const char *name, int64_t *value)
 {
     number(f, name, TN_I64, value);
     if (*value < 0 || *value > TNI_MOST_STEPS)
-        tni_form_note(f, TNI_MISMATCHED, "%s (%lld there, want a count of steps)", name,
-                      (long long)*value);
+        tni_form_note(f, TNI_MISMATCHED, "%s (%" PRId64 " there, want a count of steps)", name,
+                      *value);
 }
 
 void tni_field_rate(tni_form *f, const char *name, double *value)

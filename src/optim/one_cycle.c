@@ -71,8 +71,8 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     if (o.base_momentum == 0) o.base_momentum = 0.85;
     if (o.max_momentum == 0) o.max_momentum = 0.95;
     if (o.total_steps < 1)
-        return tni_fail(TN_E_INVALID, "tn_%s: total_steps %lld: want >= 1", f,
-                        (long long)o.total_steps);
+        return tni_fail(TN_E_INVALID, "tn_%s: total_steps %" PRId64 ": want >= 1", f,
+                        o.total_steps);
     if (!(o.pct_start > 0 && o.pct_start <= 1))
         return tni_fail(TN_E_INVALID, "tn_%s: pct_start %g: want in (0, 1]", f, o.pct_start);
     if (!(o.max_lr > 0 && isfinite(o.max_lr)) || !(o.div_factor > 0) || !(o.final_div_factor > 0))

@@ -27,8 +27,9 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
         tni_optim_nonnegative("plateau_lr", "min_lr", o.min_lr) != TN_OK)
         return NULL;
     if (o.patience < 0 || o.cooldown < 0)
-        return tni_fail(TN_E_INVALID, "tn_plateau_lr: patience %lld, cooldown %lld: want both >= 0",
-                        (long long)o.patience, (long long)o.cooldown);
+        return tni_fail(TN_E_INVALID,
+                        "tn_plateau_lr: patience %" PRId64 ", cooldown %" PRId64 ": want both >= 0",
+                        o.patience, o.cooldown);
     return tni_scheduler_new(&tni_schedule_plateau, opt,
                              (tn_scheduler){ .a = o.factor,
                                              .b = o.threshold,

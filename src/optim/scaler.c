@@ -50,8 +50,9 @@ static tn_status check(const char *f, const numbers *s)
         return tni_error(TN_E_INVALID, "%s: backoff %g: want between 0 and 1", f, s->backoff);
     if (s->interval < 1 || s->good < 0 || s->skipped < 0)
         return tni_error(TN_E_INVALID,
-                         "%s: interval %lld, %lld good steps, %lld skipped: want at least 1, 0, 0",
-                         f, (long long)s->interval, (long long)s->good, (long long)s->skipped);
+                         "%s: interval %" PRId64 ", %" PRId64 " good steps, %" PRId64
+                         " skipped: want at least 1, 0, 0",
+                         f, s->interval, s->good, s->skipped);
     return TN_OK;
 }
 

@@ -14,14 +14,15 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
 {
     tn_optim *opt = s->opt;
     if (s->schedule->last && step > s->schedule->last(s))
-        return tni_error(TN_E_STATE, "tn_%s: step %lld: the schedule ends at %lld",
-                         s->schedule->name, (long long)step, (long long)s->schedule->last(s));
+        return tni_error(TN_E_STATE, "tn_%s: step %" PRId64 ": the schedule ends at %" PRId64,
+                         s->schedule->name, step, s->schedule->last(s));
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
         /* a user's factor may give anything; gamma > 1 grows without end */
         if (!(lr >= 0) || isinf(lr))
-            return tni_error(TN_E_INVALID, "tn_%s: rate %g at step %lld: want >= 0 and finite",
-                             s->schedule->name, lr, (long long)step);
+            return tni_error(TN_E_INVALID,
+                             "tn_%s: rate %g at step %" PRId64 ": want >= 0 and finite",
+                             s->schedule->name, lr, step);
     }
     for (int i = 0; i < opt->n_groups; i++)
         tni_optim_rate(opt, i, s->schedule->rate(s, step, opt->group[i].base_lr));
@@ -39,8 +40,9 @@ static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int
                          s->schedule->name, n);
     for (int i = 0; i < n; i++)
         if (milestones[i] < (i ? milestones[i - 1] : 0))
-            return tni_error(TN_E_INVALID, "tn_%s: milestone %d is %lld: want ascending ones >= 0",
-                             s->schedule->name, i, (long long)milestones[i]);
+            return tni_error(TN_E_INVALID,
+                             "tn_%s: milestone %d is %" PRId64 ": want ascending ones >= 0",
+                             s->schedule->name, i, milestones[i]);
     if (n == 0) return TN_OK;
     s->milestone = tni_alloc_n((size_t)n, sizeof *s->milestone);
     if (!s->milestone) return tni_pending();
@@ -263,8 +265,8 @@ static tn_status load(staged *t, const tn_list *state)
     if (status != TN_OK) return status;
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
     if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))
-        return tni_error(TN_E_INVALID, "%s: step %lld: outside the schedule", function,
-                         (long long)s->step);
+        return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": outside the schedule", function,
+                         s->step);
     for (int i = 0; i < s->opt->n_groups; i++) {
         const double lr = t->group[i].lr, base = t->group[i].base_lr;
         if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
@@ -273,8 +275,8 @@ static tn_status load(staged *t, const tn_list *state)
                              function, lr, base, i);
     }
     if (s->bad < 0 || s->bad > TNI_MOST_STEPS || s->cooling < 0)
-        return tni_error(TN_E_INVALID, "%s: bad %lld, cooling %lld: want counts >= 0", function,
-                         (long long)s->bad, (long long)s->cooling);
+        return tni_error(TN_E_INVALID, "%s: bad %" PRId64 ", cooling %" PRId64 ": want counts >= 0",
+                         function, s->bad, s->cooling);
     return TN_OK;
 }
 

@@ -130,8 +130,8 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
     if (!opt) return tni_poisoned(function, "opt");
     for (int i = 0; i < 2; i++)
         if (schedule->count[i] && count[i] < schedule->least)
-            return tni_fail(TN_E_INVALID, "%s: %s %lld: want >= %d", function, schedule->count[i],
-                            (long long)count[i], schedule->least);
+            return tni_fail(TN_E_INVALID, "%s: %s %" PRId64 ": want >= %d", function,
+                            schedule->count[i], count[i], schedule->least);
     for (int i = 0; i < 2; i++)
         if (schedule->number[i] &&
             tni_optim_nonnegative(schedule->name, schedule->number[i], number[i]) != TN_OK)
@@ -192,7 +192,8 @@ tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, 
 {
     if (opt && (warmup < 0 || total < 1 || warmup > total))
         return tni_fail(TN_E_INVALID,
-                        "tn_warmup_cosine_lr: warmup %lld, total %lld: want 0 <= warmup <= total",
-                        (long long)warmup, (long long)total);
+                        "tn_warmup_cosine_lr: warmup %" PRId64 ", total %" PRId64
+                        ": want 0 <= warmup <= total",
+                        warmup, total);
     return make(WARMUP, opt, (tn_scheduler){ .n = warmup, .m = total, .a = eta_min });
 }

@@ -116,7 +116,7 @@ static void write_shape(char *text, size_t size, const tn_shape *shape)
         return;
     }
     for (int i = 0; i < shape->rank && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)shape->size[i]);
+        n += (size_t)snprintf(text + n, size - n, i ? ",%" PRId64 : "%" PRId64, shape->size[i]);
     if (n < size) snprintf(text + n, size - n, "]");
 }
 
@@ -175,8 +175,8 @@ double tn_item(const tn_tensor *t)
         return NAN;
     }
     if (tni_shape_numel(&t->shape) != 1) {
-        tni_error(TN_E_SHAPE, "tn_item: %s has %lld elements: want one", tni_text(t),
-                  (long long)tni_shape_numel(&t->shape));
+        tni_error(TN_E_SHAPE, "tn_item: %s has %" PRId64 " elements: want one", tni_text(t),
+                  tni_shape_numel(&t->shape));
         return NAN;
     }
     return element(t, 0);
@@ -198,8 +198,8 @@ double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
     }
     for (int i = 0; i < t->shape.rank; i++) {
         if (index[i] < 0 || index[i] >= t->shape.size[i]) {
-            tni_error(TN_E_INDEX, "tn_at: index %lld of axis %d of %s: want 0..%lld",
-                      (long long)index[i], i, tni_text(t), (long long)t->shape.size[i] - 1);
+            tni_error(TN_E_INDEX, "tn_at: index %" PRId64 " of axis %d of %s: want 0..%" PRId64,
+                      index[i], i, tni_text(t), t->shape.size[i] - 1);
             return NAN;
         }
         at += index[i] * t->stride[i];

@@ -228,8 +228,7 @@ static double linspace_value(int64_t i, const double *p)
 tn_tensor *tn_linspace(double start, double end, int64_t n)
 {
     TNI_HOLD_TRAPS;
-    if (n < 0)
-        return tni_fail(TN_E_INVALID, "tn_linspace: %lld values: want 0 or more", (long long)n);
+    if (n < 0) return tni_fail(TN_E_INVALID, "tn_linspace: %" PRId64 " values: want 0 or more", n);
     tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
     if (!t) return NULL;
     double step = n > 1 ? (end - start) / (double)(n - 1) : 0.0;
@@ -240,7 +239,7 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
 tn_tensor *tn_eye(int64_t n)
 {
     TNI_HOLD_TRAPS;
-    if (n < 0) return tni_fail(TN_E_INVALID, "tn_eye: size %lld: want 0 or more", (long long)n);
+    if (n < 0) return tni_fail(TN_E_INVALID, "tn_eye: size %" PRId64 ": want 0 or more", n);
     tn_tensor *t = full("tn_eye", TN_SHAPE(n, n), 0.0, default_dtype, tn_cpu());
     if (!t) return NULL;
     /* the diagonal: n elements, n + 1 apart */

@@ -202,9 +202,10 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
                          STATE_VERSION);
     if (used > TNI_MT_WORDS || has_normal > 1)
         return tni_error(TN_E_FORMAT,
-                         "tn_generator_set_state: %llu words used, %llu normals kept: want at "
+                         "tn_generator_set_state: %" PRIu64 " words used, %" PRIu64
+                         " normals kept: want at "
                          "most %d and 1",
-                         (unsigned long long)used, (unsigned long long)has_normal, TNI_MT_WORDS);
+                         used, has_normal, TNI_MT_WORDS);
     tni_generator_lock(g);
     g->mt.used = (uint32_t)used;
     g->has_normal = has_normal != 0;

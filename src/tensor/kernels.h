@@ -18,6 +18,8 @@
 #ifndef TNI_KERNELS_H
 #define TNI_KERNELS_H
 
+#include <inttypes.h>
+
 #include <tenon/ops.h>
 
 #ifdef __cplusplus

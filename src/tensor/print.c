@@ -137,7 +137,7 @@ static int number_text(const format *f, const shown *e, size_t i, char text[NUMB
 {
     if (f->boolean)
         return snprintf(text, NUMBER, "%s", ((const int64_t *)e->values)[i] ? "True" : "False");
-    if (!f->real) return snprintf(text, NUMBER, "%lld", (long long)((const int64_t *)e->values)[i]);
+    if (!f->real) return snprintf(text, NUMBER, "%" PRId64, ((const int64_t *)e->values)[i]);
     double x = ((const double *)e->values)[i];
     if (isnan(x)) return snprintf(text, NUMBER, "nan"); /* printf would show its sign bit */
     if (f->scientific) return snprintf(text, NUMBER, "%.4e", x);
@@ -242,7 +242,7 @@ static void emit_summary(sink *s, const tn_tensor *t)
     emit_text(s, tn_dtype_name(t->dtype));
     emit_text(s, " [");
     for (int i = 0; i < t->shape.rank; i++) {
-        snprintf(text, sizeof text, i ? ", %lld" : "%lld", (long long)t->shape.size[i]);
+        snprintf(text, sizeof text, i ? ", %" PRId64 : "%" PRId64, t->shape.size[i]);
         emit_text(s, text);
     }
     emit_text(s, "]");

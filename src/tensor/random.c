@@ -338,8 +338,8 @@ tn_tensor *tn_bernoulli(tn_shape shape, double p)
 tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
 {
     if (low >= high)
-        return tni_fail(TN_E_INVALID, "tn_randint: from %lld to %lld: want low < high",
-                        (long long)low, (long long)high);
+        return tni_fail(TN_E_INVALID,
+                        "tn_randint: from %" PRId64 " to %" PRId64 ": want low < high", low, high);
     tn_tensor *t = tni_create("tn_randint", shape, TN_I64, tn_cpu());
     if (!t) return NULL;
     int64_t n = tni_shape_numel(&shape);
@@ -354,8 +354,7 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
 
 tn_tensor *tn_randperm(int64_t n)
 {
-    if (n < 0)
-        return tni_fail(TN_E_INVALID, "tn_randperm: size %lld: want 0 or more", (long long)n);
+    if (n < 0) return tni_fail(TN_E_INVALID, "tn_randperm: size %" PRId64 ": want 0 or more", n);
     tn_tensor *t = tni_create("tn_randperm", TN_SHAPE(n), TN_I64, tn_cpu());
     if (t) tn_generator_permutation(tn_default_generator(), n, tni_data(t));
     return t;

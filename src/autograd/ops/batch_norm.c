@@ -30,9 +30,9 @@ static tn_status check_vectors(const tni_call *c)
     for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* running sizes first: what PyTorch reports */
         const tn_tensor *t = c->in[i];
         if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels)) {
-            return tni_op_error(c, TN_E_SHAPE, "x %s has %lld channels, %s %s: want [%lld]",
-                                tni_text(x), (long long)channels, name[i],
-                                tni_shape_text(&t->shape), (long long)channels);
+            return tni_op_error(
+                c, TN_E_SHAPE, "x %s has %" PRId64 " channels, %s %s: want [%" PRId64 "]",
+                tni_text(x), channels, name[i], tni_shape_text(&t->shape), channels);
         }
         if (!tni_none(t) && !tn_dtype_is_float(t->dtype)) {
             return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i],

@@ -59,14 +59,15 @@ static tn_status check_spec(tni_call *c, const conv_args *a)
     for (int i = 0; i < 2; i++) {
         if (a->stride[i] < 1 || a->stride[i] > INT_MAX || a->dilation[i] < 1 ||
             a->dilation[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "stride %lld, dilation %lld: want 1 to %d",
-                                (long long)a->stride[i], (long long)a->dilation[i], INT_MAX);
+            return tni_op_error(c, TN_E_INVALID,
+                                "stride %" PRId64 ", dilation %" PRId64 ": want 1 to %d",
+                                a->stride[i], a->dilation[i], INT_MAX);
         if (a->padding[i] < 0 || a->padding[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "padding %lld: want 0 to %d",
-                                (long long)a->padding[i], INT_MAX);
+            return tni_op_error(c, TN_E_INVALID, "padding %" PRId64 ": want 0 to %d", a->padding[i],
+                                INT_MAX);
     }
     if (a->groups < 1)
-        return tni_op_error(c, TN_E_INVALID, "groups %lld: want at least 1", (long long)a->groups);
+        return tni_op_error(c, TN_E_INVALID, "groups %" PRId64 ": want at least 1", a->groups);
     return TN_OK;
 }
 
@@ -97,15 +98,15 @@ static tn_status conv2d_shape(tni_call *c)
             tni_text(x), tni_text(w));
     if (w->shape.size[0] % a->groups || x->shape.size[1] % a->groups ||
         x->shape.size[1] / a->groups != w->shape.size[1])
-        return tni_op_error(
-            c, TN_E_SHAPE,
-            "x %s, weight %s, groups %lld: want %lld channels in x, and weight's %lld "
-            "divisible by groups",
-            tni_text(x), tni_text(w), (long long)a->groups, (long long)channels_for(w, a->groups),
-            (long long)w->shape.size[0]);
+        return tni_op_error(c, TN_E_SHAPE,
+                            "x %s, weight %s, groups %" PRId64 ": want %" PRId64
+                            " channels in x, and weight's %" PRId64 " "
+                            "divisible by groups",
+                            tni_text(x), tni_text(w), a->groups, channels_for(w, a->groups),
+                            w->shape.size[0]);
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
-        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w),
-                            tni_text(b), (long long)w->shape.size[0]);
+        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%" PRId64 "]",
+                            tni_text(w), tni_text(b), w->shape.size[0]);
     *y = (tn_shape){ 4, { x->shape.size[0], w->shape.size[0] } };
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
@@ -113,11 +114,11 @@ static tn_status conv2d_shape(tni_call *c)
         y->size[2 + i] =
             size <= INT_MAX && kernel >= 1 && kernel <= INT_MAX ? out_size(a, size, kernel, i) : -1;
         if (y->size[2 + i] < 0)
-            return tni_op_error(
-                c, TN_E_SHAPE,
-                "x %s, weight %s, padding %lld, dilation %lld: the kernel must fit into "
-                "the padded image",
-                tni_text(x), tni_text(w), (long long)a->padding[i], (long long)a->dilation[i]);
+            return tni_op_error(c, TN_E_SHAPE,
+                                "x %s, weight %s, padding %" PRId64 ", dilation %" PRId64
+                                ": the kernel must fit into "
+                                "the padded image",
+                                tni_text(x), tni_text(w), a->padding[i], a->dilation[i]);
     }
     c->out_spec[0].dtype = x->dtype;
     return TN_OK;

@@ -191,8 +191,8 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
     }
     if (tni_none(weight)) return TN_OK;
     if (weight->shape.rank != 1 || weight->shape.size[0] != classes) {
-        return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%lld]", function,
-                         tni_text(logits), tni_text(weight), (long long)classes);
+        return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%" PRId64 "]",
+                         function, tni_text(logits), tni_text(weight), classes);
     }
     if (weight->dtype != logits->dtype) {
         return tni_error(TN_E_DTYPE, "%s: logits %s, weight %s: want one dtype", function,
@@ -232,9 +232,10 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
     int axis = rank == 1 ? 0 : 1;
     if (o->use_ignore_index) {
         return tni_fail(TN_E_INVALID,
-                        "tn_cross_entropy: ignore_index %lld with probabilities as target: want "
+                        "tn_cross_entropy: ignore_index %" PRId64
+                        " with probabilities as target: want "
                         "class ids, or no ignore_index",
-                        (long long)o->ignore_index);
+                        o->ignore_index);
     }
     if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape)) {
         return tni_fail(

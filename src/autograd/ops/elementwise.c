@@ -14,12 +14,14 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
         if (m == n || m == 1 || n == 1) continue;
         if (d == 1) {
             return tni_op_error(c, TN_E_SHAPE,
-                                "a %s, b %s: sizes %lld and %lld (last axis) do not broadcast",
-                                tni_text(a), tni_text(b), (long long)m, (long long)n);
+                                "a %s, b %s: sizes %" PRId64 " and %" PRId64
+                                " (last axis) do not broadcast",
+                                tni_text(a), tni_text(b), m, n);
         }
         return tni_op_error(c, TN_E_SHAPE,
-                            "a %s, b %s: sizes %lld and %lld (axis -%d) do not broadcast",
-                            tni_text(a), tni_text(b), (long long)m, (long long)n, d);
+                            "a %s, b %s: sizes %" PRId64 " and %" PRId64
+                            " (axis -%d) do not broadcast",
+                            tni_text(a), tni_text(b), m, n, d);
     }
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
 }

@@ -24,14 +24,14 @@ static tn_status linear_shape(tni_call *c)
         return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [..., in] and weight [out, in]",
                             tni_text(x), tni_text(w));
     if (x->shape.size[x->shape.rank - 1] != w->shape.size[1])
-        return tni_op_error(
-            c, TN_E_SHAPE,
-            "x %s, weight %s: last axis of x (%lld) must equal columns of weight (%lld)",
-            tni_text(x), tni_text(w), (long long)x->shape.size[x->shape.rank - 1],
-            (long long)w->shape.size[1]);
+        return tni_op_error(c, TN_E_SHAPE,
+                            "x %s, weight %s: last axis of x (%" PRId64
+                            ") must equal columns of weight (%" PRId64 ")",
+                            tni_text(x), tni_text(w), x->shape.size[x->shape.rank - 1],
+                            w->shape.size[1]);
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
-        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%lld]", tni_text(w),
-                            tni_text(b), (long long)w->shape.size[0]);
+        return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%" PRId64 "]",
+                            tni_text(w), tni_text(b), w->shape.size[0]);
     c->out_spec[0].dtype = x->dtype;
     c->out_spec[0].shape = x->shape;
     c->out_spec[0].shape.size[x->shape.rank - 1] = w->shape.size[0];

@@ -194,8 +194,9 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
     rows = b->shape.size[b->shape.rank == 1 ? 0 : b->shape.rank - 2];
     if (columns != rows)
         return tni_fail(TN_E_SHAPE,
-                        "tn_matmul: a %s, b %s: columns of a (%lld) must equal rows of b (%lld)",
-                        tni_text(a), tni_text(b), (long long)columns, (long long)rows);
+                        "tn_matmul: a %s, b %s: columns of a (%" PRId64
+                        ") must equal rows of b (%" PRId64 ")",
+                        tni_text(a), tni_text(b), columns, rows);
     bool row = a->shape.rank == 1;
     bool column = b->shape.rank == 1;
     if (row) a = tn_unsqueeze(a, 0);

@@ -66,8 +66,8 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
     index = tni_index_arg("tn_one_hot", index);
     if (index && n < -1) {
         tni_error(TN_E_INVALID,
-                  "tn_one_hot: n %lld, index %s: want n >= 0, or -1 and at least one index",
-                  (long long)n, tni_text(index));
+                  "tn_one_hot: n %" PRId64 ", index %s: want n >= 0, or -1 and at least one index",
+                  n, tni_text(index));
     } else if (index && (n >= 0 || (n = number_of_classes(index)) >= 0)) {
         one_hot_args args = { n };
         tn_tensor *ids = tni_apply(&one_hot_op, &args, sizeof args, 1, &index);

@@ -81,31 +81,31 @@ static tn_status window_shape(tni_call *c)
         if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
             a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
             return tni_op_error(c, TN_E_INVALID,
-                                "x %s, kernel %lld, stride %lld, dilation %lld: want 1 to %d each",
-                                tni_text(x), (long long)a->kernel[i], (long long)a->stride[i],
-                                (long long)a->dilation[i], INT_MAX);
+                                "x %s, kernel %" PRId64 ", stride %" PRId64 ", dilation %" PRId64
+                                ": want 1 to %d each",
+                                tni_text(x), a->kernel[i], a->stride[i], a->dilation[i], INT_MAX);
         if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
             return tni_op_error(c, TN_E_INVALID,
-                                "padding %lld, kernel %lld: want padding from 0 to half the kernel",
-                                (long long)a->padding[i], (long long)a->kernel[i]);
+                                "padding %" PRId64 ", kernel %" PRId64
+                                ": want padding from 0 to half the kernel",
+                                a->padding[i], a->kernel[i]);
         reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
         if (reach < 0 && !(a->ceil_mode && reach + a->stride[i] > 0))
-            return tni_op_error(
-                c, TN_E_SHAPE,
-                "x %s, kernel %lld, padding %lld, dilation %lld: the window must fit "
-                "into the padded image",
-                tni_text(x), (long long)a->kernel[i], (long long)a->padding[i],
-                (long long)a->dilation[i]);
+            return tni_op_error(c, TN_E_SHAPE,
+                                "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
+                                ": the window must fit "
+                                "into the padded image",
+                                tni_text(x), a->kernel[i], a->padding[i], a->dilation[i]);
         y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
         if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
         if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
-            return tni_op_error(
-                c, TN_E_SHAPE,
-                "x %s, kernel %lld, padding %lld, dilation %lld: window %lld along axis "
-                "%d lies in the padding alone: want an element of x under each",
-                tni_text(x), (long long)a->kernel[i], (long long)a->padding[i],
-                (long long)a->dilation[i], (long long)beside, 2 + i);
+            return tni_op_error(c, TN_E_SHAPE,
+                                "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
+                                ": window %" PRId64 " along axis "
+                                "%d lies in the padding alone: want an element of x under each",
+                                tni_text(x), a->kernel[i], a->padding[i], a->dilation[i], beside,
+                                2 + i);
     }
     return TN_OK;
 }
@@ -294,9 +294,9 @@ static tn_status adaptive_shape(tni_call *c)
         int64_t size = c->in[0]->shape.size[2 + i];
 
         if (a->out[i] < 1 || a->out[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID, "x %s to %lldx%lld: want an output of 1 to %d",
-                                tni_text(c->in[0]), (long long)a->out[0], (long long)a->out[1],
-                                INT_MAX);
+            return tni_op_error(c, TN_E_INVALID,
+                                "x %s to %" PRId64 "x%" PRId64 ": want an output of 1 to %d",
+                                tni_text(c->in[0]), a->out[0], a->out[1], INT_MAX);
         if (size < 1 || size > INT_MAX)
             return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]),
                                 INT_MAX);
@@ -360,8 +360,9 @@ tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
     pool_args a = args_of(&spec);
 
     if (x && (a.dilation[0] != 1 || a.dilation[1] != 1))
-        return tni_fail(TN_E_INVALID, "tn_avg_pool2d: dilation %lldx%lld: want 1 (maximum only)",
-                        (long long)a.dilation[0], (long long)a.dilation[1]);
+        return tni_fail(TN_E_INVALID,
+                        "tn_avg_pool2d: dilation %" PRId64 "x%" PRId64 ": want 1 (maximum only)",
+                        a.dilation[0], a.dilation[1]);
     return pool(&tni_op_avg_pool2d, x, &a);
 }
 

@@ -115,9 +115,10 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
 fail:
     if (tni_size_failed("tn_reshape", shape) != TN_OK) return false;
     tni_error(TN_E_SHAPE,
-              "tn_reshape: %s to %s: want the same number of elements (%lld), at most %d axes, "
+              "tn_reshape: %s to %s: want the same number of elements (%" PRId64
+              "), at most %d axes, "
               "at most one -1",
-              tni_text(x), tni_shape_text(shape), (long long)n, TN_MAX_RANK);
+              tni_text(x), tni_shape_text(shape), n, TN_MAX_RANK);
     return false;
 }
 
@@ -449,8 +450,8 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
         return NULL;
     }
     if (step < 1)
-        return tni_fail(TN_E_INVALID, "tn_slice: step %lld: want 1 or more (tn_flip reverses)",
-                        (long long)step);
+        return tni_fail(TN_E_INVALID,
+                        "tn_slice: step %" PRId64 ": want 1 or more (tn_flip reverses)", step);
     args.whole = x->shape.size[args.axis];
     /* the same elements, and no stride overflows */
     args.step = TNI_MIN(step, TNI_MAX(args.whole, 1));
@@ -470,8 +471,9 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
     args.whole = x->shape.size[args.axis];
     if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
         return tni_fail(TN_E_INDEX,
-                        "tn_narrow: %lld elements from %lld on axis %d of %s: want them inside",
-                        (long long)length, (long long)start, args.axis, tni_text(x));
+                        "tn_narrow: %" PRId64 " elements from %" PRId64
+                        " on axis %d of %s: want them inside",
+                        length, start, args.axis, tni_text(x));
     return slice(x, &args);
 }
 
@@ -486,9 +488,9 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
     args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
     if (args.start < 0 || args.start >= args.whole)
-        return tni_fail(TN_E_INDEX, "tn_select: index %lld on axis %d of %s: want %lld..%lld",
-                        (long long)i, args.axis, tni_text(x), (long long)-args.whole,
-                        (long long)args.whole - 1);
+        return tni_fail(TN_E_INDEX,
+                        "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
+                        i, args.axis, tni_text(x), -args.whole, args.whole - 1);
     y = slice(x, &args);
     if (!y) return NULL;
     for (int a = 0; a < y->shape.rank; a++)
@@ -555,9 +557,10 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
     n = size > 0 ? whole / size + (whole % size != 0) : 0;
     if (size < 1 || n > max_out) {
         tni_error(TN_E_SHAPE,
-                  "tn_split: %s in pieces of %lld along axis %d, room for %d: want 1 or more "
+                  "tn_split: %s in pieces of %" PRId64
+                  " along axis %d, room for %d: want 1 or more "
                   "each, and room for all",
-                  tni_text(x), (long long)size, args.axis, max_out);
+                  tni_text(x), size, args.axis, max_out);
         return -1;
     }
     if (n == 0) { /* an empty axis is one empty piece, as in PyTorch */

@@ -21,7 +21,7 @@ void *tni_pickle_add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t li
                      const char *what)
 {
     if (t->n >= limit) {
-        tni_pickle_bad(p, "more than %lld %s", (long long)limit, what);
+        tni_pickle_bad(p, "more than %" PRId64 " %s", limit, what);
         return NULL;
     }
     if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
@@ -48,7 +48,7 @@ value *tni_pickle_last(tni_pickle *p, int64_t k)
     bool there = p->stack.n >= k;
     for (int64_t i = 1; there && i <= k; i++) there = stack[p->stack.n - i].kind != TNI_PICKLE_MARK;
     if (there) return stack + p->stack.n - k;
-    tni_pickle_bad(p, "the stack has less than %lld values", (long long)k);
+    tni_pickle_bad(p, "the stack has less than %" PRId64 " values", k);
     return NULL;
 }
 
@@ -150,8 +150,7 @@ static tn_status put(tni_pickle *p, int n)
     if (!top) return tni_pending();
     int64_t i = number(b, (size_t)n);
     if (i > p->memo.n)
-        return tni_pickle_bad(p, "memo %lld: %lld would be the next", (long long)i,
-                              (long long)p->memo.n);
+        return tni_pickle_bad(p, "memo %" PRId64 ": %" PRId64 " would be the next", i, p->memo.n);
     value *cell = i < p->memo.n ? (value *)p->memo.data + i
                                 : tni_pickle_add(p, &p->memo, sizeof *cell, p->max_values,
                                                  "values in the memo");
@@ -166,8 +165,7 @@ static tn_status get(tni_pickle *p, int n)
     if (!b) return tni_pending();
     int64_t i = number(b, (size_t)n);
     if (i >= p->memo.n)
-        return tni_pickle_bad(p, "memo %lld: only %lld are set", (long long)i,
-                              (long long)p->memo.n);
+        return tni_pickle_bad(p, "memo %" PRId64 ": only %" PRId64 " are set", i, p->memo.n);
     value v = ((value *)p->memo.data)[i];
     return tni_pickle_push(p, v.kind, v.number, v.n);
 }

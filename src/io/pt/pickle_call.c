@@ -140,13 +140,13 @@ static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n)
         return tni_pickle_bad(p, "%s", "a tensor's offset, size or stride is not an integer >= 0");
     const tni_pickle_storage *s = (tni_pickle_storage *)p->storages.data + t.storage;
     if (!inside(&t, s))
-        return tni_pickle_bad(p, "a tensor %s at %lld: outside its storage %s of %lld elements",
-                              tni_shape_text(&t.shape), (long long)t.offset, s->key,
-                              (long long)s->numel);
+        return tni_pickle_bad(
+            p, "a tensor %s at %" PRId64 ": outside its storage %s of %" PRId64 " elements",
+            tni_shape_text(&t.shape), t.offset, s->key, s->numel);
     if (tni_shape_numel(&t.shape) > TNI_MAX(s->numel, EXPANDED_LIMIT))
         return tni_pickle_bad(
-            p, "a tensor %s of %lld elements expanded: at most %d elements are possible",
-            tni_shape_text(&t.shape), (long long)s->numel, EXPANDED_LIMIT);
+            p, "a tensor %s of %" PRId64 " elements expanded: at most %d elements are possible",
+            tni_shape_text(&t.shape), s->numel, EXPANDED_LIMIT);
     tni_pickle_tensor *place = tni_pickle_add(p, &p->tensors, sizeof t, p->max_tensors, "tensors");
     if (!place) return tni_pending();
     *place = t;

@@ -54,8 +54,9 @@ static tn_status open_pickle(pt *f)
                       "torch.save(model.state_dict(), path)");
     if (!e) return bad(f, "no entry data.pkl: not a PyTorch file");
     if (e->nbytes > limits.header_bytes)
-        return bad(f, "data.pkl has %lld bytes: at most %lld are read (tn_set_file_limits)",
-                   (long long)e->nbytes, (long long)limits.header_bytes);
+        return bad(
+            f, "data.pkl has %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
+            e->nbytes, limits.header_bytes);
     tn_status status = expect(f, "version", "3\n", false);
     if (status == TN_OK) status = expect(f, "byteorder", "little", true);
     if (status != TN_OK) return status;
@@ -82,8 +83,8 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     int64_t nbytes;
     if (__builtin_mul_overflow(s->numel, (int64_t)tn_dtype_size(s->dtype), &nbytes) ||
         nbytes != e->nbytes || (known && known->dtype != s->dtype)) {
-        bad(f, "%s holds %lld bytes%s%s: want %lld elements of %s", name, (long long)e->nbytes,
-            known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", (long long)s->numel,
+        bad(f, "%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", name, e->nbytes,
+            known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", s->numel,
             tn_dtype_name(s->dtype));
         return NULL;
     }
@@ -93,7 +94,7 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     const unsigned char *byte = tni_data(t);
     for (int64_t i = 0; s->dtype == TN_BOOL && i < nbytes; i++)
         if (byte[i] > 1) {
-            bad(f, "%s: byte %lld of bool is %d: want 0 or 1", name, (long long)i, byte[i]);
+            bad(f, "%s: byte %" PRId64 " of bool is %d: want 0 or 1", name, i, byte[i]);
             return NULL;
         }
     return *place = t;
@@ -116,8 +117,7 @@ static tn_status name_of(const pt *f, const tni_pickle_value *key, char *to)
     if (key->n > TNI_NAME_LIMIT)
         return bad(f, "a name has %u bytes: at most %d are possible", key->n, TNI_NAME_LIMIT);
     if (tni_utf8(text, key->n) < key->n || memchr(text, 0, key->n))
-        return bad(f, "the name at byte %lld of data.pkl is not UTF-8 text",
-                   (long long)key->number);
+        return bad(f, "the name at byte %" PRId64 " of data.pkl is not UTF-8 text", key->number);
     memcpy(to, text, key->n);
     to[key->n] = 0;
     return TN_OK;
@@ -145,7 +145,7 @@ static tn_status add_version(pt *f, tn_list *list, const char *path, const tni_p
     if (v->kind != TNI_PICKLE_DICT) return bad(f, "_metadata: \"%.64s\": want a dict", path);
     int64_t version = d[v->number].version;
     if (version < 0 || version > INT32_MAX)
-        return bad(f, "_metadata: \"%.64s\": version %lld", path, (long long)version);
+        return bad(f, "_metadata: \"%.64s\": version %" PRId64, path, version);
     return version ? tni_list_push_version(list, path, (int)version) : TN_OK;
 }
 
@@ -160,8 +160,10 @@ static tn_status fill(pt *f, tn_list *list)
     int64_t root = f->pickle.root, metadata = dict[root].attribute;
     tn_status status = TN_OK;
     if (metadata >= 0 && dict[metadata].n > tn_get_file_limits().tensors)
-        status = bad(f, "_metadata of %lld modules: at most %lld are read (tn_set_file_limits)",
-                     (long long)dict[metadata].n, (long long)tn_get_file_limits().tensors);
+        status = bad(f,
+                     "_metadata of %" PRId64 " modules: at most %" PRId64
+                     " are read (tn_set_file_limits)",
+                     dict[metadata].n, tn_get_file_limits().tensors);
     for (int64_t i = 0; status == TN_OK && i < f->pickle.pairs.n; i++) {
         if (pair[i].dict != root && pair[i].dict != metadata) continue;
         status = name_of(f, &pair[i].key, name);

@@ -201,9 +201,9 @@ static tn_status make_pickle(plan *p)
     if (b->failed) return tni_pending();
     if ((int64_t)b->n > limit)
         return tni_error(TN_E_INVALID,
-                         "%s: a pickle of %zu bytes: at most %lld could be read back "
+                         "%s: a pickle of %zu bytes: at most %" PRId64 " could be read back "
                          "(tn_set_file_limits)",
-                         p->function, b->n, (long long)limit);
+                         p->function, b->n, limit);
     return TN_OK;
 }
 
@@ -235,11 +235,10 @@ static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *s
         if (p->items[i].first == i) status = add_data(&zip, &p->items[i]);
     if (status == TN_OK) status = tni_zip_add(&zip, "version", "3\n", 2);
     if (status == TN_OK && (int64_t)zip.directory.n > tn_get_file_limits().header_bytes)
-        status =
-            tni_error(TN_E_INVALID,
-                      "%s: a directory of %zu bytes: at most %lld could be read back "
-                      "(tn_set_file_limits)",
-                      p->function, zip.directory.n, (long long)tn_get_file_limits().header_bytes);
+        status = tni_error(TN_E_INVALID,
+                           "%s: a directory of %zu bytes: at most %" PRId64 " could be read back "
+                           "(tn_set_file_limits)",
+                           p->function, zip.directory.n, tn_get_file_limits().header_bytes);
     if (status == TN_OK) status = tni_zip_end(&zip);
     tni_bytes_free(&zip.directory);
     *size = zip.at;

@@ -60,7 +60,7 @@ static tn_status read_end(const tni_zip *zip, end *e)
 {
     unsigned char b[END];
     int64_t stop = zip->in.size - END; /* where the directory must end */
-    if (stop < 0) return bad(zip, "%lld bytes: cut off", (long long)zip->in.size);
+    if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
     tn_status status = tni_input_read(&zip->in, stop, b, END);
     if (status != TN_OK) return status;
     if (get(b, 4) != 0x06054b50 || get(b + 20, 2) != 0)
@@ -72,8 +72,9 @@ static tn_status read_end(const tni_zip *zip, end *e)
     status = read_end64(zip, e, &stop);
     if (status != TN_OK) return status;
     if (e->at > (uint64_t)stop || e->size != (uint64_t)stop - e->at)
-        return bad(zip, "the directory has %llu bytes at %llu: it must end at %lld",
-                   (unsigned long long)e->size, (unsigned long long)e->at, (long long)stop);
+        return bad(zip,
+                   "the directory has %" PRIu64 " bytes at %" PRIu64 ": it must end at %" PRId64,
+                   e->size, e->at, stop);
     return TN_OK;
 }
 
@@ -148,12 +149,10 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
     if (status != TN_OK) return status;
     if (nbytes != compressed)
-        return bad(zip, "%.64s: %llu bytes stored as %llu", name, (unsigned long long)nbytes,
-                   (unsigned long long)compressed);
+        return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
     if (header > e->at || nbytes > e->at || nbytes > e->at - header)
-        return bad(zip, "%.64s: %llu bytes at %llu: the directory begins at %llu", name,
-                   (unsigned long long)nbytes, (unsigned long long)header,
-                   (unsigned long long)e->at);
+        return bad(zip, "%.64s: %" PRIu64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
+                   name, nbytes, header, e->at);
     entry->name = name;
     entry->header = (int64_t)header;
     entry->nbytes = (int64_t)nbytes;
@@ -169,8 +168,7 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     size_t length = strlen(entry->name);
     uint64_t room = e->at - (uint64_t)entry->header;
     if (room < LOCAL_HEADER + length)
-        return bad(zip, "%.64s: no room for its header at %lld", entry->name,
-                   (long long)entry->header);
+        return bad(zip, "%.64s: no room for its header at %" PRId64, entry->name, entry->header);
     tn_status status = tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length);
     if (status != TN_OK) return status;
     const uint64_t crc = get(b + 14, 4), sizes[2] = { get(b + 18, 4), get(b + 22, 4) };
@@ -183,13 +181,12 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     for (int i = 0; i < 2; i++)
         same = same && (sizes[i] == nbytes || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
     if (!same)
-        return bad(zip, "%.64s: the header at %lld and the directory differ", entry->name,
-                   (long long)entry->header);
+        return bad(zip, "%.64s: the header at %" PRId64 " and the directory differ", entry->name,
+                   entry->header);
     uint64_t skip = LOCAL_HEADER + length + get(b + 28, 2);
     if (skip > room || nbytes > room - skip)
-        return bad(zip, "%.64s: %lld bytes at %llu: the directory begins at %llu", entry->name,
-                   (long long)nbytes, (unsigned long long)entry->header + skip,
-                   (unsigned long long)e->at);
+        return bad(zip, "%.64s: %" PRId64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
+                   entry->name, nbytes, entry->header + skip, e->at);
     entry->begin = entry->header + (int64_t)skip;
     return TN_OK;
 }
@@ -215,8 +212,8 @@ static tn_status check_places(tni_zip *zip, const end *e)
         const char *name = i < zip->n ? zip->entry[i].name : "the directory";
         int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
         if (header < at || header - at > (i ? DESCRIPTOR : 0))
-            return bad(zip, "%.64s begins at %lld: want %s, %lld", name, (long long)header,
-                       header < at ? "overlap" : "hole", (long long)at);
+            return bad(zip, "%.64s begins at %" PRId64 ": want %s, %" PRId64, name, header,
+                       header < at ? "overlap" : "hole", at);
         if (i < zip->n) at = zip->entry[i].begin + zip->entry[i].nbytes;
     }
     return TN_OK;
@@ -247,9 +244,10 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     tn_status status = read_end(zip, &e);
     if (status != TN_OK) return status;
     if (e.n > (uint64_t)max_entries || e.n > INT32_MAX || e.size > (uint64_t)max_directory)
-        return bad(zip, "%llu entries in a directory of %llu bytes: at most %lld and %lld are read",
-                   (unsigned long long)e.n, (unsigned long long)e.size, (long long)max_entries,
-                   (long long)max_directory);
+        return bad(zip,
+                   "%" PRIu64 " entries in a directory of %" PRIu64 " bytes: at most %" PRId64
+                   " and %" PRId64 " are read",
+                   e.n, e.size, max_entries, max_directory);
     if (e.n == 0 || e.n * HEADER > e.size) return bad(zip, "the directory is damaged");
     zip->directory_size = (size_t)e.size;
     zip->directory = tni_alloc(zip->directory_size);

@@ -99,8 +99,9 @@ static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_
         __builtin_mul_overflow(size, (size_t)copies, &size) ||
         __builtin_mul_overflow(size, item, &size))
         return tni_error(TN_E_NOMEM,
-                         "gemm: a copy of an operand [%lld,%lld] does not fit in memory",
-                         (long long)rows, (long long)cols);
+                         "gemm: a copy of an operand [%" PRId64 ",%" PRId64
+                         "] does not fit in memory",
+                         rows, cols);
     o->copy = tni_alloc(size);
     if (!o->copy) return TN_E_NOMEM;
     o->copy_size = size;
@@ -360,10 +361,10 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     }
     if (g->n > INT_MAX || g->k > INT_MAX || (g->m > 1 && g->c_row > INT_MAX))
         return tni_error(TN_E_UNSUPPORTED,
-                         "gemm: [%lld,%lld] times [%lld,%lld], rows of C %lld apart: BLAS takes "
+                         "gemm: [%" PRId64 ",%" PRId64 "] times [%" PRId64 ",%" PRId64
+                         "], rows of C %" PRId64 " apart: BLAS takes "
                          "at most %d columns",
-                         (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
-                         (long long)g->c_row, INT_MAX);
+                         g->m, g->k, g->k, g->n, g->c_row, INT_MAX);
     tni_gemm one = *g;
     if (g->m == 1) one.c_row = g->n;
     p.g = &one;

@@ -8,11 +8,11 @@
 static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
 {
     if (size == 0) {
-        return tni_error(TN_E_INDEX, "index %lld at position %lld: the axis is empty",
-                         (long long)value, (long long)position);
+        return tni_error(TN_E_INDEX, "index %" PRId64 " at position %" PRId64 ": the axis is empty",
+                         value, position);
     }
-    return tni_error(TN_E_INDEX, "index %lld at position %lld: want 0..%lld", (long long)value,
-                     (long long)position, (long long)size - 1);
+    return tni_error(TN_E_INDEX, "index %" PRId64 " at position %" PRId64 ": want 0..%" PRId64,
+                     value, position, size - 1);
 }
 
 static inline int64_t count_of(const tni_array *a)

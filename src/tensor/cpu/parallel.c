@@ -59,9 +59,9 @@ static int default_threads, processors;
 /* A container's CPU quota in processors: "200000 100000" is 2 of them; 0: no limit. */
 static int quota(void)
 {
-    long long time, period;
+    int64_t time, period;
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    int found = file ? fscanf(file, "%lld %lld", &time, &period) : 0;
+    int found = file ? fscanf(file, "%" SCNd64 " %" SCNd64, &time, &period) : 0;
     if (file) fclose(file);
     return found == 2 && time > 0 && period > 0
                ? (int)TNI_MIN((time + period - 1) / period, 1 << 20)

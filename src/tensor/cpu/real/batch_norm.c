@@ -376,10 +376,8 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
     cut_planes(job);
     size_t count;
     if (!tni_mul_size((size_t)job->c, (size_t)job->blocks, &count) ||
-        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), nbytes)) {
-        return tni_error(TN_E_NOMEM, "tn_batch_norm: %lld channels are too many",
-                         (long long)job->c);
-    }
+        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), nbytes))
+        return tni_error(TN_E_NOMEM, "tn_batch_norm: %" PRId64 " channels are too many", job->c);
     job->partial = tni_alloc(*nbytes);
     if (!job->partial) return TN_E_NOMEM;
     job->partial2 = job->partial + count;

@@ -37,10 +37,10 @@ static bool plan(conv *p, const tni_conv2d_sizes *c)
     p->taps = p->cg * c->kh * c->kw;
     if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
         tni_error(TN_E_UNSUPPORTED,
-                  "conv2d: planes of %lldx%lld and %lldx%lld, %lld taps, %lld channels: BLAS "
+                  "conv2d: planes of %" PRId64 "x%" PRId64 " and %" PRId64 "x%" PRId64 ", %" PRId64
+                  " taps, %" PRId64 " channels: BLAS "
                   "takes at most %d of each",
-                  (long long)c->h, (long long)c->w, (long long)c->oh, (long long)c->ow,
-                  (long long)p->taps, (long long)c->o, INT_MAX);
+                  c->h, c->w, c->oh, c->ow, p->taps, c->o, INT_MAX);
         return false;
     }
     p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&

@@ -167,8 +167,8 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
         size_t count;
         if (!tni_mul_size((size_t)job.blocks * 2, (size_t)job.f, &count) ||
             !tni_mul_size(count, sizeof(REAL), &nbytes)) {
-            return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %lld elements are too large",
-                             (long long)job.f);
+            return tni_error(TN_E_NOMEM,
+                             "tn_layer_norm: rows of %" PRId64 " elements are too large", job.f);
         }
         nbytes = TNI_MAX(nbytes, 64);
         job.partial = tni_alloc(nbytes);

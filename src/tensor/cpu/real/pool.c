@@ -145,8 +145,8 @@ tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
     pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
     if (p->h * p->w > INT32_MAX) {
         return tni_error(TN_E_UNSUPPORTED,
-                         "max_pool2d: a plane of %lldx%lld: want at most %d elements",
-                         (long long)p->h, (long long)p->w, INT32_MAX);
+                         "max_pool2d: a plane of %" PRId64 "x%" PRId64 ": want at most %d elements",
+                         p->h, p->w, INT32_MAX);
     }
     tni_parallel(p->n * p->c, grain(p), max_planes, &q);
     return TN_OK;
