@@ -742,6 +742,25 @@ static tn_status fails(job *j, tn_tensor *loss)
     tn_tensor *a = tn_full_as(TN_SHAPE(2, 3), 1, TN_F32, tn_cuda(0));
     return tn_matmul(a, a) ? TN_OK : tn_error_status();
 }
+static tn_status checks(job *j, tn_tensor *loss)
+{
+    (void)j;
+    (void)loss;
+    tn_set_anomaly(TN_ANOMALY_ALL); /* refused: it stays off, and the run fails */
+    tn_set_anomaly(TN_ANOMALY_OFF);
+    return TN_OK;
+}
+static tn_tensor *sum_of_outputs(tn_module *m, void *user)
+{
+    (void)user;
+    tn_tensor *x = tn_full_as(TN_SHAPE(2, 7), 1, TN_F32, tn_cuda(0));
+    return tn_sum_all(tn_forward(m, x));
+}
+static tn_status explain(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    return tn_explain_training(NULL, j->model, j->opt, sum_of_outputs, NULL, NULL);
+}
 /* What one step leaves for the next by another tensor instead of by another value. */
 static tn_status carry(job *j, tn_tensor *loss)
 {
@@ -782,6 +801,8 @@ static const struct {
     { scaler, TN_E_STATE, "tn_scaler_unscale" },
     { scale, TN_E_STATE, "tn_scaler_scale" },
     { nested, TN_E_STATE, "runs a capture" },
+    { checks, TN_E_STATE, "tn_set_anomaly: looks at values" },
+    { explain, TN_E_STATE, "tn_explain_training: watches a run" },
     { fails, TN_E_SHAPE, "tn_matmul: a [2,3], b [2,3]" },
     { carry, TN_E_STATE, "nobody else holds now" },
     { late_state, TN_E_STATE, "makes the state of 0.bias" },
