@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || refuse 'OUT.md is wanted'
+[ $# -gt 0 ] || refuse 'want OUT.md'
 out=$(realpath -m "$1") && shift
 [ $# -gt 0 ] || set -- gpt2_bf16 gpt2_tf32 ops_bf16 ops_tf32 small_bf16 small_tf32 medium_bf16 medium_tf32 \
     cnn_bf16 cnn_tf32 large_bf16 large_tf32 mlp_tf32 ops_f32 gpt2_f32 small_f32

@@ -16,7 +16,7 @@ case ${1-} in
     exit 0
     ;;
 esac
-[[ ${1-} =~ ^[1-9][0-9]*$ ]] && [ -n "${2-}" ] || refuse 'ROUNDS and OUT.csv are wanted (see --help)'
+[[ ${1-} =~ ^[1-9][0-9]*$ ]] && [ -n "${2-}" ] || refuse 'want ROUNDS and OUT.csv (see --help)'
 rounds=$1 out=$(realpath -m "$2")
 shift 2
 all=(gpt_small gpt_medium cnn mlp ops)

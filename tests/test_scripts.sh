@@ -49,7 +49,7 @@ check 'build, no name' refuses '"" in place of a folder' "$s/build" ''
 check 'build, a folder of something else' refuses 'full is a folder of something else' "$s/build" full
 check 'setup, unknown option' refuses 'unknown option --bogus' "$s/setup" --bogus
 check 'test, -C alone' refuses '-C needs a folder' "$s/test" -C
-check 'gpu, no --out' refuses '--out FOLDER is wanted' "$s/gpu"
+check 'gpu, no --out' refuses 'want --out FOLDER' "$s/gpu"
 check 'gpu, unknown option' refuses 'unknown option --bogus' "$s/gpu" --bogus
 check 'gpu, no argument' refuses '--out needs an argument' "$s/gpu" --out
 check 'gpu, no such stage' refuses 'no stage dance' "$s/gpu" --out x dance
@@ -57,15 +57,15 @@ check 'install, unknown option' refuses '"--bogus" in place of a prefix' "$s/ins
 check 'install, no name' refuses '"" in place of a prefix' "$s/install" ''
 check 'install, two prefixes' refuses 'one prefix, not 2' "$s/install" a b
 check 'install, nothing installed' refuses '--uninstall stands alone' "$s/install" --uninstall
-check 'run.sh, nothing' refuses 'ROUNDS and OUT.csv are wanted' "$b/run.sh"
-check 'run.sh, no number' refuses 'ROUNDS and OUT.csv are wanted' "$b/run.sh" many x.csv
+check 'run.sh, nothing' refuses 'want ROUNDS and OUT.csv' "$b/run.sh"
+check 'run.sh, no number' refuses 'want ROUNDS and OUT.csv' "$b/run.sh" many x.csv
 check 'run.sh, unknown set' refuses 'unknown set dance: want gpt_small' "$b/run.sh" 1 x.csv dance
 check 'run.sh, no build' refuses "a copy/build/bench: scripts/build makes them" "$b/run.sh" 1 x.csv
 mkdir -p "$dir/a copy/build/bench"
 printf '#!/bin/sh\n' | tee "$dir/a copy/build/bench/bench_ops" >"$dir/a copy/build/bench/bench_gpt"
 chmod +x "$dir/a copy/build/bench"/*
 check 'run.sh, no PyTorch' refuses 'false has no PyTorch' env PYTHON=/bin/false "$b/run.sh" 1 x.csv
-check 'gpu.sh, nothing' refuses 'OUT.md is wanted' "$b/gpu.sh"
+check 'gpu.sh, nothing' refuses 'want OUT.md' "$b/gpu.sh"
 check 'gpu.sh, no number' refuses '--minutes needs a number' "$b/gpu.sh" --minutes x
 check 'gpu.sh, no build' refuses 'no programs in ' env BUILD="$dir" "$b/gpu.sh" x.md
 

@@ -28,9 +28,9 @@ ends() { # STATUS MESSAGE COMMAND...
 }
 none() { TN_CUDA_MODULE=$dir/none "$@"; }
 check 'no GPU' ends 1 'bench: --device cuda: ' none "$gpt" --device cuda
-check 'no such device' ends 2 '--device tpu: wanted cpu or cuda' "$gpt" --device tpu
-check 'no such precision' ends 2 '--precision f8: wanted f32, tf32 or bf16' "$ops" --precision f8
-check 'tf32 on the CPU' ends 2 '--precision tf32: wanted --device cuda' "$gpt" --precision tf32
+check 'no such device' ends 2 '--device tpu: want cpu or cuda' "$gpt" --device tpu
+check 'no such precision' ends 2 '--precision f8: want f32, tf32 or bf16' "$ops" --precision f8
+check 'tf32 on the CPU' ends 2 '--precision tf32: want --device cuda' "$gpt" --precision tf32
 check 'no such size' ends 2 '--config huge' "$gpt" --config huge
 
 # The same losses in blocks of other lengths, on the device and on the CPU; the CPU's stand for PyTorch's.

@@ -47,9 +47,9 @@ for program in "$transformer --text text" "$batchnorm --data images" "$buffers" 
     # shellcheck disable=SC2086
     check "${program##*/}, no GPU" ends 1 '--device cuda: ' none $program --device cuda
 done
-check 'no such device' ends 2 '--device tpu: wanted cpu or cuda' "$xor" --device tpu
+check 'no such device' ends 2 '--device tpu: want cpu or cuda' "$xor" --device tpu
 check 'no device' ends 2 '--device needs an argument' "$xor" --device
-check 'tf32 on the CPU' ends 2 '--precision tf32: wanted --device cuda' "$transformer" --text text --precision tf32
+check 'tf32 on the CPU' ends 2 '--precision tf32: want --device cuda' "$transformer" --text text --precision tf32
 
 # ---- transformer ----------------------------------------------------------------------------------
 small=(--text text --steps 70 --batch 2 --context 8 --layers 1 --heads 2 --d-model 16 --warmup 4
