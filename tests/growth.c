@@ -1,4 +1,4 @@
-/* growth.c - how much work n and 4 n of something take. */
+/* growth.c - counts the work that n and 4 n of something take. */
 #include "growth.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ static uint64_t count(const growth_row *row, int n)
 
 void assert_growth(const growth_row *row)
 {
-    assert_ok(tn_set_num_threads(1)); /* all is done, and counted, on this thread */
+    assert_ok(tn_set_num_threads(1)); /* all work is done and counted on this thread */
     if (TEST_ASAN || TEST_TSAN) {
         count(row, row->n);
         return;

@@ -4,8 +4,8 @@
  *
  * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda_host adds the kernels that
  * ran and the calls that failed. With TN_TEST_GPU=1 the program tests a real GPU: in one process,
- * since no child can use a GPU that its parent has looked at; where there is none it says why and
- * ends with 77.
+ * since a child cannot use a GPU that its parent has opened; without a GPU it says why and exits
+ * with 77.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ int main(void)
 {
     static const char *const logs[] = { "TN_CUDA_LAUNCHES", "TN_CUDA_FAILED" };
     bool gpu = getenv("TN_TEST_GPU") != NULL;
-    for (int i = 0; i < 2; i++) { /* made, and empty: a program may launch nothing */
+    for (int i = 0; i < 2; i++) { /* created empty: a program may launch nothing */
         FILE *log = getenv(logs[i]) ? fopen(getenv(logs[i]), "w") : NULL;
         if (log) fclose(log);
     }

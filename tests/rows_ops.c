@@ -1,8 +1,8 @@
 /*
  * rows_ops.c - softmax, losses, norms, embedding and dropout as ops: the rows of SEMANTICS that
- * concern them, by their ids; numbers are PyTorch's (SEMANTICS 2.22) or closed forms. The op table
- * (test_ops.c) has golden values and derivatives of every variant; here are the promises that are
- * no single value.
+ * concern them, by their ids; expected numbers are PyTorch's (SEMANTICS 2.22) or closed forms. The
+ * op table (test_ops.c) checks golden values and derivatives of every variant; this file tests the
+ * other promises.
  *
  * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward
  * kept the buffer (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was
@@ -471,11 +471,11 @@ START_TEST(BN_two_forwards_before_one_backward)
     tn_tensor *x = leaf(golden_images()), *z = leaf(golden_images());
     for (int training = 1; training >= 0; training--) {
         tn_tensor *first = tn_square(bn_run(b, x, training));
-        /* moves what the first had read */
+        /* changes what the first forward read */
         tn_tensor *second = tn_square(bn_run(b, tn_mul_scalar(x, 2), true));
         assert_ok(tn_backward(sum(tn_add(first, second))));
     }
-    /* the same, each backward at once */
+    /* the same, each backward right after its forward */
     for (int training = 1; training >= 0; training--) {
         assert_ok(tn_backward(sum(tn_square(bn_run(c, z, training)))));
         assert_ok(tn_backward(sum(tn_square(bn_run(c, tn_mul_scalar(z, 2), true)))));

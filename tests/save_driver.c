@@ -8,7 +8,7 @@
  *   KIND   weights (by the path's suffix: safetensors or PyTorch's); checkpoint, of step SEED;
  *          numbered: PATH is a folder, of which the two newest checkpoints are kept
  *
- * What is to be broken lies between two calls of access() on names that are nowhere.
+ * The part to be broken lies between two calls of access() on names that do not exist.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ int main(int argc, char **argv)
     if (status != TN_OK) fprintf(stderr, "%s: %s\n", tn_status_name(status), tn_error());
     unsigned long long after = hash();
     if (!save && status == TN_OK && !strcmp(argv[2], "numbered") && step < (int64_t)seed) {
-        drop(); /* a file that cannot be read is passed by for an older one */
+        drop(); /* where a file cannot be read, an older one is taken */
         make((unsigned long)step);
         wanted = hash();
         seed = (unsigned long)step;

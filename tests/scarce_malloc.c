@@ -1,5 +1,5 @@
-/* scarce_malloc.c - malloc and its like are this program's own, in front of the C library's: they
- * can refuse. */
+/* scarce_malloc.c - this program's own malloc and the like, which call the C library's or
+ * refuse. */
 #include "scarce.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* scarce_nomalloc.c - in place of scarce_malloc.c where a sanitizer has a malloc of its own. */
+/* scarce_nomalloc.c - replaces scarce_malloc.c where a sanitizer has a malloc of its own. */
 #include "scarce.h"
 
 _Atomic int64_t *malloc_left;

@@ -1,6 +1,6 @@
 /*
- * test_atomic.c - replacing files when others do the same: several writers of one file at a time,
- * modes; and messages about files whose names and strings are meant for a terminal.
+ * test_atomic.c - replacing files while others do the same: several writers of one file at a time,
+ * modes; and messages about files whose names and strings hold terminal escapes.
  *
  * Seen to fail: with the temporary's flock() taken for granted in src/io/atomic_file.c, as it was:
  * "cannot rename: No such file or directory" within a few dozen saves; with a mode of 0 taken for
@@ -22,7 +22,7 @@ static tn_list *numbers(double value)
     return list;
 }
 
-/* Every save sweeps what killed writers left behind, and must not take a live one's for that. */
+/* Every save removes what killed writers left behind; a live writer's file must stay. */
 START_TEST(writers_at_once)
 {
     enum { WRITERS = 3, SAVES = 150 };

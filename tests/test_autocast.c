@@ -3,15 +3,15 @@
  * parameters that are kept, every row of the op table in bf16 and f16, training, and the gradient
  * scaler.
  *
- * Truth: golden/make_autocast.py (torch.autocast on the CPU, torch.amp.GradScaler), and f32 runs
- * of the same code. PyTorch's lists for the CPU are shorter than those for CUDA, which are ours:
- * where it has bf16 and we f32 the test says so.
+ * Truth: golden/make_autocast.py (torch.autocast on the CPU, torch.amp.GradScaler), and f32 runs of
+ * the same code. PyTorch's lists for the CPU are shorter than those for CUDA, which we follow:
+ * where it gives bf16 and we give f32, the test says so.
  *
- * Seen to fail: autograd.h's lists without pow_scalar, and with a word that is no op; casts kept by
- * address alone, without the leaf's version (a_weight_is_cast_once) or its storage
- * (a_replaced_leaf_is_cast_anew); casts kept that were made under TN_NO_GRAD
- * (no_grad_before_grad); backward with autocast on; softmax left as it comes (34 tests); gemm with
- * a transposed operand's strides mixed up (73); growth_tracker not reset by a skipped step.
+ * Seen to fail: autograd.h's lists without pow_scalar, and with a word that names no op; casts kept
+ * by address alone, without the leaf's version (a_weight_is_cast_once) or its storage
+ * (a_replaced_leaf_is_cast_anew); keeping casts made under TN_NO_GRAD (no_grad_before_grad);
+ * backward with autocast on; softmax left as it comes (34 tests); gemm with a transposed operand's
+ * strides mixed up (73); growth_tracker not reset by a skipped step.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -64,8 +64,8 @@ static tn_tensor *part(const char *net, const char *kind, const char *name)
 
 enum { OURS_IS_F32 = 1 }; /* PyTorch's CPU list leaves it in bf16 */
 
-/* Measured: equal but for attention, where PyTorch rounds more often (0.5 % apart), and after the
- * batch norm, which it rounds (0.2 %). */
+/* Measured: equal except for attention, where PyTorch rounds more often (0.5 % apart), and after
+ * the batch norm, whose result it rounds (0.2 %). */
 static double bound_of(const char *net)
 {
     return strcmp(net, "attention") ? 0.003 : 0.01;
@@ -162,7 +162,7 @@ END_TEST
 
 /* ---- the lists ------------------------------------------------------------------------------- */
 
-/* What autograd.h says that op runs in, inside a region. */
+/* The dtype that op runs in inside a region, by autograd.h. */
 typedef enum list { LOW, F32, AS_IS } list;
 
 /* The words of autograd.h after "In dtype" and "In f32". */
@@ -285,7 +285,7 @@ static applied apply(const op_row *row, const op_case *c, tn_dtype region, tn_dt
     return a;
 }
 
-/* Absolute as well: sums cancel, and what short floats cannot hold is 0 or infinite. */
+/* An absolute one too: sums cancel; out of a short float's range is 0 or infinity. */
 static void row_close(const op_row *row, const char *what, tn_tensor *a, tn_tensor *b, double bound)
 {
     const char *text;
@@ -310,7 +310,7 @@ static void rows_close(const op_row *row, const op_case *c, applied *a, applied 
     }
 }
 
-/* f32 inputs: bit for bit the f32 run, but for products, which are close to it. */
+/* With f32 inputs results equal the f32 run's bit for bit; products are close to it. */
 START_TEST(rows_with_f32_inputs)
 {
     const op_row *row = &op_rows[_i / 2];
@@ -448,7 +448,7 @@ START_TEST(short_kernels_round_once)
 }
 END_TEST
 
-/* A model in bf16 trains outside a region as far as its gradients: close to f32's. */
+/* A bf16 model outside a region: its gradients are close to f32's. */
 START_TEST(short_leaves_have_gradients)
 {
     tn_dtype d = shorts[_i];
@@ -514,7 +514,7 @@ START_TEST(a_weight_is_cast_once)
         ck_assert_int_eq(counted(), 0);
         TN_AUTOCAST(TN_BF16) tn_forward(model, x);
         ck_assert_int_eq(counted(), 0);
-        TN_NO_GRAD tn_forward(model, x); /* those that are there serve here too */
+        TN_NO_GRAD tn_forward(model, x); /* the kept casts serve here too */
         ck_assert_int_eq(counted(), 0);
         assert_ok(tn_optim_step(opt));
         tn_forward(model, x);
@@ -526,7 +526,7 @@ START_TEST(a_weight_is_cast_once)
         ck_assert_int_eq(counted(), WEIGHTS);
         TN_AUTOCAST(TN_F32) tn_forward(model, x);
         ck_assert_int_eq(counted(), 0);
-        tn_forward(model, x); /* switching off has dropped them */
+        tn_forward(model, x); /* switching autocast off dropped them */
         ck_assert_int_eq(counted(), WEIGHTS);
     }
     tn_forward(model, x);
@@ -578,7 +578,7 @@ START_TEST(no_grad_before_grad)
 }
 END_TEST
 
-/* What leaves the region may be differentiated after it, several times, and twice over. */
+/* A region's results may be differentiated after it, several times, and to second order. */
 START_TEST(backward_after_the_region)
 {
     tn_tensor *w = fresh(random_as(TN_SHAPE(4, 4), 0.1, 1, 1, TN_F32), true), *y = NULL, *g, *h;
@@ -606,8 +606,8 @@ START_TEST(backward_after_the_region)
 }
 END_TEST
 
-/* A hook runs inside backward, where autocast is off; the region is back afterwards, after an
- * error too. */
+/* A hook runs inside backward, where autocast is off; afterwards the region is restored, also after
+ * an error. */
 static tn_tensor *hook(tn_tensor *g, void *user)
 {
     ck_assert_int_eq(tn_autocast(), TN_F32);
@@ -656,7 +656,7 @@ START_TEST(regions_nest_and_end)
 }
 END_TEST
 
-/* In-place ops and optimizers see no region. */
+/* In-place ops and optimizers ignore the region. */
 START_TEST(in_place_is_untouched)
 {
     tn_tensor *a = random_as(TN_SHAPE(3, 3), -1, 1, 1, TN_F32), *b = tn_clone(a);
@@ -673,7 +673,7 @@ START_TEST(in_place_is_untouched)
 }
 END_TEST
 
-/* Leaves moved or replaced under a kept cast: the cast is not theirs any more. */
+/* A leaf that is moved or replaced no longer uses the cast kept for it. */
 START_TEST(a_replaced_leaf_is_cast_anew)
 {
     tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ .no_bias = true });
@@ -775,8 +775,8 @@ static uint64_t train(tn_dtype dtype, tn_scaler *scaler, bool clip, int steps, d
     return hash;
 }
 
-/* 128 tokens learned by heart: 4.33 falls to 0.039 in all three. Measured: the losses stay within
- * 0.0010 of f32's in bf16, 0.0003 in f16. */
+/* 128 tokens memorised: the loss falls from 4.33 to 0.039 in all three. Measured: the losses stay
+ * within 0.0010 of f32's in bf16, 0.0003 in f16. */
 START_TEST(training_reaches_the_f32_loss)
 {
     double exact[STEPS], loss[STEPS];
@@ -847,7 +847,7 @@ START_TEST(the_scale_moves_as_in_pytorch)
 }
 END_TEST
 
-/* Unscaling comes once, is seen by clipping, and two optimizers share one scale. */
+/* Gradients are unscaled once, before clipping; two optimizers share one scale. */
 START_TEST(unscaling_and_two_optimizers)
 {
     tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true), *v = fresh(tn_ones(TN_SHAPE(2)), true);
@@ -860,7 +860,7 @@ START_TEST(unscaling_and_two_optimizers)
     assert_values(tn_grad(w), 0, 1, 2);
     assert_fails(tn_scaler_unscale(s, a), TN_E_STATE,
                  "tn_scaler_unscale: this optimizer's gradients are unscaled");
-    assert_ok(tn_scaler_step(s, a)); /* good gradients step, whatever those of the other are */
+    assert_ok(tn_scaler_step(s, a)); /* finite gradients step, whatever the other optimizer's are */
     assert_values(w, 0, 0, -1);
     assert_fails(tn_scaler_step(s, a), TN_E_STATE,
                  "tn_scaler_step: this optimizer has stepped already");
@@ -927,7 +927,7 @@ START_TEST(scaler_refuses)
 }
 END_TEST
 
-/* The state goes through a file; what does not fit changes nothing. */
+/* The state goes through a file; a state that does not fit changes nothing. */
 START_TEST(scaler_resumes)
 {
     tn_tensor *w = fresh(tn_ones(TN_SHAPE(2)), true);
@@ -979,8 +979,7 @@ END_TEST
 
 /* ---- out of memory --------------------------------------------------------------------------- */
 
-/* Forward, loss, backward, scaled step, all that can be allocated in them: the k-th fails, for
- * every k. */
+/* Forward, loss, backward, scaled step: of their allocations the k-th fails, for every k. */
 START_TEST(allocations_fail)
 {
     scarce_install();

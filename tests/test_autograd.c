@@ -5,7 +5,7 @@
  * tests/test_ops.c's.
  *
  * Seen to fail, in src/autograd/backward.c: is_ours_alone() made to return true always: five SHARED
- * tests fail; own() left out of add_to_grads: four; the comparison in push() turned round:
+ * tests fail; own() left out of add_to_grads: four; the comparison in push() reversed:
  * ORDER_chains_of_all_lengths fails; check_version() made to return TN_OK: two AG_03 tests.
  */
 #include <pthread.h>
@@ -207,7 +207,7 @@ END_TEST
 
 START_TEST(SHARED_two_leaves_one_gradient)
 {
-    /* a + b hands the same dy to both: clipping one in place must leave the other */
+    /* a + b hands the same dy to both: clipping one in place must not change the other */
     tn_tensor *a = LEAF(1, 2), *b = LEAF(3, 4);
 
     assert_ok(tn_backward(sum(tn_add(a, b))));
@@ -220,7 +220,7 @@ END_TEST
 
 START_TEST(SHARED_sum_is_expanded)
 {
-    /* the gradient of sum is a stretched scalar: a leaf's grad must be dense and its own */
+    /* the gradient of sum is an expanded scalar: a leaf's grad must be dense and its own */
     tn_tensor *x = leaf((float[]){ 1, 2, 3, 4 }, TN_SHAPE(2, 2));
 
     assert_ok(tn_backward(sum(x)));
@@ -537,8 +537,8 @@ END_TEST
 
 START_TEST(ORDER_chains_of_all_lengths)
 {
-    /* nine ways from h to the end, of 0 to 8 steps: h's turn comes when all have arrived, and once
-     * (what it kept is gone after that) */
+    /* nine paths from h to the end, of 0 to 8 steps: h runs when all gradients have arrived, and
+     * only once (what it kept is freed then) */
     enum { WAYS = 9 };
     tn_tensor *x = LEAF(3), *h = tn_square(x), *ends[WAYS];
 

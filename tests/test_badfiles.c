@@ -1,6 +1,6 @@
 /*
- * test_badfiles.c - files that are not what they claim to be: each by its exact status and message,
- * and a model that was to be loaded from it is bit for bit what it was.
+ * test_badfiles.c - files that are not what they claim to be: each is refused with its exact status
+ * and message, and the model that was to be loaded stays bit for bit what it was.
  *
  * Truth: files written byte by byte here, by the description of each format; zlib for compressed
  * ones.
@@ -42,7 +42,7 @@ static void check_error(const char *what, const char *function, const char *path
     tn_error_clear();
 }
 
-/* Read as tensors, into a model, as a checkpoint: one and the same refusal, and nothing changes. */
+/* Read as tensors, into a model, as a checkpoint: all refuse it alike, and nothing changes. */
 static void refused(const char *what, const char *path, tn_status status, const char *text)
 {
     tn_manual_seed(1);

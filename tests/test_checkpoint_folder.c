@@ -24,7 +24,7 @@
 
 #define NAME "net"
 
-/* In the place of the C library's: entries that may still be read, -1: all. */
+/* Replaces the C library's: entries that may still be read, -1: all. */
 static int entries = -1;
 
 struct dirent *readdir(DIR *dir)
@@ -180,8 +180,7 @@ START_TEST(other_files_stay)
 }
 END_TEST
 
-/* Temporaries of writers that were killed go, under whatever step; one that is being written stays.
- * */
+/* Temporaries of killed writers are removed, of any step; one being written stays. */
 START_TEST(stale_temporaries_go)
 {
     tn_module *m = linear_new(4);
@@ -228,9 +227,9 @@ static void assert_passed_by(const char *what, size_t border, const char *bytes,
     ck_assert_uint_eq(hash_of_module(m), hash);
 }
 
-/* What a power cut could leave of a file whose writer had not synced it: at every border of a block
- * the file ends, or zeros follow, or what the blocks held before. The one before is found; the torn
- * one does not load. The same beside it, under a temporary's name, is never looked at. */
+/* What a power cut could leave of a file that was not synced: at every block boundary the file
+ * ends, or zeros follow, or what the blocks held before. The previous checkpoint is found; the torn
+ * one does not load. The same bytes under a temporary's name are never read. */
 START_TEST(torn_files)
 {
     enum { BLOCK = 4096 };
@@ -334,7 +333,7 @@ START_TEST(a_folder_that_breaks)
 }
 END_TEST
 
-/* What was passed by on the way to the newest whole file is not kept quiet. */
+/* Damaged files that are newer than the newest whole one are reported. */
 START_TEST(skipped_files_are_named)
 {
     tn_module *m = linear_new(4);

@@ -1,10 +1,10 @@
 /*
  * test_empty.c - tensors without elements through every op and layer, forward and backward, in
- * every dtype: what PyTorch gives, and never a division by a size or a read of an element that is
- * not there.
+ * every dtype: what PyTorch gives, without a division by a size or a read of an element that does
+ * not exist.
  *
- * The rule: sum 0, prod 1, mean NaN, any false, all true, logsumexp -inf; the extreme of nothing is
- * an error; a product over an inner size of 0 is 0; everything else has the shape that its sizes
+ * The rule: sum 0, prod 1, mean NaN, any false, all true, logsumexp -inf; max and min of nothing
+ * are errors; a product over an inner size of 0 is 0; everything else has the shape that its sizes
  * say.
  */
 #include "files.h"
@@ -182,7 +182,7 @@ START_TEST(shapes_are_kept)
                      tn_dtype_name(dtypes[d]), s);
             tn_tensor *x = leaf(shapes[s], dtypes[d]);
             tn_tensor *y = same[_i].f(x);
-            /* kernels that know f32 and f64 alone say so of no elements too */
+            /* kernels of f32 and f64 refuse others without elements too */
             if (!y && (same[_i].floats || dtypes[d] == TN_BOOL) && dtypes[d] != TN_F32 &&
                 dtypes[d] != TN_F64) {
                 ck_assert_msg(tn_error_status() == TN_E_DTYPE, "%s: %s", name, tn_error());
@@ -275,8 +275,8 @@ START_TEST(extremes_of_nothing_are_errors)
         check_gradient("max", y, x);
         check_shape("argmin", tn_argmin(x, -1, false), TN_SHAPE(0));
     }
-    /* the norm with p = INFINITY is 0 as the others are, where PyTorch refuses: clipping meets
-     * empty gradients */
+    /* the norm with p = INFINITY is 0 like the others, where PyTorch refuses: clipping meets empty
+     * gradients */
     ck_assert_double_eq(tn_item(tn_norm(tn_zeros(TN_SHAPE(0)), INFINITY, NULL, 0, false)), 0);
     check_shape("norm inf", norm_inf(tn_zeros(TN_SHAPE(0, 2)), &last, 1, false), TN_SHAPE(0));
 }
@@ -597,7 +597,7 @@ END_TEST
 
 /* ---- modules and what trains them ------------------------------------------------------------ */
 
-/* Layers, with the shape of one sample and of what they make of it. */
+/* Layers, with the shape of one sample and of its result. */
 static tn_module *layer(int which)
 {
     const tn_pool2d_spec pool = { .kernel = { 2, 2 } };
@@ -629,8 +629,7 @@ static bool takes_images(int which)
     return which == 1 || which == 2 || (which >= 8 && which <= 11) || which == 14;
 }
 
-/* A batch of none: the shape of a batch with 0 in front, a gradient of zeros for every
- * parameter. */
+/* An empty batch: the shape of a batch with 0 in front, a gradient of zeros for every parameter. */
 START_TEST(layers_of_no_samples)
 {
     static const tn_dtype regions[] = { TN_F32, TN_BF16, TN_F16 };

@@ -1,13 +1,13 @@
 /*
  * test_explain.c - tn_explain_training: every kind of finding with its exact line, silence on
- * healthy models, and nothing left changed by looking; tn_module_summary with its exact text.
+ * healthy models, and nothing changed by the report; tn_module_summary with its exact text.
  *
  * The lines are written by hand from how each model was broken.
  *
  * Seen to fail: without the look at `leads` (src/optim/explain.c) a measurement beside the loss is
  * blamed (deep_in_the_tree); without handle_made nearly everything is "unregistered"; without
- * putting back buffers or the generator the_next_step_is_the_same fails; with buffers put back by
- * their place among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one op
+ * putting back buffers or the generator the_next_step_is_the_same fails; with buffers restored by
+ * their index among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one op
  * of all its inputs behind_a_backward_hook fails; without come_out's count (src/nn/summary.c)
  * a_summary ends early; with alike() blind to texts and numbers a_summary_folds_what_repeats fails.
  */
@@ -31,7 +31,7 @@ static void read_file(FILE *file, char *text, size_t size)
     fclose(file);
 }
 
-/* What a look may not change: values, gradients, random numbers, tensors alive. */
+/* What a report must not change: values, gradients, random numbers, tensors alive. */
 typedef struct still {
     uint64_t state, gradients;
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
@@ -269,7 +269,7 @@ static tn_tensor *copied(box *m, tn_tensor *x)
     return tn_forward(m->other, overwritten(tn_zeros_like(x), h));
 }
 
-/* The values of tn_max have a derivative, the places have none. */
+/* The values of tn_max have a derivative, the indices have none. */
 static tn_tensor *places(box *m, tn_tensor *x)
 {
     tn_tensor *at;
@@ -304,8 +304,8 @@ START_TEST(cut_off)
 }
 END_TEST
 
-/* Deep down, under its whole path; the cut that counts is the one on the way to the loss, not the
- * measurement beside it. */
+/* Deep in the tree, named by its whole path; the cut that counts is on the way to the loss, not in
+ * the measurement beside it. */
 static tn_tensor *measured(box *m, tn_tensor *x)
 {
     tn_tensor *h = tn_forward(m->child, x);
@@ -877,7 +877,7 @@ START_TEST(memory_that_runs_out)
         tn_status status = tn_explain_training(NULL, &m->base, opt, mean_square, x, &report);
         scarce.failing = 0;
         done = scarce.requests < k;
-        if (status == TN_OK) /* only a name for messages was not to be had, or nothing failed */
+        if (status == TN_OK) /* only memory for a name in messages was missing, or nothing failed */
             ck_assert_int_eq(report.findings, findings);
         else
             ck_assert_int_eq(status, done ? TN_OK : TN_E_NOMEM);
@@ -1011,8 +1011,8 @@ START_TEST(a_summary)
 }
 END_TEST
 
-/* Neighbours that differ in nothing but their number are one row; a tie, another size or a frozen
- * one is a difference, and so is a gap in the numbers. */
+/* Neighbours that differ only in their number are one row; a tie, another size or a frozen one is a
+ * difference, and so is a gap in the numbers. */
 START_TEST(a_summary_folds_what_repeats)
 {
     tn_module *list = tn_module_list_new();

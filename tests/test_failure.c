@@ -36,7 +36,7 @@ START_TEST(op_rows_survive_allocation_failure)
     const op_row *row = &op_rows[_i];
     scarce_install();
     op_case c = op_load(row, row->flags & ROW_FIXED ? TN_F64 : TN_F32);
-    tn_scope warm = tn_scope_begin(); /* what is made once and kept, is made here */
+    tn_scope warm = tn_scope_begin(); /* makes what is made once and kept */
     ck_assert_int_eq(forward_and_backward(row, &c), TN_OK);
     tn_scope_end(warm);
     int64_t live = tn_live_tensors();

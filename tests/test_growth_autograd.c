@@ -1,5 +1,5 @@
 /*
- * test_growth_autograd.c - what gradients cost grows as what there is (growth.h).
+ * test_growth_autograd.c - the cost of gradients grows in proportion to the graph (growth.h).
  */
 #include <stdlib.h>
 

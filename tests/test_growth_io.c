@@ -1,5 +1,5 @@
 /*
- * test_growth_io.c - what files cost grows as what they hold (growth.h).
+ * test_growth_io.c - the cost of files grows in proportion to what they hold (growth.h).
  *
  * Seen to fail before: views .pt 8.8 times as long, metadata 12, damaged 17; parts of one module
  * were refused.
@@ -126,7 +126,7 @@ static void parts(int n)
     tn_module_drop(m), free(part);
 }
 
-/* n files that no checkpoint is in, and no other. */
+/* n files, none of them a checkpoint. */
 static void make_damaged(int n)
 {
     char name[64];

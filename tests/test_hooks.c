@@ -1,6 +1,6 @@
 /*
- * test_hooks.c - hooks of modules, state that is no tensor, versions, and freezing. The ids are
- * rows of the project's table of PyTorch semantics.
+ * test_hooks.c - module hooks, state that is not a tensor, versions, and freezing. The ids are rows
+ * of the project's table of PyTorch semantics.
  *
  * Seen to fail: with backward hooks run at the inner gate only (src/nn/hooks.c) HK_05_gradients
  * fails where no input needs a gradient; without put_back (src/nn/state.c) LD_12 and SD_07 find a
@@ -283,7 +283,7 @@ START_TEST(backward_hooks_at_the_edges)
     assert_ok(tn_gradients(1, &sum, NULL, 1, &x, &dx, TN_CREATE_GRAPH));
     assert_ok(tn_backward(tn_sum(tn_square(dx), NULL, 0, false)));
     ck_assert(tn_requires_grad(dx) && tn_grad(x) != TN_NONE);
-    /* the module goes before its graph: nobody is called */
+    /* the module is freed before its graph: no hook is called */
     tn_tensor *late = tn_sum(tn_forward(l, x), NULL, 0, false);
     int calls = s.calls;
     tn_module_drop(l);

@@ -260,7 +260,7 @@ START_TEST(FF_03_strings_are_no_ties)
 }
 END_TEST
 
-/* What the file says of ties is believed only where it fits the tensors. */
+/* Ties that a file names count only where they fit the tensors. */
 START_TEST(FF_03_ties_that_do_not_fit)
 {
     static const struct {
@@ -639,7 +639,7 @@ START_TEST(checkpoint_is_all_or_nothing)
     tn_module_drop(c.model);
     ck_assert_uint_eq(hash_run(&b), hash); /* generator included: nothing moved it either */
     ck_assert_int_eq(c.step, 0);
-    /* a part that is not in the file; a part of the file that is not wanted */
+    /* a part that is not in the file; a part of the file that was not asked for */
     c = (tn_checkpoint){ .model = a.model };
     assert_ok(tn_checkpoint_save(&c, in_folder("model only")));
     c = checkpoint_of(&b, 0);

@@ -734,7 +734,7 @@ START_TEST(LY_08_LY_10_masks)
     assert_null(tn_multihead_attention_forward(m, x, x, x,
                                                (tn_attention_masks){ .key_padding = scores }, NULL),
                 TN_E_SHAPE, "of bool");
-    /* causal is a matter of one call, not of the module */
+    /* causal belongs to one call, not to the module */
     assert_golden(tn_forward(m, x), self_y);
     tn_module_drop(m);
 }
@@ -825,7 +825,7 @@ START_TEST(LY_09_encoder)
                 TN_E_SHAPE, "(in layers.0");
     tn_module_drop(stack);
     assert_null(tn_encoder_new(NULL, 2, TN_NO_MODULE), TN_E_INVALID, "layer");
-    /* layers of one's own, and what they cannot do */
+    /* custom layers, and what they cannot do */
     stack = tn_encoder_new(tn_linear_new(4, 4, (tn_linear_options){ 0 }), 2, TN_NO_MODULE);
     assert_made(tn_forward(stack, x));
     assert_null(tn_encoder_forward(stack, x, (tn_attention_masks){ .causal = true }),

@@ -3,8 +3,8 @@
  * or writes a file says that it is out of memory, or does what it should. Nothing else: no damaged
  * file, no bad name, no older checkpoint; and nothing is left behind.
  *
- * The program has a malloc of its own (scarce_malloc.c), so that what the C library and zlib
- * allocate for us is met too, past the library's own hook.
+ * The program has its own malloc (scarce_malloc.c), so that allocations in the C library and zlib
+ * fail too, which the library's own hook does not see.
  *
  * Seen to fail, with jansson as the JSON reader: all but lock, idx, text and loader; latest then
  * named the older of two whole checkpoints. In src/io/input.c, tni_errno() without ENOMEM: save,

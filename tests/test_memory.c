@@ -1,6 +1,6 @@
 /*
- * test_memory.c - memory over time: nothing grows, nothing is asked of the system once warm, and
- * attention stays small.
+ * test_memory.c - memory over time: nothing grows, no memory is requested from the system after
+ * warm-up, and attention stays small.
  *
  * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
  * stays_flat tests failed.

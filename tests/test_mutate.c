@@ -1,5 +1,5 @@
 /*
- * test_mutate.c - tens of thousands of damaged files: each is read or refused cleanly, in no time,
+ * test_mutate.c - tens of thousands of damaged files: each is read or refused cleanly, quickly and
  * with little memory, and a model that it does not fit stays as it is.
  *
  * Every bit of the first 1,024 bytes flipped, every length cut, random edits (bytes, numbers,
