@@ -273,7 +273,7 @@ START_TEST(H2_large_headers)
             "a header of 16777217 bytes: at most 16777216 are read (tn_set_file_limits)");
     memcpy(bytes, "\0\0\0\1\0\0\0\0{}", 10);
     assert_made(tn_load_tensors(write_bytes("f", bytes, 8 + MORE - 1), NULL));
-    /* nothing goes down a nest of lists */
+    /* no reader recurses into nested lists */
     for (size_t depth = 2000; depth <= 2000000; depth *= 1000) {
         size_t n = 5 + 2 * depth + 1;
         for (int i = 0; i < 8; i++) bytes[i] = (char)(n >> (8 * i));
@@ -327,7 +327,7 @@ static void many_pairs(tni_bytes *b, const char *before, const char *pair, int n
     tni_bytes_printf(b, "%s},\"t\":" T("U8", "[1]", "[0,1]") "}", after);
 }
 
-/* The most that is read by default takes no time to speak of. */
+/* The most that is read by default is read quickly. */
 START_TEST(H6_the_largest_headers_are_read_quickly)
 {
     for (int which = 0; which < 3; which++) {
@@ -418,7 +418,7 @@ START_TEST(H2_values)
 }
 END_TEST
 
-/* A file that fits the format and not the model: all of it is in one message, nothing changes. */
+/* A valid file that does not fit the model: one message lists all of it, nothing changes. */
 START_TEST(all_that_does_not_fit_is_said_at_once)
 {
     const char *path =
@@ -456,7 +456,7 @@ START_TEST(H2_what_is_no_regular_file)
     assert_error(TN_E_INVALID, "path");
     write_bytes("secret", "\2\0\0\0\0\0\0\0{}", 10);
     ck_assert_int_eq(chmod(in_folder("secret"), 0), 0);
-    /* root may read anything, so root reads it as nobody; where it cannot, there is no such file */
+    /* root may read anything, so root becomes nobody; where that fails, a missing file is read */
     bool root = geteuid() == 0;
     if (root && seteuid(65534) != 0) return;
     refused("unreadable", in_folder("secret"), TN_E_IO, "Permission denied");
@@ -528,7 +528,7 @@ static char *file_of(uint64_t seed, bool checkpoint, size_t *n)
     return read_bytes(in_folder("whole"), n);
 }
 
-/* A checkpoint whose pages are partly not there, of zeros, or of the file that it replaced. */
+/* A checkpoint of which some pages are missing, zeros, or those of the file it replaced. */
 START_TEST(F8_torn_checkpoints_are_refused_or_whole)
 {
     size_t n;
@@ -703,7 +703,7 @@ START_TEST(H5_gz_is_whole_or_refused)
                k < size - 4 ? "incorrect data check" : "incorrect length check");
         packed[k] ^= 4;
     }
-    /* junk behind; two members are one file */
+    /* junk at the end; two members are one file */
     unsigned char *both = malloc(3 * size + 64);
     memcpy(both, packed, size);
     both[size] = 'x';
@@ -733,7 +733,7 @@ START_TEST(H5_gz_is_whole_or_refused)
 }
 END_TEST
 
-/* 64 MiB that come from 64 KiB: read when the header says so, never more than it says. */
+/* 64 MiB out of 64 KiB: read when the header says so, never more than that. */
 START_TEST(H5_bomb)
 {
     enum { VALUES = 64 << 20 };

@@ -1,9 +1,9 @@
 /*
- * test_capture.c - tn_capture on the CPU: runs are calls, with the same checks of inputs as on a
- * GPU. Those over the CUDA device are in test_cuda_capture.c.
+ * test_capture.c - tn_capture on the CPU: each run is a plain call, with the same checks of inputs
+ * as on a GPU. Those over the CUDA device are in test_cuda_capture.c.
  *
- * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), the inputs
- * of a first run that failed taken for those to compare with.
+ * Seen to fail: in capture.c, the result given without tni_alias_raw (it had history), later inputs
+ * compared with those of a first run that failed.
  */
 #include "models.h"
 

@@ -1,7 +1,7 @@
 /*
- * test_carried.c - modules made of what is carried and not trained: FrozenBatchNorm2d and the
+ * test_carried.c - modules whose state is kept but not trained: FrozenBatchNorm2d and the
  * conversions, lists of buffers and parameters, moving averages of a model, statistics that skip
- * batches which are not finite.
+ * non-finite batches.
  *
  * Truth: numbers of PyTorch 2.15 in f64 (torch.optim.swa_utils.AveragedModel, BatchNorm2d), closed
  * forms, hashes for what must not change. Ids are rows of the project's table of PyTorch semantics.
@@ -353,7 +353,7 @@ START_TEST(FB_04_what_cannot_be_frozen)
     tn_module_drop(m);
     ck_assert_ptr_null(tn_freeze_batchnorm(NULL));
     assert_error(TN_E_INVALID, "tn_freeze_batchnorm");
-    /* what has no BatchNorm2d stays */
+    /* modules without BatchNorm2d stay */
     m = tn_sequential(tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
     ck_assert_ptr_eq(tn_freeze_batchnorm(m), m);
     ck_assert_str_eq(type_of(tn_module_child(m, 0)), "BatchNorm1d");
@@ -388,16 +388,16 @@ START_TEST(BN_11_skip_nonfinite)
         tn_module *m = tn_batchnorm2d_new(2, o);
         for (int k = 0; k < 6; k++) {
             tn_tensor *x = random_as(TN_SHAPE(2, 2, 2, 2), -1, 3, 5 + (uint64_t)k, TN_F32);
-            if (k % 2) { /* one value of one channel: nothing of the batch counts */
+            if (k % 2) { /* one bad value in one channel: the whole batch is skipped */
                 uint64_t hash = hash_of_module(m);
                 tn_tensor *broken = tn_clone(x);
                 assert_ok(tn_fill_(tn_select(tn_reshape(broken, TN_SHAPE(16)), 0, 5), bad[k / 2]));
                 tn_tensor *y = tn_forward(m, broken);
-                assert_made(y); /* what comes out tells as well */
+                assert_made(y); /* the output shows it too */
                 ck_assert(isnan(tn_item(tn_sum(y, NULL, 0, false))));
                 ck_assert_uint_eq(hash_of_module(m), hash);
                 ck_assert_int_eq(tn_batchnorm_skipped(m), k / 2 + 1);
-            } else { /* as if the broken batches had not been */
+            } else { /* as if there had been no broken batches */
                 assert_close(tn_forward(m, x), tn_forward(plain, x), 0, 0);
                 ck_assert_uint_eq(hash_of_module(m), hash_of_module(plain));
             }
@@ -538,7 +538,7 @@ START_TEST(RM_06_lists_of_tensors)
     assert_names(tn_buffers(b), "0 1 2");
     ck_assert(tn_requires_grad(tn_module_tensor(p, 2)));
     ck_assert(!tn_requires_grad(tn_module_tensor(b, 2)));
-    /* a gap is not filled with what others hold */
+    /* a gap is not filled with other tensors */
     assert_ok(tn_module_delete(b, "1"));
     assert_ok(tn_module_append_tensor(b, tn_full(TN_SHAPE(2), 7)));
     assert_names(tn_buffers(b), "0 2 3");

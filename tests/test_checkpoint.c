@@ -1,5 +1,5 @@
 /*
- * test_checkpoint.c - a run that stopped and went on equals the run that did not, bit for bit;
+ * test_checkpoint.c - a run that stopped and resumed equals an uninterrupted one, bit for bit;
  * every part of a checkpoint is needed for that; weights that became NaN do not replace good ones.
  *
  * Truth: runs of the examples' own two models that were never interrupted.
@@ -158,8 +158,8 @@ static void load(run *r, const char *path)
 
 /* ---- every stop ------------------------------------------------------------------------------ */
 
-/* A checkpoint at each step from 1 on; each is then loaded into a run of another seed, which has
- * taken a step or not, and which goes on to the end. */
+/* A checkpoint at each step from 1 on; each is loaded into a run of another seed, either new or one
+ * step old, which then continues to the end. */
 static void sweep(bool cnn)
 {
     run whole = run_new(cnn, 1);
@@ -280,7 +280,7 @@ static const struct {
     { "cnn, epoch", true, EPOCH },
 };
 
-/* What is compared is the model alone: a part that is left out must show in what was learned. */
+/* Only the models are compared: leaving out any part must change what was learned. */
 START_TEST(leaving_out_a_part_shows)
 {
     bool cnn = controls[_i].cnn;
@@ -462,7 +462,7 @@ START_TEST(further_parts_go_on_too)
     for (int i = 0; i < 3; i++) pair_step(&q);
     ck_assert_uint_eq(pair_hash(&q), pair_hash(&p));
 
-    /* one part after another does not fit: whatever loaded before it is put back */
+    /* each part in turn does not fit: the parts loaded before it are restored */
     for (int bad = 0; bad < 6; bad++) {
         pair mixed = bad == 0 ? other : q; /* 0: the model, the last to load */
         memcpy(mixed.part, q.part, sizeof mixed.part);

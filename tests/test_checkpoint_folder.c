@@ -1,6 +1,6 @@
 /*
  * test_checkpoint_folder.c - numbered checkpoints: the last N stay, the newest whole one is found,
- * files that a crash or a disk damaged are passed by, nobody else's files are touched.
+ * files damaged by a crash or a disk are skipped, other programs' files are not touched.
  *
  * Seen to fail, in src/io/checkpoint_folder.c: newest() without tni_checkpoint_verify (torn_files,
  * flipped_bits), step_of() without the comparison of the whole name (other_files_stay), names
@@ -24,7 +24,7 @@
 
 #define NAME "net"
 
-/* Replaces the C library's: entries that may still be read, -1: all. */
+/* For readdir() in the C library's place: entries that may still be read, -1: all. */
 static int entries = -1;
 
 struct dirent *readdir(DIR *dir)
@@ -375,7 +375,7 @@ START_TEST(no_descriptor_is_no_damage)
     tn_module *m = linear_new(4);
     for (int64_t s = 1; s <= 2; s++) assert_ok(save_at(m, s, 0));
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    int next = open("/dev/null", O_RDONLY); /* the folder gets this one, and its files none */
+    int next = open("/dev/null", O_RDONLY); /* the folder gets this, its files get none */
     few = (struct rlimit){ (rlim_t)next + 1, limit.rlim_max };
     close(next);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);

@@ -182,7 +182,7 @@ START_TEST(shapes_are_kept)
                      tn_dtype_name(dtypes[d]), s);
             tn_tensor *x = leaf(shapes[s], dtypes[d]);
             tn_tensor *y = same[_i].f(x);
-            /* kernels of f32 and f64 refuse others without elements too */
+            /* kernels of f32 and f64 refuse other dtypes, empty or not */
             if (!y && (same[_i].floats || dtypes[d] == TN_BOOL) && dtypes[d] != TN_F32 &&
                 dtypes[d] != TN_F64) {
                 ck_assert_msg(tn_error_status() == TN_E_DTYPE, "%s: %s", name, tn_error());

@@ -64,8 +64,8 @@ START_TEST(op_rows_survive_allocation_failure)
 }
 END_TEST
 
-/* A training step of the transformer: the k-th allocation fails, in every 13th place, once and
- * for good. Unless the whole step went through, parameters are bit for bit what they were. */
+/* A training step of the transformer: for every 13th k allocation k fails, alone or with all after
+ * it. Unless the whole step succeeded, parameters are bit for bit what they were. */
 START_TEST(a_failed_step_changes_nothing)
 {
     scarce_install();

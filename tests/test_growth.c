@@ -1,5 +1,5 @@
 /*
- * test_growth.c - what modules, lists and optimizers cost grows as what they hold (growth.h).
+ * test_growth.c - the cost of modules, lists and optimizers grows as what they hold (growth.h).
  *
  * Seen to fail: without tables (MANY in src/nn/module.c above n) registering took 13, 15 and 19
  * times as long.

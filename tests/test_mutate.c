@@ -48,7 +48,7 @@ static size_t below(size_t n)
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-static tn_module *model; /* of the kind the files are of; of this process */
+static tn_module *model; /* of the same kind as the files; one per process */
 
 static tn_module *model_new(int which)
 {
@@ -83,7 +83,7 @@ static void make_checkpoint(int which, const char *path)
     tn_module_drop(m);
 }
 
-/* Loads by load; a refusal has a cause that the file can have, and changes nothing. */
+/* Loads with load; a refusal must have a cause that a file can have, and change nothing. */
 static uint64_t into_model(tn_status (*load)(tn_module *, const char *), const char *path)
 {
     uint64_t before = hash_of_module(model);
@@ -320,7 +320,7 @@ START_TEST(H1_truncations)
 }
 END_TEST
 
-/* Puts n bytes of `with` in place of m at `at`. */
+/* Replaces m bytes at `at` by n bytes of `with`. */
 static size_t replace(char *bytes, size_t size_now, size_t room, size_t at, size_t m,
                       const char *with, size_t n)
 {
@@ -410,7 +410,7 @@ static size_t edit(char *bytes, size_t n, size_t room)
     }
 }
 
-/* An edit that changes the header's length makes nearly every file bad: sets it right. */
+/* Corrects the header's length after an edit, which would otherwise spoil nearly every file. */
 static void mend(char *bytes, size_t n, size_t grown)
 {
     if ((s->make != make_weights && s->make != make_checkpoint) || n < 8) return;
@@ -439,7 +439,7 @@ START_TEST(H1_random_edits)
 }
 END_TEST
 
-/* The beginning of one file, the end of another; whole files one behind the other. */
+/* The beginning of one file and the end of another; whole files concatenated. */
 START_TEST(H1_splices)
 {
     begin(_i);

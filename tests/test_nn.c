@@ -61,7 +61,7 @@ START_TEST(RB_06_value_is_checked_last)
     assert_fails(tn_register_buffer(&m->base, "x.y", NULL, NULL, TN_PERSISTENT), TN_E_NAME, "dot");
     assert_fails(tn_register_buffer(&m->base, "mean", NULL, NULL, TN_PERSISTENT), TN_E_INVALID,
                  "\"mean\"");
-    /* poison passes on silently: the message is the origin's */
+    /* poison propagates silently: the message stays the first one */
     tn_tensor *poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
     ck_assert_int_eq(tn_register_buffer(&m->base, "mean", NULL, poison, TN_PERSISTENT), TN_E_SHAPE);
     assert_error(TN_E_SHAPE, "reshape");
@@ -79,8 +79,8 @@ START_TEST(RB_07_replaced_in_place)
     assert_ok(tn_register_buffer(base, "one", &m->a, other, TN_PERSISTENT));
     assert_names(tn_buffers(base), "one two");
     ck_assert_ptr_eq(m->a, other);
-    /* through another field, and then through none: the old field shows nothing, the slot keeps its
-     * own */
+    /* registered through another field, then through none: the old field is cleared, the slot keeps
+     * its tensor */
     assert_ok(tn_register_buffer(base, "one", &m->c, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
     ck_assert_ptr_eq(m->a, TN_NONE);
     tn_tensor *last = tn_zeros(TN_SHAPE(4));
@@ -343,7 +343,7 @@ START_TEST(RM_06_containers_number_their_children)
     box *m = box_new();
     assert_fails(tn_module_append(&m->base, tn_identity_new()), TN_E_INVALID, "Box");
     tn_module_drop(&m->base);
-    /* deleting leaves a gap that nothing falls into */
+    /* deleting leaves a gap that is not reused */
     assert_ok(tn_module_append(l, tn_identity_new()));
     assert_ok(tn_module_delete(l, "0"));
     assert_ok(tn_module_append(l, linear(1, 1)));
@@ -616,7 +616,7 @@ START_TEST(a_failed_constructor_frees_all_and_keeps_the_first_message)
     assert_null(net_new(tn_ones(TN_SHAPE(3)), 0, -4), TN_E_INVALID, "in_features is 0");
     tn_scope_end(inner);
     ck_assert_int_eq(tn_live_tensors(), live);
-    /* a registration that fails silently otherwise */
+    /* a registration whose failure nobody looks at */
     box *m = tn_module_new(&box_type);
     tn_register_buffer(&m->base, "bad.name", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT);
     tn_register_parameter(&m->base, "", &m->b, tn_ones(TN_SHAPE(2)));
@@ -630,7 +630,7 @@ START_TEST(a_failed_constructor_frees_all_and_keeps_the_first_message)
                        TN_PERSISTENT);
     tn_init_normal(m->a, 0, 1);
     assert_null(tn_module_done(&m->base), TN_E_DTYPE, "tn_init_normal");
-    /* an error that was dealt with is none */
+    /* an error that was handled does not count */
     m = tn_module_new(&box_type);
     tn_init_normal(tn_full_as(TN_SHAPE(2), 0, TN_I64, tn_cpu()), 0, 1);
     tn_error_clear();

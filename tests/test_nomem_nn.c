@@ -1,8 +1,8 @@
 
 /*
- * test_nomem_nn.c - memory runs out at each place under each function that makes or changes a
- * module, a list or an optimizer: the call then says so, and what it was to change is as it was; or
- * it did all. In the end nothing is left behind.
+ * test_nomem_nn.c - memory runs out at each allocation of each function that makes or changes a
+ * module, a list or an optimizer: the call either fails, says so and changes nothing, or succeeds.
+ * Nothing leaks.
  *
  * The allocator hook counts and refuses; the cache above it is off, so that it sees every request.
  */
@@ -103,7 +103,7 @@ static uint64_t of_module(uint64_t h, tn_module *m)
     return mix(mix(h, tn_training(m)), tn_module_frozen(m));
 }
 
-/* All that can be seen of it. */
+/* A hash of all its visible state. */
 static uint64_t fingerprint(void)
 {
     tn_scope s = tn_scope_begin();
@@ -304,7 +304,7 @@ static tn_status no_hook(tn_module *m, int n_in, tn_tensor **in, void *user)
 }
 CALL(add_hook, tn_register_forward_pre_hook(w.other, no_hook, NULL) >= 0)
 
-/* keeps: what a call that fails leaves as it was, which is all but what the comment says */
+/* KEEPS: a failed call changes nothing; MOVES: nothing but what the row's comment says */
 enum { KEEPS, MOVES };
 static const struct {
     const char *name;
@@ -337,10 +337,10 @@ START_TEST(memory_runs_out)
 {
     const char *name = rows[_i % ROWS].name;
     scarce_install();
-    test_teardown(); /* the scope that is open has memory of its own, which grows */
+    test_teardown(); /* the open scope's own memory grows */
     scarce.sticky = _i >= ROWS;
     tn_scope all = tn_scope_begin();
-    set_up(), rows[_i % ROWS].call(), clean_up(); /* what is made once */
+    set_up(), rows[_i % ROWS].call(), clean_up(); /* makes what is made once */
     tn_scope_end(all);
     int64_t in_use = tn_memory().in_use;
     for (int64_t k = 1;; k++) {

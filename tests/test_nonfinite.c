@@ -1,6 +1,6 @@
 /*
  * test_nonfinite.c - NaN and infinities put into inputs, weights, buffers, gradients, losses and
- * ops: tn_set_anomaly names each in the step it comes up; what is healthy passes; a skipped step
+ * ops: tn_set_anomaly names each in the step where it appears; healthy values pass; a skipped step
  * changes nothing.
  *
  * Seen to fail: without is_mask (src/autograd/anomaly.c) masks_of_minus_infinity_pass; without
@@ -18,8 +18,8 @@
 
 enum { CNN, TRANSFORMER };
 
-/* One element (the one in the middle) of a parameter, a buffer or, named "", of the input becomes
- * value. Op and place stand in the message, and the tensor as the reason. */
+/* The middle element of a parameter, a buffer or, named "", the input becomes value. The message
+ * names op and place, and the tensor as the cause. */
 static const struct {
     int model;
     const char *name;
@@ -294,7 +294,7 @@ START_TEST(a_fault_of_an_op)
     }
     assert_error(TN_E_STATE, ops[_i].wanted);
     ck_assert(tn_is_none(tn_grad(x0)));
-    tn_set_anomaly(TN_ANOMALY_OFF); /* and without the checks nothing stands in its way */
+    tn_set_anomaly(TN_ANOMALY_OFF); /* without the checks it passes */
     y = ops[_i].f();
     assert_made(y);
     assert_ok(tn_backward_from(y, tn_ones_like(y), 0));
@@ -538,7 +538,7 @@ END_TEST
 
 /* ---- skipping -------------------------------------------------------------------------------- */
 
-/* A loop that drops a step with bad gradients: nothing of it stays, and the next one goes on. */
+/* A loop that drops a step with bad gradients: nothing of it remains, the next step works. */
 START_TEST(a_skipped_step_changes_nothing)
 {
     tn_manual_seed(7);

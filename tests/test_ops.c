@@ -43,7 +43,7 @@ static applied apply(const op_row *row, const op_case *c, unsigned subset)
     return a;
 }
 
-/* A cotangent for y: the case's own, or ones. */
+/* The gradient that enters at y: the case's own, or ones. */
 static tn_tensor *seed_of(const op_case *c, const applied *a)
 {
     return c->seed ? c->seed : tn_ones_like(a->y);
@@ -249,7 +249,7 @@ static bool may_be_null(const op_row *row, int input)
            (strcmp(row->op, "cross_entropy_with") == 0 || strcmp(row->op, "nll_loss") == 0);
 }
 
-/* NULL goes through without a word: the message stays the one of where it began. */
+/* A NULL input gives NULL and leaves the message of the first failure. */
 START_TEST(poison)
 {
     const op_row *row = &op_rows[_i];

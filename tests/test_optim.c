@@ -207,7 +207,7 @@ END_TEST
 
 START_TEST(strided_parameters_are_stepped)
 {
-    /* the same values dense, transposed and with gaps end up the same */
+    /* the same values dense, transposed and with gaps get the same update */
     tn_tensor *dense = random_f64(TN_SHAPE(3, 4), -1, 1, 1);
     tn_tensor *t[3] = { tn_clone(dense), as_transposed(dense), as_strided(dense) };
     for (int i = 0; i < 3; i++) {
@@ -271,7 +271,7 @@ END_TEST
 
 START_TEST(step_is_an_in_place_change)
 {
-    /* a value saved for backward and then stepped is caught by its version */
+    /* a step on a value saved for backward is caught by its version */
     tn_tensor *w = leaf(TN_SHAPE(3), 1, TN_F32);
     tn_tensor *loss = tn_sum(tn_mul(w, w), NULL, 0, false);
     set_grad(w, 2);
@@ -309,7 +309,7 @@ START_TEST(OPT_01_empty_list)
 {
     assert_null(tn_sgd(tn_list_new(), (tn_sgd_options){ 0 }), TN_E_INVALID,
                 "tn_sgd: the list of parameters is empty");
-    ck_assert_ptr_null(tn_sgd(NULL, (tn_sgd_options){ 0 })); /* poison passes on */
+    ck_assert_ptr_null(tn_sgd(NULL, (tn_sgd_options){ 0 })); /* poison propagates */
 }
 END_TEST
 
@@ -367,7 +367,7 @@ START_TEST(OPT_05_same_tensor_twice)
 }
 END_TEST
 
-START_TEST(states_are_of_its_row) /* what a constructor asks for that its row does not offer */
+START_TEST(states_are_of_its_row) /* an option of a constructor that its row does not offer */
 {
     const tni_optim_type type = { .name = "sgd", .kernel = TNI_SGD };
     const tni_optim_args args = { .kind = TNI_SGD };
@@ -791,7 +791,7 @@ START_TEST(groups_equal_pytorch)
                   0.11004721631533272, -0.34803817041862289, -0.88701326251580703);
     assert_values(t[1], 1e-13, 0.66903086951276758, 0.17997721266697911);
     assert_values(t[2], 1e-13, 0.91551715928159338, 0.2539773928160694, -0.14786482438804383);
-    /* the list's order decides nothing: groups in another order of parameters load this state */
+    /* the list's order does not matter: groups in another order of parameters load this state */
     tn_list *swapped =
         list_of(3, (const char *[]){ "gain", "b", "W" }, (tn_tensor *[]){ t[2], t[1], t[0] });
     tn_optim *other =
@@ -868,7 +868,7 @@ START_TEST(OPT_09_state_fits_any_order)
 }
 END_TEST
 
-/* Those above are all: every kind of optimizer is among the rows that these tests walk. */
+/* The list above is complete: these tests' rows have every kind of optimizer. */
 START_TEST(OPT_09_every_kind_is_walked)
 {
     static const char *const kinds[] = { "sgd", "adam", "adamw", "rmsprop", "adagrad" };
@@ -900,7 +900,7 @@ START_TEST(OPT_09_state_that_does_not_fit)
     assert_fails(tn_optim_load_state_dict(shape, state), TN_E_SHAPE,
                  "mismatched w.exp_avg ([3,2] f32 there, [2,3] f32 here), w.exp_avg_sq");
     ck_assert_uint_eq(hash_of(tn_optim_state_dict(shape)), hash);
-    /* AdamW's state has the same tensors and means another thing */
+    /* AdamW's state has the same tensors with another meaning */
     tn_optim *kind = tn_adamw(one(v), (tn_adamw_options){ 0 });
     assert_fails(tn_optim_load_state_dict(kind, state), TN_E_NAME,
                  "missing adamw.steps, adamw.beta1, adamw.beta2, adamw.eps");
@@ -1145,7 +1145,7 @@ START_TEST(LR_11_order_of_loading)
     tn_optim *a = for_schedule(w);
     tn_scheduler *s = tn_exponential_lr(a, 0.5);
     for (int t = 0; t < 3; t++) assert_ok(tn_scheduler_step(s));
-    /* the schedule alone sets the rate; so does the optimizer alone; in either order */
+    /* loading the schedule alone sets the rate, and so does the optimizer alone, in either order */
     for (int order = 0; order < 4; order++) {
         tn_optim *b = for_schedule(w);
         tn_scheduler *r = tn_exponential_lr(b, 0.5);

@@ -1,10 +1,10 @@
 /*
  * test_options.c - every field of every options struct of the public headers: what zero means, that
- * another value takes effect, that a bad one is refused by name.
+ * another value has an effect, that a bad one is refused and named.
  *
- * A row names a field and a function that shows what options do (values, names of state, rates ...
- * as a hash). Zero must show the same as the documented default and another value something else.
- * The headers are read to see that no field lacks a row.
+ * A row names a field and a function that hashes what the options do (values, names of state, rates
+ * ...). Zero must give the same hash as the documented default, another value another hash. The
+ * headers are read to see that no field lacks a row.
  *
  * Seen to fail: beta2 left at 0 for a zero field in src/optim/adam.c: the row beta2 fails; a field
  * added to tn_linear_options: every_field_has_a_row fails; tn_conv2d_new without its check of
@@ -186,7 +186,7 @@ static uint64_t see_walk(const void *options)
     return h;
 }
 
-/* What comes of four lists: one that fits, one that lacks a name, one of f64, one of other
+/* The results of loading four lists: one that fits, one that lacks a name, one of f64, one of other
  * sizes. */
 static uint64_t see_load(const void *options)
 {
@@ -623,7 +623,7 @@ typedef struct row {
     const char *owner, *field;
     char kind; /* d: double, i: int64_t, b: bool */
     size_t at, size;
-    double zero, other;  /* what zero means (NAN: zero is refused); what shows */
+    double zero, other;  /* what zero means (NAN: refused); another value */
     double bad;          /* what is refused */
     const char *refusal; /* in the message; NULL: no value is bad */
     uint64_t (*see)(const void *options);
@@ -943,7 +943,7 @@ START_TEST(every_field_has_a_row)
         }
         free(text);
     }
-    ck_assert_int_ge(n, 90); /* the reader of headers does read them */
+    ck_assert_int_ge(n, 90); /* the headers were indeed read */
 }
 END_TEST
 

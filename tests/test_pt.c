@@ -321,7 +321,7 @@ START_TEST(out_of_memory_while_saving_and_loading)
         for (int64_t k = 1; status != TN_OK; k++) {
             ck_assert_int_lt(k, 1000);
             int64_t live = tn_live_tensors();
-            tn_memory_trim(); /* else blocks that were given back serve without a call */
+            tn_memory_trim(); /* otherwise freed blocks would be reused without a call */
             scarce.requests = 0;
             scarce.failing = k;
             status = what ? tn_load(m, in_folder("b.pt")) : tn_save(m, in_folder("a.pt"));
@@ -464,8 +464,8 @@ static tn_list *golden(const char *name, const char *version)
     return list;
 }
 
-/* set_crc32_options(False): no entry has a checksum. One that has 0 beside others that have theirs
- * is wrong. */
+/* set_crc32_options(False): no entry has a checksum. One that is 0 beside others that are set is
+ * wrong. */
 START_TEST(FF_04_a_file_of_pytorch_without_checksums)
 {
     tn_list *list = tn_load_tensors(golden_path("pt_nocrc_2.15.pt"), NULL);

@@ -16,7 +16,7 @@
 #include "archive.h"
 #include "files.h"
 
-/* Read as tensors and into a model: one and the same refusal, and nothing changes. */
+/* Read as tensors and into a model: both refuse it alike, and nothing changes. */
 static void refused(const char *what, const char *path, const char *text)
 {
     static const char *const function[] = { "tn_load_tensors", "tn_load" };
@@ -133,7 +133,7 @@ START_TEST(FF_04_bad_pickles_of_size)
         memset(pickle + n, rows[i].many, sizeof pickle - n);
         refused(rows[i].before, pt_of(pickle, sizeof pickle), rows[i].text);
     }
-    /* a pickle and a file may be larger than is read */
+    /* a pickle and a file larger than the limit */
     assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 1000 }));
     refused("large", pt_of(pickle, sizeof pickle),
             "data.pkl has 8192 bytes: at most 1000 are read (tn_set_file_limits)");
@@ -159,7 +159,7 @@ static archive *good_archive(void)
     return archive_of(members, COUNT(members));
 }
 
-/* One field of a header (LOCAL), of a directory entry (CENTRAL) or of the end record made wrong. */
+/* Spoils one field of a header (LOCAL), a directory entry (CENTRAL) or the end record. */
 enum { LOCAL, CENTRAL, END };
 
 static const struct {
@@ -282,7 +282,7 @@ START_TEST(FF_04_bad_members_of_archives)
 }
 END_TEST
 
-/* Bytes changed, added, left out, after which all records are as they should be. */
+/* Bytes changed, added or left out, with all records corrected afterwards. */
 START_TEST(FF_04_bad_contents_of_archives)
 {
     archive *a = good_archive();

@@ -1,7 +1,7 @@
 /*
- * test_rows.c - the row kernels against loops that follow the formulas word by word, for every
- * instruction set, f32 and f64, sizes that divide by nothing, and 1 to 4 threads. What the ops make
- * of them is in rows_ops.c.
+ * test_rows.c - the row kernels against loops that follow the formulas literally, for every
+ * instruction set, f32 and f64, sizes that divide by nothing, and 1 to 4 threads. rows_ops.c tests
+ * the ops on top.
  *
  * Seen to fail: in real/layer_norm.c the mean of gw was left out of dx; in real/batch_norm.c
  * running_var moved by the biased variance; in optim_formulas.h the first SGD step was damped;
@@ -67,7 +67,7 @@ static void set(const tni_array *a, int64_t i, double value)
         ((float *)a->data)[i] = (float)value;
 }
 
-/* Exactly as large as it must be, so that a sanitizer sees every step beyond. Filled with random
+/* Exactly as large as needed, so that a sanitizer sees every access beyond. Filled with random
  * numbers. */
 static tni_array make(int rank, int64_t a, int64_t b, int64_t c)
 {

@@ -207,7 +207,7 @@ START_TEST(threads_have_their_own)
         ck_assert_msg(strstr(w[i].error, "no scope"), "%s", w[i].error);
         ck_assert_int_eq(w[i].dtype, TN_F32);
     }
-    ck_assert_int_eq(tn_error_status(), TN_OK); /* theirs did not reach us */
+    ck_assert_int_eq(tn_error_status(), TN_OK); /* their errors did not reach us */
     assert_ok(tn_set_default_dtype(TN_F32));
 }
 END_TEST
@@ -363,7 +363,7 @@ START_TEST(borrowed_memory)
                 "tn_from_memory");
     assert_null(tn_from_memory(block, TN_SHAPE(6), (tn_dtype)50, count_release, &released),
                 TN_E_DTYPE, "tn_from_memory");
-    ck_assert_int_eq(released, 1); /* a failure gives nothing away */
+    ck_assert_int_eq(released, 1); /* a failure transfers no ownership */
 }
 END_TEST
 

@@ -1,5 +1,5 @@
 /*
- * test_semantics.c - rows of the semantics table that belong to no one room: kinks of derivatives,
+ * test_semantics.c - rows of the semantics table that fit no other test file: kinks of derivatives,
  * the defaults of gradcheck, names across kinds, what a load ignores, what a move leaves alone.
  *
  * Values at kinks are PyTorch's (1.13 and 2.x agree).

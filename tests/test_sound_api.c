@@ -1,6 +1,6 @@
 /*
- * test_sound_api.c - what random calls of the public functions (fuzz_api) have found, each by its
- * name.
+ * test_sound_api.c - what random calls of the public functions (fuzz_api) have found, a test for
+ * each.
  */
 #include <stdlib.h>
 
@@ -50,9 +50,9 @@ static tn_status uniform(tn_tensor *t)
     return tn_uniform_(t, 0, 1);
 }
 
-/* Seen to fail: values of bf16 were drawn and written before the memory was asked for that rounding
- * up to 1 needs; the truncated normal distribution draws into a tensor of its own before it looks
- * at the target. */
+/* Seen to fail: values of bf16 were drawn and written before the allocation that rounding up to 1
+ * needs; the truncated normal distribution draws into a tensor of its own before it checks the
+ * target. */
 START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
 {
     static tn_status (*const fill[])(tn_tensor * t) = { cut_normal, uniform };
@@ -129,8 +129,8 @@ END_TEST
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Seen to fail: the handle on the gradient stayed for ever when the tensor's own part found no
- * memory. */
+/* Seen to fail: the handle on the gradient leaked when the tensor's own part could not be
+ * allocated. */
 START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
 {
     scarce_install();
@@ -150,8 +150,8 @@ START_TEST(a_gradient_set_without_memory_leaves_no_tensor)
 }
 END_TEST
 
-/* Seen to fail: a look at the candidates that found no memory counted as "some lie outside", and
- * the values were others than with memory. */
+/* Seen to fail: a check of the candidates that ran out of memory counted as "some lie outside", and
+ * the values differed. */
 START_TEST(a_truncated_normal_is_the_same_or_none)
 {
     scarce_install();
@@ -172,7 +172,7 @@ START_TEST(a_truncated_normal_is_the_same_or_none)
 }
 END_TEST
 
-/* Seen to fail, by its time limit: the loop went on to its last copy after memory had run out. */
+/* Seen to fail, by its time limit: the loop ran to its last copy after memory had run out. */
 START_TEST(copies_beyond_memory_end_with_the_first_that_fails)
 {
     scarce_install();
@@ -195,7 +195,7 @@ START_TEST(a_message_of_conv2d_stands_any_number_of_groups)
 }
 END_TEST
 
-/* A name is for messages only: another handle does without. Seen to fail with tni_strdup in
+/* A name is only for messages: a handle can do without. Seen to fail with tni_strdup in
  * tni_alias_raw. */
 START_TEST(a_handle_without_memory_for_its_name_leaves_no_message)
 {

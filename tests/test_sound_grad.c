@@ -1,9 +1,8 @@
 /*
  * test_sound_grad.c - gradients and hooks under any call: what hooks may return and do, gradients
- * that share nothing, graphs of any depth, what is said when something is NULL, and memory that
- * runs out.
+ * that share nothing, graphs of any depth, messages about NULL, and memory that runs out.
  *
- * Seen to fail before: what a comment above a test says.
+ * Seen to fail: a test's comment in the past tense says how.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -269,7 +268,7 @@ static tn_tensor *leave_modes(tn_tensor *g, void *user)
     return g;
 }
 
-/* What it leaves on would go on for the rest of the pass, and give grads a history. */
+/* A grad mode left on would last for the rest of the pass, and give grads a history. */
 START_TEST(a_hooks_modes_end_with_it)
 {
     tn_tensor *x = leaf(TN_SHAPE(2, 2), 1.0009765625), *h = tn_square(x);
@@ -358,7 +357,7 @@ END_TEST
 
 /* ---- gradients share nothing ----------------------------------------------------------------- */
 
-/* The seed was what was kept: a cycle through the output's own history, and one memory for both. */
+/* The seed itself was kept: a cycle through the output's own history, and shared memory. */
 START_TEST(a_retained_gradient_is_not_the_seed)
 {
     tn_tensor *x = leaf(TN_SHAPE(2), 3), *y = tn_mul_scalar(x, 2);
@@ -546,7 +545,7 @@ static void end_this_scope(void *scope)
     tn_scope_end(*(tn_scope *)scope);
 }
 
-/* What was left of the outermost scope stayed for ever. */
+/* The rest of the outermost scope leaked. */
 START_TEST(a_release_uses_scopes)
 {
     static void (*const release[])(void *) = { open_a_scope, open_a_scope, make_without_a_scope,
@@ -701,7 +700,7 @@ START_TEST(a_failed_tensor_is_not_an_absent_one)
     ck_assert_msg(strstr(tn_error(), "; tn_encoder_layer_forward: key_padding is NULL while") &&
                       times(tn_error(), "is NULL while") == 1,
                   "%s", tn_error());
-    /* what takes no options is not concerned */
+    /* functions without options stay as they are */
     assert_made(tn_cross_entropy(x, y));
     tn_error_clear();
     assert_made(tn_encoder_layer_forward(layer, t, (tn_attention_masks){ .causal = true }));
@@ -852,7 +851,7 @@ static tn_status a_pass_in_a_hook(const plant *p)
     if (!y || tn_register_hook(h, pass_once, t) < 0) return tn_error_status();
     tn_status status = tn_gradients(1, &y, NULL, 1, &x, &dx, TN_RETAIN_GRAPH);
     if (status == TN_OK) assert_values(dx, 0, 4);
-    /* the graph is whole, whatever failed in it */
+    /* the graph stays whole, whatever failed in it */
     scarce.failing = 0;
     t[2] = NULL;
     assert_ok(tn_backward(y));
@@ -901,7 +900,7 @@ static tn_status (*const sweeps[])(const plant *p) = {
     a_pass_in_a_hook, many_scopes,        a_capture,          grads_given
 };
 
-/* Each allocation in turn: out of memory with its message, all given back, no grad changed. */
+/* Each allocation fails in turn: the message says so, all is freed, no grad changed. */
 START_TEST(memory_that_runs_out_changes_nothing)
 {
     scarce_install();

@@ -3,8 +3,7 @@
  * and the error says what it was.
  *
  * Seen to fail, in src/io/lock.c: without flock (one_run_at_a_time), without the comparison of the
- * two files (a_lock_is_of_the_file_that_is_there). All others: before what they are about was
- * mended.
+ * two files (a_lock_is_of_the_file_that_is_there). All others: before their bugs were fixed.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,8 +18,7 @@
 
 #include "files.h"
 
-/* In the place of the C library's: what somebody does between the opening of a file and its
- * lock. */
+/* For flock() in the C library's place: the file that somebody removes between open and lock. */
 static const char *removed_before_flock;
 
 int flock(int fd, int operation)
@@ -60,7 +58,7 @@ START_TEST(one_run_at_a_time)
         ck_assert_int_eq(status_of(child), 0);
         assert_fails(tn_checkpoint_lock(paths[i], &second), TN_E_STATE, who);
         ck_assert_ptr_null(second);
-        /* a child gives back what is its own: nothing */
+        /* a child releases only its own locks: none */
         child = fork();
         if (child == 0) tn_checkpoint_unlock(lock), _exit(0);
         ck_assert_int_eq(status_of(child), 0);
@@ -99,12 +97,12 @@ START_TEST(a_lock_is_of_the_file_that_is_there)
     ck_assert_int_eq(unlink(name), 0);
     assert_ok(tn_checkpoint_lock(path, &lock));
     close(fd);
-    /* and what is another's by now is not removed */
+    /* a lock that another one holds by now is not removed */
     ck_assert_int_eq(unlink(name), 0);
     write_bytes("c.lock", "tenon 1 x\n", 10);
     tn_checkpoint_unlock(lock);
     ck_assert_int_eq(access(name, F_OK), 0);
-    /* nor does the lock of a file that its holder removes just then count */
+    /* nor does a lock count when its holder removes the file just then */
     removed_before_flock = name;
     assert_ok(tn_checkpoint_lock(path, &lock));
     assert_fails(tn_checkpoint_lock(path, &(tn_file_lock *){ NULL }), TN_E_STATE, "another run");
@@ -313,8 +311,8 @@ START_TEST(a_saved_file_keeps_its_owner_and_no_set_id_bits)
         if (root) ck_assert_uint_eq(st.st_gid, 23456);
     }
     if (root) {
-        /* another user, who may write into the folder: the file is his, and the group, which is not
-         * his to give, may do no more than all others */
+        /* another user, who may write into the folder: the file is theirs, and the group, which
+         * they cannot set, may do no more than all others */
         ck_assert_int_eq(chmod(folder, 0777), 0);
         ck_assert_int_eq(chmod(path, 0664), 0);
         pid_t child = fork();
@@ -378,7 +376,7 @@ START_TEST(a_small_gz_makes_no_large_tensor)
     const char *path = write_bytes("bomb.gz", bytes, n);
     free(bytes), free(idx);
     assert_null(tn_load_idx(path), TN_E_FORMAT, "[314572800] values from a compressed file of");
-    /* i8 becomes i32: what is made counts, not what is read */
+    /* i8 becomes i32: the size in memory counts, not the file's */
     unsigned char small[8 + 1000] = { 0, 0, 9, 1, 0, 0, 1000 >> 8, 1000 & 255 };
     bytes = gzip(small, sizeof small, 9, &n);
     write_bytes("i8.gz", bytes, n);
@@ -406,8 +404,7 @@ static size_t epoch_of(tn_loader *l, char *to)
     return n;
 }
 
-/* A module that casts or replaces a buffer changes nothing of the data that the loader was made
- * of. */
+/* Casting or replacing a module's buffer does not change the data of a loader made of it. */
 START_TEST(a_loader_keeps_what_it_was_made_of)
 {
     enum { ROWS = 3000 };
@@ -441,7 +438,7 @@ END_TEST
 START_TEST(a_loader_goes_on_after_fork)
 {
     enum { BYTES = 1000 * 5 * 4 };
-    if (TEST_TSAN) return; /* lets no child start threads */
+    if (TEST_TSAN) return; /* no child may start threads */
     tn_loader_options o = { .batch_size = 10, .shuffle = true, .prefetch = true };
     tn_tensor *x = random_as(TN_SHAPE(1000, 5), -1, 1, 1, TN_F32), *batch;
     tn_loader *l = tn_loader_new(&x, 1, o);

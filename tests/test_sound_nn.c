@@ -1,7 +1,7 @@
 /*
- * test_sound_nn.c - modules, lists and optimizers under calls that nobody meant: arrays that are
- * not there, numbers out of any range, memory that runs out at each place. Each is refused with a
- * message, and nothing is half changed.
+ * test_sound_nn.c - modules, lists and optimizers under mistaken calls: missing arrays, numbers out
+ * of any range, memory that runs out at each place. Each is refused with a message, and nothing is
+ * half changed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -462,7 +462,7 @@ typedef struct keeper {
 static tn_tensor *keeper_forward(tn_module *self, tn_tensor *x)
 {
     keeper *m = (keeper *)self;
-    m->calls += 8; /* what looks like an address is none */
+    m->calls += 8; /* a value that looks like an address is not one */
     return m->run(m, x);
 }
 
@@ -497,7 +497,7 @@ static tn_tensor *caches_and_fails(keeper *m, tn_tensor *x)
     m->cache = tn_relu(x);
     return tn_reshape(x, TN_SHAPE(77));
 }
-/* What somebody keeps is its own business. */
+/* A tensor that the caller keeps stays valid. */
 static tn_tensor *keeps(keeper *m, tn_tensor *x)
 {
     tn_drop(m->held);
@@ -518,7 +518,7 @@ static keeper *keeper_new(tn_tensor *(*run)(keeper *m, tn_tensor *x))
     return m;
 }
 
-/* Seen to fail: 2, then 4, then 2 came out, read from memory that was given back. */
+/* Seen to fail: 2, then 4, then 2 came out, read from freed memory. */
 START_TEST(a_field_without_a_slot_keeps_nothing)
 {
     tn_tensor *(*const wrong[])(keeper *, tn_tensor *) = { caches, caches_output, caches_input,

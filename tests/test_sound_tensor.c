@@ -1,7 +1,7 @@
 /*
  * test_sound_tensor.c - tensors under any call: shapes, axes, dtypes, targets and hosts that a
  * sensible program does not have give what the headers say, or an error that names them, and never
- * touch memory that is not theirs (the sanitizer builds look).
+ * touch foreign memory (the sanitizer builds check that).
  */
 #include "files.h"
 #include "scarce.h"
@@ -132,7 +132,7 @@ START_TEST(a_failed_size_is_no_wildcard)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(2, 3));
     ck_assert_int_eq(tn_size(x, 2), TN_NO_SIZE);
-    /* the first failure is what is told */
+    /* the first failure is reported */
     assert_null(tn_reshape(x, TN_SHAPE(tn_size(x, 7), 3)), TN_E_INDEX, "tn_size: axis 7");
     assert_null(tn_reshape(x, TN_SHAPE(2, tn_size(NULL, 0))), TN_E_INVALID, "tn_size: t is NULL");
     assert_null(tn_reshape(x, TN_SHAPE(tn_numel(NULL))), TN_E_INVALID, "tn_numel: t is NULL");
@@ -142,7 +142,7 @@ START_TEST(a_failed_size_is_no_wildcard)
     /* with nothing pending it says itself what it got */
     assert_null(tn_reshape(x, TN_SHAPE(TN_NO_SIZE, 3)), TN_E_INVALID, "a failed tn_size");
     assert_null(tn_slice(x, 0, TN_NO_SIZE, 1, 1), TN_E_INVALID, "a failed tn_size");
-    /* nor what is computed from it */
+    /* nor a result of it */
     assert_null(tn_reshape(x, TN_SHAPE(tn_size(x, 9) / 2, 3)), TN_E_SHAPE, "tn_reshape");
     tn_error_clear();
     assert_null(tn_reshape(x, TN_SHAPE(tn_size(x, 9) * tn_size(x, 0))), TN_E_SHAPE, "tn_reshape");
@@ -381,7 +381,7 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
         for (int64_t i = 0; i < 40; i++)
             ck_assert_double_eq_tol(tn_at(t, TN_INDEX(i / 8, i % 8)), want[i], 1e-12);
     }
-    /* cuts that next to no uniform number would pass end too, and hold */
+    /* cuts that hardly any uniform number passes terminate too, and hold */
     tn_tensor *t = tn_empty(TN_SHAPE(1000));
     assert_ok(tn_init_truncated_normal(t, 0, 1, 3, 1e9));
     ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), 3);
@@ -621,7 +621,7 @@ START_TEST(hosts_that_trap_survive)
     int still = fegetexcept(), raised = fetestexcept(traps);
     fedisableexcept(traps);
     ck_assert_int_eq(still & traps, traps);
-    ck_assert_int_eq(raised, 0); /* what we raised is not the host's */
+    ck_assert_int_eq(raised, 0); /* the flags we raised do not reach the host */
 }
 END_TEST
 #endif
@@ -659,9 +659,9 @@ static char *text_of(const char *path)
 START_TEST(numbers_have_a_point_in_every_locale)
 {
     char text[200];
-    if (!use_a_comma()) return; /* a libc that takes no such file */
+    if (!use_a_comma()) return; /* a libc that does not take such a file */
     snprintf(text, sizeof text, "%.1f", 0.5);
-    ck_assert_str_eq(text, "0,5"); /* the host's own numbers stay as it wants them */
+    ck_assert_str_eq(text, "0,5"); /* the host's own numbers keep its format */
     ck_assert(tn_format(tn_from_floats((float[]){ 0.5f, 1.25f }, TN_SHAPE(2)), text, sizeof text) >
               0);
     ck_assert_str_eq(text, "[0.5000, 1.2500]  f32 [2]");

@@ -254,7 +254,7 @@ START_TEST(LD_14_assign_takes_the_tensors)
     ck_assert(tn_requires_grad(weight) && !tn_requires_grad(tn_get_parameter(m, "1.bias")));
     ck_assert(!tn_requires_grad(given));
     assert_fails(tn_optim_step(old), TN_E_STATE, "0.weight");
-    /* what no parameter can be: nothing has changed */
+    /* a value that no parameter can have: nothing has changed */
     assert_ok(tn_list_set(file, "0.weight", tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu())));
     assert_fails(tn_load_state_dict(m, file, assign, NULL), TN_E_DTYPE, "want a floating dtype");
     ck_assert_ptr_eq(tn_get_parameter(m, "0.weight"), weight);
@@ -616,7 +616,7 @@ START_TEST(calls_that_cannot_work)
     assert_null(tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3)), TN_E_SHAPE, "reshape");
     tn_tensor *poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
     ck_assert_ptr_null(tn_forward(&m->base, poison));
-    assert_error(TN_E_SHAPE, "reshape"); /* passed on without a word */
+    assert_error(TN_E_SHAPE, "reshape"); /* passed on without a message */
     tn_module_drop(&m->base);
 }
 END_TEST

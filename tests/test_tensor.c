@@ -370,7 +370,7 @@ START_TEST(triangles)
     assert_values(tn_triu(x, INT64_MAX), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     assert_values(tn_tril(x, INT64_MAX), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
     assert_values(tn_tril(tn_add_scalar(count(TN_SHAPE(2, 1, 3)), 1), 1), 0, 1, 2, 0, 4, 5, 0);
-    /* what lies outside is not multiplied away: NaN disappears */
+    /* elements outside are replaced, not multiplied by 0: NaN disappears */
     assert_values(tn_triu(tn_full(TN_SHAPE(2, 2), NAN), 5), 0, 0, 0, 0, 0);
     ck_assert_int_eq(tn_dtype_of(tn_tril(tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu()), 0)),
                      TN_I64);

@@ -1,7 +1,7 @@
 /*
- * test_threads.c - the team of threads under the kernels: every chunk once, the same bits, no
- * spinning while idle, company: fork, the program's own threads, OpenMP, signals; and what tenon.h
- * says that threads may share.
+ * test_threads.c - the team of threads under the kernels: every chunk runs once, the same bits, no
+ * spinning while idle, coexistence with fork, the program's own threads, OpenMP and signals; and
+ * what threads may share by tenon.h.
  *
  * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing;
  * without forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and
@@ -324,7 +324,7 @@ static void *use_the_library(void *unused)
 START_TEST(a_child_forked_while_other_threads_compute_computes)
 {
     if (TEST_TSAN) return; /* lets no child start threads */
-    /* its allocator's locks, that another thread holds, stay locked in a child (gcc 12) */
+    /* its allocator's locks, held by another thread, stay locked in a child (gcc 12) */
     if (TEST_ASAN) return;
     pthread_t thread[2];
     assert_ok(tn_set_num_threads(2));
@@ -439,7 +439,7 @@ typedef struct own {
     bool right;
 } own;
 
-/* Each in turn sets all that is a thread's own, and finds its own there when all have. */
+/* Each in turn sets all thread-local state, and finds its own values when all have done so. */
 static void *have_of_its_own(void *of)
 {
     own *o = of;
