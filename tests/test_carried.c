@@ -610,7 +610,7 @@ static tn_module *averaged_new(void)
     return base;
 }
 
-/* What the numbers below were made with: tensor j of parameters and buffers, at step k. */
+/* The values behind the numbers below: tensor j of parameters and buffers, at step k. */
 static void fill_step(tn_module *m, int k)
 {
     tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));

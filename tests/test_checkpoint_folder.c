@@ -250,7 +250,7 @@ START_TEST(torn_files)
         assert_passed_by("zeros", border, torn, n, m, hash);
         memcpy(torn + border, stale + border, n - border);
         variants += 3;
-        if (border == 0 || memcmp(torn, whole, n) == 0) continue; /* a whole file, of either */
+        if (border == 0 || memcmp(torn, whole, n) == 0) continue; /* whole: one of the two */
         assert_passed_by("an older file", border, torn, n, m, hash);
         write_bytes(NAME "-00000003.safetensors.tmp-1-0", torn, n);
         write_bytes(file_of(2), whole, n);

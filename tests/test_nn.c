@@ -439,7 +439,7 @@ START_TEST(EN_03_EN_04_EN_05_duplicates)
     assert_ok(tn_register_parameter(base, "tied", &m->a, tn_get_parameter(base, "x.weight")));
     assert_ok(tn_register_parameter(base, "whole", &m->b, t));
     assert_ok(tn_register_parameter(base, "part", &m->c, tn_detach(tn_narrow(t, 0, 0, 2))));
-    assert_names(tn_parameters(base), "tied whole part x.bias"); /* by identity, not by storage */
+    assert_names(tn_parameters(base), "tied whole part x.bias"); /* told apart by identity */
     assert_ok(tn_register_buffer(base, "also", NULL, t, TN_PERSISTENT));
     assert_names(tn_buffers(base), "also"); /* kinds are counted apart */
     ck_assert_int_eq(tn_count_parameters(base, false), 1 + 4 + 2 + 1);

@@ -367,7 +367,7 @@ START_TEST(OPT_05_same_tensor_twice)
 }
 END_TEST
 
-START_TEST(states_are_of_its_row) /* an option of a constructor that its row does not offer */
+START_TEST(states_are_of_its_row) /* a constructor asks for state its row lacks */
 {
     const tni_optim_type type = { .name = "sgd", .kernel = TNI_SGD };
     const tni_optim_args args = { .kind = TNI_SGD };

@@ -1,6 +1,6 @@
 /*
- * test_ptbad.c - .pt files that are not what they claim to be: each by its exact message, and a
- * model that was to be loaded from it is bit for bit what it was. None of it is ever executed.
+ * test_ptbad.c - .pt files that are not what they claim to be: each is refused with its exact
+ * message, the model to be loaded stays bit for bit what it was, and no file's code is executed.
  *
  * Truth: pickles and archives put together byte by byte here, by CPython's pickletools and the ZIP
  * specification.

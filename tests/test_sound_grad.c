@@ -700,7 +700,7 @@ START_TEST(a_failed_tensor_is_not_an_absent_one)
     ck_assert_msg(strstr(tn_error(), "; tn_encoder_layer_forward: key_padding is NULL while") &&
                       times(tn_error(), "is NULL while") == 1,
                   "%s", tn_error());
-    /* functions without options stay as they are */
+    /* calls without an absent option still work */
     assert_made(tn_cross_entropy(x, y));
     tn_error_clear();
     assert_made(tn_encoder_layer_forward(layer, t, (tn_attention_masks){ .causal = true }));

@@ -497,7 +497,7 @@ static tn_tensor *caches_and_fails(keeper *m, tn_tensor *x)
     m->cache = tn_relu(x);
     return tn_reshape(x, TN_SHAPE(77));
 }
-/* A tensor that the caller keeps stays valid. */
+/* Here the module keeps the tensor itself. */
 static tn_tensor *keeps(keeper *m, tn_tensor *x)
 {
     tn_drop(m->held);

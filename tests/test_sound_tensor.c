@@ -142,7 +142,7 @@ START_TEST(a_failed_size_is_no_wildcard)
     /* with nothing pending it says itself what it got */
     assert_null(tn_reshape(x, TN_SHAPE(TN_NO_SIZE, 3)), TN_E_INVALID, "a failed tn_size");
     assert_null(tn_slice(x, 0, TN_NO_SIZE, 1, 1), TN_E_INVALID, "a failed tn_size");
-    /* nor a result of it */
+    /* nor is a size computed from it a wildcard */
     assert_null(tn_reshape(x, TN_SHAPE(tn_size(x, 9) / 2, 3)), TN_E_SHAPE, "tn_reshape");
     tn_error_clear();
     assert_null(tn_reshape(x, TN_SHAPE(tn_size(x, 9) * tn_size(x, 0))), TN_E_SHAPE, "tn_reshape");

@@ -616,7 +616,7 @@ START_TEST(calls_that_cannot_work)
     assert_null(tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3)), TN_E_SHAPE, "reshape");
     tn_tensor *poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
     ck_assert_ptr_null(tn_forward(&m->base, poison));
-    assert_error(TN_E_SHAPE, "reshape"); /* passed on without a message */
+    assert_error(TN_E_SHAPE, "reshape"); /* passed on silently */
     tn_module_drop(&m->base);
 }
 END_TEST

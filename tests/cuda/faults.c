@@ -11,7 +11,7 @@ enum { MOST_CALLS = 5000 };
 
 const char *tried_twice;
 
-/* What is held here and on the device. */
+/* Memory in use here and on the device. */
 typedef struct held {
     int64_t tensors, bytes, in_use;
     long long blocks;
@@ -42,13 +42,13 @@ static tn_status run(const scenario *s)
 
 /* ---- one call fails -------------------------------------------------------------------------- */
 
-/* Without these a run can do: what cannot be freed is lost, a request for memory is repeated. */
+/* A run succeeds without these: what cannot be freed is lost, a request for memory is repeated. */
 static bool spared(const char *call)
 {
     return strcmp(call, "cudaFreeAsync") == 0 || strcmp(call, "cudaMallocAsync") == 0;
 }
 
-/* Memory that is short has a message of its own. */
+/* Out of memory has a message of its own. */
 static bool names(const char *message, const char *call)
 {
     if (strcmp(call, "cudaMallocAsync") == 0 && strstr(message, "out of memory: ")) return true;
@@ -97,7 +97,7 @@ void sweep_failures(const scenario *s)
     uint64_t before = 0, after = 0;
     held at_rest = { 0 };
     ck_assert(shim());
-    for (int i = 0; i < 2; i++) { /* the first makes what is made once */
+    for (int i = 0; i < 2; i++) { /* the first one makes what is made once */
         at_rest = held_now();
         make(s);
         before = s->state();
@@ -148,8 +148,8 @@ static bool cpu_works(int n)
     return works;
 }
 
-/* Uses of the device after it broke: each is refused with what was said first. Also the scenario
- * again, unless it got through and there may be nothing left to do. */
+/* Uses of the device after it broke: each is refused with the first message. So is the scenario
+ * again, unless it succeeded and may have nothing left to do. */
 static int check_refusals(const scenario *s, const char *call, bool again)
 {
     enum { USES = 8 };

@@ -1,6 +1,6 @@
 /*
- * shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp). On
- * a real GPU they are not there: shim() is false, and tests that need them are left out by name.
+ * shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp).
+ * With a real GPU they do not exist: shim() is false, and tests that need them are skipped by name.
  */
 #ifndef TENON_TESTS_CUDA_SHIM_H
 #define TENON_TESTS_CUDA_SHIM_H
@@ -16,16 +16,16 @@ static struct {
     long long (*calls_of)(const char *function);
     void (*fail_call)(long long n);
     void (*break_call)(long long n); /* as fail_call, and every call after it fails too */
-    /* the call that failed as asked, of a launch the kernel; "": none */
+    /* the call that failed on request (a launch: its kernel); "": none */
     const char *(*failed)(void);
     void (*memory)(size_t bytes);
     void (*fault)(const char *text);
     void (*fail_with)(long long n, int error); /* as fail_call, with this error of the runtime */
-    void (*stale)(void);        /* an error of somebody else's call is this thread's last */
-    void (*other_device)(void); /* this thread's current device is another */
+    void (*stale)(void);        /* this thread's last error is that of a foreign call */
+    void (*other_device)(void); /* makes another device this thread's current one */
 } host;
 
-/* The function of the module behind TN_CUDA_MODULE; false: it has none of that name. */
+/* Looks up a function of the module in TN_CUDA_MODULE; false: it has none of that name. */
 static inline bool module_function(const char *name, void *to)
 {
     const char *path = getenv("TN_CUDA_MODULE");
@@ -54,8 +54,8 @@ static inline bool shim(void)
            module_function("cuda_host_other_device", &host.other_device);
 }
 
-/* Whether tests that steer the shim can run, asked in test_suite() or by a test at its start; where
- * not, says that they are left out. */
+/* Whether tests that control the shim can run, asked in test_suite() or at a test's start; if not,
+ * says that they are skipped. */
 static inline bool shim_for(const char *tests)
 {
     bool there = shim();

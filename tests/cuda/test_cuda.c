@@ -184,7 +184,7 @@ END_TEST
 
 static void *compute_beside(void *user)
 {
-    host.other_device(); /* a program's thread that works with another GPU by itself */
+    host.other_device(); /* a thread of the program that uses another GPU by itself */
     return compute(user);
 }
 
@@ -200,7 +200,7 @@ END_TEST
 
 /* ---- errors of the runtime ------------------------------------------------------------------- */
 
-/* A launch tells by the last error alone, which may be that of a call of another library. */
+/* A launch reports failure only by the last error, which another library's call may have set. */
 START_TEST(an_error_of_others)
 {
     tn_tensor *x = tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0));
@@ -271,7 +271,7 @@ START_TEST(a_lost_device_stays_lost)
     ck_assert(isnan(tn_item(tn_select(x, 0, 0))));
     assert_error(TN_E_BACKEND, "kernel burnt");
     assert_null(tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0)), TN_E_BACKEND, "kernel burnt");
-    assert_values(tn_add_scalar(tn_ones(TN_SHAPE(2)), 1), 0, 2, 2); /* the CPU goes on */
+    assert_values(tn_add_scalar(tn_ones(TN_SHAPE(2)), 1), 0, 2, 2); /* the CPU still works */
 }
 END_TEST
 

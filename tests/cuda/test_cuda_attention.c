@@ -2,7 +2,7 @@
  * test_cuda_attention.c - attention in bf16 and f16 on the GPU, forward and gradients, against the
  * CPU's f64 kernels on the same rounded numbers.
  *
- * What may differ follows from what is rounded. u is half a unit in the last place at 1: 2^-8 for
+ * The tolerance follows from what is rounded. u is half a unit in the last place at 1: 2^-8 for
  * bf16, 2^-11 for f16. The kernels round probabilities p (and ds) as operands of the tensor cores
  * and each result once; all sums are f32. So
  *     y_td  = sum_s p_ts v_sd          is off by u |y| + the sum of errors of at most u p |v|
@@ -352,7 +352,7 @@ static double probability(const problem *p, int64_t item, int64_t t, int64_t s, 
     return e;
 }
 
-/* What the terms of every sum may be off by, squared and added. */
+/* The errors that the terms of each sum may have, squared and added. */
 static void deviations(problem *p)
 {
     const attention_case *c = &p->c;
@@ -401,7 +401,7 @@ static void run_on_gpu(problem *p)
                                                          .dv = p->dv->on_gpu }));
 }
 
-/* The same bits as before; the first time they are kept. */
+/* Asserts the same bits as before; keeps them the first time. */
 static void same_bits(const array *a, void **first, const char *name)
 {
     void *now = download(a);
@@ -415,7 +415,7 @@ static void same_bits(const array *a, void **first, const char *name)
     free(now);
 }
 
-/* Again, threads and blocks in this and that order: nothing may change. */
+/* Again, with threads and blocks in different orders: nothing may change. */
 static void repeat(problem *p, int times)
 {
     static const char *const names[] = { "y", "lse", "dq", "dk", "dv" };
@@ -532,7 +532,7 @@ START_TEST(sizes_of_scores)
 }
 END_TEST
 
-/* q and k with infinities: where the CPU has NaN so has the GPU, and nowhere else. */
+/* q and k with infinities: the GPU has NaN where the CPU has, and nowhere else. */
 START_TEST(infinite_scores)
 {
     problem p;
@@ -603,7 +603,7 @@ START_TEST(failures)
     problem p;
     attention_case c = { 1, 2, 9, 17, 64, 64, true, NO_MASK, 0, 0, 0 };
     choose(_i);
-    if (!shim()) return; /* a real GPU's calls do not fail when asked to */
+    if (!shim()) return; /* a real GPU's calls do not fail on request */
     set_up(&p, &c);
     run_on_gpu(&p);
     assert_ok(tn_cuda_synchronize());
@@ -630,7 +630,7 @@ START_TEST(failures)
         assert_ok(tn_cuda_synchronize());
         ck_assert_int_eq(host.blocks(), alive);
     }
-    /* memory that is not there is asked for again; a return that fails is nobody's to mend */
+    /* a failed request for memory is repeated; nobody can repair a free that fails */
     ck_assert_int_ge(refused, count - 2);
     drop_arrays();
 }
@@ -649,7 +649,7 @@ START_TEST(too_large)
 }
 END_TEST
 
-/* Through the public interface, heads as a view of [B, T, H, D] in five axes' company. */
+/* Through the public interface, with heads as views of [B, T, H, D] of five axes. */
 START_TEST(public_interface)
 {
     choose(_i);

@@ -1,10 +1,10 @@
 /*
  * test_cuda_autocast.c - mixed precision on the CUDA device beside the CPU's, which test_autocast.c
- * compares with PyTorch: every row of the op table in bf16 and f16, what ops say that have no short
- * kernels, casts of weights, and training.
+ * compares with PyTorch: every row of the op table in bf16 and f16, the messages of ops without
+ * short kernels, casts of weights, and training.
  *
- * Both devices keep sums in f32 and round once, so that they differ where two sums fall on
- * different sides of a rounding border: by one unit in the last place here and there.
+ * Both devices keep sums in f32 and round once, so they differ only where two sums fall on
+ * different sides of a rounding boundary: by one unit in the last place here and there.
  *
  * Seen to fail: the gradient of a convolution's image off by a hundredth; casts of weights not
  * kept; a slot that named the dtype by its number.
@@ -87,7 +87,7 @@ static void cut(char *text)
     if (at) *at = 0;
 }
 
-/* The same dtypes and numbers on both devices, or the same words. */
+/* The same dtypes and numbers on both devices, or the same message. */
 static void rows_agree(const op_row *row, tn_dtype region, tn_dtype in)
 {
     tn_dtype low = region == TN_F32 ? in : region;
@@ -171,7 +171,7 @@ static tn_status count_cast(tni_watcher *self, const tni_call *c)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* x + attention of x, from products and a softmax: what attention does without its kernel. */
+/* x + attention of x, from products and a softmax: attention without its kernel. */
 typedef struct composed {
     tn_module base;
     tn_module *embed, *qkv, *out, *norm, *head;
@@ -249,7 +249,7 @@ static void trainer_free(trainer *t)
     tn_module_drop(t->model);
 }
 
-/* A step, which leaves its gradients; the loss. */
+/* Runs a step, which leaves its gradients; returns the loss. */
 static tn_tensor *step(trainer *t, tn_tensor *x, tn_tensor *y)
 {
     tn_tensor *loss = NULL;
@@ -294,7 +294,7 @@ static void gradients_agree(const trainer *gpu, const trainer *cpu, int i, doubl
         ck_assert_int_eq(tn_dtype_of(g), TN_F32);
         ck_assert_int_eq(tn_device_of(g).type, TN_CUDA);
         if (!strncmp(a->entry[k].name, "conv", 4) && strstr(a->entry[k].name, "bias"))
-            continue; /* before a batch norm it has no gradient but noise */
+            continue; /* before a batch norm its gradient is only noise */
         double d = distance(g, h);
         ck_assert_msg(d < bound, "step %d: the gradient of %s is %g away", i, a->entry[k].name, d);
     }
@@ -327,7 +327,7 @@ START_TEST(training_beside_the_cpu)
 }
 END_TEST
 
-/* On the device as on the CPU: bf16 falls as far as f32. */
+/* On the device as on the CPU: bf16's loss falls as far as f32's. */
 START_TEST(training_reaches_the_f32_loss)
 {
     enum { LONG = 40 };
@@ -351,8 +351,8 @@ START_TEST(training_reaches_the_f32_loss)
 }
 END_TEST
 
-/* A step in bf16: each weight is cast once, the host waits for nothing, memory stays, and the bits
- * are the same again. */
+/* A step in bf16 casts each weight once, the host waits for nothing, memory does not grow, and a
+ * repetition gives the same bits. */
 START_TEST(a_step_in_bf16)
 {
     static tni_watcher counter = { .applied = count_cast };

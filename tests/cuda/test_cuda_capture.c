@@ -1,16 +1,16 @@
 /*
  * test_cuda_capture.c - captured steps over the CUDA device: 50 runs with schedules and dropout
- * equal 50 eager steps bit for bit; what a capture refuses, and that it then has changed nothing;
- * every call of the runtime failing; memory.
+ * equal 50 eager steps bit for bit; what a capture refuses, and that it then has changed nothing; a
+ * failure of every runtime call; memory.
  *
  * Seen to fail: in optim.cu a block that runs do not rewrite; in dropout.cu the generator's place
- * left out; in steps.c rates or step numbers of the capture; in capture.c versions,
- * gradients, step counts or the generator left as the capture made them, steps not counted back
- * after a failed launch, a dropped tensor read on; in indexing.cu the op's name of a captured
- * launch among those that are forgotten; in capture.cu an arena kept after its last block, a block
- * of before freed in the capture, another thread let through, a free of its after the lock; in
- * device.cu a captured stream asked for its state, cuBLAS's stream set after its workspace; in
- * arena.h a used block given out again; in notes.c a moved parameter not noticed.
+ * left out; in steps.c rates or step numbers of the capture; in capture.c versions, gradients, step
+ * counts or the generator left as the capture made them, steps not counted back after a failed
+ * launch, a dropped tensor read on; in indexing.cu the op's name of a captured launch among those
+ * that are forgotten; in capture.cu an arena kept after its last block, an earlier block freed in
+ * the capture, another thread let in, its free made after the lock; in device.cu a captured stream
+ * queried, cuBLAS's stream set after its workspace; in arena.h a used block given out again; in
+ * notes.c a moved parameter not noticed.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -138,7 +138,7 @@ static void batch(kind kind, int i, tn_tensor **x, tn_tensor **y)
     }
 }
 
-/* One step, eager or through the capture (made when it is not there). */
+/* One step, eager or through the capture (made if it does not exist). */
 static double job_step(job *j, int i, bool captured)
 {
     tn_scope scope = tn_scope_begin();
@@ -190,7 +190,7 @@ static uint64_t bits_of(job *j)
     return hash;
 }
 
-/* Both from the same seeds. */
+/* Makes both from the same seeds. */
 static void assert_same(job (*make)(kind kind, int i), kind kind, int which, int steps)
 {
     job eager = make(kind, which), captured = make(kind, which);
@@ -440,7 +440,7 @@ START_TEST(between_the_runs)
 }
 END_TEST
 
-/* Two captures of one model take turns. */
+/* Two captures of one model alternate. */
 START_TEST(two_captures)
 {
     uint64_t bits[2];
@@ -459,14 +459,14 @@ START_TEST(two_captures)
         bits[captured] = bits_of(&j);
         tn_capture_free(one);
         j.capture = other;
-        if (captured) job_step(&j, 0, true); /* the other goes on alone */
+        if (captured) job_step(&j, 0, true); /* the other one continues alone */
         job_free(&j);
     }
     ck_assert(bits[0] == bits[1]);
 }
 END_TEST
 
-/* A tensor that backward needs is seen to be stale after a run, as after a step. */
+/* After a run a tensor that backward needs counts as changed, as after a step. */
 START_TEST(runs_are_writes)
 {
     job j = job_new(MLP, 0);
@@ -517,7 +517,7 @@ START_TEST(inputs)
 }
 END_TEST
 
-/* What is done to a captured model, and what the next run says. */
+/* Changes to a captured model, and the message of the next run. */
 static void move(job *j)
 {
     assert_ok(tn_module_to(j->model, tn_cpu()));
@@ -596,7 +596,7 @@ START_TEST(changed_since)
     tn_set_autocast(TN_F32);
     tn_set_grad_enabled(true);
     tn_set_anomaly(TN_ANOMALY_OFF);
-    /* a new capture takes it as it is now */
+    /* a new capture takes the model as it is now */
     if (changes[_i].change != replace) {
         tn_capture_free(j.capture);
         j.capture = NULL;
@@ -613,7 +613,7 @@ END_TEST
 static tn_status item(job *j, tn_tensor *loss)
 {
     (void)j;
-    tn_item(loss); /* nobody looks whether it failed */
+    tn_item(loss); /* nobody checks whether it failed */
     return TN_OK;
 }
 static tn_status copy_out(job *j, tn_tensor *loss)
@@ -761,7 +761,7 @@ static tn_status explain(job *j, tn_tensor *loss)
     (void)loss;
     return tn_explain_training(NULL, j->model, j->opt, sum_of_outputs, NULL, NULL);
 }
-/* What one step leaves for the next by another tensor instead of by another value. */
+/* State that a step hands to the next in a new tensor, not as a new value of the same one. */
 static tn_status carry(job *j, tn_tensor *loss)
 {
     tn_tensor *next = tn_detach(loss);
@@ -826,7 +826,7 @@ START_TEST(not_captured)
         j.bad = NULL;
         loss[with] = job_step(&j, 2, false);
         bits[with] = bits_of(&j);
-        if (with) /* and the same capture takes what it can */
+        if (with) /* and the same capture accepts what it can */
             for (int i = 0; i < 3; i++) job_step(&j, i, true);
         if (shim()) ck_assert_int_eq(host.graphs(), with);
         tn_module_drop(j.other);
@@ -837,7 +837,7 @@ START_TEST(not_captured)
 }
 END_TEST
 
-/* A gradient that is there before the step and not taken away in it. */
+/* A gradient that exists before the step and is not cleared in it. */
 START_TEST(gradients_from_before)
 {
     job j = job_new(MLP, 0);
@@ -850,7 +850,7 @@ START_TEST(gradients_from_before)
     ck_assert(bits_of(&j) == bits);
     assert_ok(tn_optim_zero_grad(j.opt));
     job_step(&j, 4, true);
-    /* there when it is captured */
+    /* exists at the capture */
     tn_capture_free(j.capture);
     j.capture = NULL;
     job_step(&j, 5, true);
@@ -875,7 +875,7 @@ START_TEST(bad_index)
     assert_ok(tn_copy_out(in[0], id, sizeof id, TN_I64));
     id[7] = MODEL_VOCAB + 2;
     in[0] = tn_from_data(id, TN_SHAPE(3, MODEL_CONTEXT), TN_I64);
-    /* more eager launches than have their names kept */
+    /* more eager launches than names are kept for */
     tn_tensor *table = tn_to(tn_zeros(TN_SHAPE(3, 1)), tn_cuda(0));
     tn_tensor *one = tn_to(tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), tn_cuda(0));
     for (int i = 0; i < 4200; i++) {
@@ -923,7 +923,7 @@ START_TEST(flat)
 }
 END_TEST
 
-/* Gradients and a result outlive the capture; with the last of them its memory goes. */
+/* Gradients and a result outlive the capture; its memory is freed with the last of them. */
 START_TEST(freed_while_in_use)
 {
     job j = job_new(MLP, 0);
@@ -999,8 +999,8 @@ START_TEST(another_thread)
 }
 END_TEST
 
-/* Any thread may free, and a capture may begin meanwhile, of which the free must not become
- * part. */
+/* Any thread may free memory while a capture begins; the free must not become part of the
+ * capture. */
 static atomic_bool dropped;
 
 static void *drop_them(void *user)
@@ -1039,8 +1039,8 @@ END_TEST
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Every call fails once in the run that captures (run 2) or in a later one: it says so, nothing has
- * changed, and the next try does what it would have done. */
+/* Every call fails once in the run that captures (run 2) or in a later one: it says so, changes
+ * nothing, and the next try succeeds as if nothing had failed. */
 START_TEST(every_call_may_fail)
 {
     if (!shim_for(__func__)) return;

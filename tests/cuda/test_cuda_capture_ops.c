@@ -46,7 +46,7 @@ static uint64_t bits_of(const job *j)
     return hash;
 }
 
-/* The same values in another order: still where the op is defined. */
+/* The same values in another order, so the op is still defined on them. */
 static void other_inputs(const op_case *c, tn_tensor **in)
 {
     for (int i = 0; i < c->n; i++) {
@@ -56,7 +56,7 @@ static void other_inputs(const op_case *c, tn_tensor **in)
     }
 }
 
-/* One goes from device to device, one looks at a value on the host: how many classes there are. */
+/* One copies between devices, one reads a value on the host: the number of classes. */
 static bool needs_the_host(const char *row)
 {
     return strcmp(row, "to") == 0 || strcmp(row, "one_hot_largest") == 0;

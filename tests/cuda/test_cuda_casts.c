@@ -90,7 +90,7 @@ START_TEST(every_border)
 END_TEST
 
 /* Floats of any bits: NaNs with payloads above and below what a short one holds, signs, subnormals,
- * what is too large. */
+ * numbers out of range. */
 START_TEST(floats_of_any_bits)
 {
     enum { N = 1 << 17 };

@@ -1,8 +1,8 @@
 /*
  * test_cuda_determinism.c - the same program gives the same bits, ten times: both models of the
  * examples, a model with dropout, every row of the op table forward and backward. Over the shim
- * blocks and threads run first to last, last to first, and by turns; everywhere other tensors take
- * other places in memory.
+ * blocks and threads run first to last, last to first, and alternately; on every device other
+ * tensors move the memory.
  *
  * Seen to fail: in dropout.cu a factor that depends on the order in which threads come.
  */
@@ -12,7 +12,7 @@
 
 enum { REPEATS = 10 };
 
-/* Of repeat i. A real GPU takes no notice of the order. */
+/* For repeat i. A real GPU ignores the order. */
 static void arrange(int i)
 {
     static const char *const order[] = { "forward", "backward", "" };

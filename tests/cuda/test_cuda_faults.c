@@ -1,8 +1,7 @@
 /*
- * test_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in
- * scenarios that stand for all that a program does with the device, call k is broken for k = 1 ..
- * until none is left (faults.h says what must hold). calls.sh then asks that no function
- * was left out.
+ * test_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in scenarios
+ * that cover all that a program does with the device, call k fails for k = 1 .. until none is left
+ * (faults.h says what must hold). calls.sh then checks that no function was left out.
  *
  * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an
  * unchecked cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error
@@ -146,7 +145,7 @@ static tn_status bf16_step(void)
     return status == TN_OK ? tn_optim_step(w.optimizer) : status;
 }
 
-/* The gradients of one batch are there; those of a second one are added. */
+/* One batch's gradients exist; a second one's are added. */
 static tn_status accumulate(void)
 {
     tn_manual_seed(5);
@@ -178,7 +177,7 @@ static tn_status clip(void)
     return isnan(norm) ? tn_error_status() : TN_OK;
 }
 
-/* Of the model, updated once; the model has gone on since. */
+/* An average of the model, updated once; the model has trained on since. */
 static tn_module *average;
 
 static bool average_make(void)
@@ -485,8 +484,7 @@ END_TEST
 /* Shared by the processes: blocks on the device after a first use that nothing disturbed. */
 static long long *blocks;
 
-/* Each in a process of its own: the call fails, and the next try makes what is missing, that alone.
- * */
+/* Each in its own process: the call fails, and the next try makes only what is missing. */
 static int first_failure(void *user)
 {
     long long k = *(long long *)user;
@@ -524,10 +522,10 @@ START_TEST(a_call_fails_at_first_use)
 }
 END_TEST
 
-/* No device is found when the module is opened, or one that will not do: in another process, whose
- * module is not open yet. */
+/* Opening the module finds no device, or an unsuitable one: in another process, whose module is not
+ * open yet. */
 static const struct {
-    const char *variable, *value, *why; /* "": it is taken */
+    const char *variable, *value, *why; /* "": it is accepted */
 } devices[] = {
     { "TN_CUDA_FAIL", "2", "the CUDA device does not say what it is: " },
     { "TN_CUDA_FAIL", "3", "the CUDA device does not say what it is: " },

@@ -1,9 +1,9 @@
 /*
- * test_cuda_faults_ops.c - every row of the op table, and rows so large that kernels take their
- * other ways, forward and backward on the device, with each of their calls failing in turn, and
- * with the device breaking at some of them.
+ * test_cuda_faults_ops.c - every row of the op table, and rows large enough for the kernels' other
+ * paths, forward and backward on the device, with each of their calls failing in turn, and with the
+ * device breaking at some of them.
  *
- * Seen to fail: in softmax.cu a launch whose status is not looked at; in index_add.cu and gemm.cu
+ * Seen to fail: in softmax.cu a launch whose status is ignored; in index_add.cu and gemm.cu
  * borrowed memory not given back after a failure.
  */
 #include "faults.h"
@@ -71,7 +71,7 @@ static tn_shape shape_of(const int64_t *size)
 
 /* ---- the scenario ---------------------------------------------------------------------------- */
 
-/* What is called, its inputs on the device, the hash of what it gave. */
+/* The function called, its inputs on the device, the hash of its results. */
 static tn_tensor *(*build)(tn_tensor **x);
 static op_case given;
 static uint64_t result;

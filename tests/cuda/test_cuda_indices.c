@@ -1,7 +1,7 @@
 /*
- * test_cuda_indices.c - reading and adding at indices, bad ones found where the host waits, random
- * numbers, and optimizers on CUDA against the CPU, at sizes that divide by nothing; additions and
- * masks bit for bit.
+ * test_cuda_indices.c - gather and scatter by indices, bad indices found where the host waits,
+ * random numbers, and optimizers on CUDA against the CPU, at sizes that divide by nothing;
+ * additions and masks bit for bit.
  *
  * Seen to fail: in sort.h the words of earlier warps not counted; in fault.h the first record kept
  * whatever its position; in optim.cu the fault word not read, or a tensor looked up by `<`; in
@@ -60,7 +60,7 @@ START_TEST(take_add_in_order)
             take_add_case(k % 3 + 1, 5, sizes[k / SIZES], sizes[k % SIZES], k % 2 ? 3 : -1);
     take_add_case(1, 300, 5000, 3, 7);    /* several blocks of the sort, two digits */
     take_add_case(2, 70000, 3000, 2, -1); /* three digits */
-    take_add_case(1, 1, 700, 4, -1);      /* everything in one place */
+    take_add_case(1, 1, 700, 4, -1);      /* all at one index */
     take_add_case(1, 3, 40, 140000, -1);  /* columns enough for a thread each */
     take_add_case(1, 256, 600, 1, 255);
 }
@@ -150,8 +150,8 @@ static tn_tensor *ids(int64_t n, const int64_t *values)
     return tn_from_data(values, TN_SHAPE(n), TN_I64);
 }
 
-/* An op with a bad index: the CPU refuses at once, the GPU where its result is read, in the same
- * words. */
+/* An op with a bad index: the CPU refuses at once, the GPU where its result is read, with the same
+ * message. */
 #define SAME_ERROR(on_cpu, on_device)                                                              \
     do {                                                                                           \
         char text_[256];                                                                           \
@@ -164,7 +164,7 @@ static tn_tensor *ids(int64_t n, const int64_t *values)
         ck_assert_int_eq(tn_error_status(), TN_E_INDEX);                                           \
         ck_assert_str_eq(tn_error(), text_);                                                       \
         tn_error_clear();                                                                          \
-        assert_made(tn_to(late_, tn_cpu())); /* said once */                                       \
+        assert_made(tn_to(late_, tn_cpu())); /* reported once */                                   \
     } while (0)
 
 START_TEST(bad_index_is_reported_where_the_host_waits)
@@ -477,7 +477,7 @@ START_TEST(no_step_after_a_bad_index)
     ck_assert_ptr_null(tn_to(tn_detach(p), tn_cpu()));
     assert_error(TN_E_INDEX, "tn_gather: index 5 at position 0: want 0..2");
     assert_close(tn_to(tn_detach(p), tn_cpu()), before, 0, 0);
-    assert_ok(tn_optim_step(opt)); /* and on it goes */
+    assert_ok(tn_optim_step(opt)); /* and it continues */
     assert_close(tn_to(tn_detach(p), tn_cpu()), tn_sub_scalar(before, 0.1), 1e-6, 1e-7);
     tn_optim_free(opt);
 }
@@ -511,7 +511,7 @@ static void count_waits(void)
     table->synchronize = counted_synchronize;
 }
 
-/* Embedding, norm, linear, loss, clipping, step; the norm of step `at` is kept. */
+/* Embedding, norm, linear, loss, clipping, step; keeps the norm of step `at`. */
 static double train(tn_device device, int steps, tn_tensor **weight)
 {
     static const int64_t tokens[] = { 1, 5, 2, 5, 0, 3, 3, 1 };

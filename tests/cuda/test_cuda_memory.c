@@ -1,7 +1,7 @@
 /*
- * test_cuda_memory.c - a device that is too small: what the pool keeps is given back, the request
- * is made once more, then there is an error with sizes; training's state is as before, and training
- * goes on when there is room again.
+ * test_cuda_memory.c - a device that is too small: the pool gives back what it keeps, the request
+ * is repeated once, then fails with the sizes; training's state is unchanged, and training
+ * continues when there is room again.
  *
  * Seen to fail: in device.cu no second request, a second request without trimming the pool; in
  * cuda.h no second launch; a dense tensor's values read through a second block on the device
@@ -61,7 +61,7 @@ static uint64_t bits_of(const training *t)
     return hash;
 }
 
-/* The device holds what is in use now and so many bytes more. */
+/* Limits the device to what is in use now and so many bytes more. */
 static void leave_room(int64_t nbytes)
 {
     tn_cuda_memory_trim();
@@ -136,7 +136,7 @@ START_TEST(freeing_makes_room)
 }
 END_TEST
 
-/* One retry, no more; and what fails on the way to the error is an error too. */
+/* One retry, no more; a failure on the way to the error is an error too. */
 START_TEST(one_retry)
 {
     leave_room(1 << 20);

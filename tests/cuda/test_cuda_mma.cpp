@@ -2,13 +2,13 @@
  * test_cuda_mma.cpp - the tensor-core instructions of src/cuda/mma.h as tests/cuda_host emulates
  * them.
  *
- * Where a lane's numbers belong is written down here a second time, register by register, after the
+ * This file states a second time, register by register, which numbers a lane holds, after the
  * tables of the PTX reference; products are compared with a plain loop over random numbers without
- * any symmetry. Then what must not pass: a missing lane, a copy that nobody waits for, places off
- * 16 bytes.
+ * any symmetry. Then errors that must be found: a missing lane, a copy that nobody waits for,
+ * addresses not on 16 bytes.
  *
  * Seen to fail: in mma.cpp a[1] and a[2] exchanged, b0 and b1 exchanged, rows and columns of C or
- * of a turned matrix exchanged; copies made at once; the wait of the lanes left out.
+ * of a transposed matrix exchanged; copies made at once; the wait of the lanes left out.
  */
 #include <check.h>
 #include <string>

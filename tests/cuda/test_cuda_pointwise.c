@@ -3,7 +3,7 @@
  * slot by slot against the CPU's: every function, every dtype, layouts from dense to permuted,
  * sizes that divide by nothing.
  *
- * Seen to fail: in elements.h the border check of places_by_four left out (misaligned fours); in
+ * Seen to fail: in elements.h the bounds check of places_by_four left out (misaligned fours); in
  * copy.cu the tile read without its bounds; in reduce.h the last piece cut off; in scan.cu the
  * carry of the earlier warps forgotten; in pointwise.cu the elements left over after the fours not
  * written.
@@ -180,7 +180,7 @@ static void same(const pair *p, double f32, const char *what, int i, int64_t n)
     free(gpu);
 }
 
-/* Both sides must do it, or refuse it in the same words. true: done. */
+/* Both sides must succeed, or fail with the same message. true: success. */
 static bool agree(tn_status (*run)(int side, void *user), void *user, const char *what, int i)
 {
     char text[256];

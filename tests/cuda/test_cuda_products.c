@@ -1,8 +1,8 @@
 /*
  * test_cuda_products.c - the CUDA kernels of products, convolution, pooling and attention against
  * the CPU's, slot by slot, at sizes that divide by nothing and in every layout the slots allow;
- * what must not be written; every kernel again, which must leave the same bits; and the memory
- * attention takes.
+ * memory that must not be written; every kernel again, which must give the same bits; and the
+ * memory that attention takes.
  *
  * Seen to fail: in gemm.cu the bias left out where there is one column, cublasLt's choice kept by m
  * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or
@@ -127,9 +127,9 @@ static bool close_to(double a, double b, double tolerance)
     return (isnan(a) && isnan(b)) || a == b || fabs(a - b) <= tolerance * (1 + fabs(b));
 }
 
-/* Both sides hold the same numbers, to a rounding of sums of `terms` numbers. A CPU adds parts of
- * them side by side; a GPU may add one after the other, and errors then grow with the number, not
- * its root: of 1025 products one result in 27000 is off by more than the root allows. */
+/* Both sides hold the same numbers, up to the rounding of sums of `terms` numbers. A CPU adds parts
+ * of them side by side; a GPU may add one after the other, and errors then grow with the number,
+ * not its root: of 1025 products one result in 27000 is off by more than the root allows. */
 static void compare(const twin *t, int64_t terms, const char *what)
 {
     double unit = dtype == TN_F64 ? 1e-13 : 4e-7, n = (double)terms;
@@ -148,7 +148,7 @@ static void compare(const twin *t, int64_t terms, const char *what)
 
 enum { EXACTLY = -1, REPEATS = 10 };
 
-/* The block on the GPU as bytes, to be compared with the next. */
+/* The block on the GPU as bytes, to compare with the next one. */
 static void same_bits(const twin *t, void **first, const char *what)
 {
     void *now = download(t);
@@ -274,7 +274,7 @@ START_TEST(gemm_biases)
 }
 END_TEST
 
-/* More than cuBLAS is asked for at a time, and than the last axis of a grid holds. */
+/* More than one cuBLAS call is given, and than the last axis of a grid holds. */
 START_TEST(gemm_batches)
 {
     choose(_i);
@@ -284,7 +284,7 @@ START_TEST(gemm_batches)
 }
 END_TEST
 
-/* A row or column that all share: stride 0 is no layout of BLAS's. */
+/* A row or column shared by all: BLAS has no layout with stride 0. */
 START_TEST(gemm_expanded)
 {
     choose(_i);
@@ -435,7 +435,7 @@ static const tni_pool2d_sizes pools[] = {
       { 0, 0 },
       { 1, 1 },
       true,
-      false }, /* inputs of no window */
+      false }, /* inputs in no window */
     { 3, 2, 1, 257, 1, 128, { 1, 3 }, { 1, 2 }, { 0, 0 }, { 1, 1 }, true, false },
     { 1, 1, 1025, 1, 342, 1, { 4, 1 }, { 3, 1 }, { 2, 0 }, { 1, 1 }, false, false },
     { 0, 2, 4, 4, 2, 2, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },
@@ -452,7 +452,7 @@ static const tni_pool2d_sizes adaptives[] = {
     { 1, 1, 33, 257, 2, 3, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
 };
 
-/* Values of few kinds, so that there are equals, and some NaN and infinities. */
+/* Few distinct values, so that some are equal, and some NaN and infinities. */
 static void tie(twin *t)
 {
     for (int64_t i = 0; i < t->n; i++) {
@@ -843,7 +843,7 @@ START_TEST(failures)
     *(void **)&fail_at = of_shim("cuda_host_fail");
     *(void **)&calls = of_shim("cuda_host_calls");
     *(void **)&blocks = of_shim("cuda_host_blocks");
-    if (!fail_at || !calls || !blocks) return; /* a real GPU's calls do not fail when asked to */
+    if (!fail_at || !calls || !blocks) return; /* a real GPU's calls do not fail on request */
     for (int i = 0; i < 6; i++) parts[i] = reals(8000);
     assert_ok(scenarios[_i].run());
     assert_ok(tn_cuda_synchronize());
@@ -854,7 +854,7 @@ START_TEST(failures)
     long long alive = blocks();
     int refused = 0;
     ck_assert_int_gt(count, 2);
-    count -= scenarios[_i].borrows; /* a return that fails is nobody's to mend */
+    count -= scenarios[_i].borrows; /* nobody can repair a free that fails */
     for (long long n = 1; n <= count; n++) {
         fail_at(n);
         tn_status status = scenarios[_i].run();
@@ -867,7 +867,7 @@ START_TEST(failures)
         assert_ok(tn_cuda_synchronize());
         ck_assert_int_eq(blocks(), alive);
     }
-    /* memory that is not there is asked for again after a trim */
+    /* a failed request for memory is repeated after a trim */
     ck_assert_int_eq(refused, count - scenarios[_i].borrows);
     assert_ok(scenarios[_i].run());
     drop_all();

@@ -1,6 +1,6 @@
 /*
- * test_cuda_races.cpp - the detector of tests/cuda_host/races.cpp: small kernels with a race that
- * is known, and beside each the same kernel with what was missing.
+ * test_cuda_races.cpp - the detector of tests/cuda_host/races.cpp: small kernels with a known race,
+ * and beside each the same kernel with the race fixed.
  *
  * This file is compiled as the kernels are, with the compiler's calls before every access.
  */
@@ -47,7 +47,7 @@ static void teardown(void)
     std::free(word);
 }
 
-/* In both orders of the threads: what was found must not hang on it. NULL: nothing may be. */
+/* In both orders of the threads: the race found must not depend on it. NULL: there is none. */
 static void expect(const char *found, const std::function<void()> &body, unsigned blocks = 1,
                    unsigned threads = THREADS)
 {
@@ -64,7 +64,7 @@ static void expect(const char *found, const std::function<void()> &body, unsigne
     }
 }
 
-/* A value that the compiler must keep. */
+/* A value that the compiler must not drop. */
 static void use(int x)
 {
     if (x == 12345678) word[1000] = x;
@@ -122,7 +122,7 @@ START_TEST(dynamic)
         if (wait) __syncthreads();
         use(x[THREADS - 1 - threadIdx.x]);
     };
-    expect(nullptr, [] { halves(true); }, 3); /* the blocks have one each, here at one address */
+    expect(nullptr, [] { halves(true); }, 3); /* each block has its own, here at one address */
     expect("of dynamic shared memory", [] { halves(false); }, 3);
 }
 END_TEST

@@ -3,8 +3,8 @@
  * f32 where TF32 is allowed.
  *
  * Truth: the CPU's f64 kernels on the same numbers. A short result must be the f32 sum rounded
- * once: within half a unit in the last place of the exact one, and the error of an f32 sum. Whoever
- * rounds twice, or keeps a part of the sum in the short type, is further away.
+ * once: within half a unit in the last place of the exact one, plus the error of an f32 sum. A
+ * kernel that rounds twice, or keeps a part of the sum in the short type, is further off.
  *
  * Seen to fail: cuBLAS allowed to keep sums in the short type, cublasLt parts of them; C rounded
  * before the product where a bias and C are added; in conv2d_columns.cu later pieces of a weight's
@@ -264,7 +264,7 @@ typedef struct conv_numbers {
     numbers *x, *w, *b, *y, *z, *dy, *dx, *dw; /* z: without a bias */
 } conv_numbers;
 
-/* The convolution's kernels go by sizes of their own. */
+/* The convolution's kernels depend on sizes of their own. */
 static tni_array array_at(void *data, tn_dtype of)
 {
     return (tni_array){ .data = data, .dtype = of };
@@ -362,8 +362,8 @@ START_TEST(convolutions)
 }
 END_TEST
 
-/* More columns than are made at a time: images in several pieces; one image in parts of its places,
- * and of its channels, in groups. */
+/* More columns than are made at a time: images in several pieces; one image split by its positions,
+ * and by its channels, in groups. */
 START_TEST(convolutions_in_pieces)
 {
     tni_conv2d_sizes images = {
@@ -394,9 +394,9 @@ static double worst(const numbers *y, double share)
     return most;
 }
 
-/* Ten bits of what is multiplied are kept where it is allowed, and all where it is not. Tensor
- * cores leave the others away, and libraries need not round before: all numbers are then too small
- * by half of the last bit on average, products by 2^-10. */
+/* Factors keep ten bits where TF32 is allowed, and all where it is not. Tensor cores drop the other
+ * bits, and libraries need not round before: all numbers are then too small by half of the last bit
+ * on average, products by 2^-10. */
 START_TEST(tf32_is_honoured)
 {
     tni_conv2d_sizes c = conv_of(_i);
@@ -422,7 +422,7 @@ START_TEST(tf32_is_honoured)
 }
 END_TEST
 
-/* Numbers that TF32 holds: the columns' way is then as exact as f32. */
+/* With numbers that TF32 holds, convolution by columns is as exact as f32. */
 START_TEST(tf32_of_exact_numbers)
 {
     choose(2);

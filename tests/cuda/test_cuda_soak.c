@@ -1,7 +1,6 @@
 /*
  * test_cuda_soak.c - thousands of training steps take no more memory than a few: neither on the
- * device nor here, by the tensors' own counters, the pool's, the driver's, and the host
- * allocator's.
+ * device nor here, by the counters of the tensors, the pool, the driver and the host allocator.
  *
  * Seen to fail: in optim.cu a new table at every step; in device.cu small blocks not counted when
  * freed.

@@ -1,7 +1,7 @@
 /*
  * test_cuda_train.c - training with the CUDA device: both models of the examples and every
- * optimizer beside the CPU, moving, files, random numbers; a step waits for nothing, leaves nothing
- * behind, and gives the same bits however threads are ordered.
+ * optimizer beside the CPU, moving, files, random numbers; a step waits for nothing, leaks nothing,
+ * and gives the same bits in any order of threads.
  *
  * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in
  * the upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
@@ -324,7 +324,7 @@ START_TEST(a_step_waits_for_nothing)
 }
 END_TEST
 
-/* Each time one launch later: where threads went first to last they go last to first. */
+/* Each time one launch later: threads that ran first to last then run last to first. */
 START_TEST(the_same_bits)
 {
     uint64_t bits = 0;

@@ -92,12 +92,12 @@ START_TEST(curve)
 }
 END_TEST
 
-/* The program ends in the middle of a step: what is known of the steps before is in the log. */
+/* The program ends in the middle of a step: the log has the losses of the steps before. */
 START_TEST(an_error_keeps_the_log)
 {
     const char *path = in_folder("log.csv");
     ex_settings s = { EX_SETTINGS, .quiet = true, .log = path, .where = tn_cuda(0) };
-    if (!shim_for(__func__)) return; /* a real device does not bear a fork */
+    if (!shim_for(__func__)) return; /* a real device does not survive a fork */
     pid_t child = fork();
     if (child == 0) {
         ex_training t = { 0 };

@@ -117,7 +117,7 @@ void free_twins(void)
     n_twins = 0;
 }
 
-/* What the GPU holds, in memory to be freed. */
+/* The GPU's bytes, in memory to be freed. */
 char *held(const twin *t)
 {
     char *bytes = malloc(t->nbytes + 1);
@@ -125,7 +125,7 @@ char *held(const twin *t)
     return bytes;
 }
 
-/* The GPU's within tolerance of the CPU's; scale: what the terms of a sum are like. */
+/* The GPU's within tolerance of the CPU's; scale: the size of a sum's terms. */
 void check_near(const twin *t, double scale, const char *what)
 {
     char *bytes = held(t);

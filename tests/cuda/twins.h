@@ -46,16 +46,15 @@ double value(const void *data, tn_dtype of, int64_t i);
 void set(void *data, tn_dtype of, int64_t i, double v);
 /* The CPU's bytes to the GPU. */
 void upload(const twin *t);
-/* What the GPU holds, in memory to be freed. */
+/* The GPU's bytes, in memory to be freed. */
 char *held(const twin *t);
-/* The GPU's within tolerance of the CPU's (scale: what a sum's terms are like), or bit for bit. */
+/* The GPU's within tolerance of the CPU's (scale: the size of a sum's terms), or bit for bit. */
 void check_near(const twin *t, double scale, const char *what);
 void check_equal(const twin *t, const char *what);
 
 int runs_of(const twin *t);
 /* Runs a slot on both sides, and again on the GPU (ten times in all where that is cheap), where it
- * must leave the same bits in `out`; that is first set to what it was before. A(t) is t on the side
- * that runs. */
+ * must leave the same bits in `out`, which is first reset. A(t) is t on the side that runs. */
 #define A(t) (&(t)->at[side])
 #define BOTH(out, slot, ...)                                                                       \
     do {                                                                                           \
