@@ -1,6 +1,6 @@
 /*
- * fuzz_pt.c - any bytes as a PyTorch file: those that begin with PK as the whole archive, others as
- * the pickle of an archive in which all else is right. So edits need no checksum to be set right.
+ * fuzz_pt.c - any bytes as a PyTorch file: those that begin with PK as a whole archive, others as
+ * the pickle of an otherwise valid archive, so that mutations need not correct a checksum.
  */
 #include "fuzz.h"
 
@@ -8,7 +8,7 @@
 
 #include "../tests/archive.h"
 
-static uint64_t sum; /* of all that was read: none of it can be left out */
+static uint64_t sum; /* of all that was read, so the compiler omits none */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static uint64_t sum; /* of all that was read: none of it can be left out */
+static uint64_t sum; /* of all that was read, so the compiler omits none */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -236,10 +236,9 @@ template <typename R> static __device__ __forceinline__ R columns_sum(R x)
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /*
- * bf16 and f16 with heads wider than the tensor cores' kernels have tiles for: the kernels for f32,
- * from copies. Of n arrays the short ones get f32 memory (to[i], which begins as a copy of
- * from[i]), and the first `inputs` their values; an axis of stride 0 stays one. The caller gives
- * the block back.
+ * bf16 and f16 with heads too wide for the tensor cores' kernels use the f32 kernels on copies. Of
+ * n arrays the short ones get f32 memory (to[i], which begins as a copy of from[i]), and the first
+ * `inputs` also their values; an axis keeps stride 0. The caller returns the block.
  */
 static inline int64_t f32_strides(tni_array *x)
 {

@@ -28,7 +28,7 @@ static __device__ __forceinline__ float row_sum(float x)
  * How scores are kept: MASKED as they are, scaled and masked; else (no mask, scale > 0) as products
  * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2
  * e, is one multiplication and addition. A mask may be as large as its type allows, times log2 e it
- * would not fit: there the difference comes first.
+ * would overflow: there the difference is taken first.
  */
 template <bool MASKED> struct exponent {
     float unit, base; /* base: of what is subtracted */
@@ -146,8 +146,7 @@ static __device__ __forceinline__ void finish(const attention<E> &a, const work 
 
 /* ---- backward: probabilities again ----------------------------------------------------------- */
 
-/* lse as the power of 2 wants it: scores without a mask are multiplied by log2 e before they
- * differ. */
+/* lse for a power of 2: scores without a mask are multiplied by log2 e before the subtraction. */
 template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
 {
     return MASKED ? lse : lse * LOG2E;

@@ -160,8 +160,8 @@ static __device__ __forceinline__ void add_values(fragments<MT, C / 8> &sum,
     }
 }
 
-/* The warp's rows of a result to rows [r0, ..) of m, rounded; through the warp's own 16 MT rows of
- * a tile in shared memory, so that they leave 16 bytes at a time. */
+/* Stores the warp's rows of a result, rounded, to rows [r0, ..) of m, through the warp's own 16 MT
+ * rows of a tile in shared memory, 16 bytes at a time. */
 template <typename E, int C, int MT>
 static __device__ __forceinline__ void write_rows(const matrix<E> &m, int r0, int rows, int c0,
                                                   int columns, const fragments<MT, C / 8> &sum,

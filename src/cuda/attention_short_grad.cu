@@ -3,11 +3,11 @@
  * probabilities: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what
- * would be added atomically in one is made twice, and every sum has one order. In the second the
- * scores are turned, keys by queries, so that p^T and ds^T are in registers as its products want
- * them. Two tiles of the other operands are in shared memory: one is used, the next comes in. p and
- * ds are rounded to E as operands, the scale is left to the end: gradients in f16 then underflow
- * later. Source: Dao, FlashAttention-2 (2023), algorithm 2.
+ * one kernel would add atomically is computed twice, and every sum has one order. In the second the
+ * scores are transposed, keys by queries, so that p^T and ds^T are in registers as its products
+ * need them. Two tiles of the other operands are in shared memory: one in use, the next one being
+ * loaded. p and ds are rounded to E as operands; the scale comes last, so that gradients in f16
+ * underflow later. Source: Dao, FlashAttention-2 (2023), algorithm 2.
  */
 #include "cuda/attention_rows.h"
 

@@ -72,7 +72,7 @@ static void wait_for_end(void *block)
     waiting[n_waiting++] = block;
 }
 
-/* A chunk while the stream is captured: of another stream, or the graph would allocate it. */
+/* A chunk while the stream is captured: from another stream, or the graph would allocate it. */
 static tn_status take_beside(size_t size, void **memory)
 {
     cudaStream_t beside;
@@ -250,8 +250,8 @@ static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
     return TN_OK;
 }
 
-/* Relaxed: libraries may load a kernel that the first run did not need. What our own files must not
- * do meanwhile they ask themselves. */
+/* Relaxed: libraries may load a kernel that the first run did not need. Our own files check for
+ * themselves what they must not do meanwhile. */
 static tn_status start(tni_graph *g)
 {
     std::lock_guard<std::mutex> hold(lock);

@@ -20,15 +20,15 @@ tn_status tni_cuda_not_captured(const char *does, const char *want);
 
 /* Memory from the graph that this thread captures. */
 tn_status tni_cuda_graph_take(size_t nbytes, void **block);
-/* A block comes back, in any thread: to its graph, or to the pool, while a graph is captured when
- * that has ended. */
+/* Frees a block, from any thread: to its graph, or to the pool, during a capture only after it has
+ * ended. */
 void tni_cuda_graph_give(void *block);
 /* device.cu: to the pool, now. No capture may begin meanwhile: the free would become part of
  * it. */
 void tni_cuda_give_back(void *block);
 
-/* Memory that a library or a file keeps for good: never a graph's, also when this thread is
- * capture. */
+/* Memory that a library or a file keeps for good: never a graph's, even while this thread is
+ * capturing. */
 tn_status tni_cuda_keep(size_t nbytes, void **block);
 
 /* Dropout of a captured step: the counter it is given stands for its distance from `offset`. */

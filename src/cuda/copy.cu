@@ -226,7 +226,7 @@ template <class S> struct alignas(16) eight {
     S v[8];
 };
 
-/* As f32, of a NaN every bit: a GPU's own conversion of f16 (short.h) knows one NaN only. */
+/* As f32, with every bit of a NaN: a GPU's own conversion of f16 (short.h) gives only one NaN. */
 static __device__ __forceinline__ float widened(float x)
 {
     return x;
@@ -264,7 +264,7 @@ static tn_status launch_dense(const tni_array *y, const tni_array *x, int64_t n)
                      static_cast<Y *>(y->data), static_cast<const X *>(x->data), n);
 }
 
-/* f32 and a short float in whole sixteens of bytes: `done` is then set. */
+/* Casts between f32 and a short float, 16 bytes at a time: `done` is then set. */
 static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const places<2> *at,
                                  bool *done)
 {

@@ -111,7 +111,7 @@ template <typename R> static __global__ void cross_entropy_columns(ce_job<R> job
 /* ---- gradient -------------------------------------------------------------------------------- */
 
 /* Of a row: dx[j] = scale p[j] - b w[j], less a where j = t; zeros, not NaN, where the row is left
- * out, whatever stands in it. */
+ * out, whatever it holds. */
 template <typename R> struct ce_slope {
     R a, b, scale, lse;
     int64_t t; /* -1: the row is left out */

@@ -36,8 +36,8 @@ extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
  * the first message again. */
 tn_status tni_cuda_check(cudaError_t error, const char *what);
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
-/* After an error of a library, which says "execution failed" also where a kernel before it broke
- * the device: whether that is so, which then is the error. */
+/* After a library's error: whether a kernel before it broke the device, which the library also
+ * calls "execution failed"; then that is the error. */
 bool tni_cuda_broken(const char *what);
 /* TN_E_DTYPE naming the slot (of __func__), the dtype and what is wanted instead. */
 tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted);
@@ -55,8 +55,8 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
 int tni_cuda_multiprocessors(void);
 
-/* What kernels that meet a bad index leave for the next point where the host waits (fault.h): of
- * the first launch that met one, the first. Kernels never read or write out of bounds. */
+/* The record of a bad index that kernels leave for the next point where the host waits (fault.h):
+ * the first one in the first launch that met any. Kernels never read or write out of bounds. */
 typedef struct tni_cuda_fault {
     int set; /* 0: none; then which message: TNI_FAULT_INDEX, TNI_FAULT_TARGET */
     int lock;
@@ -64,9 +64,9 @@ typedef struct tni_cuda_fault {
     int64_t value, limit, position, ignore; /* the index, how many there are, where it stood */
 } tni_cuda_fault;
 enum { TNI_FAULT_INDEX = 1, TNI_FAULT_TARGET };
-/* Host: the error that a fault (copied to the host, set) stands for, in the words of the CPU. */
+/* Host: the error that a fault (copied to the host, set) stands for, with the CPU's message. */
 tn_status tni_cuda_fault_error(const tni_cuda_fault *fault);
-/* Host: a number for the launch to come, under which the running op's name is kept. */
+/* Host: a number for the next launch, under which the running op's name is kept. */
 int64_t tni_cuda_fault_launch(void);
 tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
 
@@ -75,8 +75,8 @@ tni_cuda_fault *tni_cuda_fault_word(void); /* device memory */
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* A kernel's code may be loaded at its first launch: where there was no memory for it, room is made
- * and the launch made again. */
+/* A kernel's code may be loaded at its first launch: if there was no memory for it, memory is
+ * released and the launch repeated. */
 template <typename F> static inline tn_status tni_cuda_launch(const char *kernel, const F &start)
 {
     if (tni_cuda_launching(kernel) != TN_OK) return TN_E_BACKEND;
@@ -99,7 +99,7 @@ template <typename F> static inline tn_status tni_cuda_launch(const char *kernel
 #include "cuda_host.h" /* the shim's TN_START and TN_DYNAMIC_SHARED */
 #endif
 
-/* A device function that is called: large ones in many kernels. (The host's headers use nvcc's
+/* A device function not to inline: large ones in many kernels. (The host's headers use nvcc's
  * word.) */
 #ifdef __CUDACC__
 #define TN_NOINLINE __noinline__
@@ -107,8 +107,8 @@ template <typename F> static inline tn_status tni_cuda_launch(const char *kernel
 #define TN_NOINLINE
 #endif
 
-/* Before a loop of constant length whose index picks registers; before one that is best left
- * alone. */
+/* Before a loop of constant length whose index picks registers; before one that is best not
+ * unrolled. */
 #ifdef __CUDACC__
 #define TN_UNROLL _Pragma("unroll")
 #define TN_ROLLED _Pragma("unroll 1")

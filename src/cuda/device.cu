@@ -258,9 +258,8 @@ static tn_status set_math(cublasHandle_t handle)
     return TN_BLAS(cublasSetMathMode(handle, static_cast<cublasMath_t>(mode)));
 }
 
-/* cuBLAS's own choice would be made anew for a stream that is captured: with one piece of memory
- * for good, a product has the same bits and addresses in a graph and outside. The sizes are its
- * own. */
+/* cuBLAS would choose a workspace anew for a captured stream: with one fixed workspace, a product
+ * has the same bits and addresses in a graph and outside. The sizes are cuBLAS's own. */
 static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;

@@ -82,7 +82,7 @@ static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at
 }
 
 /* The same for dtypes that T stands for (double: any real, and bool results; int64_t: integers):
- * less code where nothing else comes. */
+ * less code where no other dtype occurs. */
 static __device__ __forceinline__ float short_float(uint16_t v, tn_dtype dtype)
 {
     return dtype == TN_BF16 ? tn_from_bf16(v) : tn_from_f16(v);
@@ -309,9 +309,9 @@ template <int N> static inline places<N> places_of(const tni_array *const *array
     return w;
 }
 
-/* Whether fours can be taken of every array: neighbours along the innermost axis (or all one
- * element), whole rows, each on a border. Then the places become those of the fours. With one axis
- * the last numel % 4 elements are left over. */
+/* Whether every array can be read by fours: neighbours along the innermost axis (or all one
+ * element), whole rows, each aligned. Then the places become those of the fours. With one axis the
+ * last numel % 4 elements are left over. */
 template <int N> static inline bool places_by_four(places<N> *w, const tni_array *const *arrays)
 {
     if (w->size[0] < 4 || (w->rank > 1 && w->size[0] % 4 != 0)) return false;

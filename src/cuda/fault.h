@@ -35,8 +35,8 @@ static __device__ inline void fault_record(tni_cuda_fault *f, int kind, int64_t 
     }
 }
 
-/* Whether a row counts, whose target is t. One that is no class is reported, by the thread that
- * says so, and counts as ignored: nothing is read or written through it. */
+/* Whether a row with target t counts. A target that is not a class is reported, if `report`, and
+ * counts as ignored: nothing is read or written through it. */
 static __device__ __forceinline__ bool row_counts(int64_t t, int64_t c, int64_t ignore, int64_t row,
                                                   tni_cuda_fault *f, int64_t launch, bool report)
 {

@@ -3,7 +3,7 @@
  *
  * cuBLAS is column-major, so it sees a row-major matrix as its transpose: C = A B is computed as
  * C^T = B^T A^T, operands swapped. The 64-bit functions take any size. bf16 and f16 run on the
- * tensor cores with sums in f32, rounded once: the handle forbids to keep parts of a sum in
+ * tensor cores with sums in f32, rounded once: the handle forbids keeping parts of a sum in
  * anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written into
  * C before; where short floats would be rounded twice by that, an f32 copy of C takes the sums.
  * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.

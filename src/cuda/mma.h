@@ -95,7 +95,7 @@ static __device__ __forceinline__ void load_matrices_turned(uint32_t (&x)[4], sh
 
 /* Sixteen bytes to a place in shared memory, of which the first n come from `from` (both on 16
  * bytes) and the rest is 0. They are there for this thread after copies_wait, for others after a
- * barrier then. */
+ * later barrier. */
 static __device__ __forceinline__ void copy_async(shared_place to, const void *from, int n)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

@@ -10,9 +10,9 @@
  *   widen(part)       -> all; empty() -> an empty all
  *   join(all, all)    in the order of the numbers where the way asks for it
  *   group             elements that a part may take before it is widened
- * A way that is several (sum, largest ...) looks at each element which it is: all threads of a
- * launch take the same turn, which costs less than the memory they wait for, and compilers one
- * kernel instead of ten.
+ * A way that stands for several (sum, largest ...) checks at each element which one it is: all
+ * threads of a launch branch alike, which costs less than the memory they wait for, and there is
+ * one kernel to compile instead of ten.
  *
  * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
  * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an

@@ -15,8 +15,8 @@ struct f16 {
     uint16_t bits;
 };
 
-/* What elements of type R compute in, and the way there and back (to nearest even). A NaN stays
- * one, its other bits need not. */
+/* The type that elements of type R compute in, and the conversions (back: to nearest even). A NaN
+ * stays one, its other bits need not. */
 template <typename R> struct element {
     typedef R computing;
     static constexpr bool is_short = false;

@@ -57,7 +57,7 @@ static cublasStatus_t put(cublasHandle_t handle, product p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* The parts of one product and the other's share a workspace and a stream. */
+/* The parts of two products would share one workspace and one stream. */
 cublasStatus_t cuda_host::refuse_threads(const char *function)
 {
     set_fault((std::string(function) + " in two threads at once, with one workspace").c_str());
@@ -91,7 +91,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Also goes back to the library's own workspace. */
+/* Also restores the library's own workspace. */
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 {
     CALL;

@@ -13,8 +13,8 @@
     std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);                                   \
     if (cuda_host::fails(__func__)) return CUBLAS_STATUS_EXECUTION_FAILED
 
-/* Results of so many rows: the answer to a question for an algorithm holds none that is fit; there
- * is one, and the product is refused all the same. */
+/* Results of so many rows: UNFIT: no algorithm in the answer is usable; REFUSED: there is one, but
+ * the product is refused. */
 enum { WORKSPACE = 1024, UNFIT = 5, REFUSED = 6 };
 
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeType_t compute,

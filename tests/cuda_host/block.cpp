@@ -231,7 +231,7 @@ static void enter(int thread)
     if (looking) looking->thread(thread, running->bottom, running->size);
 }
 
-/* The block is given up: back to the caller, who drops all stacks. */
+/* Gives up the block: returns to the caller, who drops all stacks. */
 [[noreturn]] static void fail(const char *what)
 {
     char text[512];
@@ -255,7 +255,7 @@ static void wake(int thread)
     block.ready[static_cast<size_t>(at < block.n ? at : at - block.n)] = thread;
 }
 
-/* Some other thread's turn; nullptr: nobody can go on. */
+/* The worker of the next thread to run; nullptr: none can continue. */
 static worker *next_worker()
 {
     if (block.ready_count > 0) {
@@ -339,7 +339,7 @@ static void meet(lanes *w, const rendezvous *g)
     for (int i = 0; i < 32; i++) {
         if (!(g->mask >> i & 1)) continue;
         if (g->kind == WARP_SHUFFLE) {
-            /* a lane that takes no part has no value to give */
+            /* a lane that does not take part has no value to give */
             w->result[i] = g->mask >> w->from[i] & 1 ? w->value[w->from[i]] : 0xa5a5a5a5a5a5a5a5u;
         } else if (g->kind == WARP_BALLOT) {
             w->result[i] = ballot;

@@ -1,8 +1,8 @@
 /*
  * cublasLt.h - the cublasLt calls that src/cuda uses, on OpenBLAS: one product of f32, bf16 or f16
- * with a bias for each row of its (column-major) result. Descriptors keep what they are told; the
- * one algorithm there is takes no product whose result has fewer than three rows, nor some others,
- * so that callers' other way is used as well.
+ * with a bias for each row of its (column-major) result. Descriptors store what they are given; the
+ * only algorithm refuses products whose result has fewer than three rows, and some others, so that
+ * callers' fallback runs too.
  */
 #ifndef CUDA_HOST_CUBLASLT_H
 #define CUDA_HOST_CUBLASLT_H

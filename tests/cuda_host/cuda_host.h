@@ -4,8 +4,8 @@
  * Blocks run one after another. The threads of a block share the processor: each runs until it
  * waits (for a barrier, for the lanes of its warp) on a stack of its own. A launch fails, naming
  * the kernel, when a thread ends while others wait for it, when threads wait at different places,
- * or when a lane that a mask names is not there. Odd launches start blocks and threads last to
- * first (TN_CUDA_ORDER=forward or backward: all of them), so that what depends on the order shows.
+ * or when a lane that a mask names is missing. Odd launches start blocks and threads last to first
+ * (TN_CUDA_ORDER=forward or backward: all of them), so that a dependence on the order shows.
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -31,8 +31,8 @@ namespace cuda_host {
 
 /* ---- launches (queue.cpp, block.cpp) --------------------------------------------------------- */
 
-/* Checks the limits and puts the launch into the queue; cudaPeekAtLastError tells. body runs one
- * thread. */
+/* Checks the limits and puts the launch into the queue; cudaPeekAtLastError reports errors. body
+ * runs one thread. */
 void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
                  std::function<void()> body);
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);

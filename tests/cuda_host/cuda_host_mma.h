@@ -5,8 +5,8 @@
  * all. Each lane gives and gets what the PTX reference says that it holds; mma.cpp puts the
  * fragments together. A launch fails where a lane is missing or calls another instruction, where a
  * row of a matrix or an end of a copy does not lie on 16 bytes, and where a thread ends before its
- * copies do. A copy is made when its thread waits for it, and not before: until then its place
- * holds 0xA5.
+ * copies do. A copy happens only when its thread waits for it: until then its destination holds
+ * 0xA5.
  */
 #ifndef CUDA_HOST_MMA_H
 #define CUDA_HOST_MMA_H

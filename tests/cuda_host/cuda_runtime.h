@@ -2,8 +2,8 @@
  * cuda_runtime.h - the part of the CUDA runtime that src/cuda uses, on the CPU.
  *
  * One device with one queue. Launches, copies and frees of a stream are put into the queue and run
- * where the host waits (a synchronisation, a blocking copy) or when the queue is long: what the
- * host must not yet read or change is then really not there yet, or still needed. Device memory is
+ * where the host waits (a synchronisation, a blocking copy) or when the queue is long: so data that
+ * the host must not yet read or change is really not there yet, or still needed. Device memory is
  * ordinary memory, full of 0xA5 when fresh; under the address sanitizer the host cannot touch it.
  */
 #ifndef CUDA_HOST_RUNTIME_H
@@ -211,7 +211,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
 #include "cuda_host.h"
 
 #ifdef CUDA_HOST_RACES
-/* The compiler reports what it reads and writes itself; memcpy, which it takes apart later, does
+/* The compiler instruments its own reads and writes; memcpy, which it expands later, reports
  * here. */
 extern "C" void *cuda_host_memcpy(void *to, const void *from, size_t size)
     __attribute__((visibility("hidden")));

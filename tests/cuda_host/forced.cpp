@@ -2,8 +2,8 @@
  * forced.cpp - calls that fail because a test asks for it, and counts of all calls by name.
  *
  * TN_CUDA_FAIL=n in the environment makes the n-th call fail, TN_CUDA_FAIL_SHOW=1 says so on
- * stderr, TN_CUDA_FAILED=file gets the name of each function, and of each kernel whose launch, has
- * failed as asked, once.
+ * stderr, TN_CUDA_FAILED=file gets the name of each function and each launched kernel that failed
+ * on request, once.
  */
 #include <cstdio>
 #include <map>
@@ -113,8 +113,8 @@ EXPORTED void cuda_host_break(long long n)
     fail_later(n, true);
 }
 
-/* The function that failed as asked since the last cuda_host_fail or cuda_host_break, of a launch
- * the kernel; "": none has. */
+/* The function that failed on request since the last cuda_host_fail or cuda_host_break (a launch:
+ * its kernel); "": none. */
 EXPORTED const char *cuda_host_failed(void)
 {
     return cuda_host::failed_name.c_str();

@@ -74,7 +74,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
-/* A call that is to fail ends the capture all the same, as an invalid one. */
+/* A call made to fail ends the capture too, as an invalid one. */
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
     std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);
@@ -110,7 +110,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* A call that fails, because it was asked to or because the device is lost, frees all the same. */
+/* A call that fails, on request or because the device is lost, still frees. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     std::lock_guard<std::recursive_mutex> hold(cuda_host::lock);

@@ -24,15 +24,15 @@ bool is_lost();
  * lost). Launches are named after their kernel. forced.cpp */
 bool fails(const char *function, const char *kernel = nullptr);
 
-/* What the call that just failed as asked is to say; cudaSuccess: its own error. forced.cpp */
+/* The error for the call that just failed on request; cudaSuccess: its own. forced.cpp */
 cudaError_t forced_error();
 
-/* block.cpp: the block is given up, with what the running thread did. */
+/* block.cpp: gives up the block; `what`: what the running thread did. */
 [[noreturn]] void fail_thread(const char *what);
 
 /*
- * races.cpp, in modules that have it (else nullptr): is told of what the threads of a kernel do.
- * What is ordered between them: block barriers, and __syncwarp of a whole warp.
+ * races.cpp, in modules that have it (else nullptr): is told what the threads of a kernel do. They
+ * are ordered by block barriers, and by __syncwarp of a whole warp.
  */
 enum access_kind {
     ACCESS_READ,
@@ -56,8 +56,7 @@ extern const observer *looking;
 /* runtime.cpp: the block of device memory around a place; nullptr: none. */
 const void *device_block(const void *at);
 
-/* mma.cpp: nothing of an earlier grid is left; whether copies of a thread have not been waited
- * for. */
+/* mma.cpp: drops what an earlier grid left; whether a thread has not waited for its copies. */
 void instructions_begin();
 bool copies_under_way(int thread);
 

@@ -86,7 +86,7 @@ static float rounded(float value, cudaDataType_t type)
     return wide(&bits, type, 0);
 }
 
-/* Ten bits behind the point, half away from zero, as the conversion to TF32 rounds. */
+/* Ten bits after the point, half away from zero, as the conversion to TF32 rounds. */
 static float tf32_of(float x)
 {
     uint32_t u = tn_bits_f32(x);
@@ -119,7 +119,7 @@ static int as_int(int64_t n)
     return static_cast<int>(n);
 }
 
-/* OpenBLAS stays on this thread: those that OpenMP starts for it are not there in a child after
+/* OpenBLAS stays on this thread: threads that OpenMP starts for it do not exist in a child after
  * fork, which would wait for them for ever. */
 static void alone()
 {

@@ -31,10 +31,10 @@ size_t item(cudaDataType_t type);
 /* Whether cuBLAS has products of these types with sums of `compute`. */
 bool has_types(cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cublasComputeType_t compute);
 /* What cuBLAS would refuse, or a GPU could not read: sizes, leading dimensions, pointers that are
- * NULL or on no element's border, products of a batch on top of each other; batches larger than a
- * grid is deep, which some of its kernels take and some do not. */
+ * NULL or misaligned, products of a batch that overlap; batches larger than a grid's depth, which
+ * only some of its kernels take. */
 bool fits(const product &p);
-/* Now. */
+/* Runs it now. */
 void run(const product &p);
 
 /* A product that is being asked for; others: by another thread, too. */

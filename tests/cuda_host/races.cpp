@@ -1,10 +1,10 @@
 /*
- * races.cpp - finds what two threads of a kernel do to the same byte with nothing that orders it,
- * at least one of them writing: in shared memory and in the device's.
+ * races.cpp - finds races: two threads of a kernel access the same byte, at least one of them
+ * writing, and nothing orders them; in shared memory and in the device's.
  *
  * The units of src/cuda are compiled with -fsanitize=thread but not linked with its library: the
- * calls that the compiler puts before each access come here. Threads run one at a time, so what is
- * looked at is not what happened to collide but what was ordered:
+ * calls that the compiler puts before each access come here. Threads run one at a time, so the
+ * detector checks not what happened to collide but what was ordered:
  *     threads of a block   by __syncthreads
  *     lanes of a warp      by __syncwarp of the whole warp; shuffles and votes order no memory, nor
  *                          does __syncwarp with another mask here
@@ -103,8 +103,7 @@ static void thread_goes_on(int thread, const void *stack, size_t size)
     stamp_now();
 }
 
-/* The line of a barrier that is to order nothing: what it is there for must be found
- * (barriers.sh). */
+/* The line of a barrier to ignore: the race that it prevents must then be found (barriers.sh). */
 static const char *const line_asked = std::getenv("TN_CUDA_WITHOUT");
 static const int without = line_asked ? std::atoi(line_asked) : -1;
 
@@ -130,8 +129,8 @@ static int thread_of(stamp s)
     return static_cast<int>(s >> THREAD_AT & 1023);
 }
 
-/* All that the stamp's thread did until then, it did before what the running thread does now.
- * first: what is older does not count. */
+/* Whether all that the stamp's thread did until then precedes what the running thread does now.
+ * Stamps older than `first` always do. */
 static bool before(stamp s, stamp first)
 {
     if (s < first) return true;
@@ -144,10 +143,10 @@ static bool before(stamp s, stamp first)
 /* ---- cells ----------------------------------------------------------------------------------- */
 
 /*
- * Four bytes, or one where threads have done different things to them (SPLIT: the four are
- * elsewhere). seen: reads and atomic accesses since the write, of those that are ordered the last.
- * Two of the others are enough if they belong to different warps or blocks, since whoever writes is
- * unordered with one of them; and within a warp too, until it meets.
+ * Four bytes, or one where threads have accessed them differently (SPLIT: the four are elsewhere).
+ * seen: reads and atomic accesses since the write, of those that are ordered the last. Two of the
+ * others are enough if they belong to different warps or blocks, since whoever writes is unordered
+ * with one of them; and within a warp too, until it meets.
  */
 struct cell {
     stamp write, seen[2];
@@ -278,7 +277,7 @@ static void report(const char *act, uintptr_t p, bool shared, uint32_t from, con
     uintptr_t stack_size = at.stack_size;
 
     if (list && !told.insert({ from, other_from }).second) return;
-    grid_ends(); /* what writes the message is not looked at */
+    grid_ends(); /* the code that writes the message is not checked */
     std::string text =
         std::string(act) + " " + where(p, shared) + " at " + place(from) + ", " + did;
     if (other) text += " " + who(other) + " at " + place(other_from);
@@ -306,7 +305,7 @@ static const char *const doing[] = { "reads", "writes", "reads", "changes", "wri
 static const char *const done[] = { "unordered with the read of", "unordered with the write of",
                                     "unordered with the read of", "unordered with the change of" };
 
-/* The entry may go for one of this kind that is now. */
+/* Whether a new entry of this kind may replace this one. */
 static bool replaced(stamp s, access_kind kind, stamp first)
 {
     access_kind was = static_cast<access_kind>(s & 3);

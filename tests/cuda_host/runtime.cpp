@@ -96,7 +96,7 @@ cudaError_t failed(cudaError_t error)
 #define CALL(error)                                                                                \
     guard hold(cuda_host::lock);                                                                   \
     if (cuda_host::fails(__func__)) return cuda_host::failed(error)
-/* Of what a captured stream, or any while one is captured (nullptr), cannot do. */
+/* For calls that a captured stream, or any stream during a capture (nullptr), refuses. */
 #define NOT_CAPTURED(stream)                                                                       \
     if (cuda_host::captured(stream)) return cuda_host::refuse_in_capture(__func__)
 #define VALID                                                                                      \
@@ -377,7 +377,7 @@ const char *cudaGetErrorName(cudaError_t error)
     return error == cudaSuccess ? "cudaSuccess" : "cudaError";
 }
 
-/* A device that is lost answers so every time. */
+/* A lost device answers so every time. */
 cudaError_t cudaPeekAtLastError()
 {
     return cuda_host::fault.empty() ? cuda_host::last_error : cudaErrorLaunchFailure;
@@ -490,7 +490,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     return cudaSuccess;
 }
 
-/* Like cudaFreeAsync, a call that fails destroys all the same. */
+/* Like cudaFreeAsync, a call that fails still destroys. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     guard hold(cuda_host::lock);
@@ -615,8 +615,8 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
     return cuda_host::take(block, size);
 }
 
-/* A call that fails, because it was asked to or because the device is lost, frees all the same:
- * else a leak would be seen that is not the caller's. */
+/* A call that fails, on request or because the device is lost, still frees: otherwise tests would
+ * see a leak that is not the caller's. */
 cudaError_t cudaFreeAsync(void *block, cudaStream_t stream)
 {
     sched_yield(); /* another thread may begin a capture */
@@ -707,7 +707,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
     return cudaSuccess;
 }
 
-/* What was given back in a stream that has not come so far is still in use. */
+/* Memory freed in a stream that has not yet reached the free is still in use. */
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 {
     CALL(cudaErrorInvalidValue);
