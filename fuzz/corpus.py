@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seeds in corpus/safetensors and corpus/idx: the smallest files that lead everywhere."""
+"""Makes the seeds in corpus/safetensors and corpus/idx: the smallest files that reach every branch."""
 import gzip
 import json
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Which room of src uses which, by the #include lines and by the symbols of the objects: a room uses
-# those below it, and what goes up stands in docs/design.md with its reason ("Floors"). A row there
+# those below it; docs/design.md lists each upward use with its reason ("Floors"). A row there
 # that nothing needs any more fails too.
 # usage: tests/arrows_check.sh BUILD-FOLDER
 # Seen to fail: with a call of tn_add in src/tensor/access.c it says
@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root/src"
 
-# FILE SYMBOL OWNER, of the files that are there: objects of deleted ones may lie around.
+# FILE SYMBOL OWNER, for existing files only: objects of deleted ones may be left over.
 find . -name '*.c' | sed 's|^\./||' | awk '{ object = $0; gsub("/", "_", object); print object ".o", $0 }' >"$work/sources"
 objects=$(find "$build/src" -path '*libtenon*' -name '*.c.o')
 [ -n "$objects" ] || { echo "arrows_check: no objects of the library in $build"; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Saves and loads that are broken at every point: killed at each system call, each call failed with each
+# Interrupts saves and loads at every point: killed at each system call, each call failing with each
 # error, disks full, limits reached, names that lead elsewhere. Afterwards the file is the old or the new
 # one, bit for bit; a refusal says so and leaves no temporary; a success was synced before and after
 # the rename. The last line is "N passed, N failed".
@@ -53,7 +53,7 @@ check() { # CONDITION-STATUS WHAT
 
 same() { cmp -s "$1" "$2"; }
 
-# ---- what is broken, and what it may leave behind ---------------------------------------------------
+# ---- what is interrupted, and what may be left behind ---------------------------------------------------
 
 kind=$2 how=weights
 case $kind in
@@ -94,12 +94,12 @@ make_good() {
     done
 }
 
-# old, new, or wrong; with "-littered" when a temporary lies there.
+# old, new, or wrong; with "-littered" when a temporary is left.
 verdict() {
     local file litter=
     for file in "$dir"/*.tmp-*; do litter=-littered; done
     if [ $kind = numbered ]; then
-        # each file is whole; 1 is there until 2 is, and never missing, since two are kept
+        # each file is whole; 1 is never missing, since two are kept
         for file in "$dir"/run-*.safetensors; do
             case $file in
             */run-00000000.*) same "$file" "$good/numbered.0" || { state=wrong; return; } ;;
@@ -154,7 +154,7 @@ broken() {
         -e "inject=$call:$fault:when=$k" "$driver" "$@" >/dev/null 2>"$err"
     rc=$?
     within
-} 2>/dev/null # the shell's own words on what was killed
+} 2>/dev/null # the shell's own message about the killed process
 
 order() { # of one trace without faults, its file descriptors by name
     strace -qq -y -o "$log" "$driver" save $how "$target" 2 2>"$err"
@@ -185,7 +185,7 @@ killed_everywhere() {
             check $? "$kind: killed at $call $k of $n: status $rc, $state"
             [ "$state" = old ] || untouched=
             case $state in *-littered)
-                # the next save removes what the killed one left
+                # the next save removes what the killed one left behind
                 left=$((left + 1))
                 "$driver" save $how "$target" 2 2>"$err"
                 verdict
@@ -199,7 +199,7 @@ killed_everywhere() {
     check $? "$kind: no kill left a temporary: were there any?"
 }
 
-# What the kernel lets fail. (brk is no such call: it answers with the old address, and an error as its
+# The calls that the kernel may fail. (Not brk: it answers with the old address, and an error as its
 # answer, which strace would make of it, reads as an address.)
 may_fail() {
     case $1 in
@@ -231,7 +231,7 @@ failed_everywhere() {
                     ;;
                 1-old) says_where && ok=0 ;;
                 1-old-littered) case $call in unlink*) says_where && ok=0 ;; esac ;;
-                1-new) # only once the new name stands
+                1-new) # only once the new name exists
                     case $text in *rename*' = 0'*) says_where && ok=0 ;; esac
                     ;;
                 esac
@@ -302,7 +302,7 @@ finish() {
     [ $failed -eq 0 ]
     exit
 }
-[ $kind != numbered ] || finish # the rest is of one file
+[ $kind != numbered ] || finish # the rest concerns one file
 
 reset
 shown=$target

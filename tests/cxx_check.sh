@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The public headers in C++: blocks.cpp with each C++ compiler there is, warnings being errors, then run.
+# The public headers in C++: compiles blocks.cpp with each C++ compiler found, warnings as errors, and runs it.
 # usage: tests/cxx_check.sh BUILD-FOLDER
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,7 +16,7 @@ for cxx in g++ clang++ clang++-14; do
         else
             echo "$cxx -std=$std failed" && failed=$((failed + 1))
         fi
-        # A status that must be used, and is not.
+        # A status that must be used and is ignored.
         if echo '#include <tenon/tenon.h>
             void lose(tn_module *m) { tn_save(m, "f"); }' |
             $cxx -std=$std -Wall -Werror -I"$root/include" -x c++ - -c -o "$work/lose.o" 2>/dev/null; then

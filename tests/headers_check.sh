@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 failed=0
 complain() { echo "$1"; failed=$((failed + 1)); }
 
-# One line for each declaration: header, name, what it returns, its first parameter, and "own" when
+# One line for each declaration: header, name, result type, first parameter, and "own" when
 # a comment ends right before it or stands behind it on its last line.
 declarations() {
     awk '
@@ -39,7 +39,7 @@ while IFS='|' read -r header name result first comment; do
     [ "$comment" = own ] || complain "$header: $name has no comment of its own"
 done < <(declarations)
 
-# The rule of names. Who is exempt stands in the rule's own text.
+# The rule of names. The rule's own text names the exemptions.
 names=" $(declarations | cut -d '|' -f 2 | tr '\n' ' ')"
 has() { [[ $names == *" $1 "* ]]; }
 subjects=$(sed -nE 's/^typedef struct (tn_\w+) \1;.*/\1/p' "$root"/include/tenon/*.h | grep -v '^tn_module_')
@@ -57,7 +57,7 @@ while IFS='|' read -r header name result first comment; do
         fi
     done
     case $name in
-    tn_module_set_requires_grad) ;; # of many tensors: there is no one answer
+    tn_module_set_requires_grad) ;; # about many tensors: there is no single answer
     *_set_*)
         subject=${name%%_set_*} what=${name#*_set_}
         has "${subject}_$what" || has "${subject}_get_$what" ||

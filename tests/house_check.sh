@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The house stays in order: what is counted here does not grow. A change that must add lines raises a ceiling by
+# The house stays in order: the counts here do not grow. A change that must add lines raises a ceiling by
 # what it adds, and says why in the same commit.
 # Seen to fail: a line of 101 columns, a file of the reading list renamed, one line more than a ceiling.
 set -euo pipefail
@@ -18,7 +18,7 @@ check() { # WHAT COUNT MOST
 }
 
 mapfile -t sources < <(find include src tests examples bench fuzz -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
-# Beyond 100 columns only what stands between clang-format off and on.
+# Only text between clang-format off and on may exceed 100 columns.
 long=$(awk 'FNR == 1 { by_hand = 0 } /clang-format off/ { by_hand = 1 } /clang-format on/ { by_hand = 0 }
     length > 100 && !by_hand { print FILENAME ":" FNR }' "${sources[@]}")
 [ -z "$long" ] || echo "$long"
@@ -33,7 +33,7 @@ fi
 check 'lines on the side of the CPU' \
     "$(find include src -name '*.[ch]' -not -path 'src/cuda/*' -exec cat {} + | wc -l)" $most_cpu_lines
 
-# The files of the list are the first code of a table's row.
+# The list's files: the first `code` of each table row.
 mapfile -t heart < <(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' docs/reading.md)
 missing=0 lines=0
 for file in "${heart[@]}"; do

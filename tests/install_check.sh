@@ -27,7 +27,7 @@ block c 1 >"$work/mine.c"
 line=$(block sh 2)
 [[ $line == 'cc mine.c -o mine $(PKG_CONFIG_PATH='*'pkg-config --cflags --libs tenon)' ]]
 
-# What the library says of a CUDA module that is no module: where it looked.
+# The library's message about an invalid CUDA module: where it looked.
 cat >"$work/why.c" <<'END'
 #include <tenon/tenon.h>
 int main(void)
@@ -37,7 +37,7 @@ int main(void)
 }
 END
 
-# A program in a folder of its own, by the README's line but for the place, and eval for the space in it.
+# A program in its own folder, by the README's line with another prefix; eval, as that has a space.
 program() { # NAME PREFIX
     (cd "$work" && bare PKG_CONFIG_PATH="$2/lib/pkgconfig" bash -euc \
         "eval cc $1.c -o $1 \"\$(pkg-config --cflags --libs tenon)\"")
@@ -73,7 +73,7 @@ for kind in shared static; do
     good "$kind: removed"
 done
 
-# As a subproject of a program built by meson: configured.
+# Configured as a subproject of a program built by meson.
 mkdir -p "$work/super/subprojects"
 ln -s "$root" "$work/super/subprojects/tenon"
 cp "$work/mine.c" "$work/super"

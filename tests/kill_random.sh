@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training runs that save a checkpoint at each step are killed at random times, again and again. After each
-# kill every file in the folder is the one that a run never killed wrote at that step, byte for byte; the
-# newest of them loads, and three steps further the files are equal again. In the end the weights are.
+# kill every file in the folder equals, byte for byte, what an unkilled run wrote at that step; the
+# newest of them loads, and three steps later the files are equal again. At the end the weights are.
 # usage: kill_random.sh TRANSFORMER BATCHNORM     (paths of the programs)
 # 25 kills; with TN_TEST_FULL=1 in the environment 2,000, or as many as fit in ten minutes.
 #
@@ -24,7 +24,7 @@ number() { # NAME FILE: the step
     local n=${2##*/"$1"-}
     echo $((10#${n%.safetensors}))
 }
-# Every checkpoint is the reference's; prints the newest's step, 0 for none.
+# Checks that every checkpoint equals the reference's; prints the newest's step, 0 for none.
 compare_files() { # NAME
     local file newest=0
     for file in "$1"/"$1"-*.safetensors; do
@@ -35,7 +35,7 @@ compare_files() { # NAME
     echo "$newest"
 }
 
-# Kills NAME's run at a random moment of up to MOST milliseconds, goes on with it, STEPS in all.
+# Kills NAME's run at a random moment within MOST milliseconds, then resumes it, STEPS in all.
 one_kill() { # NAME STEPS MOST PROGRAM ARGUMENT...
     local name=$1 steps=$2 most=$3 program=$4 pid newest further
     local -a how=("${@:5}" --checkpoint "$name/" --keep 3)
@@ -57,7 +57,7 @@ one_kill() { # NAME STEPS MOST PROGRAM ARGUMENT...
     "$program" --resume "$name" --checkpoint further --stop-after 3 --quiet || return 1
     [ "$further" -eq "$newest" ] ||
         cmp further "whole/$(printf '%s-%08d.safetensors' "$name" "$further")" || return 1
-    [ "$newest" -lt "$steps" ] || rm -r "$name" # it came to its end: from the beginning again
+    [ "$newest" -lt "$steps" ] || rm -r "$name" # it finished: start again from the beginning
 }
 
 campaign() { # NAME KILLS STEPS PROGRAM ARGUMENT...: within a limit of seconds
@@ -65,7 +65,7 @@ campaign() { # NAME KILLS STEPS PROGRAM ARGUMENT...: within a limit of seconds
     rm -rf whole
     began=$(now)
     "${@:4}" --quiet --checkpoint whole/ --checkpoint-every 1 --keep 0 --save whole.safetensors
-    most=$((($(now) - began) / 2 + 1)) # so that most are killed before they come to their end
+    most=$((($(now) - began) / 2 + 1)) # so that most are killed before they finish
     while [ $kills -lt $wanted ] && [ $SECONDS -lt $end ]; do
         check "$name, kill $((kills + 1))" one_kill "$name" "$steps" $((most > 900 ? 900 : most)) "${@:4}"
     done

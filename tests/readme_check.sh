@@ -43,7 +43,7 @@ cat log
 awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first / 4) }' log
 [ -s net.safetensors ]
 
-# The lines of "Reading values" compile too, warnings being errors.
+# The lines of "Reading values" compile too, with warnings as errors.
 {
     echo '#include <tenon/tenon.h>'
     echo 'double reading(tn_tensor *x, tn_tensor *loss)'

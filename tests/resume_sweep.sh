@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The example programs go on after every step from 1 to 60, in a new process, to the same weights and
+# The example programs resume after every step from 1 to 60, in a new process, and reach the same weights and
 # buffers. usage: resume_sweep.sh TRANSFORMER BATCHNORM     (paths of the programs)
 #
 # test_checkpoint.c does the same inside one process, and shows that no part of a checkpoint can be left out.

@@ -37,7 +37,7 @@ says() { # PATTERN COMMAND...: ends with 0 and a line matches
     [ $status -eq 0 ] && grep -qE -- "$1" "$dir/said"
 }
 begin() { # PROGRAM...: in the background as $pid, its first step taken, its output in live
-    : >"$dir/live" # else the one before could pass for this one's, and the signal would come too early
+    : >"$dir/live" # else the previous output could pass for this one's, and the signal would come too early
     "$@" >"$dir/live" 2>&1 &
     pid=$!
     for _ in $(seq 600); do
@@ -45,20 +45,20 @@ begin() { # PROGRAM...: in the background as $pid, its first step taken, its out
         sleep 0.1
     done
 }
-ended() { # STATUS...: the program in the background ends with one of them
+ended() { # STATUS...: the program in the background exits with one of them
     local status=0
     wait "$pid" || status=$?
     cat "$dir/live"
     echo "status $status"
     [[ " $* " == *" $status "* ]]
 }
-interrupted() { # SIGNAL STATUS CHECKPOINT PROGRAM...: a signal leaves a checkpoint to go on from
+interrupted() { # SIGNAL STATUS CHECKPOINT PROGRAM...: a signal leaves a checkpoint to resume from
     begin "${@:4}"
     kill -"$1" "$pid"
     ended "$2" && "$4" --resume "$3" --stop-after 2 --quiet --checkpoint "$dir/further"
 }
-# Two signals at once: the program is stopped while they come, and would save only after its step. With
-# one thread, both are taken before it goes on.
+# Two signals at once: the program is stopped while they arrive, and would save only after its step. With
+# one thread, both are delivered before it continues.
 interrupted_twice() { # CHECKPOINT PROGRAM...: the second signal leaves nothing
     OMP_NUM_THREADS=1 begin "${@:2}"
     kill -STOP "$pid"
@@ -67,7 +67,7 @@ interrupted_twice() { # CHECKPOINT PROGRAM...: the second signal leaves nothing
     kill -CONT "$pid"
     ended 130 143 && [ ! -e "$1" ]
 }
-# Nobody reads on: the program ends as by SIGPIPE, after a checkpoint, and leaves no part of a file.
+# The reader goes away: the program ends as by SIGPIPE, after a checkpoint, and leaves no partial file.
 cut_off() { # LINES CHECKPOINT PROGRAM...
     local status
     timeout 100 env --default-signal=PIPE "${@:3}" --checkpoint "$2" 2>"$dir/stderr" | head -n "$1" >"$dir/head"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# examples/interop without PyTorch: what is written is read back as if PyTorch had sent it.
+# examples/interop without PyTorch: its files are read back as if PyTorch had written them.
 # usage: test_interop.sh INTEROP     (path of the program)
 #
-# Seen to fail: with same_bits() in interop.c answering true, and with outputs taken as good whatever
+# Seen to fail: with same_bits() in interop.c returning true, and with outputs accepted whatever
 # they are: "2 failed" is then missing below.
 set -euo pipefail
 interop=$(realpath "$1")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The example programs under wrong options, files that cannot be read or written, and outputs that nobody
-# takes: one clear line before anything is computed, the right exit status, no file made; and what goes
-# wrong later costs no trained weights.
+# reads: one clear line before anything is computed, the right exit status, no file made; and failures
+# later cost no trained weights.
 # usage: test_misuse.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP     (paths of the programs)
 #
 # Seen to fail: the programs as they were before examples/places.c and process.c, 88 of the checks; a run
@@ -169,7 +169,7 @@ END
 says() { # MESSAGE COMMAND...
     "${@:2}" >"$dir/stdout" 2>&1 && grep -qF -- "$1" "$dir/stdout"
 }
-# A user who may not write here. root may: then another one.
+# A user who may not write here: another one if this is root, who may.
 user=()
 if [ "$(id -u)" -eq 0 ]; then user=(setpriv --reuid=65534 --regid=65534 --clear-groups); fi
 chmod a+rx "$dir" . && chmod -R a+rX . && chmod 555 .
@@ -213,7 +213,7 @@ check 'standard output is closed, nothing to print' closed "$transformer" "${sma
     --quiet --save y --log y.csv
 check 'standard output is closed, the weights' cmp weights y
 check 'standard output is closed, the log' same "$(wc -l <y.csv)" 25
-unread() { # the reader goes, and SIGPIPE is ignored, as under Python
+unread() { # the reader goes away, and SIGPIPE is ignored, as under Python
     ( trap '' PIPE; exec "$transformer" "${small[@]}" --save x 2>"$dir/stderr2" ) | head -n 40 >"$dir/null"
     local status=${PIPESTATUS[0]}
     cat "$dir/stderr2" >&2
@@ -246,7 +246,7 @@ ended() { # STATUS: the program in the background
     [ $status -eq "$1" ]
 }
 
-# The folder of --save goes while the program trains: the weights are in a checkpoint.
+# The folder of --save disappears while the program trains: a checkpoint saves the weights.
 rescued() { # PROGRAM NAME ARGUMENT...
     mkdir out
     begin '^ *(step [0-9]|after the opt)' "$1" "${@:3}" --save out/weights || return 1
@@ -276,7 +276,7 @@ breaks_off() { # PROGRAM ARGUMENT...
 }
 check 'Ctrl-C in the evaluation' breaks_off "$transformer" --text long --steps 1 --batch 1 --context 16 --layers 8 \
     --eval-every 0
-# A second run on the place of one that is going on.
+# A second run that saves where a running one does.
 second() { # PLACE ARGUMENT...
     begin 'validation loss' "$transformer" "${small[@]}" --steps 1000000 --checkpoint "$1" --checkpoint-every 1 ||
         return 1
@@ -301,7 +301,7 @@ check 'a checkpoint without a name' t --quiet --stop-after 2
 check 'another one replaces none' t --quiet --stop-after 2
 check 'both are there' test -s transformer-2.ckpt -a -s transformer-3.ckpt
 
-# ---- a run that came to its end goes on ----------------------------------------------------------
+# ---- a finished run continues ----------------------------------------------------------
 same_after() { # FROM A.csv B.csv: steps and rates of two logs, after a step
     diff <(awk -F, -v n="$1" 'NR > 1 && $1 > n { print $1, $3 }' "$2") \
         <(awk -F, -v n="$1" 'NR > 1 && $1 > n { print $1, $3 }' "$3")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The scripts of scripts/ and bench/ from another folder, through a symbolic link, in a folder with a space:
-# --help is told on standard output, what is wrong in one line on standard error with status 2, and neither
+# --help prints to standard output, an error one line to standard error with status 2, and neither
 # leaves anything behind. usage: test_scripts.sh
 #
 # Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed.

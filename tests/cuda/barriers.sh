@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which barriers of the kernels does a test need? One after another is overlooked by the detector of races
-# (../cuda_host/races.cpp); prints what was found then, or "not missed". Minutes; not part of the suite.
+# Which barriers of the kernels does a test need? One after another is ignored by the race detector
+# (../cuda_host/races.cpp); prints the race found then, or "not missed". Takes minutes; not part of the suite.
 # usage: tests/cuda/barriers.sh BUILD SUITE CASE FILE...     e.g. build cuda_indices indices src/cuda/sort.h
 set -euo pipefail
 

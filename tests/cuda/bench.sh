@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The benchmark programs at their smallest: over the host shim as on the CPU, and the table made of both.
+# The benchmark programs at their smallest: the same over the host shim as on the CPU, and the table made of both.
 # usage: TN_CUDA_MODULE=SHIM tests/cuda/bench.sh BENCH_GPT BENCH_IMAGES BENCH_OPS
 #
 # Seen to fail: with the batches of a block all made for its first step (train.c) the losses on the device; with

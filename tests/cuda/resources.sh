@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every launch of the tests that ran before this one fits on each GPU that the real module has
-# machine code for: what its kernels take (cuobjdump) beside the largest launch in the shim's logs.
-# All instances of a template are held against the largest launch of any of them.
+# machine code for: its kernels' resources (cuobjdump) with the largest launch in the shim's logs.
+# All instances of a template are checked against the largest launch of any of them.
 # usage: tests/cuda/resources.sh SHIM MODULE LOG...
 set -euo pipefail
 
@@ -41,7 +41,7 @@ $1 == "arch" {
     cc = substr(arch, 4) + 0
     if (cc == 80 || cc == 87) most = 164
     else if (cc == 90 || cc == 100 || cc == 103) most = 228
-    else most = 100 # as of sm_86, sm_89 and sm_120, or not known
+    else most = 100 # as for sm_86, sm_89 and sm_120, or unknown
     kept = cc < 90 ? 1024 : 0
 }
 $1 == "Function" { # _Z9check_idsI13large_divisorEv...: the name behind its length
