@@ -12,7 +12,7 @@ void archive_put(archive *a, uint64_t value, int n)
 
 void archive_put_bytes(archive *a, const void *data, size_t n)
 {
-    if (n > sizeof a->bytes - a->n) abort(); /* a test asks for more than there is room for */
+    if (n > sizeof a->bytes - a->n) abort(); /* a test asks for more than fits */
     if (n) memcpy(a->bytes + a->n, data, n);
     a->n += n;
 }

@@ -6,7 +6,7 @@
 #define AXES(...) (const int[]){ __VA_ARGS__ }, (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int))
 #define ALL NULL, 0
 
-/* Pieces have different shapes: they are told apart by a factor and joined again. */
+/* The pieces have different shapes: each is scaled by a factor of its own, then they are joined. */
 static tn_tensor *joined(tn_tensor **part, int n, int axis)
 {
     tn_tensor *scaled[8];

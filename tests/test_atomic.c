@@ -54,7 +54,7 @@ START_TEST(writers_at_once)
 }
 END_TEST
 
-/* A file that nobody may read is not replaced by one that everybody may. */
+/* A file without read permission is not replaced by one that everybody may read. */
 START_TEST(mode_of_none)
 {
     struct stat st;

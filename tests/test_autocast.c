@@ -506,7 +506,7 @@ START_TEST(a_weight_is_cast_once)
     counted();
     TN_AUTOCAST(TN_BF16)
     {
-        tn_scope s = tn_scope_begin(); /* kept beyond the scope they were made in */
+        tn_scope s = tn_scope_begin(); /* kept after the scope they were made in has ended */
         assert_ok(tn_backward(tn_cross_entropy(tn_forward(model, x), y)));
         tn_scope_end(s);
         ck_assert_int_eq(counted(), WEIGHTS);
@@ -885,7 +885,7 @@ START_TEST(scaling_a_loss)
 {
     tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     tn_tensor *w = fresh(tn_full_as(TN_SCALAR, 3, TN_F16, tn_cpu()), true);
-    tn_tensor *loss = tn_scaler_scale(s, w); /* 3 x 65536 is no f16 */
+    tn_tensor *loss = tn_scaler_scale(s, w); /* 3 x 65536 is too large for f16 */
     ck_assert_int_eq(tn_dtype_of(loss), TN_F32);
     ck_assert(tn_item(loss) == 3 * 65536.0);
     assert_null(tn_scaler_scale(s, NULL), TN_E_INVALID, "tn_scaler_scale: loss is NULL");

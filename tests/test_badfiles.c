@@ -440,7 +440,7 @@ START_TEST(all_that_does_not_fit_is_said_at_once)
 }
 END_TEST
 
-/* ---- what is no regular file, or changes while it is read ------------------------------------ */
+/* ---- files that are not regular, or change while they are read ------------------------------- */
 
 START_TEST(H2_what_is_no_regular_file)
 {

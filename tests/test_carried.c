@@ -805,7 +805,7 @@ START_TEST(ema_refuses_another_model)
         tn_module_drop(relu);
         tn_module_drop(m);
     }
-    /* another floating dtype is no mismatch: an f64 average of an f32 model */
+    /* another floating dtype is not a mismatch: an f64 average of an f32 model */
     tn_module *single = averaged_new();
     assert_ok(tn_module_to_dtype(single, TN_F32));
     assert_ok(tn_ema_update(ema, single));

@@ -558,7 +558,7 @@ START_TEST(ties_and_versions)
 }
 END_TEST
 
-/* ---- weights that are no numbers ------------------------------------------------------------- */
+/* ---- weights that are not numbers ------------------------------------------------------------ */
 
 static const struct {
     double value;

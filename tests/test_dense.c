@@ -1,6 +1,6 @@
 /*
- * test_dense.c - products, convolution, pooling, attention: against the plainest loops in double,
- * over awkward sizes and layouts, and bit for bit over thread counts.
+ * test_dense.c - products, convolution, pooling, attention: compared with the plainest loops in
+ * double, over awkward sizes and layouts, and bit for bit between thread counts.
  *
  * Seen to fail: in gemm.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
  * in attention.c, soften returning 1 for the shrink factor (attention_many_keys).
@@ -211,7 +211,7 @@ START_TEST(gemm_keeps_the_callers_threads)
         ck_assert_int_eq(omp_get_max_threads(), n);
     }
     omp_set_num_threads(2);
-    /* inside somebody else's region, and in a team of one */
+    /* inside another parallel region, and in a team of one */
 #pragma omp parallel num_threads(2)
     {
 #pragma omp critical

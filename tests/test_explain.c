@@ -459,7 +459,7 @@ START_TEST(frozen_is_no_fault)
 }
 END_TEST
 
-/* ---- gradients of no use --------------------------------------------------------------------- */
+/* ---- useless gradients ----------------------------------------------------------------------- */
 
 static tn_tensor *dead(box *m, tn_tensor *x)
 {
@@ -512,7 +512,7 @@ START_TEST(a_loss_that_is_no_number)
 }
 END_TEST
 
-/* ---- what the model does not know ------------------------------------------------------------ */
+/* ---- tensors that the model does not know ---------------------------------------------------- */
 
 static tn_tensor *outside;
 

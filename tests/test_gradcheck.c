@@ -1,5 +1,5 @@
 /*
- * test_gradcheck.c - tn_gradcheck itself: it passes what is right and catches what is wrong.
+ * test_gradcheck.c - tn_gradcheck itself: it accepts right gradients and catches wrong ones.
  *
  * Seen to fail: gradcheck.c compared from element 1 on (`for (int64_t j = 1; ...` in
  * compare_input): catches_a_wrong_gradient failed.

@@ -116,8 +116,7 @@ static void gradients_of_many(int n)
     free(x), free(dx);
 }
 
-/* Each derivative is taken of a result of the one before: the history behind it is not walked
- * again. */
+/* Each derivative is taken of the previous one's result: older history is not walked again. */
 static void derivatives_of_derivatives(int n)
 {
     tn_tensor *x = leaf(1);

@@ -561,7 +561,7 @@ START_TEST(freezing_survives_train_and_requires_grad_of_the_parent)
     ck_assert(tn_requires_grad(tn_get_parameter(copy, "0.weight")));
     tn_module_drop(copy);
 
-    assert_ok(tn_module_freeze(m)); /* what is frozen already keeps what it remembers */
+    assert_ok(tn_module_freeze(m)); /* what was frozen before keeps its remembered state */
     assert_ok(tn_module_thaw(m));
     ck_assert(tn_requires_grad(weight) && tn_requires_grad(tn_get_parameter(m, "3.bias")));
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "0.bias"))); /* as before the first freeze */

@@ -1,6 +1,6 @@
 /*
  * test_inplace.c - in-place ops against their out-of-place forms: in every layout, with
- * broadcasting and casts, without a hidden copy, and what they refuse.
+ * broadcasting and casts, without hidden copies, and their refusals.
  *
  * Seen to fail: a source that overlaps its target was not copied first (ops/inplace.c): 5 tests of
  * a_source_that_overlaps failed.

@@ -157,7 +157,7 @@ START_TEST(FF_03_a_tie_of_a_model_is_stored_once)
     ck_assert_int_eq(list->n, 24);
     ck_assert_ptr_eq(tn_list_get(list, "2.weight"), tn_list_get(list, "10.weight"));
     ck_assert_ptr_eq(tn_list_get(list, "3.weight"), tn_list_get(list, "10.weight"));
-    ck_assert_int_eq(metadata.n, 2); /* format and tenon.version: a tie is no string */
+    ck_assert_int_eq(metadata.n, 2); /* format and tenon.version: a tie is not among the strings */
     tn_module *other = tied_new();
     assert_ok(tn_load(other, path));
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(other));

@@ -616,7 +616,7 @@ START_TEST(a_failed_constructor_frees_all_and_keeps_the_first_message)
     assert_null(net_new(tn_ones(TN_SHAPE(3)), 0, -4), TN_E_INVALID, "in_features is 0");
     tn_scope_end(inner);
     ck_assert_int_eq(tn_live_tensors(), live);
-    /* a registration whose failure nobody looks at */
+    /* a registration whose failure is not checked */
     box *m = tn_module_new(&box_type);
     tn_register_buffer(&m->base, "bad.name", &m->a, tn_ones(TN_SHAPE(2)), TN_PERSISTENT);
     tn_register_parameter(&m->base, "", &m->b, tn_ones(TN_SHAPE(2)));

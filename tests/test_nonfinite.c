@@ -4,9 +4,9 @@
  * changes nothing.
  *
  * Seen to fail: without is_mask (src/autograd/anomaly.c) masks_of_minus_infinity_pass; without
- * check_arrived the sums of gradients; without places kept in nodes a_fault_of_a_gradient; with
- * ops inside of backwards looked at too, the message names those; without the look at the sum with
- * an old grad (backward.c) a spoilt one goes on.
+ * check_arrived the sums of gradients; without places kept in nodes a_fault_of_a_gradient; with ops
+ * inside of backwards looked at too, the message names those; without the look at the sum with an
+ * old grad (backward.c) a bad one passes.
  */
 #include <pthread.h>
 #include <stdlib.h>

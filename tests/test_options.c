@@ -373,7 +373,7 @@ static uint64_t see_scaler(const void *o)
     return h;
 }
 
-/* ---- fields that are no number --------------------------------------------------------------- */
+/* ---- fields that are not numbers ------------------------------------------------------------- */
 
 #define assert_differs(see, a, b) ck_assert_uint_ne((see)(&(a)), (see)(&(b)))
 

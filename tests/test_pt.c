@@ -1,11 +1,11 @@
 /*
- * test_pt.c - PyTorch's .pt files: what is written, what is read, and files of PyTorch 1.13 and
- * 2.15 (golden/make_interop.py).
+ * test_pt.c - PyTorch's .pt files: writing them, reading them, and files of PyTorch 1.13 and 2.15
+ * (golden/make_interop.py).
  *
  * Truth: files that torch.save wrote, with their values and the networks' outputs as PyTorch gave
  * them, and the same archive written by Python's zipfile with 64-bit records; the records of the
- * ZIP specification, byte by byte, where a file of ours is looked at. That PyTorch reads what is
- * written here is shown by examples/interop/roundtrip.py.
+ * ZIP specification, byte by byte, for our own files. examples/interop/roundtrip.py shows that
+ * PyTorch reads what is written here.
  *
  * Seen to fail: in src/io/pt_write.c, a tie always written once more: ties, LD_10 and the files
  * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/io/pt_read.c,

@@ -1,6 +1,6 @@
 /*
- * test_scope.c - who owns what, how failures travel, where memory comes from: scopes, keep and
- * drop, poison and messages, borrowed memory, the allocator hook and its counters.
+ * test_scope.c - ownership, how failures propagate, where memory comes from: scopes, keep and drop,
+ * poison and messages, borrowed memory, the allocator hook and its counters.
  *
  * Seen to fail: in src/tensor/scope.c, tn_scope_return without its tn_keep; is_open comparing the
  * depth alone; in src/tensor/tensor.c, tn_from_memory's storage not marked borrowed.

@@ -243,7 +243,7 @@ static tn_tensor *end_scope(tn_tensor *g, void *user)
     return g;
 }
 
-/* The graph was freed while the engine stood on it. */
+/* The graph was freed while the engine was walking it. */
 START_TEST(a_hook_ends_the_scope_of_the_graph)
 {
     tn_tensor *x = leaf(TN_SHAPE(2), 3), *dx;
@@ -457,7 +457,7 @@ static void in_small_stack(void (*const *run)(void))
     pthread_attr_destroy(&attributes);
 }
 
-/* Each tensor is the gradient of the one before. */
+/* Each tensor is the previous one's gradient. */
 static void gradients_of_gradients(void)
 {
     tn_scope whole = tn_scope_begin();
@@ -474,7 +474,7 @@ static void gradients_of_gradients(void)
     tn_scope_end(whole);
 }
 
-/* Each tensor's release drops the one before. */
+/* Each tensor's release drops the previous one. */
 static float cell;
 static void drop_previous(void *previous)
 {
@@ -734,7 +734,7 @@ START_TEST(backward_says_when_recording_is_off)
 }
 END_TEST
 
-/* It printed "TN_OK: " and nothing. */
+/* It printed "TN_OK: " and nothing else. */
 START_TEST(check_ptr_has_something_true_to_say)
 {
     char text[256] = "";

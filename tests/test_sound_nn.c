@@ -418,7 +418,7 @@ START_TEST(lists_and_initial_values_refuse_NULL)
     refuses(tn_init_xavier_normal(NULL, 1), "tn_init_xavier_normal");
     refuses(tn_init_kaiming_uniform(NULL, 0, false, TN_NL_RELU), "tn_init_kaiming_uniform");
     refuses(tn_init_kaiming_normal(NULL, 0, false, TN_NL_RELU), "tn_init_kaiming_normal");
-    /* what stands for a failure passes that failure on */
+    /* a failed value passes its failure on */
     assert_made(tn_ones(TN_SHAPE(1)));
     tn_tensor *failed = tn_reshape(t, TN_SHAPE(3));
     ck_assert_int_eq(tn_list_add(list, "x", failed), TN_E_SHAPE);

@@ -1,6 +1,6 @@
 /*
- * test_state.c - what happens to a module's tensors: saving and loading by name, moving, cloning,
- * calls and who owns what they return. The ids are rows of the project's table of PyTorch
+ * test_state.c - operations on a module's tensors: saving and loading by name, moving, cloning,
+ * calls and the ownership of their results. The ids are rows of the project's table of PyTorch
  * semantics.
  *
  * Seen to fail: without the two lines on buffer_marks in swap_all (src/nn/move.c)
@@ -377,7 +377,7 @@ START_TEST(optimizers_stay_valid_and_marks_follow)
     assert_ok(tn_module_delete(tn_module_child(m, 1), "running_mean"));
     ck_assert_int_eq(alias->n, 1);
     tn_optim *free_now =
-        tn_sgd(alias, (tn_sgd_options){ .lr = 0.1 }); /* nobody's buffer any more */
+        tn_sgd(alias, (tn_sgd_options){ .lr = 0.1 }); /* no module's buffer any more */
     assert_made(free_now);
     tn_optim_free(free_now);
     tn_optim_free(opt);

@@ -1,6 +1,6 @@
 /*
- * test_tensor.c - tensors as values: making them, looking at them through views, reading, writing,
- * comparing; what the library says of itself.
+ * test_tensor.c - tensors as values: creation, views, reading, writing, comparing; what the library
+ * reports about itself.
  *
  * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in
  * src/autograd/ops/view.c, slice_spec's offset without the axis' stride; in src/tensor/tensor.c,

@@ -356,7 +356,7 @@ END_TEST
 
 START_TEST(helpers_take_no_signals)
 {
-    if (openblas_get_parallel() == 1) return; /* its own threads do take them */
+    if (openblas_get_parallel() == 1) return; /* OpenBLAS's own threads do */
     sigset_t mine, was, pending;
     sigemptyset(&mine);
     sigaddset(&mine, SIGUSR1);

@@ -168,7 +168,7 @@ tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
     if (tn_status failed = choose_device(); failed != TN_OK) return failed;
-    cudaGetLastError(); /* of somebody else's call: launches report only the last error */
+    cudaGetLastError(); /* another library's error: launches report only the last one */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
 

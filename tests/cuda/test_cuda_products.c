@@ -238,7 +238,7 @@ START_TEST(gemm_sizes)
 }
 END_TEST
 
-/* Every pair of layouts, with and without a bias and what is there. */
+/* Every pair of layouts, with and without a bias and old values in C. */
 START_TEST(gemm_layouts)
 {
     choose(_i);

@@ -203,7 +203,7 @@ START_TEST(gemm_sizes)
 }
 END_TEST
 
-/* Every pair of layouts, with and without a bias and what is there, and again. */
+/* Every pair of layouts, with and without a bias and old values in C, and repeated. */
 START_TEST(gemm_layouts)
 {
     choose(_i);

@@ -1,7 +1,7 @@
 /*
  * test_cuda_training.c - the clockwork of the examples (examples/training.c) with losses on the
- * device: steps wait for nothing until there is something to print, and the log has every step's
- * loss all the same.
+ * device: steps wait for nothing until there is something to print, and the log still has every
+ * step's loss.
  *
  * Seen to fail: with read_losses() in every ex_training_step (63 waits where none were wanted);
  * with write_log() left out where there is no room for more steps; with every loss copied to place

@@ -138,7 +138,7 @@ static void prepare(worker *w)
     __asan_unpoison_memory_region(w->stack + GUARD, STACK);
 #endif
 #ifdef __x86_64__
-    /* as if entry had been called, by nobody: its return address ends at a multiple of 16 */
+    /* as if entry had been called: its return address ends at a multiple of 16 */
     void **top = reinterpret_cast<void **>(w->stack + GUARD + STACK);
     *--top = nullptr;
     *--top = reinterpret_cast<void *>(entry);

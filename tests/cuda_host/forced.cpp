@@ -21,7 +21,7 @@ static long long asked()
 }
 
 static long long calls, fail_at = asked();
-static bool breaks;      /* the call that fails finds the device broken, for good */
+static bool breaks;      /* the failing call breaks the device, for good */
 static cudaError_t with; /* what the call that fails says; cudaSuccess: its own error */
 static std::map<std::string, long long> calls_of;
 static std::string failed_name;

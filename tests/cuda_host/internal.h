@@ -46,7 +46,7 @@ struct observer {
     void (*grid)(const void *shared, size_t nbytes); /* a launch begins */
     /* its next block begins: blockIdx */
     void (*block)();
-    void (*thread)(int thread, const void *stack, size_t size); /* goes on, on this stack */
+    void (*thread)(int thread, const void *stack, size_t size); /* continues on this stack */
     void (*barrier)(int line);                                  /* all threads of the block met */
     void (*warp)(int first, int line);                          /* so did the lanes of a warp */
     void (*end)();                                              /* of the launch */

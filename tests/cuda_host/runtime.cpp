@@ -123,7 +123,7 @@ void flush()
     flushing = false;
 }
 
-/* What is still in the queue when the program ends runs too: a block given back is no leak. */
+/* What is still in the queue when the program ends runs too: a freed block is not a leak. */
 static struct last_flush {
     ~last_flush()
     {
@@ -774,7 +774,7 @@ EXPORTED long long cuda_host_waits(void)
     return cuda_host::waits;
 }
 
-/* As if another library had left an error in this thread that nobody asked for. */
+/* As if another library had left an error in this thread that nobody read. */
 EXPORTED void cuda_host_stale(void)
 {
     cuda_host::last_error = cudaErrorInvalidValue;
