@@ -21,13 +21,13 @@ TN_API bool tn_is_leaf(const tn_tensor *t);       /* true when no recorded op ma
 /** The name of the op that made t, "" for a leaf. */
 TN_API const char *tn_grad_op(const tn_tensor *t);
 
-/** Grad mode of this thread; returns what it was. `bool was = tn_set_grad_enabled(false); ...
- *  tn_set_grad_enabled(was);` */
+/** Sets the grad mode of this thread; returns the mode before. `bool was =
+ *  tn_set_grad_enabled(false); ... tn_set_grad_enabled(was);` */
 TN_API bool tn_set_grad_enabled(bool on);
 TN_API bool tn_grad_enabled(void); /* the mode now */
-/** TN_NO_GRAD { ... }: the block records nothing. Afterwards the mode is as before, however the
- *  block is left (its end, return, break, continue, goto; break and continue leave the block, not a
- *  loop around it). */
+/** TN_NO_GRAD { ... }: the block records nothing. The mode before is restored however the block is
+ *  left (its end, return, break, continue, goto; break and continue leave the block, not a loop
+ *  around it). */
 #define TN_NO_GRAD                                                                                 \
     for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad_enabled(false), tn_once_ = 1;   \
          tn_once_; tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
@@ -37,9 +37,9 @@ static inline void tn_leave_no_grad_(const int *was)
 }
 
 /**
- * Mixed precision in this thread: bf16 or f16 for what is fast in it, f32 for what needs the
- * digits. Parameters stay f32; so do their gradients. Returns what it was; TN_F32, where threads
- * start, is off.
+ * Mixed precision in this thread: bf16 or f16 for ops that are fast in it, f32 for ops that need
+ * the precision. Parameters and their gradients stay f32. Returns the setting before; TN_F32 is
+ * off, and how threads start.
  *
  *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(loss));
@@ -51,19 +51,19 @@ static inline void tn_leave_no_grad_(const int *was)
  *           bce_with_logits kl_div, layer_norm batch_norm max_pool2d avg_pool2d
  *           adaptive_avg_pool2d, gather index_select scatter_add embedding flip
  * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
- * Left      f64 tensors and what stands beside one, integers, in-place ops, optimizers; backward
- *           runs with it off, in the dtypes that forward used
- * Kept      the cast of an f32 leaf that requires grad, until autocast goes off or the leaf
- *           changes; held by the thread, not by a scope. A region inside another that switches it
- *           off drops them too
- * f16       tops out at 65504: gradients want a tn_scaler (optim.h)
+ * Left      unchanged: f64 tensors and the other inputs of an op that has one, integers, in-place
+ *           ops, optimizers. Backward runs with autocast off, in the dtypes that forward used
+ * Kept      the cast of an f32 leaf that requires grad, until autocast is switched off or the leaf
+ *           changes; held by the thread, not by a scope. An inner region that switches autocast off
+ *           drops the casts too
+ * f16       ends at 65504: scale the loss with a tn_scaler (optim.h)
  * Errors    another dtype: nothing changes
- * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, but
- *           that norms of batches, pooling and selections run in f32
+ * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, except
+ *           that batch norm, pooling and selections run in f32
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
-TN_API tn_dtype tn_autocast(void); /* what holds now; TN_F32: off */
-/** TN_AUTOCAST(TN_BF16) { ... }: the block runs so; left as TN_NO_GRAD is. */
+TN_API tn_dtype tn_autocast(void); /* the dtype now; TN_F32: off */
+/** TN_AUTOCAST(TN_BF16) { ... }: runs the block with autocast, and restores it as TN_NO_GRAD does. */
 #define TN_AUTOCAST(dtype)                                                                         \
     for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
                       tn_cast_once_ = 1;                                                           \
@@ -76,13 +76,13 @@ static inline void tn_leave_autocast_(const int *was)
 /** A new handle on the same storage without history. */
 TN_API tn_tensor *tn_detach(tn_tensor *t);
 
-/** The accumulated gradient; TN_NONE before the first backward. Lives in the current scope too. */
+/** The accumulated gradient; TN_NONE before the first backward. The current scope keeps it too. */
 TN_API tn_tensor *tn_grad(tn_tensor *t);
-/** Replaces it by grad's memory, without grad's history (TN_NONE clears). Errors: shape, dtype or
- *  device differ from t's; grad is t's own memory. */
+/** Makes grad the gradient of t: shares its memory, without its history (TN_NONE clears). Errors:
+ *  shape, dtype or device differ from t's; grad shares t's own memory. */
 TN_API TN_MUST_USE tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad);
-/** Keeps the gradient of a non-leaf at every later tn_backward, readable with tn_grad: memory of
- *  its own. */
+/** Every later tn_backward keeps the gradient of this non-leaf, in memory of its own: read it with
+ *  tn_grad. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);
 
 enum {
@@ -98,8 +98,8 @@ enum {
  * Errors   no history; more than one element; a second backward without TN_RETAIN_GRAPH; a value
  *          that backward reads was changed in place since (the message names op, tensor and
  *          versions)
- * After a failure parameters, buffers and optimizer state are unchanged; grads of this pass are
- * none.
+ * After a failure parameters, buffers and optimizer state are unchanged, and no grad of this pass
+ * is left.
  */
 TN_API TN_MUST_USE tn_status tn_backward(tn_tensor *loss);
 /** The same from any tensor: seed has its shape (TN_NONE: ones, for one element). flags as
@@ -123,10 +123,10 @@ TN_API TN_MUST_USE tn_status tn_gradients(int n_out, tn_tensor *const *outputs,
  * Called with the gradient that flows into a tensor; returns it, or a replacement of the same
  * shape, dtype and device. NULL or any other tensor fails the backward.
  *
- * Hooks of a tensor run in the order of registration. One may add hooks (they run from the next
- * pass on), remove any, itself included (a removed one is not called any more), free the graph, and
- * run a backward of its own, over the same graph too: with TN_RETAIN_GRAPH there, since the outer
- * one still needs it.
+ * Hooks of a tensor run in the order of registration. A hook may add hooks (they run from the next
+ * pass on), remove any, itself included (a removed one is not called again), free the graph, and
+ * run a backward of its own, even over the same graph: with TN_RETAIN_GRAPH, since the outer one
+ * still needs the graph.
  */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 /** Registers a hook on a tensor (leaf or not); returns an id for removal, -1 on failure. */
@@ -140,23 +140,23 @@ typedef enum tn_anomaly {
     TN_ANOMALY_ALL        /* results of ops too */
 } tn_anomaly;
 /**
- * Looks for NaN and infinities in this thread: the first one fails the op, or the backward, that
- * made it, with an error that names the op, the module it was called in, the shape, the element,
- * and whether it was there before in an input. Returns what the mode was. For finding a fault:
- * every result is read again.
+ * Looks for NaN and infinities in this thread: the op or backward that makes the first one fails,
+ * with an error that names the op, the module that called it, the shape, the element, and whether
+ * an input held it already. Returns the mode before. Use it to find a fault: it is slow, as every
+ * result is read again.
  *
- * Start    TN_ANOMALY=1 in the environment is TN_ANOMALY_ALL in every thread, TN_ANOMALY=gradients
- *          the other
- * Masks    -inf may stand in a result where masked_fill put it, or where an input held it already
- * Unseen   in-place changes, until an op reads them; ops that record nothing are checked too
+ * Start    TN_ANOMALY=1 in the environment sets TN_ANOMALY_ALL in every thread;
+ *          TN_ANOMALY=gradients sets TN_ANOMALY_GRADIENTS
+ * Masks    -inf is allowed in a result where masked_fill put it, or where an input held it already
+ * Unseen   in-place changes, until an op reads them. Ops that record nothing are checked too
  */
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
-TN_API tn_anomaly tn_get_anomaly(void); /* what it is */
+TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 
 /** A function of n inputs for tn_gradcheck: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
 
-/** zero means: eps 1e-6, atol 1e-5, rtol 1e-3, PyTorch's */
+/** zero fields: PyTorch's eps 1e-6, atol 1e-5, rtol 1e-3 */
 typedef struct tn_gradcheck_options {
     double eps, atol, rtol;
     bool second; /* check second derivatives as well */

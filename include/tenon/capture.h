@@ -1,9 +1,9 @@
 /**
  * tenon/capture.h - a training step captured once and run again, as a CUDA graph.
  *
- * A step is many small kernels; on a GPU the time to launch them one by one can be longer than they
- * run. A capture launches them all at once. Put forward, backward and the optimizer's step into one
- * function of the batch, and call it through the capture:
+ * A step is many small kernels; on a GPU, launching them one by one can take longer than running
+ * them. A capture launches them all at once. Put forward, backward and the optimizer's step into
+ * one function of the batch, and call it through the capture:
  *
  *     static tn_tensor *step(void *user, int n, tn_tensor *const *in)
  *     {
@@ -20,21 +20,20 @@
  *     TN_CHECK(tn_scheduler_step(schedule));                      - between the runs, as are
  *                                                                 tn_item(loss), EMA
  *
- * On the CPU a run is a call of the function. On a GPU the first run is one too; the second
- * captures the step and runs it; every other runs what was captured, and your function is not
- * called.
- * Parameters, buffers, optimizer state, gradients and the loss are then the same bits as after
- * calls, dropout draws new masks in each run, and rates, weight decay, momentum schedules and step
- * counts are those of the time of the run.
+ * On the CPU every run calls the function. On a GPU the first run calls it, the second captures the
+ * step and runs it, and all later runs replay what was captured: your function is not called again.
+ * Parameters, buffers, optimizer state, gradients and the loss then have the same bits as after
+ * plain calls. Dropout draws new masks in each run, and each run uses the rates, weight decay,
+ * momentum schedules and step counts of its time.
  *
- * What your own code does in the function besides calling tenon (printing, counting, branches) it
- * does in these two runs only. What tenon would do there only once is refused when the step is
- * captured, with what to do instead: values read (tn_item, tn_clip_grad_norm: see
- * tn_clip_grad_norm_tensor), data and random numbers from the host, cuRAND's numbers, rates set,
- * tn_scaler_*, tn_ema_update, batch norm with cumulative or skip_nonfinite, tensors on the CPU, and
- * tn_one_hot with n -1, which looks for the largest index. Then nothing has changed but what your
- * code did. Modules stay in the mode (tn_train, tn_eval) that the capture found: in another one a
- * run is refused.
+ * What your function does besides calling tenon (printing, counting, branches) happens in those two
+ * runs only. Calls to tenon that could not be replayed are refused when the step is captured, with
+ * a message that says what to do instead: reading values (tn_item, tn_clip_grad_norm: see
+ * tn_clip_grad_norm_tensor), data and random numbers from the host, cuRAND's numbers, setting
+ * rates, tn_scaler_*, tn_ema_update, batch norm with cumulative or skip_nonfinite, CPU tensors, and
+ * tn_one_hot with n -1, which looks for the largest index. After such a refusal nothing has changed
+ * except by your own code. Modules must be in the same mode (tn_train, tn_eval) as when the step
+ * was captured: in another one a run is refused.
  */
 #ifndef TENON_CAPTURE_H
 #define TENON_CAPTURE_H
@@ -45,27 +44,27 @@
 extern "C" {
 #endif
 
-/** One training step: forward, backward, update. Returns what you want to see of it, the loss for
- *  example, or TN_NONE; NULL when it fails. It runs in a scope of its own. */
+/** One training step: forward, backward, update. Returns the tensor you want back, for example the
+ *  loss, or TN_NONE; NULL when it fails. It runs in a scope of its own. */
 typedef tn_tensor *(*tn_step)(void *user, int n, tn_tensor *const *inputs);
 
 typedef struct tn_capture tn_capture;
 
-/** Owner    yours: tn_capture_free. Errors   NULL: no step, or a device that is not there */
+/** Owner    yours: tn_capture_free. Errors   NULL: no step, or a device that does not exist */
 TN_API tn_capture *tn_capture_new(tn_step step, void *user, tn_device device);
 
 /**
- * One step over n inputs, from any device: they are copied to the capture's, where the step finds
- * them.
+ * Runs one step over n inputs from any device: they are copied to the capture's device, and the
+ * step gets the copies.
  *
  * Returns  what step returned, without history, in the current scope. On a GPU the captured runs
  *          return the same memory every time, so read or copy it before the next
- * Errors   NULL. Inputs of another number, shape or dtype than in the first run, or that require
+ * Errors   NULL. Inputs that differ in number, shape or dtype from the first run's, or that require
  *          grad; whatever step fails with; what cannot be captured (above). On a GPU, in later
- *          runs: a parameter, buffer or optimizer state is no longer the tensor it was (moved,
- *          cast, replaced, loaded), was frozen or thawed, or gradients were left where there were
- *          none: make a new capture. A run that fails has changed no parameter, buffer, gradient,
- *          optimizer state or generator; the first may have done what a failed call of step does
+ *          runs: a parameter, buffer or optimizer state is no longer the same tensor (moved, cast,
+ *          replaced, loaded), was frozen or thawed, or has a gradient where it had none: make a new
+ *          capture. A failed run has changed no parameter, buffer, gradient, optimizer state or
+ *          generator; only a failed first run may leave what a failed call of step leaves
  */
 TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs);
 

@@ -1,21 +1,21 @@
 /**
  * tenon/error.h - how functions fail.
  *
- * One rule for expressions, one for statements:
+ * There is one rule for expressions and one for statements:
  *   - a function that returns a tensor, module, list or optimizer returns NULL when it fails, and
  *     passes any NULL input on without a word ("poison"), so expressions nest without checks;
  *   - a function that acts returns a tn_status; given poison it returns the status already pending.
  * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
  * Numbers fail as NaN, sizes and counts as -1.
  *
- * The compiler warns where the status of a function with TN_MUST_USE is not looked at: its failure
- * would lose data, or leave training wrong without notice. Others have no need of it: what a
- * module's constructor calls (tn_module_done tells), settings, printing.
+ * The compiler warns when the status of a TN_MUST_USE function is ignored: an unnoticed failure
+ * there would lose data or leave training wrong. Other functions don't need it: those that a
+ * module's constructor calls (tn_module_done reports their failures), settings, printing.
  *
- * NULL is what failed, and never means "absent": TN_NONE in tensor.h does. With nothing pending it
- * is an error of its own, naming function and argument. Only a tensor in a struct of options may be
- * left zero for "none"; while an error is pending such a NULL is taken for what failed, and the
- * call fails with that error.
+ * NULL stands for a failed result, never for "absent": that is TN_NONE in tensor.h. A NULL argument
+ * with no error pending is itself an error, which names the function and the argument. Only tensors
+ * in structs of options may be left NULL for "none"; while an error is pending even such a NULL
+ * counts as a failed result, and the call fails with that error.
  */
 #ifndef TENON_ERROR_H
 #define TENON_ERROR_H
@@ -46,7 +46,7 @@ typedef enum tn_status {
     TN_E_INVALID, /* an argument that no call could accept (NULL, negative size, bad option) */
     TN_E_SHAPE,   /* sizes that do not fit together */
     TN_E_DTYPE,   /* an element type the function does not take */
-    TN_E_DEVICE,  /* tensors on different devices, or a device that is not there */
+    TN_E_DEVICE,  /* tensors on different devices, or a device that does not exist */
     TN_E_INDEX,   /* an axis, index, class or token id out of range */
     TN_E_NAME,    /* a name that is taken, empty, dotted, unknown or of another kind */
     /* right arguments at the wrong time (second backward, changed in place, no scope) */
@@ -54,7 +54,7 @@ typedef enum tn_status {
     TN_E_NOMEM,       /* out of memory */
     TN_E_IO,          /* the operating system refused; the message carries its reason */
     TN_E_FORMAT,      /* a file that is not what it claims to be */
-    TN_E_UNSUPPORTED, /* asked of a backend or op that does not offer it */
+    TN_E_UNSUPPORTED, /* the backend or op does not offer it */
     TN_E_BACKEND      /* BLAS or CUDA failed */
 } tn_status;
 
@@ -78,14 +78,14 @@ TN_API const char *tn_status_name(tn_status status);
 /**
  * For code built on tenon (modules, losses, readers of your own): sets this thread's status and
  * message and returns NULL, so that `return tn_fail(TN_E_SHAPE, "my_layer: got %d: want 4", n);`
- * fails like ours. With TN_TRAP=1 in the environment the process aborts here, for a debugger to
- * catch the origin.
+ * fails as the library's own do. With TN_TRAP=1 in the environment the process aborts here, so that
+ * a debugger shows where the error began.
  */
 TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /**
- * TN_CHECK(expr): in a program, not in a library. expr is a tn_status; unless it is TN_OK the
- * message is printed to stderr with file and line and the program ends with status 1.
+ * TN_CHECK(expr): for programs, not for libraries. expr is a tn_status; unless it is TN_OK, prints
+ * the message with file and line to stderr and ends the program with status 1.
  */
 #define TN_CHECK(expr)                                                                             \
     do {                                                                                           \
@@ -97,8 +97,8 @@ TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
         }                                                                                          \
     } while (0)
 
-/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). A
- *  NULL that no call of tenon gave in this thread has no message: then the expression is named. */
+/** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). If
+ *  no error is pending in this thread, there is no message: the expression is printed instead. */
 #define TN_CHECK_PTR(ptr)                                                                          \
     do {                                                                                           \
         if (!(ptr)) {                                                                              \

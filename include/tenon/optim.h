@@ -1,9 +1,9 @@
 /**
  * tenon/optim.h - optimizers, schedulers, clipping. They see parameters, never buffers.
  *
- * An optimizer is made from a list (tn_parameters(model)), keeps its state by parameter name, and
- * refuses by name what it must not touch: a buffer (or memory shared with one), a non-leaf, a
- * tensor twice. A parameter without a gradient, or frozen, is skipped: no decay, no state.
+ * An optimizer is made from a list (tn_parameters(model)) and keeps its state by parameter name. It
+ * refuses what it must not touch, and names it: a buffer (or memory shared with one), a non-leaf, a
+ * tensor twice. It skips parameters without a gradient and frozen ones: no decay, no state.
  */
 #ifndef TENON_OPTIM_H
 #define TENON_OPTIM_H
@@ -19,10 +19,10 @@ typedef struct tn_optim tn_optim;
 /*
  * What holds for all five, so that each comment can be short:
  *   Units    lr per step; decay is added to the gradient (L2), only AdamW's is decoupled
- *   State    made at a parameter's first step, in its dtype, where it lives; follows a moved module
- *   Errors   NULL: a negative or non-finite number, a beta or alpha outside [0, 1), an empty list,
- *            a buffer, memory shared with one, a non-leaf, a tensor or a name twice: named in the
- *            message
+ *   State    made at a parameter's first step, in its dtype, on its device; moves with the module
+ *   Errors   NULL, and a message naming what is wrong: a negative or non-finite number, a beta or
+ *            alpha outside [0, 1), an empty list, a buffer, memory shared with one, a non-leaf, a
+ *            tensor or a name twice
  *   Owner    yours: tn_optim_free. It keeps its tensors, and the modules that registered them
  *   Dtypes   f32 and f64; others may be in the list as long as they have no gradient
  */
@@ -66,11 +66,11 @@ typedef struct tn_adagrad_options {
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 
 /** Another group of parameters, with its own lr (0: the first group's) and weight decay (0: none);
- *  the rest as the first group's. Errors as for a new optimizer; then no group is added. */
+ *  all other options are the first group's. */
 typedef struct tn_group_options {
     double lr, weight_decay;
 } tn_group_options;
-/** Adds one. Errors: as for a new optimizer; then no group is added. */
+/** Adds a group. Errors: as for a new optimizer; then no group is added. */
 TN_API TN_MUST_USE tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters,
                                                 tn_group_options o);
 /**
@@ -98,21 +98,21 @@ TN_API int tn_optim_groups(const tn_optim *opt);         /* how many; -1 for NUL
  *
  * Errors   a parameter that its module no longer holds, or that has become a buffer; parameters on
  *          several devices; dtype other than f32, f64; out of memory
- * All checks and state allocation come before the first write: a failed step changes nothing. An
- * in-place change of the parameters: backward through a graph that read them before is then
+ * All checks and state allocation come before the first write: a failed step changes nothing. A
+ * step changes the parameters in place, so backward through a graph that read them before is
  * refused.
  */
 TN_API TN_MUST_USE tn_status tn_optim_step(tn_optim *opt);
 /** Gradients to TN_NONE (their memory is kept for reuse by the allocator). */
 TN_API TN_MUST_USE tn_status tn_optim_zero_grad(tn_optim *opt);
-/** Ends it; parameters and gradients stay. NULL is ignored. */
+/** Frees the optimizer; parameters and gradients stay. NULL is ignored. */
 TN_API void tn_optim_free(tn_optim *opt);
 
-/** NaN and a message for a group that is not there */
+/** The group's rate; NaN and a message for a group that does not exist. */
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
-/** group -1: all. Also the base that schedules multiply from now on. */
+/** group -1: all. Schedules take lr as the base rate from now on. */
 TN_API TN_MUST_USE tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
-/** NaN and a message for a group that is not there. */
+/** The group's decay; NaN and a message for a group that does not exist. */
 TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
 /** For the next steps; group -1: all. Errors: negative or not finite. */
 TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
@@ -121,25 +121,25 @@ TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
  *  "dampening" (SGD), "beta1", "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop),
  *  "lr_decay", "eps" (Adagrad). NaN and a message for another name. */
 TN_API double tn_optim_number(const tn_optim *opt, const char *name);
-/** For the next steps, as given: 0 is no default here. Errors: what the constructor refuses; a
- *  momentum that becomes 0 or was 0, because the state it wants is settled when opt is made. */
+/** For the next steps, as given: 0 means 0, not the default. Errors: what the constructor refuses;
+ *  a momentum set to 0 or that was 0, since opt decides when it is made whether it has a buffer. */
 TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
-/** The parameters it trains, in order, with their full names. Current scope. */
+/** The optimizer's parameters, in order, with their full names. Owner: current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
 /**
- * The state as named tensors, live ones, in the current scope: NAME.exp_avg and so on with
- * NAME.step for every parameter that has been updated; group.0.lr, .base_lr, .weight_decay;
+ * The state as named tensors, the optimizer's own (live), in the current scope: NAME.exp_avg and so
+ * on with NAME.step for every parameter that has been updated; group.0.lr, .base_lr, .weight_decay;
  * adamw.steps, .beta1 and so on.
  *
  * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop:
  *          square_avg, grad_avg, momentum_buffer; Adagrad: sum
- * Loading copies; it compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize ...)
- * first, lists all that differ in one message, and then changes nothing. Rates and decay come from
- * the file.
+ * Loading copies. It first compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize
+ * ...); if any differ, one message lists them all and nothing changes. Rates and decay come from
+ * the list.
  */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
-/** Takes such a list in, as said above. */
+/** Loads such a list, as described above. */
 TN_API TN_MUST_USE tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state);
 
 /* ---- clipping -------------------------------------------------------------------------------- */
@@ -156,10 +156,10 @@ TN_API TN_MUST_USE tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_li
 TN_API double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                                 bool error_if_nonfinite);
 /**
- * The same without a wait, for a step that is captured (capture.h) or that nothing may hold up: the
- * norm comes as a tensor of one f64 on the gradients' device, in the current scope, and the factor
- * is computed there. Scales by 1 where tn_clip_grad_norm scales nothing; a norm that is not finite
- * makes every gradient NaN (or 0).
+ * The same without waiting for the device, for a step that is captured (capture.h) or must not
+ * wait: the norm is a tensor of one f64 on the gradients' device, in the current scope, and the
+ * factor is computed there. Where tn_clip_grad_norm scales nothing, this scales by 1; a norm that
+ * is not finite makes every gradient NaN (or 0).
  *
  * Errors   NULL. max_norm < 0, p <= 0; no gradients, or on several devices
  */
@@ -170,9 +170,9 @@ TN_API TN_MUST_USE tn_status tn_clip_grad_value(const tn_list *parameters, doubl
 /* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------- */
 
 /**
- * Small gradients are lost in f16. So the loss is multiplied by a number and the gradients are
- * divided by it before the step, which is skipped when one of them is not finite; the number then
- * falls, and grows again:
+ * Small gradients round to 0 in f16. So the loss is multiplied by a scale, and the gradients are
+ * divided by it before the step. When a gradient is not finite, the step is skipped and the scale
+ * falls; after enough good updates it grows again:
  *
  *     TN_CHECK(tn_optim_zero_grad(opt));
  *     TN_AUTOCAST(TN_F16) loss = tn_cross_entropy(tn_forward(model, x), y);
@@ -205,24 +205,24 @@ TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 /** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite,
  *  nothing: TN_OK too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
 TN_API TN_MUST_USE tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
-/** The scale of the next step. Errors: no step or unscale since the last one */
+/** Sets the scale for the next step. Errors: no step or unscale since the last update */
 TN_API TN_MUST_USE tn_status tn_scaler_update(tn_scaler *s);
 TN_API double tn_scaler_value(const tn_scaler *s);    /* the scale; NaN for NULL */
 TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps so far; -1 for NULL */
-/** As tensors, for checkpoints, taken between update and the next step: scale, growth_factor,
- *  backoff_factor, growth_interval, growth_tracker, skipped. Loading: all or nothing. A disabled
- *  one has and wants none. */
+/** The state as tensors, for checkpoints; call it between update and the next step: scale,
+ *  growth_factor, backoff_factor, growth_interval, growth_tracker, skipped. Loading: all or
+ *  nothing. A disabled scaler's list is empty. */
 TN_API tn_list *tn_scaler_state_dict(tn_scaler *s);
-/** Takes such a list in, as said above. */
+/** Loads such a list, as described above. */
 TN_API TN_MUST_USE tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state);
 
 /* ---- schedulers: call tn_scheduler_step after tn_optim_step ---------------------------------- */
 
 /**
- * A rate as a function of the step t = 0, 1, ... and of each group's base rate (the one it had when
- * it was made or that tn_optim_set_lr gave it). Making one sets the rates of t = 0;
- * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be reached
- * at once.
+ * A rate as a function of the step t = 0, 1, ... and of each group's base rate (its rate when it
+ * was made, or what tn_optim_set_lr set). Making a scheduler sets the rates of t = 0,
+ * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be computed
+ * directly.
  *
  * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
  */
@@ -274,17 +274,17 @@ typedef struct tn_plateau_options {
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
  *  tn_plateau_step. */
 TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
-/** One call with what is watched: a loss, or with maximize an accuracy. Errors: no plateau. */
+/** One step with the metric: a loss, or with maximize an accuracy. Errors: s is no plateau. */
 TN_API TN_MUST_USE tn_status tn_plateau_step(tn_scheduler *s, double metric);
 
 /** Sets the rates of the next t. Errors: a plateau (it wants a metric); a one-cycle at its end. */
 TN_API TN_MUST_USE tn_status tn_scheduler_step(tn_scheduler *s);
 TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s); /* t, from 0; -1 for NULL */
 TN_API void tn_scheduler_free(tn_scheduler *s); /* Gives its optimizer back. NULL is ignored. */
-/** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name: another
- *  kind's is refused. Loading sets the optimizer's rates too; all or nothing. */
+/** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name. Loading
+ *  refuses another kind's state; it sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
-/** Takes such a list in, as said above. */
+/** Loads such a list, as described above. */
 TN_API TN_MUST_USE tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 
 /* ---- when training does not learn ------------------------------------------------------------ */
@@ -293,15 +293,15 @@ typedef struct tn_explain_report {
     int findings;     /* all of the following but frozen */
     int unread;       /* trainable parameters that were never read */
     int cut;          /* read, but history was lost on the way to the loss */
-    int unused;       /* read, but nothing that was made of them reaches the loss */
+    int unused;       /* read, but nothing computed from them reaches the loss */
     int zero;         /* their gradient is 0 everywhere */
     int nonfinite;    /* their gradient holds NaN or an infinity, or the loss is one */
-    int unregistered; /* tensors that forward read and the model does not know */
+    int unregistered; /* tensors that forward read and no module registered */
     int missing;      /* trainable parameters that the optimizer does not hold */
     int foreign;      /* the optimizer's parameters that are not the model's */
     int frozen;       /* no fault: parameters without requires_grad */
     double loss;
-    char text[8192]; /* what is printed, cut with "..." */
+    char text[8192]; /* the printed text, cut with "..." */
 } tn_explain_report;
 
 /**
@@ -312,16 +312,16 @@ typedef struct tn_explain_report {
  * derivative.
  *
  * file      NULL: nothing is printed
- * opt       NULL: no optimizer is looked at
- * loss      from forward to the loss: one element. No backward, no step. Recording is on
- * report    NULL, or filled; with counts and the same text
+ * opt       NULL: no optimizer is checked
+ * loss      computes forward and the loss, one element, without backward or step. Recording is on
+ * report    NULL, or filled with the counts and the same text
  * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default
- *           generator are put back. Hooks run, and what loss does elsewhere it has done. Checks of
+ *           generator are restored. Hooks run, and other side effects of loss remain. Checks of
  *           tn_set_anomaly are off
- * Sees      ops, tn_detach, in-place changes. Values that leave the tensors (tn_item, tn_data) and
- *           come back are lost to it: then "its results do not reach the loss". A tensor counts as
- *           unregistered when it was there before the run, so a cache that forward fills is found
- *           in the second run
+ * Sees      ops, tn_detach, in-place changes. Values that are read out (tn_item, tn_data) and
+ *           written back can't be followed: then "its results do not reach the loss". A tensor
+ *           counts as unregistered when it existed before the run, so a cache that forward fills is
+ *           found in the second run
  * Errors    those of loss, and a loss of more than one element; then nothing is printed or filled
  */
 TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
