@@ -63,7 +63,7 @@ static inline void tn_leave_no_grad_(const int *was)
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
 TN_API tn_dtype tn_autocast(void); /* the dtype now; TN_F32: off */
-/** TN_AUTOCAST(TN_BF16) { ... }: runs the block with autocast, and restores it as TN_NO_GRAD does. */
+/** TN_AUTOCAST(TN_BF16) { ... }: the block runs with autocast; left and restored as TN_NO_GRAD. */
 #define TN_AUTOCAST(dtype)                                                                         \
     for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
                       tn_cast_once_ = 1;                                                           \

@@ -1,9 +1,9 @@
 /**
  * tenon/nn.h - modules: a tree of named parameters and buffers, with a forward.
  *
- * A parameter is trained: optimizers see it. A buffer is carried: saved, loaded, moved, updated in
- * forward, and no optimizer ever touches it. Saving, loading, moving, counting and freeing are
- * walks over the names a module registered; no layer writes its own.
+ * A parameter is trained: optimizers see it. A buffer is saved, loaded, moved and updated in
+ * forward, but no optimizer ever touches it. Saving, loading, moving, counting and freeing are
+ * walks over the names that a module registered; no layer implements them itself.
  *
  * A module of your own embeds tn_module first and is made with the same calls as ours:
  *
@@ -30,8 +30,8 @@
  *   Owner    a module belongs to its maker (tn_module_drop) until it is registered as a child;
  *            tensors it returns from look-ups are borrowed, results of calls and lists belong to
  *            the current scope
- *   Errors   NULL or a status, and a message naming the module; in a forward it ends with where in
- *            the model that was: " (in encoder.layers.0.linear1: Linear)"
+ *   Errors   NULL or a status, and a message naming the module; in a forward it ends with the place
+ *            in the model: " (in encoder.layers.0.linear1: Linear)"
  *   Names    parameters, buffers and children of a module share one name space; a full name joins
  *            them with dots. "forward" and "training" are taken.
  */
@@ -67,15 +67,15 @@ struct tn_module_type {
                            tn_tensor **out);
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
     tn_status (*reset)(tn_module *self);                              /* initial values again */
-    /* what is not a slot (also after a failed construction); slots and children are freed for
-     * you. A type with free cannot be cloned. */
+    /* frees what is not a slot (also after a failed construction); slots and children are freed
+     * for you. A type with free cannot be cloned. */
     void (*free)(tn_module *self);
     int state_version; /* written to files; 0 means 1 */
-    /** State that is no tensor of its own (counters, settings), as one tensor: saved under
-     *  PATH._extra_state. Either both or none; set gets what extra_state gave, and validates it. */
+    /** State that is not in slots (counters, settings), as one tensor: saved under
+     *  PATH._extra_state. Define both or none; set gets what extra_state gave, and validates it. */
     tn_tensor *(*extra_state)(tn_module *self);
     tn_status (*set_extra_state)(tn_module *self, tn_tensor *state);
-    bool no_decay; /* a norm: tn_no_decay holds for all its parameters, of whatever shape */
+    bool no_decay; /* a norm: tn_no_decay is true for all its parameters, whatever their shape */
 };
 
 /** An absent child, as TN_NONE is an absent tensor. */
@@ -95,9 +95,9 @@ TN_API void *tn_module_new(const tn_module_type *type);
  * tn_module_done(&m->base);`.
  */
 TN_API tn_module *tn_module_done(tn_module *m);
-/** One more owner (a child shared by two parents, a module that a run holds on to). Returns m. */
+/** Adds an owner (for a child shared by two parents, for example). Returns m. */
 TN_API tn_module *tn_module_keep(tn_module *m);
-/** One owner less; the last frees the module, its tensors and children. NULL is ignored. */
+/** Ends one ownership; the last one frees the module, its tensors and children. NULL is ignored. */
 TN_API void tn_module_drop(tn_module *m);
 
 /* ---- registering ----------------------------------------------------------------------------- */
@@ -105,10 +105,10 @@ TN_API void tn_module_drop(tn_module *m);
 typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_persistence;
 
 /**
- * Registers a parameter: t becomes trainable (requires_grad on) and *field follows the slot ever
- * after.
+ * Registers a parameter: t becomes trainable (requires_grad on), and from then on *field is the
+ * slot's tensor.
  *
- * field    NULL, or the address of a tn_tensor * inside the module's struct, of no other slot
+ * field    NULL, or the address of a tn_tensor * inside the module's struct that no other slot has
  * t        a leaf, or TN_NONE for an empty slot; the module takes a reference
  * Errors   in this order, first one wins: module not made by tn_module_new; name NULL; contains a
  *          dot; empty; taken by a buffer, child, "forward" or "training"; field not in the struct;
@@ -132,21 +132,21 @@ TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
  * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL;
  *          taken by a tensor; dotted; empty; field not in the struct; child is m or an ancestor of
- *          m. Before them: all references of child are those of modules that hold it, so that there
- *          is none to consume (tn_module_keep): it is left as it is
+ *          m. Checked before these: modules hold all references to child, so the caller has none to
+ *          consume (want tn_module_keep first); child is then left as it is
  */
 TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field,
                                     tn_module *child);
 
 /**
- * Puts another tensor (or TN_NONE) into the registered slot whose field this is: `tn_assign(&m->h,
- * h)`. Use it for buffers computed in forward: a plain `m->h = h` would not keep h, and is an error
- * after the call.
+ * Puts another tensor (or TN_NONE) into the registered slot with this field: `tn_assign(&m->h, h)`.
+ * Use it for buffers computed in forward: a plain `m->h = h` would not keep h, and makes the call
+ * fail when forward returns.
  *
  * t        a buffer takes any tensor, with its history; a parameter takes a leaf and stays
  *          trainable or frozen as it was
- * Owner    the module keeps t. What it replaces is given back: at once, or, inside a forward, when
- *          the call of that forward ends
+ * Owner    the module keeps t. The tensor that it replaces is dropped: at once, or, inside a
+ *          forward, when the call of that forward ends
  */
 TN_API TN_MUST_USE tn_status tn_assign(tn_tensor **field, tn_tensor *t);
 /** The same by dotted path from m: "bn1.running_mean". */
@@ -167,17 +167,16 @@ TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m *
  * y = m(x). The call runs in a scope of its own: only y comes back to the current one. y may be x
  * itself, a parameter or a view.
  *
- * Errors   x does not fit; m has no forward (ModuleList); forward left a field of the struct that
- *          is not its slot's tensor (use tn_assign); no scope is open; calls within calls more than
- *          1,000 deep
- * Fields   also of a field that no slot has: it is an error when forward leaves there a tensor or
- *          list that only scopes hold, or an input that nobody kept; the field is put back. Only
- *          the struct itself is looked at, not what it points to, and not the structs of other
- *          modules. tn_module_done refuses the same for what goes with the constructor's scope
+ * Errors   x does not fit; m has no forward (ModuleList); forward changed a slot's field without
+ *          tn_assign; no scope is open; calls nested more than 1,000 deep
+ * Fields   of the struct without a slot: it is an error when forward leaves a tensor or list there
+ *          that only scopes hold, or an input that nobody kept; the field is restored. Only the
+ *          struct itself is checked, not what it points to, and not the structs of other modules.
+ *          tn_module_done refuses likewise what ends with the constructor's scope
  */
 TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
-/** The one call path under it, for any number of inputs and outputs (optional inputs: TN_NONE). out
- *  is filled, or all NULL on failure; with more than one output it must not overlap in. */
+/** tn_forward for any number of inputs and outputs (optional inputs: TN_NONE); every call goes this
+ *  way. out is filled, or all NULL on failure; with several outputs it must not overlap in. */
 TN_API TN_MUST_USE tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      tn_tensor **out);
 
@@ -185,9 +184,9 @@ TN_API TN_MUST_USE tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *i
 
 /*
  * Hooks of one kind run in the order they were registered. A hook that returns a status other than
- * TN_OK fails the call it stands in (set a message through any tn_ call, or none). Each
+ * TN_OK fails the call that it is part of (tn_fail sets a message; it may do without). Each
  * registration returns an id for tn_remove_module_hook, -1 on failure. user must outlive the hook,
- * and for backward hooks also the graphs recorded under it. Clones start without hooks.
+ * and for backward hooks also the graphs recorded with it. Clones start without hooks.
  */
 
 /** Before forward: may replace in[i]. */
@@ -200,10 +199,10 @@ typedef tn_status (*tn_forward_hook)(tn_module *m, int n_in, tn_tensor *const *i
 /** Registers one on m, as tn_register_forward_pre_hook does. */
 TN_API int64_t tn_register_forward_hook(tn_module *m, tn_forward_hook hook, void *user);
 /**
- * When backward has come to the inputs: may replace grad_in[i] (same shape, dtype, device), which
+ * When backward has reached the inputs: may replace grad_in[i] (same shape, dtype, device), which
  * flows on. Gradients of parameters are not affected. TN_NONE stands for an input that needs no
- * gradient, and for an output that none came to. Once per recorded call; without an input that
- * needs one it runs when the gradients of the outputs are there.
+ * gradient, and for an output that got none. Runs once per recorded call; if no input needs a
+ * gradient, it runs once the gradients of the outputs are known.
  */
 typedef tn_status (*tn_backward_hook)(tn_module *m, int n_in, tn_tensor **grad_in, int n_out,
                                       tn_tensor *const *grad_out, void *user);
@@ -219,8 +218,8 @@ TN_API int64_t tn_register_state_dict_hook(tn_module *m, tn_state_dict_hook hook
  *  first. */
 TN_API int64_t tn_register_load_pre_hook(tn_module *m, tn_state_dict_hook hook, void *user);
 /** After the values of m and all below it are in place: may remove names from missing and
- *  unexpected, which then do not count, or add some. Children come first. When loading fails after
- *  all, everything is put back. The lists hold TN_NONE under each name. */
+ *  unexpected, which then do not count, or add some. Children come first. If loading still fails,
+ *  everything is restored. The lists hold TN_NONE under each name. */
 typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *unexpected,
                                        void *user);
 /** Registers one on m, as tn_register_forward_pre_hook does. */
@@ -237,12 +236,12 @@ TN_API bool tn_training(const tn_module *m);
 TN_API tn_status tn_module_set_requires_grad(tn_module *m, bool on);
 /**
  * Freezes m and everything below: no gradients (present ones are dropped), so no update and no
- * decay, and tn_training is false, so no dropout and no change of running statistics, whatever
- * tn_train or tn_module_set_requires_grad are told above it. Thawing gives every parameter back
- * what it had.
+ * decay; tn_training is false, so no dropout and no change of running statistics. Calls of tn_train
+ * or tn_module_set_requires_grad on a parent don't change that. Thawing restores requires_grad of
+ * every parameter.
  */
 TN_API tn_status tn_module_freeze(tn_module *m);
-/** Takes the freezing of m and everything below back. */
+/** Undoes the freezing of m and everything below. */
 TN_API tn_status tn_module_thaw(tn_module *m);
 TN_API bool tn_module_frozen(const tn_module *m); /* Frozen itself or from above. */
 /** Drops the gradients of all parameters below (to TN_NONE). */
@@ -281,10 +280,10 @@ typedef struct tn_walk_options {
 TN_API tn_list *tn_parameters_with(tn_module *m, tn_walk_options o);
 /** As tn_buffers. */
 TN_API tn_list *tn_buffers_with(tn_module *m, tn_walk_options o);
-/** Everything that a file holds: per module its parameters, its persistent buffers, then its
- *  children; aliases under every name. The tensors are the model's own (live). */
+/** Everything that is saved to files: per module its parameters, its persistent buffers, then its
+ *  children; shared tensors under every name. The tensors are the model's own (live). */
 TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
-/** An empty list; a raw leaf under a name; two lists as one (equal names: error showing both). */
+/** An empty list. tn_list_concat makes one of two, and refuses a name that both have. */
 TN_API tn_list *tn_list_new(void);
 /** Adds t, which it keeps, under a name. Errors: the name is empty or taken; t NULL. */
 TN_API TN_MUST_USE tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
@@ -293,16 +292,16 @@ TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both r
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name);
 /** Whether there is such a name. */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
-/** Another tensor under a name, which is added when it is new. TN_NONE is allowed. */
+/** Replaces the tensor under a name, or adds it under a new name. TN_NONE is allowed. */
 TN_API TN_MUST_USE tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t);
-/** Errors: no such name; rename: the new one is taken. */
+/** Removes an entry. Errors: no such name. */
 TN_API TN_MUST_USE tn_status tn_list_remove(tn_list *list, const char *name);
-/** Another name for an entry, which keeps its place. Errors: no such name; a bad new one. */
+/** Renames an entry, which keeps its place. Errors: no such name; the new one is empty or taken. */
 TN_API TN_MUST_USE tn_status tn_list_rename(tn_list *list, const char *from, const char *to);
 /** The state version of the module at a path, as tn_state_dict and files recorded it; 0: not
  *  recorded. */
 TN_API int tn_list_version(const tn_list *list, const char *path);
-/** Records it (for load hooks that edit old files). */
+/** Records a version (for load hooks that convert old files). */
 TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int version);
 
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at
@@ -312,10 +311,10 @@ TN_API TN_MUST_USE tn_status tn_named_modules(
 /** Children first, m last, as PyTorch's apply: for initialisers. */
 TN_API TN_MUST_USE tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
                                              void *user);
-/** direct ones, empty slots included; -1 for NULL */
+/** The number of direct children, empty slots included; -1 for NULL. */
 TN_API int tn_module_children(const tn_module *m);
 TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE for an empty slot */
-/** Its name in m; NULL and a message out of range. */
+/** The i-th child's name in m; NULL and a message out of range. */
 TN_API const char *tn_module_child_name(const tn_module *m, int i);
 TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elements, ties once */
 
@@ -323,22 +322,22 @@ TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elemen
 
 /**
  * Moves parameters, their gradients and all buffers. The tensors stay the same objects with new
- * storage, ties survive (of tensors, and of views over one storage), optimizers stay valid. All or
+ * storage, ties survive (shared tensors, and views of one storage), optimizers stay valid. All or
  * nothing.
  *
- * Errors   a device that is not there; a buffer with history (detach it first)
+ * Errors   a device that does not exist; a buffer with history (detach it first)
  */
 TN_API TN_MUST_USE tn_status tn_module_to(tn_module *m, tn_device device);
-/** Casts floating members; integer buffers keep their dtype. dtype must be floating. Otherwise the
- *  same. */
+/** Casts floating members, as tn_module_to moves them; integer buffers keep their dtype. dtype must
+ *  be floating. */
 TN_API TN_MUST_USE tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
 typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
     bool cast;            /* float dtypes are converted; never float to integer */
     bool skip_mismatched; /* entries of another shape are skipped and reported */
-    /* the list's memory takes the place of the model's: nothing is copied, dtype and device are
-     * the list's. Make optimizers afterwards: older ones refuse to step */
+    /* the model takes over the list's memory: nothing is copied, dtype and device are the list's.
+     * Make optimizers afterwards: older ones refuse to step */
     bool assign;
     /** NULL, or called with every name of the list: writes the model's name for it (at most size
      *  bytes) and returns true, or returns false to leave the entry out. */
@@ -353,28 +352,27 @@ typedef struct tn_load_report {
 
 /**
  * Copies values by name, in place: tensors, optimizers and gradients stay. All or nothing:
- * everything is compared and converted before the first byte moves. The message lists missing,
+ * everything is compared and converted before the first byte is written. The message lists missing,
  * unexpected and mismatched names together.
  *
- * report   NULL, or filled also on failure
- * Shapes   equal exactly; only a single value is also taken from a tensor of shape [1]
- * Dtypes   equal; with `cast` floats convert to floats
+ * report   NULL, or filled, also on failure
+ * Shapes   must be equal, except that a single value also loads from a tensor of shape [1]
+ * Dtypes   must be equal; with `cast` floats convert to floats
  * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the
  *          last one in the order of tn_state_dict wins
- * Versions BatchNorm's num_batches_tracked, new in its state version 2, is set to 0 where a list
- * lacks it
- *          that is older or does not say (tn_list_version)
+ * Versions BatchNorm's num_batches_tracked is new in its state version 2: where a list that is
+ *          older or has no version (tn_list_version) lacks it, it becomes 0
  * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on
  *          names
  */
 TN_API TN_MUST_USE tn_status tn_load_state_dict(tn_module *m, const tn_list *state,
                                                 tn_load_options o, tn_load_report *report);
 
-/** A tree with a row per module and, below it, one for each parameter and buffer (name, shape,
- *  dtype unless f32; "frozen", "not saved"; elements); then totals of elements and bytes, ties
- *  once. Numbered neighbours that are alike are one row, "0 to 5: Block, 6 times". What is absent
- *  is left out. A module under several paths is shown under the first, and as "tied to" it under
- *  the others; of paths of more than 1,024 bytes the end is shown, behind "...". As wide as the
+/** Prints a tree with a row per module and, below it, one for each parameter and buffer (name,
+ *  shape, dtype unless f32; "frozen", "not saved"; elements); then totals of elements and bytes,
+ *  ties counted once. Equal numbered neighbours share a row, "0 to 5: Block, 6 times". Empty slots
+ *  are left out. A module with several paths is shown under the first, and as "tied to" it under
+ *  the others; of paths longer than 1,024 bytes only the end is shown, after "...". As wide as the
  *  terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
@@ -399,21 +397,21 @@ TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64
 TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
 
-/* In `momentum` of BatchNorm a zero field means the default: tn_batchnorm_set_momentum takes 0. */
+/* momentum 0 means the default here; to set it to 0, call tn_batchnorm_set_momentum. */
 typedef struct tn_batchnorm_options {
     double eps;       /* 0: 1e-5 */
     double momentum;  /* 0: 0.1 */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
-    /* a batch whose statistics are not finite moves no buffer and is counted by
-     * tn_batchnorm_skipped; costs a look at the buffers per forward */
+    /* a batch whose statistics are not finite changes no buffer and is counted by
+     * tn_batchnorm_skipped; each forward then reads the buffers once more */
     bool skip_nonfinite;
 } tn_batchnorm_options;
 /**
- * y = weight (x - mean) / sqrt(var + eps) + bias per channel; training: of the batch (variance
- * biased), and the running buffers move by momentum towards them (variance unbiased); evaluation:
- * the running buffers.
+ * y = weight (x - mean) / sqrt(var + eps) + bias per channel. In training with the batch's mean and
+ * (biased) variance, and the running buffers move towards them by momentum (variance unbiased). In
+ * evaluation with the running buffers.
  *
  * Shapes   x [N, C, H, W], C = features
  * State    parameters weight [C] 1, bias [C] 0; buffers running_mean [C] 0, running_var [C] 1,
@@ -424,14 +422,14 @@ typedef struct tn_batchnorm_options {
 TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
 /** The same for x [N, C] or [N, C, L]. */
 TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
-/** Running buffers of one BatchNorm layer as when it was new. */
+/** Sets the running buffers of one BatchNorm layer to those of a new one. */
 TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
 /** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
 TN_API double tn_batchnorm_momentum(const tn_module *m);
-/** From the next forward on, also where it was cumulative; 0 leaves the buffers alone. A captured
- *  step keeps the one that it was recorded with. Errors: outside [0, 1]; no BatchNorm layer. */
+/** From the next forward on, even if the layer was cumulative; 0 leaves the buffers alone. A
+ *  captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm layer. */
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
-/** Batches that skip_nonfinite left out since then; not saved. -1: m is no BatchNorm layer. */
+/** Batches that skip_nonfinite has left out so far; not saved. -1: m is no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
 /* 0: 1e-5 */
@@ -439,7 +437,7 @@ typedef struct tn_frozen_batchnorm_options {
     double eps;
 } tn_frozen_batchnorm_options;
 /**
- * BatchNorm whose every tensor is a buffer, so that nothing trains or moves it: y = x scale + shift
+ * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
  * in training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias -
  * running_mean scale.
  *
@@ -451,11 +449,11 @@ typedef struct tn_frozen_batchnorm_options {
  */
 TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
 /**
- * Puts a FrozenBatchNorm2d in the place of every BatchNorm2d of the tree m, or back. Weight, bias,
- * running statistics, counter, eps, dtype, device, train or eval and frozen or not are taken over
- * in tensors of their own; ties between replaced layers, and a layer shared by two parents, stay
- * so. Thawed weights are parameters again; momentum is what the layer had before it was frozen,
- * else 0.1; a missing counter starts at 0.
+ * Replaces every BatchNorm2d of the tree m by a FrozenBatchNorm2d; tn_thaw_batchnorm replaces them
+ * back. The new layers copy weight, bias, running statistics and counter, and take over eps, dtype,
+ * device, train or eval, frozen or not; ties between replaced layers and layers shared by parents
+ * survive. Thawed weights are parameters again; momentum is what it was before freezing, else 0.1;
+ * a missing counter starts at 0.
  *
  * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
  *          replaced layers are gone; BatchNorm1d is left alone
@@ -463,7 +461,7 @@ TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnor
  * Owner    consumes m, on failure too; returns m, or its replacement when m itself is such a layer
  */
 TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
-/** The way back: BatchNorm2d in the place of every FrozenBatchNorm2d. */
+/** Replaces every FrozenBatchNorm2d by a BatchNorm2d, as described above. */
 TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
 /* 1e-5 */
@@ -501,8 +499,8 @@ TN_API tn_module *tn_dropout_new(double p);
 /** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention or
  *  TransformerEncoderLayer. NaN and a message for any other. */
 TN_API double tn_dropout_p(tn_module *m);
-/** The same p for every such layer of the tree m, from the next forward on. A captured step keeps
- *  the one that it was recorded with. Errors: p outside [0, 1]; no such layer in m. */
+/** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
+ *  old p. Errors: p outside [0, 1]; no such layer in m. */
 TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
 
 typedef struct tn_multihead_attention_options {
@@ -516,8 +514,8 @@ typedef struct tn_multihead_attention_options {
  *
  * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and
  *          v_proj_weight), in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
- * Call     tn_forward(m, x) attends x to itself. Dropout acts on the weights in training, which
- *          then stand in memory as [B, heads, T, S]
+ * Call     tn_forward(m, x) is self-attention. In training, dropout acts on the attention weights,
+ *          which then take memory as [B, heads, T, S]
  * Source   Vaswani et al. (2017), sec. 3.2.2
  */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
@@ -600,12 +598,12 @@ TN_API tn_module *tn_module_dict_new(void);
 /** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No
  *  forward. */
 TN_API tn_module *tn_parameter_list_new(void);
-/** The same of buffers. */
+/** The same with buffers. */
 TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
 /** Appends to a ParameterList or BufferList; errors as tn_register_parameter and
  *  tn_register_buffer. */
 TN_API tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t);
-/** How many, -1 on error; and the i-th, borrowed. */
+/** The number of its tensors, -1 on error. */
 TN_API int tn_module_tensors(const tn_module *list);
 /** The i-th, borrowed; NULL and a message out of range. */
 TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
@@ -613,30 +611,30 @@ TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
 /* ---- averages of a model --------------------------------------------------------------------- */
 
 typedef struct tn_ema_options {
-    double decay; /* 0: 0.999; of the average in the next one */
+    double decay; /* 0: 0.999; share of the old average in the new */
     /* instead: the mean of all updates so far (stochastic weight averaging) */
     bool equal;
     bool average_buffers; /* floating buffers are averaged too; else they are copied */
 } tn_ema_options;
 /**
- * A running average of model's parameters, and a model that runs with it: tn_forward(ema, x).
+ * A running average of model's parameters, which is itself a model: tn_forward(ema, x).
  *
  * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are
  *          buffers, so that no optimizer touches them. Names and order in files are those of
  *          PyTorch's AveragedModel
- * Mode     train or eval as model was; tn_train and tn_eval set it from then on
+ * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours
  * Source   Polyak and Juditsky (1992), eq. 2; Izmailov et al. (2018), algorithm 1
  */
 TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
 /**
- * Takes model's present values in: the first update copies them, each further one gives a += (1 -
- * decay) (x - a), or the equal average. Integer buffers are always copied. Casts and moves floats
- * to the average's.
+ * Adds model's present values to the average: the first update copies them, each further one does
+ * a += (1 - decay) (x - a), or takes the equal average. Integer buffers are always copied. Floats
+ * are cast and moved to the average's dtype and device.
  *
- * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: named, and
- *          before any write
+ * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: found and
+ *          named before any write
  */
 TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */
@@ -653,7 +651,7 @@ typedef enum tn_nonlinearity {
     TN_NL_SELU
 } tn_nonlinearity;
 /** sqrt(2) for relu, 5/3 for tanh, 3/4 for selu, sqrt(2 / (1 + slope^2)) for leaky relu (slope
- *  counts there only), else 1: PyTorch's calculate_gain. NaN for what is none of the enum. */
+ *  counts there only), else 1: PyTorch's calculate_gain. NaN for a value outside the enum. */
 TN_API double tn_init_gain(tn_nonlinearity nonlinearity, double slope);
 /* rank >= 2 */
 TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out);
@@ -662,10 +660,10 @@ TN_API tn_status tn_init_uniform(tn_tensor *t, double low, double high);
 /** N(mean, deviation), as tn_normal_ */
 TN_API tn_status tn_init_normal(tn_tensor *t, double mean, double deviation);
 TN_API tn_status tn_init_constant(tn_tensor *t, double value); /* every element */
-/** Normal values within [low, high], drawn as PyTorch does from 2.15 on: where more than 0.3 of the
- *  distribution lies there, those outside again; else uniform ones, refused by the density. Where
- *  fewer than about one in a thousand of these would pass, by the inverse distribution function, as
- *  PyTorch did before. */
+/** Normal values within [low, high], drawn as PyTorch 2.15 and later do. If more than 0.3 of the
+ *  distribution lies there: normal values, drawn again while outside. Else: uniform values,
+ *  accepted by the density. Where fewer than about one in a thousand of these would be accepted:
+ *  the inverse distribution function, as PyTorch did before. */
 TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
                                           double high);
 /** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq.

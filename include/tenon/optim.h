@@ -122,7 +122,7 @@ TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
  *  "lr_decay", "eps" (Adagrad). NaN and a message for another name. */
 TN_API double tn_optim_number(const tn_optim *opt, const char *name);
 /** For the next steps, as given: 0 means 0, not the default. Errors: what the constructor refuses;
- *  a momentum set to 0 or that was 0, since opt decides when it is made whether it has a buffer. */
+ *  momentum to or from 0, because whether there is a momentum buffer is settled at construction. */
 TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
 /** The optimizer's parameters, in order, with their full names. Owner: current scope. */
@@ -202,8 +202,8 @@ TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
  *  gradient that is neither f32 nor f64: the parameter is named and nothing is changed */
 TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
-/** Unscales unless that is done, then tn_optim_step, or, when a gradient is NaN or infinite,
- *  nothing: TN_OK too, see tn_scaler_skipped. Errors: those of both; twice between two updates */
+/** Unscales unless that is done, then calls tn_optim_step; skips it, with TN_OK, when a gradient is
+ *  NaN or infinite (see tn_scaler_skipped). Errors: those of both; twice between two updates */
 TN_API TN_MUST_USE tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 /** Sets the scale for the next step. Errors: no step or unscale since the last update */
 TN_API TN_MUST_USE tn_status tn_scaler_update(tn_scaler *s);
