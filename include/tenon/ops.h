@@ -27,18 +27,18 @@ extern "C" {
 /* ---- views and movement ---------------------------------------------------------------------- */
 
 /** Same elements in row-major order; one size may be -1: what is left. A view where strides allow,
- *  else a copy. A size that a failed tn_size gave (TN_NO_SIZE) is no -1: NULL, and its message
- *  stands. */
+ *  else a copy. A size from a failed tn_size (TN_NO_SIZE) doesn't count as -1: NULL, and the
+ *  failure's message stays. */
 TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
 /** Joins axes first..last into one. */
 TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
 /** View with two axes exchanged. */
 TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
-/** View with axes in another order, TN_AXES(2, 0, 1): y's axis i is x's axis axes[i]. Errors: not
- *  every axis once. */
+/** View with axes in another order, TN_AXES(2, 0, 1): y's axis i is x's axis axes[i]. Errors: an
+ *  axis missing or named twice. */
 TN_API tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes);
-/** View without the given size-1 axis (unchanged if its size is not 1); tn_squeeze_all: without
- *  any. */
+/** View without the given size-1 axis (unchanged if its size is not 1). tn_squeeze_all: without all
+ *  of them. */
 TN_API tn_tensor *tn_squeeze(tn_tensor *x, int axis);
 TN_API tn_tensor *tn_squeeze_all(tn_tensor *x); /* View without any axis of size 1. */
 /** View with a new axis of size 1 at position axis, in [-rank-1, rank]. */
@@ -71,7 +71,7 @@ TN_API tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes);
 TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts);
 /** Cast. x itself when it has that dtype. float to integer truncates toward zero. */
 TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
-/** To a device. x itself when it is there. */
+/** To a device. x itself when it is there already. */
 TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 /** Zero above (tril) or below (triu) the diagonal that lies k above the main one; last two axes. */
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
@@ -193,7 +193,7 @@ TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x
 /* ---- reductions ------------------------------------------------------------------------------ */
 /*
  * Shapes   reduced axes disappear, or keep size 1 with keepdim
- * Range    f32 sums are added in double by blocks; the same bits for any number of threads
+ * Range    f32 sums are added in double, in blocks: the same bits for any number of threads
  * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for
  *          integers where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the
  *          extreme of no elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false,
@@ -210,7 +210,7 @@ TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double corre
 /** Square root of tn_var. */
 TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
-/** Product; ints give i64. Gradients are exact beside zeros. */
+/** Product; ints give i64. Gradients are exact also where elements are 0. */
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** log(sum(exp(x))), stable; -inf for a slice of -inf. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -278,7 +278,7 @@ TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
  */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
 /** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype; a single
- *  value by an index [1] is one again. */
+ *  value with an index [1] gives a single value. */
 TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
 /**
  * x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0.
@@ -294,8 +294,8 @@ TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_te
  * Source   Mikolov et al. (2013), section 2.1 (projection layer)
  */
 TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
-/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1, for which a
- *  GPU is waited */
+/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1 and, on a GPU,
+ *  waits for it */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
 /* ---- softmax and losses ---------------------------------------------------------------------- */
@@ -377,7 +377,7 @@ TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target
  * training: zero with probability p, scale the rest by 1/(1-p); else (or with p = 0) x itself.
  *
  * The mask comes from counters of the Philox stream that tn_manual_seed sets: the same for f32 and
- * f64, on every device; drawn again in backward, not kept.
+ * f64, on every device. Backward draws it again, so it is not kept.
  * Errors   p outside [0, 1]
  * Source   Srivastava et al. (2014), section 10
  */
@@ -396,11 +396,11 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
  * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var
  * (or TN_NONE) move by momentum (variance unbiased); else running statistics.
  *
- * Errors   training with one value per channel; only one running buffer; not training without them;
+ * Errors   training with one value per channel; only one running buffer; evaluation without them;
  *          sizes that differ from x's channels. Then nothing has changed, the running buffers
  *          included.
- * Grad     training: dx = w r (dy - mean(dy) - xh mean(dy xh)); else w r dy. Running buffers get
- *          none and are not kept: further forwards before backward are fine.
+ * Grad     training: dx = w r (dy - mean(dy) - xh mean(dy xh)); else w r dy. Running buffers get no
+ *          gradient and are not kept: more forwards may run before backward.
  * Source   Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2
  */
 TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
@@ -420,10 +420,9 @@ typedef struct tn_conv2d_spec {
  *
  * Shapes   x [N, C, H, W] or [C, H, W], weight [O, C/groups, kh, kw], bias [O] or TN_NONE -> [N, O,
  *          H', W'], H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1
- * Grad     of x and weight: each a convolution-like map of dy and the other            keeps x,
- *          weight
- * Errors   sizes that do not fit, a kernel larger than the padded image, groups that divide O or C
- *          not; stride or dilation below 1, padding below 0; same with a stride or a padding
+ * Grad     of x: a convolution of dy and weight; of weight: of dy and x            keeps x, weight
+ * Errors   sizes that do not fit, a kernel larger than the padded image, groups that do not divide
+ *          O and C; stride or dilation below 1, padding below 0; same with a stride or a padding
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
@@ -439,11 +438,11 @@ typedef struct tn_pool2d_spec {
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh
  *          - 1) - 1) / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and
- *          its left padding. The mean counts padding (not what hangs over beyond it) unless
+ *          its left padding. The mean counts padding (not what lies beyond the padding) unless
  *          exclude_padding
- * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count, shared out
+ * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count to each element
  * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a
- *          dilated window that lies in the padding alone, where there is no largest (PyTorch gives
+ *          dilated window that covers only padding, which has no largest element (PyTorch gives
  *          -inf, and a gradient beyond the image)
  */
 TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
@@ -459,18 +458,18 @@ TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
 TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
 
 /**
- * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: blocks of it pass through
- * the cache.
+ * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: it is computed in blocks
+ * that fit the cache.
  *
  * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones
  *          equal (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of
  *          q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
  * Range    scale 0 means 1 / sqrt(D). A row with everything blocked gives NaN; S = 0 gives zeros
- * Layout   the result's axes lie in memory as q's do: heads that are a view of [B, T, H D] merge
- *          back as one
+ * Layout   the result's axes have q's order in memory: heads that are a view of [B, T, H D] merge
+ *          back into one axis without a copy
  * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is
- *          made again from one kept number a row. No second derivative: an error. A mask that
- *          requires grad takes the composed formula instead (and its memory)
+ *          recomputed from one kept number per row. No second derivative: an error. A mask that
+ *          requires grad uses the composed formula instead (and its memory)
  * Errors   sizes or dtypes that do not fit; more than 5 axes
  * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */

@@ -21,9 +21,9 @@ extern "C" {
 
 #define TN_MAX_RANK 8
 
-/* Of the macros for blocks: what is done when the block is left, by its end or by return, break,
- * continue or goto. A compiler without it (not gcc, not clang) wants such blocks left by their end
- * alone. */
+/* For the macros that open blocks: what runs when the block is left, by its end or by return,
+ * break, continue or goto. Other compilers than gcc and clang don't have this: there such blocks
+ * must be left by their end only. */
 #if defined(__GNUC__)
 #define TN_WHEN_LEFT(function) __attribute__((cleanup(function), unused))
 #define TN_AT_END(call) (void)0
@@ -49,8 +49,8 @@ typedef struct tn_shape {
     int64_t size[TN_MAX_RANK];
 } tn_shape;
 
-/** The first rank sizes. A rank that is not 0 to 8, or sizes NULL, gives rank -1: refused on
- *  use. */
+/** A shape of the first rank sizes. A rank outside 0 to 8, or sizes NULL, gives rank -1, which any
+ *  use refuses. */
 TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes);
 
 #ifdef __cplusplus
@@ -83,18 +83,18 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 #define TN_INDEX(...) TN_LIST_OF(int64_t, __VA_ARGS__)
 /** The shape of a single value. */
 #define TN_SCALAR (tn_shape_of(0, NULL))
-/** What a failed tn_size or tn_numel gives: far below 0, so that no sum, product or quotient with a
- *  size that one has is a size, or the -1 of tn_reshape. Where a size is wanted it passes the
- *  failure on. */
+/** What a failed tn_size or tn_numel gives: so far below 0 that sums, products and quotients with
+ *  real sizes are never a valid size, nor the -1 of tn_reshape. A function that is given it as a
+ *  size passes the failure on. */
 #define TN_NO_SIZE (-(INT64_C(1) << 40))
 
-/** "Absent", where a tensor is optional (no bias, no mask, no gradient). Never counted, never
- *  freed. */
+/** "Absent", where a tensor is optional (no bias, no mask, no gradient). It has no reference count
+ *  and is never freed. */
 TN_API extern tn_tensor tn_none_object;
 #define TN_NONE (&tn_none_object)
 
 TN_API tn_device tn_cpu(void); /* where tensors are made */
-/** An NVIDIA GPU; that it is there is asked where it is used. tn_cuda_available says. */
+/** An NVIDIA GPU; whether it exists is checked when it is used. See tn_cuda_available. */
 TN_API tn_device tn_cuda(int index);
 
 /** bytes of one element; 0 for a dtype that does not exist */
@@ -115,13 +115,13 @@ typedef struct tn_scope {
 /** Opens a scope: results of the following calls belong to it. A failure makes the next creation
  *  fail. */
 TN_API tn_scope tn_scope_begin(void);
-/** Drops everything made since, inner scopes left open included. A token that is not open:
- *  nothing. */
+/** Drops everything made since, with inner scopes still open. Does nothing if the scope is not
+ *  open. */
 TN_API void tn_scope_end(tn_scope scope);
 /**
  * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return,
- * break, continue or goto. (break and continue leave the block, not a loop around it.) What is to
- * outlive it: tn_keep.
+ * break, continue or goto. (break and continue leave the block, not a loop around it.) tn_keep what
+ * must outlive it.
  *
  *     for (int step = 0; step < 100; step++)
  *         TN_SCOPE {
@@ -136,14 +136,14 @@ static inline void tn_leave_scope_(const tn_scope *scope)
 {
     tn_scope_end(*scope);
 }
-/** Ends the scope and hands t (made in it, or a parameter, or of an outer scope) to the parent
- *  scope. */
+/** Ends the scope and hands t to the parent scope. t may be made in it, be a parameter, or belong
+ *  to an outer scope. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */
 TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);
 
-/** Takes one reference of your own, to be given back with tn_drop. Returns t; NULL and TN_NONE
- *  pass. */
+/** Takes one reference of your own, to be given back with tn_drop. Returns t, also NULL and
+ *  TN_NONE. */
 TN_API tn_tensor *tn_keep(tn_tensor *t);
 /** Gives one reference back. NULL and TN_NONE are ignored. */
 TN_API void tn_drop(tn_tensor *t);
@@ -163,11 +163,11 @@ typedef struct tn_allocator {
 /**
  * Replaces the system allocator below the cache (tests fail the k-th call through it).
  * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an
- *          optimizer or anything else of it is alive (tn_memory().in_use); NULL restores the
+ *          optimizer or another object is alive (tn_memory().in_use); NULL restores the
  *          default.
  */
 TN_API tn_status tn_set_allocator(const tn_allocator *allocator);
-/** The one in use; all fields NULL for the system's. */
+/** The allocator in use; all fields NULL for the system's. */
 TN_API tn_allocator tn_get_allocator(void);
 
 /** Counters of the caching allocator on the CPU. Bytes unless said otherwise. */
@@ -189,15 +189,15 @@ TN_API void tn_memory_trim(void);
 /* ---- threads --------------------------------------------------------------------------------- */
 
 /**
- * Threads that each calling thread may use for its kernels, itself included: 1 to 1000, for the
- * whole process from the next kernel on. Results are the same bits for every number.
+ * Sets how many threads each calling thread may use for its kernels, itself included: 1 to 1000,
+ * for the whole process from the next kernel on. Results have the same bits for every number.
  *
  * Default  TN_NUM_THREADS or OMP_NUM_THREADS of the environment, else the processors that this
  *          process may use (its affinity; in a container no more than its quota)
- * Helpers  are started when they are first needed, sleep when there is nothing to do, take no
- *          signals, and end with the thread that they help. Where fewer can be started, fewer work
- * fork     a child computes with helpers of its own. Inside a parallel OpenMP region of the program
- *          a kernel stays on the thread that calls it
+ * Helpers  are started when first needed, sleep when there is nothing to do, take no signals, and
+ *          end with the thread that they help. If fewer can be started, kernels use fewer
+ * fork     a child starts helpers of its own. Inside a parallel OpenMP region of the program a
+ *          kernel stays on the thread that calls it
  */
 TN_API tn_status tn_set_num_threads(int n);
 TN_API int tn_num_threads(void); /* What holds now. */
@@ -205,12 +205,12 @@ TN_API int tn_num_threads(void); /* What holds now. */
 /* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose ------ */
 /* What holds for all of them:
  *   Owner    current scope; TN_E_STATE without one
- *   Errors   NULL: more than 8 axes, a negative size, 2^60 elements and more, where a size of 0
- *            counts as 1 (TN_E_SHAPE); out of memory; a value that an integer dtype cannot hold
+ *   Errors   NULL: more than 8 axes, a negative size, 2^60 or more elements (a size of 0 counts as
+ *            1) (TN_E_SHAPE); out of memory; a value that an integer dtype cannot hold
  *            (TN_E_INVALID; fractions are cut off)
  * The results are leaves that require no gradient. */
 
-/** The floating dtype of the creation functions below, of this thread: TN_F32 (initially) or
+/** Sets this thread's floating dtype for the creation functions below: TN_F32 (the initial one) or
  *  TN_F64. */
 TN_API tn_status tn_set_default_dtype(tn_dtype dtype);
 TN_API tn_dtype tn_default_dtype(void); /* What this thread has. */
@@ -220,9 +220,9 @@ TN_API tn_tensor *tn_zeros(tn_shape shape);              /* every element 0 */
 TN_API tn_tensor *tn_ones(tn_shape shape);               /* every element 1 */
 TN_API tn_tensor *tn_full(tn_shape shape, double value); /* every element value */
 TN_API tn_tensor *tn_scalar(double value);               /* rank 0 */
-/** tn_empty of a dtype, on a device. */
+/** tn_empty with a dtype and a device. */
 TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
-/** tn_full of a dtype, on a device. */
+/** tn_full with a dtype and a device. */
 TN_API tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row-major */
 TN_API tn_tensor *tn_zeros_like(tn_tensor *t); /* the same, every element 0 */
@@ -232,7 +232,7 @@ TN_API tn_tensor *tn_full_like(tn_tensor *t, double value); /* the same, every e
  * start, start + step, ... below end (above, for a negative step).
  *
  * Shapes   [ceil((end - start) / step)]
- * Range    start + i * step, in f64 and rounded once to dtype; whole numbers exactly
+ * Range    start + i * step in f64, rounded once to dtype; whole numbers are exact
  * Errors   step 0 or of the wrong sign; a bound that is not finite; dtype bool; a fractional start
  *          or step for an integer dtype
  */
@@ -242,7 +242,7 @@ TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtyp
 TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
 /** [n, n] identity */
 TN_API tn_tensor *tn_eye(int64_t n);
-/** Copies shape's worth of elements of dtype, row-major, from data. bool: any byte but 0 is
+/** Copies as many elements of dtype as shape has, row-major, from data. bool: any byte but 0 is
  *  true. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
 /* f32, whatever the default */
@@ -251,11 +251,11 @@ TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
 /**
  * Uses the caller's memory without a copy.
  * Owner    the memory stays the caller's; it must outlive every view. release (may be NULL) is
- *          called with user when the last tensor over it is gone.
+ *          called with user when the last tensor that uses the memory is gone.
  */
 TN_API tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype,
                                  void (*release)(void *user), void *user);
-/** Own memory, row-major, differentiable. */
+/** A copy in memory of its own, row-major; differentiable. */
 TN_API tn_tensor *tn_clone(tn_tensor *t);
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -265,8 +265,8 @@ TN_API tn_tensor *tn_clone(tn_tensor *t);
  * low 32 bits of the seed), Philox 4x32-10 for dropout masks (the same on every device). A program
  * that never seeds gets the same numbers in every run.
  *
- * Uniform numbers, whole numbers and permutations equal PyTorch's bit for bit, normal ones within
- * 2.4e-7 of 1 + |x|. Values are drawn in row-major order.
+ * Uniform numbers, integers and permutations equal PyTorch's bit for bit; normal numbers differ by
+ * at most 2.4e-7 (1 + |x|). Values are drawn in row-major order.
  * Source   Matsumoto and Nishimura (1998); Salmon et al., Parallel Random Numbers (2011)
  */
 TN_API void tn_manual_seed(uint64_t seed);
@@ -275,10 +275,10 @@ TN_API void tn_manual_seed(uint64_t seed);
 TN_API tn_tensor *tn_rand(tn_shape shape);  /* uniform in [0, 1): multiples of 2^-24 (f64: 2^-53) */
 TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box and Muller (1958) */
 /**
- * The same made where the device is: on the CPU tn_rand and tn_randn of another dtype, on a GPU
- * many numbers at once by cuRAND (Philox, from this generator's mask counter: the same again for
- * the same seed, but other numbers than the CPU's; what a model starts from is drawn on the CPU,
- * and moved). Errors: dtype not floating.
+ * The same, made on the device itself: on the CPU as tn_rand and tn_randn, in any floating dtype;
+ * on a GPU by cuRAND (Philox, from this generator's mask counter). There the same seed gives the
+ * same numbers again, but not the CPU's: a model's initial values are drawn on the CPU, then moved.
+ * Errors: dtype not floating.
  */
 TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
 /** Normal numbers the same way. */
@@ -289,7 +289,7 @@ TN_API tn_tensor *tn_randperm(int64_t n);
 /* 1 with probability p, else 0 */
 TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);
 /**
- * Overwrite t in place with uniform numbers from low to high, or normal ones; they record nothing.
+ * Overwrites t in place with uniform numbers from low to high; records nothing.
  *
  * Errors   t not floating; bounds not finite or out of order; deviation negative; and as for every
  *          in-place op: t requires grad or has history, with grad mode on
@@ -298,29 +298,29 @@ TN_API TN_MUST_USE tn_status tn_uniform_(tn_tensor *t, double low, double high);
 /** The same with normal numbers. */
 TN_API TN_MUST_USE tn_status tn_normal_(tn_tensor *t, double mean, double deviation);
 
-/** A generator of one's own (a loader's shuffle, say), independent of the default one. Each has a
- *  lock: threads may share it, but then the order of their draws is theirs. Owner:
+/** A generator of your own, independent of the default one (for a loader's shuffle, say). It has a
+ *  lock: threads may share it, but the order of draws then depends on how they run. Owner: yours,
  *  tn_generator_free. */
 typedef struct tn_generator tn_generator;
 /** Seeded as tn_manual_seed does. NULL: out of memory. */
 TN_API tn_generator *tn_generator_new(uint64_t seed);
-TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are left alone. */
-TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* From its start, as new. */
+TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are ignored. */
+TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* Starts again, as new. */
 TN_API tn_generator *tn_default_generator(void);               /* owned by the library */
 TN_API uint32_t tn_generator_u32(tn_generator *g);             /* the next MT19937 word */
 /** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
 TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
-/** The whole state as bytes (words, a kept normal, the seed and counter of the masks),
- *  little-endian, for checkpoints. Setting refuses what getting did not write (TN_E_FORMAT) and
- *  then changes nothing. */
+/** The whole state as bytes (words, a kept normal number, the seed and counter of the masks),
+ *  little-endian, for checkpoints. tn_generator_set_state refuses bytes that are no such state
+ *  (TN_E_FORMAT) and then changes nothing. */
 #define TN_GENERATOR_STATE_SIZE 2560
 /** Writes TN_GENERATOR_STATE_SIZE bytes. */
 TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
-/** Reads as many, and goes on from there. */
+/** Reads as many bytes; the next draws continue from that state. */
 TN_API TN_MUST_USE tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
 
 /* ---- what a tensor is ------------------------------------------------------------------------ */
-/* Of NULL: what is written here, else TN_F32, the CPU, false, 0 or "". */
+/* For NULL they return what is written here, else TN_F32, the CPU, false, 0 or "". */
 
 TN_API int tn_rank(const tn_tensor *t); /* -1 for NULL */
 /* TN_NO_SIZE and a message out of range */
@@ -351,7 +351,7 @@ TN_API double tn_item(const tn_tensor *t);
 TN_API double tn_at(const tn_tensor *t, const int64_t *index, int n_index);
 /** The first element of a contiguous CPU tensor; NULL and a message otherwise (see tn_copy_out). */
 TN_API const void *tn_data(const tn_tensor *t);
-/** The same to write through: counts as an in-place change. */
+/** The same for writing: counts as an in-place change. */
 TN_API void *tn_data_mut(tn_tensor *t);
 /** Copies all elements, in row-major order, as dtype, to out (nbytes must match exactly). Any
  *  device. */
@@ -372,10 +372,10 @@ TN_API double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b);
  *     [[ 0.3367,  0.1288],
  *      [ 0.2345,  0.2303]]  f32 [2, 2]
  *
- * Columns are aligned, four decimals, "1." for whole floats, scientific notation where values span
- * more than 1000 to 1, lines of 80 columns, three entries at each edge above 1,000 elements.
+ * Columns are aligned; four decimals, "1." for whole floats, scientific notation where values span
+ * more than 1000 to 1; lines of 80 columns; above 1,000 elements only three entries at each edge.
  * TN_NONE is "none".
- * Errors   t NULL; TN_E_IO when the file takes no text
+ * Errors   t NULL; TN_E_IO when the file cannot be written
  */
 TN_API tn_status tn_fprint(FILE *file, const tn_tensor *t);
 TN_API tn_status tn_print(const tn_tensor *t); /* tn_fprint to stdout */
@@ -391,17 +391,17 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 #define TN_VERSION "0.1.0"
 
 TN_API const char *tn_version_string(void); /* of the library that was loaded */
-/** What was built and found, one "key: value" a line: version, compiler, BLAS, SIMD, threads,
- *  CUDA. */
+/** How the library was built and what it found, one "key: value" per line: version, compiler,
+ *  BLAS, SIMD, threads, CUDA. */
 TN_API const char *tn_info(void);
 
 /* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */
 
 /** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */
 TN_API bool tn_cuda_available(void);
-/** "" where one can be used, else what is missing, in a sentence. Owner: the library. */
+/** "" if a device can be used, else a sentence that says what is missing. Owner: the library. */
 TN_API const char *tn_cuda_why(void);
-/** 0 where there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among
+/** 0 if there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among
  *  several. */
 TN_API int tn_cuda_device_count(void);
 
@@ -424,21 +424,21 @@ typedef struct tn_cuda_memory_stats {
     int64_t allocations; /* for tensors, ever */
 } tn_cuda_memory_stats;
 
-/** All 0 where there is no device, or it fails. */
+/** All 0 if there is no device, or it fails. */
 TN_API tn_cuda_memory_stats tn_cuda_memory(void);
 TN_API void tn_cuda_memory_reset_peak(void); /* peak_in_use starts at in_use again */
-/** Waits, and returns what the pool holds unused to the device. */
+/** Waits, and returns the pool's unused memory to the device. */
 TN_API void tn_cuda_memory_trim(void);
 /**
- * Waits until all work is done. Nothing else waits but reading values on the host.
+ * Waits until all work is done. Otherwise only reading values on the host waits.
  *
  * Errors   TN_OK without a device; TN_E_INDEX: an index that kernels met since the last wait was
  *          out of range (nothing was read or written out of bounds); TN_E_BACKEND: the device
  *          failed
  */
 TN_API TN_MUST_USE tn_status tn_cuda_synchronize(void);
-/** Whether products of f32 may round their operands to TF32 (10 bits) on a GPU; at first they may
- *  not.
+/** Sets whether products of f32 may round their operands to TF32 (10 bits) on a GPU; initially they
+ *  may not.
  *  Errors   those of the device */
 TN_API tn_status tn_set_tf32(bool allow);
 TN_API bool tn_tf32(void); /* whether they may; false without a device */
