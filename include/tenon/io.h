@@ -19,10 +19,10 @@ typedef struct tn_metadata {
 } tn_metadata;
 
 /**
- * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor of
+ * Saves tn_state_dict(m), with format = pt in the metadata, for PyTorch's tools. A tensor with
  * several names is stored once, under the first of them in alphabetical order, as the reference's
- * save_model does, and tenon.ties in the metadata says the others. The metadata also holds the
- * state versions of modules, where they are not 1.
+ * save_model does; tenon.ties in the metadata lists the others. The metadata also holds the state
+ * versions of modules, where they are not 1.
  *
  * A path that ends in .pt or .pth is written for torch.load instead, as
  * torch.save(model.state_dict()) does: ties share a storage under all their names, versions stand
@@ -31,10 +31,10 @@ typedef struct tn_metadata {
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary
  *          stays
  * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the
- * folder. A symbolic link is followed; only regular files are replaced. Owner, group and
- * permissions are those of the file that is replaced, as far as the system lets them be: a group
- * that cannot be kept may do no more than all others. Set-id bits, access lists and other hard
- * links do not come along.
+ * folder. A symbolic link is followed; only regular files are replaced. The new file gets owner,
+ * group and permissions of the one it replaces, as far as the system allows: if the group cannot be
+ * kept, the new group gets no more rights than all others. Set-id bits, access lists and other hard
+ * links are not kept.
  * Source   the safetensors format; for .pt the ZIP format and Python's pickle; Pillai et al.
  *          (2014) on replacing files
  */
@@ -45,8 +45,8 @@ TN_API TN_MUST_USE tn_status tn_load(tn_module *m, const char *path);
 
 typedef struct tn_save_options {
     bool every_key; /* tied tensors under every name, for a plain load_state_dict */
-    /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8 and each is
-     * there once; format and those in tenon. are the library's own */
+    /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8, each used once;
+     * format and keys that begin with tenon. are the library's own */
     const tn_metadata *metadata;
 } tn_save_options;
 /** tn_save with options: every name of a tied tensor, strings of your own. */
@@ -55,47 +55,43 @@ TN_API TN_MUST_USE tn_status tn_save_with(tn_module *m, const char *path, tn_sav
 TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
                                           tn_load_report *report);
 
-/** What readers accept, for the whole process, and so what is written; zero fields: 16 MiB, 65,536.
- *  At most 100,000,000 of each; reading takes up to 25 times a header's size. */
+/** What readers accept, and writers write, in the whole process; zero fields: 16 MiB, 65,536. At
+ *  most 100,000,000 of each; reading needs up to 25 times a header's size. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
     int64_t tensors;      /* ties included; and of modules with a state version */
-    /* that a compressed file may make; any number. 0: 256 MiB, or 64 times the file, whichever
-     * is more */
+    /* size of a compressed file's contents; any number. 0: 256 MiB, or 64 times the file,
+     * whichever is more */
     int64_t inflated_bytes;
 } tn_file_limits;
-/** Sets all three. Errors: a negative number, or one beyond its largest. */
+/** Sets all three. Errors: a negative number, or one above its maximum. */
 TN_API TN_MUST_USE tn_status tn_set_file_limits(tn_file_limits limits);
-/** What holds now: the numbers as set, defaults filled in (inflated_bytes 0: by the file). */
+/** The limits now, with defaults filled in (inflated_bytes 0: depends on the file). */
 TN_API tn_file_limits tn_get_file_limits(void);
 /** Any list of tensors, with metadata (NULL: none). Ties are written under every name. */
 TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
                                              const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries of the
- * same tensor under their names: those of tenon.ties in the metadata, or, in a file that tenon
- * wrote before there was that key, the pairs whose key is no tensor's name and whose value is one.
- * State versions are recorded in the list. metadata (may be NULL) gets the pairs that are neither:
- * all of another program's. Values may be NaN or infinite. Of a .pt file: in the order of the dict,
- * as views of its storages; nothing in it is executed, and what is no plain dict of tensors is
- * refused.
+ * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries with the
+ * same tensor under their names. Ties are those of tenon.ties in the metadata or, in a file that
+ * tenon wrote before that key existed, the pairs whose key is no tensor's name and whose value is
+ * one. State versions are recorded in the list. metadata (may be NULL) gets all other pairs. Values
+ * may be NaN or infinite. From a .pt file: in the order of the dict, as views of its storages;
+ * nothing in it is executed, and anything but a plain dict of tensors is refused.
  *
- * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is believed
+ * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is trusted
  *          unchecked
  * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at
  *          once
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The value for a key; NULL, without a message, when it is not there. Looks at one pair after
- *  another. */
+/** The value for a key; NULL, without a message, if there is none. A linear search over the
+ *  pairs. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
 
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------ */
 
-/** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and
- *  present in the file is ignored, a part that is given here and missing there is an error. The
- *  library's default generator is always included. */
 /** Something else that belongs to a run, under a name of its own: an averaged model, a second
  *  optimizer, a gradient scaler. Exactly one of the four is given. */
 typedef struct tn_checkpoint_part {
@@ -106,6 +102,9 @@ typedef struct tn_checkpoint_part {
     tn_scaler *scaler;
 } tn_checkpoint_part;
 
+/** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and
+ *  present in the file is ignored, a part that is given here and missing there is an error. The
+ *  library's default generator is always included. */
 typedef struct tn_checkpoint {
     tn_module *model;
     tn_optim *optimizer;
@@ -117,26 +116,26 @@ typedef struct tn_checkpoint {
     int n_parts;
     /* save parameters that hold NaN or infinity: refused otherwise, by name */
     bool allow_nonfinite;
-    int64_t step;         /* written and read back */
-    tn_metadata metadata; /* the caller's own settings, written; on load: filled, current scope */
+    int64_t step;         /* saved, and set on load */
+    tn_metadata metadata; /* the caller's own settings: saved; on load: filled, current scope */
 } tn_checkpoint;
 
-/** One file, replaced as tn_save replaces: after any failure the old one is still there. Metadata
- *  keys in "tenon." are the library's own. */
+/** Saves to one file, replaced as tn_save replaces: after any failure the old one is unchanged.
+ *  Metadata keys that begin with "tenon." are the library's own. */
 TN_API TN_MUST_USE tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
-/** All or nothing: nothing of c, nor the generator, changes when any part does not fit, or when a
- *  byte of the file is not what was written (a checksum is compared). */
+/** Loads all or nothing: neither c nor the generator changes if any part does not fit or any byte
+ *  of the file differs from what was written (a checksum is compared). */
 TN_API TN_MUST_USE tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
 TN_API TN_MUST_USE tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata,
                                                 int64_t *step);
 
 /**
- * Saves to FOLDER/NAME-STEP.safetensors, step being c->step with at least 8 digits; then removes
+ * Saves to FOLDER/NAME-STEP.safetensors, where STEP is c->step with at least 8 digits; then removes
  * the oldest such files until `keep` are left, this one included (0: all stay).
  *
- * Only files of that very form with a lower step are removed, and temporaries of killed writers;
- * files of a higher step stay. The folder must be there.
+ * Removes only files with exactly this form and a lower step, and temporaries of killed writers;
+ * files of a higher step stay. The folder must exist.
  *
  * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128
  *          bytes; step or keep negative; TN_E_IO: an older file could not be removed (the new one
@@ -145,36 +144,35 @@ TN_API TN_MUST_USE tn_status tn_checkpoint_peek(const char *path, tn_metadata *m
 TN_API TN_MUST_USE tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder,
                                                          const char *name, int keep);
 /**
- * The path of the file of that form with the highest step that is whole: header, ranges, size and
- * checksum are compared, and a file that fails is passed by for the next older one.
+ * The path of the whole file of that form with the highest step: header, ranges, size and checksum
+ * are verified, and a file that fails is skipped for the next older one.
  *
  * path     receives it, at most size bytes with the end; unchanged on failure
  * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left;
- *          TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none is whole: the newest
- *          one's reason is in the message
+ *          TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none is whole: the message
+ *          says what is wrong with the newest
  */
 TN_API TN_MUST_USE tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
                                                   size_t size);
-/** The same, and which newer files were passed by: path and reason of each, the newest first (NULL:
- *  not asked; current scope). Say them before going on: what a run did since the file it goes on
- *  from is lost. */
+/** The same, and which newer files were skipped: path and reason of each, the newest first (NULL:
+ *  not wanted; current scope). Report them before resuming: the work that those files held is
+ *  lost. */
 TN_API TN_MUST_USE tn_status tn_checkpoint_latest_report(const char *folder, const char *name,
                                                          char *path, size_t size,
                                                          tn_metadata *skipped);
 
-/** That this run alone writes to a checkpoint file or folder. */
+/** A lock that lets one run alone write to a checkpoint file or folder. */
 typedef struct tn_file_lock tn_file_lock;
 /**
- * Takes the lock of a checkpoint file, there or yet to be made, or of a folder of numbered ones,
- * for as long as the process lives or until tn_checkpoint_unlock. Nothing else asks for it: a run
- * takes it before its first save.
+ * Locks a checkpoint file, which need not exist yet, or a folder of numbered ones, until
+ * tn_checkpoint_unlock or the end of the process. Saving doesn't check it: take the lock before the
+ * first save.
  *
- * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, of the place that links lead to. One
- * that a killed run left behind locks nobody out. Two names of one file by hard links are two files
- * here.
+ * The lock is a small file, PATH.lock or FOLDER/.tenon.lock, with symbolic links resolved. The lock
+ * file of a killed run locks nobody out. Two hard links to one file count as two files.
  *
  * lock     receives it; unchanged on failure
- * Errors   TN_E_STATE: another run holds it, or this one already: its process is in the message;
+ * Errors   TN_E_STATE: another run holds it, or this one already: the message names the process;
  *          TN_E_IO: the file cannot be made (folder missing or not writable); TN_E_UNSUPPORTED: a
  *          file system without locks
  * Range    runs on one machine. On NFS the lock holds between machines where the server keeps locks
@@ -194,7 +192,7 @@ TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
  *
  * Shapes   1 to 4 axes, as the file says
  * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked),
- *          compressed more than tn_set_file_limits lets be
+ *          compressed more than tn_set_file_limits allows
  * Owner    current scope
  * Source   LeCun's description of the format; RFC 1952
  */
@@ -226,26 +224,26 @@ typedef struct tn_loader_options {
     bool shuffle, drop_last;
     /* of the loader's own generator; an epoch's order depends on seed and epoch only */
     uint64_t seed;
-    /* a thread copies the next batch meanwhile: leave the tensors' values alone then */
+    /* a thread copies the next batch in advance: don't write to the tensors then */
     bool prefetch;
 } tn_loader_options;
-/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes), whose memory it keeps: what becomes of
- *  the handles afterwards, as when a module casts a buffer, changes no batch; values written into
- *  the tensors come out, unless they were not dense, of which it makes a copy. Owner: yours.
- *  Errors: no batch comes out (no rows, or fewer than batch_size with drop_last). fork: the child's
- *  copy goes on where the parent's stood. */
+/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the handles:
+ *  later changes of a handle, as when a module casts a buffer, change no batch. Values written to
+ *  the tensors do show in batches, except for tensors that are not dense, which it copies. Owner:
+ *  yours. Errors: there would be no batch (no rows, or fewer than batch_size with drop_last). fork:
+ *  the child's copy continues at the parent's position. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Waits for the batch being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope): n as tn_loader_new had it. Returns 1, 0 at
- *  the end of the epoch (the next call starts the next epoch), -1 on failure. */
+/** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
+ *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
 TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
 /** Rows of a batch; -1 for NULL. */
 TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
-/** Another size, from the epoch that begins. Errors: not at the beginning of an epoch (position 0);
- *  what tn_loader_new would refuse. Then nothing changes. */
+/** Sets another size, at the beginning of an epoch. Errors: not at the beginning (position 0); what
+ *  tn_loader_new would refuse. Then nothing changes. */
 TN_API TN_MUST_USE tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
 TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* from 0; -1 for NULL */
 TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
