@@ -2,9 +2,9 @@
  * anomaly.c - the watcher that tn_set_anomaly installs: it looks for NaN and infinities in every
  * result and every gradient, and fails at the first.
  *
- * Views are passed over: they make no values. -inf is what masks are made of, so a result may hold
- * it where masked_fill put it or where an input held it already; what then comes of it (+inf, NaN)
- * may not stay, and no gradient may hold any of them.
+ * Views are skipped: they compute nothing. Masks use -inf, so a result may hold it where
+ * masked_fill put it or where an input held it already; +inf or NaN that follow from it are faults,
+ * and no gradient may hold any of the three.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static double extreme(tn_tensor *(*f)(tn_tensor *x, const int *axes, int n, bool
     return y ? tn_item(y) : NAN;
 }
 
-/* The worst of what t holds. */
+/* The worst fault that t holds. */
 static tn_status find(tn_tensor *t, fault *found)
 {
     double largest;
@@ -99,7 +99,7 @@ static tn_status quiet_end(quiet q, tn_status status)
     return status;
 }
 
-/* Which of the inputs was to blame; -1: all are finite. */
+/* The input that held the fault already; -1: all are finite. */
 static int blame(const tni_call *c, fault *found)
 {
     for (int i = 0; i < c->n_in; i++)
@@ -146,7 +146,7 @@ static tn_status check_outputs(tni_watcher *self, const tni_call *c)
     return quiet_end(q, status);
 }
 
-/* Backward runs outside of every module's call: the node remembers where it was made. */
+/* Backward runs outside of module calls, so the node remembers which module made it. */
 static tn_status remember_place(tni_watcher *self, const tni_call *c)
 {
     char place[512] = "";

@@ -131,7 +131,7 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     return node;
 }
 
-/* Hangs a node behind the outputs. On failure the outputs stay without history. */
+/* Makes a node and attaches it to the outputs. On failure they stay without history. */
 static tn_status record(const tni_call *c, size_t args_size)
 {
     tni_node *node = node_new(c, args_size);
@@ -177,7 +177,7 @@ fail:
     return TN_E_NOMEM;
 }
 
-/* Why an output could not be made: that its shape does not fit says the op. */
+/* The error for an output that could not be made. A shape that does not fit names the op. */
 static tn_status not_made(const tni_call *c, const tn_shape *shape)
 {
     if (tni_shape_numel(shape) >= 0) return tni_pending();
@@ -185,7 +185,7 @@ static tn_status not_made(const tni_call *c, const tn_shape *shape)
                         tni_shape_text(shape), TN_MAX_RANK);
 }
 
-/* Forward of the inputs as op->dense wants them. The node keeps those that were given. */
+/* Forward, with the inputs row-major as op->dense wants them. The node keeps the original ones. */
 static tn_status forward(tni_call *c)
 {
     tn_tensor *const *given = c->in;
@@ -205,8 +205,8 @@ static tn_status forward(tni_call *c)
     return status;
 }
 
-/* Outputs stand in the caller's scope before forward runs in one of its own, so that what forward
- * makes on the way (dense copies, casts) is gone when it returns. */
+/* Makes the outputs in the caller's scope, then runs forward in one of its own, so that its
+ * temporaries (dense copies, casts) are freed when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
 {
     tn_scope scope;

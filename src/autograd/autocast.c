@@ -2,12 +2,12 @@
  * autocast.c - mixed precision: what dtype an op's inputs get inside tn_set_autocast, and the
  * casts of parameters that are kept.
  *
- * Casts are ordinary recorded ops (tn_to_dtype), so gradients come back in the dtype of what was
- * cast. All of them go when the op is done, apart from what its node keeps, with one exception: a
- * parameter is read again by the next micro-batch, by a tied layer, by every step of an unrolled
- * loop. So the cast of an f32 leaf that requires grad stays until the region ends or the leaf
- * changes. Only recorded casts are kept: one made under TN_NO_GRAD has no way back to its leaf,
- * and a later op that records would lose the gradient.
+ * Casts are ordinary recorded ops (tn_to_dtype), so gradients return in the dtype of the tensor
+ * that was cast. A cast is freed when the op is done, unless its node keeps it, with one exception:
+ * the next micro-batch, a tied layer or the next step of an unrolled loop reads a parameter again.
+ * So the cast of an f32 leaf that requires grad stays until the region ends or the leaf changes.
+ * Only recorded casts are kept: one made under TN_NO_GRAD has no history to its leaf, and a later
+ * op that records would lose the gradient.
  */
 #include "autograd/op.h"
 #include "base/map.h"
@@ -90,7 +90,7 @@ bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in)
         return false;
     for (int i = 0; i < n_in; i++) {
         if (in[i] && !tni_none(in[i]) && in[i]->dtype == TN_F64)
-            return false; /* beside f64 nothing moves: the op's message names what was given */
+            return false; /* f64 inputs stop the casts: the op's message names what was given */
         differs |= takes_part(in[i]) && in[i]->dtype != wanted(op);
     }
     return differs;

@@ -1,17 +1,17 @@
 /*
  * backward.c - the engine: one pass over the graph from outputs to leaves.
  *
- * Order. Every node has a sequence number larger than those of all nodes it was computed from, so
- * taking the newest pending node first (a heap) means that all gradients into a node have arrived
- * when its turn comes. No counting of dependencies, no recursion: depth costs no stack.
+ * Order. Every node has a larger sequence number than all nodes it was computed from. The engine
+ * takes the newest pending node first (a heap), so all gradients into a node have arrived when its
+ * turn comes. It counts no dependencies and doesn't recurse: depth costs no stack.
  *
  * Gradients in flight wait in node->pending (per output) or, for leaves, in gm->pending; only when
  * the whole pass has succeeded are the leaves' sums added to their grads. A failed pass changes no
  * grad.
  *
- * Hooks are a user's code and may do anything, so a pass holds what it stands on: its outputs, and
- * by them every node, and its inputs. A hook that starts another pass, over the same graph even,
- * finds the fields of nodes and tensors free: what this pass has in them is put aside for the time.
+ * Hooks are user code and may do anything, so a pass keeps references to its outputs (and through
+ * them to every node) and to its inputs. A hook may start another pass, even over the same graph:
+ * what this pass has in the fields of nodes and tensors is put aside until the other one ends.
  *
  * In-place accumulation happens only into a tensor that nobody else can see: one reference to the
  * handle, one to the storage, dense. Everything else is added out of place, so a backward may hand
@@ -57,7 +57,7 @@ static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
     return TN_OK;
 }
 
-/* Before something is put into gm->pending. */
+/* Call it before a gradient is put into gm->pending. */
 static tn_status add_receiver(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
 {
     if (!tni_room(&p->receivers, &p->receiver_capacity, p->n_receivers, 1, sizeof(tni_receiver)))
@@ -99,7 +99,7 @@ static tn_tensor *sum_to(tn_tensor *t, const tn_shape *shape)
     return t && !tni_shape_equal(&t->shape, shape) ? tn_reshape(t, *shape) : t;
 }
 
-/* The gradient as the input's owner wants it: its shape (broadcast undone) and its dtype. */
+/* The gradient in the input's shape (broadcast undone) and dtype. */
 static tn_tensor *fit(tn_tensor *g, const tni_meta *meta)
 {
     if (!tni_shape_equal(&g->shape, &meta->shape)) g = sum_to(g, &meta->shape);
@@ -115,7 +115,7 @@ tn_tensor *tni_dy(const tni_grad *g, int i)
 
 /* ---- one node -------------------------------------------------------------------------------- */
 
-/* *gradient becomes what the hooks make of it. A hook's grad mode and dtype end with it. */
+/* Runs the hooks; *gradient becomes their result. A hook's changes of modes end with it. */
 static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor **gradient)
 {
     int64_t last = tni_hook_last(&gm->hooks);
@@ -153,8 +153,8 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
                      role, which, node->op->name, tni_text(kept->alias), kept->version, now);
 }
 
-/* A kept alias as backward may use it: itself, or, when gradients are recorded, tied to its
- * history. */
+/* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
+ * its history. */
 static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *from, tn_tensor *leaf,
                           int index)
 {
@@ -214,7 +214,7 @@ static tn_status arrive(tni_pass *p, tni_node *node)
     return status;
 }
 
-/* Whether the op's kernel makes the gradients, and not backward (op.h). */
+/* Whether kernel_grad computes the gradients, instead of backward (op.h). */
 static bool has_kernel(const tni_grad *g)
 {
     unsigned reads = 0;
@@ -307,7 +307,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     return TN_OK;
 }
 
-/* Off the heap, with nothing waiting. */
+/* Marks a node as off the heap and drops its pending gradients. */
 static void leave(tni_node *node)
 {
     node->queued = false;
@@ -467,7 +467,7 @@ static tn_status put_outer_aside(tni_pass *p)
     return TN_OK;
 }
 
-/* Sets a mark that an outer pass may still want as it was. */
+/* Sets a mark, and remembers its old value for the outer pass. */
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to)
 {
     if (p->outer) {
@@ -480,7 +480,7 @@ tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to)
 }
 
 /* Until it ends, grad mode is the pass's and autocast is off: backward runs in the dtypes that
- * forward left. */
+ * forward used. */
 tn_status tni_pass_begin(tni_pass *p, const char *function)
 {
     p->outer = innermost;
@@ -514,7 +514,7 @@ void tni_pass_end(tni_pass *p)
     innermost = p->outer;
     tni_autocasting = p->was_casting;
     tn_set_grad_enabled(p->was_recording);
-    /* nothing is looked at any more: what goes now may call a user's release */
+    /* the pass is no longer read from here on: freeing may call a user's release */
     for (size_t i = 0; i < p->n_receivers; i++) {
         tni_gradmeta_drop(p->receivers[i].gm);
         tn_drop(p->receivers[i].leaf);
@@ -544,7 +544,7 @@ static tn_status own(tni_gradmeta *gm)
     return is_ours_alone(gm->pending) ? TN_OK : tni_copy_pending(gm);
 }
 
-/* Everything that can fail first, then the commit. A grad that the user can see is replaced, not
+/* First everything that can fail, then the commit. A grad that the user can see is replaced, not
  * changed. */
 static tn_status add_to_grads(tni_pass *p)
 {

@@ -1,6 +1,6 @@
 /*
- * grad_mode.c - what a tensor's user says about gradients: recording on or off, requires_grad,
- * grad, hooks; and the guard of in-place ops.
+ * grad_mode.c - what users set about gradients: recording on or off, requires_grad, grad, hooks;
+ * and the guard of in-place ops.
  */
 #include "autograd/tell.h"
 
@@ -72,9 +72,9 @@ tn_tensor *tn_grad(tn_tensor *t)
     return tn_scope_adopt(tn_keep(t->gm->grad));
 }
 
-/* What is stored is a handle of its own on grad's memory, which leads nowhere: tensors that are
- * each other's gradients, or a gradient whose history leads back to t, would keep each other for
- * ever. */
+/* Stores a new handle on grad's memory, without history or gradient. Otherwise tensors that are
+ * each other's gradients, or a gradient whose history leads back to t, would keep each other alive
+ * forever. */
 tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
 {
     tni_gradmeta *gm;

@@ -1,6 +1,6 @@
 /*
- * gradients.c - tn_gradients: gradients of some tensors as values, by a pass that takes no node
- * from which none of them can be reached.
+ * gradients.c - tn_gradients: returns the gradients of given tensors, by a pass that visits only
+ * nodes that lead to one of them.
  */
 #include "autograd/pass.h"
 #include "base/host.h"
@@ -17,8 +17,8 @@ static uint64_t oldest_of(int n, tn_tensor *const *inputs)
     return oldest;
 }
 
-/* Marks with p->wanted every node from which an input can be reached: nodes newest first into a
- * list, then back through it, so that a node is judged after all it was computed from. */
+/* Marks with p->wanted every node that leads to an input: lists the nodes newest first, then goes
+ * through the list backwards, so that a node comes after all it was computed from. */
 static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, uint64_t oldest)
 {
     uint64_t seen = p->wanted - 1;
@@ -90,8 +90,8 @@ static bool is_seed(const tn_tensor *g, int n, tn_tensor *const *seeds)
     return false;
 }
 
-/* What is handed out shares memory with nothing; with history, at least with no seed. The same
- * input again gets the same tensor: nothing is cleared before all have been looked at. */
+/* Returned gradients share no memory; those with history, at least none with a seed. An input that
+ * is listed twice gets the same tensor: fields are cleared only after all have been read. */
 static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n_in,
                           tn_tensor *const *inputs, tn_tensor **grads)
 {
@@ -112,7 +112,7 @@ static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n
     return status;
 }
 
-/* The arrays as they were, whatever a hook does to the caller's; every tensor is kept. */
+/* A copy of the arrays, as a hook may change the caller's; keeps every tensor. */
 static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
                         tn_tensor *const *inputs)
 {

@@ -1,6 +1,6 @@
 /*
- * node.c - the graph's own memory: nodes and what hangs on tensors. Freeing is a loop, not a
- * recursion: a graph of any depth goes without stack.
+ * node.c - the graph's own memory: nodes, and the gradient data of tensors. Freeing is a loop, not
+ * a recursion, so a deep graph needs no stack.
  */
 #include "autograd/op.h"
 
@@ -19,8 +19,8 @@ static void unref(tni_node *node, tni_node **dead)
     *dead = node;
 }
 
-/* Dropping a handle cannot come back here, by more than one step: tn_drop lets handles wait that
- * something hangs on. */
+/* Dropping a handle re-enters this function at most once: tn_drop defers handles that have a node
+ * or gradient data. */
 void tni_node_drop(tni_node *node)
 {
     tni_node *dead = NULL;

@@ -2,9 +2,9 @@
  * op.h - what an op is, how it is applied, and the graph it leaves behind.
  *
  * An op is a constant descriptor with its static functions in one file (src/autograd/ops/).
- * tni_apply does once what every op would repeat; the engine (backward.c) does once what every
- * backward would repeat: which inputs need a gradient, reduction of broadcasts, casts to the
- * input's dtype, accumulation, version checks, freeing.
+ * tni_apply does what every op would otherwise repeat. The engine (backward.c) does what every
+ * backward would otherwise repeat: which inputs need a gradient, reduction of broadcasts, casts to
+ * the input's dtype, accumulation, version checks, freeing.
  */
 #ifndef TNI_OP_H
 #define TNI_OP_H
@@ -16,7 +16,7 @@
 
 #define TNI_MAX_IN 12 /* fixed arity; variable-arity ops take any number */
 
-/* What the gradient of an input reads, or-ed. TNI_X(k): input k. */
+/* What the gradient of an input reads, as a bit mask. TNI_X(k): input k. */
 #define TNI_X(k) (1u << (k))
 #define TNI_ALL_X 0xffffu    /* every input */
 #define TNI_Y (1u << 16)     /* output 0 */
@@ -27,16 +27,16 @@
 typedef enum tni_dtype_rule {
     /* all present floating inputs have one dtype; at least input 0 is floating */
     TNI_SAME_FLOAT = 0,
-    TNI_ANY_DTYPE /* the shape rule sees to it */
+    TNI_ANY_DTYPE /* the shape rule checks dtypes */
 } tni_dtype_rule;
 
 /* What floating inputs become inside tn_set_autocast (autocast.c). f64 always stays. */
 typedef enum tni_cast {
-    /* f32 where dtypes is TNI_SAME_FLOAT: such kernels know f32 and f64; else as they come */
+    /* f32 where dtypes is TNI_SAME_FLOAT, whose kernels are f32 and f64; else unchanged */
     TNI_CAST_AUTO = 0,
     TNI_CAST_LOW, /* the region's dtype: what tensor cores do */
-    TNI_CAST_F32, /* f32: too steep, too long a sum, or without short kernels */
-    TNI_CAST_KEEP /* as they come */
+    TNI_CAST_F32, /* f32: too steep, too long a sum, or no bf16 and f16 kernels */
+    TNI_CAST_KEEP /* unchanged */
 } tni_cast;
 
 typedef struct tn_op tn_op;
@@ -76,7 +76,7 @@ typedef struct tni_grad {
     const tni_meta *out;
     const bool *need; /* per input */
     /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of broadcast shape:
-     * the engine reduces, casts and copies, and asks whether one came out NULL */
+     * the engine reduces, casts and copies, and checks for NULL */
     tn_tensor **dx;
 } tni_grad;
 
@@ -92,17 +92,17 @@ struct tn_op {
     bool view;
     bool any_device;            /* inputs may live on different devices (to, copy) */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
-    /* what forward and kernel_grad get row-major, copied where it lies otherwise: TNI_X(k), or-ed,
-     * for the second with TNI_DY */
+    /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
+     * TNI_DY) want row-major: strided ones are copied */
     unsigned dense, dense_grad;
     tn_status (*shape)(tni_call *c);
     tn_status (*forward)(tni_call *c);
     tn_status (*backward)(tni_grad *g); /* NULL: not differentiable, outputs carry no history */
-    /* NULL, or backward by one kernel: run where nothing is recorded and a gradient that is needed
-     * reads more than dy. The engine has made dx where need */
+    /* NULL, or backward by one kernel: used when nothing is recorded and a needed gradient reads
+     * more than dy. The engine has allocated dx where need */
     tn_status (*kernel_grad)(tni_grad *g);
     void (*keep)(void *args); /* NULL, or args own something: called once for each node's copy, */
-    void (*drop)(void *args); /* and when that node goes */
+    void (*drop)(void *args); /* and when that node is freed */
 };
 
 /* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the
@@ -113,14 +113,14 @@ tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in,
                       tn_tensor *const *in, int n_out, tn_tensor **out);
 
-/* The dtype of this thread's tn_set_autocast, TN_F32 when off: the branch reads it without a call.
- * The engine sets it to TN_F32 for a pass. */
+/* The dtype of this thread's tn_set_autocast, TN_F32 when off; a variable, so that reading it needs
+ * no call. The engine sets it to TN_F32 for a pass. */
 extern _Thread_local tn_dtype tni_autocasting __attribute__((tls_model("initial-exec")));
 /* Whether op wants other dtypes than these inputs have; and tni_apply_n with the inputs cast. */
 bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in);
 tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
                              tn_tensor *const *in, int n_out, tn_tensor **out);
-/* For a composite that is to run in f32: x, or inside a region a bf16 or f16 x as f32. */
+/* For a composite that runs in f32: x, but inside a region a bf16 or f16 x becomes f32. */
 tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* Drops this thread's kept casts of leaves. */
 void tni_autocast_forget(void);
@@ -132,7 +132,7 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
 
-/* The gradient of output i, zeros when nothing came. */
+/* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
@@ -140,36 +140,36 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
-/* TN_E_INVALID where several elements of target are one in memory: it cannot take a value each. */
+/* TN_E_INVALID if several elements of target share memory: they can't have a value each. */
 tn_status tni_own_memory(const char *function, const tn_tensor *target);
-/* The one guard of in-place changes: TN_OK if target may be written, each element for itself, and
- * source (or TN_NONE) read now. */
+/* The only guard of in-place changes: TN_OK if every element of target may be written on its own,
+ * and source (or TN_NONE) read. */
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source);
 
-/* A change of one tensor among many: x *= rate where y is NULL, else x += rate (y - x), a copy for
- * rate 1 (y: x's shape, dtype and device). x NULL: none. */
+/* A change of one tensor among many: x *= rate if y is NULL, else x += rate (y - x), for rate 1 a
+ * copy (y has x's shape, dtype and device). x NULL: no change. */
 typedef struct tni_change {
     tn_tensor *x, *y;
     double rate;
 } tni_change;
-/* The changes that each(from, 0..n-1) tells, in one launch, so that all are made or none. What is
- * strided, not f32 or f64, on another device than the first, of the other kind or listed twice
- * changes before it, one by one. */
+/* Makes the changes that each(from, 0..n-1) returns in one launch: all or none. Tensors that are
+ * strided, not f32 or f64, on another device than the first, of the other kind or listed twice are
+ * changed before it, one by one. */
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from);
-/* A copy after writes that cannot be taken back: tried once more where it fails. */
+/* A copy after writes that cannot be undone: if it fails, it is tried once more. */
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
 
 /* ---- the graph ------------------------------------------------------------------------------- */
 
-/* Where the gradient of an input goes: (node, index), or a leaf; both NULL: nowhere. */
+/* Where the gradient of an input goes: (node, index), or a leaf; nowhere if both are NULL. */
 typedef struct tni_edge {
     tni_node *node;
     tn_tensor *leaf;
     int index;
 } tni_edge;
 
-/* What backward reads: an alias without history, and the version it had. */
+/* A tensor that backward reads: an alias without history, and its version at forward. */
 typedef struct tni_kept {
     tn_tensor *alias;
     uint64_t version;
@@ -178,7 +178,7 @@ typedef struct tni_kept {
 struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
-    bool spent;        /* what it kept has been given back */
+    bool spent;        /* what it kept has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */
     uint64_t mark;     /* of the pass that last visited it */

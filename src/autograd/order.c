@@ -1,5 +1,5 @@
 /*
- * order.c - the order in which a pass takes nodes: a heap, the newest on top. A node is newer than
+ * order.c - the order in which a pass visits nodes: a heap, the newest on top. A node is newer than
  * all it was computed from, so when its turn comes all gradients into it have arrived.
  */
 #include "autograd/pass.h"

@@ -15,14 +15,14 @@ typedef struct tni_order {
 tn_status tni_order_push(tni_order *o, tni_node *node);
 tni_node *tni_order_pop(tni_order *o); /* of one that is not empty */
 
-/* Who has a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked
+/* A tensor with a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked
  * for. */
 typedef struct tni_receiver {
     tni_gradmeta *gm; /* counted */
     tn_tensor *leaf;  /* kept; NULL for a result */
 } tni_receiver;
 
-/* What another pass had in a field of a node or a tensor. */
+/* A gradient that an outer pass has in a field of a node or a tensor. */
 typedef struct tni_put_aside {
     tn_tensor **field;
     tn_tensor *gradient;
@@ -35,8 +35,8 @@ typedef struct tni_old_mark {
 typedef struct tni_pass {
     struct tni_pass *outer; /* the one whose hook started this one; NULL: none */
     int depth;
-    tni_order order; /* the nodes whose turn will come */
-    tni_node *node;  /* the one that is being differentiated, off the order */
+    tni_order order; /* the nodes still to visit */
+    tni_node *node;  /* being differentiated now; no longer in order */
     tni_receiver *receivers;
     size_t n_receivers, receiver_capacity;
     tni_put_aside *aside; /* the outer pass's gradients */
@@ -52,20 +52,20 @@ typedef struct tni_pass {
     tn_dtype was_casting;
 } tni_pass;
 
-/* Of a zeroed pass, whatever begin says, end is called. Until then grad mode is the pass's and
- * autocast is off: backward runs in the dtypes that forward left. */
+/* p is zeroed. Call tni_pass_end even if this fails. Until then grad mode is the pass's and
+ * autocast is off: backward runs in the dtypes that forward used. */
 tn_status tni_pass_begin(tni_pass *p, const char *function);
 /* Puts the outputs' seeds (NULL: ones) where their gradients arrive. */
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
                         tn_tensor *const *seeds);
-/* Through all nodes, to the receivers; their hooks have run. */
+/* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */
 tn_status tni_pass_run(tni_pass *p);
 /* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p);
 
-/* Sets a mark that an outer pass may still want as it was. */
+/* Sets a mark, and remembers its old value for the outer pass. */
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
-/* Whether a gradient is wanted at the end of an edge. */
+/* Whether the pass wants the gradient that this edge leads to. */
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
 
 /* Whether somebody besides the engine may see t's memory change. */

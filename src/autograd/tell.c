@@ -1,5 +1,5 @@
 /*
- * tell.c - see tell.h. A thread's first op or pass settles who watches it.
+ * tell.c - see tell.h. A thread's first op or pass decides which watcher it has.
  */
 #include "autograd/tell.h"
 

@@ -1,6 +1,6 @@
 /*
  * tell.h - what the ops and the engine tell the thread's watcher (tensor/watch.h). Each function
- * gives the watcher's status; without one TN_OK.
+ * returns the watcher's status, TN_OK if there is none.
  */
 #ifndef TNI_TELL_H
 #define TNI_TELL_H
@@ -15,8 +15,8 @@ tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g);
 tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad);
 tn_status tni_tell_grad(tn_tensor *leaf, bool adding);
 
-/* From here on the ops of this thread are not told of, until as many calls of tni_show: the
- * engine's own, or the watcher's. */
+/* Hides the ops of this thread from the watcher until tni_show is called as often: for the engine's
+ * own ops and the watcher's. */
 void tni_hide(void);
 void tni_show(void);
 
@@ -24,9 +24,9 @@ void tni_show(void);
 tni_watcher *tni_watch(tni_watcher *w);
 bool tni_watched(void);
 
-/* The one that TN_ANOMALY wants; NULL (anomaly.c). */
+/* The watcher that TN_ANOMALY asks for, or NULL (anomaly.c). */
 tni_watcher *tni_anomaly_wanted(void);
-/* The largest |x|: NaN where x holds one, 0 of no elements. x is floating, of any dtype. */
+/* The largest |x|: NaN if x holds one, 0 for no elements. x is floating, of any dtype. */
 tn_status tni_magnitude(tn_tensor *x, double *largest);
 
 #endif

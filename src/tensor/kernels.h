@@ -1,19 +1,19 @@
 /*
  * kernels.h - the one interface between tensors and the backends that compute (CPU, CUDA).
  *
- * A backend is a struct of function pointers. It sees tni_array, never tn_tensor: it needs nothing
- * of the core and can be a shared module of its own. Every kernel takes one struct of arguments,
- * outputs first, and TNI_KERNELS names them all: a backend has every one, which is checked when it
- * is opened. Kernels return a status and set the message through tni_host.fail.
+ * A backend is a struct of function pointers. It sees tni_array, never tn_tensor, so it needs
+ * nothing from the core and can be a shared module. Every kernel takes one struct of arguments,
+ * outputs first. TNI_KERNELS lists all kernels; opening a backend checks that it has every one.
+ * Kernels return a status and set the message through tni_host.fail.
  *
- * What every kernel may rely on (the op above has seen to it):
+ * What every kernel may rely on (the op that calls it makes sure):
  *   - dtypes and sizes fit as the comment says; outputs are allocated and overlap no input unless
  *     said
- *   - sizes may be 0 anywhere; n is never a multiple of anything
- *   - "dense" arrays are row-major without gaps; others may have any strides, 0 and negative
- *     excluded except 0 from expand, and negative ones where a comment says so
- *   - real: f32 or f64, all real arrays of one call of one dtype unless said; TNI_KERNELS says
- *     which kernels take bf16 and f16 too (gemm does)
+ *   - any size may be 0, and n need not be a multiple of anything
+ *   - "dense" arrays are row-major without gaps; others may have any positive strides, 0 from
+ *     expand, and negative ones where a comment says so
+ *   - "real" is f32 or f64, and all real arrays of a call have one dtype unless said; TNI_KERNELS
+ *     says which kernels take bf16 and f16 too (gemm does)
  */
 #ifndef TNI_KERNELS_H
 #define TNI_KERNELS_H
@@ -41,9 +41,9 @@ typedef struct tni_number {
     int64_t i;
 } tni_number;
 
-/* C[m,n] (+)= op(A) op(B) (+ bias), a batch of them. Row-major: a's row r, column c lies at a +
- * r*a_row + c*a_col; one of a_row, a_col is 1 (an op copies first otherwise), so transposition is
- * in the strides. c is dense in its rows: c_col = 1. */
+/* A batch of C[m,n] (+)= op(A) op(B) (+ bias). Row-major: a's row r, column c is at a + r*a_row +
+ * c*a_col; one of a_row, a_col is 1 (otherwise an op copies first), so strides express
+ * transposition. c's rows are dense: c_col = 1. */
 typedef struct tni_gemm {
     tn_dtype dtype;
     int64_t m, n, k, batch;
@@ -296,8 +296,8 @@ typedef struct tni_dropout {
     uint64_t seed, offset;
 } tni_dropout;
 
-/* By the backend's own generator: the CPU's is the default generator; others take seed and offset,
- * and from there on n / 2 + 1 counters. */
+/* Drawn by the backend's own generator: the CPU's is the default generator; others take seed and
+ * offset, and use n / 2 + 1 counters from there on. */
 typedef struct tni_random {
     tni_array y; /* dense real */
     bool normal; /* standard normal; else uniform in [0, 1) */
@@ -314,7 +314,7 @@ typedef struct tni_lerp_tensor {
     double rate;
 } tni_lerp_tensor;
 
-/* x += rate (y - x), and y for rate 1, also where x is not finite; without y: x *= rate. */
+/* x += rate (y - x); rate 1 sets x to y, even where x is not finite. Without y: x *= rate. */
 typedef struct tni_lerp_all {
     const tni_lerp_tensor *tensors;
     int n;
@@ -347,13 +347,13 @@ typedef struct tni_optim_step {
 /* ---- the list of kernels --------------------------------------------------------------------- */
 
 /*
- * Kernel NAME takes a tni_NAME. From this list are made the struct of function pointers below, the
+ * Kernel NAME takes a tni_NAME. This list generates the struct of function pointers below, the
  * prototypes (cpu.h, cuda.h), the choice of a variant by dtype and the backends' tables.
  *   ANY(name)                         any dtypes, as the comment says
  *   REAL(name, array)                 f32 or f64: the dtype of that array of the struct
  *   FLOAT(name, array, n_out, n_in)   bf16 and f16 too, sums kept in f32 and rounded once. The
  *                                     struct begins with n_out outputs and n_in inputs: the CPU
- *                                     computes in copies of those that are short.
+ *                                     computes in f32 copies of those that are bf16 or f16.
  */
 /* clang-format off */
 #define TNI_KERNELS(ANY, REAL, FLOAT)                                                              \
@@ -377,7 +377,7 @@ typedef struct tni_optim_step {
 /* What a backend gets from the core. */
 typedef struct tni_host {
     tn_status (*fail)(tn_status status, const char *format, ...);
-    const char *(*op)(void); /* name of the op whose kernels this thread calls now, or NULL */
+    const char *(*op)(void); /* name of the op that is calling kernels on this thread, or NULL */
 } tni_host;
 
 typedef struct tni_backend {

@@ -2,8 +2,8 @@
  * optim_formulas.h - every optimizer once: a row of a list, the scalars of a step, and what it does
  * to one element, for f32 and f64, on the CPU and on the GPU.
  *
- * Two parts. The first, list and scalars, is for every includer. The second, the formulas, comes
- * where REAL (float or double) and REAL_SQRT are defined, and in C++ once more for the other REAL.
+ * The first part, list and scalars, is for every includer. The second, the formulas, is for those
+ * that define REAL (float or double) and REAL_SQRT; C++ includes it again for the other REAL.
  */
 #ifndef TNI_OPTIM_FORMULAS_H
 #define TNI_OPTIM_FORMULAS_H
@@ -14,11 +14,11 @@
 #include "tensor/math.h" /* TN_FN */
 
 /*
- * A row is O(NAME, scalars, formula, sets of states). TNI_NAME numbers it, tni_scalars_SCALARS
- * makes the scalars. In the formula p is the parameter, g its gradient (negated to maximize, weight
- * decay added), s0, s1, s2 the states, NULL where there is none, s the scalars. Each set S(NAME,
- * bits) of states that it may have is compiled for itself: bit i stands for state i. What a row's
- * numbers beta1, beta2, eps and its flag are:
+ * A row is O(NAME, scalars, formula, sets of states). TNI_NAME is its number, tni_scalars_SCALARS
+ * computes the scalars. In the formula p is the parameter, g its gradient (negated to maximize,
+ * weight decay added), s0, s1, s2 the states (NULL: none), s the scalars. Each set S(NAME, bits) of
+ * states that it may have is compiled separately: bit i stands for state i. What beta1, beta2, eps
+ * and flag mean in each row:
  *
  *     SGD       momentum, dampening, -; nesterov     s0: momentum
  *     Adam(W)   beta1, beta2, eps; amsgrad           s0, s1: m, v; s2: the largest v
@@ -47,7 +47,7 @@ static inline int tni_optim_states(const tni_optim_tensor *t)
     return (t->s0 ? 1 : 0) | (t->s1 ? 2 : 0) | (t->s2 ? 4 : 0);
 }
 
-/* ---- the scalars of one tensor in one step: made in double, rounded by the formulas ---------- */
+/* ---- the scalars of one tensor in one step: computed in double, rounded by the formulas ------ */
 
 typedef struct tni_optim_scalars {
     double sign, wd; /* sign: -1 to maximize; wd: weight decay that is added to the gradient */
@@ -119,7 +119,7 @@ static inline tni_optim_scalars tni_optim_scalars_of(const tni_optim_args *o,
 
 #ifdef REAL
 
-/* buf = momentum buf + (1 - dampening) g, the first time g; the step is buf, with Nesterov g +
+/* buf = momentum buf + (1 - dampening) g, at the first step g; p moves by buf, with Nesterov by g +
  * momentum buf. Sutskever et al. (2013), section 2. buf NULL: no momentum. */
 TN_FN void tni_sgd(REAL *p, REAL g, REAL *buf, const tni_optim_scalars *s)
 {
@@ -133,8 +133,8 @@ TN_FN void tni_sgd(REAL *p, REAL g, REAL *buf, const tni_optim_scalars *s)
 }
 
 /* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= rate m / (sqrt(v) root_scale + eps), where rate
- * = lr / (1 - b1^t) and root_scale = 1 / sqrt(1 - b2^t); with vmax (AMSGrad) its running maximum
- * stands for v. Kingma and Ba (2015), algorithm 1; Reddi et al. (2018), algorithm 2. */
+ * = lr / (1 - b1^t) and root_scale = 1 / sqrt(1 - b2^t); with vmax (AMSGrad) the running maximum
+ * of v replaces v. Kingma and Ba (2015), algorithm 1; Reddi et al. (2018), algorithm 2. */
 TN_FN void tni_adam(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_optim_scalars *s)
 {
     REAL mean = (REAL)s->beta1 * *m + (REAL)s->one_minus_beta1 * g;
@@ -155,9 +155,9 @@ TN_FN void tni_adamw(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_op
     tni_adam(p, g, m, v, vmax, s);
 }
 
-/* v = a v + (1-a) g^2; centered (average not NULL): its variance, v - average^2; then by d =
- * sqrt(.) + eps, through a momentum buffer unless buf is NULL. Hinton, Coursera lecture 6e (2012);
- * Graves (2013), eq. 38-45 */
+/* v = a v + (1-a) g^2. g is divided by sqrt(v) + eps, if centered (average not NULL) by sqrt(v -
+ * average^2) + eps, and goes through a momentum buffer unless buf is NULL. Hinton, Coursera lecture
+ * 6e (2012); Graves (2013), eq. 38-45 */
 TN_FN void tni_rmsprop(REAL *p, REAL g, REAL *v, REAL *average, REAL *buf,
                        const tni_optim_scalars *s)
 {
@@ -186,7 +186,7 @@ TN_FN void tni_adagrad(REAL *p, REAL g, REAL *sum, const tni_optim_scalars *s)
     *p -= (REAL)s->rate * g / (REAL_SQRT(total) + (REAL)s->eps);
 }
 
-/* The row's formula; kind is a constant where this is called, as is which states are NULL. */
+/* The row's formula; callers pass kind and the NULLs among the states as constants. */
 TN_FN void tni_optim_update(int kind, REAL *p, REAL g, REAL *s0, REAL *s1, REAL *s2,
                             const tni_optim_scalars *s)
 {

@@ -30,8 +30,8 @@ static inline tn_status tni_broadcast_inputs(tni_call *c, int first, int second,
 /* out[0] = function of inputs 0 and 1, broadcast. */
 tn_status tni_binary_forward(tni_call *c);
 
-/* A gradient by one fused kernel, outside the graph: b, c are broadcast to like's shape. NULL for a
- * NULL among a, b, c. */
+/* A gradient by one fused kernel, outside the graph: b, c are broadcast to like's shape. NULL if a,
+ * b or c is NULL. */
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like);
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,

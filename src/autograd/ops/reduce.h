@@ -7,7 +7,7 @@
 #include "autograd/ops/elementwise.h"
 
 typedef struct tni_reduce_args {
-    unsigned axes; /* bit per axis that goes */
+    unsigned axes; /* bit per reduced axis */
     bool keepdim;
     double p; /* correction, order of the norm */
 } tni_reduce_args;
@@ -35,7 +35,7 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *ax
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes);
 /* t (a result or its gradient) in that shape, so that it broadcasts against x. */
 tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t);
-/* Elements that each result was made of. */
+/* The number of elements reduced to each result. */
 double tni_reduced_count(const tni_grad *g);
 /* The axes of a mask, for calls of other reductions; returns how many. */
 int tni_mask_axes(unsigned mask, int rank, int *axes);

@@ -33,7 +33,7 @@ static inline bool rows_absent(const tn_tensor *t)
     return !t || tni_none(t);
 }
 
-/* A message of a kernel that knows a bad index, but not the op: "tn_NAME: " goes in front. */
+/* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */
 tn_tensor *tni_index_arg(const char *function, tn_tensor *index);
@@ -53,7 +53,7 @@ extern const tn_op tni_op_take_add;
 
 /* mean, sum or nothing over all elements. */
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction);
-/* The same of losses and weights of rows, where the mean divides by the sum of the weights. */
+/* The same for rows of losses and of weights; the mean divides by the sum of the weights. */
 tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction);
 /* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
