@@ -28,13 +28,13 @@ static tn_tensor *nonempty(const tn_list *parameters, int i)
     return g && tni_shape_numel(&g->shape) > 0 ? g : NULL;
 }
 
-/* Whether cells takes g's norm: it lives there, and eight bytes hold a number of its dtype. */
+/* Whether cells can take g's norm: same device, and eight bytes hold a number of g's dtype. */
 static bool fits(const tn_tensor *g, const tn_tensor *cells)
 {
     return tni_backend_of(g) == tni_backend_of(cells) && (g->dtype == TN_F32 || g->dtype == TN_F64);
 }
 
-/* g's norm into a cell, in g's dtype: nobody waits for it. */
+/* Writes g's norm to a cell, in g's dtype, without waiting for the device. */
 static tn_status norm_into(char *cell, const tn_tensor *g, double p)
 {
     tni_reduce a = { .function = TNI_R_norm, .x = tni_array_of(g), .p = &p };
@@ -52,8 +52,8 @@ static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
     return (double)single;
 }
 
-/* The norms go to cells (one per entry, where the first gradient lives) and from there to host in
- * one copy; those that cells does not take are read one by one. */
+/* Writes the norms to cells (one per entry, on the first gradient's device) and copies them to host
+ * at once; norms that cells can't take are read one by one. */
 static tn_status add_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host,
                            double *total)
 {

@@ -17,8 +17,8 @@ static double anneal(double from, double to, double part)
     return to + (from - to) * (1 + cos(3.14159265358979323846 * part)) / 2;
 }
 
-/* Whether t stands in the rise, and how far through its stretch, in [0, 1]. s->d is the
- * (fractional) step of the peak. A step past the last one stays there. */
+/* Whether t is in the rise; *part is how far it is through rise or fall, in [0, 1]. s->d is the
+ * (fractional) step of the peak. A step past the last one counts as the last. */
 static bool rising(const tn_scheduler *s, int64_t t, double *part)
 {
     bool up = (double)t <= s->d;

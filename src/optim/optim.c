@@ -20,7 +20,7 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value)
     return tni_error(TN_E_INVALID, "tn_%s: %s is %g: want in [0, 1)", type, what, value);
 }
 
-/* What an optimizer must not update is refused here, by name. */
+/* Refuses what an optimizer must not update, and names it. */
 static tn_status check_entry(const char *f, const tn_entry *e)
 {
     const tn_tensor *t = e->tensor;
@@ -51,7 +51,7 @@ static void release_param(tni_optim_param *p)
     tni_strfree(p->name);
 }
 
-/* Every tensor and every name once. p is filled and not yet in the tables. */
+/* Adds p, which is filled, to the tables; refuses a tensor or name that is there already. */
 static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_param *p)
 {
     const char *other = tni_map_get(&opt->tensors, p->tensor);

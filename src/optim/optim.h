@@ -2,7 +2,7 @@
  * optim.h - the inside of an optimizer, for the files of this folder and for checkpoints.
  *
  * An optimizer is a type (constant: which kernel, what its state is called), the numbers the kernel
- * takes, groups (rate and decay) and parameters (name, tensor, state). Nothing here knows a
+ * takes, groups (rate and decay) and parameters (name, tensor, state). Nothing here depends on a
  * particular optimizer.
  */
 #ifndef TNI_OPTIM_H
@@ -22,7 +22,7 @@ typedef struct tni_optim_type {
     const char *slot[TNI_OPTIM_SLOTS]; /* state tensors s0, s1, s2 as files name them */
     const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
     unsigned fractions;                /* bit i: number i is in [0, 1) */
-    const char *flag;                  /* the same for flag; NULL: not used */
+    const char *flag;                  /* the flag as files name it; NULL: not used */
     bool momentum_is_beta1;            /* one-cycle schedules may move args.beta1 */
 } tni_optim_type;
 
@@ -33,7 +33,7 @@ typedef struct tni_optim_group {
 } tni_optim_group;
 
 typedef struct tni_optim_param {
-    char *name;        /* full name, ours */
+    char *name;        /* full name, owned */
     tn_tensor *tensor; /* one reference */
     tn_module *owner;  /* the module whose slot it is, one reference; NULL for a raw leaf */
     int group;
@@ -61,8 +61,8 @@ struct tn_optim {
 
 /* The numbers of args that have names, by their place in tni_optim_type.number. */
 double *tni_optim_number_at(tni_optim_args *args, int i);
-/* Makes an optimizer with one group; NULL and a message when the list holds what it must not
- * touch. */
+/* Makes an optimizer with one group; NULL and a message when the list holds a tensor that it must
+ * not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, double lr, double weight_decay);
 tn_optim *tni_optim_keep(tn_optim *opt);
@@ -73,7 +73,7 @@ tn_status tni_optim_nonnegative(const char *type, const char *what, double value
 /* The same for a decay factor in [0, 1). */
 tn_status tni_optim_fraction(const char *type, const char *what, double value);
 
-/* What a file holds of each, compared and ready to be put in place; NULL and a message. */
+/* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);

@@ -1,5 +1,5 @@
 /*
- * plateau.c - lowers the rate when a metric has stopped improving: the one schedule that listens.
+ * plateau.c - lowers the rate when a metric has stopped improving: the one schedule with an input.
  *
  * A call improves when metric < best (1 - threshold), or > best (1 + threshold) when maximizing.
  * After more than patience calls that do not, every rate becomes max(rate factor, min_lr); then

@@ -1,10 +1,10 @@
 /*
- * scaler.c - a loss times a number, so that small gradients are not lost in f16; the gradients
- * divided by it again; and the number, which follows what the gradients can bear.
+ * scaler.c - multiplies the loss by a scale, so that small gradients are not lost in f16, divides
+ * the gradients by it again, and adapts the scale to what f16 can hold.
  *
- * scale s, after every update with steps that were all taken: the interval-th in a row multiplies
- * s by growth; after one with a step that was skipped for NaN or infinity: s times backoff. s is
- * rounded to f32, and stays where growth would leave f32.
+ * An update is good if no step since the last one was skipped for NaN or infinity. After interval
+ * good updates in a row the scale is multiplied by growth, after one that is not good by backoff.
+ * It is rounded to f32, and stays as it is where growth would exceed f32.
  *
  * Source: Micikevicius et al., Mixed Precision Training (2018), section 3.2; names, order of calls
  * and rounding: torch.amp.GradScaler.
@@ -15,7 +15,7 @@
 #include "optim/optim.h"
 #include "base/host.h"
 
-/* What a captured step is told. */
+/* What the message of a captured step recommends. */
 #define NO_SCALER "bf16, which needs no scaling, or the step without tn_capture"
 
 /* An optimizer since the last update: its gradients are unscaled. */
@@ -119,7 +119,7 @@ static tn_tensor *gradient_of(const tni_optim_param *p)
     return p->tensor->requires_grad && gm && gm->grad ? gm->grad : NULL;
 }
 
-/* *bad: some gradient holds NaN or infinity. One number leaves the device. */
+/* *bad: some gradient holds NaN or infinity. Reads one number from the device. */
 static tn_status look(const tn_optim *opt, bool *bad)
 {
     tn_tensor *largest = NULL;

@@ -134,7 +134,7 @@ static double momentum_at(const tn_scheduler *s, int64_t step)
     return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
 }
 
-enum { DEEPEST = 64 }; /* sequences of sequences: each rate asks down through them */
+enum { DEEPEST = 64 }; /* nesting of sequences: computing a rate recurses through them */
 
 static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int i)
 {
@@ -163,7 +163,7 @@ static tn_status check_children(const tn_optim *opt, tn_scheduler *const *schedu
     return status;
 }
 
-/* After a failure: each once, however often it is there. */
+/* After a failure: drops each scheduler once, even if it is listed twice. */
 static void drop_children(tn_scheduler *const *schedulers, int n)
 {
     for (int i = 0; i < n; i++)

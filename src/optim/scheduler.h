@@ -2,8 +2,8 @@
  * scheduler.h - what a schedule is: a function of the step and the base rate (scheduler.c,
  * schedules.c).
  *
- * Every schedule but plateau is in closed form, so the rate at a step does not depend on how one
- * got there: resuming is setting the step.
+ * Every schedule but plateau is in closed form, so the rate depends on the step alone: to resume is
+ * to set the step.
  */
 #ifndef TNI_SCHEDULER_H
 #define TNI_SCHEDULER_H
@@ -41,12 +41,12 @@ struct tn_scheduler {
     int64_t bad, cooling;
 };
 
-/* A scheduler on opt with what is given in a struct without schedule and opt; its milestones are
- * looked at and copied. NULL and a message. */
+/* A scheduler on opt with the numbers of given, whose schedule and opt are not set; milestones are
+ * checked and copied. NULL and a message on failure. */
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given);
-/* Sets the rates of its first step; a failure frees s and returns NULL, as NULL does. */
+/* Sets the rates of its first step; on failure frees s and returns NULL. NULL gives NULL. */
 tn_scheduler *tni_scheduler_start(tn_scheduler *s);
-/* How many of them are <= step. */
+/* How many milestones are <= step. */
 int tni_milestones_passed(const tn_scheduler *s, int64_t step);
 tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step);
 extern const tni_schedule tni_schedule_plateau;

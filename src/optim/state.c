@@ -14,7 +14,7 @@
 #include "optim/form.h"
 #include "optim/optim.h"
 
-/* The numbers of `now`, which is the optimizer itself or what is loaded for it. */
+/* The numbers of `now`, which is the optimizer itself or the state being loaded. */
 static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
 {
     const tni_optim_type *type = opt->type;
@@ -37,7 +37,7 @@ static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
     }
 }
 
-/* Whether there is anything of a parameter: it has been updated. */
+/* Whether a parameter has state: it has been updated. */
 static bool is_there(tni_form *f, const tn_optim *opt, const tni_optim_param *p)
 {
     if (!f->from) return p->step > 0;

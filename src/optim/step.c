@@ -2,8 +2,8 @@
  * step.c - one update of every parameter.
  *
  * Three phases, and only the last one writes: check every parameter, make what is missing (state,
- * dense gradients), one kernel call over all. So a step that fails has changed nothing that can be
- * seen. Strided parameters alone are written after it, each by a copy that is tried twice.
+ * dense gradients), one kernel call over all. So a failed step has changed nothing that can be
+ * seen. Only strided parameters are written after it, each by a copy that is tried twice.
  */
 #include <stdio.h>
 
@@ -56,8 +56,8 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
     return TN_OK;
 }
 
-/* Slot s of p, where p lives and of its dtype: made when missing, moved when the module has
- * moved. */
+/* Makes sure that p has state slot s, with p's device and dtype: makes it, or moves it when the
+ * module has moved. */
 static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 {
     const tn_tensor *t = p->tensor;

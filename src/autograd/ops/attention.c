@@ -4,10 +4,10 @@
  *     p_ts = softmax over s of (scale q_t . k_s + mask_ts)        y_t = sum_s p_ts v_s
  *     dv_s = sum_t p_ts dy_t          ds_ts = p_ts (dy_t . v_s - delta_t),  delta_t = dy_t . y_t
  *     dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_t ds_ts q_t
- * Forward keeps y and one number a row (the log of the softmax's denominator); the kernel makes p
- * again from it, block by block. So there is no formula in ops to differentiate twice: a second
- * derivative is refused. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
- * algorithms 1 and 4.
+ * Forward keeps y and one number per row (the log of the softmax's denominator), from which the
+ * kernel recomputes p, block by block. Backward is not written with ops, so a second derivative is
+ * refused. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1
+ * and 4.
  */
 #include <limits.h>
 #include <math.h>
@@ -25,8 +25,8 @@ static bool merges(const tn_tensor *t, int axis)
            t->stride[axis] == t->stride[axis + 1] * t->shape.size[axis + 1];
 }
 
-/* Whether kernels can take t [.., T, D] as it lies: rows without gaps, at least D apart, and of two
- * leading axes before H one stride. */
+/* Whether kernels can take t [.., T, D] without a copy: rows without gaps, at least D apart, and
+ * two leading axes before H that one stride can walk. */
 static bool usable(const tn_tensor *t)
 {
     int rank = t->shape.rank;
@@ -255,7 +255,7 @@ const tn_op tni_op_attention = {
     .backward = attention_backward,
 };
 
-/* The formula in ops: for a mask that is itself learned, whose gradient is as large as the scores
+/* The formula in ops: for a mask that is learned, whose gradient is as large as the scores
  * anyway. */
 static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
                            double scale)

@@ -6,9 +6,9 @@
  * dw / N), as in layer_norm.c. Otherwise mean and var are constants (the running ones): dx = w r
  * dy. Source: Ioffe and Szegedy, Batch Normalization (2015), algorithms 1 and 2.
  *
- * The op keeps its own mean and r, never the running buffers: these may move again before backward.
- * It writes where they move to into outputs of its own; tn_batch_norm copies those into the buffers
- * once nothing can fail any more.
+ * The op keeps its own mean and r, never the running buffers, which may change again before
+ * backward. It writes their new values to outputs of its own; tn_batch_norm copies those into the
+ * buffers once nothing can fail any more.
  */
 #include "autograd/ops/rows.h"
 
@@ -181,7 +181,7 @@ static const tn_op batch_norm_op = {
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
-/* Overwrites a running buffer with what it has become. */
+/* Overwrites a running buffer with its new values. */
 static tn_status commit(tn_tensor *running, const tn_tensor *next)
 {
     tni_copy a = { .y = tni_array_of(running), .x = tni_array_of(next) };
@@ -189,7 +189,7 @@ static tn_status commit(tn_tensor *running, const tn_tensor *next)
     return tni_backend_of(running)->copy(&a);
 }
 
-/* Running statistics take no part in gradients, even where a user made them want one. */
+/* Running statistics take no part in gradients, even if a user set requires_grad on them. */
 static tn_tensor *without_history(tn_tensor *t)
 {
     return t && t->requires_grad ? tn_detach(t) : t;

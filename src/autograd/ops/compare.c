@@ -59,8 +59,8 @@ static tn_status test_forward(tni_call *c)
     tni_array y = tni_array_of(c->out[0]);
     double p[2] = { args->p[0], 0.0 };
 
-    /* Between integers a fraction equals nothing, x < s and x >= s ask for ceil(s), x > s and
-     * x <= s for floor(s). NaN differs from everything, and nothing else holds. */
+    /* An integer never equals a fraction; x < s and x >= s compare with ceil(s), x > s and x <= s
+     * with floor(s). For NaN only != is true. */
     if (!tn_dtype_is_float(c->in[0]->dtype) && !tni_is_integral(p[0])) {
         bool differs = op->function == TNI_U_ne_scalar;
         if (differs || op->function == TNI_U_eq_scalar || p[0] != p[0])

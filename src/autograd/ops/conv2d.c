@@ -266,8 +266,8 @@ static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a)
     return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){ dy, x });
 }
 
-/* "same" pads d (k - 1) in all. Where that is odd, the kernels pad one too much above and to the
- * left, and what comes of it, the first row or column of y, is cut off. */
+/* "same" pads d (k - 1) in all. If that is odd, the kernels pad one too much above and to the left,
+ * and the first row or column of y, which comes from it, is cut off. */
 static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
 {
     int64_t extra[2];

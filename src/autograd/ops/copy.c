@@ -95,7 +95,7 @@ static tn_status to_shape(tni_call *c)
     return tni_shape_like_first(c);
 }
 
-/* Bytes travel between host and device; between two devices over the host. */
+/* Copies bytes between host and device; between two devices by way of the host. */
 static tn_status to_forward(tni_call *c)
 {
     tn_tensor *x = c->in[0];

@@ -26,9 +26,9 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
 }
 
-/* Input i as the kernel may see it. Kernels compute in the wider of two dtypes, but a single value
- * beside a tensor with axes counts as it is in the dtype of both: where that shows it is cast
- * first. */
+/* Input i for the kernel. Kernels compute in the wider of two dtypes, but a single value beside a
+ * tensor with axes counts as rounded to the promoted dtype: where that makes a difference, it is
+ * cast first. */
 static tn_tensor *operand(const tni_call *c, int i)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;

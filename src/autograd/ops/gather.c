@@ -6,7 +6,7 @@
  *   take         y[r] = x[index[r]] (whole slices)                 dx = take_add(dy, index)
  *   take_add     y = 0, y[index[r]] += x[r]                        dx = take(dy, index)
  * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so
- * second derivatives need no text of their own. take serves index_select and embedding.
+ * second derivatives need no code of their own. take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
 
@@ -151,7 +151,7 @@ static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
     return tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
 }
 
-/* A single value as the row of one that it is to these functions, as in PyTorch. */
+/* A single value as a row of one element: these functions treat it so, as in PyTorch. */
 static tn_tensor *as_row(tn_tensor *t)
 {
     return t->shape.rank == 0 && !tni_none(t) ? tn_reshape(t, TN_SHAPE(1)) : t;

@@ -266,7 +266,7 @@ static int by_address(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Marks those of n changes whose target's memory belongs to another one, too: changed twice, it
+/* Marks those of n changes whose target overlaps another one in memory: memory that changes twice
  * cannot be in one launch. Of equal targets all but the first are marked. */
 static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n,
                           span *spans, bool *repeated)
@@ -291,8 +291,8 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
     }
 }
 
-/* Whether the change may be part of the one launch, whose first of n is given: dense and real, and
- * beside the first and of its kind. */
+/* Whether a change may be part of the one launch of n that begins with first: dense, real, and of
+ * the same device and kind as first. */
 static bool joins(int n, const tni_change *c, const tni_change *first)
 {
     if (!is_dense_real(c->x) || tni_host_counts()) return false;
@@ -307,7 +307,7 @@ static tn_status change_one(const tni_change *c)
     return c->rate == 1.0 ? tn_copy_(c->x, c->y) : tn_lerp_(c->x, c->y, c->rate);
 }
 
-/* change: room for n; those to be made alone are kept from its beginning on, joint ones from its
+/* change has room for n: changes made one by one are stored from its beginning, joint ones from its
  * end. */
 static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,

@@ -4,7 +4,7 @@
  *   nll       loss = -w[t] x[t] per row, and its weight w[t] (1 without); both 0 on ignored rows
  *   nll_grad  dx = 0, dx[t] = -w[t] dloss
  * Linear in x and in dloss, with one matrix: each one's gradient is the other, so second
- * derivatives need no text of their own. The mean divides by the sum of the w[t]; NaN when no row
+ * derivatives need no code of their own. The mean divides by the sum of the w[t]; NaN when no row
  * is left.
  */
 #include "autograd/ops/rows.h"

@@ -1,7 +1,7 @@
 /*
  * one_hot.c - index [...] -> [..., n]: 1 at position index, 0 elsewhere. i64, no gradient.
  *
- * Composite: index == 0..n-1, broadcast, once every index has been looked at where it lives.
+ * Composite: index == 0..n-1, broadcast, after every index has been checked on its device.
  */
 #include "autograd/ops/rows.h"
 
@@ -16,7 +16,7 @@ typedef struct one_hot_args {
     int64_t n;
 } one_hot_args;
 
-/* Rows of nothing taken from n: the kernel has but the indices to check. */
+/* Takes empty rows from n: all that the kernel does is check the indices. */
 static tn_status one_hot_forward(tni_call *c)
 {
     const one_hot_args *args = c->args;
@@ -43,7 +43,7 @@ static const tn_op one_hot_op = {
 
 /* ---- the largest index ----------------------------------------------------------------------- */
 
-/* Its value + 1; -1 and a message when that cannot be had. */
+/* Its value + 1; -1 and a message on failure. */
 static int64_t number_of_classes(tn_tensor *index)
 {
     if (tni_host_refused("tn_one_hot", "with n -1 reads the largest index", "n given")) return -1;

@@ -6,8 +6,8 @@
  *     average:  y_o = (sum of x under window o) / count;  dx_i = sum over windows o above i of dy_o
  *               / count
  * Given the index each is linear: the gradient's gradient is a gather by the same index, and an
- * average. Output sizes and counts as PyTorch's: with ceil_mode the last window may hang over, but
- * starts inside the image or its left padding.
+ * average. Output sizes and counts are PyTorch's: with ceil_mode the last window may reach beyond
+ * the padded image, but starts inside the image or its left padding.
  */
 #include <limits.h>
 
@@ -47,8 +47,8 @@ static tn_status check_rank(tni_call *c)
     return TN_OK;
 }
 
-/* The first window along axis i that meets no element of an image of size, or -1. Only those that
- * start in the padding can miss it, by steps that are longer than the image. */
+/* The first window along axis i that covers no element of an image of size, or -1. Only windows
+ * that start in the padding can miss it, with a dilation longer than the image. */
 static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t windows)
 {
     if (size >= a->dilation[i]) return -1;

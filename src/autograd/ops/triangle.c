@@ -3,9 +3,9 @@
  *
  * y[.., i, j] = x[.., i, j] where j - i <= k (tril) or j - i >= k (triu), else 0.
  *
- * What is blocked depends on j - i alone: a vector of m + n - 1 values, of which row i is those
- * from number m - 1 - i on. So the mask is a copy of that vector seen with strides -1 and 1, made
- * where x is. Linear in x; dx is the same triangle of dy.
+ * What is blocked depends on j - i alone: a vector of m + n - 1 values, and row i of the mask is
+ * that vector from position m - 1 - i on. So the mask is a copy of the vector, read with strides -1
+ * and 1, on x's device. Linear in x; dx is the same triangle of dy.
  */
 #include "autograd/ops/elementwise.h"
 

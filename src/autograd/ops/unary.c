@@ -4,8 +4,8 @@
  * A line of the list gives name, the form of the public function, what becomes of dtypes that are
  * not floating, formula, what the gradient reads, the fused gradient kernel
  * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
- * recording and defines second derivatives. The slope is written in y where y is as good as x: less
- * is kept alive.
+ * recording and defines second derivatives. The slope is written in y where that is possible, so
+ * that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
@@ -115,7 +115,7 @@ static tn_tensor *gelu_tanh_slope(tn_tensor *x)
     return tn_add(g, tn_mul(tn_mul(x, du2), tn_mul(g, tn_rsub_scalar(g, 1.0))));
 }
 
-/* beyond the threshold the slope is 1, and the sigmoid is not looked at */
+/* beyond the threshold the slope is 1, whatever the sigmoid is */
 static tn_tensor *softplus_grad(tn_tensor *dy, tn_tensor *x, double beta, double threshold)
 {
     tn_tensor *u = tn_mul_scalar(x, beta);
