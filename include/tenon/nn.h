@@ -429,7 +429,7 @@ TN_API double tn_batchnorm_momentum(const tn_module *m);
 /** From the next forward on, even if the layer was cumulative; 0 leaves the buffers alone. A
  *  captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm layer. */
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
-/** Batches that skip_nonfinite has left out so far; not saved. -1: m is no BatchNorm layer. */
+/** Batches that skip_nonfinite left out since the last reset; not saved. -1: no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
 /* 0: 1e-5 */
