@@ -891,46 +891,16 @@ static uint64_t digest_of_everything(void)
                                                          .mean = mean,
                                                          .rstd = rstd,
                                                          .weight = a }));
-    RUN(kernels->batch_norm(&(tni_batch_norm){ .y = y,
-                                               .mean = mean,
-                                               .rstd = rstd,
-                                               .x = x,
-                                               .weight = a,
-                                               .bias = b,
-                                               .running_mean = c,
-                                               .running_var = d,
-                                               .training = true,
-                                               .momentum = 0.1,
-                                               .eps = 1e-5 }));
-    RUN(kernels->batch_norm_grad(&(tni_batch_norm_grad){ .dx = dx,
-                                                         .dweight = c,
-                                                         .dbias = d,
-                                                         .dy = dy,
-                                                         .x = x,
-                                                         .mean = mean,
-                                                         .rstd = rstd,
-                                                         .weight = a,
-                                                         .training = true }));
-    RUN(kernels->batch_norm(&(tni_batch_norm){ .y = few_y,
-                                               .mean = mean,
-                                               .rstd = rstd,
-                                               .x = few,
-                                               .weight = a,
-                                               .bias = b,
-                                               .running_mean = c,
-                                               .running_var = d,
-                                               .training = true,
-                                               .momentum = 0.1,
-                                               .eps = 1e-5 }));
-    RUN(kernels->batch_norm_grad(&(tni_batch_norm_grad){ .dx = few_dx,
-                                                         .dweight = c,
-                                                         .dbias = d,
-                                                         .dy = few_dy,
-                                                         .x = few,
-                                                         .mean = mean,
-                                                         .rstd = rstd,
-                                                         .weight = a,
-                                                         .training = true }));
+    tni_batch_norm norm = { y, mean, rstd, x, a, b, c, d, 0.1, 1e-5, true };
+    tni_batch_norm_grad norm_grad = { dx, c, d, dy, x, mean, rstd, a, true };
+    RUN(kernels->batch_norm(&norm));
+    RUN(kernels->batch_norm_grad(&norm_grad));
+    norm.y = few_y;
+    norm.x = norm_grad.x = few;
+    norm_grad.dx = few_dx;
+    norm_grad.dy = few_dy;
+    RUN(kernels->batch_norm(&norm));
+    RUN(kernels->batch_norm_grad(&norm_grad));
     one.data = y.data;
     SHAPED(one, 3, 1, 5, 67 * 33);
     SHAPED(rows_dy, 3, 1, 129, 67 * 33);

@@ -266,6 +266,18 @@ char *tni_strdup_or_none(const char *text)
     return copy;
 }
 
+char *tni_vtext(const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    if (n < 0) return tni_fail(TN_E_NOMEM, "out of memory: a text could not be made");
+    char *text = tni_alloc((size_t)n + 1);
+    if (text) vsnprintf(text, (size_t)n + 1, format, args);
+    return text;
+}
+
 void tni_strfree(char *text)
 {
     if (text) tni_free(text, strlen(text) + 1);

@@ -102,6 +102,8 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
 void *tni_alloc_n(size_t n, size_t size);
 void *tni_calloc_n(size_t n, size_t size);
 char *tni_strdup(const char *text); /* tni_strfree */
+/* What printf would write; tni_strfree. NULL + message: out of memory. */
+char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */
 char *tni_strdup_or_none(const char *text);
 void tni_strfree(char *text);

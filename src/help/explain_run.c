@@ -8,7 +8,7 @@
 #include "help/explain.h"
 
 static char fresh_object;
-#define fresh ((void *)&fresh_object) /* in `known`: made in this run, no number yet */
+static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
 static _Thread_local tni_run *running;
 
@@ -16,20 +16,15 @@ static _Thread_local tni_run *running;
 
 tn_status tni_say(tni_lines *lines, const char *format, ...)
 {
-    va_list args, again;
+    va_list args;
     va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    char *line = tni_room(&lines->line, &lines->capacity, lines->n, 1, sizeof(char *))
+                     ? tni_vtext(format, args)
+                     : NULL;
     va_end(args);
-    char *line = NULL;
-    if (n >= 0 && tni_room(&lines->line, &lines->capacity, lines->n, 1, sizeof(char *)))
-        line = tni_alloc((size_t)n + 1); /* as tni_strfree expects */
-    if (line) {
-        vsnprintf(line, (size_t)n + 1, format, again);
-        lines->line[lines->n++] = line;
-    }
-    va_end(again);
-    return line ? TN_OK : TN_E_NOMEM;
+    if (!line) return TN_E_NOMEM;
+    lines->line[lines->n++] = line;
+    return TN_OK;
 }
 
 void tni_lines_free(tni_lines *lines)

@@ -106,20 +106,14 @@ void tni_bytes_add(tni_bytes *b, const void *data, size_t n)
 
 void tni_bytes_printf(tni_bytes *b, const char *format, ...)
 {
-    va_list args, again;
+    if (b->failed) return;
+    va_list args;
     va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    char *text = tni_vtext(format, args);
     va_end(args);
-    if (n < 0 && !b->failed) { /* only out of memory: the formats are ours */
-        tni_error(TN_E_NOMEM, "out of memory: a text could not be made");
-        b->failed = true;
-    }
-    if (n >= 0 && reserve(b, (size_t)n + 1)) {
-        vsnprintf(b->data + b->n, (size_t)n + 1, format, again);
-        b->n += (size_t)n;
-    }
-    va_end(again);
+    b->failed = !text;
+    if (text) tni_bytes_add(b, text, strlen(text));
+    tni_strfree(text);
 }
 
 void tni_bytes_free(tni_bytes *b)

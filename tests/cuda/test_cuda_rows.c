@@ -163,6 +163,13 @@ END_TEST
 
 /* ---- layer norm ------------------------------------------------------------------------------ */
 
+/* Of the twins x, dy, mean, rstd and w, on the side that runs: the gradients that are wanted. */
+#define LAYER_NORM_GRAD(of_x, of_weight, of_bias)                                                  \
+    &(tni_layer_norm_grad)                                                                         \
+    {                                                                                              \
+        *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(w)             \
+    }
+
 static void layer_norm_case(int64_t n, int64_t f, bool affine)
 {
     twin *x = make(n, f), *y = make(n, f), *dy = make(n, f), *dx = make(n, f);
@@ -181,39 +188,15 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     check_near(rstd, 0, "rstd");
     upload(mean);
     upload(rstd);
-    BOTH(dx, layer_norm_grad,
-         &(tni_layer_norm_grad){ .dx = *A(dx),
-                                 .dweight = *A(dw),
-                                 .dbias = *A(db),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(w) });
-    BOTH(dw, layer_norm_grad,
-         &(tni_layer_norm_grad){ .dx = *A(dx),
-                                 .dweight = *A(dw),
-                                 .dbias = *A(db),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(w) });
+    BOTH(dx, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db));
+    BOTH(dw, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db));
     /* two equal numbers of f = 2 are as sensitive as rstd is large */
     check_near(dx, f > 2 ? 10 : 1000, "layer_norm_grad");
     check_near(dw, 10 + (double)n / 100, "dweight");
     check_near(db, 10 + (double)n / 100, "dbias");
     int side = GPU;
     ck_assert_int_eq(kernels[GPU]->upload(db->block[GPU], dw->block[CPU], db->nbytes), TN_OK);
-    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(&(tni_layer_norm_grad){ .dx = *A(&none),
-                                                                           .dweight = *A(&none),
-                                                                           .dbias = *A(db),
-                                                                           .dy = *A(dy),
-                                                                           .x = *A(x),
-                                                                           .mean = *A(mean),
-                                                                           .rstd = *A(rstd),
-                                                                           .weight = *A(w) }),
-                     TN_OK);
+    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(LAYER_NORM_GRAD(&none, &none, db)), TN_OK);
     check_near(db, 10 + (double)n / 100, "dbias alone");
     free_twins();
 }
@@ -234,6 +217,20 @@ END_TEST
 
 /* ---- batch norm ------------------------------------------------------------------------------ */
 
+/* Of the twins x and y, or x and dy, mean and rstd, on the side that runs. */
+#define BATCH_NORM(weight, bias, mean_to, var_to, training, momentum)                              \
+    &(tni_batch_norm)                                                                              \
+    {                                                                                              \
+        *A(y), *A(mean), *A(rstd), *A(x), *A(weight), *A(bias), *A(mean_to), *A(var_to), momentum, \
+            1e-5, training                                                                         \
+    }
+#define BATCH_NORM_GRAD(of_x, of_weight, of_bias, weight)                                          \
+    &(tni_batch_norm_grad)                                                                         \
+    {                                                                                              \
+        *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(weight),       \
+            training                                                                               \
+    }
+
 static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, double offset, int lead)
 {
     twin *x = make_after(lead, n, c, s), *y = make_after(lead, n, c, s);
@@ -245,20 +242,8 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
     for (int64_t i = 0; i < c; i++) set(rv->at[CPU].data, dtype, i, fabs(uniform()) + 0.1);
     upload(x);
     upload(rv);
-    for (int side = 0; side < SIDES; side++) {
-        ck_assert_int_eq(kernels[side]->batch_norm(&(tni_batch_norm){ .y = *A(y),
-                                                                      .mean = *A(mean),
-                                                                      .rstd = *A(rstd),
-                                                                      .x = *A(x),
-                                                                      .weight = *A(w),
-                                                                      .bias = *A(b),
-                                                                      .running_mean = *A(rm),
-                                                                      .running_var = *A(rv),
-                                                                      .training = training,
-                                                                      .momentum = 0.3,
-                                                                      .eps = 1e-5 }),
-                         TN_OK);
-    }
+    for (int side = 0; side < SIDES; side++)
+        ck_assert_int_eq(kernels[side]->batch_norm(BATCH_NORM(w, b, rm, rv, training, 0.3)), TN_OK);
     check_near(y, 1 + offset, "batch_norm");
     check_near(mean, 1, "mean");
     check_near(rstd, 0, "rstd");
@@ -267,54 +252,17 @@ static void batch_norm_case(int64_t n, int64_t c, int64_t s, bool training, doub
     upload(mean);
     upload(rstd);
     BOTH(y, batch_norm,
-         &(tni_batch_norm){ .y = *A(y),
-                            .mean = *A(mean),
-                            .rstd = *A(rstd),
-                            .x = *A(x),
-                            .weight = *A(&none),
-                            .bias = *A(&none),
-                            .running_mean = *A(training ? &none : rm),
-                            .running_var = *A(training ? &none : rv),
-                            .training = training,
-                            .momentum = 0.3,
-                            .eps = 1e-5 });
+         BATCH_NORM(&none, &none, training ? &none : rm, training ? &none : rv, training, 0.3));
     check_near(y, 1 + offset, "batch_norm without weights");
     upload(mean);
     upload(rstd);
-    BOTH(dx, batch_norm_grad,
-         &(tni_batch_norm_grad){ .dx = *A(dx),
-                                 .dweight = *A(dw),
-                                 .dbias = *A(db),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(w),
-                                 .training = training });
+    BOTH(dx, batch_norm_grad, BATCH_NORM_GRAD(dx, dw, db, w));
     check_near(dx, 10, "batch_norm_grad");
     check_near(dw, sum, "dweight");
     check_near(db, sum, "dbias");
-    BOTH(dx, batch_norm_grad,
-         &(tni_batch_norm_grad){ .dx = *A(dx),
-                                 .dweight = *A(&none),
-                                 .dbias = *A(&none),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(&none),
-                                 .training = training });
+    BOTH(dx, batch_norm_grad, BATCH_NORM_GRAD(dx, &none, &none, &none));
     check_near(dx, 10, "dx alone");
-    BOTH(dw, batch_norm_grad,
-         &(tni_batch_norm_grad){ .dx = *A(&none),
-                                 .dweight = *A(dw),
-                                 .dbias = *A(&none),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(w),
-                                 .training = training });
+    BOTH(dw, batch_norm_grad, BATCH_NORM_GRAD(&none, dw, &none, w));
     check_near(dw, sum, "dweight alone");
     free_twins();
 }
@@ -361,18 +309,7 @@ START_TEST(batch_norm_offset) /* the mean far above the deviation, and a first v
         }
     }
     int side = GPU;
-    ck_assert_int_eq(kernels[GPU]->batch_norm(&(tni_batch_norm){ .y = *A(y),
-                                                                 .mean = *A(mean),
-                                                                 .rstd = *A(rstd),
-                                                                 .x = *A(x),
-                                                                 .weight = *A(&none),
-                                                                 .bias = *A(&none),
-                                                                 .running_mean = *A(rm),
-                                                                 .running_var = *A(rv),
-                                                                 .training = true,
-                                                                 .momentum = 1,
-                                                                 .eps = 1e-5 }),
-                     TN_OK);
+    ck_assert_int_eq(kernels[GPU]->batch_norm(BATCH_NORM(&none, &none, rm, rv, true, 1)), TN_OK);
     char *means = held(rm), *vars = held(rv);
     for (int ch = 0; ch < 2; ch++) {
         double is_f64 = dtype == TN_F64;

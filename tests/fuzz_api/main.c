@@ -71,7 +71,9 @@ static double now(void)
 static world *new_world(bool alone)
 {
     world *w = calloc(1, sizeof *w);
-    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    const char *place = getenv("TMPDIR"),
+               *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    if (place && *place) root = place;
     if (!w) abort();
     snprintf(w->folder, sizeof w->folder, "%s/fuzz_api-XXXXXX", root);
     w->sink = fopen("/dev/null", "w");

@@ -296,9 +296,7 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
 static bool joins(int n, const tni_change *c, const tni_change *first)
 {
     if (!is_dense_real(c->x) || tni_host_counts()) return false;
-    if (n > 0 && (tni_backend_of(first->x) != tni_backend_of(c->x) || !first->y != !c->y))
-        return false;
-    return true;
+    return n == 0 || (tni_backend_of(first->x) == tni_backend_of(c->x) && !first->y == !c->y);
 }
 
 static tn_status change_one(const tni_change *c)
