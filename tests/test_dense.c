@@ -13,6 +13,7 @@
 #endif
 
 #include "tensor/cpu/cpu.h"
+#include "tensor/math.h"
 
 static const int64_t awkward[] = { 0, 1, 7, 33, 257 };
 enum { N_AWKWARD = 5 };
@@ -32,18 +33,30 @@ static block block_new(tn_dtype dtype, int64_t n, uint64_t seed)
     for (int64_t i = 0; i < n; i++) {
         s = s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         double v = (double)(s >> 40) / 16777216.0 - 0.5;
-        if (dtype == TN_F32)
-            ((float *)b.p)[i] = (float)v;
-        else
-            ((double *)b.p)[i] = v;
+        switch (dtype) {
+        case TN_F64: ((double *)b.p)[i] = v; break;
+        case TN_BF16: ((uint16_t *)b.p)[i] = tn_to_bf16((float)v); break;
+        case TN_F16: ((uint16_t *)b.p)[i] = tn_to_f16((float)v); break;
+        default: ((float *)b.p)[i] = (float)v;
+        }
     }
     return b;
 }
 
 static double get(const void *p, tn_dtype dtype, int64_t i)
 {
-    return dtype == TN_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+    switch (dtype) {
+    case TN_F64: return ((const double *)p)[i];
+    case TN_BF16: return tn_from_bf16(((const uint16_t *)p)[i]);
+    case TN_F16: return tn_from_f16(((const uint16_t *)p)[i]);
+    default: return ((const float *)p)[i];
+    }
 }
+
+static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+enum { N_DTYPES = 4 };
+/* Half a unit in the last place of a result of 1. */
+static const double rounding[] = { 0, 0, 0x1p-8, 0x1p-11 };
 
 /* Runs g and compares C with the triple loop. C starts as NaN, or as numbers when it
  * accumulates. */
@@ -55,7 +68,9 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
     block bias = block_new(g.dtype, g.n, 3);
     block c = block_new(g.dtype, c_size, 4);
     block before = block_new(g.dtype, c_size, 4);
-    size_t item = g.dtype == TN_F32 ? 4 : 8;
+    size_t item = tn_dtype_size(g.dtype);
+    int kind = 0;
+    while (dtypes[kind] != g.dtype) kind++;
     if (!g.accumulate) {
         memset(c.p, 0xff, (size_t)c_size * item);
         memset(before.p, 0xff, (size_t)c_size * item);
@@ -65,7 +80,7 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
     g.c = c.p;
     g.bias = g.bias ? bias.p : NULL;
     assert_ok(tni_cpu_backend()->gemm(&g));
-    double tolerance = (g.dtype == TN_F32 ? 1e-6 : 1e-15) * (double)(g.k + 8);
+    double tolerance = (g.dtype == TN_F64 ? 1e-15 : 1e-6) * (double)(g.k + 8);
     char *touched = calloc((size_t)c_size, 1);
     for (int64_t z = 0; z < g.batch; z++)
         for (int64_t i = 0; i < g.m; i++)
@@ -79,7 +94,7 @@ static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
                 double got = get(c.p, g.dtype, at);
                 touched[at] = 1;
                 /* an assertion for each would take most of the time */
-                if (fabs(got - sum) <= tolerance) continue;
+                if (fabs(got - sum) <= tolerance + rounding[kind] * fabs(sum)) continue;
                 ck_abort_msg("%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g",
                              tn_dtype_name(g.dtype), (int)g.m, (int)g.n, (int)g.k, (int)g.batch,
                              (int)z, (int)i, (int)j, got, sum);
@@ -113,8 +128,8 @@ static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta
 
 START_TEST(gemm_awkward_sizes)
 {
-    tn_dtype dtype = _i % 2 ? TN_F64 : TN_F32;
-    int64_t m = awkward[_i / 2];
+    tn_dtype dtype = dtypes[_i % N_DTYPES];
+    int64_t m = awkward[_i / N_DTYPES];
     for (int j = 0; j < N_AWKWARD; j++)
         for (int l = 0; l < N_AWKWARD; l++)
             for (int t = 0; t < 4; t++)
@@ -131,17 +146,17 @@ static const int64_t large[][3] = {
 
 START_TEST(gemm_large_sizes)
 {
-    const int64_t *s = large[_i / 2];
+    const int64_t *s = large[_i / N_DTYPES];
     for (int t = 0; t < 8; t++)
-        check_plain(_i % 2 ? TN_F64 : TN_F32, s[0], s[1], s[2], t & 1, t & 2, t & 4,
-                    t == 3 || t == 5, t == 6 ? 5 : 0);
+        check_plain(dtypes[_i % N_DTYPES], s[0], s[1], s[2], t & 1, t & 2, t & 4, t == 3 || t == 5,
+                    t == 6 ? 5 : 0);
 }
 END_TEST
 
 START_TEST(gemm_strides)
 {
-    for (int d = 0; d < 2; d++) {
-        tn_dtype dtype = d ? TN_F64 : TN_F32;
+    for (int d = 0; d < N_DTYPES; d++) {
+        tn_dtype dtype = dtypes[d];
         for (int64_t size = 1; size <= 40; size += 13) {
             int64_t m = size + 2;
             int64_t n = size;
@@ -176,9 +191,7 @@ END_TEST
 
 START_TEST(gemm_batches)
 {
-    tni_gemm g = {
-        .dtype = _i ? TN_F64 : TN_F32, .m = 37, .n = 18, .k = 21, .batch = 40, .c_row = 18
-    };
+    tni_gemm g = { .dtype = dtypes[_i], .m = 37, .n = 18, .k = 21, .batch = 40, .c_row = 18 };
     g.a_row = 21;
     g.a_col = 1;
     g.a_batch = 37 * 21;
@@ -259,7 +272,7 @@ static tn_tensor *some_gemm(int which)
         { 1024, 640, 256, 1 }, { 97, 97, 97, 2 },    { 40, 30, 9000, 2 },
     };
     const int64_t *s = sizes[which % 9];
-    tn_dtype dtype = which < 9 ? TN_F32 : TN_F64;
+    tn_dtype dtype = dtypes[which / 9];
     bool ta = s[3] & 2;
     bool tb = s[3] & 1;
     tn_tensor *a = random_as(ta ? TN_SHAPE(s[2], s[0]) : TN_SHAPE(s[0], s[2]), -1, 1, 1, dtype);
@@ -834,14 +847,14 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("dense");
     TCase *t = test_case(suite, "gemm");
-    tcase_add_loop_test(t, gemm_awkward_sizes, 0, 2 * N_AWKWARD);
-    tcase_add_loop_test(t, gemm_large_sizes, 0, 2 * (int)(sizeof large / sizeof *large));
+    tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
+    tcase_add_loop_test(t, gemm_large_sizes, 0, N_DTYPES * (int)(sizeof large / sizeof *large));
     tcase_add_test(t, gemm_strides);
-    tcase_add_loop_test(t, gemm_batches, 0, 2);
+    tcase_add_loop_test(t, gemm_batches, 0, N_DTYPES);
     tcase_add_test(t, gemm_keeps_the_callers_threads);
     tcase_add_test(t, gemm_refuses_integers);
     t = test_case(suite, "same bits");
-    tcase_add_loop_test(t, same_bits_gemm, 0, 18);
+    tcase_add_loop_test(t, same_bits_gemm, 0, 9 * N_DTYPES);
     tcase_add_loop_test(t, same_bits_conv2d, 0, 3);
     tcase_add_loop_test(t, same_bits_attention, 0, 4);
     tcase_add_test(t, same_bits_linear);

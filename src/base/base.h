@@ -127,4 +127,12 @@ void tni_room_free(void *items, size_t *capacity, size_t size);
  * points to the first item's. */
 size_t tni_upto(const int64_t *number, size_t size, size_t n, int64_t x);
 
+/* ---- shared modules (module_file.c) ---------------------------------------------------------- */
+
+/* The function `entry` of the shared module `file`: of the path in the environment variable, else
+ * beside this library, below it in `folder` (a build tree), where it was installed, or where the
+ * loader looks. NULL with the reason in why: "could not be opened: ..." */
+void *tni_open_module(const char *variable, const char *folder, const char *file, const char *entry,
+                      char *why, size_t size);
+
 #endif

@@ -1,17 +1,12 @@
 /*
  * backend.c - the backend of each device. The CPU's is always there. The CUDA module is opened the
- * first time a CUDA device is asked for: $TN_CUDA_MODULE, else libtenon-cuda.so beside this library
- * (or the program, when tenon is linked statically), in its src/cuda folder (a build tree), where
- * it was installed, or where the loader looks.
+ * first time a CUDA device is asked for (module_file.c says where it is looked for).
  */
-#include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "tensor/graphs.h"
 #include "tensor/cuda_module.h"
-#include "installed.h"
 #include "tensor/internal.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -26,22 +21,6 @@ tn_device tn_cpu(void)
 tn_device tn_cuda(int index)
 {
     return (tn_device){ TN_CUDA, index };
-}
-
-/* The file NAME in the folder of this library, or below it in FOLDER. */
-static void *open_beside(const char *folder)
-{
-    Dl_info here;
-    const char *slash;
-    char path[PATH_MAX];
-    int n;
-
-    if (!dladdr((const void *)(uintptr_t)open_beside, &here) || !here.dli_fname) return NULL;
-    slash = strrchr(here.dli_fname, '/');
-    if (!slash) return NULL;
-    n = snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - here.dli_fname), here.dli_fname,
-                 folder, TNI_CUDA_FILE);
-    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
 static const char *op_running(void)
@@ -60,30 +39,14 @@ static const char *missing_kernel(const tni_backend *b)
 static void open_cuda(void)
 {
     static const tni_host host = { .fail = tni_error, .op = op_running };
-    const char *wish = getenv("TN_CUDA_MODULE");
-    void *module, *symbol;
-    tni_cuda_open open;
-
-    if (wish) {
-        module = dlopen(wish, RTLD_NOW | RTLD_LOCAL);
-    } else {
-        module = open_beside("");
-        module = module ? module : open_beside("cuda/");
-        module = module ? module : dlopen(TNI_LIBDIR "/" TNI_CUDA_FILE, RTLD_NOW | RTLD_LOCAL);
-        module = module ? module : dlopen(TNI_CUDA_FILE, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!module) {
-        const char *reason = dlerror();
-
-        snprintf(why, sizeof why, "the CUDA module could not be opened: %.400s",
-                 reason ? reason : "no reason");
-        return;
-    }
-    symbol = dlsym(module, TNI_CUDA_SYMBOL);
+    char reason[sizeof why - sizeof "the CUDA module "];
+    void *symbol = tni_open_module("TN_CUDA_MODULE", "cuda/", TNI_CUDA_FILE, TNI_CUDA_SYMBOL,
+                                   reason, sizeof reason);
     if (!symbol) {
-        snprintf(why, sizeof why, "the CUDA module has no function " TNI_CUDA_SYMBOL);
+        snprintf(why, sizeof why, "the CUDA module %s", reason);
         return;
     }
+    tni_cuda_open open;
     memcpy(&open, &symbol, sizeof open);
     cuda = open(&host, TNI_BUILD_ID, why, sizeof why);
     const char *missing = cuda ? missing_kernel(&cuda->backend) : NULL;

@@ -4,6 +4,7 @@
 #include <cblas.h>
 #include <pthread.h>
 
+#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
@@ -38,18 +39,26 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void build(void)
 {
     static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
+    const char *reason;
+    const tni_onednn *onednn = tni_onednn_why(&reason);
     int parallel = openblas_get_parallel();
     snprintf(text, sizeof text,
              "version: %s\n"
              "compiler: %s\n"
              "build: %s%s\n"
              "BLAS: %s (%s flavour)\n"
+             "oneDNN: %s%s\n"
              "SIMD: %s\n"
              "threads: %d of %d processors\n"
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
-             parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown", tni_cpu_simd(),
-             tn_num_threads(), tni_processors(), tn_cuda_available() ? "available" : tn_cuda_why());
+             parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
+             onednn ? onednn->version : reason,
+             !onednn        ? ""
+             : onednn->bf16 ? " (products of f32 and bf16)"
+                            : " (products of f32)",
+             tni_cpu_simd(), tn_num_threads(), tni_processors(),
+             tn_cuda_available() ? "available" : tn_cuda_why());
 }
 
 const char *tn_info(void)

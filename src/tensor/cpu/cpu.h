@@ -14,7 +14,7 @@
 #ifndef TNI_CPU_H
 #define TNI_CPU_H
 
-#include "tensor/kernels.h"
+#include "tensor/cpu/onednn.h"
 
 #define TNI_CAT3_(a, b, c) a##_##b##_##c
 #define TNI_CAT2_(a, b) a##_##b
@@ -53,12 +53,24 @@ void *tni_alloc(size_t size);
 void tni_free(void *block, size_t size);
 tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
-/* One single-threaded BLAS product, for use inside chunks: C[m,n] = alpha op(A) op(B) + beta C,
- * row-major. Never parallel, same bits wherever it is called from. */
+/* One product on the calling thread (product.c), for use inside chunks: C[m,n] = alpha op(A) op(B)
+ * + beta C, row-major; beta is 0 or 1. The same bits wherever it is called from. */
 void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
                    int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
+/* The same as a struct, of bf16 too. False, with C untouched: this processor has no product of bf16
+ * for these sizes (never for f32 and f64). */
+bool tni_product_one(const tni_product *p);
+/* f32 or f64, m or n 1. */
+void tni_product_thin(const tni_product *p);
+/* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
+ * need not be prepared, because it will be overwritten. */
+bool tni_product_start(const tni_product *p, bool zero);
+/* Whether bf16 is multiplied as it is. */
+bool tni_product_bf16(void);
+/* The oneDNN module, or NULL and the reason. */
+const tni_onednn *tni_onednn_why(const char **reason);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
  * not a region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
@@ -67,8 +79,10 @@ void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
 int tni_lanes(int64_t n, int64_t grain);
 int tni_lane(void);
 void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context);
-/* The gemm slot of every CPU backend. */
+/* f32 and f64. */
 tn_status tni_cpu_gemm(const tni_gemm *g);
+/* bf16 without copies in f32, where the processor can; done says whether it could. */
+tn_status tni_cpu_gemm_bf16(const tni_gemm *g, bool *done);
 
 /* Runs kernels on bf16 and f16 through f32 (short.c): args, a copy of the caller's, begins with
  * n_out outputs and n_in inputs; bf16 and f16 ones become f32 arrays for the call. */

@@ -1,38 +1,19 @@
 /*
- * gemm.c - matrix products: the one file that calls BLAS.
+ * gemm.c - matrix products, cut into pieces for the threads; product.c computes a piece.
  *
  * The bits are the same for any number of threads. OpenBLAS itself divides a product by its number
  * of threads, so it rounds differently on one and on two. Here C is cut into tiles whose number and
- * borders depend only on the shape, and every tile is one single-threaded BLAS call; if C is small
+ * borders depend only on the shape, and every tile is one single-threaded call; if C is small
  * and the inner axis long, that is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
-#include <string.h>
-
-#include <cblas.h>
+#include <stdatomic.h>
 
 #include "tensor/cpu/cpu.h"
+#include "tensor/math.h"
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-
-/* ---- one product on one thread --------------------------------------------------------------- */
-
-#define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
-
-void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
-{
-    cblas_sgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
-                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
-}
-
-void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
-                   int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
-{
-    cblas_dgemm(CblasRowMajor, TRANS(ta), TRANS(tb), (blasint)m, (blasint)n, (blasint)k, alpha, a,
-                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
-}
 
 /* ---- operands: a unit stride and a leading dimension that BLAS takes ------------------------- */
 
@@ -76,7 +57,11 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
     const gather *g = context;
     for (int64_t i = begin; i < end; i++) {
         int64_t from = i / g->rows * g->batch + i % g->rows * g->row;
-        if (g->item == 4) {
+        if (g->item == 2) {
+            const uint16_t *x = (const uint16_t *)g->from + from;
+            uint16_t *y = (uint16_t *)g->to + i * g->cols;
+            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
+        } else if (g->item == 4) {
             const float *x = (const float *)g->from + from;
             float *y = (float *)g->to + i * g->cols;
             for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
@@ -127,7 +112,8 @@ typedef struct plan {
     size_t item;
     int64_t step_m, step_n, tiles_m, tiles_n; /* C in tiles */
     int64_t step_k, parts;                    /* or the inner axis in parts */
-    char *partial;                            /* parts - 1 dense [m, n] */
+    char *partial;                            /* of each part but the first: dense [m, n] */
+    atomic_bool *undone;                      /* a piece could not be computed */
 } plan;
 
 static int64_t cut(int64_t size, int64_t tiles)
@@ -193,76 +179,42 @@ static const char *at(const plan *p, const operand *o, int64_t batch, int64_t r,
            (batch * o->batch + (o->trans ? c * o->ld + r : r * o->ld + c)) * (int64_t)p->item;
 }
 
-/* C's tile before the product: what beta = 1 adds to. Returns false when beta = 0 will do. */
-static bool prepare(const plan *p, char *c, int64_t ldc, int64_t m, int64_t n, int64_t column,
-                    bool zero)
+/* Bytes of an element of a part's sum. */
+static int part_item(const tni_gemm *g)
+{
+    return g->dtype == TN_F64 ? 8 : 4;
+}
+
+/* The product of tile [r, r + m) x [s, s + n), over [k0, k0 + k) of the inner axis, as product.c
+ * takes it. */
+static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
+                         int64_t k0, int64_t k)
 {
     const tni_gemm *g = p->g;
-    const char *bias = g->bias ? (const char *)g->bias + column * (int64_t)p->item : NULL;
-    if (!bias && g->accumulate) return true;
-    if (!bias && !zero) return false;
-    for (int64_t i = 0; i < m; i++) {
-        char *row = c + i * ldc * (int64_t)p->item;
-        if (!g->accumulate && bias)
-            memcpy(row, bias, (size_t)n * p->item);
-        else if (!g->accumulate)
-            memset(row, 0, (size_t)n * p->item);
-        else if (p->item == 4)
-            for (int64_t j = 0; j < n; j++) ((float *)row)[j] += ((const float *)bias)[j];
-        else
-            for (int64_t j = 0; j < n; j++) ((double *)row)[j] += ((const double *)bias)[j];
-    }
-    return true;
+    return (tni_product){ .m = m,
+                          .n = n,
+                          .k = k,
+                          .lda = p->a.ld,
+                          .ldb = p->b.ld,
+                          .ldc = g->c_row,
+                          .in = g->dtype,
+                          .out = g->dtype,
+                          .ta = p->a.trans,
+                          .tb = p->b.trans,
+                          .accumulate = g->accumulate,
+                          .a = at(p, &p->a, batch, r, k0),
+                          .b = at(p, &p->b, batch, k0, s),
+                          .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->item : NULL,
+                          .c = (char *)g->c +
+                               (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->item };
 }
 
-/* y = M x (+ y): a product with one side of 1. M is [rows, k] as operand o, or its transpose. */
-static void matrix_vector(const plan *p, bool trans, int64_t rows, int64_t cols, const char *matrix,
-                          int64_t ld, const char *x, int64_t incx, char *y, int64_t incy)
+static void compute(const plan *p, const tni_product *piece)
 {
-    if (p->item == 4)
-        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1,
-                    (const float *)matrix, (blasint)ld, (const float *)x, (blasint)incx, 1,
-                    (float *)y, (blasint)incy);
-    else
-        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1,
-                    (const double *)matrix, (blasint)ld, (const double *)x, (blasint)incx, 1,
-                    (double *)y, (blasint)incy);
-}
-
-/* One tile, over [k0, k0 + k) of the inner axis, into c (leading dimension ldc). */
-static void product(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
-                    int64_t k0, int64_t k, bool add, char *c, int64_t ldc)
-{
-    const char *a = at(p, &p->a, batch, r, k0);
-    const char *b = at(p, &p->b, batch, k0, s);
-    if (p->item == 4)
-        tni_gemm1_f32(p->a.trans, p->b.trans, m, n, k, 1, (const float *)a, p->a.ld,
-                      (const float *)b, p->b.ld, add, (float *)c, ldc);
-    else
-        tni_gemm1_f64(p->a.trans, p->b.trans, m, n, k, 1, (const double *)a, p->a.ld,
-                      (const double *)b, p->b.ld, add, (double *)c, ldc);
-}
-
-/* The product of a tile with one side of 1. gemv reads y even for beta = 0, so y is zeroed
- * before. */
-static void thin_tile(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
-                      char *c)
-{
-    const tni_gemm *g = p->g;
-    const operand *a = &p->a;
-    const operand *b = &p->b;
-    const char *x = at(p, a, batch, r, 0);
-    const char *y = at(p, b, batch, 0, s);
-    prepare(p, c, g->c_row, m, n, s, true);
-    if (n == 1) { /* c = A b */
-        int64_t incb = b->trans ? 1 : b->ld;
-        matrix_vector(p, a->trans, a->trans ? g->k : m, a->trans ? m : g->k, x, a->ld, y, incb, c,
-                      m == 1 ? 1 : g->c_row);
-    } else { /* c^T = B^T a^T */
-        int64_t inca = a->trans ? a->ld : 1;
-        matrix_vector(p, !b->trans, b->trans ? n : g->k, b->trans ? g->k : n, y, b->ld, x, inca, c,
-                      1);
-    }
+    if (p->g->dtype != TN_BF16 && (p->g->m == 1 || p->g->n == 1))
+        tni_product_thin(piece);
+    else if (!tni_product_one(piece))
+        atomic_store_explicit(p->undone, true, memory_order_relaxed);
 }
 
 /* Items: batch x tiles_m x tiles_n. */
@@ -272,34 +224,32 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
     const tni_gemm *g = p->g;
     int64_t tiles = p->tiles_m * p->tiles_n;
     for (int64_t i = begin; i < end; i++) {
-        int64_t batch = i / tiles;
         int64_t r = i % tiles / p->tiles_n * p->step_m;
         int64_t s = i % tiles % p->tiles_n * p->step_n;
-        int64_t m = MIN(p->step_m, g->m - r);
-        int64_t n = MIN(p->step_n, g->n - s);
-        char *c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->item;
-        if (g->m == 1 || g->n == 1)
-            thin_tile(p, batch, r, m, s, n, c);
-        else
-            product(p, batch, r, m, s, n, 0, g->k, prepare(p, c, g->c_row, m, n, s, false), c,
-                    g->c_row);
+        tni_product tile =
+            piece(p, i / tiles, r, MIN(p->step_m, g->m - r), s, MIN(p->step_n, g->n - s), 0, g->k);
+        compute(p, &tile);
     }
 }
 
-/* Items: parts of the inner axis, each into a C of its own; part 0 into C itself. */
+/* Items: parts of the inner axis, in f32 or f64 each into a C of its own, but part 0 into C; those
+ * of bf16 are f32, part 0 too. */
 static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
     const tni_gemm *g = p->g;
+    bool own_first = g->dtype != TN_BF16;
     for (int64_t i = begin; i < end; i++) {
         int64_t k0 = i * p->step_k;
-        int64_t k = MIN(p->step_k, g->k - k0);
-        if (i == 0)
-            product(p, 0, 0, g->m, 0, g->n, k0, k, prepare(p, g->c, g->c_row, g->m, g->n, 0, false),
-                    g->c, g->c_row);
-        else
-            product(p, 0, 0, g->m, 0, g->n, k0, k, false,
-                    p->partial + (i - 1) * g->m * g->n * (int64_t)p->item, g->n);
+        tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, MIN(p->step_k, g->k - k0));
+        if (i > 0 || !own_first) {
+            part.out = own_first ? g->dtype : TN_F32;
+            part.bias = NULL;
+            part.accumulate = false;
+            part.c = p->partial + (i - own_first) * g->m * g->n * part_item(g);
+            part.ldc = g->n;
+        }
+        compute(p, &part);
     }
 }
 
@@ -310,24 +260,43 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     const tni_gemm *g = p->g;
     for (int64_t i = 1; i < p->parts; i++)
         for (int64_t r = begin; r < end; r++) {
-            const char *x = p->partial + ((i - 1) * g->m + r) * g->n * (int64_t)p->item;
+            const char *x = p->partial + ((i - 1) * g->m + r) * g->n * part_item(g);
             char *c = (char *)g->c + r * g->c_row * (int64_t)p->item;
-            if (p->item == 4)
+            if (g->dtype == TN_F32)
                 for (int64_t j = 0; j < g->n; j++) ((float *)c)[j] += ((const float *)x)[j];
             else
                 for (int64_t j = 0; j < g->n; j++) ((double *)c)[j] += ((const double *)x)[j];
         }
 }
 
+/* The same into bf16, rounded once. */
+static void round_parts(void *context, int64_t begin, int64_t end)
+{
+    const plan *p = context;
+    const tni_gemm *g = p->g;
+    const float *x = (const float *)p->partial;
+    const uint16_t *bias = g->bias;
+    for (int64_t r = begin; r < end; r++) {
+        uint16_t *c = (uint16_t *)g->c + r * g->c_row;
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = x[r * g->n + j];
+            for (int64_t i = 1; i < p->parts; i++) sum += x[(i * g->m + r) * g->n + j];
+            if (bias) sum += tn_from_bf16(bias[j]);
+            c[j] = tn_to_bf16(sum);
+        }
+    }
+}
+
 static tn_status run(plan *p)
 {
     const tni_gemm *g = p->g;
     if (p->parts > 1) {
-        size_t size = (size_t)(p->parts - 1) * (size_t)g->m * (size_t)g->n * p->item;
+        bool own_first = g->dtype != TN_BF16;
+        size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
         tni_parallel_blas(p->parts, 1, run_parts, p);
-        tni_parallel(g->m, MAX(1, 8192 / g->n), sum_parts, p);
+        tni_parallel(g->m, MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
         tni_free(p->partial, size);
         return TN_OK;
     }
@@ -343,18 +312,22 @@ static void run_empty(void *context, int64_t begin, int64_t end)
     const plan *p = context;
     const tni_gemm *g = p->g;
     for (int64_t i = begin; i < end; i++) {
-        int64_t c = i / g->m * g->c_batch + i % g->m * g->c_row;
-        prepare(p, (char *)g->c + c * (int64_t)p->item, g->c_row, 1, g->n, 0, true);
+        tni_product row = piece(p, i / g->m, i % g->m, 1, 0, g->n, 0, 0);
+        tni_product_start(&row, true);
     }
 }
 
-tn_status tni_cpu_gemm(const tni_gemm *g)
+static size_t item_of(tn_dtype dtype)
 {
-    if (g->dtype != TN_F32 && g->dtype != TN_F64)
-        return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: want f32 or f64",
-                         tn_dtype_name(g->dtype));
+    return dtype == TN_BF16 ? 2 : dtype == TN_F32 ? 4 : 8;
+}
+
+/* Sets done to false when pieces are missing, which happens to bf16 alone. */
+static tn_status gemm(const tni_gemm *g, bool *done)
+{
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
-    plan p = { .g = g, .item = g->dtype == TN_F32 ? 4 : 8 };
+    atomic_bool undone = false;
+    plan p = { .g = g, .item = item_of(g->dtype), .undone = &undone };
     if (g->k == 0) {
         tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);
         return TN_OK;
@@ -379,5 +352,21 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     }
     operand_free(&p.a);
     operand_free(&p.b);
+    if (status == TN_OK && undone) *done = false;
     return status;
+}
+
+tn_status tni_cpu_gemm(const tni_gemm *g)
+{
+    bool done;
+    if (g->dtype != TN_F32 && g->dtype != TN_F64)
+        return tni_error(TN_E_UNSUPPORTED, "gemm: dtype %s on the CPU: want f32 or f64",
+                         tn_dtype_name(g->dtype));
+    return gemm(g, &done);
+}
+
+tn_status tni_cpu_gemm_bf16(const tni_gemm *g, bool *done)
+{
+    *done = !g->accumulate && tni_product_bf16();
+    return *done ? gemm(g, done) : TN_OK;
 }

@@ -32,7 +32,11 @@ static tn_status synchronize(void)
 
 tn_status K(tni_gemm)(const tni_gemm *a)
 {
-    return tni_is_short(a->dtype) ? tni_short_gemm(a, K(tni_copy)) : tni_cpu_gemm(a);
+    bool done = false;
+    tn_status status = TN_OK;
+    if (!tni_is_short(a->dtype)) return tni_cpu_gemm(a);
+    if (a->dtype == TN_BF16) status = tni_cpu_gemm_bf16(a, &done);
+    return status != TN_OK || done ? status : tni_short_gemm(a, K(tni_copy));
 }
 
 tn_status K(tni_random)(const tni_random *a)

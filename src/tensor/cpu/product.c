@@ -1,0 +1,156 @@
+/*
+ * product.c - one matrix product on one thread: the one file that calls BLAS.
+ *
+ * oneDNN is asked first where it is faster (AVX-512 and above: f32 by about a tenth on sizes of a
+ * transformer, bf16 two times and more). OpenBLAS takes small products, f64, and every f32 product
+ * that oneDNN leaves. TN_ONEDNN=off in the environment leaves it everything.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <cblas.h>
+
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+/* ---- oneDNN ---------------------------------------------------------------------------------- */
+
+enum { LEAST = 1 << 17 }; /* multiplications below which OpenBLAS's shorter call wins */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const tni_onednn *onednn;
+static char why[512];
+
+static void open_onednn(void)
+{
+    const char *wish = getenv("TN_ONEDNN");
+    if (wish && strcmp(wish, "off") == 0) {
+        snprintf(why, sizeof why, "TN_ONEDNN=off");
+    } else if (strcmp(tni_cpu_simd(), "avx512") != 0) {
+        snprintf(why, sizeof why, "not used below AVX-512");
+    } else {
+        void *symbol = tni_open_module("TN_ONEDNN_MODULE", "tensor/cpu/", TNI_ONEDNN_FILE,
+                                       TNI_ONEDNN_SYMBOL, why, sizeof why);
+        tni_onednn_open open = NULL;
+        memcpy(&open, &symbol, sizeof open);
+        if (open) onednn = open(TNI_ONEDNN_ID, why, sizeof why);
+    }
+}
+
+const tni_onednn *tni_onednn_why(const char **reason)
+{
+    pthread_once(&once, open_onednn);
+    *reason = why;
+    return onednn;
+}
+
+bool tni_product_bf16(void)
+{
+    const char *reason;
+    const tni_onednn *module = tni_onednn_why(&reason);
+    return module && module->bf16;
+}
+
+static bool by_onednn(const tni_product *p)
+{
+    double work = (double)p->m * (double)p->n * (double)p->k;
+    if (p->in == TN_F64 || (p->in == TN_F32 && work < LEAST)) return false;
+    pthread_once(&once, open_onednn);
+    return onednn && onednn->product(p);
+}
+
+/* ---- BLAS ------------------------------------------------------------------------------------ */
+
+#define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
+
+/* C before the product, which is then added to it: bias in every row, zeros if `zero`. Returns
+ * false when C need not be prepared, because it will be overwritten. */
+bool tni_product_start(const tni_product *p, bool zero)
+{
+    size_t item = p->out == TN_BF16 ? 2 : p->out == TN_F32 ? 4 : 8;
+    if (!p->bias && p->accumulate) return true;
+    if (!p->bias && !zero) return false;
+    for (int64_t i = 0; i < p->m; i++) {
+        char *row = (char *)p->c + i * p->ldc * (int64_t)item;
+        if (!p->accumulate && p->bias)
+            memcpy(row, p->bias, (size_t)p->n * item);
+        else if (!p->accumulate)
+            memset(row, 0, (size_t)p->n * item);
+        else if (item == 4)
+            for (int64_t j = 0; j < p->n; j++) ((float *)row)[j] += ((const float *)p->bias)[j];
+        else if (item == 8)
+            for (int64_t j = 0; j < p->n; j++) ((double *)row)[j] += ((const double *)p->bias)[j];
+        else
+            for (int64_t j = 0; j < p->n; j++)
+                ((uint16_t *)row)[j] = tn_to_bf16(tn_from_bf16(((uint16_t *)row)[j]) +
+                                                  tn_from_bf16(((const uint16_t *)p->bias)[j]));
+    }
+    return true;
+}
+
+/* y += M x, M [rows, k] or its transpose. */
+static void matrix_vector(tn_dtype dtype, bool trans, int64_t rows, int64_t cols,
+                          const void *matrix, int64_t ld, const void *x, int64_t incx, void *y,
+                          int64_t incy)
+{
+    if (dtype == TN_F32)
+        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
+                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
+    else
+        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
+                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
+}
+
+void tni_product_thin(const tni_product *p)
+{
+    tni_product_start(p, true); /* gemv reads C even where it is to be overwritten */
+    if (p->n == 1)              /* c = A b */
+        matrix_vector(p->in, p->ta, p->ta ? p->k : p->m, p->ta ? p->m : p->k, p->a, p->lda, p->b,
+                      p->tb ? 1 : p->ldb, p->c, p->m == 1 ? 1 : p->ldc);
+    else /* c^T = B^T a^T */
+        matrix_vector(p->in, !p->tb, p->tb ? p->n : p->k, p->tb ? p->k : p->n, p->b, p->ldb, p->a,
+                      p->ta ? p->lda : 1, p->c, 1);
+}
+
+static void blas_f32(const tni_product *p, float alpha, float beta)
+{
+    cblas_sgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
+                (blasint)p->k, alpha, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, beta, p->c,
+                (blasint)p->ldc);
+}
+
+static void blas_f64(const tni_product *p, double alpha, double beta)
+{
+    cblas_dgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
+                (blasint)p->k, alpha, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, beta, p->c,
+                (blasint)p->ldc);
+}
+
+/* ---- one product ----------------------------------------------------------------------------- */
+
+bool tni_product_one(const tni_product *p)
+{
+    if (by_onednn(p)) return true;
+    if (p->in == TN_BF16) return false;
+    bool add = tni_product_start(p, false);
+    if (p->in == TN_F32)
+        blas_f32(p, 1, add);
+    else
+        blas_f64(p, 1, add);
+    return true;
+}
+
+void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    tni_product p = { m, n, k, lda, ldb, ldc, TN_F32, TN_F32, ta, tb, beta != 0, a, b, NULL, c };
+    if (alpha != 1 || !by_onednn(&p)) blas_f32(&p, alpha, beta);
+}
+
+void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
+                   int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
+{
+    tni_product p = { m, n, k, lda, ldb, ldc, TN_F64, TN_F64, ta, tb, beta != 0, a, b, NULL, c };
+    blas_f64(&p, alpha, beta);
+}
