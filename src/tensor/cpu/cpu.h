@@ -84,6 +84,11 @@ tn_status tni_cpu_gemm(const tni_gemm *g);
 /* bf16 without copies in f32, where the processor can; done says whether it could. */
 tn_status tni_cpu_gemm_bf16(const tni_gemm *g, bool *done);
 
+/* A convolution by oneDNN, f32 or bf16. False: the general kernel must compute it. */
+bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
+bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
+bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);
+
 /* Runs kernels on bf16 and f16 through f32 (short.c): args, a copy of the caller's, begins with
  * n_out outputs and n_in inputs; bf16 and f16 ones become f32 arrays for the call. */
 static inline bool tni_is_short(tn_dtype dtype)

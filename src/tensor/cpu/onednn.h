@@ -1,7 +1,7 @@
 /*
  * onednn.h - the interface of the CPU backend and its oneDNN module (onednn.c), which is opened at
- * the first product that is large enough. The module does not link to tenon: it exports one
- * function, which returns the module's table.
+ * the first product or convolution that is large enough. The module does not link to tenon: it
+ * exports one function, which returns the module's table.
  */
 #ifndef TNI_ONEDNN_H
 #define TNI_ONEDNN_H
@@ -11,9 +11,9 @@
 #define TNI_ONEDNN_FILE "libtenon-onednn.so"
 #define TNI_ONEDNN_SYMBOL "tenon_onednn_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_ONEDNN_ID TN_VERSION " products-1"
+#define TNI_ONEDNN_ID TN_VERSION " onednn-1"
 
-/* C[m,n] (+)= op(A) op(B) (+ bias), row-major, on the calling thread alone. */
+/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
     tn_dtype in, out; /* of a, b and bias; of c. f32 to f32, or bf16 to bf16 or f32 */
@@ -22,12 +22,23 @@ typedef struct tni_product {
     void *c;
 } tni_product;
 
+/* One of a convolution's three computations, over sizes.n images; dense NCHW, one group. */
+typedef struct tni_convolution {
+    enum { TNI_CONV_Y, TNI_CONV_DX, TNI_CONV_DW } kind;
+    tni_conv2d_sizes sizes;
+    tn_dtype dtype;           /* f32 or bf16; dw is f32 */
+    const void *x, *w, *bias; /* x: for y and dw; w: for y and dx; bias: for y, or NULL */
+    const void *dy;           /* for dx and dw */
+    void *result;             /* y, dx or dw */
+} tni_convolution;
+
+/* Both work on the calling thread alone. False: nothing was done, or not all, because there is no
+ * fast kernel for these sizes on this processor, or no memory for it; take another way. */
 typedef struct tni_onednn {
     const char *version;
     bool bf16; /* this processor multiplies bf16 */
-    /* Whether it was done; if not (no fast kernel for these sizes on this processor, or no memory
-     * for it) C is untouched. */
     bool (*product)(const tni_product *p);
+    bool (*convolve)(const tni_convolution *c);
 } tni_onednn;
 
 /* The table, or NULL with the reason in why (size bytes). */

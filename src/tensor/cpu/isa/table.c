@@ -87,6 +87,20 @@ static tn_status refuse(const char *kernel, tn_dtype dtype)
                      tn_dtype_name(dtype));
 }
 
+/* Kernels of another library that are asked first; false: the general ones compute. */
+static bool no_other(const void *a, tn_status *status)
+{
+    (void)a;
+    (void)status;
+    return false;
+}
+#define BY_OTHER(a)                                                                                \
+    _Generic((a),                                                                                  \
+        const tni_conv2d *: tni_convolve_y,                                                        \
+        const tni_conv2d_grad_input *: tni_convolve_dx,                                            \
+        const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
+        default: no_other)
+
 #define NOTHING(name)
 #define BY_REAL(name, array)                                                                       \
     static tn_status by_dtype_##name(const tni_##name *a)                                          \
@@ -104,6 +118,8 @@ static tn_status refuse(const char *kernel, tn_dtype dtype)
     }                                                                                              \
     static tn_status by_float_##name(const tni_##name *a)                                          \
     {                                                                                              \
+        tn_status status;                                                                          \
+        if (BY_OTHER(a)(a, &status)) return status;                                                \
         if (!tni_is_short(a->array.dtype)) return by_dtype_##name(a);                              \
         tni_##name f = *a;                                                                         \
         return tni_short_run(in_f32_##name, &f, n_out, n_in, K(tni_copy));                         \

@@ -1,0 +1,73 @@
+/*
+ * onednn_module.h - what the files of the oneDNN module share: plans of oneDNN calls, and the two
+ * interfaces of oneDNN (2.6 and 3.x) as one.
+ */
+#ifndef TNI_ONEDNN_MODULE_H
+#define TNI_ONEDNN_MODULE_H
+
+#include <dnnl.h>
+
+#include "tensor/cpu/onednn.h"
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t tni_layout; /* of an operand in memory */
+typedef const_dnnl_memory_desc_t tni_const_layout;
+#define LAYOUT(l) (l)
+#else
+typedef dnnl_memory_desc_t tni_layout;
+typedef const dnnl_memory_desc_t *tni_const_layout;
+#define LAYOUT(l) (&(l))
+#endif
+
+extern dnnl_engine_t tni_engine;
+
+/* Everything that oneDNN compiles a kernel for. All bytes count: set unused numbers to 0. */
+typedef struct tni_key {
+    int64_t number[20];
+} tni_key;
+
+/* Operands 0..3 are the caller's memory; copy i (OPERANDS + i) is operand i in a layout of oneDNN's
+ * own, in the thread's scratch memory. */
+enum { TNI_OPERANDS = 4, TNI_MEMORIES = 2 * TNI_OPERANDS, TNI_STEPS = 4 };
+
+/* One call of oneDNN: its kernel, and the memories that it works on by oneDNN's argument names. */
+typedef struct tni_dnnl_step {
+    dnnl_primitive_t primitive;
+    int n, argument[TNI_OPERANDS], memory[TNI_OPERANDS];
+} tni_dnnl_step;
+
+typedef struct tni_dnnl_plan {
+    tni_key key;
+    bool known;
+    int n_steps; /* 0: oneDNN has no fast kernel for this */
+    tni_dnnl_step step[TNI_STEPS];
+    dnnl_memory_t memory[TNI_MEMORIES]; /* NULL: not used */
+    size_t offset[TNI_MEMORIES];        /* of a copy, in the scratch memory */
+    size_t scratch;                     /* bytes that all copies take */
+} tni_dnnl_plan;
+
+/* Fills a zeroed plan, or leaves it without steps. */
+typedef dnnl_status_t (*tni_dnnl_make)(tni_dnnl_plan *plan, const void *what);
+
+/* Runs the calling thread's plan for this key, which is made with `what` at its first use. False:
+ * there is no fast kernel, or no memory for it. */
+bool tni_dnnl_run(const tni_key *key, tni_dnnl_make make, const void *what,
+                  const void *const operand[TNI_OPERANDS]);
+
+static inline dnnl_data_type_t tni_dnnl_type(tn_dtype dtype)
+{
+    return dtype == TN_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+void tni_layout_free(tni_layout *layout);
+/* The name of the kernel that oneDNN chose; "" on failure. */
+const char *tni_dnnl_name(const_dnnl_primitive_desc_t chosen);
+/* Adds the memory of operand or copy i to the plan. */
+dnnl_status_t tni_dnnl_memory(tni_dnnl_plan *plan, int i, tni_const_layout layout);
+/* Adds a call; the step's memories are named by the caller. */
+dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t chosen, int n,
+                                const int *argument, const int *memory);
+
+bool tni_dnnl_product(const tni_product *p);
+bool tni_dnnl_convolve(const tni_convolution *c);
+
+#endif
