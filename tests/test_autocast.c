@@ -916,7 +916,8 @@ START_TEST(scaler_refuses)
     tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
     set_gradient(v, 5, 6);
     set_gradient(w, 1, 1);
-    assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE, "the gradient of low is f16: want f32 or f64");
+    assert_fails(tn_scaler_step(s, opt), TN_E_DTYPE,
+                 "the gradient of low is f16: want f32, f64 or bf16");
     assert_values(tn_grad(v), 0, 5, 6);
     assert_fails(tn_scaler_step(s, NULL), TN_E_INVALID, "opt is NULL");
     assert_fails(tn_scaler_unscale(NULL, opt), TN_E_INVALID, "s is NULL");

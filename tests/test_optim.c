@@ -581,16 +581,6 @@ START_TEST(integer_parameters_are_accepted_frozen)
 }
 END_TEST
 
-START_TEST(half_precision_parameters_are_named)
-{
-    tn_tensor *w = leaf(TN_SHAPE(3), 1, TN_BF16);
-    tn_optim *opt = tn_sgd(one(w), (tn_sgd_options){ 0 });
-    set_grad(w, 2);
-    assert_fails(tn_optim_step(opt), TN_E_DTYPE, "w is bf16: want f32 or f64");
-    tn_optim_free(opt);
-}
-END_TEST
-
 /* Every kind of optimizer with every kind of state. */
 START_TEST(buffers_are_untouched)
 {
@@ -1319,7 +1309,6 @@ Suite *test_suite(void)
     tcase_add_test(t, OPT_08_frozen_is_skipped);
     tcase_add_loop_test(t, OPT_08_frozen_module_is_skipped, 0, COUNT(trajectories));
     tcase_add_test(t, integer_parameters_are_accepted_frozen);
-    tcase_add_test(t, half_precision_parameters_are_named);
     tcase_add_loop_test(t, buffers_are_untouched, 0, COUNT(trajectories));
     tcase_add_test(t, failed_step_changes_nothing);
     tcase_add_test(t, poison_and_null);

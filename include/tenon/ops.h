@@ -8,7 +8,8 @@
  *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches
  *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32); a
  *            single value (rank 0) or a C scalar never widens a tensor with axes of its own kind
- *            (bool, integer, float), as in PyTorch; other ops refuse mixed floats by name
+ *            (bool, integer, float), as in PyTorch; other ops refuse mixed floats by name. bf16
+ *            and f16 go everywhere: computed in f32, the result rounded once
  *   Views    "view" means shared storage: an in-place change of one shows in the other
  * Axes may be negative. A single value has the axes 0 and -1, as in PyTorch, for reductions,
  * tn_cumsum, tn_softmax, tn_flip, tn_squeeze, tn_flatten, tn_transpose, tn_gather, tn_index_select
@@ -252,7 +253,7 @@ TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
  *          1-D b a column, whose axis disappears: [k] and [k] give a single value
  * Grad     da = dc B^T, db = A^T dc            keeps a, b
  * Errors   columns of a differ from rows of b; leading axes that do not broadcast; a rank of 0;
- *          dtypes that differ or are not f32 or f64
+ *          dtypes that differ or are not floating
  */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 /**
@@ -260,7 +261,7 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  *
  * Shapes   x [..., in], weight [out, in], bias [out] or TN_NONE -> [..., out]
  * Grad     dx = dy W, dW = dy^T x, db = column sums of dy            keeps x, weight
- * Errors   sizes that do not fit; dtypes that differ or are not f32 or f64
+ * Errors   sizes that do not fit; dtypes that differ or are not floating
  */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
@@ -384,7 +385,8 @@ TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target
 TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance;
- * weight and bias have the shape of those axes, or are TN_NONE.
+ * weight and bias have the shape of those axes, or are TN_NONE. They may be f32 beside an x of bf16
+ * or f16.
  *
  * Grad     with xh the normalised x, r = 1 / sqrt(var + eps), gw = dy weight:
  *          dx = r (gw - mean(gw) - xh mean(gw xh))                          keeps x, mean, r
@@ -394,7 +396,8 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
                                 double eps);
 /**
  * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var
- * (or TN_NONE) move by momentum (variance unbiased); else running statistics.
+ * (or TN_NONE) move by momentum (variance unbiased); else running statistics. Beside an x of bf16
+ * or f16 each of the four may be f32; one of bf16 or f16 moves in f32 and is then rounded.
  *
  * Errors   training with one value per channel; only one running buffer; evaluation without them;
  *          sizes that differ from x's channels. Then nothing has changed, the running buffers

@@ -24,7 +24,9 @@ typedef struct tn_optim tn_optim;
  *            alpha outside [0, 1), an empty list, a buffer, memory shared with one, a non-leaf, a
  *            tensor or a name twice
  *   Owner    yours: tn_optim_free. It keeps its tensors, and the modules that registered them
- *   Dtypes   f32 and f64; others may be in the list as long as they have no gradient
+ *   Dtypes   any floating one. bf16 and f16 compute in f32, and round parameter and state once per
+ *            step: what is below half a unit of the parameter, or of a slow average, is lost. f16
+ *            is too short for Adam's squares (below 6e-8 they are 0)
  */
 
 /** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no
@@ -97,7 +99,7 @@ TN_API int tn_optim_groups(const tn_optim *opt);         /* how many; -1 for NUL
  * One update of every parameter, in one fused pass.
  *
  * Errors   a parameter that its module no longer holds, or that has become a buffer; parameters on
- *          several devices; dtype other than f32, f64; out of memory
+ *          several devices; a gradient of another dtype; out of memory
  * All checks and state allocation come before the first write: a failed step changes nothing. A
  * step changes the parameters in place, so backward through a graph that read them before is
  * refused.
@@ -200,7 +202,8 @@ TN_API void tn_scaler_free(tn_scaler *s); /* NULL is ignored. */
 /** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
 TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
- *  gradient that is neither f32 nor f64: the parameter is named and nothing is changed */
+ *  gradient of f16, where small ones have already become 0: the parameter is named and nothing is
+ *  changed */
 TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 /** Unscales unless that is done, then calls tn_optim_step; skips it, with TN_OK, when a gradient is
  *  NaN or infinite (see tn_scaler_skipped). Errors: those of both; twice between two updates */

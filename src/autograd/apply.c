@@ -18,6 +18,12 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
     return tni_error(status, "tn_%s: %s", c->op->name, text);
 }
 
+tn_tensor *tni_wide(tn_tensor *x)
+{
+    if (!x || tni_none(x)) return x;
+    return tni_wide_dtype(x->dtype) == x->dtype ? x : tn_to_dtype(x, TN_F32);
+}
+
 tn_status tni_shape_like_first(tni_call *c)
 {
     c->out_spec[0].dtype = c->in[0]->dtype;
@@ -54,16 +60,20 @@ static tn_status check_inputs(const tni_call *c)
             return tni_op_error(c, TN_E_DEVICE,
                                 "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));
-        if (op->dtypes == TNI_SAME_FLOAT && tn_dtype_is_float(t->dtype)) {
+        if (op->dtypes != TNI_ANY_DTYPE && tn_dtype_is_float(t->dtype)) {
             if (!real)
                 real = t;
-            else if (real->dtype != t->dtype)
-                return tni_op_error(c, TN_E_DTYPE, "%s is %s, %s is %s: want one dtype",
-                                    tni_text(real), tn_dtype_name(real->dtype), tni_text(t),
-                                    tn_dtype_name(t->dtype));
+            else if (real->dtype != t->dtype &&
+                     (op->dtypes != TNI_MIXED_FLOAT || t->dtype != tni_wide_dtype(real->dtype)))
+                return tni_op_error(
+                    c, TN_E_DTYPE, "%s is %s, %s is %s: want one dtype%s", tni_text(real),
+                    tn_dtype_name(real->dtype), tni_text(t), tn_dtype_name(t->dtype),
+                    op->dtypes == TNI_MIXED_FLOAT && tni_wide_dtype(real->dtype) != real->dtype
+                        ? ", or f32 beside it"
+                        : "");
         }
     }
-    if (op->dtypes == TNI_SAME_FLOAT && c->n_in && !tn_dtype_is_float(c->in[0]->dtype))
+    if (op->dtypes != TNI_ANY_DTYPE && c->n_in && !tn_dtype_is_float(c->in[0]->dtype))
         return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(c->in[0]),
                             tn_dtype_name(c->in[0]->dtype));
     return TN_OK;

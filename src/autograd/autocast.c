@@ -86,7 +86,7 @@ bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in)
     bool differs = false;
 
     if (op->autocast == TNI_CAST_KEEP ||
-        (op->autocast == TNI_CAST_AUTO && op->dtypes != TNI_SAME_FLOAT) || n_in > TNI_MAX_IN)
+        (op->autocast == TNI_CAST_AUTO && op->dtypes == TNI_ANY_DTYPE) || n_in > TNI_MAX_IN)
         return false;
     for (int i = 0; i < n_in; i++) {
         if (in[i] && !tni_none(in[i]) && in[i]->dtype == TN_F64)

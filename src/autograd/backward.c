@@ -113,6 +113,15 @@ tn_tensor *tni_dy(const tni_grad *g, int i)
     return tn_full_as(g->out[i].shape, 0, g->out[i].dtype, g->dy->storage->device);
 }
 
+tn_status tni_widen_grad(tni_grad *g)
+{
+    bool made = (g->dy = tni_wide(g->dy)) != NULL;
+    for (int i = 0; i < g->n_in && made; i++)
+        if (g->x[i]) made = (g->x[i] = tni_wide(g->x[i])) != NULL;
+    if (g->y && made) made = (g->y = tni_wide(g->y)) != NULL;
+    return made ? TN_OK : tni_pending();
+}
+
 /* ---- one node -------------------------------------------------------------------------------- */
 
 /* Runs the hooks; *gradient becomes their result. A hook's changes of modes end with it. */

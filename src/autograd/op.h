@@ -27,15 +27,17 @@
 typedef enum tni_dtype_rule {
     /* all present floating inputs have one dtype; at least input 0 is floating */
     TNI_SAME_FLOAT = 0,
+    /* input 0 is floating; other floating inputs have its dtype, or f32 beside bf16 and f16 */
+    TNI_MIXED_FLOAT,
     TNI_ANY_DTYPE /* the shape rule checks dtypes */
 } tni_dtype_rule;
 
 /* What floating inputs become inside tn_set_autocast (autocast.c). f64 always stays. */
 typedef enum tni_cast {
-    /* f32 where dtypes is TNI_SAME_FLOAT, whose kernels are f32 and f64; else unchanged */
+    /* f32, except where dtypes is TNI_ANY_DTYPE: unchanged */
     TNI_CAST_AUTO = 0,
     TNI_CAST_LOW, /* the region's dtype: what tensor cores do */
-    TNI_CAST_F32, /* f32: too steep, too long a sum, or no bf16 and f16 kernels */
+    TNI_CAST_F32, /* f32: too steep, or too long a sum */
     TNI_CAST_KEEP /* unchanged */
 } tni_cast;
 
@@ -129,11 +131,23 @@ void tni_autocast_forget(void);
 tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
 
+/* The dtype that results and kept values have where nothing is rounded to bf16 or f16 yet: f32 for
+ * those two, else dtype. */
+static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
+{
+    return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
+}
+/* x itself, but f32 instead of bf16 and f16. NULL stays. */
+tn_tensor *tni_wide(tn_tensor *x);
+
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
 
 /* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
+/* For a backward written with ops whose kernel computes in f32: dy and all that it reads become
+ * f32 instead of bf16 and f16, so that only the gradient is rounded (by the engine). */
+tn_status tni_widen_grad(tni_grad *g);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
 {

@@ -92,6 +92,7 @@ template <typename R> static tn_status forward(const tni_attention *g)
     return launch_forward(a);
 }
 
+/* Heads too wide for the tensor cores' kernels. */
 static tn_status in_f32(const tni_attention *g)
 {
     tni_attention f = *g;

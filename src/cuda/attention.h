@@ -235,54 +235,6 @@ template <typename R> static __device__ __forceinline__ R columns_sum(R x)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/*
- * bf16 and f16 with heads too wide for the tensor cores' kernels use the f32 kernels on copies. Of
- * n arrays the short ones get f32 memory (to[i], which begins as a copy of from[i]), and the first
- * `inputs` also their values; an axis keeps stride 0. The caller returns the block.
- */
-static inline int64_t f32_strides(tni_array *x)
-{
-    int64_t n = 1;
-    x->dtype = TN_F32;
-    for (int i = x->rank - 1; i >= 0; i--) {
-        if (x->stride[i] == 0) continue;
-        x->stride[i] = n;
-        n *= x->size[i];
-    }
-    return (n + 3) / 4 * 4; /* each begins on 16 bytes */
-}
-
-static inline tni_array once(tni_array x)
-{
-    for (int i = 0; i < x.rank; i++)
-        if (x.stride[i] == 0) x.size[i] = 1;
-    return x;
-}
-
-static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array *const *from,
-                                   int inputs, void **block)
-{
-    int64_t elements = 0;
-    tn_status status = TN_OK;
-
-    for (int i = 0; i < n; i++)
-        if (is_short(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
-        failed != TN_OK)
-        return failed;
-    float *at = static_cast<float *>(*block);
-    for (int i = 0; i < n && status == TN_OK; i++) {
-        if (to[i]->dtype == from[i]->dtype) continue;
-        tni_array values = once(*from[i]), own = *to[i];
-        to[i]->data = own.data = at;
-        at += f32_strides(&own);
-        own = once(own);
-        if (i < inputs) status = copy_to(own, values);
-    }
-    if (status != TN_OK) tni_cuda_return(*block);
-    return status;
-}
-
 #define LAUNCH(kernel, NC, rows, columns)                                                          \
     [&]() -> tn_status {                                                                           \
         unsigned blocks;                                                                           \

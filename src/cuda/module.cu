@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/capture.h"
+#include "cuda/short.h"
 
 static tni_cuda_module table;
 static int devices;
@@ -29,8 +30,44 @@ static tn_status properties(int index, tn_cuda_properties *to)
     return TN_OK;
 }
 
+/* ---- kernels that take bf16 and f16 through f32 copies --------------------------------------- */
+
+/* A call begins with n_out outputs and n_in inputs. */
+template <typename CALL>
+static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_out, int n_in)
+{
+    enum { MOST = 8 };
+    CALL f = *a;
+    const tni_array *from[MOST];
+    tni_array *to[MOST];
+    void *block;
+
+    for (int i = 0; i < n_in + n_out; i++) { /* inputs first */
+        int at = i < n_in ? n_out + i : i - n_in;
+        from[i] = reinterpret_cast<const tni_array *>(a) + at;
+        to[i] = reinterpret_cast<tni_array *>(&f) + at;
+    }
+    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, &block); failed != TN_OK)
+        return failed;
+    tn_status status = kernel(&f);
+    for (int i = n_in; i < n_in + n_out && status == TN_OK; i++)
+        if (to[i]->dtype != from[i]->dtype) status = copy_to(*from[i], *to[i]);
+    tni_cuda_return(block);
+    return status;
+}
+
+#define NOTHING(...)
+#define BY_WIDE(name, array, n_out, n_in)                                                          \
+    static tn_status by_wide_##name(const tni_##name *a)                                           \
+    {                                                                                              \
+        return is_short(a->array.dtype) ? in_f32(a, tni_cuda_##name, n_out, n_in)                  \
+                                        : tni_cuda_##name(a);                                      \
+    }
+TNI_KERNELS(NOTHING, NOTHING, NOTHING, BY_WIDE)
+
 #define SLOT(name) table.backend.name = tni_cuda_##name;
 #define TYPED_SLOT(name, ...) SLOT(name)
+#define WIDE_SLOT(name, ...) table.backend.name = by_wide_##name;
 
 static void fill_table()
 {
@@ -48,7 +85,7 @@ static void fill_table()
     SLOT(upload)
     SLOT(download)
     SLOT(synchronize)
-    TNI_KERNELS(SLOT, TYPED_SLOT, TYPED_SLOT)
+    TNI_KERNELS(SLOT, TYPED_SLOT, TYPED_SLOT, WIDE_SLOT)
 }
 
 /* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those

@@ -14,6 +14,7 @@
 #include "cuda/capture.h"
 #include "cuda/fault.h"
 #include "cuda/rows.h"
+#include "cuda/short.h"
 
 #define REAL float
 #define REAL_SQRT(x) tn_sqrt_f32(x)
@@ -32,7 +33,8 @@ typedef struct many_item {
     const void *g;             /* the gradient, or what p goes towards */
     int64_t n, first;          /* first: the number of its first chunk */
     tni_optim_scalars scalars; /* of an interpolation: rate */
-    bool f64, whole;           /* whole: everything at 16-byte boundaries */
+    tn_dtype dtype;
+    bool whole; /* everything at 16-byte boundaries */
 } many_item;
 
 /* The block: this, then n_items of the above. */
@@ -72,31 +74,38 @@ template <bool TOWARDS> struct lerp_rule {
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-template <typename R> struct alignas(16) four {
+template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) four {
     R v[4];
 };
 
-template <typename R>
-static __device__ __forceinline__ four<R> read_four(const R *from, int64_t i, int64_t end,
-                                                    bool full)
+/* Four elements of type E, in the type that they compute in. */
+template <typename E>
+static __device__ __forceinline__ four<typename element<E>::computing>
+read_four(const E *from, int64_t i, int64_t end, bool full)
 {
-    four<R> q = {};
+    four<E> q = {};
+    four<typename element<E>::computing> wider;
     if (full) {
-        q = *reinterpret_cast<const four<R> *>(from + i);
+        q = *reinterpret_cast<const four<E> *>(from + i);
     } else {
         TN_UNROLL
         for (int k = 0; k < 4; k++)
             if (i + k < end) q.v[k] = from[i + k];
     }
-    return q;
+    TN_UNROLL
+    for (int k = 0; k < 4; k++) wider.v[k] = wide(q.v[k]);
+    return wider;
 }
 
-template <typename R>
-static __device__ __forceinline__ void write_four(R *to, int64_t i, int64_t end, bool full,
-                                                  const four<R> &q)
+template <typename E>
+static __device__ __forceinline__ void write_four(E *to, int64_t i, int64_t end, bool full,
+                                                  const four<typename element<E>::computing> &wider)
 {
+    four<E> q;
+    TN_UNROLL
+    for (int k = 0; k < 4; k++) q.v[k] = element<E>::rounded(wider.v[k]);
     if (full) {
-        *reinterpret_cast<four<R> *>(to + i) = q;
+        *reinterpret_cast<four<E> *>(to + i) = q;
         return;
     }
     TN_UNROLL
@@ -104,23 +113,24 @@ static __device__ __forceinline__ void write_four(R *to, int64_t i, int64_t end,
         if (i + k < end) to[i + k] = q.v[k];
 }
 
-template <typename RULE, typename R>
+template <typename RULE, typename E>
 static __device__ __forceinline__ void change_chunk(const many_item &item, int64_t begin)
 {
     enum { STATES = RULE::STATES };
     const tni_optim_scalars scalars = item.scalars;
-    R *p = static_cast<R *>(item.p), *s0 = static_cast<R *>(item.s0);
-    R *s1 = static_cast<R *>(item.s1), *s2 = static_cast<R *>(item.s2);
-    const R *g = static_cast<const R *>(item.g);
+    typedef typename element<E>::computing R;
+    E *p = static_cast<E *>(item.p), *s0 = static_cast<E *>(item.s0);
+    E *s1 = static_cast<E *>(item.s1), *s2 = static_cast<E *>(item.s2);
+    const E *g = static_cast<const E *>(item.g);
     int64_t end = min(item.n, begin + CHUNK);
     for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         bool full = item.whole && i + 4 <= end;
         four<R> x = read_four(p, i, end, full);
         four<R> d = {}, a = {}, b = {}, c = {};
         if (RULE::G) d = read_four(g, i, end, full);
-        if (STATES & 1) a = read_four<R>(s0, i, end, full);
-        if (STATES & 2) b = read_four<R>(s1, i, end, full);
-        if (STATES & 4) c = read_four<R>(s2, i, end, full);
+        if (STATES & 1) a = read_four<E>(s0, i, end, full);
+        if (STATES & 2) b = read_four<E>(s1, i, end, full);
+        if (STATES & 4) c = read_four<E>(s2, i, end, full);
         TN_UNROLL
         for (int k = 0; k < 4; k++) RULE::update(x.v[k], d.v[k], a.v[k], b.v[k], c.v[k], scalars);
         write_four(p, i, end, full, x);
@@ -147,10 +157,12 @@ static __device__ __forceinline__ void change_all(const many_head *block,
         }
         const many_item &item = items[low];
         int64_t begin = (chunk - item.first) * CHUNK;
-        if (item.f64)
-            change_chunk<RULE, double>(item, begin);
-        else
-            change_chunk<RULE, float>(item, begin);
+        switch (item.dtype) {
+        case TN_F64: change_chunk<RULE, double>(item, begin); break;
+        case TN_BF16: change_chunk<RULE, bf16>(item, begin); break;
+        case TN_F16: change_chunk<RULE, f16>(item, begin); break;
+        default: change_chunk<RULE, float>(item, begin);
+        }
     }
 }
 
@@ -248,7 +260,7 @@ template <typename CALL> static int64_t write_block(many_head *block, const CALL
         many_item item = item_of(a, k);
         item.n = n;
         item.first = chunks;
-        item.f64 = a->tensors[k].dtype == TN_F64;
+        item.dtype = a->tensors[k].dtype;
         items[used++] = item;
         chunks += (n + CHUNK - 1) / CHUNK;
     }

@@ -127,11 +127,10 @@ static tn_status look(const tn_optim *opt, bool *bad)
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *g = gradient_of(&opt->param[i]);
         if (!g || tni_shape_numel(&g->shape) == 0) continue;
-        if (g->dtype != TN_F32 && g->dtype != TN_F64)
+        if (g->dtype == TN_F16) /* as PyTorch: what underflowed is lost */
             return tni_error(TN_E_DTYPE,
-                             "tn_scaler_unscale: the gradient of %s is %s: want f32 or f64 "
-                             "(parameters stay f32, "
-                             "tn_set_autocast casts them)",
+                             "tn_scaler_unscale: the gradient of %s is %s: want f32, f64 or bf16 "
+                             "(parameters stay f32, tn_set_autocast casts them)",
                              opt->param[i].name, tn_dtype_name(g->dtype));
         tn_tensor *norm = tn_norm(g, INFINITY, NULL, 0, false);
         largest = largest ? tn_maximum(largest, norm) : norm;

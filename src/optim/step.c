@@ -40,9 +40,6 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
                          p->name);
     if (skipped(p)) return TN_OK;
     const tn_tensor *g = gradient_of(t);
-    if (t->dtype != TN_F32 && t->dtype != TN_F64)
-        return tni_error(TN_E_DTYPE, "%s: %s is %s: want f32 or f64", f, p->name,
-                         tn_dtype_name(t->dtype));
     if (!tni_shape_equal(&g->shape, &t->shape))
         return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: want equal shapes", f,
                          p->name, tni_shape_text(&t->shape), tni_shape_text(&g->shape));

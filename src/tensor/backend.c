@@ -33,7 +33,7 @@ static const char *missing_kernel(const tni_backend *b)
 {
 #define LACKS(name) !b->name ? #name:
 #define LACKS_TYPED(name, ...) LACKS(name)
-    return TNI_KERNELS(LACKS, LACKS_TYPED, LACKS_TYPED) NULL;
+    return TNI_KERNELS(LACKS, LACKS_TYPED, LACKS_TYPED, LACKS_TYPED) NULL;
 }
 
 static void open_cuda(void)

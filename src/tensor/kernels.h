@@ -13,7 +13,7 @@
  *   - "dense" arrays are row-major without gaps; others may have any positive strides, 0 from
  *     expand, and negative ones where a comment says so
  *   - "real" is f32 or f64, and all real arrays of a call have one dtype unless said; TNI_KERNELS
- *     says which kernels take bf16 and f16 too (gemm does)
+ *     says which kernels take bf16 and f16 too (gemm does). Arrays marked (wide) are f32 then.
  */
 #ifndef TNI_KERNELS_H
 #define TNI_KERNELS_H
@@ -117,7 +117,8 @@ typedef struct tni_gather {
 
 /* y[.., index[.., i, ..], ..] += source[.., i, ..] along axis, in order: deterministic */
 typedef struct tni_scatter_add {
-    tni_array y, index, source;
+    tni_array y; /* (wide) */
+    tni_array index, source;
     int axis;
 } tni_scatter_add;
 
@@ -130,7 +131,7 @@ typedef struct tni_take {
 
 /* Adds rows at indices. */
 typedef struct tni_take_add {
-    tni_array x;     /* [outer, V, inner], dense: what is added to */
+    tni_array x;     /* [outer, V, inner], dense: what is added to (wide) */
     tni_array y;     /* [outer, n, inner], dense: what is added */
     tni_array index; /* [n], dense */
     int64_t skip;    /* rows of this index are left out; -1: none */
@@ -149,7 +150,7 @@ typedef struct tni_softmax_grad {
 } tni_softmax_grad;
 
 typedef struct tni_cross_entropy {
-    /* [n, d]: 0 on ignored rows; w[target], 1 without weights, 0 on ignored rows; the row's
+    /* [n, d] (wide): 0 on ignored rows; w[target], 1 without weights, 0 on ignored rows; the row's
      * log-sum-exp */
     tni_array row_loss, row_weight, lse;
     tni_array x;      /* [n, c, d], dense */
@@ -161,8 +162,9 @@ typedef struct tni_cross_entropy {
 
 typedef struct tni_cross_entropy_grad {
     tni_array dx;   /* [n, c, d]: drow times the row's gradient */
-    tni_array drow; /* [n, d], any strides */
-    tni_array lse, x, target, weight;
+    tni_array drow; /* [n, d], any strides (wide) */
+    tni_array lse;  /* (wide) */
+    tni_array x, target, weight;
     double smoothing;
     int64_t ignore;
 } tni_cross_entropy_grad;
@@ -180,10 +182,12 @@ typedef struct tni_nll_grad {
     int64_t ignore;
 } tni_nll_grad;
 
+/* weight, bias and their gradients may be f32 beside an x of bf16 or f16. */
 typedef struct tni_layer_norm {
-    tni_array y, mean, rstd; /* [n, f], [n], [n] */
-    tni_array x;             /* [n, f] */
-    tni_array weight, bias;  /* [f], or data NULL */
+    tni_array y;            /* [n, f] */
+    tni_array mean, rstd;   /* [n], [n] (wide) */
+    tni_array x;            /* [n, f] */
+    tni_array weight, bias; /* [f], or data NULL */
     double eps;
 } tni_layer_norm;
 
@@ -192,14 +196,14 @@ typedef struct tni_layer_norm_grad {
     tni_array dy, x, mean, rstd, weight;
 } tni_layer_norm_grad;
 
-/* Statistics and parameters are [c]. */
+/* Statistics and parameters are [c], and may be f32 beside an x of bf16 or f16. */
 typedef struct tni_batch_norm {
     tni_array y; /* [n, c, s], dense */
-    /* what x was normalised by: of the batch when training, else taken from running_* */
+    /* what x was normalised by: of the batch when training, else taken from running_* (wide) */
     tni_array mean, rstd;
     tni_array x;                         /* [n, c, s], dense */
     tni_array weight, bias;              /* or data NULL */
-    tni_array running_mean, running_var; /* move when training, if given */
+    tni_array running_mean, running_var; /* when training, if given, they move, and are (wide) */
     double momentum, eps;
     bool training;
 } tni_batch_norm;
@@ -304,10 +308,10 @@ typedef struct tni_random {
     uint64_t seed, offset;
 } tni_random;
 
-/* ---- many tensors in one pass: dense, f32 or f64; when a call fails none has changed --------- */
+/* ---- many tensors in one pass: dense; when a call fails none has changed --------------------- */
 
 typedef struct tni_lerp_tensor {
-    tn_dtype dtype;
+    tn_dtype dtype; /* f32 or f64 */
     int64_t n;
     void *x;
     const void *y; /* NULL in all tensors or in none */
@@ -322,7 +326,7 @@ typedef struct tni_lerp_all {
 
 /* One parameter of an optimizer's step. */
 typedef struct tni_optim_tensor {
-    tn_dtype dtype;
+    tn_dtype dtype; /* of all arrays: floating; bf16 and f16 compute in f32 and round each once */
     int64_t n;
     void *p;
     const void *g;
@@ -351,24 +355,25 @@ typedef struct tni_optim_step {
  * prototypes (cpu.h, cuda.h), the choice of a variant by dtype and the backends' tables.
  *   ANY(name)                         any dtypes, as the comment says
  *   REAL(name, array)                 f32 or f64: the dtype of that array of the struct
- *   FLOAT(name, array, n_out, n_in)   bf16 and f16 too, sums kept in f32 and rounded once. The
+ *   FLOAT(name, array, n_out, n_in)   bf16 and f16 too, computed in f32 and rounded once. The
  *                                     struct begins with n_out outputs and n_in inputs: the CPU
  *                                     computes in f32 copies of those that are bf16 or f16.
+ *   WIDE(name, array, n_out, n_in)    the same, and CUDA makes such copies too
  */
 /* clang-format off */
-#define TNI_KERNELS(ANY, REAL, FLOAT)                                                              \
+#define TNI_KERNELS(ANY, REAL, FLOAT, WIDE)                                                        \
     ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
     ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
     ANY(gemm)                                                                                      \
-    ANY(gather) REAL(scatter_add, y) ANY(take) REAL(take_add, x)                                   \
-    REAL(softmax, x) REAL(softmax_grad, y)                                                         \
-    REAL(cross_entropy, x) REAL(cross_entropy_grad, x)                                             \
+    ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
+    WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
+    WIDE(cross_entropy, x, 3, 3) WIDE(cross_entropy_grad, x, 1, 5)                                 \
     REAL(nll, x) REAL(nll_grad, dx)                                                                \
-    REAL(layer_norm, x) REAL(layer_norm_grad, x)                                                   \
-    REAL(batch_norm, x) REAL(batch_norm_grad, x)                                                   \
+    WIDE(layer_norm, x, 3, 3) WIDE(layer_norm_grad, x, 3, 5)                                       \
+    WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \
     FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \
-    REAL(max_pool2d, x) REAL(max_pool2d_grad, dy)                                                  \
-    REAL(avg_pool2d, x) REAL(avg_pool2d_grad, dy)                                                  \
+    WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
+    WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1)                                      \
     FLOAT(attention, q, 2, 4) FLOAT(attention_grad, of.q, 3, 7)                                    \
     FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
     ANY(lerp_all) ANY(optim_step)
@@ -393,7 +398,7 @@ typedef struct tni_backend {
     /* tn_status (*softmax)(const tni_softmax *a), and so on */
 #define TNI_SLOT(name) tn_status (*name)(const tni_##name *a);
 #define TNI_TYPED_SLOT(name, ...) TNI_SLOT(name)
-    TNI_KERNELS(TNI_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT)
+    TNI_KERNELS(TNI_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT)
 } tni_backend;
 
 /* The CPU backend for this processor, chosen once by cpuid (TN_SIMD=baseline|avx2|avx512

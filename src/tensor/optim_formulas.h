@@ -1,6 +1,6 @@
 /*
  * optim_formulas.h - every optimizer once: a row of a list, the scalars of a step, and what it does
- * to one element, for f32 and f64, on the CPU and on the GPU.
+ * to one element, for f32 and f64, on the CPU and on the GPU (bf16 and f16 go through f32).
  *
  * The first part, list and scalars, is for every includer. The second, the formulas, is for those
  * that define REAL (float or double) and REAL_SQRT; C++ includes it again for the other REAL.

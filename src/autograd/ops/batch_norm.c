@@ -65,7 +65,8 @@ static tn_status bn_shape(tni_call *c)
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s has one value per channel: want more when training", tni_text(x));
     }
-    tni_spec channel = { .dtype = x->dtype, .shape = tn_shape_of(1, &x->shape.size[1]) };
+    tni_spec channel = { .dtype = tni_wide_dtype(x->dtype),
+                         .shape = tn_shape_of(1, &x->shape.size[1]) };
     c->n_saved = 2; /* mean and r */
     c->saved_spec[0] = channel;
     c->saved_spec[1] = channel;
@@ -122,6 +123,8 @@ static tn_status bn_backward(tni_grad *g)
     over.size[0] = g->in[X].shape.size[1];
     if (g->need[BIAS]) g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
     if (!g->need[X] && !g->need[WEIGHT]) return TN_OK;
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
     tn_tensor *x = g->x[X];
     tn_tensor *centered, *rstd;
     if (args->training) {
@@ -170,6 +173,7 @@ static const tn_op batch_norm_op = {
     .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
     .arity = INPUTS,
     .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
+    .dtypes = TNI_MIXED_FLOAT,
     .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,

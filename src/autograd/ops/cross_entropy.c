@@ -33,7 +33,7 @@ static ce_sizes sizes_of(const tn_shape *logits, int axis)
 
 static tn_status ce_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded after the reduction */
     c->out_spec[0].shape = c->in[1]->shape;
     c->out_spec[1] = c->out_spec[0];
     c->n_saved = 1;
@@ -70,12 +70,14 @@ static tn_tensor *over_classes(tn_tensor *vector, int rank, int axis)
 static tn_status ce_backward(tni_grad *g)
 {
     const ce_args *args = g->args;
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
     tn_tensor *x = g->x[0];
     tn_tensor *target = g->x[1];
     tn_tensor *weight = g->x[2];
     int rank = g->in[0].shape.rank;
     int64_t classes = g->in[0].shape.size[args->axis];
-    tn_dtype dtype = g->in[0].dtype;
+    tn_dtype dtype = tn_dtype_of(x);
 
     tn_tensor *ignored = tni_ignored_rows(target, args->ignore);
     tn_tensor *safe = tn_masked_fill(target, ignored, 0);
@@ -219,7 +221,7 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
     tn_tensor *in[3] = { logits, target, o->weight };
     tn_tensor *out[2]; /* loss and weight per row */
     if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
-    return tni_reduce_weighted(out, o->reduction);
+    return tn_to_dtype(tni_reduce_weighted(out, o->reduction), logits->dtype);
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */
@@ -250,13 +252,18 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
     }
     int64_t classes = logits->shape.size[axis];
     if (tni_check_class_options("tn_cross_entropy", o, classes, logits) != TN_OK) return NULL;
+    tn_dtype dtype = logits->dtype;
+    logits = tni_wide(logits);
+    target = tni_wide(target);
     if (o->label_smoothing != 0) {
         target = tn_add_scalar(tn_mul_scalar(target, 1.0 - o->label_smoothing),
                                o->label_smoothing / (double)classes);
     }
-    if (!tni_none(o->weight)) target = tn_mul(target, over_classes(o->weight, rank, axis));
+    if (!tni_none(o->weight))
+        target = tn_mul(target, over_classes(tni_wide(o->weight), rank, axis));
     tn_tensor *each = tn_mul(target, tn_log_softmax(logits, axis));
-    return tni_reduce_loss("tn_cross_entropy", tn_neg(tn_sum(each, &axis, 1, false)), o->reduction);
+    tn_tensor *rows = tn_neg(tn_sum(each, &axis, 1, false));
+    return tn_to_dtype(tni_reduce_loss("tn_cross_entropy", rows, o->reduction), dtype);
 }
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)

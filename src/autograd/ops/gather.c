@@ -107,7 +107,7 @@ static tn_status scatter_add_shape(tni_call *c)
         return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
                             tn_dtype_name(c->in[0]->dtype), tn_dtype_name(source->dtype));
     }
-    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded when all is added */
     c->out_spec[0].shape = c->in[0]->shape;
     return check_index_shape(c, args->axis);
 }
@@ -148,7 +148,8 @@ static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
 {
     axis_args args = { axis };
     tn_tensor *in[3] = { x, index, source };
-    return tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
+    tn_tensor *sum = tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
+    return sum && tni_autocasting == TN_F32 ? tn_to_dtype(sum, x->dtype) : sum;
 }
 
 /* A single value as a row of one element: these functions treat it so, as in PyTorch. */
@@ -246,7 +247,7 @@ static const tn_op index_select_op = {
 static tn_status take_add_shape(tni_call *c)
 {
     const tni_take_args *args = c->args;
-    c->out_spec[0].dtype = c->in[0]->dtype;
+    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded when all is added */
     c->out_spec[0].shape = args->shape;
     return TN_OK;
 }

@@ -38,7 +38,7 @@ static tn_status ln_shape(tni_call *c)
     if (status == TN_OK) status = check_affine(c, c->in[2], "bias", args->n_axes);
     c->n_saved = 2; /* mean and r, one per row */
     for (int i = 0; i < 2; i++) {
-        c->saved_spec[i].dtype = c->in[0]->dtype;
+        c->saved_spec[i].dtype = tni_wide_dtype(c->in[0]->dtype);
         c->saved_spec[i].shape = tn_shape_of(x->rank - args->n_axes, x->size);
     }
     return status == TN_OK ? tni_shape_like_first(c) : status;
@@ -69,6 +69,8 @@ static tn_status ln_backward(tni_grad *g)
     for (int i = 0; i < n; i++) axes[i] = i - n;
     if (g->need[2]) g->dx[2] = g->dy;
     if (!g->need[0] && !g->need[1]) return TN_OK;
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
     tn_tensor *centered = tn_sub(g->x[0], tn_mean(g->x[0], axes, n, true));
     tn_tensor *var = tn_mean(tn_square(centered), axes, n, true);
     tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps));
@@ -105,6 +107,7 @@ static const tn_op layer_norm_op = {
     .formula = "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
     .arity = 3,
     .optional = TNI_X(1) | TNI_X(2),
+    .dtypes = TNI_MIXED_FLOAT,
     .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,

@@ -1,5 +1,6 @@
 /*
  * losses.c - losses composed of other ops: their gradients, first and second, come from those.
+ * bf16 and f16 become f32 first, and only the loss is rounded.
  *
  * Each formula is written so that no branch has a kink where the function has none, and nothing
  * cancels:
@@ -42,6 +43,14 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
+/* A loss of f32 rows, rounded to the dtype of the inputs as they were given. */
+static tn_tensor *finish(const char *function, tn_tensor *rows, tn_reduction reduction,
+                         tn_dtype dtype)
+{
+    tn_tensor *loss = tni_reduce_loss(function, rows, reduction);
+    return loss ? tn_to_dtype(loss, dtype) : NULL;
+}
+
 /* Two floating tensors of one shape and dtype; inside tn_set_autocast they become f32. */
 static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
 {
@@ -69,16 +78,16 @@ tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
     if (!is_pair("tn_mse_loss", &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *square = tn_square(tn_sub(x, target));
-    return tn_scope_return(scope, tni_reduce_loss("tn_mse_loss", square, reduction));
+    tn_tensor *square = tn_square(tn_sub(tni_wide(x), tni_wide(target)));
+    return tn_scope_return(scope, finish("tn_mse_loss", square, reduction, x->dtype));
 }
 
 tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
     if (!is_pair("tn_l1_loss", &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *distance = tn_abs(tn_sub(x, target));
-    return tn_scope_return(scope, tni_reduce_loss("tn_l1_loss", distance, reduction));
+    tn_tensor *distance = tn_abs(tn_sub(tni_wide(x), tni_wide(target)));
+    return tn_scope_return(scope, finish("tn_l1_loss", distance, reduction, x->dtype));
 }
 
 /* scale m (d - m / 2), m = clamp(d, -k, k) */
@@ -86,11 +95,11 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
                         double scale, tn_reduction reduction)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *d = tn_sub(x, target);
+    tn_tensor *d = tn_sub(tni_wide(x), tni_wide(target));
     tn_tensor *m = tn_clamp(d, -k, k);
     tn_tensor *rows = tn_mul(m, tn_sub(d, tn_mul_scalar(m, 0.5)));
     if (scale != 1.0) rows = tn_mul_scalar(rows, scale);
-    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction));
+    return tn_scope_return(scope, finish(function, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
@@ -135,11 +144,14 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
         }
     }
     tn_scope scope = tn_scope_begin();
+    tn_dtype dtype = x->dtype;
+    x = tni_wide(x);
+    target = tni_wide(target);
     tn_tensor *positive = tn_mul(target, tn_softplus(tn_neg(x), 1.0, SOFTPLUS_LINEAR));
-    if (!tni_none(pos_weight)) positive = tn_mul(positive, pos_weight);
+    if (!tni_none(pos_weight)) positive = tn_mul(positive, tni_wide(pos_weight));
     tn_tensor *negative = tn_mul(tn_rsub_scalar(target, 1.0), tn_softplus(x, 1.0, SOFTPLUS_LINEAR));
     tn_tensor *rows = tn_add(positive, negative);
-    return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction));
+    return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
@@ -149,6 +161,10 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
     if (batch_mean && log_p->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_kl_div: log_p [] with batch_mean: want a batch axis");
     tn_scope scope = tn_scope_begin();
+    tn_dtype dtype = log_p->dtype;
+    int64_t batch = batch_mean ? log_p->shape.size[0] : 1;
+    log_p = tni_wide(log_p);
+    target = tni_wide(target);
     tn_tensor *rows;
     if (log_target) {
         rows = tn_mul(tn_exp(target), tn_sub(target, log_p));
@@ -160,7 +176,7 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
     }
     if (batch_mean) {
         tn_tensor *sum = tn_sum(rows, NULL, 0, false);
-        return tn_scope_return(scope, tn_div_scalar(sum, (double)log_p->shape.size[0]));
+        return tn_scope_return(scope, tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
     }
-    return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction));
+    return tn_scope_return(scope, finish("tn_kl_div", rows, reduction, dtype));
 }

@@ -133,10 +133,8 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
         tni_check_class_options("tn_nll_loss", o, log_p->shape.size[axis], log_p) != TN_OK)
         return NULL;
     nll_args args = { axis, rows_ignore(o), log_p->shape };
-    tn_dtype dtype = log_p->dtype, real = dtype == TN_F64 ? TN_F64 : TN_F32;
-    tn_tensor *weight = o->weight;
-    tn_tensor *in[3] = { tn_to_dtype(log_p, real), target,
-                         tni_none(weight) ? weight : tn_to_dtype(weight, real) };
+    tn_dtype dtype = log_p->dtype;
+    tn_tensor *in[3] = { tni_wide(log_p), target, tni_wide(o->weight) };
     tn_tensor *out[2]; /* loss and weight per row */
     if (tni_apply_n(&nll_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     return tn_to_dtype(tni_reduce_weighted(out, o->reduction), dtype);

@@ -30,6 +30,8 @@ static tn_status softmax_backward(tni_grad *g)
 {
     const softmax_args *args = g->args;
     int last = -1;
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
     if (args->log) {
         tn_tensor *sum = tn_sum(g->dy, &last, 1, true);
         g->dx[0] = tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));

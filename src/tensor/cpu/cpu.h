@@ -107,7 +107,7 @@ tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
 #define TNI_REAL_PROTOTYPE(name, ...)                                                              \
     tn_status K32(tni_##name)(const tni_##name *a);                                                \
     tn_status K64(tni_##name)(const tni_##name *a);
-TNI_KERNELS(TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE)
+TNI_KERNELS(TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE)
 /* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
 #define TNI_SPAN_PROTOTYPES(V)                                                                     \
     void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \

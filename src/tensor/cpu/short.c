@@ -1,5 +1,6 @@
 /*
- * short.c - bf16 and f16 on the CPU through f32 kernels: operands are copied to f32 scratch memory,
+ * short.c - bf16 and f16 on the CPU through f32 kernels: those operands are copied to f32 scratch
+ * memory,
  * the f32 kernel of the same table runs, and its results are rounded to nearest even. So sums are
  * in f32 and rounded once, as on tensor cores. Correct, not fast: the conversions cost a pass over
  * each operand.

@@ -7,6 +7,7 @@
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
+#include "tensor/math.h"
 #include "tensor/random.h"
 
 /* ---- memory: the library's allocator; host and device are the same --------------------------- */
@@ -67,11 +68,48 @@ static int64_t step_size(const void *a, int k)
     return ((const tni_optim_step *)a)->tensors[k].n;
 }
 
+/* bf16 and f16: some elements at a time as f32, on the stack. */
+static void short_step(const tni_optim_args *args, const tni_optim_tensor *t, int64_t begin,
+                       int64_t end)
+{
+    enum { FIELDS = 5, PIECE = 512 };
+    float wide[FIELDS][PIECE];
+    uint16_t *const narrow[FIELDS] = { t->p, t->s0, t->s1, t->s2, (uint16_t *)(uintptr_t)t->g };
+    const bool bf16 = t->dtype == TN_BF16;
+    tni_optim_tensor piece = *t;
+
+    piece.dtype = TN_F32;
+    piece.p = wide[0];
+    piece.s0 = t->s0 ? wide[1] : NULL;
+    piece.s1 = t->s1 ? wide[2] : NULL;
+    piece.s2 = t->s2 ? wide[3] : NULL;
+    piece.g = wide[4];
+    for (int64_t i = begin; i < end; i += PIECE) {
+        int64_t n = TNI_MIN(PIECE, end - i);
+        for (int f = 0; f < FIELDS; f++) {
+            for (int64_t j = 0; narrow[f] && j < n; j++) {
+                uint16_t bits = narrow[f][i + j];
+                wide[f][j] = bf16 ? tn_from_bf16(bits) : tn_from_f16(bits);
+            }
+        }
+        K32(tni_optim_span)(args, &piece, 0, n);
+        for (int f = 0; f < FIELDS - 1; f++) {
+            for (int64_t j = 0; narrow[f] && j < n; j++) {
+                float x = wide[f][j];
+                narrow[f][i + j] = bf16 ? tn_to_bf16(x) : tn_to_f16(x);
+            }
+        }
+    }
+}
+
 static void step_span(const void *a, int k, int64_t begin, int64_t end)
 {
     const tni_optim_step *s = a;
     const tni_optim_tensor *t = &s->tensors[k];
-    (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->args, t, begin, end);
+    if (tni_is_short(t->dtype))
+        short_step(s->args, t, begin, end);
+    else
+        (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->args, t, begin, end);
 }
 
 tn_status K(tni_optim_step)(const tni_optim_step *a)
@@ -124,7 +162,7 @@ static bool no_other(const void *a, tn_status *status)
         tni_##name f = *a;                                                                         \
         return tni_short_run(in_f32_##name, &f, n_out, n_in, K(tni_copy));                         \
     }
-TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT)
+TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 
 #define SLOT_ANY(name) .name = K(tni_##name),
 #define SLOT_REAL(name, ...) .name = by_dtype_##name,
@@ -136,4 +174,4 @@ const tni_backend K(tni_cpu_table) = { .name = "cpu",
                                        .upload = move,
                                        .download = move,
                                        .synchronize = synchronize,
-                                       TNI_KERNELS(SLOT_ANY, SLOT_REAL, SLOT_FLOAT) };
+                                       TNI_KERNELS(SLOT_ANY, SLOT_REAL, SLOT_FLOAT, SLOT_FLOAT) };
