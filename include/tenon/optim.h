@@ -26,7 +26,7 @@ typedef struct tn_optim tn_optim;
  *   Owner    yours: tn_optim_free. It keeps its tensors, and the modules that registered them
  *   Dtypes   any floating one. bf16 and f16 compute in f32, and round parameter and state once per
  *            step: what is below half a unit of the parameter, or of a slow average, is lost. f16
- *            is too short for Adam's squares (below 6e-8 they are 0)
+ *            is too short for averages of squares (below 3e-8 they are 0)
  */
 
 /** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no

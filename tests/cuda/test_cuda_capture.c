@@ -28,8 +28,8 @@ struct job {
     tn_module *model;
     tn_optim *opt, *second; /* second: of the first layer alone, or NULL */
     tn_scheduler *schedule;
-    double clip; /* 0: none */
-    tn_dtype precision;
+    double clip;               /* 0: none */
+    tn_dtype precision, whole; /* whole: of the model itself */
     bool zero_last, twice;
     int calls;
     tn_status (*bad)(job *j, tn_tensor *loss); /* called after backward; NULL: nothing is */
@@ -40,7 +40,8 @@ struct job {
 
 static tn_tensor *loss_of(job *j, tn_tensor *const *in)
 {
-    tn_tensor *y = tn_forward(j->model, in[0]);
+    tn_tensor *x = j->kind == TRANSFORMER ? in[0] : tn_to_dtype(in[0], j->whole);
+    tn_tensor *y = tn_forward(j->model, x);
     if (j->kind == MLP) return tn_mean(tn_square(tn_sub(y, in[1])), NULL, 0, false);
     if (j->kind == CNN) return tn_cross_entropy(y, in[1]);
     return tn_cross_entropy(tn_flatten(y, 0, 1), tn_flatten(in[1], 0, 1));
@@ -383,6 +384,21 @@ static job in_bf16(kind kind, int optimizer)
 START_TEST(mixed_precision)
 {
     assert_same(in_bf16, (kind)_i, 0, _i == CNN ? 4 : 12);
+}
+END_TEST
+
+static job bf16_whole(kind kind, int optimizer)
+{
+    job j = job_new(kind, optimizer);
+    j.whole = TN_BF16;
+    assert_ok(tn_module_to_dtype(j.model, TN_BF16));
+    return j;
+}
+
+/* The f32 copies of bf16 operands are memory of the graph. */
+START_TEST(half_precision)
+{
+    assert_same(bf16_whole, (kind)(_i % 3), _i / 3 * 3, _i % 3 == CNN ? 4 : 12);
 }
 END_TEST
 
@@ -1141,6 +1157,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, variants, 0, 5);
     tcase_add_loop_test(t, clipping, 0, 6);
     tcase_add_loop_test(t, mixed_precision, 0, 3);
+    tcase_add_loop_test(t, half_precision, 0, 6);
     tcase_add_test(t, strided_parameter);
     tcase_add_test(t, more_memory);
     t = test_case(suite, "between the runs");

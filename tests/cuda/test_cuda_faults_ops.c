@@ -55,6 +55,11 @@ static const large_row large_rows[] = {
     { "attention, bf16", { { 2, 9, 16 }, { 2, 9, 16 }, { 2, 9, 16 } }, 0, attention, true },
     { "attention, 128 wide", { { 1, 9, 128 }, { 1, 9, 128 }, { 1, 9, 128 } }, 0, attention, true },
     { "attention, 160 wide", { { 1, 9, 160 }, { 1, 9, 160 }, { 1, 9, 160 } }, 0, attention, true },
+    { "softmax, bf16", { { 3, 30 } }, 0, large_softmax, true },
+    { "cross_entropy, bf16", { { 3, 30 }, { 3 } }, 30, large_cross_entropy, true },
+    { "layer_norm, bf16", { { 3, 15 }, { 15 }, { 15 } }, 0, large_layer_norm, true },
+    { "batch_norm, bf16", { { 3, 2, 10 }, { 2 }, { 2 } }, 0, large_batch_norm, true },
+    { "embedding, bf16", { { 9, 3 }, { 20 } }, 9, large_embedding, true },
     { "matmul, strided", { { 20, 40 }, { 20, 40 } }, 0, strided_product, false },
 };
 enum { LARGE_ROWS = sizeof large_rows / sizeof *large_rows };
