@@ -120,8 +120,8 @@ static void rows_agree(const op_row *row, tn_dtype region, tn_dtype in)
     }
 }
 
-/* In a region with f32 and with short inputs; and outside with those. (One test for all six: there are hundreds of rows, and a process for
- * each.) */
+/* In a region with f32 and with short inputs; and outside with those. (One test for all six: there
+ * are hundreds of rows, and a process for each.) */
 START_TEST(rows)
 {
     if (op_rows[_i].flags & ROW_FIXED) return;
