@@ -6,8 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include <sys/resource.h>
-
 /* ---- flags ----------------------------------------------------------------------------------- */
 
 static bool waits; /* the chosen device runs asynchronously */
@@ -48,6 +46,31 @@ static tn_dtype precision_of(const char *name, tn_device where)
     return TN_F32;
 }
 
+static double start_mib;
+
+/* The most memory so far: VmHWM, in MiB. */
+static double most_mib(void)
+{
+    char text[256];
+    double kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(text, sizeof text, f))
+        if (!strncmp(text, "VmHWM:", 6)) kib = strtod(text + 6, NULL);
+    if (f) fclose(f);
+    return kib / 1024;
+}
+
+/* Makes VmHWM what the process holds now, where the kernel lets it. */
+static void memory_at_start(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (f) {
+        fputs("5", f);
+        fclose(f);
+    }
+    start_mib = most_mib();
+}
+
 bench_flags bench_parse(int argc, char **argv, bench_flags f)
 {
     const struct {
@@ -58,6 +81,8 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     } flag[] = {
         { "config", &f.config, NULL, NULL },       { "weights", &f.weights, NULL, NULL },
         { "precision", &f.precision, NULL, NULL }, { "device", &f.device, NULL, NULL },
+        { "data", &f.data, NULL, NULL },           { "layers", NULL, &f.layers, NULL },
+        { "width", NULL, &f.width, NULL },         { "context", NULL, &f.context, NULL },
         { "batch", NULL, &f.batch, NULL },         { "steps", NULL, &f.steps, NULL },
         { "warmup", NULL, &f.warmup, NULL },       { "threads", NULL, &f.threads, NULL },
         { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
@@ -87,6 +112,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     f.dtype = precision_of(f.precision, f.where);
     if (f.block == 0) f.block = f.where.type == TN_CUDA ? 10 : 1;
     if (f.block > BENCH_BLOCK) refuse("block", "N", "64 at most");
+    memory_at_start();
     return f;
 }
 
@@ -133,11 +159,10 @@ void bench_one(const char *name, const char *metric, double value)
     bench_line(name, metric, &value, 1);
 }
 
-double bench_peak_rss(void)
+void bench_memory(const char *name)
 {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)usage.ru_maxrss / 1024;
+    bench_one(name, "start_MiB", start_mib);
+    bench_one(name, "peak_MiB", most_mib() - start_mib);
 }
 
 /* The value of a line of tn_info(). */

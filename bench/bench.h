@@ -15,7 +15,9 @@ typedef struct bench_flags {
     const char *weights;   /* the initial weights are written here, for the twin */
     const char *precision; /* f32, tf32, bf16; NULL: f32 */
     const char *device;    /* cpu, cuda */
-    int64_t batch;         /* 0: the config's own */
+    const char *data;      /* a folder */
+    int64_t batch;         /* 0: the config's own; so are the next three, of a GPT */
+    int64_t layers, width, context;
     int64_t steps, warmup, threads;
     int64_t block; /* steps between two clock readings; a GPU waits only there */
     bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
@@ -39,8 +41,9 @@ double bench_now(void); /* seconds, monotonic */
 /* "name,metric,median,min,max"; sorts the values */
 void bench_line(const char *name, const char *metric, double *values, int64_t n);
 void bench_one(const char *name, const char *metric, double value);
-/* The peak resident size of the process so far, in MiB. */
-double bench_peak_rss(void);
+/* Two lines: start_MiB, the memory that the program took up to bench_parse, libraries and all; and
+ * peak_MiB, the most that it has taken since then beyond that. */
+void bench_memory(const char *name);
 /* Prints the versions and threads to stderr. */
 void bench_banner(const char *name);
 

@@ -6,6 +6,7 @@
  *   medium    6 layers, d 384,  6 heads, T  256, batch  8,     96 tokens
  *   gpt2     12 layers, d 768, 12 heads, T 1024, batch  8, 50,257 tokens: GPT-2 124M (Radford et
  *            al., 2019)
+ * --layers, --width, --context and --batch change one of these sizes each; heads keep theirs.
  * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table. The
  * table of gpt2 has 50,304 rows, a multiple of 64, on both sides.
  *
@@ -121,6 +122,23 @@ static void batch(int64_t step, tn_tensor **x, tn_tensor **y)
     *y = tn_contiguous(tn_narrow(all, 1, 1, size.context));
 }
 
+/* What the flags change of a config. */
+static void resize(const bench_flags *f)
+{
+    int64_t head = size.d / size.heads;
+    if (f->batch) size.batch = f->batch;
+    if (f->layers) size.layers = f->layers;
+    if (f->context) size.context = f->context;
+    if (!f->width) return;
+    if (f->width % head) {
+        fprintf(stderr, "bench_gpt: --width %" PRId64 ": want a multiple of %" PRId64 "\n",
+                f->width, head);
+        exit(2);
+    }
+    size.d = f->width;
+    size.heads = f->width / head;
+}
+
 /* The largest of batch, 2 batch, 4 batch ... that trains, at most `most`; 0 if not even the first
  * does. */
 static int64_t largest_batch(const bench_task *task, const bench_flags *f, int64_t most)
@@ -144,7 +162,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_gpt: --config %s: want tiny, small, medium or gpt2\n", f.config);
         return 2;
     }
-    if (f.batch) size.batch = f.batch;
+    resize(&f);
     snprintf(workload, sizeof workload, "gpt_%s", size.name);
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();

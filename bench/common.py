@@ -3,10 +3,23 @@ import argparse
 import json
 import os
 import re
-import resource
 import statistics
 import sys
 import time
+
+# The ways to run PyTorch on a CPU; a program takes those that change something in it.
+WAYS = {
+    "eager": {},
+    "eager-written": {"attention": "written"},     # softmax(q k^T) v in four calls
+    "eager-channels": {"layout": "channels_last"},  # for convolutions
+    "compiled": {"compile": "default"},
+    "compiled-written": {"compile": "default", "attention": "written"},
+    "compiled-channels": {"compile": "default", "layout": "channels_last"},
+    "each-0": {"fetch": "each", "workers": 0},      # a DataLoader asks for image by image
+    "each-2": {"fetch": "each", "workers": 2},
+    "batch-0": {"fetch": "batch", "workers": 0},    # for a batch at once
+    "batch-2": {"fetch": "batch", "workers": 2},
+}
 
 
 def parse(steps, warmup, config=None):
@@ -23,25 +36,30 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--block", type=int, default=0)
     ap.add_argument("--find-batch", type=int, default=0)
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
+    ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")
+    ap.add_argument("--data", help="a folder")
+    for size in ("layers", "width", "context"):
+        ap.add_argument("--" + size, type=int, default=0)
     args = ap.parse_args()
+    vars(args).update({"attention": "fused", "layout": "contiguous"} | WAYS.get(args.way, {}))
     args.block = args.block or (10 if args.device == "cuda" else 1)
     return args
 
 
 def name_of(args, workload):
     """SIDE_WORKLOAD, as bench_name() in bench.c; the side says how PyTorch runs."""
-    side = {None: "torch", "default": "compile", "reduce-overhead": "cudagraph",
-            "max-autotune": "autotune"}[args.compile]
+    side = args.way or {None: "torch", "default": "compile", "reduce-overhead": "cudagraph",
+                        "max-autotune": "autotune"}[args.compile]
     batch = f"_b{args.batch}" if args.batch and not args.find_batch else ""
     return f"{side}_{workload}{batch}" + (f"_{args.precision}" if args.precision else "")
 
 
 def blas():
-    """The BLAS that is mapped into this process. The pthread build of OpenBLAS would fight with
+    """The BLAS that is mapped into this process, but for numpy's own. The pthread build of OpenBLAS would fight with
     PyTorch's OpenMP threads and flatter us: it is refused."""
     maps = open("/proc/self/maps").read()
     found = sorted(set(re.findall(r"/\S*(?:openblas|libblas|mkl|blis)\S*\.so\S*", maps)))
-    real = [os.path.realpath(f) for f in found]
+    real = [os.path.realpath(f) for f in found if "/numpy.libs/" not in f]
     if any("openblas-pthread" in f or "openblas-serial" in f for f in real):
         sys.exit(f"torch uses {real}: want the OpenMP OpenBLAS (libopenblas0-openmp)")
     return real
@@ -64,27 +82,37 @@ def setup(args, workload):
               f"{torch.cuda.get_device_name()}", file=sys.stderr, flush=True)
     else:
         torch.ones(64, 64) @ torch.ones(64, 64)
-        libraries = blas()
-        if not any("openblas" in f for f in libraries):
-            print(f"# {args.name}: no OpenBLAS is mapped: {libraries}", file=sys.stderr)
+        libraries = blas() or ["MKL" if torch.backends.mkl.is_available() else "none that is known"]
+        simd = getattr(torch.backends, "cpu", None)
         print(f"# {args.name}: torch {torch.__version__}, {torch.get_num_threads()} threads, "
-              f"BLAS {', '.join(libraries)}", file=sys.stderr, flush=True)
+              f"BLAS {', '.join(libraries)}, oneDNN {torch.backends.mkldnn.is_available()}"
+              + (f", {simd.get_cpu_capability()}" if simd else ""), file=sys.stderr, flush=True)
     args.wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+    try:  # what PyTorch loads at the first step; its compiler is no part of a step's memory
+        import torch._dynamo
+        import torch._inductor.compile_fx
+    except ImportError:
+        pass
+    args.start = memory_at_start()
     return torch
 
 
 def place(net, args):
-    """The network on its device, after its weights are loaded. Convolutions in bf16 are at their best
-    with channels last."""
+    """The network on its device, after its weights are loaded. Convolutions in bf16 on a GPU are at
+    their best with channels last."""
     import torch
-    if args.device == "cuda" and args.precision == "bf16":
-        return net.to("cuda", memory_format=torch.channels_last)
+    if args.layout == "channels_last" or (args.device == "cuda" and args.precision == "bf16"):
+        return net.to(args.device, memory_format=torch.channels_last)
     return net.to(args.device)
 
 
-def fused(args):
-    """For optimizers: one kernel a step."""
-    return {"fused": True} if args.device == "cuda" else {}
+def optimizer(kind, parameters, **options):
+    """With one kernel a step, where this PyTorch has it for the device; else as PyTorch chooses."""
+    parameters = list(parameters)
+    try:
+        return kind(parameters, fused=True, **options)
+    except (TypeError, RuntimeError):  # unknown to this optimizer; not on this device
+        return kind(parameters, **options)
 
 
 def line(name, metric, values):
@@ -92,8 +120,26 @@ def line(name, metric, values):
     print(f"{name},{metric},{statistics.median(v):.8g},{v[0]:.8g},{v[-1]:.8g}", flush=True)
 
 
-def peak_rss():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def most_mib():
+    """The most memory so far: VmHWM."""
+    with open("/proc/self/status") as f:
+        return int(re.search(r"VmHWM:\s*(\d+)", f.read()).group(1)) / 1024
+
+
+def memory_at_start():
+    """Makes VmHWM what the process holds now, where the kernel lets it."""
+    try:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    except OSError:
+        pass
+    return most_mib()
+
+
+def memory(args, name):
+    """What bench_memory() in bench.c prints."""
+    line(name, "start_MiB", [args.start])
+    line(name, "peak_MiB", [most_mib() - args.start])
 
 
 # ---- the same data as bench.c ------------------------------------------------------------------
@@ -173,7 +219,7 @@ class Session:
         stamp = lambda: (self.args.wait() if parts else None, time.perf_counter())[1]
         x = x.to(self.args.device, non_blocking=True)
         y = y.to(self.args.device, non_blocking=True)
-        if self.args.compile:
+        if self.args.compile and self.args.device == "cuda":
             self.torch.compiler.cudagraph_mark_step_begin()  # results of the step before may go
         t0 = stamp()
         with self.autocast():
@@ -234,7 +280,7 @@ def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
         line(name, "peak_gpu_MiB", [torch.cuda.max_memory_allocated() / 2**20])
         line(name, "reserved_gpu_MiB", [torch.cuda.max_memory_reserved() / 2**20])
     else:
-        line(name, "peak_rss_MiB", [peak_rss()])
+        memory(args, name)
 
 
 def fits(args, net, optimizer, loss_of, batch):

@@ -1,67 +1,134 @@
 #!/usr/bin/env bash
-# Times the benchmark programs and their PyTorch twins turn about, so that a ratio compares two runs a few
-# seconds apart: a machine's speed drifts by more than many a difference.
-# usage: bench/run.sh ROUNDS OUT.csv [gpt_small] [gpt_medium] [cnn] [mlp] [ops]     default: all
-# environment: BUILD (release build, default build), PYTHON (with torch, default /usr/bin/python3),
-#              THREADS (both sides, default 2), BUSY (processes that compute beside them, default 0)
+# Times the benchmark programs beside PyTorch at its best: every way of running PyTorch that makes sense, turn
+# about with tenon, so that a ratio compares runs a few seconds apart. A table at the end.
+# usage: bench/run.sh [OPTION...] OUT.csv
+#
+# --workloads LIST  of gpt_small gpt_medium gpt2 cnn mlp loader ops    (a list with commas; by default all of it)
+# --dtypes LIST     of f32 bf16
+# --ways LIST       of eager eager-written eager-channels compiled compiled-written compiled-channels, for loader each-0
+#                   each-2 batch-0 batch-2; a workload takes those that change something in it (bench/README.md)
+# --rounds N        default 5; the table shows medians of the rounds
+# --threads N       on both sides, default 2
+# --busy N          so many processes compute beside them, default 0
+# --quick           one round of the smallest sizes, torch.compile only of a GPT, the CNN and the MLP: shows that all
+#                   of it runs; its times mean nothing
+# environment: BUILD (release build, default build), PYTHON (with torch and numpy, default python3),
+#              DATA (folder of Fashion-MNIST, default /usr/share/datasets/fashion-mnist)
+#
+# Ends with 1 when a program failed, or when the losses of two sides differ: their times compare nothing then.
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-refuse() { # MESSAGE
-    echo "run.sh: $1" >&2
-    exit 2
-}
-case ${1-} in
--h | --help)
-    sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
-[[ ${1-} =~ ^[1-9][0-9]*$ ]] && [ -n "${2-}" ] || refuse 'want ROUNDS and OUT.csv (see --help)'
-rounds=$1 out=$(realpath -m "$2")
-shift 2
-all=(gpt_small gpt_medium cnn mlp ops)
-[ $# -gt 0 ] || set -- "${all[@]}"
-for set in "$@"; do
-    [[ " ${all[*]} " == *" $set "* ]] || refuse "unknown set $set: want ${all[*]}"
+# shellcheck source=bench/machine.bash
+. "$here/machine.bash"
+workloads=(gpt_small gpt_medium gpt2 cnn mlp loader ops) dtypes=(f32 bf16)
+ways=(eager eager-written eager-channels compiled compiled-written compiled-channels each-0 each-2 batch-0 batch-2)
+rounds='' threads=2 busy=0 quick=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --workloads) choose "$1" "${2-}" "${workloads[@]}" && workloads=("${chosen[@]}") && shift 2 ;;
+    --dtypes) choose "$1" "${2-}" "${dtypes[@]}" && dtypes=("${chosen[@]}") && shift 2 ;;
+    --ways) choose "$1" "${2-}" "${ways[@]}" && ways=("${chosen[@]}") && shift 2 ;;
+    --rounds) whole "$1" "${2-}" && rounds=$2 && shift 2 ;;
+    --threads) whole "$1" "${2-}" && threads=$2 && shift 2 ;;
+    --busy) whole "$1" "${2-}" && busy=$2 && shift 2 ;;
+    --quick) quick=yes && shift ;;
+    -h | --help) usage && exit ;;
+    -*) refuse "unknown option $1 (see --help)" ;;
+    *) break ;;
+    esac
 done
-build=${BUILD:-$(dirname "$here")/build}/bench
-python=${PYTHON:-/usr/bin/python3} threads=${THREADS:-2}
-[ -x "$build/bench_ops" ] || refuse "no programs in $build: scripts/build makes them (or BUILD=FOLDER)"
-"$python" -c 'import numpy, torch' 2>/dev/null ||
-    refuse "$python has no PyTorch or no numpy: scripts/setup python3-torch python3-numpy (or PYTHON=PROGRAM)"
+[ $# -eq 1 ] || refuse 'want OUT.csv, one file for the results (see --help)'
+out=$(realpath -m "$1") rounds=${rounds:-${quick:+1}} rounds=${rounds:-5}
+want_build bench_gpt bench_images bench_ops bench_loader
+want_torch
+data=${DATA:-/usr/share/datasets/fashion-mnist}
+[[ " ${workloads[*]} " != *' loader '* || -r $data/train-images-idx3-ubyte.gz ]] ||
+    refuse "no Fashion-MNIST in $data: scripts/setup installs it (dataset-fashion-mnist), or DATA=FOLDER, or --workloads without loader"
 : >"$out" || refuse "$out cannot be written"
 scratch=$(mktemp -d)
-busy=()
-trap 'rm -rf "$scratch"; [ ${#busy[@]} = 0 ] || kill "${busy[@]}"' EXIT
-for _ in $(seq "${BUSY:-0}"); do
+beside=()
+trap 'rm -rf "$scratch"; [ ${#beside[@]} = 0 ] || kill "${beside[@]}"' EXIT
+log=$scratch/log
+: >"$log"
+
+note() { # into the results' head and onto the terminal
+    echo "# $*" | tee -a "$out" >&2
+}
+machine_notes
+note "$rounds rounds, $busy busy processes beside"
+[ -z "$quick" ] || note 'quick: the smallest sizes, one process after another; no time here means anything'
+if why=$(no_compiler); then
+    kept=()
+    for way in "${ways[@]}"; do [[ $way == compiled* ]] || kept+=("$way"); done
+    [ ${#kept[@]} -eq ${#ways[@]} ] || note "torch.compile left out: $why"
+    ways=("${kept[@]}")
+fi
+for _ in $(seq "$busy"); do
     (while :; do :; done) &
-    busy+=($!)
+    beside+=($!)
 done
 export OMP_NUM_THREADS=$threads
 
-{
-    echo "# $(date -u +%Y-%m-%dT%H:%MZ) $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $threads threads, $rounds rounds, ${BUSY:-0} busy processes beside"
-} >"$out"
-
-log=$scratch/log
-: >"$log"
-trap 'cat "$log" >&2' ERR
-pair() { # TENON-PROGRAM TWIN [ARG...]
-    "$build/$1" --threads "$threads" --weights "$scratch/weights" "${@:3}" 2>>"$log"
-    "$python" "$here/$2" --threads "$threads" --weights "$scratch/weights" "${@:3}" 2>>"$log"
+# One program; its lines go into the results.
+run() { # PROGRAM ARG...
+    echo "+ $*" >>"$log"
+    "$@" --threads "$threads" >>"$out" 2>>"$log" && return
+    {
+        echo "run.sh: failed with $?: $* --threads $threads"
+        tail -n 5 "$log"
+    } >&2
+    exit 1
 }
-
-for round in $(seq "$rounds"); do
-    echo "# round $round of $rounds" >&2
-    for set in "$@"; do
-        case $set in
-        gpt_small) pair bench_gpt torch_gpt.py --config small ;;
-        gpt_medium) pair bench_gpt torch_gpt.py --config medium --steps 6 --warmup 2 ;;
-        cnn) pair bench_images torch_images.py --config cnn ;;
-        mlp) pair bench_images torch_images.py --config mlp --steps 300 --warmup 20 ;;
-        ops) pair bench_ops torch_ops.py ;;
+# Tenon and every way, in this order in one round and backwards in the next. Weights are written once.
+turns() { # PROGRAM TWIN WAYS ARG...
+    local way weights=$scratch/$5 order=(tenon) mine=() same=()
+    for way in $3; do [[ " ${ways[*]} " != *" $way "* ]] || order+=("$way"); done
+    if [ ${#order[@]} -eq 1 ]; then
+        echo "# $1 ${*:4}: left out, none of its ways was chosen: $3" >&2
+        return
+    fi
+    if [[ $1 == bench_gpt || $1 == bench_images ]]; then
+        same=(--weights "$weights")
+        [ -e "$weights" ] || mine=("${same[@]}")
+    fi
+    [ $((round % 2)) -eq 1 ] || mapfile -t order < <(printf '%s\n' "${order[@]}" | tac)
+    for way in "${order[@]}"; do
+        case $way in
+        tenon) run "$build/$1" "${@:4}" "${mine[@]}" ;;
+        *) run "$python" "$here/$2" --way "$way" "${@:4}" "${same[@]}" ;;
         esac
     done
-done >>"$out"
-sed -n 's/^# [a-z0-9_]*: /# peer: /p' "$log" | sort -u >>"$out"
+}
+gpt=(bench_gpt torch_gpt.py 'eager eager-written compiled compiled-written') large=("${gpt[@]}")
+cnn=(bench_images torch_images.py 'eager eager-channels compiled compiled-channels')
+mlp=(bench_images torch_images.py 'eager compiled')
+loader=(bench_loader torch_loader.py 'each-0 each-2 batch-0 batch-2')
+ops=(bench_ops torch_ops.py 'eager eager-written eager-channels compiled')
+small=small medium=(medium) gpt2=gpt2 few=()
+if [ -n "$quick" ]; then
+    small=tiny medium=(tiny --batch 3) gpt2=tiny few=(--steps 2 --warmup 9)
+    gpt[2]='eager eager-written compiled' large[2]='eager eager-written' cnn[2]='eager eager-channels compiled'
+    ops[2]='eager eager-written eager-channels'
+fi
+for round in $(seq "$rounds"); do
+    echo "# round $round of $rounds" >&2
+    for workload in "${workloads[@]}"; do
+        for dtype in "${dtypes[@]}"; do
+            p=(--precision "$dtype")
+            case $workload in
+            gpt_small) turns "${gpt[@]}" --config $small "${p[@]}" "${few[@]}" ;;
+            gpt_medium) turns "${large[@]}" --config "${medium[@]}" "${p[@]}" --steps 6 --warmup 4 "${few[@]}" ;;
+            gpt2) turns "${large[@]}" --config $gpt2 --batch 1 "${p[@]}" --steps 3 --warmup 2 "${few[@]}" ;;
+            cnn) turns "${cnn[@]}" --config cnn "${p[@]}" ${quick:+--batch 16} "${few[@]}" ;;
+            mlp) turns "${mlp[@]}" --config mlp "${p[@]}" --steps 300 --warmup 20 "${few[@]}" ;;
+            loader) [ "$dtype" != "${dtypes[0]}" ] || turns "${loader[@]}" --data "$data" ${quick:+--steps 1} ;;
+            ops) turns "${ops[@]}" "${p[@]}" ${quick:+--config tiny --steps 1} ;;
+            esac
+        done
+    done
+    # Sides that do different work are found after one round, not after all of them.
+    "$python" "$here/summarise.py" "$out" >"$scratch/table" || break
+done
+# What the programs say of themselves and of what they left out, once each.
+sed -nE 's/^# [a-z0-9_-]+: (tenon|torch) /# \1 /p; s/^# tenon_(.*: left out: )/# tenon has no \1/p' "$log" | sort -u >>"$out"
 "$python" "$here/summarise.py" "$out"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Folds the lines of run.sh's or gpu.sh's rounds into Markdown tables: medians of every side, their ratio,
-single ops against what the device can do at most, and what is slower than PyTorch.
+"""Folds the lines of run.sh's or gpu.sh's rounds into Markdown tables. On a CPU: tenon beside the best
+way of running PyTorch, every way, single ops. On a GPU: medians of every side, their ratio, single ops
+against what the device can do at most, and what is slower than PyTorch.
 
 usage: summarise.py OUT.csv...
 
@@ -14,13 +15,23 @@ import sys
 SIDES = {"tenon": "tenon", "graph": "tenon, captured", "torch": "PyTorch", "compile": "torch.compile",
          "cudagraph": "torch.compile, CUDA graphs", "autotune": "torch.compile, max-autotune"}
 OURS = ("tenon", "graph")
+# The ways on a CPU, as common.py has them.
+WAYS = {"eager": "eager", "eager-written": "eager, attention written out",
+        "eager-channels": "eager, channels last", "compiled": "torch.compile",
+        "compiled-written": "torch.compile, attention written out",
+        "compiled-channels": "torch.compile, channels last",
+        "each-0": "image by image, 0 workers", "each-2": "image by image, 2 workers",
+        "batch-0": "whole batches, 0 workers", "batch-2": "whole batches, 2 workers"}
 # Relative differences of losses: of the first step, which has forward alone behind it, and of the tenth.
 BOUNDS = {"f32": (1e-5, 1e-3), "tf32": (1e-3, 1e-2), "bf16": (1e-2, 5e-2)}
+# On a CPU: of all of them.
+CPU_BOUNDS = {"f32": 1e-5, "bf16": 1e-2}
+SLOWER = 1.05  # times PyTorch's: below, a difference is noise
 PEAK = "peak TFLOP/s: "  # a note: "peak TFLOP/s: bf16 989, tf32 495, f32 67"
 
 
 def read(paths):
-    """{workload: {metric: {side: [values of the rounds]}}}, and the notes."""
+    """{workload: {metric: {side: [the rounds' values]}}}, and the notes."""
     values, notes = {}, []
     for path in paths:
         for text in open(path):
@@ -31,11 +42,13 @@ def read(paths):
                 side, workload = part[0].split("_", 1)
                 metrics = values.setdefault(workload, {})
                 metrics.setdefault(part[1], {}).setdefault(side, []).append(float(part[2]))
-    for metrics in values.values():
-        for sides in metrics.values():
-            for side, rounds in sides.items():
-                sides[side] = statistics.median(rounds)
     return values, notes
+
+
+def medians(values):
+    return {workload: {metric: {side: statistics.median(rounds) for side, rounds in sides.items()}
+                       for metric, sides in metrics.items()}
+            for workload, metrics in values.items()}
 
 
 def precision(workload):
@@ -163,8 +176,140 @@ def differing_losses(values):
     return bad
 
 
+# ---- on a CPU ----------------------------------------------------------------------------------
+
+def compare(metric, sides):
+    """Of one metric's rounds: tenon's median, the best way's and which that is, tenon's time divided by
+    that way's (of medians, and of the rounds one by one). None where a side is missing."""
+    middle = {side: statistics.median(rounds) for side, rounds in sides.items()}
+    theirs = [side for side in middle if side in WAYS]
+    if "tenon" not in middle or not theirs:
+        return None
+    rate = metric.endswith("/s")
+    way = (max if rate else min)(theirs, key=middle.get)
+    times = lambda ours, other: other / ours if rate else ours / other
+    return (middle["tenon"], middle[way], way, times(middle["tenon"], middle[way]),
+            [times(*pair) for pair in zip(sides["tenon"], sides[way])])
+
+
+def losses(metrics):
+    """The losses and sums that must agree, {metric: {side: value}}: of the first step, the tenth (the
+    last, where there are fewer), or a sum over the data."""
+    late = "loss_10" if "loss_10" in metrics else "loss_last"
+    return {metric: {side: statistics.median(rounds) for side, rounds in metrics[metric].items()}
+            for metric in ("loss_1", late, "checksum") if metric in metrics}
+
+
+def apart(sides):
+    """The largest relative difference from tenon's; infinite where something is no number."""
+    if not all(map(math.isfinite, sides.values())):
+        return math.inf
+    ours = sides.get("tenon", next(iter(sides.values())))
+    return max(abs(v - ours) for v in sides.values()) / max(abs(ours), 1e-300)
+
+
+def workload_and_dtype(name):
+    dtype = precision(name)
+    return name.removesuffix("_" + dtype), dtype
+
+
+def range_of(rounds, form):
+    return f"{min(rounds):{form}} to {max(rounds):{form}}"
+
+
+def steps(values):
+    """Training steps and batches beside the best way, then every way."""
+    timed = {w: "ms/step" if "ms/step" in m else "batches/s" for w, m in values.items()
+             if "ms/step" in m or "batches/s" in m}
+    if not timed:
+        return
+    print("Time: tenon's divided by that of PyTorch's best way, medians of the rounds; below 1 tenon is "
+          "faster. MiB: the most memory beyond what the program takes at its start; of loading, that of "
+          "the main process.\n")
+    print("| workload | dtype | unit | tenon | PyTorch's best | the way | time | in single rounds | "
+          "losses apart | tenon MiB | PyTorch MiB |")
+    print("| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | ---: |")
+    for name, metric in timed.items():
+        found = compare(metric, values[name][metric])
+        if not found:
+            continue
+        ours, theirs, way, ratio, rounds = found
+        memory = {s: statistics.median(v) for s, v in values[name].get("peak_MiB", {}).items()}
+        difference = max(map(apart, losses(values[name]).values()), default=math.nan)
+        print("| " + " | ".join([*workload_and_dtype(name), metric, f"{ours:.4g}", f"{theirs:.4g}", WAYS[way],
+                                 f"{ratio:.2f}", range_of(rounds, ".2f"), f"{difference:.1e}",
+                                 *(f"{memory[s]:.0f}" if s in memory else "" for s in ("tenon", way))]) + " |")
+    print("\nEvery way: the median of the rounds, and the least and the most of them.\n")
+    print("| workload | dtype | unit | way | median | in single rounds | forward | backward | optimizer | MiB |")
+    print("| --- | --- | --- | --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    for name, metric in timed.items():
+        for side, rounds in sorted(values[name][metric].items(), key=lambda s: (s[0] != "tenon", s[0])):
+            rest = [statistics.median(values[name][m][side]) if side in values[name].get(m, {}) else None
+                    for m in ("ms_forward", "ms_backward", "ms_optimizer", "peak_MiB")]
+            print("| " + " | ".join([*workload_and_dtype(name), metric, WAYS.get(side, side),
+                                     f"{statistics.median(rounds):.4g}", range_of(rounds, ".4g"),
+                                     *("" if v is None else f"{v:.4g}" for v in rest)]) + " |")
+
+
+def single_ops(values):
+    """One row an op and dtype, and how many are slower."""
+    kinds = {"ns": 1e-3, "us_step": 1, "us_forward": 1, "us_forward_backward": 1}
+    rows = {w: m for w, m in values.items() if any(k in m for k in kinds)}
+    if not rows:
+        return
+    print("\n| op | dtype | tenon us | PyTorch us | the way | time | with backward: tenon us | PyTorch us | "
+          "the way | time |")
+    print("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | ---: |")
+    measured = slow = 0
+    missing = []
+    for name, metrics in rows.items():
+        cells, ratios = [], []
+        first = next(k for k in kinds if k in metrics)
+        for metric in (first, "us_forward_backward"):
+            found = compare(metric, metrics.get(metric, {}))
+            if found:
+                ours, theirs, way, ratio, _ = found
+                ratios.append(ratio)
+                cells += [f"{kinds[metric] * ours:.4g}", f"{kinds[metric] * theirs:.4g}", WAYS[way], f"{ratio:.2f}"]
+            else:
+                cells += [""] * 4
+        if not ratios:
+            missing.append(name)
+            continue
+        measured += 1
+        slow += max(ratios) > SLOWER
+        print("| " + " | ".join([*workload_and_dtype(name), *cells]) + " |")
+    if missing:
+        print(f"\nOnly one side has {len(missing)} ops: {', '.join(missing)}.")
+    print(f"\n{slow} of {measured} ops slower than {SLOWER}x of PyTorch: forward alone or with backward, "
+          "an op in two dtypes counted twice.")
+
+
+def cpu_report(values):
+    bad = []
+    for name, metrics in values.items():
+        bound = CPU_BOUNDS[workload_and_dtype(name)[1]]
+        bad += [f"{name}, {metric}: " + ", ".join(f"{side} {v:.8g}" for side, v in sides.items()) +
+                f": want {bound:g} relative at most"
+                for metric, sides in losses(metrics).items() if not apart(sides) <= bound]
+    for text in bad:
+        print(f"**The losses differ, so the times compare nothing:** {text}\n")
+        print(f"summarise.py: the losses differ: {text}", file=sys.stderr)
+    steps(values)
+    single_ops(values)
+    return 1 if bad else 0
+
+
 def main():
     values, notes = read(sys.argv[1:])
+    if not values:
+        print("summarise.py: no results: want lines of run.sh or gpu.sh", file=sys.stderr)
+        return 2
+    if any(s in WAYS for m in values.values() for row in m.values() for s in row):
+        for note in notes:
+            print(note + "\n")
+        return cpu_report(values)
+    values = medians(values)
     present = [s for s in SIDES if any(s in row for m in values.values() for row in m.values())]
     for note in notes:
         print(note + "\n")

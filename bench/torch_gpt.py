@@ -10,17 +10,20 @@ SIZES = {"tiny": (2, 32, 2, 16, 2, 96, 96), "small": (4, 128, 4, 64, 32, 96, 96)
 
 args = common.parse(steps=20, warmup=5, config="small")
 L, D, H, T, B, TOKENS, V = SIZES[args.config]
-B = args.batch or B
+HEAD = D // H
+B, L, T, D = args.batch or B, args.layers or L, args.context or T, args.width or D
+H = D // HEAD
 torch = common.setup(args, f"gpt_{args.config}")
 import torch.nn as nn
 import torch.nn.functional as F
 
 
 def attention(q, k, v, mask):
-    """PyTorch's fused kernels where it has them; flash attention needs bf16."""
-    if hasattr(F, "scaled_dot_product_attention"):
+    """PyTorch's fused kernels, unless --way says otherwise or it has none; on a GPU, flash attention
+    needs bf16."""
+    if args.attention == "fused" and hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(D // H))
+    a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(HEAD))
     return F.softmax(a.masked_fill(mask, float("-inf")), dim=-1) @ v
 
 
@@ -75,8 +78,8 @@ if args.weights:
                                            ("attn.in_proj_bias", "qkv.bias"),
                                            ("attn.out_proj", "proj")))
 net = net.to(args.device)
-opt = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
-                        **common.fused(args))
+opt = common.optimizer(torch.optim.AdamW, net.parameters(), lr=3e-4, betas=(0.9, 0.95),
+                       weight_decay=0.1)
 if args.find_batch:
     found = 0
     while B <= args.find_batch and common.fits(args, net, opt, loss_of, batch):

@@ -22,9 +22,9 @@ if args.weights:
     common.load(torch, net, args.weights)
 net = common.place(net, args)
 if args.config == "mlp":
-    opt = torch.optim.Adam(net.parameters(), lr=1e-4, **common.fused(args))
+    opt = common.optimizer(torch.optim.Adam, net.parameters(), lr=1e-4)
 else:
-    opt = torch.optim.SGD(net.parameters(), lr=2e-3, momentum=0.9, **common.fused(args))
+    opt = common.optimizer(torch.optim.SGD, net.parameters(), lr=2e-3, momentum=0.9)
 
 
 def batch(i):

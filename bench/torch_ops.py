@@ -81,11 +81,12 @@ def tiny_all():
     tiny("matmul", torch.matmul, x, eye().requires_grad_(), True)
 
 
-mask = {t: torch.triu(torch.ones(t, t, dtype=torch.bool), 1) for t in (64, 256)}
+mask = {t: torch.triu(torch.ones(t, t, dtype=torch.bool), 1) for t in (64, 256, 1024)}
+POOL = lambda x: F.max_pool2d(x, 2)
 
 
 def attention(q, k, v):
-    if hasattr(F, "scaled_dot_product_attention"):
+    if args.attention == "fused" and hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
     return F.softmax(a.masked_fill(mask[q.shape[-2]], float("-inf")), dim=-1) @ v
@@ -134,7 +135,7 @@ cpu_rows = [
     ("conv_128x1x28_32", conv, [(128, 1, 28, 28), (32, 1, 3, 3), (32,)], 0),
     ("conv_128x32x14_64", conv, [(128, 32, 14, 14), (64, 32, 3, 3), (64,)], 0),
     ("batch_norm_128x32x28", batch_norm, [(128, 32, 28, 28), (32,), (32,)], 0),
-    ("max_pool_128x32x28", lambda x: F.max_pool2d(x, 2), [(128, 32, 28, 28)], 0),
+    ("max_pool_128x32x28", POOL, [(128, 32, 28, 28)], 0),
 ]
 sum_axis0 = lambda x: x.sum(0)
 transposed = lambda x: x.t().contiguous()
@@ -157,9 +158,9 @@ gpu_rows = [
     ("attention", attention, [(32, 12, 1024, 64)] * 3, 0),
     ("conv_3x3", conv, [(256, 64, 28, 28), (128, 64, 3, 3), (128,)], 0),
     ("batch_norm", batch_norm, [(256, 128, 28, 28), (128,), (128,)], 0),
-    ("max_pool", lambda x: F.max_pool2d(x, 2), [(256, 128, 28, 28)], 0),
+    ("max_pool", POOL, [(256, 128, 28, 28)], 0),
 ]
-# what mixed precision runs in bf16, and what takes what it is given
+# What mixed precision gives to a GPU's tensor cores in bf16, and what takes what it is given.
 low = (torch.matmul, F.linear, attention, conv, torch.add, torch.relu, gelu_tanh, transposed)
 
 
@@ -182,8 +183,11 @@ def time_row(name, f, shapes, classes):
     ins = [there(torch.randn(s).to(dtype)) for s in shapes]
     if classes:
         ins[-1] = there(torch.randint(0, size(classes), shapes[-1]))
-    if LOW and f is conv:
-        ins[:2] = [x.to(memory_format=torch.channels_last) for x in ins[:2]]
+    if args.layout == "channels_last" or (GPU and LOW and f is conv):
+        ins = [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in ins]
+    if args.compile:
+        torch.compiler.reset()
+        op, f = f, torch.compile(lambda *x: op(*x), mode=args.compile, dynamic=False)
     seed = torch.ones_like(f(*ins))
     for t in ins[:len(ins) - bool(classes)]:
         t.requires_grad_()
@@ -220,7 +224,7 @@ def time_adamw(name, each):
     for p in params:
         p.requires_grad_()
         p.grad = torch.ones_like(p)
-    opt = torch.optim.AdamW(params, weight_decay=0.01, **common.fused(args))
+    opt = common.optimizer(torch.optim.AdamW, params, weight_decay=0.01)
     v = []
     for i in range(-3, args.steps):
         t0 = now()
@@ -231,14 +235,17 @@ def time_adamw(name, each):
     print_line(name, "us_step", v)
 
 
-if not LOW:
+# A way measures what it can change.
+changed = {"eager-written": (attention,), "eager-channels": (conv, batch_norm, POOL)}.get(args.way)
+whole = args.way in (None, "eager")
+if whole and not LOW:
     tiny_all()
-if LARGE:
+if whole and LARGE:
     time_peaks()
 for row in gpu_rows if LARGE else cpu_rows:
-    if not LOW or row[1] in low:
+    if (row[1] in changed) if changed else (not (LOW and GPU) or row[1] in low):
         time_row(*row)
-if not LOW:
+if whole and not LOW:
     time_adamw("adamw_124M" if LARGE else "adamw_820k", size(77000) if LARGE else 512)
 if not GPU:
-    print_line("ops", "peak_rss_MiB", [common.peak_rss()])
+    common.memory(args, args.name)

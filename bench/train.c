@@ -130,7 +130,7 @@ static void print_memory(const bench_task *k, const bench_flags *f, int64_t allo
         bench_one(k->name, "reserved_gpu_MiB", (double)gpu.reserved / 1048576);
     } else {
         bench_one(k->name, "system_allocations", (double)allocations);
-        bench_one(k->name, "peak_rss_MiB", bench_peak_rss());
+        bench_memory(k->name);
     }
 }
 

@@ -3,7 +3,9 @@
 # --help prints to standard output, an error one line to standard error with status 2, and neither
 # leaves anything behind. usage: test_scripts.sh
 #
-# Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed.
+# Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed; run.sh
+# that keeps one order, goes on after losses that differ, or after a program that failed; summarise.py with other
+# bounds, or with the first way in place of the best.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=tests/example_data.sh
@@ -57,14 +59,123 @@ check 'install, unknown option' refuses '"--bogus" in place of a prefix' "$s/ins
 check 'install, no name' refuses '"" in place of a prefix' "$s/install" ''
 check 'install, two prefixes' refuses 'one prefix, not 2' "$s/install" a b
 check 'install, nothing installed' refuses '--uninstall stands alone' "$s/install" --uninstall
-check 'run.sh, nothing' refuses 'want ROUNDS and OUT.csv' "$b/run.sh"
-check 'run.sh, no number' refuses 'want ROUNDS and OUT.csv' "$b/run.sh" many x.csv
-check 'run.sh, unknown set' refuses 'unknown set dance: want gpt_small' "$b/run.sh" 1 x.csv dance
-check 'run.sh, no build' refuses "a copy/build/bench: scripts/build makes them" "$b/run.sh" 1 x.csv
-mkdir -p "$dir/a copy/build/bench"
-printf '#!/bin/sh\n' | tee "$dir/a copy/build/bench/bench_ops" >"$dir/a copy/build/bench/bench_gpt"
+check 'run.sh, nothing' refuses 'want OUT.csv' "$b/run.sh"
+check 'run.sh, two files' refuses 'want OUT.csv' "$b/run.sh" x.csv y.csv
+check 'run.sh, unknown option' refuses 'unknown option --bogus' "$b/run.sh" --bogus x.csv
+check 'run.sh, no number' refuses '--rounds "many": want a whole number' "$b/run.sh" --rounds many x.csv
+check 'run.sh, no argument' refuses '--ways needs a list: want some of eager ' "$b/run.sh" --ways
+check 'run.sh, unknown workload' refuses 'there is no "dance": want some of gpt_small ' "$b/run.sh" --workloads mlp,dance x.csv
+check 'run.sh, no build' refuses 'a copy/build/bench: scripts/build makes it' "$b/run.sh" x.csv
+check 'scale.sh, no such name' refuses 'want a name that ends in .csv' "$b/scale.sh" x
+check 'scale.sh, unknown sweep' refuses 'want some of width depth' "$b/scale.sh" --sweeps time x.csv
+check 'scale.sh, no build' refuses 'no bench_gpt in ' "$b/scale.sh" x.csv
+check 'scale.sh, no matplotlib' refuses 'no picture without matplotlib' env PYTHON=/bin/false "$b/scale.sh" --plot x.csv
+
+# run.sh with programs that only print lines, and a Python that does so for the twins. calls: who ran, in order.
+mkdir -p "$dir/a copy/build/bench" "$dir/images"
+touch "$dir/images/train-images-idx3-ubyte.gz"
+cat >"$dir/a copy/build/bench/bench_images" <<'END'
+#!/bin/sh
+way=tenon ms=2
+for word; do [ "$word" != eager ] || ms=5 way=eager; [ "$word" != compiled ] || ms=4 way=compiled; done
+echo "$way" >>"$CALLS"
+[ "$way" != "$FAIL" ] || { echo "no luck" >&2; exit 3; }
+[ "$way" != "$OFF" ] || loss=1.01
+echo "# ${way}_mlp_f32: torch or tenon" >&2
+printf "${way}_mlp_f32,%s,1,1\n" "ms/step,$ms" "loss_1,${loss:-1}" "loss_last,1" "peak_MiB,7"
+END
+for name in gpt ops loader; do
+    printf '#!/bin/sh\n' >"$dir/a copy/build/bench/bench_$name"
+done
 chmod +x "$dir/a copy/build/bench"/*
-check 'run.sh, no PyTorch' refuses 'false has no PyTorch' env PYTHON=/bin/false "$b/run.sh" 1 x.csv
+cat >"$dir/python" <<END
+#!/bin/sh
+case \$1 in
+-c) exit 0 ;;
+*/torch_images.py) exec "$dir/a copy/build/bench/bench_images" "\$@" ;;
+*) exec python3 "\$@" ;;
+esac
+END
+chmod +x "$dir/python"
+runs() { # STATUS PATTERN ARGUMENT...: of run.sh on the MLP; a line of what it says matches
+    local status=0
+    : >"$dir/calls"
+    env PYTHON="$dir/python" CALLS="$dir/calls" "$b/run.sh" --workloads mlp --dtypes f32 "${@:3}" "$dir/x.csv" \
+        >"$dir/said" 2>&1 || status=$?
+    cat "$dir/said"
+    [ $status -eq "$1" ] && grep -qE -- "$2" "$dir/said"
+}
+check 'run.sh, no PyTorch' refuses 'false cannot import numpy and torch' env PYTHON=/bin/false "$b/run.sh" x.csv
+check 'run.sh, no Python' refuses 'no nowhere: ' env PYTHON=nowhere "$b/run.sh" x.csv
+check 'run.sh, no images' refuses 'no Fashion-MNIST in nowhere' env DATA=nowhere PYTHON="$dir/python" "$b/run.sh" x.csv
+if command -v python3 >/dev/null; then
+    check 'run.sh, the best way' runs 0 '^\| mlp \| f32 \| ms/step \| 2 \| 4 \| torch.compile \| 0.50 \| 0.50 to 0.50 \| 0.0e\+00 \| 7 \| 7 \|$' --rounds 2
+    check 'run.sh, turn about' same "$(tr '\n' ' ' <"$dir/calls")" 'tenon eager compiled compiled eager tenon '
+    check 'run.sh, the processor' grep -q '^# .*of avx2 avx512f avx512_bf16 amx it has: ' "$dir/x.csv"
+    check 'run.sh, no compiler' env CXX=nowhere bash -c "$(declare -f runs); $(declare -p dir b); runs 0 \
+        'torch.compile left out: it needs a C\+\+ compiler'"
+    check 'run.sh, a way' runs 0 '^\| mlp .* 5 \| eager \|' --rounds 1 --ways eager
+    check 'run.sh, losses that differ' env OFF=eager bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
+        '^summarise.py: the losses differ: mlp_f32, loss_1: tenon 1, eager 1.01, compiled 1: want 1e-05'"
+    check 'run.sh, and then no further round' same "$(grep -c tenon "$dir/calls")" 1
+    check 'run.sh, a program that fails' env FAIL=compiled bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
+        '^run.sh: failed with 3: .*--way compiled' && grep -q 'no luck' '$dir/said'"
+
+    # The table of known results.
+    cat >"$dir/known.csv" <<'END'
+# a machine
+tenon_gpt_small_bf16,ms/step,100,90,110
+eager_gpt_small_bf16,ms/step,120,1,1
+eager-written_gpt_small_bf16,ms/step,80,1,1
+tenon_gpt_small_bf16,ms/step,104,90,110
+eager_gpt_small_bf16,ms/step,120,1,1
+eager-written_gpt_small_bf16,ms/step,100,1,1
+tenon_gpt_small_bf16,ms/step,108,90,110
+eager_gpt_small_bf16,ms/step,120,1,1
+eager-written_gpt_small_bf16,ms/step,90,1,1
+tenon_gpt_small_bf16,loss_1,4,4,4
+eager_gpt_small_bf16,loss_1,4.004,4,4
+tenon_gpt_small_bf16,peak_MiB,50,50,50
+eager-written_gpt_small_bf16,peak_MiB,200,200,200
+tenon_loader,batches/s,300,1,1
+each-2_loader,batches/s,100,1,1
+batch-0_loader,batches/s,200,1,1
+tenon_loader,checksum,10,10,10
+batch-0_loader,checksum,10,10,10
+tenon_tiny_add_f32,ns,100,1,1
+eager_tiny_add_f32,ns,1000,1,1
+tenon_relu_f32,us_forward,10,1,1
+eager_relu_f32,us_forward,9,1,1
+compiled_relu_f32,us_forward,12,1,1
+tenon_relu_f32,us_forward_backward,20,1,1
+eager_relu_f32,us_forward_backward,40,1,1
+compiled_relu_f32,us_forward_backward,25,1,1
+tenon_exp_bf16,us_forward,10.4,1,1
+eager_exp_bf16,us_forward,10,1,1
+eager_softmax_bf16,us_forward,9,1,1
+END
+    known() { # LINE: stands in the table
+        python3 "$b/summarise.py" "$dir/known.csv" >"$dir/said"
+        cat "$dir/said"
+        grep -qxF -- "$1" "$dir/said"
+    }
+    check 'table, steps' known '| gpt_small | bf16 | ms/step | 104 | 90 | eager, attention written out | 1.16 | 1.04 to 1.25 | 1.0e-03 | 50 | 200 |'
+    check 'table, rates' known '| loader | f32 | batches/s | 300 | 200 | whole batches, 0 workers | 0.67 | 0.67 to 0.67 | 0.0e+00 |  |  |'
+    check 'table, every way' known '| gpt_small | bf16 | ms/step | eager, attention written out | 90 | 80 to 100 |  |  |  | 200 |'
+    check 'table, ops' known '| relu | f32 | 10 | 9 | eager | 1.11 | 20 | 25 | torch.compile | 0.80 |'
+    check 'table, tiny ops' known '| tiny_add | f32 | 0.1 | 1 | eager | 0.10 |  |  |  |  |'
+    check 'table, one side' known 'Only one side has 1 ops: softmax_bf16.'
+    check 'table, closing line' known '1 of 3 ops slower than 1.05x of PyTorch: forward alone or with backward, an op in two dtypes counted twice.'
+    differs() { # SED: exits with 1
+        sed "$1" "$dir/known.csv" >"$dir/other.csv"
+        ! python3 "$b/summarise.py" "$dir/other.csv"
+    }
+    check 'table, a loss too far in bf16' differs 's/loss_1,4.004/loss_1,4.05/'
+    check 'table, a sum too far' differs 's/batch-0_loader,checksum,10/batch-0_loader,checksum,10.001/'
+    check 'table, a loss that is no number' differs 's/loss_1,4.004/loss_1,nan/'
+else
+    echo 'no python3: run.sh and its table were not tested'
+fi
 check 'gpu.sh, nothing' refuses 'want OUT.md' "$b/gpu.sh"
 check 'gpu.sh, no number' refuses '--minutes needs a number' "$b/gpu.sh" --minutes x
 check 'gpu.sh, no build' refuses 'no programs in ' env BUILD="$dir" "$b/gpu.sh" x.md
