@@ -46,12 +46,16 @@ no_compiler() {
     fi
 }
 machine_notes() { # with note() of the caller, and $threads and $here
-    local flag has='' commit
+    local flag has='' commit load
     for flag in avx2 avx512f avx512_bf16 amx_tile amx_bf16; do
-        grep -qw $flag /proc/cpuinfo && has+="$flag "
+        ! grep -qw $flag /proc/cpuinfo || has+="${has:+ }$flag"
     done
     commit=$(git -C "$here" rev-parse --short=10 HEAD 2>/dev/null) || commit=unknown
     [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ] || commit+=' with changes'
     note "$(date -u +%Y-%m-%dT%H:%MZ), commit $commit"
-    note "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1) ($(uname -m), of avx2 avx512f avx512_bf16 amx it has: ${has:-none }), $(nproc) CPUs, $threads threads, load $(cut -d' ' -f1 /proc/loadavg) at the start"
+    load=$(cut -d' ' -f1 /proc/loadavg)
+    note "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1) ($(uname -m), of avx2 avx512f avx512_bf16 amx it has: ${has:-none}), $(nproc) CPUs, $threads threads, load $load at the start"
+    # Threads that wait for each other without sleeping, as PyTorch's do, lose far more than ours.
+    [[ $load == 0.[0-4]* ]] ||
+        note "something else was running: these ratios flatter tenon; wait until the load is below 0.5"
 }
