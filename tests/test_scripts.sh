@@ -154,10 +154,10 @@ tenon_exp_bf16,us_forward,10.4,1,1
 eager_exp_bf16,us_forward,10,1,1
 eager_softmax_bf16,us_forward,9,1,1
 END
+    python3 "$b/summarise.py" "$dir/known.csv" >"$dir/table"
     known() { # LINE: stands in the table
-        python3 "$b/summarise.py" "$dir/known.csv" >"$dir/said"
-        cat "$dir/said"
-        grep -qxF -- "$1" "$dir/said"
+        cat "$dir/table"
+        grep -qxF -- "$1" "$dir/table"
     }
     check 'table, steps' known '| gpt_small | bf16 | ms/step | 104 | 90 | eager, attention written out | 1.16 | 1.04 to 1.25 | 1.0e-03 | 50 | 200 |'
     check 'table, rates' known '| loader | f32 | batches/s | 300 | 200 | whole batches, 0 workers | 0.67 | 0.67 to 0.67 | 0.0e+00 |  |  |'
