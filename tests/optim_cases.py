@@ -5,6 +5,7 @@ usage: tests/optim_cases.py > tests/optim_cases.h      (needs PyTorch; the tests
 
 Every trajectory starts at p = (1, -2, 0.5, 3, -0.25); the gradient of step k (from 1) is
 g_i = (0.5 + 0.25 i) p_i + 0.3 cos(k + i), so that a wrong state shows in the next gradient.
+With two groups, each has such a parameter; the second one's numbers differ, and change after step 10.
 """
 import math
 
@@ -12,6 +13,7 @@ import torch
 
 START = [1.0, -2.0, 0.5, 3.0, -0.25]
 STEPS = [1, 2, 10, 100]
+CHANGE = 10
 O = torch.optim
 
 # name, the call in C, the optimizer in PyTorch
@@ -50,6 +52,36 @@ OPTIMIZERS = [
      lambda p: O.Adagrad(p, 0.1, lr_decay=0.05, weight_decay=0.02, initial_accumulator_value=0.1)),
 ]
 
+# name, the optimizer in C, its second group, its change; the optimizer in PyTorch, its second group, its change
+GROUPS = [
+    ("sgd", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.9, .dampening = 0.1 })",
+     ".lr = 0.02, .momentum = 0.6, .dampening = 0.3", '"dampening", 0',
+     lambda p, **group: O.SGD([{"params": p[:1]}, {"params": p[1:], **group}], 0.05, momentum=0.9, dampening=0.1),
+     {"lr": 0.02, "momentum": 0.6, "dampening": 0.3}, {"dampening": 0.0}),
+    ("sgd_nesterov", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.8, .nesterov = true })",
+     ".weight_decay = 0.1, .momentum = 0.5", '"momentum", 0.7',
+     lambda p, **group: O.SGD([{"params": p[:1]}, {"params": p[1:], **group}], 0.05, momentum=0.8, nesterov=True),
+     {"weight_decay": 0.1, "momentum": 0.5}, {"momentum": 0.7}),
+    ("adam", "tn_adam(list, (tn_adam_options){ .lr = 0.02 })", ".beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3",
+     '"beta1", 0',
+     lambda p, **group: O.Adam([{"params": p[:1]}, {"params": p[1:], **group}], 0.02),
+     {"betas": (0.8, 0.95), "eps": 1e-3}, {"betas": (0.0, 0.95)}),
+    ("adamw_amsgrad", "tn_adamw(list, (tn_adamw_options){ .lr = 0.02, .weight_decay = 0.1, .amsgrad = true })",
+     ".lr = 0.01, .weight_decay = 0.3, .beta2 = 0.9", '"beta2", 0.99',
+     lambda p, **group: O.AdamW([{"params": p[:1]}, {"params": p[1:], **group}], 0.02, weight_decay=0.1,
+                                amsgrad=True),
+     {"lr": 0.01, "weight_decay": 0.3, "betas": (0.9, 0.9)}, {"betas": (0.9, 0.99)}),
+    ("rmsprop", "tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.005, .momentum = 0.9, .centered = true })",
+     ".alpha = 0.9, .momentum = 0.5, .eps = 1e-2", '"eps", 1e-4',
+     lambda p, **group: O.RMSprop([{"params": p[:1]}, {"params": p[1:], **group}], 0.005, momentum=0.9,
+                                  centered=True),
+     {"alpha": 0.9, "momentum": 0.5, "eps": 1e-2}, {"eps": 1e-4}),
+    ("adagrad", "tn_adagrad(list, (tn_adagrad_options){ .lr = 0.1 })", ".lr_decay = 0.05, .eps = 1e-2",
+     '"lr_decay", 0.2',
+     lambda p, **group: O.Adagrad([{"params": p[:1]}, {"params": p[1:], **group}], 0.1),
+     {"lr_decay": 0.05, "eps": 1e-2}, {"lr_decay": 0.2}),
+]
+
 S = O.lr_scheduler
 # name, the call in C, the schedule in PyTorch; base rate 1
 SCHEDULES = [
@@ -81,18 +113,23 @@ SCHEDULES = [
 N_RATES = 16
 
 
-def trajectory(make):
-    p = torch.tensor(START, dtype=torch.float64, requires_grad=True)
-    opt = make([p])
+def trajectories(make, n, change=lambda opt: None):
+    """Of n parameters: one list of rows each."""
+    parameters = [torch.tensor(START, dtype=torch.float64, requires_grad=True) for _ in range(n)]
+    opt = make(parameters)
     i = torch.arange(len(START), dtype=torch.float64)
-    rows = []
+    rows = [[] for _ in range(n)]
     for k in range(1, STEPS[-1] + 1):
-        with torch.no_grad():
-            p.grad = (0.5 + 0.25 * i) * p + 0.3 * torch.tensor([math.cos(k + j) for j in range(len(START))],
-                                                               dtype=torch.float64)
+        for p in parameters:
+            with torch.no_grad():
+                p.grad = (0.5 + 0.25 * i) * p + 0.3 * torch.tensor([math.cos(k + j) for j in range(len(START))],
+                                                                   dtype=torch.float64)
         opt.step()
         if k in STEPS:
-            rows.append(p.detach().tolist())
+            for of, p in zip(rows, parameters):
+                of.append(p.detach().tolist())
+        if k == CHANGE:
+            change(opt)
     return rows
 
 
@@ -124,10 +161,26 @@ def main():
     print("\nstatic const struct { const char *name; double p[N_AT][N_START]; } trajectories[] = {")
     for name, _, make in OPTIMIZERS:
         print('    { "%s", {' % name)
-        for values in trajectory(make):
+        for values in trajectories(make, 1)[0]:
             print("        %s," % row(values))
         print("    } },")
     print("};\n")
+    print("enum { CHANGE_AFTER = %d };" % CHANGE)
+    print("static const struct {\n    const char *name;\n    tn_group_options second;\n    const char *changed;"
+          "\n    double to, p[2][N_AT][N_START];\n} of_groups[] = {")
+    for name, _, second, changed, make, given, change in GROUPS:
+        print('    { "%s", { %s }, %s, {' % (name, second, changed))
+        for rows in trajectories(lambda p: make(p, **given), 2, lambda opt: opt.param_groups[1].update(change)):
+            print("        {")
+            for values in rows:
+                print("            %s," % row(values))
+            print("        },")
+        print("    } },")
+    print("};\n")
+    print("static tn_optim *make_first_group(int which, const tn_list *list)\n{\n    switch (which) {")
+    for i, (_, call, *_) in enumerate(GROUPS):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}\n")
     print("static tn_optim *make_optimizer(int which, const tn_list *list)\n{\n    switch (which) {")
     for i, (_, call, _) in enumerate(OPTIMIZERS):
         print("    case %d: return %s;" % (i, call))

@@ -1,7 +1,7 @@
 /*
  * test_optim.c - optimizers, their refusals and state; schedules; clipping.
  *
- * Truth: trajectories and rates of PyTorch 1.13 (optim_cases.h, made by optim_cases.py) and of 2.15
+ * Truth: trajectories and rates of PyTorch 2.15 (optim_cases.h, made by optim_cases.py) and others
  * (two groups), the golden vectors and closed forms of the papers, and hashes for everything that
  * must not change.
  *
@@ -9,7 +9,8 @@
  * OPT_08_frozen_is_skipped fails; in src/optim/scheduler.c, child_at() without the inner count: the
  * row sequential of schedule_equals_pytorch fails; in src/optim/state.c, state compared with the
  * first parameter's shape: OPT_09_state_fits_any_order fails; in src/optim/groups.c, tn_no_decay
- * without the owner: decay_is_for_matrices fails.
+ * without the owner: decay_is_for_matrices fails; in src/optim/state.c, a group's numbers always
+ * the first one's: numbers_of_groups_equal_pytorch fails.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,50 @@ END_TEST
 START_TEST(trajectory_equals_pytorch_f32)
 {
     check_trajectory(_i, TN_F32, 2e-5); /* 100 steps of f32 rounding, amplified where v is small */
+}
+END_TEST
+
+/* Two groups, of which the second has numbers of its own, one of them changed while training; saved
+ * before and after that, and loaded into groups with the first one's numbers. */
+START_TEST(numbers_of_groups_equal_pytorch)
+{
+    const char *const name[] = { "p", "q" };
+    tn_tensor *t[2], *u[2];
+    tn_optim *opt[2];
+    for (int k = 0; k < 2; k++) {
+        tn_tensor **of = k ? u : t;
+        for (int i = 0; i < 2; i++) {
+            of[i] = from_f64(start, TN_SHAPE(N_START));
+            assert_ok(tn_set_requires_grad(of[i], true));
+        }
+        opt[k] = make_first_group(_i, list_of(1, name, of));
+        assert_made(opt[k]);
+        assert_ok(tn_optim_add_group(opt[k], list_of(1, name + 1, of + 1),
+                                     k ? (tn_group_options){ 0 } : of_groups[_i].second));
+    }
+    double first = tn_optim_number(opt[0], 0, of_groups[_i].changed);
+    int at = 0;
+    for (int k = 1; k <= steps_at[N_AT - 1]; k++) {
+        tn_scope s = tn_scope_begin();
+        for (int i = 0; i < 2; i++) set_case_gradient(t[i], k);
+        assert_ok(tn_optim_step(opt[0]));
+        for (int i = 0; k == steps_at[at] && i < 2; i++) {
+            const char *d = values_difference(t[i], of_groups[_i].p[i][at], N_START, 1e-12);
+            ck_assert_msg(!d, "%s, group %d, step %d: %s", of_groups[_i].name, i, k, d);
+        }
+        at += k == steps_at[at];
+        if (k == CHANGE_AFTER)
+            assert_ok(tn_optim_set_number(opt[0], 1, of_groups[_i].changed, of_groups[_i].to));
+        if (k == CHANGE_AFTER - 1 || k == CHANGE_AFTER) {
+            tn_list *state = tn_optim_state_dict(opt[0]);
+            assert_ok(tn_optim_load_state_dict(opt[1], state));
+            ck_assert_uint_eq(hash_of(tn_optim_state_dict(opt[1])), hash_of(state));
+        }
+        tn_scope_end(s);
+    }
+    ck_assert_double_eq(tn_optim_number(opt[0], 0, of_groups[_i].changed), first);
+    ck_assert_double_eq(tn_optim_number(opt[1], 1, of_groups[_i].changed), of_groups[_i].to);
+    tn_optim_free(opt[0]), tn_optim_free(opt[1]);
 }
 END_TEST
 
@@ -371,10 +416,11 @@ START_TEST(states_are_of_its_row) /* a constructor asks for state its row lacks 
 {
     const tni_optim_type type = { .name = "sgd", .kernel = TNI_SGD };
     const tni_optim_args args = { .kind = TNI_SGD };
+    const tni_optim_group group = { .lr = 0.1 };
     tn_list *l = one(leaf(TN_SHAPE(3), 1, TN_F32));
-    assert_null(tni_optim_new(&type, args, 2, 0, l, 0.1, 0), TN_E_INVALID,
+    assert_null(tni_optim_new(&type, args, 2, 0, l, group), TN_E_INVALID,
                 "tn_sgd: states 0x2: want a set of its row of TNI_OPTIMIZERS");
-    tn_optim_free(tni_optim_new(&type, args, 1, 0, l, 0.1, 0));
+    tn_optim_free(tni_optim_new(&type, args, 1, 0, l, group));
     assert_ok(tn_error_status());
 }
 END_TEST
@@ -1285,6 +1331,7 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "numbers");
     tcase_add_loop_test(t, trajectory_equals_pytorch_f64, 0, COUNT(trajectories));
     tcase_add_loop_test(t, trajectory_equals_pytorch_f32, 0, COUNT(trajectories));
+    tcase_add_loop_test(t, numbers_of_groups_equal_pytorch, 0, COUNT(of_groups));
     tcase_add_test(t, golden_vectors);
     tcase_add_test(t, strided_parameters_are_stepped);
     tcase_add_test(t, strided_gradients_are_read);

@@ -310,16 +310,44 @@ static uint64_t see_adagrad(const void *o)
     return see_steps(tn_adagrad(one(p), *(const tn_adagrad_options *)o), &p, 1);
 }
 
-static uint64_t see_group(const void *o)
+/* opt holds p; the group is another parameter. */
+static uint64_t see_second(tn_optim *opt, tn_tensor *first, const void *o)
 {
-    tn_tensor *p[2] = { leaf(1), leaf(2) };
+    tn_tensor *p[2] = { first, leaf(2) };
     tn_list *second = tn_list_new();
     assert_ok(tn_list_add(second, "v", p[1]));
-    tn_optim *opt = tn_sgd(one(p[0]), (tn_sgd_options){ .lr = 0.25, .weight_decay = 0.5 });
     if (tn_optim_add_group(opt, second, *(const tn_group_options *)o) == TN_OK)
         return see_steps(opt, p, 2);
     tn_optim_free(opt);
     return 0;
+}
+
+static uint64_t see_group(const void *o)
+{
+    tn_tensor *p = leaf(1);
+    const tn_sgd_options given = {
+        .lr = 0.25, .weight_decay = 0.5, .momentum = 0.9, .dampening = 0.25
+    };
+    return see_second(tn_sgd(one(p), given), p, o);
+}
+
+static uint64_t see_adam_group(const void *o)
+{
+    tn_tensor *p = leaf(1);
+    return see_second(tn_adam(one(p), (tn_adam_options){ .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-4 }),
+                      p, o);
+}
+
+static uint64_t see_rmsprop_group(const void *o)
+{
+    tn_tensor *p = leaf(1);
+    return see_second(tn_rmsprop(one(p), (tn_rmsprop_options){ .alpha = 0.9 }), p, o);
+}
+
+static uint64_t see_adagrad_group(const void *o)
+{
+    tn_tensor *p = leaf(1);
+    return see_second(tn_adagrad(one(p), (tn_adagrad_options){ .lr_decay = 0.1 }), p, o);
 }
 
 /* Rates and momentum of the first 7 steps. */
@@ -773,6 +801,13 @@ static const row rows[] = {
     FLAG(tn_adagrad_options, maximize, see_adagrad, 0),
     REAL(tn_group_options, lr, .25, .1, -1, "lr is -1", see_group, 0),
     REAL(tn_group_options, weight_decay, 0, .1, -1, "weight_decay is -1", see_group, 0),
+    REAL(tn_group_options, momentum, .9, .5, -1, "momentum is -1", see_group, 0),
+    REAL(tn_group_options, dampening, .25, .5, -1, "dampening is -1", see_group, 0),
+    REAL(tn_group_options, beta1, .8, .5, 1, "beta1 is 1", see_adam_group, 0),
+    REAL(tn_group_options, beta2, .9, .5, 1, "beta2 is 1", see_adam_group, 0),
+    REAL(tn_group_options, eps, 1e-4, .1, -1, "eps is -1", see_adam_group, 0),
+    REAL(tn_group_options, alpha, .9, .5, 1, "alpha is 1", see_rmsprop_group, 0),
+    REAL(tn_group_options, lr_decay, .1, .2, -1, "lr_decay is -1", see_adagrad_group, 0),
     REAL(tn_one_cycle_options, max_lr, NAN, 2, -1, "max_lr", see_one_cycle, .total_steps = 6),
     INT(tn_one_cycle_options, total_steps, NAN, 5, -1, "total_steps", see_one_cycle, .max_lr = 1),
     REAL(tn_one_cycle_options, pct_start, .3, .5, 1.5, "pct_start 1.5", see_one_cycle, .max_lr = 1,

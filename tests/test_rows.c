@@ -642,35 +642,41 @@ static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t,
         g += t->weight_decay * p;
     switch (o->kind) {
     case TNI_SGD:
-        if (o->beta1 != 0) {
-            s[0] = t->step == 1 ? g : o->beta1 * s[0] + (1 - o->beta2) * g;
-            g = o->flag ? g + o->beta1 * s[0] : s[0];
+        if (t->s0) {
+            s[0] = t->step == 1 ? g : t->beta1 * s[0] + (1 - t->beta2) * g;
+            g = o->flag ? g + t->beta1 * s[0] : s[0];
         }
         return p - lr * g;
     case TNI_ADAM:
     case TNI_ADAMW: {
-        s[0] = o->beta1 * s[0] + (1 - o->beta1) * g;
-        s[1] = o->beta2 * s[1] + (1 - o->beta2) * g * g;
+        s[0] = t->beta1 * s[0] + (1 - t->beta1) * g;
+        s[1] = t->beta2 * s[1] + (1 - t->beta2) * g * g;
         s[2] = fmax(s[2], s[1]);
         double v = o->flag ? s[2] : s[1];
-        return p - lr / (1 - pow(o->beta1, step)) * s[0] /
-                       (sqrt(v) / sqrt(1 - pow(o->beta2, step)) + o->eps);
+        return p - lr / (1 - pow(t->beta1, step)) * s[0] /
+                       (sqrt(v) / sqrt(1 - pow(t->beta2, step)) + t->eps);
     }
     case TNI_RMSPROP: {
-        s[0] = o->beta1 * s[0] + (1 - o->beta1) * g * g;
-        s[1] = o->beta1 * s[1] + (1 - o->beta1) * g;
-        double d = sqrt(o->flag ? s[0] - s[1] * s[1] : s[0]) + o->eps;
-        s[2] = o->beta2 * s[2] + g / d;
+        s[0] = t->beta1 * s[0] + (1 - t->beta1) * g * g;
+        s[1] = t->beta1 * s[1] + (1 - t->beta1) * g;
+        double d = sqrt(o->flag ? s[0] - s[1] * s[1] : s[0]) + t->eps;
+        s[2] = t->beta2 * s[2] + g / d;
         return p - lr * s[2]; /* momentum 0: s[2] is g / d */
     }
     case TNI_ADAGRAD:
         s[0] += g * g;
-        return p - lr / (1 + (step - 1) * o->beta1) * g / (sqrt(s[0]) + o->eps);
+        return p - lr / (1 + (step - 1) * t->beta1) * g / (sqrt(s[0]) + t->eps);
     default: return NAN;
     }
 }
 
-static const tni_optim_args optimizers[] = {
+typedef struct rule {
+    int kind;
+    double beta1, beta2, eps;
+    bool flag, maximize;
+} rule;
+
+static const rule optimizers[] = {
     { TNI_SGD, 0, 0, 0, false, false },           { TNI_SGD, 0.9, 0.1, 0, false, false },
     { TNI_SGD, 0.9, 0, 0, true, true },           { TNI_ADAM, 0.9, 0.999, 1e-8, false, false },
     { TNI_ADAM, 0.9, 0.99, 1e-8, true, true },    { TNI_ADAMW, 0.8, 0.999, 1e-6, false, false },
@@ -680,7 +686,7 @@ static const tni_optim_args optimizers[] = {
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 /* Whether an optimizer uses a state slot. */
-static bool uses(const tni_optim_args *o, int slot)
+static bool uses(const rule *o, int slot)
 {
     switch (o->kind) {
     case TNI_SGD: return slot == 0 && o->beta1 != 0;
@@ -700,7 +706,8 @@ START_TEST(
     isa = isas[_i / OPTIMIZERS];
     kernels = tni_cpu_table(isa);
     if (!kernels) return;
-    const tni_optim_args *o = &optimizers[_i % OPTIMIZERS];
+    const rule *o = &optimizers[_i % OPTIMIZERS];
+    const tni_optim_args args = { o->kind, o->flag, o->maximize };
     tni_optim_tensor t[TENSORS];
     tni_array p[TENSORS], g[TENSORS], state[TENSORS][3];
     double *want[TENSORS], *slots[TENSORS];
@@ -708,10 +715,15 @@ START_TEST(
         dtype = k % 2 ? TN_F64 : TN_F32;
         p[k] = make(1, n[k], 0, 0);
         g[k] = make(1, n[k], 0, 0);
-        t[k] = (tni_optim_tensor){ dtype,     n[k],           p[k].data,
-                                   g[k].data, NULL,           NULL,
-                                   NULL,      0.01 * (k + 1), k == 3 ? 0 : 0.1 * k,
-                                   0 };
+        t[k] = (tni_optim_tensor){ .dtype = dtype,
+                                   .n = n[k],
+                                   .p = p[k].data,
+                                   .g = g[k].data,
+                                   .lr = 0.01 * (k + 1),
+                                   .weight_decay = k == 3 ? 0 : 0.1 * k,
+                                   .beta1 = o->beta1 * (k > 2 ? 0.5 : 1),
+                                   .beta2 = o->beta2 * (k > 2 ? 0.75 : 1),
+                                   .eps = o->eps * (k + 1) };
         void **slot[3] = { &t[k].s0, &t[k].s1, &t[k].s2 };
         for (int j = 0; j < 3; j++) {
             state[k][j] = make(1, n[k], 0, 0);
@@ -725,11 +737,13 @@ START_TEST(
     for (int step = 1; step <= 3; step++) {
         for (int k = 0; k < TENSORS; k++) t[k].step = step;
         ck_assert_int_eq(
-            kernels->optim_step(&(tni_optim_step){ .args = o, .tensors = t, .n = TENSORS }), TN_OK);
+            kernels->optim_step(&(tni_optim_step){ .args = &args, .tensors = t, .n = TENSORS }),
+            TN_OK);
         for (int k = 0; k < TENSORS; k++) {
             dtype = p[k].dtype;
             for (int64_t i = 0; i < n[k]; i++) {
-                want[k][i] = reference_step(o, &t[k], want[k][i], get(&g[k], i), slots[k] + 3 * i);
+                want[k][i] =
+                    reference_step(&args, &t[k], want[k][i], get(&g[k], i), slots[k] + 3 * i);
                 check_near(&p[k], i, want[k][i], 0.1, "parameter");
             }
         }
@@ -746,7 +760,7 @@ END_TEST
 
 /* p = (1, -2), g = k (0.5, -1) at step k, lr 0.1: SEMANTICS 2.22, measured with PyTorch in f64 */
 static const struct golden {
-    tni_optim_args args;
+    rule rule;
     double decay, want[6];
 } golden[] = {
     { { TNI_SGD, 0.9, 0.1, 0, false, false },
@@ -769,16 +783,17 @@ START_TEST(optimizers_golden)
     if (!kernels) return;
     double p[2] = { 1, -2 }, g[2], s[3][2] = { { 0 } };
     const struct golden *want = &golden[_i % 4];
+    const rule *o = &want->rule;
+    const tni_optim_args args = { o->kind, o->flag, o->maximize };
     for (int k = 1; k <= 3; k++) {
         g[0] = 0.5 * k;
         g[1] = -1.0 * k;
-        bool adam = want->args.kind != TNI_SGD;
-        tni_optim_tensor t = {
-            TN_F64, 2, p, g, s[0], adam ? s[1] : NULL, NULL, 0.1, want->decay, k
-        };
+        bool adam = o->kind != TNI_SGD;
+        tni_optim_tensor t = { TN_F64, 2,   p,           g,        s[0],     adam ? s[1] : NULL,
+                               NULL,   0.1, want->decay, o->beta1, o->beta2, o->eps,
+                               k };
         ck_assert_int_eq(
-            kernels->optim_step(&(tni_optim_step){ .args = &want->args, .tensors = &t, .n = 1 }),
-            TN_OK);
+            kernels->optim_step(&(tni_optim_step){ .args = &args, .tensors = &t, .n = 1 }), TN_OK);
         for (int i = 0; i < 2; i++) {
             double expected = want->want[(k - 1) * 2 + i];
             ck_assert_msg(fabs(p[i] - expected) <= 6e-13, "case %d, step %d: %.15g is not %.15g",
@@ -909,8 +924,9 @@ static uint64_t digest_of_everything(void)
     SHAPED(rows_y, 1, 129 * 67 * 33, 0, 0);
     RUN(kernels->dropout(
         &(tni_dropout){ .y = rows_y, .x = rows_dy, .p = 0.3, .seed = 5, .offset = 6 }));
-    tni_optim_args adam = { TNI_ADAM, 0.9, 0.999, 1e-8, false, false };
-    tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL, 0.1, 0.1, 3 };
+    tni_optim_args adam = { TNI_ADAM, false, false };
+    tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL,
+                           0.1,   0.1,       0.9,    0.999,   1e-8,    3 };
     RUN(kernels->optim_step(&(tni_optim_step){ .args = &adam, .tensors = &t, .n = 1 }));
 #undef RUN
 #undef SHAPED

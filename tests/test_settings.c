@@ -2,9 +2,9 @@
  * test_settings.c - what can be set can be read, and takes effect: numbers of optimizers, dropout's
  * p, batch norm's momentum, a loader's batch size, limits and modes; Conv2d with a size per axis.
  *
- * Seen to fail: tn_optim_set_number that writes the second number for the first: "numbers_of_all";
- * a loader that keeps its slots when the batches grow: batch_size_of_a_loader, under
- * AddressSanitizer.
+ * Seen to fail: tn_optim_set_number that writes the second number for the first, or that ignores
+ * the group: numbers_of_all_groups, numbers_of_one_group; a loader that keeps its slots when the
+ * batches grow: batch_size_of_a_loader, under AddressSanitizer.
  */
 #include <math.h>
 
@@ -80,22 +80,22 @@ static const struct {
 };
 
 /* Set before the first step, a number does what it does when the optimizer is made with it. */
-START_TEST(numbers_of_all)
+START_TEST(numbers_of_all_groups)
 {
     tn_tensor *a, *b;
     tn_optim *set = numbers[_i].make(one_parameter(&a), false);
     tn_optim *made = numbers[_i].make(one_parameter(&b), true);
     const char *name = numbers[_i].name;
-    ck_assert_double_eq(tn_optim_number(set, name), numbers[_i].was);
-    assert_fails(tn_optim_set_number(set, name, numbers[_i].bad), TN_E_INVALID, name);
-    ck_assert_double_eq(tn_optim_number(set, name), numbers[_i].was);
-    assert_ok(tn_optim_set_number(set, name, numbers[_i].value));
-    ck_assert_double_eq(tn_optim_number(set, name), numbers[_i].value);
+    ck_assert_double_eq(tn_optim_number(set, 0, name), numbers[_i].was);
+    assert_fails(tn_optim_set_number(set, -1, name, numbers[_i].bad), TN_E_INVALID, name);
+    ck_assert_double_eq(tn_optim_number(set, 0, name), numbers[_i].was);
+    assert_ok(tn_optim_set_number(set, -1, name, numbers[_i].value));
+    ck_assert_double_eq(tn_optim_number(set, 0, name), numbers[_i].value);
     for (int i = 0; i < 3; i++) step(set, a), step(made, b);
     ck_assert_uint_eq(tn_hash(a), tn_hash(b));
-    assert_fails(tn_optim_set_number(set, "gamma", 1), TN_E_NAME, "has no gamma");
+    assert_fails(tn_optim_set_number(set, -1, "gamma", 1), TN_E_NAME, "has no gamma");
     tn_error_clear();
-    ck_assert(isnan(tn_optim_number(set, "gamma")));
+    ck_assert(isnan(tn_optim_number(set, 0, "gamma")));
     tn_error_clear();
     tn_optim_free(set), tn_optim_free(made);
 }
@@ -105,13 +105,48 @@ START_TEST(momentum_and_its_state)
 {
     tn_tensor *w;
     tn_optim *plain = tn_sgd(one_parameter(&w), (tn_sgd_options){ 0 });
-    assert_fails(tn_optim_set_number(plain, "momentum", 0.5), TN_E_STATE, "with momentum");
-    assert_ok(tn_optim_set_number(plain, "momentum", 0));
+    assert_fails(tn_optim_set_number(plain, 0, "momentum", 0.5), TN_E_STATE, "with momentum");
+    assert_ok(tn_optim_set_number(plain, 0, "momentum", 0));
     tn_optim *fast =
         tn_sgd(one_parameter(&w), (tn_sgd_options){ .momentum = 0.9, .nesterov = true });
-    assert_fails(tn_optim_set_number(fast, "momentum", 0), TN_E_STATE, "without");
-    assert_fails(tn_optim_set_number(fast, "dampening", 0.5), TN_E_INVALID, "nesterov");
+    assert_fails(tn_optim_set_number(fast, 0, "momentum", 0), TN_E_STATE, "without");
+    assert_fails(tn_optim_set_number(fast, 0, "dampening", 0.5), TN_E_INVALID, "nesterov");
     tn_optim_free(plain), tn_optim_free(fast);
+}
+END_TEST
+
+/* What a group's options take and refuse. That the numbers do what they should: test_optim.c. */
+START_TEST(numbers_of_one_group)
+{
+    tn_tensor *w, *v;
+    tn_optim *opt =
+        tn_sgd(one_parameter(&w), (tn_sgd_options){ .momentum = 0.9, .nesterov = true });
+    one_parameter(&v);
+    tn_list *second = tn_list_new();
+    assert_ok(tn_list_add(second, "v", v));
+    assert_fails(tn_optim_add_group(opt, second, (tn_group_options){ .beta1 = 0.5 }), TN_E_NAME,
+                 "tn_optim_add_group: tn_sgd has no beta1: want momentum, dampening");
+    assert_fails(tn_optim_add_group(opt, second, (tn_group_options){ .momentum = -1 }),
+                 TN_E_INVALID, "momentum is -1");
+    assert_fails(tn_optim_add_group(opt, second, (tn_group_options){ .dampening = 0.5 }),
+                 TN_E_INVALID, "nesterov");
+    ck_assert_int_eq(tn_optim_groups(opt), 1);
+    assert_ok(tn_optim_add_group(opt, second, (tn_group_options){ .momentum = 0.5 }));
+    ck_assert_double_eq(tn_optim_number(opt, 0, "momentum"), 0.9);
+    ck_assert_double_eq(tn_optim_number(opt, 1, "momentum"), 0.5);
+    assert_ok(tn_optim_set_number(opt, 1, "momentum", 0.25));
+    assert_fails(tn_optim_set_number(opt, 1, "momentum", 0), TN_E_STATE, "without");
+    assert_fails(tn_optim_set_number(opt, 2, "momentum", 0.5), TN_E_INDEX, "group 2: there are 2");
+    ck_assert_double_eq(tn_optim_number(opt, 0, "momentum"), 0.9);
+    ck_assert_double_eq(tn_optim_number(opt, 1, "momentum"), 0.25);
+    ck_assert(isnan(tn_optim_number(opt, 2, "momentum")));
+    tn_error_clear();
+    /* a schedule that moves momentum moves every group's */
+    tn_scheduler *cycle = tn_one_cycle_lr(
+        opt, (tn_one_cycle_options){ .max_lr = 1, .total_steps = 5, .max_momentum = 0.75 });
+    assert_made(cycle);
+    for (int k = 0; k < 2; k++) ck_assert_double_eq(tn_optim_number(opt, k, "momentum"), 0.75);
+    tn_scheduler_free(cycle), tn_optim_free(opt);
 }
 END_TEST
 
@@ -270,8 +305,9 @@ Suite *test_suite(void)
     Suite *suite = suite_create("settings");
     TCase *t = test_case(suite, "settings");
     tcase_add_test(t, weight_decay_of_a_group);
-    tcase_add_loop_test(t, numbers_of_all, 0, sizeof numbers / sizeof *numbers);
+    tcase_add_loop_test(t, numbers_of_all_groups, 0, sizeof numbers / sizeof *numbers);
     tcase_add_test(t, momentum_and_its_state);
+    tcase_add_test(t, numbers_of_one_group);
     tcase_add_test(t, dropout_p);
     tcase_add_test(t, batchnorm_momentum);
     tcase_add_loop_test(t, batch_size_of_a_loader, 0, 2);

@@ -67,12 +67,14 @@ typedef struct tn_adagrad_options {
 /** Duchi et al. (2011) */
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 
-/** Another group of parameters, with its own lr (0: the first group's) and weight decay (0: none);
- *  all other options are the first group's. */
+/** Another group of parameters, with its own numbers. zero fields: the first group's; weight_decay
+ *  0: none. (Where 0 is meant, see tn_optim_set_number.) Switches are the same for all groups. */
 typedef struct tn_group_options {
     double lr, weight_decay;
+    double momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
 } tn_group_options;
-/** Adds a group. Errors: as for a new optimizer; then no group is added. */
+/** Adds a group. Errors: as for a new optimizer, and a number that this kind does not have or that
+ *  tn_optim_set_number would refuse; then no group is added. */
 TN_API TN_MUST_USE tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters,
                                                 tn_group_options o);
 /**
@@ -119,26 +121,28 @@ TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
 /** For the next steps; group -1: all. Errors: negative or not finite. */
 TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
                                                        double weight_decay);
-/** The other numbers, the same for all groups, by the names of the options: "momentum",
- *  "dampening" (SGD), "beta1", "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop),
- *  "lr_decay", "eps" (Adagrad). NaN and a message for another name. */
-TN_API double tn_optim_number(const tn_optim *opt, const char *name);
-/** For the next steps, as given: 0 means 0, not the default. Errors: what the constructor refuses;
- *  momentum to or from 0, because whether there is a momentum buffer is settled at construction. */
-TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value);
+/** The group's other numbers, by the names of the options: "momentum", "dampening" (SGD), "beta1",
+ *  "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop), "lr_decay", "eps" (Adagrad).
+ *  NaN and a message for another name, and for a group that does not exist. */
+TN_API double tn_optim_number(const tn_optim *opt, int group, const char *name);
+/** For the next steps, as given: 0 means 0, not the default; group -1: all. Errors: what the
+ *  constructor refuses; momentum to or from 0, because whether there is a momentum buffer is
+ *  settled at construction, for all groups. */
+TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name,
+                                                 double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
 /** The optimizer's parameters, in order, with their full names. Owner: current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
 /**
  * The state as named tensors, the optimizer's own (live), in the current scope: NAME.exp_avg and so
  * on with NAME.step for every parameter that has been updated; group.0.lr, .base_lr, .weight_decay;
- * adamw.steps, .beta1 and so on.
+ * adamw.steps, .beta1 and so on, which are the first group's; group.1.beta1 where it differs.
  *
  * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop:
  *          square_avg, grad_avg, momentum_buffer; Adagrad: sum
  * Loading copies. It first compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize
- * ...); if any differ, one message lists them all and nothing changes. Rates and decay come from
- * the list.
+ * ...); if any differ, one message lists them all and nothing changes. Numbers come from the
+ * list; one that a group does not have there is the first group's.
  */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
 /** Loads such a list, as described above. */
@@ -262,8 +266,8 @@ typedef struct tn_one_cycle_options {
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
 } tn_one_cycle_options;
 /** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing. The base rate does not
- *  count; stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) unless
- *  fixed_momentum. */
+ *  count; stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) of all
+ *  groups unless fixed_momentum. */
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
 /** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes
  *  them, on failure too. milestones: n - 1 of them, ascending, where the next one begins. */

@@ -104,13 +104,12 @@ tn_status tni_capture_check_steps(const tn_capture *c)
     return TN_OK;
 }
 
-/* The current learning rates and the next step count, as tn_optim_step uses them. */
+/* The groups' current numbers and the next step count, as tn_optim_step uses them. */
 static void refresh(tni_captured_step *s)
 {
     for (int k = 0; k < s->n; k++) {
         const tni_optim_param *p = &s->opt->param[s->param[k]];
-        s->tensor[k].lr = s->opt->group[p->group].lr;
-        s->tensor[k].weight_decay = s->opt->group[p->group].weight_decay;
+        tni_optim_group_numbers(&s->opt->group[p->group], &s->tensor[k]);
         s->tensor[k].step = p->step + 1;
     }
 }

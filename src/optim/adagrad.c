@@ -28,7 +28,9 @@ tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
             TN_OK ||
         tni_optim_nonnegative(adagrad.name, "eps", o.eps) != TN_OK)
         return NULL;
-    tni_optim_args args = { TNI_ADAGRAD, o.lr_decay, 0, o.eps, false, o.maximize };
-    return tni_optim_new(&adagrad, args, 1, o.initial_accumulator, parameters, o.lr,
-                         o.weight_decay);
+    tni_optim_args args = { TNI_ADAGRAD, false, o.maximize };
+    tni_optim_group group = { .lr = o.lr,
+                              .weight_decay = o.weight_decay,
+                              .number = { o.lr_decay, 0, o.eps } };
+    return tni_optim_new(&adagrad, args, 1, o.initial_accumulator, parameters, group);
 }

@@ -58,8 +58,11 @@ static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_
         tni_optim_nonnegative(type->name, "eps", o.eps) != TN_OK ||
         tni_optim_nonnegative(type->name, "weight_decay", o.weight_decay) != TN_OK)
         return NULL;
-    tni_optim_args args = { type->kernel, o.beta1, o.beta2, o.eps, o.amsgrad, o.maximize };
-    return tni_optim_new(type, args, o.amsgrad ? 7 : 3, 0, parameters, o.lr, o.weight_decay);
+    tni_optim_args args = { type->kernel, o.amsgrad, o.maximize };
+    tni_optim_group group = { .lr = o.lr,
+                              .weight_decay = o.weight_decay,
+                              .number = { o.beta1, o.beta2, o.eps } };
+    return tni_optim_new(type, args, o.amsgrad ? 7 : 3, 0, parameters, group);
 }
 
 tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o)

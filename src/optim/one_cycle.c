@@ -83,7 +83,7 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
         tni_optim_fraction(f, "max_momentum", o.max_momentum) != TN_OK)
         return NULL;
     bool moves = !o.fixed_momentum;
-    if (moves && (!opt->type->momentum_is_beta1 || opt->args.beta1 == 0))
+    if (moves && (!opt->type->momentum_is_beta1 || opt->group[0].number[0] == 0))
         return tni_fail(TN_E_INVALID,
                         "tn_%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
                         opt->type->name);

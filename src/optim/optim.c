@@ -94,8 +94,7 @@ static tn_status make_room(tn_optim *opt, int more)
 }
 
 /* Appends the group whole or not at all. */
-static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, double lr,
-                           double decay)
+static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, tni_optim_group group)
 {
     if (list->n <= 0)
         return tni_error(TN_E_INVALID, "%s: the list of parameters is empty: nothing to train", f);
@@ -106,7 +105,8 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, do
         taken += status == TN_OK;
     }
     if (status == TN_OK) {
-        opt->group[opt->n_groups++] = (tni_optim_group){ lr, lr, decay };
+        group.base_lr = group.lr;
+        opt->group[opt->n_groups++] = group;
         opt->n += taken;
         return TN_OK;
     }
@@ -129,7 +129,7 @@ static bool has_row(int kind, unsigned states)
 }
 
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
-                        double initial, const tn_list *parameters, double lr, double weight_decay)
+                        double initial, const tn_list *parameters, tni_optim_group group)
 {
     char f[32];
     snprintf(f, sizeof f, "tn_%s", type->name);
@@ -144,7 +144,7 @@ tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigne
     opt->slots = slots;
     opt->initial = initial;
     opt->names.names = true;
-    if (add_group(opt, f, parameters, lr, weight_decay) != TN_OK) {
+    if (add_group(opt, f, parameters, group) != TN_OK) {
         tn_optim_free(opt);
         return NULL;
     }
@@ -169,21 +169,6 @@ void tn_optim_free(tn_optim *opt)
     tni_free(opt, sizeof *opt);
 }
 
-tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o)
-{
-    static const char f[] = "tn_optim_add_group";
-    if (!opt) return tni_poison(f, "opt");
-    if (!parameters) return tni_poison(f, "parameters");
-    if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
-        return TN_E_STATE;
-    if (o.lr == 0) o.lr = opt->group[0].base_lr;
-    tn_status status = tni_optim_nonnegative("optim_add_group", "lr", o.lr);
-    if (status == TN_OK)
-        status = tni_optim_nonnegative("optim_add_group", "weight_decay", o.weight_decay);
-    if (status != TN_OK) return status;
-    return add_group(opt, f, parameters, o.lr, o.weight_decay);
-}
-
 int tn_optim_groups(const tn_optim *opt)
 {
     if (!opt) tni_poison("tn_optim_groups", "opt");
@@ -196,7 +181,7 @@ int64_t tn_optim_steps(const tn_optim *opt)
     return opt ? opt->steps : -1;
 }
 
-/* ---- the numbers of a group, and of all ------------------------------------------------------ */
+/* ---- the numbers of a group ------------------------------------------------------------------ */
 
 static const tni_optim_group *group_of(const char *function, const tn_optim *opt, int group)
 {
@@ -252,53 +237,89 @@ tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_deca
     return status;
 }
 
-double *tni_optim_number_at(tni_optim_args *args, int i)
-{
-    double *const at[3] = { &args->beta1, &args->beta2, &args->eps };
-    return at[i];
-}
-
 /* The place of a name among the type's numbers; -1 and a message. */
 static int number_named(const char *function, const tn_optim *opt, const char *name)
 {
-    if (!opt || !name) {
-        tni_poison(function, opt ? "name" : "opt");
-        return -1;
-    }
+    const char *const *number = opt->type->number;
     for (int i = 0; i < 3; i++)
-        if (opt->type->number[i] && !strcmp(opt->type->number[i], name)) return i;
+        if (number[i] && !strcmp(number[i], name)) return i;
     tni_error(TN_E_NAME, "%s: tn_%s has no %.40s: want %s%s%s%s%s", function, opt->type->name, name,
-              opt->type->number[0], opt->type->number[1] ? ", " : "",
-              opt->type->number[1] ? opt->type->number[1] : "", opt->type->number[2] ? ", " : "",
-              opt->type->number[2] ? opt->type->number[2] : "");
+              number[0], number[1] ? ", " : "", number[1] ? number[1] : "", number[2] ? ", " : "",
+              number[2] ? number[2] : "");
     return -1;
 }
 
-double tn_optim_number(const tn_optim *opt, const char *name)
+/* Whether number i of a group may become value; function without its "tn_". */
+static tn_status check_number(const char *function, const tn_optim *opt, int i, double value)
 {
-    int i = number_named("tn_optim_number", opt, name);
-    if (i < 0) return NAN;
-    tni_optim_args args = opt->args;
-    return *tni_optim_number_at(&args, i);
+    const char *name = opt->type->number[i];
+    double first = opt->group[0].number[i];
+    tn_status status = tni_optim_nonnegative(function, name, value);
+    if (status == TN_OK && (opt->type->fractions >> i & 1))
+        status = tni_optim_fraction(function, name, value);
+    if (status != TN_OK) return status;
+    if (!strcmp(name, "momentum") && (value != 0) != (first != 0))
+        return tni_error(TN_E_STATE, "tn_%s: momentum %g in place of %g: want an optimizer made %s",
+                         function, value, first, value != 0 ? "with momentum" : "without");
+    if (!strcmp(name, "dampening") && value != 0 && opt->args.flag)
+        return tni_error(TN_E_INVALID, "tn_%s: dampening %g with nesterov: want none", function,
+                         value);
+    return TN_OK;
 }
 
-tn_status tn_optim_set_number(tn_optim *opt, const char *name, double value)
+double tn_optim_number(const tn_optim *opt, int group, const char *name)
+{
+    static const char f[] = "tn_optim_number";
+    const tni_optim_group *g = group_of(f, opt, group);
+    if (!g) return NAN;
+    if (!name) tni_poison(f, "name");
+    int i = name ? number_named(f, opt, name) : -1;
+    return i < 0 ? NAN : g->number[i];
+}
+
+tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name, double value)
 {
     static const char f[] = "tn_optim_set_number";
+    if (!opt) return tni_poison(f, "opt");
+    if (!name) return tni_poison(f, "name");
     int i = number_named(f, opt, name);
     if (i < 0) return tni_pending();
-    tn_status status = may_set("optim_set_number", opt, -1, name, value);
-    if (status == TN_OK && (opt->type->fractions >> i & 1))
-        status = tni_optim_fraction("optim_set_number", name, value);
-    if (status != TN_OK) return status;
-    double *number = tni_optim_number_at(&opt->args, i);
-    if (!strcmp(name, "momentum") && (value != 0) != (*number != 0))
-        return tni_error(TN_E_STATE, "%s: momentum %g in place of %g: want an optimizer made %s", f,
-                         value, *number, value != 0 ? "with momentum" : "without");
-    if (!strcmp(name, "dampening") && value != 0 && opt->args.flag)
-        return tni_error(TN_E_INVALID, "%s: dampening %g with nesterov: want none", f, value);
-    *number = value;
-    return TN_OK;
+    tn_status status = may_set("optim_set_number", opt, group, name, value);
+    if (status == TN_OK) status = check_number("optim_set_number", opt, i, value);
+    for (int k = 0; status == TN_OK && k < opt->n_groups; k++)
+        if (group < 0 || group == k) opt->group[k].number[i] = value;
+    return status;
+}
+
+/* ---- another group --------------------------------------------------------------------------- */
+
+tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o)
+{
+    static const char f[] = "tn_optim_add_group";
+    const struct {
+        const char *name;
+        double value;
+    } given[] = { { "momentum", o.momentum }, { "dampening", o.dampening }, { "beta1", o.beta1 },
+                  { "beta2", o.beta2 },       { "alpha", o.alpha },         { "eps", o.eps },
+                  { "lr_decay", o.lr_decay } };
+    if (!opt) return tni_poison(f, "opt");
+    if (!parameters) return tni_poison(f, "parameters");
+    if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
+        return TN_E_STATE;
+    tni_optim_group group = opt->group[0];
+    group.lr = o.lr != 0 ? o.lr : opt->group[0].base_lr;
+    group.weight_decay = o.weight_decay;
+    tn_status status = tni_optim_nonnegative("optim_add_group", "lr", group.lr);
+    if (status == TN_OK)
+        status = tni_optim_nonnegative("optim_add_group", "weight_decay", o.weight_decay);
+    for (size_t k = 0; status == TN_OK && k < sizeof given / sizeof *given; k++) {
+        if (given[k].value == 0) continue;
+        int i = number_named(f, opt, given[k].name);
+        if (i < 0) return tni_pending();
+        group.number[i] = given[k].value;
+        status = check_number("optim_add_group", opt, i, group.number[i]);
+    }
+    return status == TN_OK ? add_group(opt, f, parameters, group) : status;
 }
 
 tn_list *tn_optim_parameters(const tn_optim *opt)

@@ -1,9 +1,9 @@
 /*
  * optim.h - the inside of an optimizer, for the files of this folder and for checkpoints.
  *
- * An optimizer is a type (constant: which kernel, what its state is called), the numbers the kernel
- * takes, groups (rate and decay) and parameters (name, tensor, state). Nothing here depends on a
- * particular optimizer.
+ * An optimizer is a type (constant: which kernel, what its state is called), the kernel's switches,
+ * groups (rate, decay, the kernel's numbers) and parameters (name, tensor, state). Nothing here
+ * depends on a particular optimizer.
  */
 #ifndef TNI_OPTIM_H
 #define TNI_OPTIM_H
@@ -23,13 +23,14 @@ typedef struct tni_optim_type {
     const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
     unsigned fractions;                /* bit i: number i is in [0, 1) */
     const char *flag;                  /* the flag as files name it; NULL: not used */
-    bool momentum_is_beta1;            /* one-cycle schedules may move args.beta1 */
+    bool momentum_is_beta1;            /* one-cycle schedules may move number 0 */
 } tni_optim_type;
 
 typedef struct tni_optim_group {
     double lr;      /* used by the next step */
     double base_lr; /* what schedules multiply: the rate last set by the user */
     double weight_decay;
+    double number[3]; /* beta1, beta2, eps of the kernel: those that the type names */
 } tni_optim_group;
 
 typedef struct tni_optim_param {
@@ -59,13 +60,13 @@ struct tn_optim {
     int64_t steps;
 };
 
-/* The numbers of args that have names, by their place in tni_optim_type.number. */
-double *tni_optim_number_at(tni_optim_args *args, int i);
-/* Makes an optimizer with one group; NULL and a message when the list holds a tensor that it must
- * not touch. */
+/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the list
+ * holds a tensor that it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
-                        double initial, const tn_list *parameters, double lr, double weight_decay);
+                        double initial, const tn_list *parameters, tni_optim_group group);
 tn_optim *tni_optim_keep(tn_optim *opt);
+/* Sets what the kernel reads of a parameter's group. */
+void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c);
 /* Sets a group's rate without moving the base that schedules multiply. */
 void tni_optim_rate(tn_optim *opt, int group, double lr);
 /* TN_OK if value is finite and >= 0; names function and what otherwise. */

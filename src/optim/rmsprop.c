@@ -33,6 +33,9 @@ tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
         tni_optim_nonnegative(rmsprop.name, "weight_decay", o.weight_decay) != TN_OK)
         return NULL;
     unsigned slots = 1u | (o.centered ? 2u : 0) | (o.momentum != 0 ? 4u : 0);
-    tni_optim_args args = { TNI_RMSPROP, o.alpha, o.momentum, o.eps, o.centered, o.maximize };
-    return tni_optim_new(&rmsprop, args, slots, 0, parameters, o.lr, o.weight_decay);
+    tni_optim_args args = { TNI_RMSPROP, o.centered, o.maximize };
+    tni_optim_group group = { .lr = o.lr,
+                              .weight_decay = o.weight_decay,
+                              .number = { o.alpha, o.momentum, o.eps } };
+    return tni_optim_new(&rmsprop, args, slots, 0, parameters, group);
 }

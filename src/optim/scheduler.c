@@ -27,7 +27,7 @@ tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
     for (int i = 0; i < opt->n_groups; i++)
         tni_optim_rate(opt, i, s->schedule->rate(s, step, opt->group[i].base_lr));
     double momentum = momentum_at(s, step);
-    if (momentum >= 0) opt->args.beta1 = momentum;
+    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[0] = momentum;
     s->step = step;
     return TN_OK;
 }
@@ -251,7 +251,8 @@ static void put(tni_staged *base)
         s->opt->group[i].base_lr = t->group[i].base_lr;
     }
     double momentum = momentum_at(s, s->step);
-    if (momentum >= 0) s->opt->args.beta1 = momentum;
+    for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
+        s->opt->group[i].number[0] = momentum;
 }
 
 static tn_status load(staged *t, const tn_list *state)

@@ -33,6 +33,9 @@ tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
                         "tn_sgd: nesterov with momentum %g and dampening %g: want momentum > 0 and "
                         "no dampening",
                         o.momentum, o.dampening);
-    tni_optim_args args = { TNI_SGD, o.momentum, o.dampening, 0, o.nesterov, o.maximize };
-    return tni_optim_new(&sgd, args, o.momentum != 0 ? 1 : 0, 0, parameters, o.lr, o.weight_decay);
+    tni_optim_args args = { TNI_SGD, o.nesterov, o.maximize };
+    tni_optim_group group = { .lr = o.lr,
+                              .weight_decay = o.weight_decay,
+                              .number = { o.momentum, o.dampening } };
+    return tni_optim_new(&sgd, args, o.momentum != 0 ? 1 : 0, 0, parameters, group);
 }

@@ -3,8 +3,9 @@
  *
  * Names      PARAMETER.exp_avg ...   state tensors, live, of parameters that have been updated
  *            PARAMETER.step          i64, updates of that parameter
- *            group.N.lr              f64; also base_lr and weight_decay
- *            TYPE.steps, TYPE.beta1  i64; f64, what the kernel takes: the type in the name makes
+ *            group.N.lr              f64; also base_lr and weight_decay; group.1.beta1 and so on
+ *                                    where it is not the first group's
+ *            TYPE.steps, TYPE.beta1  i64; f64, the first group's: the type in the name makes
  *                                    another optimizer's file an error instead of a quiet mix
  * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
  */
@@ -14,26 +15,41 @@
 #include "optim/form.h"
 #include "optim/optim.h"
 
+/* Number i of group k: a file holds it for the first group, and for another one that differs. */
+static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, int i)
+{
+    const char *name = opt->type->number[i];
+    double first = now->group[0].number[i], *number = &now->group[k].number[i];
+    if (k == 0)
+        tni_field_name(f, "%s.%s", opt->type->name, name);
+    else
+        tni_field_name(f, "group.%d.%s", k, name);
+    if (k > 0 && !(f->from ? tn_list_has(f->from, f->name) : *number != first)) {
+        if (f->from) *number = first;
+        return;
+    }
+    tni_field_rate(f, f->name, number);
+    if ((opt->type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
+        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
+}
+
 /* The numbers of `now`, which is the optimizer itself or the state being loaded. */
 static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
 {
     const tni_optim_type *type = opt->type;
     tni_field_steps(f, tni_field_name(f, "%s.steps", type->name), &now->steps);
-    for (int i = 0; i < 3; i++) {
-        if (!type->number[i]) continue;
-        double *number = tni_optim_number_at(&now->args, i);
-        tni_field_rate(f, tni_field_name(f, "%s.%s", type->name, type->number[i]), number);
-        if ((type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
-            tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
-    }
+    for (int i = 0; i < 3; i++)
+        if (type->number[i]) show_number(f, opt, now, 0, i);
     if (type->flag)
         tni_field_switch(f, tni_field_name(f, "%s.%s", type->name, type->flag), opt->args.flag);
     tni_field_switch(f, tni_field_name(f, "%s.maximize", type->name), opt->args.maximize);
-    for (int i = 0; i < opt->n_groups; i++) {
-        tni_optim_group *group = &now->group[i];
-        tni_field_rate(f, tni_field_name(f, "group.%d.lr", i), &group->lr);
-        tni_field_rate(f, tni_field_name(f, "group.%d.base_lr", i), &group->base_lr);
-        tni_field_rate(f, tni_field_name(f, "group.%d.weight_decay", i), &group->weight_decay);
+    for (int k = 0; k < opt->n_groups; k++) {
+        tni_optim_group *group = &now->group[k];
+        tni_field_rate(f, tni_field_name(f, "group.%d.lr", k), &group->lr);
+        tni_field_rate(f, tni_field_name(f, "group.%d.base_lr", k), &group->base_lr);
+        tni_field_rate(f, tni_field_name(f, "group.%d.weight_decay", k), &group->weight_decay);
+        for (int i = 0; k > 0 && i < 3; i++)
+            if (type->number[i]) show_number(f, opt, now, k, i);
     }
 }
 
@@ -88,7 +104,7 @@ typedef struct staged {
     tni_staged base;
     tn_optim *opt;
     int n, n_groups;
-    tn_optim now; /* args, steps, groups; of parameters step and state, with a reference each */
+    tn_optim now; /* steps, groups; of parameters step and state, with a reference each */
 } staged;
 
 static void drop(tni_staged *base)
@@ -105,7 +121,6 @@ static void put(tni_staged *base)
 {
     staged *s = (staged *)base;
     tn_optim *opt = s->opt;
-    opt->args = s->now.args;
     opt->steps = s->now.steps;
     memcpy(opt->group, s->now.group, (size_t)opt->n_groups * sizeof *opt->group);
     for (int i = 0; i < opt->n; i++) {
@@ -138,7 +153,6 @@ tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
     if (!s) return NULL;
     *s = (staged){ .base = { put, drop, sizeof *s }, .opt = opt };
     s->n = opt->n, s->n_groups = opt->n_groups;
-    s->now.args = opt->args;
     s->now.param = tni_calloc_n((size_t)opt->n, sizeof *s->now.param);
     s->now.group = tni_calloc_n((size_t)opt->n_groups, sizeof *s->now.group);
     if (s->now.param && s->now.group && load(opt, state, &s->now) == TN_OK) return &s->base;

@@ -80,6 +80,15 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
     return TN_OK;
 }
 
+void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c)
+{
+    c->lr = group->lr;
+    c->weight_decay = group->weight_decay;
+    c->beta1 = group->number[0];
+    c->beta2 = group->number[1];
+    c->eps = group->number[2];
+}
+
 /* Fills c with what the kernel reads; value is the dense tensor that it updates. */
 static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_tensor *c)
 {
@@ -91,7 +100,6 @@ static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_ten
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
     tn_tensor *g = tni_dense(gradient_of(p->tensor));
     if (!value || !g) return tni_pending();
-    const tni_optim_group *group = &opt->group[p->group];
     *c = (tni_optim_tensor){
         .dtype = value->dtype,
         .n = tni_shape_numel(&value->shape),
@@ -100,10 +108,9 @@ static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_ten
         .s0 = p->state[0] ? tni_data(p->state[0]) : NULL,
         .s1 = p->state[1] ? tni_data(p->state[1]) : NULL,
         .s2 = p->state[2] ? tni_data(p->state[2]) : NULL,
-        .lr = group->lr,
-        .weight_decay = group->weight_decay,
         .step = p->step + 1,
     };
+    tni_optim_group_numbers(&opt->group[p->group], c);
     return TN_OK;
 }
 

@@ -330,15 +330,15 @@ typedef struct tni_optim_tensor {
     int64_t n;
     void *p;
     const void *g;
-    void *s0, *s1, *s2;      /* states; NULL where the optimizer has none */
-    double lr, weight_decay; /* of its group */
-    int64_t step;            /* of this tensor, from 1 */
+    void *s0, *s1, *s2;       /* states; NULL where the optimizer has none */
+    double lr, weight_decay;  /* of its group, as what follows */
+    double beta1, beta2, eps; /* the row of optim_formulas.h says what these are */
+    int64_t step;             /* of this tensor, from 1 */
 } tni_optim_tensor;
 
 typedef struct tni_optim_args {
-    int kind; /* TNI_SGD ...: a row of optim_formulas.h, which says what these are */
-    double beta1, beta2, eps;
-    bool flag;
+    int kind;  /* TNI_SGD ...: a row of optim_formulas.h */
+    bool flag; /* the row says which */
     bool maximize;
 } tni_optim_args;
 

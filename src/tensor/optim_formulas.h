@@ -64,11 +64,11 @@ static inline tni_optim_scalars tni_scalars_given(const tni_optim_args *o,
     tni_optim_scalars s;
     s.sign = o->maximize ? -1.0 : 1.0;
     s.wd = t->weight_decay;
-    s.beta1 = o->beta1;
-    s.one_minus_beta1 = 1.0 - o->beta1;
-    s.beta2 = o->beta2;
-    s.one_minus_beta2 = 1.0 - o->beta2;
-    s.eps = o->eps;
+    s.beta1 = t->beta1;
+    s.one_minus_beta1 = 1.0 - t->beta1;
+    s.beta2 = t->beta2;
+    s.one_minus_beta2 = 1.0 - t->beta2;
+    s.eps = t->eps;
     s.rate = t->lr;
     s.root_scale = 1.0;
     s.shrink = 1.0;
@@ -80,8 +80,8 @@ static inline tni_optim_scalars tni_scalars_given(const tni_optim_args *o,
 static inline tni_optim_scalars tni_scalars_adam(const tni_optim_args *o, const tni_optim_tensor *t)
 {
     tni_optim_scalars s = tni_scalars_given(o, t);
-    s.rate = t->lr / (1.0 - pow(o->beta1, (double)t->step));
-    s.root_scale = 1.0 / sqrt(1.0 - pow(o->beta2, (double)t->step));
+    s.rate = t->lr / (1.0 - pow(t->beta1, (double)t->step));
+    s.root_scale = 1.0 / sqrt(1.0 - pow(t->beta2, (double)t->step));
     return s;
 }
 
@@ -98,7 +98,7 @@ static inline tni_optim_scalars tni_scalars_adagrad(const tni_optim_args *o,
                                                     const tni_optim_tensor *t)
 {
     tni_optim_scalars s = tni_scalars_given(o, t);
-    s.rate = t->lr / (1.0 + (double)(t->step - 1) * o->beta1);
+    s.rate = t->lr / (1.0 + (double)(t->step - 1) * t->beta1);
     return s;
 }
 

@@ -30,7 +30,7 @@ struct job {
     tn_scheduler *schedule;
     double clip;               /* 0: none */
     tn_dtype precision, whole; /* whole: of the model itself */
-    bool zero_last, twice;
+    bool zero_last, twice, changes;
     int calls;
     tn_status (*bad)(job *j, tn_tensor *loss); /* called after backward; NULL: nothing is */
     tn_module *other;
@@ -157,6 +157,7 @@ static double job_step(job *j, int i, bool captured)
     }
     assert_made(loss);
     assert_ok(tn_scheduler_step(j->schedule));
+    if (j->changes) assert_ok(tn_optim_set_number(j->opt, 1, "beta2", 0.99 - 0.01 * i));
     double value = tn_item(loss);
     ck_assert(!isnan(value));
     tn_scope_end(scope);
@@ -252,8 +253,8 @@ static job adds_up(kind kind, int optimizer)
     return j;
 }
 
-/* Biases and weights in groups of their own, the last layer frozen; a schedule of rates and
- * beta1. */
+/* Biases and weights in groups of their own, whose numbers differ and change on the way, the last
+ * layer frozen; a schedule of rates and beta1. */
 static job in_groups(kind kind, int optimizer)
 {
     job j = job_new(kind, optimizer);
@@ -263,7 +264,8 @@ static job in_groups(kind kind, int optimizer)
     j.opt = tn_adamw(tn_list_filter(p, tn_decay, NULL),
                      (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
     assert_ok(tn_optim_add_group(j.opt, tn_list_filter(p, tn_no_decay, NULL),
-                                 (tn_group_options){ .lr = 0.02 }));
+                                 (tn_group_options){ .lr = 0.02, .beta2 = 0.9, .eps = 1e-4 }));
+    j.changes = true;
     assert_ok(tn_module_freeze(tn_get_submodule(j.model, "5")));
     j.schedule =
         tn_one_cycle_lr(j.opt, (tn_one_cycle_options){ .max_lr = 0.05, .total_steps = STEPS });

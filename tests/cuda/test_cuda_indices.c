@@ -349,7 +349,13 @@ END_TEST
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
-static const tni_optim_args optimizers[] = {
+typedef struct rule {
+    int kind;
+    double beta1, beta2, eps;
+    bool flag, maximize;
+} rule;
+
+static const rule optimizers[] = {
     { TNI_SGD, 0, 0, 0, false, false },           { TNI_SGD, 0.9, 0.1, 0, false, false },
     { TNI_SGD, 0.9, 0, 0, true, true },           { TNI_ADAM, 0.9, 0.999, 1e-8, false, false },
     { TNI_ADAM, 0.9, 0.99, 1e-8, true, true },    { TNI_ADAMW, 0.8, 0.999, 1e-6, false, false },
@@ -360,7 +366,7 @@ static const tni_optim_args optimizers[] = {
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 /* Whether an optimizer uses a state slot. */
-static bool uses(const tni_optim_args *o, int slot)
+static bool uses(const rule *o, int slot)
 {
     switch (o->kind) {
     case TNI_SGD: return slot == 0 && o->beta1 != 0;
@@ -376,7 +382,8 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
 {
     enum { TENSORS = 7 };
     static const int64_t n[TENSORS] = { 0, 33, 40001, 0, 1, 4096, 1025 };
-    const tni_optim_args *o = &optimizers[_i];
+    const rule *o = &optimizers[_i];
+    const tni_optim_args args = { o->kind, o->flag, o->maximize };
     tni_optim_tensor t[SIDES][TENSORS];
     twin *p[TENSORS], *state[TENSORS][3];
     choose(0);
@@ -398,7 +405,10 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
                                       .p = A(p[k])->data,
                                       .g = A(g)->data,
                                       .lr = 0.01 * (k + 1),
-                                      .weight_decay = k == 4 ? 0 : 0.1 * k };
+                                      .weight_decay = k == 4 ? 0 : 0.1 * k,
+                                      .beta1 = o->beta1 * (k > 3 ? 0.5 : 1),
+                                      .beta2 = o->beta2 * (k > 3 ? 0.75 : 1),
+                                      .eps = o->eps * (k + 1) };
             for (int j = 0; j < 3; j++) *slot[j] = uses(o, j) ? A(state[k][j])->data : NULL;
         }
     }
@@ -406,7 +416,7 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
         for (int side = 0; side < SIDES; side++) {
             for (int k = 0; k < TENSORS; k++) t[side][k].step = step;
             ck_assert_msg(kernels[side]->optim_step(&(tni_optim_step){
-                              .args = o, .tensors = t[side], .n = TENSORS }) == TN_OK,
+                              .args = &args, .tensors = t[side], .n = TENSORS }) == TN_OK,
                           "%s", tn_error());
         }
     }
@@ -416,12 +426,12 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
         for (int j = 0; j < 3; j++) check_near(state[k][j], 1, "state");
     }
     for (int side = 0; side < SIDES; side++) { /* nothing to do */
-        ck_assert_int_eq(
-            kernels[side]->optim_step(&(tni_optim_step){ .args = o, .tensors = t[side], .n = 1 }),
-            TN_OK);
-        ck_assert_int_eq(
-            kernels[side]->optim_step(&(tni_optim_step){ .args = o, .tensors = t[side], .n = 0 }),
-            TN_OK);
+        ck_assert_int_eq(kernels[side]->optim_step(
+                             &(tni_optim_step){ .args = &args, .tensors = t[side], .n = 1 }),
+                         TN_OK);
+        ck_assert_int_eq(kernels[side]->optim_step(
+                             &(tni_optim_step){ .args = &args, .tensors = t[side], .n = 0 }),
+                         TN_OK);
     }
     free_twins();
 }

@@ -1035,7 +1035,10 @@ OPTIONS(rmsprop_options, tn_rmsprop_options, REAL(lr, 0, 1), REAL(alpha, 0, 0.9)
         REAL(weight_decay, 0, 1), REAL(momentum, 0, 0.9), FLAG(centered), FLAG(maximize))
 OPTIONS(adagrad_options, tn_adagrad_options, REAL(lr, 0, 1), REAL(lr_decay, 0, 1),
         REAL(weight_decay, 0, 1), REAL(initial_accumulator, 0, 1), REAL(eps, 0, 1), FLAG(maximize))
-OPTIONS(group_options, tn_group_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1))
+#define RARE(field, low, high) o.field = below(w, 16) ? 0 : pick_real(w, low, high)
+OPTIONS(group_options, tn_group_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1),
+        RARE(momentum, 0, 1), RARE(dampening, 0, 1), RARE(beta1, 0, 0.9), RARE(beta2, 0, 0.9),
+        RARE(alpha, 0, 0.9), RARE(eps, 0, 1), RARE(lr_decay, 0, 1))
 OPTIONS(scaler_options, tn_scaler_options, REAL(init_scale, 1, 8), REAL(growth, 1.5, 2),
         REAL(backoff, 0.25, 0.5), LONG(interval, 1, 3), FLAG(disabled))
 OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1),
