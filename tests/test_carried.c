@@ -8,7 +8,8 @@
  *
  * Seen to fail: in src/nn/layers/frozen_batchnorm.c, replace_children() without tni_slot_sync:
  * FB_04_conversion fails; prepare() without the test for running statistics:
- * FB_04_what_cannot_be_frozen fails; in src/nn/ema.c, hold_parameters() without the memmove:
+ * FB_04_what_cannot_be_frozen fails; thawed_for() that leaves momentum 0 to the constructor:
+ * FB_04_momentum_comes_back fails; in src/nn/ema.c, hold_parameters() without the memmove:
  * ema_equals_averaged_model fails; weight 1 / n for the equal average: the same; compare() left
  * out: ema_refuses_another_model fails; in src/nn/layers/batchnorm.c, take() that copies
  * before it looks: BN_11_skip_nonfinite fails.
@@ -24,8 +25,8 @@
 static tn_tensor *waves(tn_shape shape, double phase)
 {
     int64_t n = 1;
-    double v[64];
     for (int i = 0; i < shape.rank; i++) n *= shape.size[i];
+    double v[64];
     ck_assert_int_le(n, COUNT(v));
     for (int64_t i = 0; i < n; i++) v[i] = sin(0.7 * (double)i + phase);
     return from_f64(v, shape);
@@ -321,6 +322,25 @@ START_TEST(FB_04_a_layer_alone)
     frozen = tn_freeze_batchnorm(bn);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(frozen, "weight")), TN_F64);
     tn_module_drop(frozen);
+}
+END_TEST
+
+/* Momentum that was set comes back, also 0, which an option would take for the default. */
+START_TEST(FB_04_momentum_comes_back)
+{
+    const double momentum = (double[]){ 0, 0.25, 1 }[_i];
+    tn_module *m = norm2d(3);
+    assert_ok(tn_batchnorm_set_momentum(m, momentum));
+    m = tn_thaw_batchnorm(tn_freeze_batchnorm(m));
+    assert_made(m);
+    ck_assert_double_eq(tn_batchnorm_momentum(m), momentum);
+    uint64_t hash = tn_hash(tn_get_buffer(m, "running_mean"));
+    assert_ok(tn_train(m, true));
+    tn_tensor *x =
+        random_as(TN_SHAPE(2, 3, 4, 4), 2, 3, 4, tn_dtype_of(tn_get_buffer(m, "weight")));
+    assert_made(tn_forward(m, x));
+    ck_assert((tn_hash(tn_get_buffer(m, "running_mean")) == hash) == (momentum == 0));
+    tn_module_drop(m);
 }
 END_TEST
 
@@ -903,6 +923,7 @@ Suite *test_suite(void)
     tcase_add_test(t, FB_03_older_lists);
     tcase_add_test(t, FB_04_conversion);
     tcase_add_test(t, FB_04_a_layer_alone);
+    tcase_add_loop_test(t, FB_04_momentum_comes_back, 0, 3);
     tcase_add_test(t, FB_04_ties_and_frozen_parents);
     tcase_add_test(t, FB_04_what_cannot_be_frozen);
     tcase_add_test(t, FB_04_optimizers_made_before_leave_it_alone);
