@@ -68,9 +68,9 @@ TNI_BINARY_INT_PREDICATE_LIST(WHOLE_2)
 TNI_TERNARY_INT_LIST(WHOLE_3)
 
 /* The functions that a type has, by arity, for switches: ALL(CASE). */
-#define CASE_1(name, parameters, cost, text) case TNI_U_##name: CALL(TNI_U_##name)
-#define CASE_2(name, parameters, cost, text) case TNI_B_##name: CALL(TNI_B_##name)
-#define CASE_3(name, parameters, cost, text) case TNI_T_##name: CALL(TNI_T_##name)
+#define CASE_1(name, parameters, cost, text) case TNI_U_##name: CALL(TNI_U_##name); break;
+#define CASE_2(name, parameters, cost, text) case TNI_B_##name: CALL(TNI_B_##name); break;
+#define CASE_3(name, parameters, cost, text) case TNI_T_##name: CALL(TNI_T_##name); break;
 #define CASES_REAL_1 TNI_UNARY_LIST(CASE_1) TNI_UNARY_PREDICATE_LIST(CASE_1)
 #define CASES_REAL_2 TNI_BINARY_LIST(CASE_2) TNI_BINARY_PREDICATE_LIST(CASE_2)
 #define CASES_REAL_3 TNI_TERNARY_LIST(CASE_3)
@@ -99,10 +99,9 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[ARITY + 1];
-        four<T> x[ARITY];
-        four<S> to;
 
         locate(a.at, i, at);
+        four<T> x[ARITY];
         TN_UNROLL
         for (int k = 0; k < ARITY; k++) {
             if (a.at.stride[0][k + 1]) {
@@ -113,6 +112,7 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
                 for (int j = 0; j < 4; j++) x[k].v[j] = v;
             }
         }
+        four<S> to;
         TN_UNROLL
         for (int j = 0; j < 4; j++) {
             operands<ARITY, T> o;
@@ -132,17 +132,18 @@ __global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, fl
     }
 }
 
-#define CALL(F) return formula<ARITY, F, T>::of(x, y, z, p, q);
+#define CALL(F) result = formula<ARITY, F, T>::of(x, y, z, p, q)
 #define CHOOSE(ARITY_, T_, CASES)                                                                  \
     template <> struct chooser<ARITY_, T_> {                                                       \
         static constexpr int ARITY = ARITY_;                                                       \
         typedef T_ T;                                                                              \
         static __device__ TN_NOINLINE T of(int function, T x, T y, T z, T p, T q)                  \
         {                                                                                          \
+            T result = 0;                                                                          \
             switch (function) {                                                                    \
                 CASES                                                                              \
-            default: return 0;                                                                     \
             }                                                                                      \
+            return result;                                                                         \
         }                                                                                          \
     };
 template <int ARITY, class T> struct chooser;
@@ -166,9 +167,9 @@ __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T>
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[ARITY + 1];
-        T x[ARITY][4], y[4];
 
         locate(a.at, i, at);
+        T x[ARITY][4];
         TN_UNROLL
         for (int k = 0; k < ARITY; k++) {
             if (a.at.stride[0][k + 1]) {
@@ -179,6 +180,7 @@ __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T>
                 for (int j = 0; j < 4; j++) x[k][j] = v;
             }
         }
+        T y[4];
         TN_UNROLL
         for (int j = 0; j < 4; j++) {
             operands<ARITY, T> o;
@@ -236,15 +238,16 @@ template <int ARITY, int F> static tn_status run_fours(const pointwise_args<ARIT
                      POINTWISE_THREADS, 0, a);
 }
 
-#define CALL(F) return run_fours<ARITY, F>(a);
+#define CALL(F) status = run_fours<ARITY, F>(a)
 #define FOURS(ARITY_, CASES)                                                                       \
     static tn_status fours(const pointwise_args<ARITY_, float> &a)                                 \
     {                                                                                              \
         constexpr int ARITY = ARITY_;                                                              \
+        tn_status status = TN_E_UNSUPPORTED;                                                       \
         switch (a.function) {                                                                      \
             CASES                                                                                  \
-        default: return TN_E_UNSUPPORTED;                                                          \
         }                                                                                          \
+        return status;                                                                             \
     }
 FOURS(1, CASES_REAL_1)
 FOURS(2, CASES_REAL_2)
@@ -261,9 +264,10 @@ static const about unary_about[] = { TNI_UNARY_LIST(ABOUT) TNI_UNARY_PREDICATE_L
 static const about binary_about[] = { TNI_BINARY_LIST(ABOUT) TNI_BINARY_PREDICATE_LIST(ABOUT) };
 static const about ternary_about[] = { TNI_TERNARY_LIST(ABOUT) };
 
-#define CALL(F) return true;
+#define CALL(F) has = true
 static bool has_integers(int arity, int function)
 {
+    bool has = false;
     if (arity == 1) {
         switch (function) {
             CASES_INT_1
@@ -277,7 +281,7 @@ static bool has_integers(int arity, int function)
             CASES_INT_3
         }
     }
-    return false;
+    return has;
 }
 #undef CALL
 
