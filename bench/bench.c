@@ -175,9 +175,9 @@ static const char *info(const char *key, char *text, size_t size)
 
 void bench_banner(const char *name)
 {
-    char blas[128], simd[128];
     tn_cuda_properties gpu = { .name = "no GPU" };
     if (waits) TN_CHECK(tn_cuda_get_properties(0, &gpu));
+    char blas[128], simd[128];
     fprintf(stderr, "# %s: tenon %s, %d threads, %s, %s, %s\n", name, tn_version_string(),
             tn_num_threads(), info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd),
             gpu.name);

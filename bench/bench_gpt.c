@@ -155,7 +155,6 @@ int main(int argc, char **argv)
 {
     bench_flags f =
         bench_parse(argc, argv, (bench_flags){ .config = "small", .steps = 20, .warmup = 5 });
-    char workload[64];
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         if (!strcmp(f.config, configs[i].name)) size = configs[i];
     if (!size.name) {
@@ -163,6 +162,7 @@ int main(int argc, char **argv)
         return 2;
     }
     resize(&f);
+    char workload[64];
     snprintf(workload, sizeof workload, "gpt_%s", size.name);
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();

@@ -32,7 +32,6 @@ typedef tn_tensor *(*binary)(tn_tensor *a, tn_tensor *b);
 static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool recording)
 {
     double forward[MOST], backward[MOST];
-    char text[64];
     for (int64_t i = -2; i < samples; i++) {
         tn_scope scope = tn_scope_begin();
         bool was = tn_set_grad_enabled(recording);
@@ -53,6 +52,7 @@ static void tiny(const char *name, binary f, tn_tensor *a, tn_tensor *b, bool re
         forward[i] = 1e9 * (t1 - t0) / CHAIN;
         backward[i] = 1e9 * (t3 - t2) / CHAIN;
     }
+    char text[64];
     snprintf(text, sizeof text, "tiny_%s%s", name, recording ? "_recording" : "");
     bench_line(bench_name(&flags, text), "ns", forward, samples);
     if (!recording) return;
@@ -283,8 +283,6 @@ static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
 
 static void time_row(row r)
 {
-    double forward[MOST], both[MOST];
-    char text[96];
     tn_scope outer = tn_scope_begin();
     tn_tensor *in[3] = { TN_NONE, TN_NONE, TN_NONE };
     int n = 0;
@@ -298,6 +296,7 @@ static void time_row(row r)
         bool ids = r.classes && i == n - 1;
         if (!ids) TN_CHECK(tn_set_requires_grad(in[i], true));
     }
+    char text[96];
     snprintf(text, sizeof text, "%s", bench_name(&flags, r.name));
     if (!exists(text, &r, in, n)) {
         tn_scope_end(outer);
@@ -305,6 +304,7 @@ static void time_row(row r)
     }
     tn_tensor *seed = tn_ones_like(r.f(in));
     TN_CHECK_PTR(seed);
+    double forward[MOST], both[MOST];
     for (int64_t i = -3; i < samples; i++) {
         double alone = time_calls(&r, in, n, NULL), whole = time_calls(&r, in, n, seed);
         if (i < 0) continue;
@@ -348,7 +348,6 @@ static void time_peaks(void)
  * the small GPT. */
 static void time_adamw(const char *name, int64_t each)
 {
-    double v[MOST];
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_list_new();
     for (int i = 0; i < 16; i++) {
@@ -361,6 +360,7 @@ static void time_adamw(const char *name, int64_t each)
     }
     tn_optim *opt = tn_adamw(list, (tn_adamw_options){ .weight_decay = 0.01 });
     TN_CHECK_PTR(opt);
+    double v[MOST];
     for (int64_t i = -3; i < samples; i++) {
         bench_wait();
         double t0 = bench_now();

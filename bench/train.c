@@ -111,10 +111,10 @@ static void print_times(session *s)
     const bench_task *k = s->task;
     series *all[] = { &s->step, &s->forward, &s->backward, &s->optimizer };
     const char *metric[] = { "ms/step", "ms_forward", "ms_backward", "ms_optimizer" };
-    char text[64];
     for (int i = 0; i < 4; i++)
         if (all[i]->n > 0) bench_line(k->name, metric[i], all[i]->v, all[i]->n);
     for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] = 1e3 * (double)k->per_step / s->step.v[i];
+    char text[64];
     snprintf(text, sizeof text, "%s/s", k->unit);
     bench_line(k->name, text, s->step.v, s->step.n);
     for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] *= 1e-12 * k->flop;

@@ -54,10 +54,11 @@ static void help(const ex_options *options)
     printf("usage: %s [OPTION...]\n%s\n\n", ex_program(), options->what);
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
-        char left[64], preset[64];
+        char left[64];
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "",
                  o->argument ? o->argument : "");
         printf("  %-24s %s", left, o->help);
+        char preset[64];
         if (o->kind == EX_WHOLE) {
             printf(" (default %" PRId64 ")", *(int64_t *)o->value);
         } else if (o->kind == EX_REAL) {
@@ -146,11 +147,12 @@ void ex_print_settings(const ex_options *options)
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
         if (!o->belongs) continue;
-        char text[256], pair[320];
+        char text[256];
         if (o->kind == EX_REAL)
             snprintf(text, sizeof text, "%g", *(double *)o->value);
         else
             value_text(o, text, sizeof text);
+        char pair[320];
         int length = snprintf(pair, sizeof pair, "%s %s", o->name, text);
         if (column && column + 2 + length > 98) {
             printf("\n");
@@ -182,8 +184,8 @@ void ex_note_options(ex_notes *notes, const ex_options *options, unsigned which)
 {
     for (int i = 0; i < options->n; i++) {
         const ex_option *o = &options->option[i];
-        char text[4096];
         if (!(o->belongs & which)) continue;
+        char text[4096];
         value_text(o, text, sizeof text);
         ex_note(notes, o->name, "%s", text);
     }

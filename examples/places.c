@@ -36,7 +36,7 @@ static const char *try_open(const char *path, int flags, bool remove)
  * can, as far as is known before there is anything to write. */
 static const char *why_not_replaced(const char *path)
 {
-    char real[PATH_MAX], temp[PATH_MAX + 48];
+    char real[PATH_MAX];
     struct stat st;
     if (realpath(path, real)) {
         if (stat(real, &st) != 0) return strerror(errno);
@@ -47,6 +47,7 @@ static const char *why_not_replaced(const char *path)
         if (lstat(path, &st) == 0) return "it is a symbolic link to nothing";
         strcpy(real, path);
     }
+    char temp[PATH_MAX + 48];
     snprintf(temp, sizeof temp, "%s.tmp-%ld-0", real, (long)getpid());
     return try_open(temp, O_EXCL, true);
 }
@@ -72,9 +73,9 @@ typedef struct target {
 /* Where path leads: for a file that does not exist, its folder and its name. */
 static bool resolve(const char *path, char real[PATH_MAX + NAME_MAX + 2])
 {
-    char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
     if (realpath(path, real)) return true;
+    char folder[PATH_MAX];
     if (strlen(path) >= sizeof folder) return false;
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 2,
              slash ? path : "./");
@@ -86,9 +87,9 @@ static bool resolve(const char *path, char real[PATH_MAX + NAME_MAX + 2])
 
 static bool same_file(const char *a, const char *b)
 {
-    char x[PATH_MAX + NAME_MAX + 2], y[PATH_MAX + NAME_MAX + 2];
     struct stat st;
     if (stat(a, &st) == 0 && !S_ISREG(st.st_mode)) return false; /* a terminal takes both */
+    char x[PATH_MAX + NAME_MAX + 2], y[PATH_MAX + NAME_MAX + 2];
     return resolve(a, x) && resolve(b, y) && !strcmp(x, y);
 }
 
@@ -157,9 +158,9 @@ static void find_resume_file(ex_settings *s)
 static void check_load(const ex_settings *s)
 {
     tn_scope scope = tn_scope_begin();
+    if (s->resume) ex_refuse("--resume and --load: want one of them");
     tn_metadata metadata;
     int64_t step;
-    if (s->resume) ex_refuse("--resume and --load: want one of them");
     if (tn_checkpoint_peek(s->load, &metadata, &step) == TN_OK) {
         ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
                   s->load, s->load);
@@ -186,8 +187,8 @@ static const char *place_of_resume(ex_settings *s)
 /* Why a checkpoint cannot be written to a place; NULL: it can. */
 static const char *why_not_saved(const char *place)
 {
-    char first[PATH_MAX + 256];
     if (!is_folder(place)) return why_not_replaced(place);
+    char first[PATH_MAX + 256];
     snprintf(first, sizeof first, "%s/%s-%08d.safetensors", place, ex_program(), 0);
     return why_not_replaced(first);
 }
@@ -247,11 +248,11 @@ const char *ex_why_no_place(const ex_settings *s)
 /* A new run may not begin in a folder with another run's checkpoints. */
 static void open_folder(const ex_settings *s)
 {
-    char newest[sizeof s->resume_file];
     if (mkdir(s->place, 0777) != 0 && errno != EEXIST)
         ex_refuse("--checkpoint %s: %s", s->place, strerror(errno));
     if (why_not_saved(s->place))
         ex_refuse("--checkpoint %s: %s", s->place, why_not_saved(s->place));
+    char newest[sizeof s->resume_file];
     if (!s->resume &&
         tn_checkpoint_latest(s->place, ex_program(), newest, sizeof newest) == TN_OK) {
         ex_refuse("--checkpoint %s: %s is there already: want --resume %s, or another folder",

@@ -47,8 +47,8 @@ static void message(const char *format, va_list args)
 
 void ex_complain(const char *format, ...)
 {
-    va_list args;
     complained = true;
+    va_list args;
     va_start(args, format);
     message(format, args);
     va_end(args);
@@ -118,8 +118,9 @@ static void note_signal(int number)
 
 void ex_catch_signals(void)
 {
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART }, before;
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
     sigemptyset(&action.sa_mask);
+    struct sigaction before;
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
         bool ours = caught[i] == SIGINT || caught[i] == SIGTERM;
         sigaction(caught[i], NULL, &before);

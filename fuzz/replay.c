@@ -37,8 +37,8 @@ int main(int argc, char **argv)
         return 2;
     }
     for (struct dirent *e; (e = readdir(dir));) {
-        char path[4096];
         if (e->d_name[0] == '.') continue;
+        char path[4096];
         snprintf(path, sizeof path, "%s/%s", argv[1], e->d_name);
         printf("%s\n", e->d_name);
         if (!run(path)) {

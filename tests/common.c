@@ -104,8 +104,8 @@ const char *difference(const tn_tensor *actual, const tn_tensor *expected, doubl
         same = tn_size(actual, i) == tn_size(expected, i);
     if (!same) {
         char a[96];
-        char e[96];
         shape_text(actual, a, sizeof a);
+        char e[96];
         shape_text(expected, e, sizeof e);
         snprintf(text, sizeof text, "shape is %s, not %s", a, e);
         return text;

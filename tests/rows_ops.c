@@ -224,13 +224,13 @@ START_TEST(cross_entropy_derivatives)
 {
     ce_case c = { .o = { .reduction = (tn_reduction)(_i % 3) } };
     int64_t raw[] = { 0, 3, -100, 1, 2, 1 };
-    tn_tensor *in[1];
     if (_i / 3 % 2) {
         c.o.label_smoothing = .2;
         c.o.weight = F64(TN_SHAPE(4), 1, .5, 2, 3);
         c.o.use_ignore_index = true;
         c.o.ignore_index = 2;
     }
+    tn_tensor *in[1];
     if (_i / 6) { /* images */
         in[0] = random_f64(TN_SHAPE(2, 4, 3), -2, 2, 9);
         c.target = tn_from_ints(raw, TN_SHAPE(2, 3));

@@ -112,9 +112,10 @@ static tn_tensor *conv(tn_tensor **p)
 
 static tn_tensor *attention(tn_tensor **p)
 {
-    tn_tensor *x = p[0], *heads[3];
+    tn_tensor *x = p[0];
     tn_tensor *h = is("attention", "norm1", tn_layer_norm(x, 1, p[1], p[2], 1e-5), 0);
     h = is("attention", "qkv", tn_linear(h, p[3], TN_NONE), 0);
+    tn_tensor *heads[3];
     for (int i = 0; i < 3; i++)
         heads[i] =
             tn_transpose(tn_reshape(tn_narrow(h, 2, 32 * i, 32), TN_SHAPE(2, 9, 4, 8)), 1, 2);
@@ -581,12 +582,13 @@ END_TEST
 /* A region's results may be differentiated after it, several times, and to second order. */
 START_TEST(backward_after_the_region)
 {
-    tn_tensor *w = fresh(random_as(TN_SHAPE(4, 4), 0.1, 1, 1, TN_F32), true), *y = NULL, *g, *h;
+    tn_tensor *w = fresh(random_as(TN_SHAPE(4, 4), 0.1, 1, 1, TN_F32), true), *y = NULL;
     TN_AUTOCAST(TN_BF16) y = tn_sum(tn_matmul(tn_exp(w), w), NULL, 0, false);
     assert_ok(tn_backward_from(y, TN_NONE, TN_RETAIN_GRAPH));
-    g = tn_clone(tn_grad(w));
+    tn_tensor *g = tn_clone(tn_grad(w));
     assert_ok(tn_backward(y));
     assert_close(tn_grad(w), tn_mul_scalar(g, 2), 0, 0);
+    tn_tensor *h;
     TN_AUTOCAST(TN_BF16)
     {
         y = tn_sum(tn_matmul(tn_exp(w), w), NULL, 0, false);
@@ -597,8 +599,9 @@ START_TEST(backward_after_the_region)
         y = tn_sum(tn_square(h), NULL, 0, false);
         assert_ok(tn_gradients(1, &y, NULL, 1, &w, &h, 0));
     }
-    tn_tensor *exact = fresh(w, true), *e;
+    tn_tensor *exact = fresh(w, true);
     y = tn_sum(tn_matmul(tn_exp(exact), exact), NULL, 0, false);
+    tn_tensor *e;
     assert_ok(tn_gradients(1, &y, NULL, 1, &exact, &e, TN_CREATE_GRAPH));
     y = tn_sum(tn_square(e), NULL, 0, false);
     assert_ok(tn_gradients(1, &y, NULL, 1, &exact, &e, 0));
@@ -779,9 +782,10 @@ static uint64_t train(tn_dtype dtype, tn_scaler *scaler, bool clip, int steps, d
  * within 0.0010 of f32's in bf16, 0.0003 in f16. */
 START_TEST(training_reaches_the_f32_loss)
 {
-    double exact[STEPS], loss[STEPS];
+    double exact[STEPS];
     tn_scaler *scaler = _i ? tn_scaler_new((tn_scaler_options){ 0 }) : NULL;
     train(TN_F32, NULL, true, STEPS, exact);
+    double loss[STEPS];
     train(shorts[_i], scaler, true, STEPS, loss);
     ck_assert(exact[STEPS - 1] < 0.1);
     for (int i = 0; i < STEPS; i++)

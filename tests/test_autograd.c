@@ -123,10 +123,9 @@ END_TEST
 START_TEST(AG_03_saved_value_changed)
 {
     tn_tensor *x = LEAF(1, 2), *w = LEAF(3, 4);
-    tn_tensor *y;
 
     assert_ok(tn_set_name(w, "fc1.weight"));
-    y = sum(tn_mul(x, w));
+    tn_tensor *y = sum(tn_mul(x, w));
     TN_NO_GRAD
     {
         assert_ok(tn_mul_scalar_(w, 2));
@@ -232,10 +231,10 @@ END_TEST
 
 START_TEST(SHARED_kept_grad_is_not_changed)
 {
-    tn_tensor *x = LEAF(1, 2), *first;
+    tn_tensor *x = LEAF(1, 2);
 
     assert_ok(tn_backward(sum(tn_square(x))));
-    first = tn_grad(x);
+    tn_tensor *first = tn_grad(x);
     assert_ok(tn_backward(sum(tn_square(x))));
     check_values(first, (double[]){ 2, 4 }, 2, "the first grad, held by the caller");
     assert_grad(x, 4, 8);
@@ -309,10 +308,10 @@ static void *mode_of_thread(void *user)
 
 START_TEST(MODE_is_per_thread)
 {
-    pthread_t thread;
     bool on = false;
 
     tn_set_grad_enabled(false);
+    pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, mode_of_thread, &on), 0);
     pthread_join(thread, NULL);
     tn_set_grad_enabled(true);
@@ -369,12 +368,11 @@ END_TEST
 START_TEST(FAILED_backward_changes_no_grad)
 {
     tn_tensor *x = LEAF(1, 2), *w = LEAF(5, 6);
-    tn_tensor *h, *y;
 
     assert_ok(tn_backward(sum(tn_mul(x, w))));
-    h = tn_square(x);
+    tn_tensor *h = tn_square(x);
     ck_assert_int_gt(tn_register_hook(h, refuse, NULL), 0);
-    y = sum(tn_mul(h, w)); /* w's gradient is ready before h's hook refuses */
+    tn_tensor *y = sum(tn_mul(h, w)); /* w's gradient is ready before h's hook refuses */
     assert_fails(tn_backward(y), TN_E_INVALID, "the hook refuses");
     assert_grad(x, 5, 6);
     assert_grad(w, 1, 2);
@@ -421,9 +419,8 @@ START_TEST(GRADIENTS_third_derivative)
     static const double wanted[] = { 32, 48, 48 };
 
     for (int order = 0; order < 3; order++) {
-        tn_tensor *next;
-
         g = sum(g);
+        tn_tensor *next;
         assert_ok(tn_gradients(1, &g, NULL, 1, &x, &next, TN_CREATE_GRAPH));
         g = next;
         check_values(g, &wanted[order], 1, "derivative");
@@ -449,13 +446,14 @@ END_TEST
 START_TEST(GRADIENTS_do_no_work_beside_the_way)
 {
     /* w was changed in place: its branch would be an error, but x does not need it */
-    tn_tensor *x = LEAF(2), *w = LEAF(3), *g;
+    tn_tensor *x = LEAF(2), *w = LEAF(3);
     tn_tensor *branch = tn_exp(w), *y = sum(tn_add(tn_square(x), branch));
 
     TN_NO_GRAD
     {
         assert_ok(tn_zero_(branch));
     }
+    tn_tensor *g;
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, 0));
     check_values(g, (double[]){ 4 }, 1, "dy/dx");
 }
@@ -499,7 +497,7 @@ static void chain(void)
 {
     tn_scope all = tn_scope_begin();
     int64_t n = TEST_ASAN ? 100000 : 1000000;
-    tn_tensor *x = LEAF(1), *y = tn_keep(x), *g;
+    tn_tensor *x = LEAF(1), *y = tn_keep(x);
 
     for (int64_t i = 0; i < n; i++) {
         tn_scope s = tn_scope_begin();
@@ -510,6 +508,7 @@ static void chain(void)
         y = next;
     }
     assert_made(y);
+    tn_tensor *g;
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, TN_RETAIN_GRAPH));
     check_values(g, (double[]){ 1 }, 1, "through the chain");
     assert_ok(tn_backward(y));

@@ -247,9 +247,9 @@ START_TEST(H2_sizes_before_the_header)
     };
     for (int i = 0; i < COUNT(sizes); i++) {
         char bytes[10];
-        char text[128];
         memcpy(bytes, sizes[i].size, 8);
         memcpy(bytes + 8, "{}", 2);
+        char text[128];
         snprintf(text, sizeof text, "a header of %s bytes in a file of 10: not a safetensors file",
                  sizes[i].claimed);
         refused(sizes[i].claimed, write_bytes("f", bytes, 10), TN_E_FORMAT, text);
@@ -298,9 +298,9 @@ START_TEST(H2_large_headers)
     ck_assert_int_eq(list->n, 100000);
     /* names of 1,025 bytes and of a megabyte */
     for (size_t n = 1025; n <= 1 << 20; n += (1 << 20) - 1025) {
-        char text[64];
         char *header = malloc(n + 128);
         snprintf(header, n + 128, "{\"%0*d\":" T("F32", "[0]", "[0,0]") "}", (int)n, 0);
+        char text[64];
         snprintf(text, sizeof text, "a tensor's name has %zu bytes: 1 to 1024 are possible", n);
         refused("long name", write_header("f", header, 0), TN_E_FORMAT, text);
         free(header);
@@ -348,9 +348,9 @@ START_TEST(H6_the_largest_headers_are_read_quickly)
         const char *path = write_header("f", b.data, which ? 1 : 0);
         tni_bytes_free(&b);
         struct timespec from;
-        struct timespec to;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
         tn_list *list = tn_load_tensors(path, NULL);
+        struct timespec to;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
         assert_made(list);
         ck_assert_int_eq(list->n, which == 2 ? 1 : 65536);
@@ -595,13 +595,13 @@ START_TEST(a_checksum_that_is_wrong_or_missing)
     char *bytes = file_of(1, true, &n);
     char *digits = strstr(bytes + 8, "tenon.crc32") + 14;
     ck_assert_int_eq(digits - bytes, TNI_CHECKSUM_AT);
-    char text[128];
     char was[9] = { 0 };
     memcpy(was, digits, 8);
     memcpy(digits, "0123abcd", 8);
     tn_module *model = tn_linear_new(96, 400, (tn_linear_options){ 0 });
     tn_checkpoint c = { .model = model };
     const char *path = write_bytes("f", bytes, n);
+    char text[128];
     snprintf(text, sizeof text,
              "the checksum is %s, not 0123abcd: damaged, or changed by another program", was);
     ck_assert_int_eq(tn_checkpoint_load(&c, path), TN_E_FORMAT);

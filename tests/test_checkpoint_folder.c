@@ -288,7 +288,6 @@ END_TEST
 
 START_TEST(nothing_whole_is_there)
 {
-    char path[1024];
     tn_module *m = linear_new(4);
     ck_assert_int_eq(latest(), -1);
     assert_error(TN_E_NAME, "tn_checkpoint_latest: ");
@@ -302,6 +301,7 @@ START_TEST(nothing_whole_is_there)
     assert_error(TN_E_FORMAT, "net-00000004.safetensors: not a checkpoint");
     assert_ok(save_at(m, 0, 1));
     ck_assert_int_eq(latest(), 0);
+    char path[1024];
     assert_fails(tn_checkpoint_latest(in_folder("none"), NAME, path, sizeof path), TN_E_IO,
                  "No such file or directory");
     assert_fails(tn_checkpoint_latest(in_folder(file_of(1)), NAME, path, sizeof path), TN_E_IO,
@@ -316,9 +316,9 @@ END_TEST
 /* A disk that fails while the folder is read must not turn an older checkpoint into the newest. */
 START_TEST(a_folder_that_breaks)
 {
-    char path[4096];
     tn_module *m = linear_new(2);
     for (int step = 1; step <= 5; step++) assert_ok(save_at(m, step, 0));
+    char path[4096];
     for (int n = 0; n < 7; n++) { /* of five files, . and .. */
         entries = n;
         tn_status status = tn_checkpoint_latest(folder, NAME, path, sizeof path);
@@ -337,9 +337,9 @@ END_TEST
 START_TEST(skipped_files_are_named)
 {
     tn_module *m = linear_new(4);
-    char path[1024];
     tn_metadata skipped = { .n = 7 };
     for (int64_t s = 1; s <= 4; s++) assert_ok(save_at(m, s, 0));
+    char path[1024];
     assert_ok(tn_checkpoint_latest_report(folder, NAME, path, sizeof path, &skipped));
     ck_assert_int_eq(skipped.n, 0);
     write_bytes(file_of(4), "torn", 4);
@@ -370,13 +370,13 @@ END_TEST
 /* A process that may open no more files has no damaged ones. */
 START_TEST(no_descriptor_is_no_damage)
 {
-    struct rlimit limit, few;
     char path[1024] = "untouched";
     tn_module *m = linear_new(4);
     for (int64_t s = 1; s <= 2; s++) assert_ok(save_at(m, s, 0));
+    struct rlimit limit;
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     int next = open("/dev/null", O_RDONLY); /* the folder gets this, its files get none */
-    few = (struct rlimit){ (rlim_t)next + 1, limit.rlim_max };
+    struct rlimit few = { (rlim_t)next + 1, limit.rlim_max };
     close(next);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     tn_status status = tn_checkpoint_latest(folder, NAME, path, sizeof path);
@@ -390,11 +390,12 @@ END_TEST
 
 START_TEST(arguments)
 {
-    char path[1024], name[200];
+    char name[200];
     tn_module *m = linear_new(4);
     tn_checkpoint c = { .model = m };
     memset(name, 'n', sizeof name);
     name[129] = 0;
+    char path[1024];
     for (int i = 0; i < 3; i++) {
         const char *bad = i == 0 ? "" : i == 1 ? "a/b" : name;
         assert_fails(tn_checkpoint_save_numbered(&c, folder, bad, 1), TN_E_INVALID,
@@ -425,12 +426,12 @@ END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
-    char path[1024];
     scarce_install();
     tn_generator *own = tn_generator_new(5);
     tn_module *m = linear_new(4);
     tn_checkpoint c = { .model = m, .step = 2, .generators = &own, .n_generators = 1 };
     assert_ok(save_at(m, 1, 0));
+    char path[1024];
     for (int which = 0; which < 3; which++) {
         tn_status status = TN_E_NOMEM;
         for (int k = 0; status != TN_OK; k++) {

@@ -501,10 +501,10 @@ START_TEST(conv2d_against_loops)
     /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy,
      * x), w> */
     tn_tensor *in[2] = { tn_clone(x), tn_clone(w) };
-    tn_tensor *grads[2];
     for (int i = 0; i < 2; i++) assert_ok(tn_set_requires_grad(in[i], true));
     tn_tensor *out = tn_conv2d(in[0], in[1], TN_NONE, s->spec);
     tn_tensor *dy = random_f64(tn_shape_get(out), -1, 1, 4);
+    tn_tensor *grads[2];
     assert_ok(tn_gradients(1, &out, &dy, 2, in, grads, 0));
     double left = tn_item(tn_sum(tn_mul(dy, tn_detach(out)), NULL, 0, false));
     double by_x = tn_item(tn_sum(tn_mul(grads[0], x), NULL, 0, false));
@@ -859,7 +859,6 @@ START_TEST(attention_memory)
      * but one */
     enum { T = 4096, H = 4, D = 32 };
     tn_tensor *x[3];
-    tn_tensor *grads[3];
     for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, H, T, D), (uint64_t)i + 1, TN_F32);
     tn_tensor *seed = random_as(TN_SHAPE(1, H, T, D), -1, 1, 4, TN_F32);
     int64_t size = (int64_t)H * T * D * 4;
@@ -867,6 +866,7 @@ START_TEST(attention_memory)
     tn_memory_reset_peak();
     int64_t before = tn_memory().in_use;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+    tn_tensor *grads[3];
     assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
     /* y and three gradients are results */
     int64_t extra = tn_memory().peak_in_use - before - 4 * size;

@@ -287,7 +287,7 @@ END_TEST
 START_TEST(movement)
 {
     for (int d = 0; d < COUNT(dtypes); d++) {
-        tn_tensor *x = leaf(TN_SHAPE(2, 0, 4), dtypes[d]), *parts[4];
+        tn_tensor *x = leaf(TN_SHAPE(2, 0, 4), dtypes[d]);
         tn_tensor *full = tn_full_as(TN_SHAPE(2, 3, 4), 1, dtypes[d], tn_cpu());
         check_shape("reshape", tn_reshape(x, TN_SHAPE(0, 7)), TN_SHAPE(0, 7));
         check_gradient("reshape", tn_reshape(x, TN_SHAPE(0, 7)), x);
@@ -309,6 +309,7 @@ START_TEST(movement)
         check_gradient("slice", tn_slice(x, 2, 1, 3, 1), x);
         check_shape("slice to nothing", tn_slice(full, 2, 3, 1, 1), TN_SHAPE(2, 3, 0));
         check_shape("narrow", tn_narrow(x, 1, 0, 0), TN_SHAPE(2, 0, 4));
+        tn_tensor *parts[4];
         ck_assert_int_eq(tn_split(x, 3, 1, parts, 4), 1);
         check_shape("split", parts[0], TN_SHAPE(2, 0, 4));
         ck_assert_int_eq(tn_split(x, 1, 0, parts, 4), 2);
@@ -331,7 +332,6 @@ END_TEST
 
 START_TEST(making_and_reading)
 {
-    char text[64];
     check_shape("arange", tn_arange(3, 3, 1, TN_I64), TN_SHAPE(0));
     check_shape("linspace", tn_linspace(0, 1, 0), TN_SHAPE(0));
     check_shape("eye", tn_eye(0), TN_SHAPE(0, 0));
@@ -340,6 +340,7 @@ START_TEST(making_and_reading)
     check_shape("randint", tn_randint(0, 5, TN_SHAPE(0)), TN_SHAPE(0));
     check_shape("randperm", tn_randperm(0), TN_SHAPE(0));
     check_shape("bernoulli", tn_bernoulli(TN_SHAPE(3, 0), 0.5), TN_SHAPE(3, 0));
+    char text[64];
     for (int d = 0; d < COUNT(dtypes); d++) {
         tn_tensor *x = nothing(TN_SHAPE(3, 0), dtypes[d]), *y = nothing(TN_SHAPE(3, 0), dtypes[d]);
         assert_ok(tn_copy_out(x, NULL, 0, TN_F64));

@@ -159,10 +159,11 @@ END_TEST
 /* Dropout, masks as inputs, a ModuleList, attention with its weights as a second output. */
 static tn_tensor *attend(box *m, tn_tensor *x)
 {
-    tn_tensor *weights, *blocked = tn_triu(tn_ones(TN_SHAPE(4, 4)), 1);
+    tn_tensor *blocked = tn_triu(tn_ones(TN_SHAPE(4, 4)), 1);
     tn_attention_masks masks = { .mask = tn_gt_scalar(blocked, 0) };
     for (int i = 0; i < tn_module_children(m->child); i++)
         x = tn_encoder_layer_forward(tn_module_child(m->child, i), x, masks);
+    tn_tensor *weights;
     return tn_multihead_attention_forward(m->other, x, x, x, masks, &weights);
 }
 
@@ -800,7 +801,6 @@ static tn_tensor *own_backward(tn_module *m, void *user)
 
 START_TEST(a_loss_that_fails)
 {
-    char text[64];
     box *m = pair(broken);
     assert_ok(tn_register_buffer(&m->base, "count", &m->a, tn_zeros(TN_SCALAR), TN_PERSISTENT));
     tn_module *root = &m->base;
@@ -821,6 +821,7 @@ START_TEST(a_loss_that_fails)
                  "module");
     assert_fails(tn_explain_training(file, root, NULL, own_backward, x, &report), TN_E_STATE,
                  "TN_RETAIN_GRAPH");
+    char text[64];
     read_file(file, text, sizeof text);
     ck_assert_str_eq(text, "");
     ck_assert_int_eq(report.findings, 77);

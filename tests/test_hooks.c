@@ -298,18 +298,18 @@ END_TEST
 
 static tn_status add_key(tn_module *m, tn_list *state, const char *prefix, void *user)
 {
-    char name[64];
     (void)m;
     note(prefix[0] ? prefix : "root");
+    char name[64];
     snprintf(name, sizeof name, "%s%s", prefix, (const char *)user);
     return tn_list_set(state, name, tn_ones(TN_SHAPE(1)));
 }
 
 static tn_status drop_key(tn_module *m, tn_list *state, const char *prefix, void *user)
 {
-    char name[64];
     (void)m;
     note(prefix[0] ? prefix : "root");
+    char name[64];
     snprintf(name, sizeof name, "%s%s", prefix, (const char *)user);
     return tn_list_has(state, name) ? tn_list_remove(state, name) : TN_OK;
 }

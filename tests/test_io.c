@@ -493,8 +493,8 @@ typedef struct run {
 
 static run run_new(uint64_t seed, bool prefetch)
 {
-    run r;
     tn_manual_seed(seed);
+    run r;
     r.model = model_new();
     r.opt = tn_adamw(tn_parameters(r.model), (tn_adamw_options){ .lr = 0.02, .weight_decay = 0.1 });
     r.schedule = tn_warmup_cosine_lr(r.opt, 3, 14, 1e-4);
@@ -902,7 +902,7 @@ END_TEST
 
 START_TEST(loader_shuffles_by_seed_and_epoch)
 {
-    double a[3][64], b[64];
+    double a[3][64];
     tn_loader *l =
         loader_of(20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 5 });
     for (int e = 0; e < 3; e++) {
@@ -920,6 +920,7 @@ START_TEST(loader_shuffles_by_seed_and_epoch)
     tn_manual_seed(77);
     tn_loader *p = loader_of(
         20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 5, .prefetch = true });
+    double b[64];
     for (int e = 0; e < 3; e++) {
         epoch_of(p, b);
         ck_assert_int_eq(memcmp(a[e], b, 24 * sizeof(double)), 0);

@@ -131,9 +131,9 @@ static void fill(tn_module *m)
 /* cos(0.9 i + phase) */
 static tn_tensor *waves(tn_shape shape, double phase)
 {
-    double v[256];
     int64_t n = 1;
     for (int i = 0; i < shape.rank; i++) n *= shape.size[i];
+    double v[256];
     for (int64_t i = 0; i < n; i++) v[i] = cos(0.9 * (double)i + phase);
     return from_f64(v, shape);
 }
@@ -314,9 +314,8 @@ static tn_tensor *bn_input(double scale)
 
 static tn_module *bn(tn_batchnorm_options o)
 {
-    tn_module *m;
     assert_ok(tn_set_default_dtype(TN_F64));
-    m = tn_batchnorm2d_new(2, o);
+    tn_module *m = tn_batchnorm2d_new(2, o);
     assert_made(m);
     return m;
 }
@@ -773,8 +772,9 @@ END_TEST
 START_TEST(LY_08_dropout_on_the_weights)
 {
     tn_module *m = mha((tn_multihead_attention_options){ .dropout = 0.5 });
-    tn_tensor *x = waves(TN_SHAPE(2, 3, 4), 0), *w;
+    tn_tensor *x = waves(TN_SHAPE(2, 3, 4), 0);
     tn_manual_seed(3);
+    tn_tensor *w;
     tn_tensor *y = tn_multihead_attention_forward(m, x, x, x, (tn_attention_masks){ 0 }, &w);
     ck_assert_ptr_nonnull(values_difference(y, self_y, 24, 1e-3)); /* something was dropped */
     ck_assert_double_gt(
@@ -898,11 +898,12 @@ START_TEST(buffers_change_in_training_forwards_only)
     };
     for (size_t i = 0; i < sizeof opt / sizeof *opt; i++) {
         tn_list *buffers = tn_buffers(m);
-        uint64_t before[3], after[3];
+        uint64_t before[3];
         assert_made(opt[i]);
         ck_assert_int_eq(buffers->n, 3);
         for (int k = 0; k < 3; k++) before[k] = tn_hash(buffers->entry[k].tensor);
         tn_tensor *loss = tn_cross_entropy(tn_forward(m, x), target);
+        uint64_t after[3];
         for (int k = 0; k < 3; k++) after[k] = tn_hash(buffers->entry[k].tensor);
         for (int k = 0; k < 3; k++)
             ck_assert_msg(after[k] != before[k], "%s", buffers->entry[k].name);

@@ -24,8 +24,6 @@ enum { N_SIMDS = 3, N_SIZES = 6 };
  * low. */
 static double ulps(double got, long double want, int bits, int low)
 {
-    int e;
-
     if (isnan(want)) return isnan(got) ? 0.0 : 1e9;
     if (want == 0.0L) return got == 0.0 ? 0.0 : 1e9;
     if (isinf(want)) return (long double)got == want ? 0.0 : 1e9;
@@ -33,6 +31,7 @@ static double ulps(double got, long double want, int bits, int low)
         long double limit = bits == 24 ? (long double)0x1.ffffffp127 : 0x1.fffffffffffff8p1023L;
         return (got > 0) == (want > 0) && fabsl(want) >= limit ? 0.0 : 1e9;
     }
+    int e;
     frexpl(want, &e);
     if (e < low) e = low;
     return (double)(fabsl((long double)got - want) / ldexpl(1.0L, e - bits));
@@ -493,12 +492,11 @@ START_TEST(transpositions)
                                                 : TN_F64,
                                     3, size, DENSE);
                 tni_array t = x;
-                tni_array y;
                 t.size[1] = size[2];
                 t.size[2] = size[1];
                 t.stride[1] = 1;
                 t.stride[2] = x.stride[1];
-                y = array(x.dtype, 3, t.size, DENSE);
+                tni_array y = array(x.dtype, 3, t.size, DENSE);
                 randomise(&x, 0.0, 200.0);
                 assert_ok(table->copy(&(tni_copy){ .y = y, .x = t }));
                 for (int64_t i = 0; i < count(&y); i++)
@@ -548,9 +546,8 @@ static double reduce_truth(int function, const tni_array *x, const tni_array *y,
     memcpy(index.size, x->size, sizeof index.size);
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < count(x); i++) {
-            long double v;
             if (place(&index, i) != place(y, o)) continue;
-            v = get(x, place(x, i));
+            long double v = get(x, place(x, i));
             if (pass == 1) {
                 squares += (v - sum / n) * (v - sum / n);
                 exps += expl(v - most);
@@ -588,13 +585,12 @@ static void check_reduce(const tni_backend *table, const char *simd, int f, cons
 {
     int64_t size[TN_MAX_RANK];
     bool truth = f == TNI_R_any || f == TNI_R_all;
-    tni_array y;
 
     for (int d = 0; d < x->rank; d++) size[d] = mask >> d & 1u ? 1 : x->size[d];
-    y = array(truth                ? TN_BOOL
-              : x->dtype == TN_I32 ? TN_I64
-                                   : x->dtype,
-              x->rank, size, mask % 2 ? DENSE : GAPS);
+    tni_array y = array(truth                ? TN_BOOL
+                        : x->dtype == TN_I32 ? TN_I64
+                                             : x->dtype,
+                        x->rank, size, mask % 2 ? DENSE : GAPS);
     assert_ok(table->reduce(&(tni_reduce){ .function = f, .y = y, .x = *x, .p = &p }));
     for (int64_t i = 0; i < count(&y); i++)
         check(reduce_name[f], simd, &y, i, reduce_truth(f, x, &y, i, p), tolerance);

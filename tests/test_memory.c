@@ -165,11 +165,11 @@ static void run_use_after_free(char *report, size_t size)
 
 START_TEST(use_after_free_is_reported)
 {
-    char report[4096];
     if (!TEST_ASAN) {
         puts("use_after_free_is_reported: skipped: this is no AddressSanitizer build");
         return;
     }
+    char report[4096];
     run_use_after_free(report, sizeof report);
     ck_assert_msg(strstr(report, "heap-use-after-free") != NULL, "no report: \"%s\"", report);
 }

@@ -138,10 +138,10 @@ static void make_idx(int which, const char *path)
 
 static void make_gz(int which, const char *path)
 {
-    size_t n;
-    size_t size;
     make_idx(which, path);
+    size_t n;
     char *bytes = read_bytes(path, &n);
+    size_t size;
     unsigned char *packed = gzip(bytes, n, 6, &size);
     FILE *file = fopen(path, "wb");
     ck_assert_uint_eq(fwrite(packed, 1, size, file), size);
@@ -246,9 +246,9 @@ static uint64_t read_one(const void *bytes, size_t n)
     tn_memory_reset_peak();
     int64_t used = tn_memory().in_use;
     struct timespec from;
-    struct timespec to;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
     uint64_t got = s->read(path);
+    struct timespec to;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
     double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     ck_assert_msg(seconds < 1, "%s: took %g s", s->name, seconds);

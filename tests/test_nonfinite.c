@@ -377,9 +377,9 @@ START_TEST(a_fault_of_a_gradient)
     assert_ok(tn_module_zero_grad(m));
 
     /* tn_gradients looks too, also when it records */
-    tn_tensor *g;
     hook = tn_register_hook(weight, spoil, &value);
     loss = tn_mean(tn_square(tn_forward(m, x)), NULL, 0, false);
+    tn_tensor *g;
     assert_fails(tn_gradients(1, &loss, NULL, 1, &weight, &g, TN_CREATE_GRAPH), TN_E_STATE,
                  "the gradient of weight");
     tn_remove_hook(weight, hook);
@@ -442,9 +442,9 @@ START_TEST(the_environment)
     assert_ok(tn_set_requires_grad(x0, true));
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         for (int backward = 0; backward < 2; backward++) {
-            pthread_t thread;
             tn_tensor *y = backward ? tn_sqrt(x0) : NULL;
             if (wanted[i].value) setenv("TN_ANOMALY", wanted[i].value, 1);
+            pthread_t thread;
             ck_assert_int_eq(pthread_create(&thread, NULL, in_a_thread, y), 0);
             pthread_join(thread, NULL);
             unsetenv("TN_ANOMALY");

@@ -856,9 +856,9 @@ START_TEST(OPT_09_state_resumes_bit_for_bit)
 {
     const char *names[2] = { "a", "b.c" };
     tn_tensor *t[2] = { leaf(TN_SHAPE(3, 2), 1, TN_F32), leaf(TN_SHAPE(4), 2, TN_F64) };
-    tn_tensor *u[2];
     tn_optim *first = make_optimizer(_i, list_of(2, names, t));
     train(first, t, 2, 0, 5);
+    tn_tensor *u[2];
     for (int i = 0; i < 2; i++) {
         u[i] = tn_clone(tn_detach(t[i]));
         tn_set_requires_grad(u[i], true);
@@ -883,9 +883,9 @@ START_TEST(OPT_09_state_fits_any_order)
     const char *names[3] = { "a", "b.c", "d" }, *reversed[3] = { "d", "b.c", "a" };
     tn_tensor *t[3] = { leaf(TN_SHAPE(3, 2), 1, TN_F32), leaf(TN_SHAPE(3, 2), 2, TN_F32),
                         leaf(TN_SHAPE(4), 3, TN_F32) };
-    tn_tensor *u[3], *back[3];
     tn_optim *first = make_optimizer(_i, list_of(3, names, t));
     train(first, t, 2, 0, 4); /* d has no state yet */
+    tn_tensor *u[3], *back[3];
     for (int i = 0; i < 3; i++) {
         u[i] = tn_clone(tn_detach(t[i]));
         assert_ok(tn_set_requires_grad(u[i], true));

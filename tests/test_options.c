@@ -207,10 +207,11 @@ static uint64_t see_load(const void *options)
 
 static uint64_t see_loader(const void *o)
 {
-    tn_tensor *data = random_f64(TN_SHAPE(7, 2), -1, 1, 3), *batch;
+    tn_tensor *data = random_f64(TN_SHAPE(7, 2), -1, 1, 3);
     tn_loader *loader = tn_loader_new(&data, 1, *(const tn_loader_options *)o);
     uint64_t h = 1;
     if (!loader) return 0;
+    tn_tensor *batch;
     for (int epoch = 0; epoch < 2; epoch++)
         while (tn_loader_next(loader, &batch, 1) > 0)
             h = mix_tensor(mix(h, (uint64_t)epoch), batch);
@@ -942,9 +943,9 @@ static int check_fields(const char *owner, const char *start, const char *end)
     int n = 0;
     int depth = 0; /* of parentheses: commas inside separate no fields */
     for (const char *c = start; c < end; c++) {
-        char name[64];
         depth += (*c == '(') - (*c == ')');
         if (depth || (*c != ',' && *c != ';')) continue;
+        char name[64];
         declared(start, c, name, sizeof name);
         ck_assert_msg(has_row(owner, name), "%s.%s has no row", owner, name);
         start = c + 1;
@@ -963,10 +964,10 @@ START_TEST(every_field_has_a_row)
     for (int i = 0; i < COUNT(headers); i++) {
         char *text = header_text(headers[i]);
         for (const char *at = text; (at = strstr(at, opening)) != NULL; at++) {
-            char owner[64];
             const char *name = at + strlen(opening), *end = name;
             bool wanted = false;
             while (isalnum((unsigned char)*end) || *end == '_') end++;
+            char owner[64];
             snprintf(owner, sizeof owner, "%.*s", (int)(end - name), name);
             for (int k = 0; k < COUNT(endings); k++) {
                 size_t length = strlen(endings[k]);

@@ -444,12 +444,13 @@ static const char *const versions[] = { "1.13", "2.15" };
 /* Every tensor of the file is, bit for bit, what PyTorch says it holds. */
 static tn_list *golden(const char *name, const char *version)
 {
-    char file[64], key[128];
+    char file[64];
     snprintf(file, sizeof file, "pt_%s_%s.pt", name, version);
     tn_list *list = tn_load_tensors(golden_path(file), NULL);
     assert_made(list);
     tn_list *expected = tn_load_tensors(golden_path("interop.safetensors"), NULL);
     assert_made(expected);
+    char key[128];
     for (int i = 0; i < list->n; i++) {
         snprintf(key, sizeof key, "%s/%s", name, list->entry[i].name);
         tn_tensor *t = list->entry[i].tensor, *e = entry_of(expected, key);
@@ -564,13 +565,14 @@ START_TEST(FF_04_what_pytorch_was_seen_to_read_is_what_is_written)
 {
     static const char *const names[] = { "cnn", "transformer", "mixed" };
     char file[64];
-    size_t n, m;
     snprintf(file, sizeof file, "pt_%s_2.15.pt", names[_i]);
     tn_list *list = tn_load_tensors(golden_path(file), NULL);
     assert_made(list);
     assert_ok(tn_save_tensors(list, NULL, in_folder("a.pt")));
     snprintf(file, sizeof file, "tenon_%s.pt", names[_i]);
+    size_t n;
     char *expected = read_bytes(golden_path(file), &n);
+    size_t m;
     char *actual = read_bytes(in_folder("a.pt"), &m);
     ck_assert_uint_eq(n, m);
     ck_assert_mem_eq(expected, actual, n);

@@ -271,21 +271,23 @@ END_TEST
 
 START_TEST(state_round_trip)
 {
-    unsigned char state[TN_GENERATOR_STATE_SIZE], again[TN_GENERATOR_STATE_SIZE];
-    uint64_t seed, offset, seed2, offset2;
     tn_manual_seed(7);
     tn_randn(TN_SHAPE(3)); /* leaves half a pair */
+    uint64_t seed, offset;
     tni_philox_take(10, &seed, &offset);
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), state);
     tn_tensor *a = tn_randn(TN_SHAPE(3));
     tn_tensor *b = tn_rand(TN_SHAPE(700));
     tni_philox_take(5, &seed, &offset);
     tn_manual_seed(8);
     assert_ok(tn_generator_set_state(tn_default_generator(), state));
+    unsigned char again[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), again);
     ck_assert(memcmp(state, again, sizeof state) == 0);
     ck_assert_double_eq(tn_max_abs_diff(tn_randn(TN_SHAPE(3)), a), 0);
     ck_assert_double_eq(tn_max_abs_diff(tn_rand(TN_SHAPE(700)), b), 0);
+    uint64_t seed2, offset2;
     tni_philox_take(5, &seed2, &offset2);
     ck_assert(seed == 7 && seed2 == 7 && offset == 10 && offset2 == 10);
 }
@@ -293,8 +295,7 @@ END_TEST
 
 START_TEST(state_is_checked)
 {
-    unsigned char state[TN_GENERATOR_STATE_SIZE], before[TN_GENERATOR_STATE_SIZE],
-        after[TN_GENERATOR_STATE_SIZE];
+    unsigned char before[TN_GENERATOR_STATE_SIZE];
     tn_generator *g = tn_generator_new(1);
     tn_generator_get_state(g, before);
     struct {
@@ -307,6 +308,7 @@ START_TEST(state_is_checked)
         { 12, 0xff, "words used" },
         { 16, 2, "normals" },
     };
+    unsigned char state[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memcpy(state, before, sizeof state);
         state[wrong[i].at] = wrong[i].byte;
@@ -322,8 +324,8 @@ END_TEST
 
 START_TEST(philox_counters)
 {
-    uint64_t seed, offset;
     tn_manual_seed(UINT64_C(0x123456789abcdef0));
+    uint64_t seed, offset;
     tni_philox_take(3, &seed, &offset);
     ck_assert(seed == UINT64_C(0x123456789abcdef0) && offset == 0);
     tni_philox_take(4, &seed, &offset);

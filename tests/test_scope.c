@@ -459,7 +459,6 @@ END_TEST
 /* Some of everything that this floor makes; false if any of it failed. */
 static bool scenario(void)
 {
-    unsigned char out[24];
     tn_scope s = tn_scope_begin();
     if (tn_error_status() != TN_OK) return false;
     tn_tensor *x = tn_randn(TN_SHAPE(20));
@@ -469,6 +468,7 @@ static bool scenario(void)
     bool ok = z && tn_set_name(z, "z") == TN_OK && tn_format(z, NULL, 0) > 0;
     ok = ok && tn_hash(tn_transpose(z, 0, 1)) != 0;
     ok = ok && tn_uniform_(tn_transpose(z, 0, 1), 0, 1) == TN_OK && !isnan(tn_max_abs_diff(z, z));
+    unsigned char out[24];
     ok = ok && tn_copy_out(tn_arange(0, 3, 1, TN_I64), out, sizeof out, TN_I64) == TN_OK;
     tn_generator *g = ok ? tn_generator_new(1) : NULL;
     ok = g != NULL;

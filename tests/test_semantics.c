@@ -220,10 +220,9 @@ START_TEST(buffers_change_in_training_forward_and_nowhere_else)
     ck_assert_int_eq(buffers->n, 3);
     for (int o = 0; o < 5; o++) {
         uint64_t before[3];
-        tn_tensor *loss;
 
         for (int i = 0; i < 3; i++) before[i] = tn_hash(buffers->entry[i].tensor);
-        loss = tn_mean(tn_square(tn_forward(net, x)), NULL, 0, false);
+        tn_tensor *loss = tn_mean(tn_square(tn_forward(net, x)), NULL, 0, false);
         for (int i = 0; i < 3; i++) {
             ck_assert_msg(tn_hash(buffers->entry[i].tensor) != before[i],
                           "%s did not move in forward", buffers->entry[i].name);

@@ -18,12 +18,13 @@ __attribute__((constructor)) static void without_cache(void)
 /* Seen to fail with the counters taken and never given back. */
 START_TEST(a_dropout_without_memory_draws_nothing)
 {
-    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     scarce_install();
     tn_tensor *x = tn_ones(TN_SHAPE(4, 4)), *y = NULL;
     tn_manual_seed(3);
+    unsigned char before[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), before);
     int failures = 0;
+    unsigned char after[TN_GENERATOR_STATE_SIZE];
     for (int64_t k = 0; !y; k++) {
         tn_error_clear();
         scarce_allow(k);
@@ -56,15 +57,16 @@ static tn_status uniform(tn_tensor *t)
 START_TEST(random_values_that_cannot_be_stored_are_not_drawn)
 {
     static tn_status (*const fill[])(tn_tensor * t) = { cut_normal, uniform };
-    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     scarce_install();
     tn_tensor *t = tn_full_as(TN_SHAPE(4, 4), 7, _i ? TN_BF16 : TN_F32, tn_cpu());
     uint64_t was = tn_hash(t), version = tn_version(t);
+    unsigned char before[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), before);
     if (_i == 0)
         assert_fails(cut_normal(tn_expand(tn_ones(TN_SHAPE(1, 4)), TN_SHAPE(4, 4))), TN_E_INVALID,
                      "expanded");
     tn_status status = TN_E_NOMEM;
+    unsigned char after[TN_GENERATOR_STATE_SIZE];
     for (int64_t k = 0; status != TN_OK; k++) {
         tn_generator_get_state(tn_default_generator(), after);
         ck_assert_msg(memcmp(before, after, sizeof before) == 0, "the refusal %d drew", (int)k - 1);

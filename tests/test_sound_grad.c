@@ -199,7 +199,6 @@ static void chain(tn_grad_hook hook, inner_pass *p)
 START_TEST(a_hook_runs_another_pass)
 {
     inner_pass p;
-    tn_tensor *dx;
     chain(backward_within, &p);
     assert_ok(tn_backward_from(p.y, TN_NONE, TN_RETAIN_GRAPH));
     ck_assert_double_eq(p.result, 108);
@@ -209,6 +208,7 @@ START_TEST(a_hook_runs_another_pass)
     ck_assert_double_eq(p.result, 18);
     assert_values(tn_grad(p.x), 0, 108);
     chain(gradients_within, &p);
+    tn_tensor *dx;
     assert_ok(tn_gradients(1, &p.y, NULL, 1, &p.x, &dx, TN_RETAIN_GRAPH));
     ck_assert_double_eq(p.result, 18);
     assert_values(dx, 0, 108);
@@ -723,11 +723,12 @@ END_TEST
 
 START_TEST(backward_says_when_recording_is_off)
 {
-    tn_tensor *x = leaf(TN_SHAPE(1), 1), *y, *dx;
+    tn_tensor *x = leaf(TN_SHAPE(1), 1);
     bool was = tn_set_grad_enabled(false);
-    y = tn_square(x);
+    tn_tensor *y = tn_square(x);
     assert_fails(tn_backward(y), TN_E_STATE,
                  "recording is off in this thread: want it computed outside of TN_NO_GRAD");
+    tn_tensor *dx;
     assert_fails(tn_gradients(1, &y, NULL, 1, &x, &dx, 0), TN_E_STATE, "recording is off");
     tn_set_grad_enabled(was);
     assert_fails(tn_backward(y), TN_E_STATE, "want a result of recorded ops");
@@ -738,7 +739,7 @@ END_TEST
 START_TEST(check_ptr_has_something_true_to_say)
 {
     char text[256] = "";
-    int out[2], status;
+    int out[2];
     ck_assert_int_eq(pipe(out), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -750,6 +751,7 @@ START_TEST(check_ptr_has_something_true_to_say)
     close(out[1]);
     ck_assert_int_gt(read(out[0], text, sizeof text - 1), 0);
     close(out[0]);
+    int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(WEXITSTATUS(status), 1);
     ck_assert_msg(strstr(text, ": NULL: mine (no error is pending)") != NULL, "%s", text);

@@ -171,9 +171,7 @@ START_TEST(a_null_is_named)
     tn_text *text = tn_text_load(write_bytes("t", "abcabc", 6), 0.1);
     tn_generator *g = tn_generator_new(1);
     tn_checkpoint c = { 0 };
-    tn_file_lock *lock;
     const char *path = in_folder("f");
-    char latest[1024];
     WITHOUT("m", tn_save(NULL, path));
     WITHOUT("path", tn_save(m, NULL));
     WITHOUT("m", tn_save_with(NULL, path, (tn_save_options){ 0 }));
@@ -195,9 +193,11 @@ START_TEST(a_null_is_named)
     WITHOUT("c", tn_checkpoint_save_numbered(NULL, folder, "n", 1));
     WITHOUT("folder", tn_checkpoint_save_numbered(&c, NULL, "n", 1));
     WITHOUT("name", tn_checkpoint_save_numbered(&c, folder, NULL, 1));
+    char latest[1024];
     WITHOUT("folder", tn_checkpoint_latest(NULL, "n", latest, sizeof latest));
     WITHOUT("name", tn_checkpoint_latest(folder, NULL, latest, sizeof latest));
     WITHOUT("path", tn_checkpoint_latest(folder, "n", NULL, 100));
+    tn_file_lock *lock;
     WITHOUT("path", tn_checkpoint_lock(NULL, &lock));
     WITHOUT("lock", tn_checkpoint_lock(folder, NULL));
     WITHOUT("path", !tn_load_idx(NULL));

@@ -266,7 +266,7 @@ START_TEST(modules_refuse_NULL)
 {
     box *b = box_new();
     tn_module *m = &b->base;
-    tn_tensor *t = tn_ones(TN_SHAPE(1)), *y;
+    tn_tensor *t = tn_ones(TN_SHAPE(1));
     refuses(!tn_module_new(NULL), "tn_module_new");
     /* what a failed constructor leaves: its message stays */
     ck_assert_ptr_null(tn_module_done(NULL));
@@ -299,6 +299,7 @@ START_TEST(modules_refuse_NULL)
     refuses(!tn_get_submodule(m, NULL), "tn_get_submodule");
     refuses(!tn_forward(NULL, t), "tn_forward");
     refuses(!tn_forward(m, NULL), "tn_forward");
+    tn_tensor *y;
     refuses(tn_call(NULL, 1, &t, 1, &y), "tn_call");
     refuses(tn_call(m, 1, (tn_tensor *[]){ NULL }, 1, &y), "tn_call");
     refuses(tn_train(NULL, true), "tn_train");
@@ -379,7 +380,6 @@ START_TEST(lists_and_initial_values_refuse_NULL)
 {
     tn_list *list = tn_list_new();
     tn_tensor *t = tn_ones(TN_SHAPE(2, 2));
-    int64_t in, out;
     assert_ok(tn_list_add(list, "t", t));
     refuses(tn_list_add(NULL, "x", t), "tn_list_add");
     refuses(tn_list_add(list, NULL, t), "tn_list_add");
@@ -402,6 +402,7 @@ START_TEST(lists_and_initial_values_refuse_NULL)
     refuses(tn_list_set_version(NULL, "x", 1), "tn_list_set_version");
     refuses(tn_list_set_version(list, NULL, 1), "tn_list_set_version");
     ck_assert_int_eq(list->n, 1);
+    int64_t in, out;
     refuses(tn_init_fans(NULL, &in, &out), "tn_init_fans");
     refuses(tn_init_fans(t, NULL, &out), "tn_init_fans");
     refuses(tn_init_fans(t, &in, NULL), "tn_init_fans");

@@ -370,12 +370,12 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
                  { 0, 1, 1, 3, false },
                  { 0, 1, -50, -49, false } };
     for (int k = 0; k < COUNT(cuts); k++) {
-        double want[40];
         tn_tensor *t = tn_empty_as(TN_SHAPE(5, 8), TN_F64, tn_cpu());
         tn_manual_seed(7);
         assert_ok(tn_init_truncated_normal(t, cuts[k].mean, cuts[k].deviation, cuts[k].low,
                                            cuts[k].high));
         tn_manual_seed(7);
+        double want[40];
         truncated(want, 40, cuts[k].mean, cuts[k].deviation, cuts[k].low, cuts[k].high,
                   cuts[k].normal);
         for (int64_t i = 0; i < 40; i++)
@@ -396,11 +396,11 @@ END_TEST
 /* The k-th allocation fails, for every k: the generator and the target are what they were. */
 START_TEST(failed_draws_draw_nothing)
 {
-    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     scarce_install();
     tn_tensor *t = tn_zeros(TN_SHAPE(700)),
               *narrow = tn_full_as(TN_SHAPE(700), 0, TN_BF16, tn_cpu());
     uint64_t hash = tn_hash(t), hash_narrow = tn_hash(narrow);
+    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
     for (int which = 0; which < 5; which++) {
         bool done = false;
         for (int64_t k = 0; !done; k++) {
@@ -658,8 +658,8 @@ static char *text_of(const char *path)
 
 START_TEST(numbers_have_a_point_in_every_locale)
 {
-    char text[200];
     if (!use_a_comma()) return; /* a libc that does not take such a file */
+    char text[200];
     snprintf(text, sizeof text, "%.1f", 0.5);
     ck_assert_str_eq(text, "0,5"); /* the host's own numbers keep its format */
     ck_assert(tn_format(tn_from_floats((float[]){ 0.5f, 1.25f }, TN_SHAPE(2)), text, sizeof text) >

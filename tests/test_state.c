@@ -267,12 +267,12 @@ START_TEST(a_long_report_is_cut)
 {
     tn_module *m = tn_identity_new();
     tn_list *file = tn_list_new();
-    tn_load_report report;
     for (int i = 0; i < 500; i++) {
         char name[64];
         snprintf(name, sizeof name, "a.rather.long.name.number.%d", i);
         assert_ok(tn_list_add(file, name, tn_ones(TN_SHAPE(1))));
     }
+    tn_load_report report;
     assert_fails(tn_load_state_dict(m, file, (tn_load_options){ 0 }, &report), TN_E_NAME, "...");
     ck_assert_int_eq(report.unexpected, 500);
     ck_assert_ptr_nonnull(strstr(report.text, "..."));

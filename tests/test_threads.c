@@ -357,14 +357,16 @@ END_TEST
 START_TEST(helpers_take_no_signals)
 {
     if (openblas_get_parallel() == 1) return; /* OpenBLAS's own threads do */
-    sigset_t mine, was, pending;
+    sigset_t mine;
     sigemptyset(&mine);
     sigaddset(&mine, SIGUSR1);
     assert_ok(tn_set_num_threads(3));
     compute();
+    sigset_t was;
     ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &mine, &was), 0);
     kill(getpid(), SIGUSR1); /* deadly to whoever does not block it */
     compute();
+    sigset_t pending;
     sigpending(&pending);
     ck_assert(sigismember(&pending, SIGUSR1));
     signal(SIGUSR1, SIG_IGN);

@@ -106,8 +106,8 @@ static void assert_statistics(tn_module *model, const tn_list *golden, const cha
 {
     for (int i = 1; i <= 2; i++) {
         char name[64];
-        char key[128];
         snprintf(name, sizeof name, "bn%d.running_var", i);
+        char key[128];
         snprintf(key, sizeof key, "%s/%s", label, name);
         tn_tensor *var = tn_list_get(golden, key);
         assert_close(tn_get_buffer(model, name), var, dtype == TN_F64 ? 0 : 1e-4,

@@ -10,8 +10,8 @@
 static images read_half(const char *folder, const char *half)
 {
     char path[4096];
-    images set;
     snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, half);
+    images set;
     set.x = tn_load_idx(path);
     ex_check_ptr(set.x);
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, half);

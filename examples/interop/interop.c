@@ -56,7 +56,6 @@ static tn_dtype dtype_of(tn_module *m)
 static void write_model(const interop_model *model)
 {
     static const char *const names[] = { "x", "k", "v" };
-    tn_tensor *x[3];
     tn_module *m = model->make();
     TN_CHECK_PTR(m);
     TN_CHECK(tn_module_to(m, device));
@@ -67,6 +66,7 @@ static void write_model(const interop_model *model)
     TN_CHECK(tn_eval(m));
     TN_CHECK(tn_save(m, path_of(model->name, ".pt")));
     TN_CHECK(tn_save(m, path_of(model->name, ".safetensors")));
+    tn_tensor *x[3];
     int n = interop_inputs(model, dtype_of(m), x);
     for (int i = 0; i < n; i++) x[i] = tn_to(x[i], device);
     tn_list *io = tn_list_new();

@@ -79,11 +79,11 @@ static int next_logits(tn_module *model, const unsigned char *ids, int64_t n, tn
 {
     tn_scope scope = tn_scope_begin();
     int64_t window[4096];
-    float logit[256];
     for (int64_t i = 0; i < n; i++) window[i] = ids[i];
     tn_tensor *x = tn_to(tn_from_data(window, TN_SHAPE(1, n), TN_I64), device);
     tn_tensor *last = tn_select(tn_select(tn_forward(model, x), 0, 0), 0, -1);
     int vocab = last ? (int)tn_numel(last) : -1;
+    float logit[256];
     if (vocab > 256 || tn_copy_out(last, logit, sizeof *logit * (size_t)vocab, TN_F32)) vocab = -1;
     for (int i = 0; i < vocab; i++) c[i] = (candidate){ logit[i], i };
     tn_scope_end(scope);
@@ -94,11 +94,11 @@ tn_status sample(tn_module *model, unsigned char *ids, int64_t prompt_length, sa
 {
     bool training = tn_training(model);
     bool recording = tn_set_grad_enabled(false);
-    candidate c[256];
     tn_status status = tn_eval(model);
     tn_generator *g = tn_generator_new(o.seed);
     if (!g) status = tn_error_status();
     int64_t context = o.context < 4096 ? o.context : 4096;
+    candidate c[256];
     for (int64_t n = prompt_length; status == TN_OK && n < prompt_length + o.length; n++) {
         int64_t seen = n < context ? n : context;
         int vocab = next_logits(model, ids + n - seen, seen, o.device, c);
@@ -148,10 +148,11 @@ word_count count_words(const unsigned char *ids, int64_t n, const vocabulary *v,
     word_count count = { 0 };
     bool letter[256] = { false };
     for (int i = 0; i < v->n; i++) letter[i] = isalpha(v->byte_of[i]) || v->byte_of[i] >= 128;
-    word *list = malloc(((size_t)n / 2 + 1) * sizeof *list), w;
+    word *list = malloc(((size_t)n / 2 + 1) * sizeof *list);
     if (!list) return count;
 
     while (n > 0 && letter[ids[n - 1]]) n--;
+    word w;
     for (int64_t at = 0; next_word(ids, n, letter, &at, &w);) list[count.words++] = w;
     if (count.words) qsort(list, (size_t)count.words, sizeof *list, by_ids);
 

@@ -131,8 +131,8 @@ static uint64_t text_hash(const tn_text *text)
 
 static tn_metadata notes_of(const run *r, unsigned which, ex_notes *notes)
 {
-    char hex[513];
     *notes = (ex_notes){ 0 };
+    char hex[513];
     vocabulary_write(&r->vocab, hex);
     ex_note(notes, "format", "pt"); /* what PyTorch's own tools look for */
     ex_note(notes, "model", "tenon transformer");

@@ -47,9 +47,9 @@ static double extreme(tn_tensor *(*f)(tn_tensor *x, const int *axes, int n, bool
 /* The worst fault that t holds. */
 static tn_status find(tn_tensor *t, fault *found)
 {
-    double largest;
     *found = NO_FAULT;
     if (tni_none(t) || !tn_dtype_is_float(t->dtype)) return TN_OK;
+    double largest;
     tn_status status = tni_magnitude(t, &largest);
     if (status != TN_OK || isfinite(largest)) return status;
     *found = isnan(largest)                    ? HOLDS_NAN
@@ -109,12 +109,13 @@ static int blame(const tni_call *c, fault *found)
 
 static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
 {
-    char where[128], why[160] = "its inputs are finite";
+    char why[160] = "its inputs are finite";
     fault before;
     int i = blame(c, &before);
     if (i >= 0)
         snprintf(why, sizeof why, "input %d, %s, holds %s", i, tni_text(c->in[i]),
                  fault_name[before]);
+    char where[128];
     locate(y, what, where, sizeof where);
     return tni_op_error(c, TN_E_STATE, "the result %s holds %s; %s: want finite values",
                         tni_shape_text(&y->shape), where, why);
@@ -177,10 +178,10 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
     quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < node->n_out; i++) {
         fault what = NO_FAULT;
-        char where[128];
         if (!node->pending[i]) continue;
         status = find(node->pending[i], &what);
         if (status != TN_OK || !what) continue;
+        char where[128];
         locate(node->pending[i], what, where, sizeof where);
         status =
             tni_error(TN_E_STATE,
@@ -198,10 +199,10 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
     quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < g->n_in; i++) {
         fault what = NO_FAULT;
-        char where[128];
         if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
         status = find(g->dx[i], &what);
         if (status != TN_OK || !what) continue;
+        char where[128];
         locate(g->dx[i], what, where, sizeof where);
         status =
             tni_error(TN_E_STATE,

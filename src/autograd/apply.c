@@ -114,10 +114,9 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
                      n_saved * sizeof(tn_tensor *);
     size_t nbytes = ((args_at + 15) & ~(size_t)15) + args_size;
     tni_node *node = tni_calloc(nbytes);
-    char *at;
 
     if (!node) return NULL;
-    at = (char *)(node + 1);
+    char *at = (char *)(node + 1);
     node->refs = 1;
     node->n_in = c->n_in;
     node->n_out = c->n_out;
@@ -199,11 +198,11 @@ static tn_status not_made(const tni_call *c, const tn_shape *shape)
 static tn_status forward(tni_call *c)
 {
     tn_tensor *const *given = c->in;
-    tn_tensor *in[TNI_MAX_IN];
     const char *outer = tni_op_running;
     tn_status status = TN_OK;
 
     tni_op_running = c->op->name;
+    tn_tensor *in[TNI_MAX_IN];
     for (int i = 0; c->op->dense && i < c->n_in && status == TN_OK; i++) {
         in[i] = c->op->dense & TNI_X(i) ? tni_dense(given[i]) : given[i];
         if (!in[i]) status = tni_pending();
@@ -219,7 +218,6 @@ static tn_status forward(tni_call *c)
  * temporaries (dense copies, casts) are freed when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
 {
-    tn_scope scope;
     tn_status status = TN_OK;
 
     for (int i = 0; i < c->n_out; i++) {
@@ -228,7 +226,7 @@ static tn_status compute(tni_call *c, size_t args_size)
         if (!c->out[i]) return not_made(c, &c->out_spec[i].shape);
     }
     if (c->op->view && c->n_saved == 0) return c->recorded ? record(c, args_size) : TN_OK;
-    scope = tn_scope_begin();
+    tn_scope scope = tn_scope_begin();
     for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
         c->saved[i] = tni_new(&c->saved_spec[i], c->device);
         if (!c->saved[i]) status = tni_pending();

@@ -51,14 +51,13 @@ static entry *entry_of(const tn_tensor *leaf)
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
     entry *e = tni_map_get(&kept, leaf);
-    tn_tensor *cast, *seen;
 
     if (e && e->cast->dtype == dtype && e->seen->storage == leaf->storage &&
         e->version == tn_version(leaf))
         return e->cast;
-    cast = tn_to_dtype(leaf, dtype);
+    tn_tensor *cast = tn_to_dtype(leaf, dtype);
     if (!cast || !cast->node) return cast;
-    seen = tni_alias_raw(leaf);
+    tn_tensor *seen = tni_alias_raw(leaf);
     if (!seen || !(e = entry_of(leaf))) {
         tn_drop(seen);
         return NULL;
@@ -98,11 +97,9 @@ bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in)
 
 static tn_tensor *cast_input(tn_tensor *t, tn_dtype dtype)
 {
-    tn_tensor *y;
-
     if (!takes_part(t) || t->dtype == dtype) return t;
-    y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
-                                                           : tn_to_dtype(t, dtype);
+    tn_tensor *y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
+                                                                      : tn_to_dtype(t, dtype);
     /* messages name what was given */
     if (y && t->name && !y->name) y->name = tni_strdup_or_none(t->name);
     return y;

@@ -42,14 +42,12 @@ static bool is_ours_alone(const tn_tensor *t)
 /* *sum += g, in place where nobody can notice. */
 static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
 {
-    tn_tensor *total;
-
     if (!*sum) {
         *sum = tn_keep(g);
         return TN_OK;
     }
     if (!create && is_ours_alone(*sum)) return tn_add_(*sum, g);
-    total = tn_add(*sum, g);
+    tn_tensor *total = tn_add(*sum, g);
     if (!total) return tni_pending();
     tn_keep(total);
     tn_drop(*sum);
@@ -89,10 +87,11 @@ static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tens
 /* Sums t down to shape (undoing a broadcast). */
 static tn_tensor *sum_to(tn_tensor *t, const tn_shape *shape)
 {
-    int axes[TN_MAX_RANK], n = 0, lead;
+    int n = 0;
 
     if (!t) return NULL;
-    lead = t->shape.rank - shape->rank;
+    int lead = t->shape.rank - shape->rank;
+    int axes[TN_MAX_RANK];
     for (int i = 0; i < t->shape.rank; i++)
         if (i < lead || (shape->size[i - lead] == 1 && t->shape.size[i] != 1)) axes[n++] = i;
     if (n) t = tn_sum(t, axes, n, true);
@@ -167,11 +166,9 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
 static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *from, tn_tensor *leaf,
                           int index)
 {
-    tn_tensor *t;
-
     if (!p->create || (!from && !leaf)) return kept->alias;
     if (leaf) return leaf;
-    t = tni_alias_raw(kept->alias);
+    tn_tensor *t = tni_alias_raw(kept->alias);
     if (!t) return NULL;
     atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
     t->node = from;
@@ -268,7 +265,6 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                    .need = w->need,
                    .dx = w->dx };
     bool any = false;
-    tn_status status;
 
     for (int i = 0; i < node->n_in; i++) {
         w->need[i] = tni_pass_leads_on(p, &node->edge[i]);
@@ -282,6 +278,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                          "tn_backward: the graph of tn_%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
                          node->op->name);
+    tn_status status;
     for (int i = 0; i < node->n_in; i++) {
         const tni_edge *edge = &node->edge[i];
 
@@ -330,24 +327,22 @@ static tn_status step(tni_pass *p, tni_node *node)
 {
     enum { FEW = 8 };
     tn_tensor *few[3 * FEW];
-    bool few_need[FEW];
     size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
     size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
     bool small = n_in <= FEW && n_out <= FEW;
     tn_tensor **block = small ? few : tni_alloc(nbytes);
-    tn_scope scope;
-    tn_status status;
 
     if (!block) {
         leave(node);
         return TN_E_NOMEM;
     }
+    bool few_need[FEW];
     work w = { block, block + n_out, block + n_out + n_in,
                small ? few_need : (bool *)(block + n_out + 2 * n_in) };
-    scope = tn_scope_begin();
+    tn_scope scope = tn_scope_begin();
     node->queued = false;
     p->node = node;
-    status = arrive(p, node);
+    tn_status status = arrive(p, node);
     if (status == TN_OK) status = tni_tell_arrived(node);
     if (status == TN_OK) status = differentiate(p, node, &w);
     leave(node);
@@ -378,8 +373,6 @@ static tn_status no_history(const tni_pass *p, const char *function, const tn_te
 static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *output,
                            tn_tensor *seed)
 {
-    tn_device device;
-
     if (!output || tni_none(output)) {
         tni_poison(function, "the output");
         return NULL;
@@ -388,7 +381,7 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
         no_history(p, function, output);
         return NULL;
     }
-    device = output->storage->device;
+    tn_device device = output->storage->device;
     if (!seed) return tni_poisoned_optional(function, "a seed");
     if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
@@ -582,8 +575,6 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 {
     TNI_HOLD_TRAPS;
     tni_pass p = { .retain = flags & TN_RETAIN_GRAPH };
-    tn_scope scope;
-    tn_status status;
 
     if (!output) return tni_poison("tn_backward_from", "output");
     if (!seed) {
@@ -595,8 +586,8 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
                          "tn_backward_from: TN_CREATE_GRAPH: want tn_gradients, which returns "
                          "gradients with history; a grad never has one");
     tn_keep(output);
-    status = tni_pass_begin(&p, "tn_backward");
-    scope = tn_scope_begin();
+    tn_status status = tni_pass_begin(&p, "tn_backward");
+    tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_seed(&p, "tn_backward", 1, &output, &seed);
     tn_scope_end(scope);
     scope = tn_scope_begin();

@@ -51,13 +51,11 @@ const char *tn_grad_op(const tn_tensor *t)
 
 tn_tensor *tn_detach(tn_tensor *t)
 {
-    tn_tensor *alias;
-
     if (!t || tni_none(t)) {
         tni_poison("tn_detach", "t");
         return NULL;
     }
-    alias = tni_alias_raw(t);
+    tn_tensor *alias = tni_alias_raw(t);
     alias = alias ? tn_scope_adopt(alias) : NULL;
     return alias && tni_tell_detached(t, alias) == TN_OK ? alias : NULL;
 }
@@ -77,9 +75,6 @@ tn_tensor *tn_grad(tn_tensor *t)
  * forever. */
 tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
 {
-    tni_gradmeta *gm;
-    tn_tensor *stored;
-
     if (!t || tni_none(t) || !grad)
         return tni_poison("tn_set_grad", t && !tni_none(t) ? "grad" : "t");
     if (!tni_none(grad)) {
@@ -102,9 +97,9 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
     }
     if (tni_tell_grad(t, false) != TN_OK) return tni_pending();
     if (tni_none(grad) && !t->gm) return TN_OK;
-    gm = tni_gradmeta_of(t);
+    tni_gradmeta *gm = tni_gradmeta_of(t);
     if (!gm) return TN_E_NOMEM;
-    stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
+    tn_tensor *stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
     if (!stored && !tni_none(grad)) return TN_E_NOMEM;
     tn_drop(gm->grad);
     gm->grad = stored;
@@ -113,14 +108,12 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
 
 tn_status tn_retain_grad(tn_tensor *t)
 {
-    tni_gradmeta *gm;
-
     if (!t || tni_none(t)) return tni_poison("tn_retain_grad", "t");
     if (!t->requires_grad)
         return tni_error(TN_E_STATE,
                          "tn_retain_grad: %s has no history: want a result of recorded ops",
                          tni_text(t));
-    gm = tni_gradmeta_of(t);
+    tni_gradmeta *gm = tni_gradmeta_of(t);
     if (!gm) return TN_E_NOMEM;
     gm->retain = true;
     return TN_OK;
@@ -128,8 +121,6 @@ tn_status tn_retain_grad(tn_tensor *t)
 
 int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
 {
-    tni_gradmeta *gm;
-
     if (!t || tni_none(t) || !call) {
         tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t");
         return -1;
@@ -141,7 +132,7 @@ int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
                   tni_text(t));
         return -1;
     }
-    gm = tni_gradmeta_of(t);
+    tni_gradmeta *gm = tni_gradmeta_of(t);
     return gm ? tni_hook_add(&gm->hooks, 0, (tni_any_hook)call, user) : -1;
 }
 

@@ -68,15 +68,13 @@ static tn_status mark_inputs(tni_pass *p, int n_in, tn_tensor *const *inputs)
     tn_status status = TN_OK;
 
     for (int i = 0; i < n_in && status == TN_OK; i++) {
-        tni_gradmeta *gm;
-
         if (!inputs[i] || tni_none(inputs[i])) return tni_poison("tn_gradients", "an input");
         if (!inputs[i]->requires_grad)
             return tni_error(TN_E_STATE,
                              "tn_gradients: input %d, %s, does not require grad: want "
                              "tn_set_requires_grad before the forward pass",
                              i, tni_text(inputs[i]));
-        gm = tni_gradmeta_of(inputs[i]);
+        tni_gradmeta *gm = tni_gradmeta_of(inputs[i]);
         status = gm ? tni_pass_mark(p, &gm->mark, p->target) : TN_E_NOMEM;
     }
     return status;
@@ -145,9 +143,6 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
                    .target = mark + 1,
                    .create = flags & TN_CREATE_GRAPH,
                    .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH) };
-    tn_tensor **held;
-    tn_scope scope;
-    tn_status status;
 
     if (n_out < 1 || !outputs || n_in < 0 || (n_in && (!inputs || !grads)))
         return tni_error(TN_E_INVALID,
@@ -156,13 +151,13 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
                          n_out, n_in,
                          !outputs || (n_in && (!inputs || !grads)) ? ", an array that is NULL"
                                                                    : "");
-    held = hold(n_out, outputs, seeds, n_in, inputs);
+    tn_tensor **held = hold(n_out, outputs, seeds, n_in, inputs);
     if (!held) return TN_E_NOMEM;
     outputs = held;
     inputs = held + n_out;
     seeds = held + n_out + n_in;
-    status = tni_pass_begin(&p, "tn_gradients");
-    scope = tn_scope_begin();
+    tn_status status = tni_pass_begin(&p, "tn_gradients");
+    tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = mark_inputs(&p, n_in, inputs);
     if (status == TN_OK) status = mark_ways(&p, n_out, outputs, oldest_of(n_in, inputs));
     if (status == TN_OK) status = tni_pass_seed(&p, "tn_gradients", n_out, outputs, seeds);

@@ -62,7 +62,7 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
                          const tn_tensor *now)
 {
     const char *shape = tni_shape_text(&gradient->shape);
-    tn_device was = gradient->storage->device, is;
+    tn_device was = gradient->storage->device;
 
     if (now == gradient) return TN_OK;
     if (!now)
@@ -77,7 +77,7 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
     if (now->dtype != gradient->dtype)
         return tni_error(TN_E_DTYPE, "%s gave %s for the gradient %s%s of %s: want the same dtype",
                          who, tn_dtype_name(now->dtype), shape, of, tn_dtype_name(gradient->dtype));
-    is = now->storage->device;
+    tn_device is = now->storage->device;
     if (was.type != is.type || was.index != is.index)
         return tni_error(TN_E_DEVICE,
                          "%s gave a tensor on another device for the gradient %s%s: want the same "

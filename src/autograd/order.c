@@ -6,9 +6,8 @@
 
 tn_status tni_order_push(tni_order *o, tni_node *node)
 {
-    size_t i;
-
     if (!tni_room(&o->heap, &o->capacity, o->n, 1, sizeof *o->heap)) return TN_E_NOMEM;
+    size_t i;
     for (i = o->n++; i > 0; i = (i - 1) / 2) {
         tni_node *parent = o->heap[(i - 1) / 2];
 

@@ -127,9 +127,6 @@ static void system_free(void *block, size_t size)
 /* The class of a size and the size of its blocks; -1 if the size is too large for any block. */
 static int class_of(size_t size, size_t *rounded)
 {
-    size_t step;
-    int log2, sub;
-
     if (size <= SMALL) {
         int class = (int)((size + ALIGNMENT - 1) / ALIGNMENT);
 
@@ -137,10 +134,11 @@ static int class_of(size_t size, size_t *rounded)
         *rounded = (size_t) class * ALIGNMENT;
         return class;
     }
-    log2 = 63 - __builtin_clzll((unsigned long long)(size - 1)); /* 2^log2 < size <= 2^(log2+1) */
+    /* 2^log2 < size <= 2^(log2+1) */
+    int log2 = 63 - __builtin_clzll((unsigned long long)(size - 1));
     if (log2 >= 62) return -1;
-    step = ((size_t)1 << log2) / STEPS;
-    sub = (int)((size - 1 - ((size_t)1 << log2)) / step);
+    size_t step = ((size_t)1 << log2) / STEPS;
+    int sub = (int)((size - 1 - ((size_t)1 << log2)) / step);
     *rounded = ((size_t)1 << log2) + (size_t)(sub + 1) * step;
     return SMALL_CLASSES + (log2 - 10) * STEPS + sub;
 }
@@ -229,10 +227,9 @@ void *tni_calloc(size_t size)
 void tni_free(void *block, size_t size)
 {
     size_t rounded = 0;
-    int class;
 
     if (!block) return;
-    class = class_of(size, &rounded);
+    int class = class_of(size, &rounded);
     take();
     stats.in_use -= (int64_t)rounded;
     if (cached > 0) {
@@ -294,12 +291,10 @@ void tni_count_data(size_t nbytes)
 
 tn_status tn_set_allocator(const tn_allocator *a)
 {
-    int64_t alive;
-
     if (a && (!a->alloc || !a->free))
         return tni_error(TN_E_INVALID, "tn_set_allocator: alloc or free is NULL: want both");
     take();
-    alive = stats.in_use;
+    int64_t alive = stats.in_use;
     if (alive == 0) { /* else the new free would get blocks from the old alloc */
         trim_locked();
         allocator = a ? *a : (tn_allocator){ 0 };
@@ -324,10 +319,8 @@ tn_allocator tn_get_allocator(void)
 
 tn_memory_stats tn_memory(void)
 {
-    tn_memory_stats copy;
-
     take();
-    copy = stats;
+    tn_memory_stats copy = stats;
     give();
     return copy;
 }

@@ -22,8 +22,9 @@ bool tni_grow(void *items, size_t *capacity, size_t n, size_t more, size_t size)
     size_t needed, wanted = *capacity ? 2 * *capacity : TNI_MAX(FIRST_ITEMS, FIRST_BYTES / size);
     if (!tni_add_size(n, more, &needed)) needed = SIZE_MAX;
     wanted = TNI_MAX(wanted, needed);
-    void *old, *larger = tni_alloc_n(wanted, size);
+    void *larger = tni_alloc_n(wanted, size);
     if (!larger) return false;
+    void *old;
     memcpy(&old, items, sizeof old); /* through bytes: the pointer may be of any type */
     if (n) memcpy(larger, old, n * size);
     tni_free(old, *capacity * size);

@@ -25,10 +25,9 @@ static void trap(void)
 static void set(tn_status status, const char *format, va_list args)
 {
     TNI_C_NUMBERS;
-    size_t n;
 
     vsnprintf(message, sizeof message, format, args);
-    n = strlen(message);
+    size_t n = strlen(message);
     if (tni_error_context) tni_error_context(message + n, sizeof message - n);
     pending = status;
     tni_error_count++;
@@ -57,9 +56,8 @@ tn_status tni_error(tn_status status, const char *format, ...)
 
 void *tn_fail(tn_status status, const char *format, ...)
 {
-    va_list args;
-
     if (!format) return tni_poisoned("tn_fail", "format");
+    va_list args;
     va_start(args, format);
     set(status == TN_OK ? TN_E_INVALID : status, format, args);
     va_end(args);
@@ -69,14 +67,13 @@ void *tn_fail(tn_status status, const char *format, ...)
 tn_status tni_error_prefix(const char *format, ...)
 {
     char was[sizeof message];
-    va_list args;
-    size_t n;
 
     memcpy(was, message, sizeof was);
+    va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    n = strlen(message);
+    size_t n = strlen(message);
     snprintf(message + n, sizeof message - n, "%s", was);
     return pending;
 }

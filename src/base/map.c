@@ -13,8 +13,8 @@ static pthread_once_t seeded = PTHREAD_ONCE_INIT;
 
 static void draw_seed(void)
 {
-    struct timespec now;
     if (getrandom(seed, sizeof seed, GRND_NONBLOCK) == (ssize_t)sizeof seed) return;
+    struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now); /* the system has no random numbers yet */
     seed[0] = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)&now;
     seed[1] = (uint64_t)now.tv_sec * UINT64_C(0xbf58476d1ce4e5b9) ^ (uint64_t)(uintptr_t)seed;

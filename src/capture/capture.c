@@ -204,12 +204,13 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 /* Captures the step's graph. The generator stays where it was; draws is how much the step drew. */
 static tn_status capture_step(tn_capture *c)
 {
-    uint64_t seed, before, after;
+    uint64_t seed, before;
     tni_philox_get(&seed, &before);
     tn_status status = c->graphs->begin(&c->size, before, &c->graph);
     if (status != TN_OK) return status;
     c->result = call_step(c);
     status = c->result ? TN_OK : tni_pending();
+    uint64_t after;
     tni_philox_get(&seed, &after);
     tni_philox_set(seed, before);
     c->draws = after - before;

@@ -41,10 +41,10 @@ static void refuses(tni_watcher *self, const char *function, const char *does, c
 
 static void refuse_cpu(tni_notes *r, const tn_tensor *t)
 {
-    char function[80], does[320];
-
     if (r->refused != TN_OK) return;
+    char function[80];
     snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
+    char does[320];
     snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
     tni_notes_refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
 }
@@ -63,13 +63,12 @@ static tni_use *use_of(tni_notes *r, tni_storage *s)
 static void uses(tni_watcher *self, const tn_tensor *t)
 {
     tni_notes *r = (tni_notes *)self;
-    tni_use *use;
 
     if (t->storage->device.type == TN_CPU) {
         refuse_cpu(r, t);
         return;
     }
-    use = use_of(r, t->storage);
+    tni_use *use = use_of(r, t->storage);
     if (use && !use->member && (t->is_parameter || t->is_buffer))
         use->member = tn_keep((tn_tensor *)(uintptr_t)t);
 }
@@ -156,11 +155,10 @@ static const tni_watcher watcher = { .storage_made = storage_made,
 tni_notes *tni_notes_begin(void *owner)
 {
     tni_notes *r = tni_calloc(sizeof *r);
-    bool busy;
 
     if (!r) return NULL;
     pthread_mutex_lock(lock);
-    busy = running;
+    bool busy = running;
     running = true;
     r->serial = ++serials;
     pthread_mutex_unlock(lock);

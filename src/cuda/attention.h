@@ -170,7 +170,7 @@ static __device__ __forceinline__ void add_product(R (&sum)[TM][NC], const R *ti
         for (int four = 0; four < STEP / 4; four++) {
             TN_UNROLL
             for (int k = 4 * four, j = 0; j < 4; j++, k++) {
-                R x[TM], y[NC];
+                R x[TM];
                 const quad<R> low = quad_at(tile + spot(k0 + k, 2 * row));
                 const quad<R> high = quad_at(tile + spot(k0 + k, 2 * row + 1));
                 TN_UNROLL
@@ -178,6 +178,7 @@ static __device__ __forceinline__ void add_product(R (&sum)[TM][NC], const R *ti
                     x[e] = low.v[e];
                     x[e + 4] = high.v[e];
                 }
+                R y[NC];
                 take(y, shared + k * (TILE_COLUMNS * NC) + column * (NC < 4 ? NC : 4), 64);
                 multiply(sum, x, y);
             }

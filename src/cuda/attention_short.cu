@@ -31,9 +31,9 @@ static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
     const int q0 = w.tile * QUERIES, limit = a.causal ? min(a.s, q0 + QUERIES) : a.s;
     const int own = (int)threadIdx.x / 32 * 16 * MT, first = q0 + own; /* of the warp's queries */
     E *q_rows = q_tile + own * tile_row<C>::length;
-    row_state<MT> row;
     fragments<MT, C / 8> y;
     clear(y);
+    row_state<MT> row;
     begin(row);
     load_tile<E, QUERIES, C>(q_tile, q, q0, a.t, 0, a.d);
     load_tile<E, KEYS, C>(k_tile, k, 0, limit, 0, a.d);

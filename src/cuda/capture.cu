@@ -75,8 +75,8 @@ static void wait_for_end(void *block)
 /* A chunk while the stream is captured: from another stream, or the graph would allocate it. */
 static tn_status take_beside(size_t size, void **memory)
 {
-    cudaStream_t beside;
     *memory = nullptr;
+    cudaStream_t beside;
     if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
         failed != TN_OK)
         return failed;
@@ -96,11 +96,11 @@ tn_status tni_cuda_keep(size_t nbytes, void **block)
 static tn_status grow(arena *a, size_t nbytes)
 {
     size_t size = LEAST_CHUNK, quarter = 0;
-    void *memory;
     for (const arena_chunk *c = a->chunks; c; c = c->next) quarter += c->size / 4;
     if (size < quarter) size = quarter;
     if (size < nbytes) size = nbytes;
     size = arena_rounded(size);
+    void *memory;
     tn_status status = take_beside(size, &memory);
     if (status == TN_OK && arena_add(a, memory, size)) return TN_OK;
     if (memory) wait_for_end(memory);
@@ -195,9 +195,9 @@ static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
 /* The pool's current use, and its peak since the last reset. */
 static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
 {
-    cudaMemPool_t pool;
     uint64_t none = 0;
     if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
+    cudaMemPool_t pool;
     if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0)); failed != TN_OK)
         return failed;
     if (reset)
@@ -214,16 +214,17 @@ static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
 
 static void measure_begin(tni_graph_size *size)
 {
-    uint64_t most;
     size->block = tni_cuda_optim_bytes();
+    uint64_t most;
     if (pool_use(true, &size->memory, &most) != TN_OK) size->memory = UINT64_MAX;
 }
 
 static void measure_end(tni_graph_size *size)
 {
-    uint64_t now, most = 0, before = size->memory;
+    uint64_t most = 0, before = size->memory;
     size->block = tni_cuda_optim_bytes() - size->block;
     size->memory = 0;
+    uint64_t now;
     if (before != UINT64_MAX && pool_use(false, &now, &most) == TN_OK && most > before)
         size->memory = most - before;
 }
@@ -232,13 +233,13 @@ static void measure_end(tni_graph_size *size)
 static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
 {
     size_t chunk = static_cast<size_t>(size->memory + size->memory / 8);
-    void *memory;
     g->used = sizeof(tni_cuda_draw);
     g->capacity = static_cast<size_t>(2 * size->block) + 4096;
     g->host = static_cast<char *>(std::calloc(1, g->capacity));
     g->memory = static_cast<arena *>(std::calloc(1, sizeof *g->memory));
     if (!g->host || !g->memory)
         return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
+    void *memory;
     if (tn_status failed = tni_cuda_borrow(g->capacity, &memory); failed != TN_OK) return failed;
     g->device = static_cast<char *>(memory);
     chunk = arena_rounded(chunk < LEAST_CHUNK ? static_cast<size_t>(LEAST_CHUNK) : chunk);
@@ -300,13 +301,12 @@ static void free_graph(tni_graph *g)
 
 static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **graph)
 {
-    tni_graph *g;
     *graph = nullptr;
     if (tn_status failed = tni_cuda_not_captured("a capture begins", "one step captured at a time");
         failed != TN_OK)
         return failed;
     if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
-    g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
+    tni_graph *g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
     if (!g) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
     g->offset = offset;
     g->tf32 = tni_cuda_tf32();

@@ -273,12 +273,12 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     const piece like = first_piece(c, rows * item_of(dtype));
     piece p = like;
     void *columns;
-    tn_status status;
 
     if (tn_status failed = tni_cuda_borrow(
             static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns);
         failed != TN_OK)
         return failed;
+    tn_status status;
     do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
     tni_cuda_return(columns);
@@ -346,9 +346,9 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     int64_t images = whole ? planes / c->c : 1;
     int64_t channels = whole ? inputs : planes < 1 ? 1 : planes < inputs ? planes : inputs;
     tn_status status = TN_OK;
-    void *columns;
 
     if (images > c->n) images = c->n;
+    void *columns;
     if (tn_status failed = tni_cuda_borrow(
             static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns);
         failed != TN_OK)
@@ -405,12 +405,12 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
     piece p = like;
     int64_t ld = padded(p.images * p.places);
     void *columns;
-    tn_status status;
 
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns);
         failed != TN_OK)
         return failed;
     void *outputs = after(columns, c->c * c->kh * c->kw * ld, dtype);
+    tn_status status;
     do status = weigh_piece(sums, dy, x, columns, outputs, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
     tni_cuda_return(columns);
@@ -421,9 +421,9 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
                                        const tni_conv2d_sizes *c)
 {
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
-    void *sums;
 
     if (!is_short(dtype)) return weigh(dw, dy, x, dtype, c);
+    void *sums;
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums); failed != TN_OK)
         return failed;
     tn_status status = weigh(sums, dy, x, dtype, c);

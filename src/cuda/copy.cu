@@ -29,9 +29,9 @@ template <class U> __global__ void move_fours(const __grid_constant__ move_args<
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[2];
-        four<U> q;
 
         locate(a.at, i, at);
+        four<U> q;
         if (a.x && a.at.stride[0][1]) {
             q = fetch<U>(a.x, at[1]);
         } else {
@@ -191,9 +191,9 @@ template <class T> __global__ void cast_fours(const __grid_constant__ cast_args 
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[2];
-        T v[4];
 
         locate(a.at, i, at);
+        T v[4];
         if (a.at.stride[0][1]) {
             load4(v, a.x, a.x_dtype, at[1]);
         } else {
@@ -293,8 +293,8 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     a.x_dtype = x->dtype;
     a.left = 0;
     int64_t numel = a.at.numel;
-    bool done;
     if (numel == 0) return TN_OK;
+    bool done;
     if (tn_status failed = cast_neighbours(y, x, &a.at, &done); failed != TN_OK) return failed;
     if (done) return TN_OK;
     if (!places_by_four(&a.at, arrays))

@@ -209,9 +209,9 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_si
     typedef typename element<R>::computing A;
     depthwise<R> g = depthwise_of<R>(c);
     int64_t size = c->o * c->kh * c->kw;
-    void *sums;
 
     cut(c, &g.parts, &g.run);
+    void *sums;
     if (tn_status failed = tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums);
         failed != TN_OK)
         return failed;

@@ -348,14 +348,12 @@ static bool is_short(cudaError_t error, size_t nbytes)
 
 tn_status tni_cuda_borrow(size_t nbytes, void **block)
 {
-    cudaError_t error;
-
     *block = nullptr;
     if (tn_status failed = ready(); failed != TN_OK) return failed;
     if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
     if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* still gets a block of its own */
-    error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
+    cudaError_t error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (is_short(error, nbytes)) {
         cudaGetLastError();
         if (tn_status failed = trim(); failed != TN_OK) return failed;
@@ -402,11 +400,10 @@ void tni_cuda_free(void *block, size_t nbytes)
 
 tn_status tni_cuda_memory(tn_cuda_memory_stats *stats)
 {
-    size_t free, total;
-    uint64_t reserved;
-
     if (tn_status failed = ready(); failed != TN_OK) return failed;
+    size_t free, total;
     if (tn_status failed = TN_CUDA(cudaMemGetInfo(&free, &total)); failed != TN_OK) return failed;
+    uint64_t reserved;
     if (tn_status failed =
             TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
         failed != TN_OK)
@@ -448,8 +445,6 @@ static struct {
 
 static tn_status make_staging()
 {
-    void *memory;
-
     if (staging.memory) return TN_OK;
     for (cudaEvent_t &event : staging.read) {
         if (!event)
@@ -458,6 +453,7 @@ static tn_status make_staging()
                 failed != TN_OK)
                 return failed;
     }
+    void *memory;
     if (tn_status failed = TN_CUDA(
             cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault));
         failed != TN_OK)
@@ -523,15 +519,13 @@ static struct bounce {
 /* What the host checks when it waits: a bad index that kernels met since the last check. */
 static tn_status wait_and_look()
 {
-    tni_cuda_fault found;
-
     if (tn_status failed = TN_CUDA(cudaMemcpyAsync(&bounce->fault, fault_word, sizeof *fault_word,
                                                    cudaMemcpyDeviceToHost, tni_cuda_stream));
         failed != TN_OK)
         return failed;
     if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
         return failed;
-    found = bounce->fault;
+    tni_cuda_fault found = bounce->fault;
     if (!found.set) return TN_OK;
     if (tn_status failed =
             TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream));
@@ -542,9 +536,8 @@ static tn_status wait_and_look()
 
 static tn_status make_bounce()
 {
-    void *memory;
-
     if (bounce) return TN_OK;
+    void *memory;
     if (tn_status failed = TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault));
         failed != TN_OK)
         return failed;

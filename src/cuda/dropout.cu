@@ -29,7 +29,6 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t at = first; at < (n + 3) / 4; at += step) {
-        uint32_t w[4];
         A v[4];
         bool full = whole && 4 * at + 4 <= n;
         if (full) {
@@ -40,6 +39,7 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
             TN_UNROLL
             for (int k = 0; k < 4; k++) v[k] = 4 * at + k < n ? wide(x[4 * at + k]) : 0;
         }
+        uint32_t w[4];
         tni_philox(seed, offset + static_cast<uint64_t>(at), &w[0], &w[1], &w[2], &w[3]);
         TN_UNROLL
         for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;

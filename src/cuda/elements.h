@@ -296,9 +296,9 @@ template <int N> static inline void places_finish(places<N> *w)
 template <int N> static inline places<N> places_of(const tni_array *const *arrays)
 {
     tni_walk walk;
-    places<N> w;
 
     tni_walk_init(&walk, N, arrays);
+    places<N> w;
     w.rank = walk.rank;
     for (int d = 0; d < w.rank; d++) {
         int from = w.rank - 1 - d;

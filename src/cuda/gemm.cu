@@ -173,13 +173,13 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
 {
     int64_t items = g->m * g->n;
     tni_gemm wide_g = *g;
-    void *sums;
 
     if (items > INT64_MAX / 4 / g->batch || g->batch > INT64_MAX / 4 / items)
         return tni_cuda_host->fail(
             TN_E_NOMEM, "gemm: sums [%" PRId64 ",%" PRId64 ",%" PRId64 "] do not fit in memory",
             static_cast<long long>(g->batch), static_cast<long long>(g->m),
             static_cast<long long>(g->n));
+    void *sums;
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums);
         failed != TN_OK)
         return failed;

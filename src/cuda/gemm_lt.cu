@@ -161,10 +161,10 @@ static bool is_refusal(cublasStatus_t status)
 static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
 {
     cublasLtMatmulPreferenceOpaque_t want;
-    cublasLtMatmulHeuristicResult_t result;
     int n = 0;
 
     if (tn_status failed = describe_wish(&want, &to->key); failed != TN_OK) return failed;
+    cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &p->what, &p->b, &p->a, &p->c,
                                                            &p->c, &want, 1, &result, &n);
     to->used = true;

@@ -142,9 +142,10 @@ static __global__ void scatter_sorted(scatter_job<R, D> job, sorted_ids s)
     if (fault_set(job.check.fault)) return;
     EACH(int64_t, i, s.n)
     {
-        int64_t target = target_at(s, i), at[3];
+        int64_t target = target_at(s, i);
         if (target < 0) continue;
         int64_t line = target / job.check.limit, id = target - line * job.check.limit;
+        int64_t at[3];
         walk_to(job.w, static_cast<typename D::index>(line), at);
         R *y = job.y + at[1] + id * job.y_step;
         const R *from = job.source + at[2];

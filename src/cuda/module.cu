@@ -14,12 +14,11 @@ static int devices;
 
 static tn_status properties(int index, tn_cuda_properties *to)
 {
-    cudaDeviceProp from;
-
     if (index < 0 || index >= devices) {
         return tni_cuda_host->fail(TN_E_DEVICE, "tn_cuda_get_properties: device %d: want 0..%d",
                                    index, devices - 1);
     }
+    cudaDeviceProp from;
     if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index)); failed != TN_OK)
         return failed;
     std::snprintf(to->name, sizeof to->name, "%s", from.name);
@@ -138,15 +137,13 @@ static bool fits(char *why, size_t size)
 extern "C" __attribute__((visibility("default"))) const tni_cuda_module *
 tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t size)
 {
-    cudaError_t error;
-
     if (std::strcmp(build_id, TNI_BUILD_ID) != 0) {
         std::snprintf(why, size,
                       "the CUDA module is of build \"%s\", the library of \"%s\": want one build",
                       TNI_BUILD_ID, build_id);
         return nullptr;
     }
-    error = cudaGetDeviceCount(&devices);
+    cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess || devices < 1) {
         std::snprintf(why, size, "no CUDA device: %s (error %d)", cudaGetErrorString(error),
                       static_cast<int>(error));

@@ -188,8 +188,9 @@ static __global__ void __launch_bounds__(BLOCK)
         range rows = windows_above<I>(p, 0, i.row), columns = windows_above<I>(p, 1, i.column);
         R sum = 0;
         for (int r = rows.begin; r < rows.end; r++) {
-            int tall, wide;
+            int tall;
             window_of<I>(p, 0, r, &tall);
+            int wide;
             for (int s = columns.begin; s < columns.end; s++) {
                 window_of<I>(p, 1, s, &wide);
                 sum += plane[r * p.ow + s] * share<R>(tall, wide);

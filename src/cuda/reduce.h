@@ -53,11 +53,11 @@ template <class A> struct words {
 template <class A> static __device__ __forceinline__ A from_lane_below(const A &a, int apart)
 {
     words<A> w;
-    A other;
 
     memcpy(&w, &a, sizeof w);
     TN_UNROLL
     for (unsigned k = 0; k < sizeof(A) / 8; k++) w.w[k] = __shfl_down_sync(WARP_ALL, w.w[k], apart);
+    A other;
     memcpy(&other, &w, sizeof w);
     return other;
 }
@@ -398,7 +398,6 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
     int64_t kept = r.kept.numel;
     int64_t most = 64LL * tni_cuda_multiprocessors();
     void *left = nullptr;
-    tn_status status;
 
     r.fours = layout != BY_COLUMNS && layout != BY_THREADS && reduce_fours(r);
     if (layout == BY_THREADS) {
@@ -417,10 +416,10 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
     }
     int64_t units = layout == BY_BLOCKS ? kept * r.pieces : (kept + 31) / 32 * r.pieces;
     unsigned grid = tni_cuda_blocks(units, 1, most);
-    status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way,
-                                             put, static_cast<A *>(left))
-                                 : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS, 0, r,
-                                             way, put, static_cast<A *>(left));
+    tn_status status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS,
+                                                       0, r, way, put, static_cast<A *>(left))
+                                           : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS,
+                                                       0, r, way, put, static_cast<A *>(left));
     if (status == TN_OK && left) {
         status =
             TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),

@@ -162,7 +162,7 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
         locate(s.lines, line, at);
         for (int64_t from = 0; from < s.n; from += SCAN_STRETCH) {
             int64_t first = from + threadIdx.x * SCAN_EACH;
-            A v[SCAN_EACH], own = 0, of_all;
+            A v[SCAN_EACH], own = 0;
 
             TN_UNROLL
             for (int k = 0; k < SCAN_EACH; k++) {
@@ -170,6 +170,7 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
                 v[k] = there ? kin<A>::load(s.x, s.x_dtype, at[0] + (first + k) * s.x_step) : 0;
                 own = plus(own, v[k]);
             }
+            A of_all;
             A sum = sum_below(own, &of_all);
             if (threadIdx.x % 32 == 0) of_warp[warp] = of_all;
             __syncthreads();
@@ -208,10 +209,10 @@ tn_status tni_cuda_cumsum(const tni_cumsum *a)
     const tni_array *arrays[] = { &x_lines, &y_lines };
     int64_t item_x = static_cast<int64_t>(item_size(a->x.dtype));
     int64_t item_y = static_cast<int64_t>(item_size(a->y.dtype));
-    scan_args s;
 
     if (a->x.rank == 0) return copy_to(a->y, a->x);
     x_lines.size[a->axis] = y_lines.size[a->axis] = 1;
+    scan_args s;
     s.lines = places_of<2>(arrays);
     s.n = a->x.size[a->axis];
     if (s.lines.numel == 0 || s.n == 0) return TN_OK;

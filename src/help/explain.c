@@ -111,7 +111,6 @@ static tn_status explain_missing(report *x, const tn_entry *e)
 {
     int n = tni_run_number(&x->run, e->tensor);
     way w = { 0 };
-    char at[256];
     if (n >= 0) w = follow(x, n);
     if (!w.last) {
         x->counts.unread++;
@@ -122,6 +121,7 @@ static tn_status explain_missing(report *x, const tn_entry *e)
         return say_cut(x, e->name, &w);
     }
     x->counts.unused++;
+    char at[256];
     tni_run_place(&x->run, w.last->module, at, sizeof at);
     return tni_say(
         &x->findings,
@@ -238,7 +238,6 @@ static void put(sink *s, const char *line)
 static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_report *out)
 {
     sink s = { .file = file };
-    char line[256];
     tn_explain_report *c = &x->counts;
     const tni_lines *part[] = { &x->run.unregistered, &x->findings, &x->notes };
     c->unregistered = (int)x->run.unregistered.n;
@@ -248,6 +247,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
         s.text = out->text;
         s.size = sizeof out->text;
     }
+    char line[256];
     snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters", m->type->name,
              c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
              x->parameters->n);

@@ -96,7 +96,6 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
 /* Checks a tensor read in the innermost running call; by whom: "tn_add reads". */
 static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
-    char what[256];
     if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return TN_OK;
     int n = number(r, t);
     if (n < 0) return TN_E_NOMEM;
@@ -104,6 +103,7 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
     r->value[n].reported = true;
     const tn_module *m = holder(r, t);
     const char *path = r->part[r->frame[r->n_frame - 1]].path;
+    char what[256];
     if (t->is_parameter || t->is_buffer)
         snprintf(what, sizeof what, "a %s of a module that is not registered in the model",
                  t->is_parameter ? "parameter" : "buffer");
@@ -121,7 +121,6 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
-    char who[96];
     tn_status status = TN_OK;
     if (r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use))
         return TN_E_NOMEM;
@@ -136,6 +135,7 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
     use.n_out = n_out;
     if (status != TN_OK) return status;
     r->use[r->n_use++] = use;
+    char who[96];
     snprintf(who, sizeof who, "%s%s", use.cut == TNI_CUT_IN_PLACE ? "" : "tn_", use.op);
     for (int i = 0; i < n_in && status == TN_OK; i++) status = look(r, in[i], who, "reads");
     return status;
@@ -178,8 +178,8 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
     tn_status status = TN_OK;
     if (r != running) return TN_OK; /* another thread calls a watched module */
     for (int i = 0; i < n_in && status == TN_OK; i++) {
-        int n;
         if (tni_none(in[i])) continue;
+        int n;
         if (r->n_frame)
             status = look(r, in[i], r->part[part].path, "is given");
         else if ((n = number(r, in[i])) < 0)

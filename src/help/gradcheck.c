@@ -125,8 +125,8 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
     tn_set_grad_enabled(was);
     *m = y ? numel(y) : 0;
     for (int i = 0; i < c->n && status == TN_OK; i++) {
-        int64_t size;
         if (!c->inputs[i]->requires_grad) continue;
+        int64_t size;
         if (__builtin_mul_overflow(*m, numel(c->inputs[i]), &size)) size = INT64_MAX;
         jacobian[i] = doubles(size);
         if (!jacobian[i]) status = tni_pending();

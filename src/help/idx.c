@@ -256,10 +256,10 @@ static void convert(const header *h, const unsigned char *b, void *to, size_t n)
 static tn_status read_values(stream *s, const header *h, char *to)
 {
     size_t left = h->nbytes;
-    size_t got;
     tn_status status = TN_OK;
     unsigned char *chunk = h->dtype == TN_U8 ? NULL : tni_alloc(CHUNK);
     if (h->dtype != TN_U8 && !chunk) return tni_pending();
+    size_t got;
     while (left > 0 && status == TN_OK) {
         size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);

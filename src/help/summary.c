@@ -92,12 +92,12 @@ static tn_status member(table *t, const tni_slot *slot)
     const bool parameter = slot->kind == TNI_PARAMETER;
     const bool special = parameter ? !v->requires_grad : slot->persistence == TN_NON_PERSISTENT;
     total *sum = parameter ? &t->parameters : &t->buffers;
-    char text[LONGEST + 256];
 
     if (tni_none(v)) return TN_OK;
     int is_new = tni_map_put(&t->seen, v, t); /* the first mention of a tensor counts */
     if (is_new < 0) return TN_E_NOMEM;
     int64_t n = tn_numel(v);
+    char text[LONGEST + 256];
     snprintf(text, sizeof text, "%s %s%s%s%s%s", slot->name, tni_shape_text(&v->shape),
              v->dtype == TN_F32 ? "" : " ", v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype),
              !special    ? ""
@@ -115,10 +115,10 @@ static tn_status member(table *t, const tni_slot *slot)
 static tn_status go_in(tn_module *m, const char *path, void *user)
 {
     table *t = user;
-    char type[256], text[LONGEST + 512], first[LONGEST + 1];
     const char *before = tni_map_get(&t->seen, m);
     if (t->inside || before) t->inside++;
     if (t->inside > 1) return TN_OK;
+    char first[LONGEST + 1];
     if (!before && m->state->holders > 1) { /* others are seen once */
         char *copy = tni_strdup(shown_path(path, first));
         if (!copy) return TN_E_NOMEM;
@@ -129,7 +129,9 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     }
     if (!tni_room(&t->levels, &t->levels_capacity, (size_t)t->depth, 1, sizeof *t->levels))
         return TN_E_NOMEM;
+    char type[256];
     tni_module_text(m, type, sizeof type);
+    char text[LONGEST + 512];
     snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
     const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
@@ -265,7 +267,7 @@ static int print_text(FILE *file, const char *text, int indent, int width)
 
 static void print_row(FILE *file, const row *r, int width)
 {
-    char text[2 * LONGEST + 1024], n[32];
+    char text[2 * LONGEST + 1024];
     const int indent = 2 * (int)TNI_MIN(r->depth, DEEPEST), left = width - 2 * COLUMN;
     const bool counted = r->parameters >= 0 || r->buffers >= 0;
     int64_t first = number_of(r->name);
@@ -275,6 +277,7 @@ static void print_row(FILE *file, const row *r, int width)
     else
         snprintf(text, sizeof text, "%s%s%s", r->name ? r->name : "", r->name ? ": " : "", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
+    char n[32];
     if (r->parameters >= 0)
         fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters, n, sizeof n));
     if (r->buffers >= 0)
@@ -301,12 +304,12 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
 {
     TNI_C_NUMBERS;
     table t = { 0 };
-    char bytes[32];
     if (!file)
         return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
     tn_status status = tni_module_check("tn_module_summary", m);
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
+        char bytes[32];
         const int width = width_of(file);
         fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");
         fprintf(file, "%-*s%*s%*s\n", width - 2 * COLUMN, "module", COLUMN, "(trained)", COLUMN,

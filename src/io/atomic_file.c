@@ -114,9 +114,9 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
  * took it for one left behind. */
 static bool lock_temp(int fd)
 {
-    struct stat st;
     /* without locks nothing is swept either */
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    struct stat st;
     return fstat(fd, &st) != 0 || st.st_nlink > 0;
 }
 
@@ -217,8 +217,8 @@ tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data
 /* Puts the new name on the disk. Some file systems cannot sync folders: not a failure. */
 static tn_status sync_folder(const tni_atomic_file *file)
 {
-    int synced;
     if (file->folder < 0) return TN_OK;
+    int synced;
     UNINTERRUPTED(synced, fsync(file->folder));
     if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
     return tni_error(

@@ -36,10 +36,10 @@ static tn_generator *generator_of(const tn_checkpoint *c, int i)
 static tn_status add_random(tn_list *list, const tn_checkpoint *c)
 {
     for (int i = -1; i < c->n_generators; i++) {
-        char name[32];
         unsigned char bytes[TN_GENERATOR_STATE_SIZE];
         tn_generator_get_state(generator_of(c, i), bytes);
         tn_tensor *state = tn_from_data(bytes, TN_SHAPE(TN_GENERATOR_STATE_SIZE), TN_U8);
+        char name[32];
         tn_status status = tn_list_add(list, random_name(i, name, sizeof name), state);
         if (status != TN_OK) return status;
     }
@@ -120,11 +120,11 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
 
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
 {
-    tni_parts parts;
     tn_scope scope = tn_scope_begin();
     tn_status status = tni_metadata_check(function, &c->metadata);
     if (status == TN_OK) status = check_generators(function, c);
     if (status == TN_OK) {
+        tni_parts parts;
         status = tni_parts_of(function, c, &parts);
         if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
         if (status == TN_OK) status = save(function, c, &parts, path);
@@ -189,11 +189,11 @@ typedef struct staged {
 
 static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, staged *s)
 {
-    char name[32];
     s->n_random = (size_t)c->n_generators + 1;
     s->random = tni_alloc_n(s->n_random, sizeof *s->random);
     tn_generator *trial = tn_generator_new(0);
     tn_status status = s->random && trial ? TN_OK : tni_pending();
+    char name[32];
     for (int i = -1; status == TN_OK && i < c->n_generators; i++) {
         status = read_values(file, random_name(i, name, sizeof name), TN_U8,
                              TN_GENERATOR_STATE_SIZE, s->random[i + 1]);
@@ -261,10 +261,10 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
     static const char f[] = "tn_checkpoint_load";
     if (!c) return tni_null(f, "c", "a checkpoint");
-    tni_safetensors file;
     tni_parts parts = { 0 };
     tn_status status = check_generators(f, c);
     if (status == TN_OK) status = tni_parts_of(f, c, &parts);
+    tni_safetensors file;
     if (status == TN_OK) status = open_checkpoint(&file, f, path);
     if (status == TN_OK) {
         status = load(&file, c, &parts);

@@ -30,10 +30,10 @@ static void file_name(char text[FILE_SIZE], const char *name, int64_t step)
  * temporary may follow. */
 static int64_t step_of(const char *file, const char *name, size_t *n)
 {
-    char own[FILE_SIZE];
     size_t prefix = strlen(name);
     if (strncmp(file, name, prefix) != 0 || file[prefix] != '-') return -1;
     int64_t step = strtoll(file + prefix + 1, NULL, 10);
+    char own[FILE_SIZE];
     file_name(own, name, step);
     *n = strlen(own);
     return step >= 0 && strncmp(file, own, *n) == 0 ? step : -1;
@@ -72,9 +72,9 @@ typedef struct steps {
  * list may be incomplete), or ENOMEM with a message; free steps with tni_bytes_free. */
 static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
 {
-    size_t n;
     *s = (steps){ 0 };
     rewinddir(dir);
+    size_t n;
     for (struct dirent *e; errno = 0, (e = readdir(dir));) {
         int64_t step = step_of(e->d_name, name, &n);
         if (sweep && step >= 0) tni_file_sweep(dirfd(dir), e->d_name, n);
@@ -129,8 +129,9 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     if (c->step < 0 || keep < 0)
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", f,
                          c->step, keep);
-    char file[FILE_SIZE], path[PATH_SIZE];
+    char file[FILE_SIZE];
     file_name(file, name, c->step);
+    char path[PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", folder, file);
     status = tni_checkpoint_save(f, c, path);
     return status == TN_OK ? prune(f, folder, name, c->step, keep) : status;
@@ -150,9 +151,9 @@ typedef struct search {
 static tn_status look_at(search *s, int64_t step, bool *next)
 {
     char file[FILE_SIZE];
-    int error;
     file_name(file, s->name, step);
     snprintf(s->path, PATH_SIZE, "%s/%s", s->folder, file);
+    int error;
     tn_status status = tni_checkpoint_verify(latest, s->path, &error);
     /* an error of this process or machine does not mean a bad file */
     *next = status != TN_OK && status != TN_E_NOMEM && error != EMFILE && error != ENFILE;

@@ -36,12 +36,12 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
         /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (in->fd < 0 && errno == EINTR);
-    struct stat st;
     if (in->fd < 0) {
         in->error = errno;
         return fail(in, in->error);
     }
     tn_status status = TN_OK;
+    struct stat st;
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))

@@ -23,8 +23,8 @@ tn_file_limits tn_get_file_limits(void)
 
 int64_t tni_inflated_limit(int64_t file_bytes)
 {
-    int64_t in_proportion;
     if (inflated_bytes) return inflated_bytes;
+    int64_t in_proportion;
     if (__builtin_mul_overflow(file_bytes, DEFAULT_RATIO, &in_proportion)) return INT64_MAX;
     return TNI_MAX(in_proportion, (int64_t)DEFAULT_INFLATED);
 }

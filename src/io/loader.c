@@ -123,9 +123,10 @@ static void leave_parent(tn_loader *l)
 /* Signals are for the program: the thread blocks them all. */
 static tn_status start_thread(tn_loader *l)
 {
-    sigset_t all, was;
     if (l->threaded) return TN_OK;
+    sigset_t all;
     sigfillset(&all);
+    sigset_t was;
     pthread_sigmask(SIG_SETMASK, &all, &was);
     int error = pthread_create(&l->thread, NULL, fill, l);
     pthread_sigmask(SIG_SETMASK, &was, NULL);

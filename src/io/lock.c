@@ -91,13 +91,13 @@ static tn_status held(const char *path, const char *text)
 /* TN_OK: locked. *again: the file belonged to a run that has just ended. */
 static tn_status try(const char *path, const char *name, int *fd, bool *again)
 {
-    char text[TEXT];
-    struct stat st, there;
     *again = false;
     do {
         *fd = open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     } while (*fd < 0 && errno == EINTR);
+    struct stat st;
     if (*fd < 0 || fstat(*fd, &st) != 0) return fail(path, errno);
+    char text[TEXT];
     read_text(*fd, text);
     bool ours = S_ISREG(st.st_mode) && (!text[0] || !strncmp(text, OURS, sizeof OURS - 1));
     if (!ours)
@@ -111,6 +111,7 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
         return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,
                          path);
     }
+    struct stat there;
     *again = fstat(*fd, &st) != 0 || stat(name, &there) != 0 || st.st_ino != there.st_ino ||
              st.st_dev != there.st_dev;
     return TN_OK;
@@ -118,10 +119,10 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
 
 tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
 {
-    char name[PATH_MAX];
     if (!path) return tni_null(f, "path", "the name of a file or folder");
     if (!lock) return tni_null(f, "lock", "a place for the lock");
     if (!*path) return tni_error(TN_E_INVALID, "%s: path is empty: want a file or folder", f);
+    char name[PATH_MAX];
     int error = name_of(path, name);
     if (error) return fail(path, error);
     tn_file_lock *l = tni_calloc(sizeof *l);
@@ -147,8 +148,8 @@ tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
 
 void tn_checkpoint_unlock(tn_file_lock *lock)
 {
-    struct stat st, there;
     if (!lock) return;
+    struct stat st, there;
     bool same = fstat(lock->fd, &st) == 0 && stat(lock->name, &there) == 0 &&
                 st.st_ino == there.st_ino && st.st_dev == there.st_dev;
     if (lock->pid == getpid() && same) unlink(lock->name);

@@ -79,14 +79,14 @@ static tn_list *state_of(const tn_checkpoint_part *p)
 /* The part's name is also the path of the root among the versions. */
 static tn_status save(tn_list *list, const char *name, const tn_list *state)
 {
-    char prefix[LONGEST + 2];
-    const char *path;
-    int version;
     if (!state) return tni_pending();
+    char prefix[LONGEST + 2];
     snprintf(prefix, sizeof prefix, "%s.", name);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++)
         status = tni_list_push(list, prefix, "", state->entry[i].name, state->entry[i]);
+    const char *path;
+    int version;
     for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
         char whole[TNI_NAME_LIMIT + LONGEST + 2];
         int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);

@@ -326,9 +326,9 @@ tn_status tni_safetensors_verify(tni_safetensors *file)
     char *chunk = tni_alloc(size);
     if (!chunk) return tni_pending();
     uLong crc;
-    char digits[17];
     tn_status status = crc_of(file, chunk, size, &crc);
     tni_free(chunk, size);
+    char digits[17];
     snprintf(digits, sizeof digits, "%08lx", crc);
     if (status == TN_OK && strcmp(digits, wanted))
         status = bad(file, "the checksum is %s, not %.16s: damaged, or changed by another program",

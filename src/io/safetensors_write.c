@@ -119,11 +119,11 @@ static tn_status add_object(pairs *p, const char *key, pairs *object)
 static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
 {
     tni_version v;
-    tni_names names;
     for (int i = 0; (v.version = tni_list_versions(list, i, &v.path)) != 0; i++)
         tni_bytes_add(versions, &v, sizeof v);
     if (versions->failed) return tni_pending();
     tni_version *all = (tni_version *)versions->data;
+    tni_names names;
     tn_status status = tni_names_make(&names, all, sizeof *all, (int)(versions->n / sizeof *all));
     for (int i = 1; i < names.n; i++)
         if (!strcmp(names.name[i - 1].text, names.name[i].text))
@@ -183,8 +183,8 @@ static tn_status check_pairs(const pairs *p, const tni_names *stored, const tni_
 {
     const tn_metadata *m = o->metadata;
     const bool checkpoint = has_key(o->own, TNI_CHECKPOINT);
-    tni_names keys;
     if (!m) return TN_OK;
+    tni_names keys;
     tn_status status = tni_names_make(&keys, m->key, sizeof *m->key, m->n);
     if (status != TN_OK) return status;
     const char *twice = tni_names_twice(&keys);
@@ -375,9 +375,9 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
     item *items = tni_alloc(nbytes);
     if (!items) return tni_pending();
     int n = list->n;
-    size_t total;
     tni_bytes header = { 0 };
     status = collect(function, list, items, &o);
+    size_t total;
     if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
     if (status == TN_OK) status = write_file(function, path, &header, items, n, total, o.checksum);
     tni_bytes_free(&header);

@@ -105,8 +105,8 @@ static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_
                          "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,
                          n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
     for (int i = 0; i < n_in; i++) {
-        char which[24];
         if (in[i]) continue;
+        char which[24];
         snprintf(which, sizeof which, "in[%d]", i);
         return tni_poison("tn_call", which);
     }
@@ -175,9 +175,9 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
-        tni_fields fields;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
+        tni_fields fields;
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
         if (status == TN_OK)
@@ -202,11 +202,11 @@ tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_te
 
 tn_tensor *tn_forward(tn_module *m, tn_tensor *x)
 {
-    tn_tensor *y;
     if (tni_module_check("tn_forward", m) != TN_OK) return NULL;
     if (!x) {
         tni_poison("tn_forward", "the input x");
         return NULL;
     }
+    tn_tensor *y;
     return tni_call_with(m, 1, &x, 1, &y, NULL) == TN_OK ? y : NULL;
 }

@@ -58,8 +58,8 @@ static const char *check_slots(tn_module *m)
         const tni_slot *slot = &m->state->slot[i];
         const void *held =
             slot->kind == TNI_CHILD ? (const void *)slot->child : (const void *)slot->tensor;
-        void *shown;
         if (!slot->field) continue;
+        void *shown;
         memcpy(&shown, (char *)m + slot->field, sizeof shown);
         if (shown == held) continue;
         wrong = wrong ? wrong : slot->name;

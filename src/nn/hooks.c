@@ -229,16 +229,18 @@ static tn_status gate_shape(tni_call *c)
 static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in, tn_tensor **in,
                                    int n_out, tn_tensor *const *out)
 {
-    tn_tensor *now[MOST_TENSORS], *outer[MOST_TENSORS];
-    char who[128], of[32];
+    tn_tensor *now[MOST_TENSORS];
     for (int i = 0; i < n_in; i++) now[i] = in[i] ? in[i] : TN_NONE;
+    tn_tensor *outer[MOST_TENSORS];
     for (int i = 0; i < n_out; i++) outer[i] = out[i] ? out[i] : TN_NONE;
+    char who[128];
     snprintf(who, sizeof who, "%s: a backward hook", m->type->name);
     bool grad = tn_grad_enabled();
     tn_status status =
         judge(m, "backward", ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user),
               0, NULL);
     tn_set_grad_enabled(grad);
+    char of[32];
     for (int i = 0; status == TN_OK && i < n_in; i++) {
         if (!in[i]) continue;
         snprintf(of, sizeof of, " of input %d", i);
@@ -283,11 +285,11 @@ static tn_status gate_backward(tni_grad *g)
 {
     const gate_args *a = g->args;
     passage *p = a->passage;
-    tn_tensor *now[2 * MOST_TENSORS];
     int n = p->n_in + p->n_out;
     tn_status status = put_down(g, a);
     for (int i = 0; i < g->n_in; i++) g->dx[i] = g->dys[i];
     if (status != TN_OK || (!a->inner && p->inner)) return status;
+    tn_tensor *now[2 * MOST_TENSORS];
     for (int i = 0; i < n; i++) {
         now[i] = p->gradient[i];
         p->gradient[i] = NULL;
@@ -318,7 +320,7 @@ static const tn_op op_gate = {
 /* Replaces each of n tensors that needs a gradient by its view through a gate. */
 static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
 {
-    tn_tensor *in[MOST_TENSORS], *out[MOST_TENSORS];
+    tn_tensor *in[MOST_TENSORS];
     gate_args a = { .passage = p, .inner = inner };
     int k = 0;
     for (int i = 0; i < n; i++) {
@@ -327,6 +329,7 @@ static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
         in[k++] = tensor[i];
     }
     if (!k) return TN_OK;
+    tn_tensor *out[MOST_TENSORS];
     tn_status status = tni_apply_n(&op_gate, &a, sizeof a, k, in, k, out);
     if (status != TN_OK) return status;
     p->inner |= inner;
@@ -361,10 +364,10 @@ static tn_status run_post(tn_module *m, int n_in, tn_tensor *const *in, int n, t
 tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                           tni_forward forward)
 {
-    tn_tensor *seen[MOST_TENSORS];
     if (n_in > MOST_TENSORS || n_out > MOST_TENSORS)
         return tni_error(TN_E_UNSUPPORTED, "%s: %d inputs and %d outputs: with hooks at most %d",
                          m->type->name, n_in, n_out, MOST_TENSORS);
+    tn_tensor *seen[MOST_TENSORS];
     for (int i = 0; i < n_in; i++) seen[i] = in[i];
     tn_status status = run_pre(m, n_in, seen);
     passage *p = NULL;

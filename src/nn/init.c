@@ -93,9 +93,9 @@ static double normal_quantile(double p)
     static const double d[] = { 7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
                                 3.754408661907416e+00 };
     const double tail = 0.02425;
-    double x;
     if (p <= 0) return -INFINITY;
     if (p >= 1) return INFINITY;
+    double x;
     if (p < tail || p > 1 - tail) {
         double q = sqrt(-2 * log(p < tail ? p : 1 - p));
         x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /

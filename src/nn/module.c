@@ -47,9 +47,9 @@ static void divide(state *tree, uintptr_t address, state **below, state **others
 
 static void enter_tree(tn_module *m)
 {
-    state *below, *above;
     m->state->weight = tni_hash_address(m);
     pthread_mutex_lock(lock);
+    state *below, *above;
     divide(live, (uintptr_t)m, &below, &above);
     live = joined(joined(below, m->state), above);
     pthread_mutex_unlock(lock);
@@ -57,9 +57,10 @@ static void enter_tree(tn_module *m)
 
 static void leave_tree(tn_module *m)
 {
-    state *below, *above, *itself;
     pthread_mutex_lock(lock);
+    state *below, *above;
     divide(live, (uintptr_t)m, &below, &above);
+    state *itself;
     divide(above, (uintptr_t)m + 1, &itself, &above);
     live = joined(below, above);
     pthread_mutex_unlock(lock);

@@ -162,12 +162,12 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
                                  tn_tensor **field, tn_tensor *t)
 {
     const char *name = like->name;
-    size_t offset;
     tn_status status = tni_module_check(function, m);
     if (status != TN_OK) return status;
     status = failed_before(m);
     if (status != TN_OK) return status;
     status = check_name(function, m, name, like->kind);
+    size_t offset;
     if (status == TN_OK) status = check_field(function, m, name, field, &offset);
     if (status == TN_OK) status = check_value(function, m, name, like->kind, like->frozen, t);
     if (status != TN_OK) return note(m, status);
@@ -255,11 +255,11 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
                                  tn_module *child)
 {
     static const char function[] = "tn_register_module";
-    size_t offset;
     tn_status status = failed_before(m);
     if (status != TN_OK) return status;
     status = check_child(m, name, child);
     if (status == TN_OK) status = check_name(function, m, name, TNI_CHILD);
+    size_t offset;
     if (status == TN_OK) status = check_field(function, m, name, field, &offset);
     if (status == TN_OK) status = check_cycle(m, name, child);
     if (status != TN_OK) return note(m, status);

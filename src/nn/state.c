@@ -20,10 +20,10 @@ static void add_text(line *l, const char *separator, const char *format, ...) TN
 static void add_text(line *l, const char *separator, const char *format, ...)
 {
     const size_t room = sizeof l->text - 4; /* "..." always fits */
-    va_list args;
     if (l->count++ && l->n < room)
         l->n += (size_t)snprintf(l->text + l->n, room - l->n, "%s", separator);
     if (l->n >= room) return;
+    va_list args;
     va_start(args, format);
     l->n += (size_t)vsnprintf(l->text + l->n, room - l->n, format, args);
     va_end(args);
@@ -220,9 +220,9 @@ static tn_status check_path(const tn_module *m, const char *path)
 static tn_status load_pre(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
-    char prefix[LONGEST + 2];
     if (!tni_has_hook(m, TNI_HOOK_LOAD_PRE)) return TN_OK;
     if (check_path(m, path) != TN_OK) return TN_E_NAME;
+    char prefix[LONGEST + 2];
     snprintf(prefix, sizeof prefix, "%s%s", path, path[0] ? "." : "");
     return tni_run_state_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix);
 }
@@ -245,11 +245,11 @@ static const char *extra_name(const char *path, char *name, size_t size)
 static tn_status compare_late(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
-    char name[1100];
     p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST);
     if (!m->type->set_extra_state) return TN_OK;
     if (check_path(m, path) != TN_OK) return TN_E_NAME;
     p->may_fail_late = true;
+    char name[1100];
     if (!tn_list_has(p->state, extra_name(path, name, sizeof name)))
         return tn_list_set(p->missing, name, TN_NONE);
     if (tn_list_has(p->unexpected, name)) return tn_list_remove(p->unexpected, name);
@@ -327,9 +327,9 @@ static tn_status copy_all(const plan *p)
 /* The modules' extra state before loading, by name. */
 static tn_status backup_extra(tn_module *m, const char *path, void *user)
 {
-    char name[1100];
     if (!m->type->set_extra_state || !m->type->extra_state) return TN_OK;
     tn_tensor *t = m->type->extra_state(m);
+    char name[1100];
     return t ? tn_list_set(user, extra_name(path, name, sizeof name), t) : tni_pending();
 }
 

@@ -45,9 +45,9 @@ static tn_status norm_into(char *cell, const tn_tensor *g, double p)
 
 static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
 {
-    float single;
     if (!in_cell) return tn_item(tn_norm(g, p, NULL, 0, false));
     if (g->dtype == TN_F64) return *cell;
+    float single;
     memcpy(&single, cell, sizeof single);
     return (double)single;
 }

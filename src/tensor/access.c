@@ -77,13 +77,11 @@ uint64_t tn_version(const tn_tensor *t)
 
 tn_status tn_set_name(tn_tensor *t, const char *name)
 {
-    char cut[64];
-    char *copy;
-
     if (!t || tni_none(t)) return tni_poison("tn_set_name", "t");
     if (!name) return tni_poison("tn_set_name", "name");
+    char cut[64];
     snprintf(cut, sizeof cut, "%s", name);
-    copy = tni_strdup(cut);
+    char *copy = tni_strdup(cut);
     if (!copy) return TN_E_NOMEM;
     tni_strfree(t->name);
     t->name = copy;
@@ -130,13 +128,10 @@ const char *tni_shape_text(const tn_shape *shape)
 
 const char *tni_text(const tn_tensor *t)
 {
-    char *text;
-    int n;
-
     if (!t) return "NULL";
     if (tni_none(t)) return "TN_NONE";
-    text = next_text();
-    n = snprintf(text, TEXT_SIZE, "%s%s", tn_name(t), t->name ? " " : "");
+    char *text = next_text();
+    int n = snprintf(text, TEXT_SIZE, "%s%s", tn_name(t), t->name ? " " : "");
     write_shape(text + n, TEXT_SIZE - (size_t)n, &t->shape);
     return text;
 }
@@ -148,7 +143,6 @@ static double element(const tn_tensor *t, int64_t index)
 {
     const tni_backend *backend = tni_backend_of(t);
     double value = NAN;
-    void *cell;
 
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
@@ -158,6 +152,7 @@ static double element(const tn_tensor *t, int64_t index)
 
         return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
     }
+    void *cell;
     if (backend->alloc(sizeof value, &cell) != TN_OK) return NAN;
     tni_array to = { .data = cell, .dtype = TN_F64 };
     if (backend->copy(&(tni_copy){ .y = to, .x = from }) != TN_OK ||
@@ -242,10 +237,9 @@ void *tn_data_mut(tn_tensor *t)
 
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)
 {
-    size_t wanted;
-
     if (tn_dtype_size(dtype) == 0)
         return tni_error(TN_E_DTYPE, "%s: dtype %d: want one of tn_dtype", function, (int)dtype);
+    size_t wanted;
     if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), &wanted) ||
         nbytes != wanted)
         return tni_error(TN_E_SHAPE, "%s: %zu bytes for %s as %s: want %zu", function, nbytes,
@@ -256,20 +250,17 @@ tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes,
 tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype)
 {
     TNI_HOLD_TRAPS;
-    const tni_backend *backend;
-    tni_array to, from;
-    tn_status status;
-    void *staged;
 
     if (!t || tni_none(t) || (!out && nbytes))
         return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
+    tn_status status;
     if ((status = tni_bytes_fit("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
         return status;
     if (tni_host_refused("tn_copy_out", "reads values", "them read after tn_capture_run"))
         return TN_E_STATE;
-    backend = tni_backend_of(t);
-    from = tni_array_of(t);
-    to = from;
+    const tni_backend *backend = tni_backend_of(t);
+    tni_array from = tni_array_of(t);
+    tni_array to = from;
     to.dtype = dtype;
     tni_dense_strides(&t->shape, to.stride);
     if (t->storage->device.type == TN_CPU) {
@@ -278,6 +269,7 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
     }
     if (t->dtype == dtype && tni_is_dense(t)) /* works also when the device is full */
         return backend->download(out, from.data, nbytes);
+    void *staged;
     if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
     to.data = staged;
     status = backend->copy(&(tni_copy){ .y = to, .x = from });

@@ -19,12 +19,10 @@ static uint64_t fnv(uint64_t hash, const void *data, size_t n)
 /* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
 static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 {
-    void *values;
-
     if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), nbytes))
         return tni_fail(TN_E_SHAPE, "the values of %s as %s: want fewer than 2^64 bytes",
                         tni_text(t), tn_dtype_name(dtype));
-    values = tni_alloc(*nbytes);
+    void *values = tni_alloc(*nbytes);
     if (values && tn_copy_out(t, values, *nbytes, dtype) != TN_OK) {
         tni_free(values, *nbytes);
         return NULL;
@@ -35,8 +33,6 @@ static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 uint64_t tn_hash(const tn_tensor *t)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    size_t nbytes;
-    void *values;
 
     if (!t) {
         tni_poison("tn_hash", "t");
@@ -48,7 +44,8 @@ uint64_t tn_hash(const tn_tensor *t)
     hash = fnv(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
     if (t->storage->device.type == TN_CPU && tni_is_dense(t))
         return fnv(hash, tni_data(t), (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype));
-    values = values_of(t, t->dtype, &nbytes);
+    size_t nbytes;
+    void *values = values_of(t, t->dtype, &nbytes);
     if (!values) return 0;
     hash = fnv(hash, values, nbytes);
     tni_free(values, nbytes);

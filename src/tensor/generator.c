@@ -161,8 +161,6 @@ static uint64_t get_le(const unsigned char *from, int nbytes)
 
 void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
 {
-    uint64_t normal;
-
     if (!g || !bytes) {
         tni_poison("tn_generator_get_state", g ? "bytes" : "g");
         return;
@@ -170,6 +168,7 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
     tni_generator_lock(g);
     memset(bytes, 0, STATE_WORDS);
     memcpy(bytes, magic, sizeof magic);
+    uint64_t normal;
     memcpy(&normal, &g->normal, sizeof normal);
     put_le(bytes + 8, STATE_VERSION, 4);
     put_le(bytes + 12, g->mt.used, 4);

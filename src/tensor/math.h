@@ -194,27 +194,21 @@ TN_FN double tn_exp_reduce_f64(double x, double *n)
  * rounding. */
 TN_FN float tn_exp_f32(float x)
 {
-    float n;
-    float half;
-    float r;
-
     x = x < -104.0f ? -104.0f : x;
     x = x > 89.0f ? 89.0f : x;
-    r = tn_exp_reduce_f32(x, &n);
-    half = tn_round_f32(n * 0.5f);
+    float n;
+    float r = tn_exp_reduce_f32(x, &n);
+    float half = tn_round_f32(n * 0.5f);
     return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(half) * tn_exp2i_f32(n - half);
 }
 
 TN_FN double tn_exp_f64(double x)
 {
-    double n;
-    double half;
-    double r;
-
     x = x < -746.0 ? -746.0 : x;
     x = x > 710.0 ? 710.0 : x;
-    r = tn_exp_reduce_f64(x, &n);
-    half = tn_round_f64(n * 0.5);
+    double n;
+    double r = tn_exp_reduce_f64(x, &n);
+    double half = tn_round_f64(n * 0.5);
     return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
 }
 
@@ -238,27 +232,21 @@ TN_FN double tn_exp_inner_f64(double x)
 /* 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): exact around 0, where n = 0. */
 TN_FN float tn_expm1_f32(float x)
 {
-    float n;
-    float r;
-    float scale;
-
     x = x < -18.0f ? -18.0f : x;
     x = x > 89.0f ? 89.0f : x;
-    r = tn_exp_reduce_f32(x, &n);
-    scale = tn_exp2i_f32(n - 1.0f);
+    float n;
+    float r = tn_exp_reduce_f32(x, &n);
+    float scale = tn_exp2i_f32(n - 1.0f);
     return 2.0f * (scale * tn_exp_tail_f32(r) + (scale - 0.5f));
 }
 
 TN_FN double tn_expm1_f64(double x)
 {
-    double n;
-    double r;
-    double scale;
-
     x = x < -38.0 ? -38.0 : x;
     x = x > 710.0 ? 710.0 : x;
-    r = tn_exp_reduce_f64(x, &n);
-    scale = tn_exp2i_f64(n - 1.0);
+    double n;
+    double r = tn_exp_reduce_f64(x, &n);
+    double scale = tn_exp2i_f64(n - 1.0);
     return 2.0 * (scale * tn_exp_tail_f64(r) + (scale - 0.5));
 }
 
@@ -272,7 +260,6 @@ TN_FN float tn_log_f32(float x)
     float f = tn_from_bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float z = f * f;
     float p = 0x1.146c80p-4f;
-    float y;
 
     p = p * f - 0x1.de6502p-4f;
     p = p * f + 0x1.e6fc30p-4f;
@@ -282,7 +269,7 @@ TN_FN float tn_log_f32(float x)
     p = p * f + 0x1.99a4bep-3f;
     p = p * f - 0x1.000006p-2f;
     p = p * f + 0x1.555548p-2f;
-    y = f * z * p - n * 0x1.bd0106p-13f;
+    float y = f * z * p - n * 0x1.bd0106p-13f;
     y = y - 0.5f * z;
     y = (f + y) + n * 0x1.63p-1f;
     y = x > 0.0f ? y : x == 0.0f ? -INFINITY : NAN;
@@ -300,7 +287,6 @@ TN_FN double tn_log_f64(double x)
     double z = s * s;
     double half = 0.5 * f * f;
     double p = 1.479819860511658591e-01;
-    double y;
 
     p = p * z + 1.531383769920937332e-01;
     p = p * z + 1.818357216161805012e-01;
@@ -309,7 +295,7 @@ TN_FN double tn_log_f64(double x)
     p = p * z + 3.999999999940941908e-01;
     p = p * z + 6.666666666666735130e-01;
     p = p * z;
-    y = n * 0x1.62e42feep-1 - ((half - (s * (half + p) + n * 0x1.a39ef35793c76p-33)) - f);
+    double y = n * 0x1.62e42feep-1 - ((half - (s * (half + p) + n * 0x1.a39ef35793c76p-33)) - f);
     y = x > 0.0 ? y : x == 0.0 ? -INFINITY : NAN;
     return x == INFINITY ? x : y;
 }
@@ -342,16 +328,14 @@ TN_FN float tn_tanh_f32(float x)
     float a = tn_abs_f32(x);
     float s = x * x;
     float p = -0x1.835bcap-8f;
-    float small;
-    float large;
 
     p = p * s + 0x1.54f2acp-6f;
     p = p * s - 0x1.b8a1e4p-5f;
     p = p * s + 0x1.1109f6p-3f;
     p = p * s - 0x1.555540p-2f;
-    small = a + a * s * p;
+    float small = a + a * s * p;
     a = a > 10.0f ? 10.0f : a;
-    large = 1.0f - 2.0f / (tn_exp_inner_f32(2.0f * a) + 1.0f);
+    float large = 1.0f - 2.0f / (tn_exp_inner_f32(2.0f * a) + 1.0f);
     return tn_copysign_f32(a < 0.6f ? small : large, x);
 }
 
@@ -361,16 +345,14 @@ TN_FN double tn_tanh_f64(double x)
     double s = x * x;
     double p = -9.64399179425052238628e-1;
     double q = s + 1.12811678491632931402e2;
-    double small;
-    double large;
 
     p = p * s - 9.92877231001918586564e1;
     p = p * s - 1.61468768441708447952e3;
     q = q * s + 2.23548839060100448583e3;
     q = q * s + 4.84406305325125486048e3;
-    small = a + a * s * (p / q);
+    double small = a + a * s * (p / q);
     a = a > 20.0 ? 20.0 : a;
-    large = 1.0 - 2.0 / (tn_exp_inner_f64(2.0 * a) + 1.0);
+    double large = 1.0 - 2.0 / (tn_exp_inner_f64(2.0 * a) + 1.0);
     return tn_copysign_f64(a < 0.625 ? small : large, x);
 }
 
@@ -382,15 +364,13 @@ TN_FN float tn_erf_f32(float x)
     float s = x * x;
     float p = -0x1.3825c8p-11f;
     float q = 0x1.9ae5ecp-13f;
-    float small;
-    float large;
 
     p = p * s + 0x1.46c234p-8f;
     p = p * s - 0x1.b676cap-6f;
     p = p * s + 0x1.ce1904p-4f;
     p = p * s - 0x1.8126dcp-2f;
     p = p * s + 0x1.06eba6p-3f;
-    small = a + a * p;
+    float small = a + a * p;
     a = a > 4.0f ? 4.0f : a;
     q = q * a - 0x1.8edfb2p-9f;
     q = q * a + 0x1.6c29aap-6f;
@@ -398,7 +378,7 @@ TN_FN float tn_erf_f32(float x)
     q = q * a - 0x1.463cccp-1f;
     q = q * a - 0x1.20af56p+0f;
     q = q * a - 0x1.9a742ep-13f;
-    large = 1.0f - tn_exp_inner_f32(q);
+    float large = 1.0f - tn_exp_inner_f32(q);
     return tn_copysign_f32(a < 0.92f ? small : large, x);
 }
 
@@ -409,9 +389,6 @@ TN_FN double tn_erf_f64(double x)
     double s = x * x;
     double p = -0x1.abae534b30fd0p-31;
     double g = 0x1.2743428db069ep-19;
-    double w;
-    double small;
-    double large;
 
     p = p * s + 0x1.d71b12af28362p-27;
     p = p * s - 0x1.5c07277a880e8p-23;
@@ -424,9 +401,9 @@ TN_FN double tn_erf_f64(double x)
     p = p * s + 0x1.ce2f21a040d16p-4;
     p = p * s - 0x1.812746b0379bdp-2;
     p = p * s + 0x1.06eba8214db68p-3;
-    small = a + a * p;
+    double small = a + a * p;
     a = a > 6.0 ? 6.0 : a;
-    w = (a - 2.0) / (a + 2.0);
+    double w = (a - 2.0) / (a + 2.0);
     g = g * w + 0x1.f343175c8ca3dp-21;
     g = g * w - 0x1.d00bb27a0234ap-17;
     g = g * w - 0x1.cd22d7159e8ffp-16;
@@ -441,7 +418,7 @@ TN_FN double tn_erf_f64(double x)
     g = g * w + 0x1.eeea7dc8a78c1p-3;
     g = g * w - 0x1.b57034efd3f72p-2;
     g = g * w + 0x1.058671b52c776p-2;
-    large = 1.0 - tn_exp_inner_f64(-a * a) * g;
+    double large = 1.0 - tn_exp_inner_f64(-a * a) * g;
     return tn_copysign_f64(a < 1.0 ? small : large, x);
 }
 

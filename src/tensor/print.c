@@ -152,7 +152,6 @@ static format choose(const shown *e)
                  .whole = true,
                  .width = 1 };
     double smallest = INFINITY, largest = 0.0;
-    char text[NUMBER];
 
     if (f.real) {
         for (size_t i = 0; i < e->total; i++) {
@@ -167,6 +166,7 @@ static format choose(const shown *e)
         f.scientific =
             largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
     }
+    char text[NUMBER];
     for (size_t i = 0; i < e->total; i++) {
         double x = f.real ? ((const double *)e->values)[i] : 1.0;
         if (isfinite(x) && x != 0.0) f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
@@ -207,8 +207,6 @@ static void emit_row(sink *s, const format *f, const shown *e, int indent, size_
 
 static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
 {
-    int64_t n;
-
     if (e->rank == 0) {
         emit_number(s, f, e, 0);
         return;
@@ -217,7 +215,7 @@ static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t
         emit_row(s, f, e, axis, at);
         return;
     }
-    n = e->n[axis] + e->cut[axis];
+    int64_t n = e->n[axis] + e->cut[axis];
     emit_text(s, "[");
     for (int64_t i = 0; i < n; i++) {
         /* one newline per inner axis: an empty line between matrices, two between blocks */
@@ -236,11 +234,10 @@ static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t
 
 static void emit_summary(sink *s, const tn_tensor *t)
 {
-    char text[64];
-
     emit_text(s, "  ");
     emit_text(s, tn_dtype_name(t->dtype));
     emit_text(s, " [");
+    char text[64];
     for (int i = 0; i < t->shape.rank; i++) {
         snprintf(text, sizeof text, i ? ", %" PRId64 : "%" PRId64, t->shape.size[i]);
         emit_text(s, text);
@@ -255,7 +252,6 @@ static void emit_summary(sink *s, const tn_tensor *t)
 static tn_status write_tensor(sink *s, const tn_tensor *t)
 {
     size_t at = 0;
-    shown e;
 
     if (tni_none(t)) {
         emit_text(s, "none");
@@ -266,6 +262,7 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
         emit_summary(s, t);
         return TN_OK;
     }
+    shown e;
     tn_status status = gather(t, &e);
     if (status != TN_OK) return status;
     format f = choose(&e);

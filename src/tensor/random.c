@@ -204,7 +204,6 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     tn_dtype dtype = t->dtype == TN_F64 ? TN_F64 : TN_F32;
     bool direct = t->storage->device.type == TN_CPU && t->dtype == dtype && tni_is_dense(t);
     size_t nbytes = 0;
-    void *values;
 
     if (n == 0) return TN_OK;
     if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
@@ -213,7 +212,7 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     if (tni_host_refused("random values", "are drawn on the host",
                          "them drawn into an input of tn_capture_run"))
         return TN_E_STATE;
-    values = direct ? tni_data(t) : tni_alloc(nbytes);
+    void *values = direct ? tni_data(t) : tni_alloc(nbytes);
     if (!values) return TN_E_NOMEM;
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);

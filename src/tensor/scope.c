@@ -43,13 +43,12 @@ static void close_scope(int64_t depth)
 
 tn_scope tn_scope_begin(void)
 {
-    frame f;
-
     if (!tni_room(&scopes.frames, &scopes.frame_capacity, scopes.depth, 1, sizeof(frame))) {
         scopes.lost = true;
         return (tn_scope){ -1, 0 };
     }
     if (scopes.depth == 0) scopes.lost = false;
+    frame f;
     f.first = scopes.n;
     f.serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
     scopes.frames[scopes.depth++] = f;
@@ -64,10 +63,8 @@ static bool is_open(tn_scope s)
 
 void tn_scope_end(tn_scope s)
 {
-    size_t first;
-
     if (!is_open(s)) return;
-    first = scopes.frames[s.depth].first;
+    size_t first = scopes.frames[s.depth].first;
     do {
         /* close inner scopes, also those that a drop left open */
         scopes.depth = (size_t)s.depth + 1;

@@ -65,9 +65,8 @@ tn_status tni_size_failed(const char *function, const tn_shape *shape)
 
 tn_status tni_shape_fits(const char *function, const tn_shape *shape)
 {
-    tn_status status;
-
     if (TNI_LIKELY(tni_shape_numel(shape) >= 0)) return TN_OK;
+    tn_status status;
     if ((status = tni_size_failed(function, shape)) != TN_OK) return status;
     return tni_error(TN_E_SHAPE, "%s%sa tensor of shape %s: " TNI_SHAPE_WANT, function,
                      *function ? ": " : "", tni_shape_text(shape), TN_MAX_RANK);
@@ -188,10 +187,9 @@ tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b)
 static tni_storage *storage_new(size_t nbytes, tn_device device)
 {
     const tni_backend *backend = tni_backend_for(device);
-    tni_storage *s;
 
     if (!backend) return NULL;
-    s = tni_alloc(sizeof *s);
+    tni_storage *s = tni_alloc(sizeof *s);
     if (!s) return NULL;
     *s = (tni_storage){ .refs = 1, .device = device, .backend = backend, .nbytes = nbytes };
     if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
@@ -260,9 +258,6 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
 static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device device)
 {
     const char *colon = *function ? ": " : "";
-    size_t nbytes;
-    tni_storage *s;
-    tn_tensor *t;
 
     if (tni_shape_fits(function, &spec->shape) != TN_OK) return NULL;
     if (tn_dtype_size(spec->dtype) == 0)
@@ -274,10 +269,10 @@ static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device 
                         "that somebody owns them",
                         function, colon);
     /* the shape fits */
-    nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype);
-    s = storage_new(nbytes, device);
+    size_t nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype);
+    tni_storage *s = storage_new(nbytes, device);
     if (!s) return NULL;
-    t = handle_new(s, spec);
+    tn_tensor *t = handle_new(s, spec);
     return t ? tn_scope_adopt(t) : NULL;
 }
 
@@ -304,20 +299,16 @@ tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device)
 tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*release)(void *user),
                           void *user)
 {
-    size_t nbytes;
-    tni_storage *s;
-    tn_tensor *t;
-
     if (!data)
         return tni_fail(TN_E_INVALID, "tn_from_memory: data is NULL: want %s elements of %s",
                         tni_shape_text(&shape), tn_dtype_name(dtype));
     if (tni_shape_fits("tn_from_memory", &shape) != TN_OK) return NULL;
     if (!tn_dtype_size(dtype))
         return tni_fail(TN_E_DTYPE, "tn_from_memory: dtype %d: want one of tn_dtype", (int)dtype);
-    nbytes = (size_t)tni_shape_numel(&shape) * tn_dtype_size(dtype);
+    size_t nbytes = (size_t)tni_shape_numel(&shape) * tn_dtype_size(dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
-    s = tni_alloc(sizeof *s);
+    tni_storage *s = tni_alloc(sizeof *s);
     if (!s) return NULL;
     /* release is set last: if making the tensor fails, the memory must stay the caller's */
     *s = (tni_storage){ .refs = 1,
@@ -327,7 +318,7 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
                         .nbytes = nbytes,
                         .user = user,
                         .borrowed = true };
-    t = handle_new(s, &(tni_spec){ .dtype = dtype, .shape = shape });
+    tn_tensor *t = handle_new(s, &(tni_spec){ .dtype = dtype, .shape = shape });
     t = t ? tn_scope_adopt(t) : NULL;
     if (t) t->storage->release = release;
     return t;
@@ -349,10 +340,9 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
     tni_spec spec = { .dtype = t->dtype, .shape = t->shape, .strided = true, .offset = t->offset };
-    tn_tensor *a;
 
     memcpy(spec.stride, t->stride, sizeof spec.stride);
-    a = alias(t, &spec);
+    tn_tensor *a = alias(t, &spec);
     if (a && t->name) /* for messages only: out of memory, it has no name */
         a->name = tni_strdup_or_none(t->name);
     return a;
@@ -464,13 +454,10 @@ bool tni_is_dense(const tn_tensor *t)
 
 tn_tensor *tni_dense(tn_tensor *t)
 {
-    tn_tensor *y;
-    tni_array to, from;
-
     if (!t || tni_none(t) || tni_is_dense(t)) return t;
-    y = tni_new_dense(t->shape, t->dtype, t->storage->device);
+    tn_tensor *y = tni_new_dense(t->shape, t->dtype, t->storage->device);
     if (!y) return NULL;
-    to = tni_array_of(y);
-    from = tni_array_of(t);
+    tni_array to = tni_array_of(y);
+    tni_array from = tni_array_of(t);
     return tni_backend_of(t)->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? y : NULL;
 }

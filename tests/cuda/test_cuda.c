@@ -37,8 +37,8 @@ END_TEST
 START_TEST(another_build_is_refused)
 {
     tni_cuda_open open;
-    char why[256];
     if (!module_function(TNI_CUDA_SYMBOL, &open)) return;
+    char why[256];
     ck_assert(open(&(tni_host){ .fail = tni_error }, "0.0.0 other", why, sizeof why) == NULL);
     ck_assert_msg(strstr(why, "0.0.0 other") && strstr(why, TNI_BUILD_ID), "%s", why);
 }

@@ -92,7 +92,6 @@ static array *new_array(tn_dtype of, const int64_t *size, const int64_t *stride,
     array *a = &arrays[n_arrays++];
     size_t each = tn_dtype_size(of);
     int64_t dense = 1;
-    void *device;
     ck_assert_int_le(n_arrays, 16);
     *a = (array){ .n = lead + 1, .lead = lead };
     for (int i = 3; i >= 0; i--) {
@@ -103,6 +102,7 @@ static array *new_array(tn_dtype of, const int64_t *size, const int64_t *stride,
         dense *= size[i];
     }
     a->block = malloc((size_t)a->n * each);
+    void *device;
     assert_ok(gpu->alloc((size_t)a->n * each, &device));
     a->device = device;
     a->on_gpu.data = a->device + (size_t)lead * each;
@@ -433,10 +433,8 @@ static void repeat(problem *p, int times)
 static void run_case(const attention_case *c, int repeats)
 {
     problem p;
-    tni_attention without;
-    uint16_t *y;
     set_up(&p, c);
-    without = p.on_gpu;
+    tni_attention without = p.on_gpu;
     without.lse.data = NULL;
     assert_ok(gpu->attention(&without)); /* the same y, and nothing else */
     run_on_gpu(&p);
@@ -444,7 +442,7 @@ static void run_case(const attention_case *c, int repeats)
     deviations(&p);
     compare(p.y, p.off[0], "y");
     compare_lse(&p);
-    y = download(p.y);
+    uint16_t *y = download(p.y);
     for (int64_t i = 0; i < elements(p.y); i++) wide_of(p.y)[i] = number(y[place(p.y, i)]);
     free(y);
     assert_ok(cpu->attention_grad(&(tni_attention_grad){
@@ -600,10 +598,10 @@ END_TEST
  * returned. */
 START_TEST(failures)
 {
-    problem p;
     attention_case c = { 1, 2, 9, 17, 64, 64, true, NO_MASK, 0, 0, 0 };
     choose(_i);
     if (!shim()) return; /* a real GPU's calls do not fail on request */
+    problem p;
     set_up(&p, &c);
     run_on_gpu(&p);
     assert_ok(tn_cuda_synchronize());

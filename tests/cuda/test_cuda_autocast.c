@@ -331,11 +331,11 @@ END_TEST
 START_TEST(training_reaches_the_f32_loss)
 {
     enum { LONG = 40 };
-    double last[2];
     kind k = _i && has_attention(TN_BF16) ? TRANSFORMER : COMPOSED;
     tn_module *like = model_new(k);
     tn_tensor *x, *y;
     batch(k, 0, &x, &y);
+    double last[2];
     for (int low = 0; low < 2; low++) {
         trainer t = trainer_new(like, tn_cuda(0), low ? TN_BF16 : TN_F32, 0.1);
         for (int i = 0; i < LONG; i++) {

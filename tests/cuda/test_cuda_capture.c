@@ -143,12 +143,13 @@ static void batch(kind kind, int i, tn_tensor **x, tn_tensor **y)
 static double job_step(job *j, int i, bool captured)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *in[2], *loss;
+    tn_tensor *in[2];
     batch(j->kind, i, &in[0], &in[1]);
     if (captured && !j->capture) {
         j->capture = tn_capture_new(step, j, tn_cuda(0));
         assert_made(j->capture);
     }
+    tn_tensor *loss;
     if (captured) {
         loss = tn_capture_run(j->capture, 2, in);
     } else {
@@ -175,7 +176,6 @@ static uint64_t hash_list(tn_list *list)
 /* All that a step changes: parameters, buffers, gradients, optimizers, rates, the generator. */
 static uint64_t bits_of(job *j)
 {
-    unsigned char state[TN_GENERATOR_STATE_SIZE];
     tn_scope scope = tn_scope_begin();
     uint64_t hash = state_hash(j->model);
     hash = hash * 31 + hash_list(tn_optim_state_dict(j->opt));
@@ -186,6 +186,7 @@ static uint64_t bits_of(job *j)
         tn_tensor *g = tn_grad(p->entry[i].tensor);
         hash = hash * 31 + (tn_is_none(g) ? 5 : tn_hash(g));
     }
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), state);
     for (size_t i = 0; i < sizeof state; i++) hash = hash * 31 + state[i];
     tn_scope_end(scope);
@@ -196,9 +197,9 @@ static uint64_t bits_of(job *j)
 static void assert_same(job (*make)(kind kind, int i), kind kind, int which, int steps)
 {
     job eager = make(kind, which), captured = make(kind, which);
-    double loss[STEPS];
     unsigned char state[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), state);
+    double loss[STEPS];
     for (int i = 0; i < steps; i++) loss[i] = job_step(&eager, i, false);
     uint64_t bits = bits_of(&eager);
     assert_ok(tn_generator_set_state(tn_default_generator(), state));
@@ -993,9 +994,9 @@ static void *work(void *user)
 
 static tn_status in_another_thread(job *j, tn_tensor *loss)
 {
-    pthread_t thread;
     (void)loss;
     if (j->calls < 2) return TN_OK;
+    pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, work, NULL), 0);
     pthread_join(thread, NULL);
     return TN_OK;
@@ -1035,7 +1036,6 @@ START_TEST(freed_by_another_thread)
     static tn_tensor *kept[N + 1];
     tn_scope scope = tn_scope_begin();
     job j = job_new(MLP, 0);
-    pthread_t thread;
     job_step(&j, 0, true);
     for (int i = 0; i < N; i++) {
         kept[i] = tn_empty_as(TN_SHAPE(3), TN_F32, tn_cuda(0));
@@ -1043,6 +1043,7 @@ START_TEST(freed_by_another_thread)
         tn_keep(kept[i]);
     }
     tn_scope_end(scope);
+    pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, drop_them, kept), 0);
     for (int i = 0; !dropped; i++) {
         tn_capture_free(j.capture);

@@ -23,11 +23,12 @@ static void put(job *j, int i, tn_tensor *t)
 static tn_tensor *step(void *user, int n, tn_tensor *const *in)
 {
     job *j = user;
-    tn_tensor *x[OP_MAX_IN], *grad;
+    tn_tensor *x[OP_MAX_IN];
     for (int i = 0; i < n; i++) x[i] = op_leaf(in[i], j->c->differentiable[i]);
     tn_tensor *y = j->row->build(x);
     if (!y) return NULL;
     put(j, 0, y);
+    tn_tensor *grad;
     for (int i = 0; i < n && tn_requires_grad(y); i++) {
         put(j, 1 + i, NULL);
         if (!tn_requires_grad(x[i])) continue;
@@ -67,7 +68,6 @@ static void check(const op_row *row, tn_dtype dtype)
     if (strcmp(row->name, "dropout") == 0) return; /* the row seeds the generator */
     op_case c = op_load(row, dtype);
     job called = { row, &c, { NULL } }, captured = { row, &c, { NULL } };
-    tn_tensor *in[OP_MAX_IN];
     tn_capture *capture = tn_capture_new(step, &captured, tn_cuda(0));
     tn_manual_seed(4);
     ck_assert_msg(tn_capture_run(capture, c.n, c.in) != NULL, "%s: %s", row->name, tn_error());
@@ -76,6 +76,7 @@ static void check(const op_row *row, tn_dtype dtype)
                   tn_error());
     if (!runs) ck_assert_msg(tn_error_status() == TN_E_STATE, "%s: %s", row->name, tn_error());
     tn_error_clear();
+    tn_tensor *in[OP_MAX_IN];
     other_inputs(&c, in);
     for (int again = 0; again < 2 && runs; again++) {
         tn_manual_seed(9);

@@ -32,10 +32,11 @@ static void check(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t 
     size_t nx = (size_t)n * tn_dtype_size(from), ny = (size_t)n * tn_dtype_size(to);
     size_t skip_x = (size_t)x_lead * tn_dtype_size(from),
            skip_y = (size_t)y_lead * tn_dtype_size(to);
-    void *dx, *dy;
     char *expected = malloc(skip_y + ny + GUARD), *got = malloc(skip_y + ny + GUARD);
     memset(expected, 0x5a, skip_y + ny + GUARD);
+    void *dx;
     assert_ok(gpu->alloc(skip_x + nx, &dx));
+    void *dy;
     assert_ok(gpu->alloc(skip_y + ny + GUARD, &dy));
     assert_ok(gpu->upload((char *)dx + skip_x, x, nx));
     assert_ok(gpu->upload(dy, expected, skip_y + ny + GUARD));

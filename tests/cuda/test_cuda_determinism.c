@@ -57,16 +57,16 @@ static uint64_t train(tn_module *model, tn_tensor *x, tn_tensor *y, int steps)
 
 static uint64_t transformer_run(void)
 {
-    tn_tensor *x, *y;
     tn_manual_seed(4);
+    tn_tensor *x, *y;
     random_text(2, &x, &y);
     return train(transformer_new(), x, y, 3);
 }
 
 static uint64_t cnn_run(void)
 {
-    tn_tensor *x, *y;
     tn_manual_seed(4);
+    tn_tensor *x, *y;
     synthetic_images(0, TN_F32, &x, &y);
     return train(cnn_new(), tn_narrow(x, 0, 0, 2), tn_narrow(y, 0, 0, 2), 1);
 }
@@ -95,8 +95,8 @@ static const op_row *row;
 static uint64_t op_run(void)
 {
     op_case c = op_load(row, row->flags & ROW_FIXED ? TN_F64 : TN_F32);
-    tn_tensor *x[OP_MAX_IN];
     tn_manual_seed(1);
+    tn_tensor *x[OP_MAX_IN];
     for (int i = 0; i < c.n; i++) x[i] = op_leaf(tn_to(c.in[i], tn_cuda(0)), c.differentiable[i]);
     tn_tensor *y = row->build(x);
     ck_assert_msg(y != NULL, "%s: %s", row->name, tn_error());

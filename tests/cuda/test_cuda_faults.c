@@ -348,13 +348,13 @@ static tn_status random_numbers(void)
 
 static tn_status device_functions(void)
 {
-    tn_cuda_properties p;
     tn_error_clear();
     if (tn_cuda_memory().total == 0) return tn_error_status();
     tn_cuda_memory_reset_peak();
     tn_cuda_memory_trim(); /* returns nothing: its error is pending */
     tn_status status = tn_error_status();
     if (status == TN_OK) status = tn_cuda_synchronize();
+    tn_cuda_properties p;
     if (status == TN_OK) status = tn_cuda_get_properties(0, &p);
     if (status == TN_OK) status = tn_set_tf32(true);
     return status == TN_OK ? tn_set_tf32(false) : status;
@@ -488,9 +488,9 @@ static long long *blocks;
 static int first_failure(void *user)
 {
     long long k = *(long long *)user;
-    char call[128];
     host.fail_call(k);
     tn_status status = first_use();
+    char call[128];
     snprintf(call, sizeof call, "%s", host.failed());
     host.fail_call(0);
     if (!call[0]) {

@@ -128,9 +128,9 @@ static tn_status add(uint64_t *hash, tn_tensor *t)
 
 static tn_status forward_and_backward(void)
 {
-    tn_tensor *x[OP_MAX_IN];
     uint64_t hash = 0;
     tn_manual_seed(1);
+    tn_tensor *x[OP_MAX_IN];
     for (int i = 0; i < given.n; i++) {
         if (!(x[i] = tn_detach(given.in[i]))) return tn_error_status();
         if (given.differentiable[i] && tn_set_requires_grad(x[i], true) != TN_OK)

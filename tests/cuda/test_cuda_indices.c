@@ -317,9 +317,9 @@ START_TEST(numbers_made_on_the_device)
     for (int k = 0; k < 4; k++) {
         bool normal = k % 2;
         int64_t n = k < 2 ? 40001 : 40000;
-        double mean, var;
         tn_manual_seed(5);
         memcpy(first, drawn(normal, n, dtype), (size_t)n * sizeof(double));
+        double mean, var;
         moments(first, n, &mean, &var);
         ck_assert_double_le(fabs(mean - (normal ? 0 : 0.5)), 0.02);
         ck_assert_double_le(fabs(var - (normal ? 1 : 1.0 / 12)), 0.03);
@@ -556,11 +556,12 @@ static double train(tn_device device, int steps, tn_tensor **weight)
 
 START_TEST(a_step_waits_once)
 {
-    tn_tensor *on_cpu, *on_device;
     choose(0);
     count_waits();
+    tn_tensor *on_cpu;
     double norm = train(tn_cpu(), 5, &on_cpu);
     ck_assert_int_eq(waits, 0);
+    tn_tensor *on_device;
     ck_assert_double_eq_tol(train(tn_cuda(0), 5, &on_device), norm, 1e-4 * norm);
     ck_assert_int_eq(waits, 5 + 1); /* one for each norm, one for the weight */
     assert_close(on_device, on_cpu, 1e-3, 1e-4);

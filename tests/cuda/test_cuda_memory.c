@@ -18,8 +18,8 @@ typedef struct training {
 
 static training training_new(void)
 {
-    training t;
     tn_manual_seed(4);
+    training t;
     t.model = transformer_new();
     assert_made(t.model);
     random_text(1, &t.x, &t.y);

@@ -117,10 +117,11 @@ template <typename E> static void multiply_fragments()
 {
     int w = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     int g = lane >> 2, t = lane & 3;
-    uint32_t a[4], b[2];
+    uint32_t a[4];
     float c[4] = { m.c[w][g][2 * t], m.c[w][g][2 * t + 1], m.c[w][g + 8][2 * t],
                    m.c[w][g + 8][2 * t + 1] };
     take_a(a, w, g, t);
+    uint32_t b[2];
     take_b(b, w, g, t);
     mma_add<E>(c, a, b[0], b[1]);
     m.got[w][g][2 * t] = c[0];
@@ -152,11 +153,15 @@ static void load_operands()
 {
     int w = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     int i = lane / 8, r = lane % 8;
-    uint32_t a[4], b[2], loaded[4], straight[4], turned[4];
+    uint32_t a[4];
     take_a(a, w, lane >> 2, lane & 3);
+    uint32_t b[2];
     take_b(b, w, lane >> 2, lane & 3);
+    uint32_t loaded[4];
     load_matrices(loaded, place_of(&m.a[w][(i & 1) * 8 + r][(i >> 1) * 8]));
+    uint32_t straight[4];
     load_matrices(straight, place_of(&m.turned_b[w][r][(i & 1) * 8]));
+    uint32_t turned[4];
     load_matrices_turned(turned, place_of(&m.b[w][(i & 1) * 8 + r][0]));
     for (int k = 0; k < 4; k++) {
         ck_assert_msg(loaded[k] == a[k], "lane %d: a[%d]", lane, k);

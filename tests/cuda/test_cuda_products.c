@@ -93,10 +93,10 @@ static twin *make(tn_dtype of, int64_t lead, int64_t n)
 {
     twin *t = &twins[n_twins++];
     size_t each = tn_dtype_size(of);
-    void *block;
     ck_assert_int_le(n_twins, 64);
     *t = (twin){ .n = lead + n };
     t->block[CPU] = malloc((size_t)t->n * each + 1);
+    void *block;
     assert_ok(kernels[GPU]->alloc((size_t)t->n * each, &block));
     t->block[GPU] = block;
     for (int64_t i = 0; i < t->n; i++) put(t->block[CPU], of, i, uniform());
@@ -320,7 +320,6 @@ END_TEST
 static void run_conv(const tni_conv2d_sizes *c, int i, int repeats)
 {
     int64_t taps = c->c / c->groups * c->kh * c->kw;
-    char what[64];
     twin *x = reals(c->n * c->c * c->h * c->w);
     twin *w = reals(c->o * taps);
     twin *b = make(dtype, 1, c->o);
@@ -346,6 +345,7 @@ static void run_conv(const tni_conv2d_sizes *c, int i, int repeats)
         same_bits(dx, &first[2], "conv2d_grad_input");
         same_bits(dw, &first[3], "conv2d_grad_weight");
     }
+    char what[64];
     snprintf(what, sizeof what, "convolution %d: y", i);
     compare(y, taps, what);
     compare(z, taps, what);
@@ -622,7 +622,6 @@ static void run_attention(const attention_case *c, int i, int repeats)
     twin *mask = c->mask == NO_MASK ? NULL : mask_for(c);
     tni_array none = { .data = NULL };
     void *first[5] = { NULL };
-    char what[96];
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
         tni_attention a = { .y = y->at[s],
@@ -651,6 +650,7 @@ static void run_attention(const attention_case *c, int i, int repeats)
         twin *x;
         const char *name;
     } results[] = { { y, "y" }, { lse, "lse" }, { dq, "dq" }, { dk, "dk" }, { dv, "dv" } };
+    char what[96];
     for (int f = 0; f < 5; f++) {
         snprintf(what, sizeof what, "attention %d [%lld,%lld,%lld,%lld,%lld,%lld]: %s", i,
                  (long long)c->b, (long long)c->h, (long long)c->t, (long long)c->s,

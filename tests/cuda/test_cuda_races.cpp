@@ -204,7 +204,6 @@ START_TEST(copies)
 {
     static const auto copied = [](int how) {
         __shared__ __align__(16) uint16_t x[8 * THREADS];
-        uint32_t got[4];
         for (int i = 0; i < 8; i++) x[8 * threadIdx.x + static_cast<unsigned>(i)] = 0;
         __syncthreads();
         copy_async(place_of(x + 8 * threadIdx.x), source, 16);
@@ -214,6 +213,7 @@ START_TEST(copies)
         if (how == 5) use(x[8 * threadIdx.x]);
         if (how == 3 || how == 4) __syncthreads();
         if (how == 6) __syncwarp();
+        uint32_t got[4];
         if (how < 5) load_matrices(got, place_of(x + (threadIdx.x + 32) * 8 % (8 * THREADS)));
         if (how == 6) load_matrices(got, place_of(x + threadIdx.x / 32 * 256 + (threadIdx.x + 5) % 32 * 8));
     };

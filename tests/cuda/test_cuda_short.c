@@ -156,7 +156,6 @@ typedef struct gemm_case {
 
 static void run_gemm(const gemm_case *c)
 {
-    char what[128];
     tni_gemm g = { .m = c->m, .n = c->n, .k = c->k, .batch = c->batch };
     g.a_batch = lay_out(c->a, c->m, c->k, &g.a_row, &g.a_col);
     g.b_batch = lay_out(c->b, c->k, c->n, &g.b_row, &g.b_col);
@@ -170,6 +169,7 @@ static void run_gemm(const gemm_case *c)
     f.dtype = dtype, f.a = a->at, f.b = b->at, f.c = y->at, f.bias = c->bias ? bias->at : NULL;
     e.dtype = TN_F64, e.a = a->exact, e.b = b->exact, e.c = y->exact;
     e.bias = c->bias ? bias->exact : NULL;
+    char what[128];
     snprintf(what, sizeof what, "gemm [%lld,%lld,%lld] x %lld, layouts %d %d%s%s", (long long)c->m,
              (long long)c->n, (long long)c->k, (long long)c->batch, c->a, c->b,
              c->bias ? ", bias" : "", c->accumulate ? ", added" : "");
@@ -325,14 +325,14 @@ static conv_numbers conv_make(const tni_conv2d_sizes *c)
 
 static void run_conv(const tni_conv2d_sizes *c, int i, bool again)
 {
-    char what[64];
     conv_numbers t = conv_make(c);
     const numbers *out[] = { t.y, t.z, t.dx, t.dw };
     int64_t terms[] = { c->c / c->groups * c->kh * c->kw, c->c / c->groups * c->kh * c->kw,
                         c->o / c->groups * c->kh * c->kw, c->n * c->oh * c->ow };
-    char *first[4];
     conv_exactly(&t, c);
     conv_on_gpu(&t, c);
+    char what[64];
+    char *first[4];
     for (int k = 0; k < 4; k++) {
         snprintf(what, sizeof what, "convolution %d: %s", i,
                  (const char *[]){ "y", "y without bias", "dx", "dw" }[k]);
@@ -460,7 +460,7 @@ START_TEST(dropout)
     for (int s = 0; s < 7; s++)
         for (int lead = 0; lead < 2; lead++) {
             numbers *x = make(lead, sizes[s]), *y = make(lead, sizes[s]);
-            char *from = held(x), *to = malloc(bytes_of(x) + 1), *got;
+            char *from = held(x), *to = malloc(bytes_of(x) + 1);
             size_t skip = (size_t)lead * 2;
             tni_array a = { from + skip, dtype, 1, { sizes[s] }, { 1 } }, b = a, c = a, d = a;
             b.data = to + skip, c.data = x->at, d.data = y->at;
@@ -468,7 +468,7 @@ START_TEST(dropout)
                 cpu->dropout(&(tni_dropout){ .y = b, .x = a, .p = 0.3, .seed = 5, .offset = 77 }));
             assert_ok(
                 gpu->dropout(&(tni_dropout){ .y = d, .x = c, .p = 0.3, .seed = 5, .offset = 77 }));
-            got = held(y);
+            char *got = held(y);
             ck_assert(!memcmp(got + skip, to + skip, (size_t)sizes[s] * 2));
             free(from);
             free(to);

@@ -139,8 +139,9 @@ START_TEST(every_optimizer)
         ck_assert(on_cpu && on_gpu);
         for (int step = 0; step < 5; step++) {
             tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, (uint64_t)step + 1, dtype);
-            double a, e;
+            double e;
             clipped_step(cpu, on_cpu, x, &e);
+            double a;
             clipped_step(gpu, on_gpu, tn_to(x, tn_cuda(0)), &a);
             ck_assert_msg(fabs(a - e) <= bound * e, "norm %.12g, not %.12g", a, e);
         }
@@ -148,8 +149,9 @@ START_TEST(every_optimizer)
         /* to the CPU with its state, and on */
         assert_ok(tn_module_to(gpu, tn_cpu()));
         tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, 77, dtype);
-        double a, e;
+        double e;
         clipped_step(cpu, on_cpu, x, &e);
+        double a;
         clipped_step(gpu, on_gpu, x, &a);
         assert_ok(tn_module_to(gpu, tn_cuda(0)));
         assert_same_state(gpu, cpu, bound, bound);
@@ -289,8 +291,8 @@ typedef struct run {
 
 static run run_new(bool images)
 {
-    run r;
     tn_manual_seed(4);
+    run r;
     r.model = images ? cnn_new() : transformer_new();
     assert_made(r.model);
     if (images)

@@ -104,11 +104,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t want, int most,
                                               cublasLtMatmulHeuristicResult_t *results, int *found)
 {
-    shape s;
-
     CALL;
     (void)handle;
     *found = 0;
+    shape s;
     if (most < 1 || !agree(what, a, b, c, &s) || c->rows != d->rows || c->columns != d->columns)
         return CUBLAS_STATUS_INVALID_VALUE;
     /* the real one looks at the address of the bias, too: it must be set by now */
@@ -134,13 +133,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                               void *workspace, size_t workspace_size, cudaStream_t stream)
 {
     const void *pointers[4] = { a, b, c, d };
-    shape s;
-    cuda_host::in_blas here;
 
     CALL;
+    cuda_host::in_blas here;
     if (here.others) return cuda_host::refuse_threads(__func__);
     (void)handle;
     (void)stream;
+    shape s;
     if (!agree(what, a_layout, b_layout, c_layout, &s) ||
         what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
         c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||

@@ -270,10 +270,9 @@ static worker *next_worker()
 static void wait()
 {
     int thread = here();
-    worker *next;
 
     block.of[static_cast<size_t>(thread)] = running;
-    next = next_worker();
+    worker *next = next_worker();
     if (!next) fail("waits, and so does every other thread, not all for the same");
     switch_to(next);
     enter(thread);
@@ -353,9 +352,8 @@ static void meet(lanes *w, const rendezvous *g)
 
 static void check_mask(unsigned mask, int first, int self, int line)
 {
-    char text[160];
-
     if (!(mask >> self & 1)) fail("calls a warp function whose mask leaves it out");
+    char text[160];
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
         if (first + i >= block.n || block.over[static_cast<size_t>(first + i)]) {
@@ -417,7 +415,6 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
 {
     uint64_t blocks = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
     size_t n = static_cast<size_t>(threads.x) * threads.y * threads.z;
-    worker *first;
 
     blockDim = threads;
     gridDim = grid;
@@ -435,7 +432,7 @@ bool run_grid(const char *name, dim3 grid, dim3 threads, size_t shared,
     block.shared.reset(new char[shared ? shared : 1]);
     instructions_begin();
     if (looking) looking->grid(block.shared.get(), shared);
-    first = take_worker();
+    worker *first = take_worker();
     for (uint64_t b = 0; b < blocks && !block.failed; b++) {
         uint64_t i = backward ? blocks - 1 - b : b;
         blockIdx.x = static_cast<unsigned>(i % grid.x);

@@ -80,8 +80,8 @@ static void round_to(void *to, cudaDataType_t type, size_t i, float value)
 
 static float rounded(float value, cudaDataType_t type)
 {
-    uint16_t bits;
     if (type == CUDA_R_32F) return value;
+    uint16_t bits;
     round_to(&bits, type, 0, value);
     return wide(&bits, type, 0);
 }

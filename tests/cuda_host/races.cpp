@@ -186,9 +186,8 @@ static cell *cell_of(uintptr_t word)
 
 static cell *split(cell *c)
 {
-    uint32_t i;
-
     if ((c->write & 3) == SPLIT) return &bytes[c->write >> 2];
+    uint32_t i;
     if (free_bytes.empty()) {
         i = static_cast<uint32_t>(bytes.size());
         bytes.resize(bytes.size() + 4);
@@ -208,12 +207,12 @@ static cell *split(cell *c)
 static std::string place(uint32_t from)
 {
     Dl_info info;
-    char line[512];
-    std::string text;
 
     if (!dladdr(__ehdr_start, &info)) info.dli_fname = "?";
+    char line[512];
     std::snprintf(line, sizeof line, "addr2line -i -e '%s' %#x 2>/dev/null", info.dli_fname,
                   from - 1);
+    std::string text;
     if (std::FILE *lines = popen(line, "r")) {
         while (std::fgets(line, sizeof line, lines)) {
             char *name = std::strrchr(line, '/');
@@ -237,13 +236,12 @@ static std::string place(uint32_t from)
 
 static std::string who(stamp s)
 {
-    char text[64];
-
     if (s >= at.block) return "thread " + std::to_string(thread_of(s));
     auto b = std::upper_bound(at.blocks->begin(), at.blocks->end(), s,
                               [](stamp x, const begun &y) { return x < y.first; });
     if (b == at.blocks->begin()) return "?";
     --b;
+    char text[64];
     std::snprintf(text, sizeof text, "block (%u,%u,%u), thread %d", b->x, b->y, b->z, thread_of(s));
     return text;
 }

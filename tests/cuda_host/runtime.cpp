@@ -138,9 +138,9 @@ static struct last_flush {
 static std::string base_name(const char *name)
 {
     const char *begin = name;
-    const char *end;
 
     while (*begin == '(' || *begin == ' ') begin++;
+    const char *end;
     for (end = begin; std::isalnum(static_cast<unsigned char>(*end)) || *end == '_';) end++;
     return std::string(begin, end);
 }

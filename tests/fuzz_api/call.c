@@ -102,12 +102,12 @@ void finding(world *w, const char *format, ...)
 {
     static _Thread_local int times[1024];
     int at = w->row ? (int)(w->row - rows) : 1023;
-    va_list list;
     if (!format) abort();
     findings.found++;
     if (findings.total) ++*findings.total;
     w->broken = true;
     if (times[at]++ >= 3 && !w->verbose) return;
+    va_list list;
     va_start(list, format);
     FILE *f = findings.file ? findings.file : stderr;
     fprintf(f, "%llu:%llu call %lld: ", (unsigned long long)findings.seed,

@@ -130,8 +130,8 @@ uint64_t hash_optim(tn_optim *opt)
 
 static uint64_t hash_generator(const tn_generator *g)
 {
-    unsigned char bytes[TN_GENERATOR_STATE_SIZE];
     if (!g) return 2;
+    unsigned char bytes[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(g, bytes);
     return hash_bytes(bytes, sizeof bytes);
 }

@@ -99,7 +99,6 @@ static tn_status attention_shape(tni_call *c)
     const tn_tensor *mask = c->in[3];
     int rank = q->shape.rank;
     tn_shape scores = q->shape;
-    tn_shape broadcast;
 
     if (k->dtype != q->dtype || v->dtype != q->dtype)
         return tni_op_error(c, TN_E_DTYPE, "q is %s, k is %s, v is %s: want one floating dtype",
@@ -122,6 +121,7 @@ static tn_status attention_shape(tni_call *c)
                             tni_text(q), tni_text(k), tni_text(v));
     scores.size[rank - 1] = k->shape.size[rank - 2];
     if (!tni_none(mask)) {
+        tn_shape broadcast;
         if (mask->dtype != TN_BOOL && mask->dtype != q->dtype)
             return tni_op_error(c, TN_E_DTYPE,
                                 "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
@@ -148,12 +148,11 @@ static tn_status attention_shape(tni_call *c)
 static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor *k, tni_array *out)
 {
     tn_shape scores = q->shape;
-    tni_array a;
 
     *out = tni_array_none();
     if (tni_none(mask)) return TN_OK;
     scores.size[scores.rank - 1] = k->shape.size[scores.rank - 2];
-    a = tni_array_expand(mask, &scores);
+    tni_array a = tni_array_expand(mask, &scores);
     if (scores.rank == 5 && scores.size[0] > 1 && scores.size[1] > 1 &&
         a.stride[0] != a.stride[1] * a.size[1]) {
         bool was = tn_set_grad_enabled(false);
@@ -182,10 +181,9 @@ static tn_status attention_forward(tni_call *c)
     tn_tensor *k = rows(c->in[1]);
     tn_tensor *v = rows(c->in[2]);
     tni_attention a = { .scale = args->scale, .causal = args->causal, .lse = tni_array_none() };
-    tn_status status;
 
     if (!q || !k || !v) return tni_pending();
-    status = mask_array(c->in[3], q, k, &a.mask);
+    tn_status status = mask_array(c->in[3], q, k, &a.mask);
     if (status != TN_OK) return status;
     a.q = four_axes(q);
     a.k = four_axes(k);
@@ -211,16 +209,15 @@ static tn_status attention_backward(tni_grad *g)
     tn_tensor *k = rows(g->x[1]);
     tn_tensor *v = rows(g->x[2]);
     tn_tensor *dy = rows(g->dy);
-    tn_tensor *dx[3];
-    tn_status status;
 
     if (tni_composed())
         return tni_error(TN_E_UNSUPPORTED,
                          "tn_scaled_dot_product_attention: no second derivative: compose "
                          "tn_matmul and tn_softmax where one is needed");
     if (!q || !k || !v || !dy) return tni_pending();
-    status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
+    tn_status status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
     if (status != TN_OK) return status;
+    tn_tensor *dx[3];
     for (int i = 0; i < 3; i++) {
         dx[i] = new_like(g->x[i]);
         if (!dx[i]) return tni_pending();

@@ -79,11 +79,11 @@ static tn_status bn_forward(tni_call *c)
 {
     const bn_args *args = c->args;
     const tn_tensor *x = c->in[X];
-    tni_array channel[INPUTS]; /* weight, bias, running statistics */
     int64_t n = x->shape.size[0];
     int64_t channels = x->shape.size[1];
     int64_t s = rows_count(&x->shape, 2, x->shape.rank);
     if (channels == 0) return TN_OK;
+    tni_array channel[INPUTS]; /* weight, bias, running statistics */
     for (int i = WEIGHT; i < INPUTS; i++) {
         channel[i] = rows_array(c->in[i], 1, channels, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */

@@ -32,7 +32,7 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
 static tn_tensor *operand(const tni_call *c, int i)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
-    tn_tensor *t = c->in[i], *single;
+    tn_tensor *t = c->in[i];
     bool predicate = op->function >= TNI_B_PREDICATES;
 
     if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
@@ -40,7 +40,7 @@ static tn_tensor *operand(const tni_call *c, int i)
         return t;
     tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
     if (t->dtype == dtype) return t;
-    single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
+    tn_tensor *single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
     if (!single) return NULL;
     tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
     return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;

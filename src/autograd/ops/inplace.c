@@ -51,8 +51,6 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write(function, x, source);
-    tn_scope scope;
-    bool overlap;
 
     if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
@@ -61,7 +59,8 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div))
         status = fractions_fit(function, x, kernel == TNI_B_div ? "a quotient" : "the source");
     if (status) return status;
-    overlap = tn_same_storage(x, source) && !same_geometry(x, source);
+    bool overlap = tn_same_storage(x, source) && !same_geometry(x, source);
+    tn_scope scope;
     if (overlap) {
         scope = tn_scope_begin();
         TN_NO_GRAD source = tn_clone(source);
@@ -179,7 +178,6 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_copy_", x, source);
-    tn_scope scope;
 
     if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: want a tensor");
@@ -188,7 +186,7 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
         status = fractions_fit("tn_copy_", x, "the source");
     if (status) return status;
     if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
-    scope = tn_scope_begin();
+    tn_scope scope = tn_scope_begin();
     TN_NO_GRAD
     {
         if (x->storage->backend != source->storage->backend)
@@ -210,13 +208,10 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
 {
     TNI_HOLD_TRAPS;
-    const tni_backend *backend;
-    tni_array to, from;
-    tn_status status;
-    void *staged;
 
     if (!t || tni_none(t) || (!data && nbytes))
         return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
+    tn_status status;
     if ((status = tni_bytes_fit("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)
         return status;
     if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
@@ -227,11 +222,12 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
     if (tni_host_refused("tn_copy_in", "takes values from the host",
                          "them as an input of tn_capture_run"))
         return TN_E_STATE;
-    backend = tni_backend_of(t);
-    to = tni_array_of(t);
-    from = to;
+    const tni_backend *backend = tni_backend_of(t);
+    tni_array to = tni_array_of(t);
+    tni_array from = to;
     from.dtype = dtype;
     tni_dense_strides(&t->shape, from.stride);
+    void *staged;
     if (t->storage->device.type == TN_CPU) {
         from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
         status = backend->copy(&(tni_copy){ .y = to, .x = from });
@@ -364,11 +360,10 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)
 {
     tni_saved_error before;
-    tn_status status;
 
     tni_error_save(&before);
     if (backend->copy(&(tni_copy){ .y = *y, .x = *x }) == TN_OK) return TN_OK;
-    status = backend->copy(&(tni_copy){ .y = *y, .x = *x });
+    tn_status status = backend->copy(&(tni_copy){ .y = *y, .x = *x });
     if (status == TN_OK) tni_error_restore(&before);
     return status;
 }

@@ -45,9 +45,9 @@ static tn_status cat_forward(tni_call *c)
 
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
-        tn_status status;
 
         part.size[a->axis] = x.size[a->axis];
+        tn_status status;
         if (tni_shape_numel(&c->in[k]->shape) &&
             (status = backend->copy(&(tni_copy){ .y = part, .x = x })) != TN_OK)
             return status;
@@ -82,8 +82,6 @@ static const tn_op op_cat = {
 
 tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
 {
-    cat_args args;
-
     if (!x || n < 1)
         return tni_fail(TN_E_INVALID, "tn_cat: %d tensors%s: want 1 or more, and their array", n,
                         x ? "" : " in NULL");
@@ -95,14 +93,14 @@ tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
         return tni_fail(TN_E_SHAPE,
                         "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
                         "values)");
+    cat_args args;
     if ((args.axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0) return NULL;
     return tni_apply(&op_cat, &args, sizeof args, n, x);
 }
 
 tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
 {
-    size_t nbytes;
-    tn_tensor **parts, *y = NULL;
+    tn_tensor *y = NULL;
     int k = 0;
 
     if (!x || n < 1)
@@ -113,7 +111,8 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
         return NULL;
     }
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
-    nbytes = (size_t)n * sizeof *parts;
+    tn_tensor **parts;
+    size_t nbytes = (size_t)n * sizeof *parts;
     parts = tni_alloc(nbytes);
     if (!parts) return NULL;
     for (; k < n; k++) {

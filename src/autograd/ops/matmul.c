@@ -103,8 +103,6 @@ static tn_status matmul_forward(tni_call *c)
                    .k = a->shape.size[ra - 1],
                    .batch = 1 };
     int64_t index[TN_MAX_RANK] = { 0 };
-    int64_t rows;
-    batch s;
 
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
@@ -115,11 +113,13 @@ static tn_status matmul_forward(tni_call *c)
     g.b_row = b->stride[rb - 2];
     g.b_col = b->stride[rb - 1];
     g.c_row = g.n;
+    int64_t rows;
     if (rb == 2 && tni_merge_rows(a, &rows, &g.a_row)) {
         g.m = rows;
         return backend->gemm(&g);
     }
     g.a_row = a->stride[ra - 2];
+    batch s;
     batch_of(&s, a, b, y);
     if (s.rank) {
         g.batch = s.size[0];
@@ -181,17 +181,13 @@ const tn_op tni_op_matmul = {
 /* A vector is a row on the left, a column on the right; the axis it lends disappears afterwards. */
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
 {
-    tn_tensor *y;
-    int64_t columns;
-    int64_t rows;
-
     if (!a || !b || tni_none(a) || tni_none(b))
         return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (a->shape.rank == 0 || b->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each",
                         tni_text(a), tni_text(b));
-    columns = a->shape.size[a->shape.rank - 1];
-    rows = b->shape.size[b->shape.rank == 1 ? 0 : b->shape.rank - 2];
+    int64_t columns = a->shape.size[a->shape.rank - 1];
+    int64_t rows = b->shape.size[b->shape.rank == 1 ? 0 : b->shape.rank - 2];
     if (columns != rows)
         return tni_fail(TN_E_SHAPE,
                         "tn_matmul: a %s, b %s: columns of a (%" PRId64
@@ -201,7 +197,7 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
     bool column = b->shape.rank == 1;
     if (row) a = tn_unsqueeze(a, 0);
     if (column) b = tn_unsqueeze(b, 1);
-    y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+    tn_tensor *y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (row) y = tn_squeeze(y, -2);
     if (column) y = tn_squeeze(y, -1);
     return y;

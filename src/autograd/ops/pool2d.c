@@ -73,7 +73,6 @@ static tn_status window_shape(tni_call *c)
     c->out_spec[0].dtype = x->dtype;
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
-        int64_t reach, beside;
 
         if (size < 1)
             return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty",
@@ -89,7 +88,7 @@ static tn_status window_shape(tni_call *c)
                                 "padding %" PRId64 ", kernel %" PRId64
                                 ": want padding from 0 to half the kernel",
                                 a->padding[i], a->kernel[i]);
-        reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
+        int64_t reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
         if (reach < 0 && !(a->ceil_mode && reach + a->stride[i] > 0))
             return tni_op_error(c, TN_E_SHAPE,
                                 "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
@@ -99,6 +98,7 @@ static tn_status window_shape(tni_call *c)
         y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
         if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
+        int64_t beside;
         if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
             return tni_op_error(c, TN_E_SHAPE,
                                 "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64

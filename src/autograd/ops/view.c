@@ -37,7 +37,7 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
         }
     }
     while (i < n || j < shape->rank) {
-        int64_t have = 1, want = 1, s;
+        int64_t have = 1, want = 1;
         int i0 = i, j0 = j;
 
         if (i < n) have = size[i++];
@@ -53,7 +53,7 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
         }
         for (int k = i0; k + 1 < i; k++)
             if (step[k] != size[k + 1] * step[k + 1]) return false;
-        s = i > i0 ? step[i - 1] : 1;
+        int64_t s = i > i0 ? step[i - 1] : 1;
         for (int k = j - 1; k >= j0; k--) {
             stride[k] = s;
             s *= shape->size[k];
@@ -193,10 +193,9 @@ tn_tensor *tn_squeeze_all(tn_tensor *x)
 tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 {
     tn_shape shape = { .rank = 0 };
-    int rank;
 
     if (!present("tn_unsqueeze", x)) return NULL;
-    rank = x->shape.rank + 1;
+    int rank = x->shape.rank + 1;
     if (rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "tn_unsqueeze: %s has %d axes: want fewer than %d", tni_text(x),
                         x->shape.rank, TN_MAX_RANK);
@@ -277,12 +276,11 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 
 tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 {
-    int order[TN_MAX_RANK];
-
     if (!present("tn_transpose", x)) return NULL;
     if ((axis0 = tni_axis_of_any("tn_transpose", axis0, x->shape.rank)) < 0 ||
         (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
         return NULL;
+    int order[TN_MAX_RANK];
     for (int i = 0; i < x->shape.rank; i++) order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
     return tn_permute(x, order, x->shape.rank);
 }
@@ -323,10 +321,9 @@ static const tn_op op_expand = {
 tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 {
     reshape_args args = { shape };
-    int lead;
 
     if (!present("tn_expand", x)) return NULL;
-    lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
+    int lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
         int64_t have = i < lead ? 1 : x->shape.size[i - lead];
@@ -481,7 +478,6 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
     slice_args args = { .step = 1, .n = 1 };
     tn_shape shape = { .rank = 0 };
-    tn_tensor *y;
 
     if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
         return NULL;
@@ -491,7 +487,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
         return tni_fail(TN_E_INDEX,
                         "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
                         i, args.axis, tni_text(x), -args.whole, args.whole - 1);
-    y = slice(x, &args);
+    tn_tensor *y = slice(x, &args);
     if (!y) return NULL;
     for (int a = 0; a < y->shape.rank; a++)
         if (a != args.axis) shape.size[shape.rank++] = y->shape.size[a];
@@ -545,7 +541,6 @@ static const tn_op op_split = {
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
     split_args args = { .size = size };
-    int64_t whole, n;
 
     if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
         return -1;
@@ -553,8 +548,8 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
         tni_poison("tn_split", "out");
         return -1;
     }
-    whole = x->shape.size[args.axis];
-    n = size > 0 ? whole / size + (whole % size != 0) : 0;
+    int64_t whole = x->shape.size[args.axis];
+    int64_t n = size > 0 ? whole / size + (whole % size != 0) : 0;
     if (size < 1 || n > max_out) {
         tni_error(TN_E_SHAPE,
                   "tn_split: %s in pieces of %" PRId64
@@ -572,8 +567,6 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 
 int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
-    int64_t whole;
-
     if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
         return -1;
     if (!out) {
@@ -586,6 +579,6 @@ int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
                   tni_text(x), max_out);
         return -1;
     }
-    whole = x->shape.size[axis];
+    int64_t whole = x->shape.size[axis];
     return tn_split(x, TNI_MAX((whole + n - 1) / n, 1), axis, out, n);
 }

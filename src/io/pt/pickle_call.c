@@ -103,8 +103,9 @@ tn_status tni_pickle_persistent_id(tni_pickle *p, int n)
 static bool inside(const tni_pickle_tensor *t, const tni_pickle_storage *s)
 {
     int64_t n = tni_shape_numel(&t->shape);
-    int64_t nbytes, end = t->offset, step;
+    int64_t nbytes, end = t->offset;
     if (n < 0 || __builtin_mul_overflow(n, (int64_t)tn_dtype_size(s->dtype), &nbytes)) return false;
+    int64_t step;
     for (int i = 0; n > 0 && i < t->shape.rank; i++)
         if (__builtin_mul_overflow(t->shape.size[i] - 1, t->stride[i], &step) ||
             __builtin_add_overflow(end, step, &end))

@@ -151,7 +151,6 @@ static tn_status add_version(pt *f, tn_list *list, const char *path, const tni_p
 
 static tn_status fill(pt *f, tn_list *list)
 {
-    char name[TNI_NAME_LIMIT + 1];
     size_t nbytes = (size_t)f->zip.n * sizeof *f->storage;
     f->storage = tni_calloc(nbytes);
     if (!f->storage) return tni_pending();
@@ -164,6 +163,7 @@ static tn_status fill(pt *f, tn_list *list)
                      "_metadata of %" PRId64 " modules: at most %" PRId64
                      " are read (tn_set_file_limits)",
                      dict[metadata].n, tn_get_file_limits().tensors);
+    char name[TNI_NAME_LIMIT + 1];
     for (int64_t i = 0; status == TN_OK && i < f->pickle.pairs.n; i++) {
         if (pair[i].dict != root && pair[i].dict != metadata) continue;
         status = name_of(f, &pair[i].key, name);

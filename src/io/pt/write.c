@@ -247,12 +247,12 @@ static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *s
 
 static tn_status write_file(const plan *p, const char *path)
 {
-    tni_atomic_file file;
     uint64_t size;
     tn_status status = write_archive(p, NULL, &size);
     if (status == TN_OK && size > INT64_MAX)
         status =
             tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
+    tni_atomic_file file;
     if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
     if (status != TN_OK) return status;
     status = write_archive(p, &file, &size);

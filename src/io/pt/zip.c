@@ -35,8 +35,8 @@ typedef struct end {
  * all bits set there; other values must be equal in both. */
 static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
 {
-    unsigned char b[END64];
     if (*stop < LOCATOR + END64) return TN_OK;
+    unsigned char b[END64];
     tn_status status = tni_input_read(&zip->in, *stop - LOCATOR, b, LOCATOR);
     if (status != TN_OK || get(b, 4) != 0x07064b50) return status;
     *stop -= LOCATOR + END64;
@@ -58,9 +58,9 @@ static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
 
 static tn_status read_end(const tni_zip *zip, end *e)
 {
-    unsigned char b[END];
     int64_t stop = zip->in.size - END; /* where the directory must end */
     if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
+    unsigned char b[END];
     tn_status status = tni_input_read(&zip->in, stop, b, END);
     if (status != TN_OK) return status;
     if (get(b, 4) != 0x06054b50 || get(b + 20, 2) != 0)
@@ -164,11 +164,11 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
  * in a data descriptor instead. */
 static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *entry)
 {
-    unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
     size_t length = strlen(entry->name);
     uint64_t room = e->at - (uint64_t)entry->header;
     if (room < LOCAL_HEADER + length)
         return bad(zip, "%.64s: no room for its header at %" PRId64, entry->name, entry->header);
+    unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
     tn_status status = tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length);
     if (status != TN_OK) return status;
     const uint64_t crc = get(b + 14, 4), sizes[2] = { get(b + 18, 4), get(b + 22, 4) };

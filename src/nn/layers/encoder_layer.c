@@ -113,10 +113,10 @@ tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_mas
     tn_tensor *const in[] = { x, tni_option_tensor(f, "mask", masks.mask),
                               tni_option_tensor(f, "key_padding", masks.key_padding) };
     const tni_attention_options options = { masks.causal };
-    tn_tensor *y;
     static const char *const names[] = { "x" };
     if (tni_expect_type(f, m, &encoder_layer_type) != TN_OK ||
         tni_expect_inputs(f, 1, names, in) != TN_OK)
         return NULL;
+    tn_tensor *y;
     return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
 }

@@ -29,9 +29,9 @@ tn_status tni_check_eps(const char *function, double eps)
  * = 1/sqrt(fan_in). Computed step by step as PyTorch does, to round in the same way. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias)
 {
-    int64_t fan_in, fan_out;
     tn_status status = tn_init_kaiming_uniform(weight, sqrt(5.0), false, TN_NL_LEAKY_RELU);
     if (status != TN_OK || tni_none(bias)) return status;
+    int64_t fan_in, fan_out;
     status = tn_init_fans(weight, &fan_in, &fan_out);
     if (status != TN_OK) return status;
     double bound = 1 / sqrt((double)fan_in);

@@ -31,11 +31,12 @@ static bool split3(tn_tensor *packed, int64_t embed, int axis, tn_tensor *part[3
 /* x W^T + b for q, k, v, with as few products as the inputs allow. */
 static bool project(const multihead_attention *m, tn_tensor *const in[3], tn_tensor *out[3])
 {
-    tn_tensor *weight[3] = { m->q_weight, m->k_weight, m->v_weight }, *bias[3];
+    tn_tensor *weight[3] = { m->q_weight, m->k_weight, m->v_weight };
     bool packed = !tni_none(m->in_weight);
     if (packed && in[0] == in[1] && in[1] == in[2])
         return split3(tn_linear(in[0], m->in_weight, m->in_bias), m->embed, -1, out);
     if (packed && !split3(m->in_weight, m->embed, 0, weight)) return false;
+    tn_tensor *bias[3];
     if (!split3(m->in_bias, m->embed, 0, bias)) return false;
     for (int i = 0; i < 3; i++) {
         out[i] = tn_linear(in[i], weight[i], bias[i]);
@@ -111,7 +112,7 @@ static tn_tensor *explicit_attention(const multihead_attention *m, tn_tensor *co
 static tn_tensor *attend(const multihead_attention *m, tn_tensor *const in[3], tn_tensor *mask,
                          tn_tensor *padding, bool causal, tn_tensor **weights)
 {
-    tn_tensor *x[3], *y;
+    tn_tensor *x[3];
     if (!project(m, in, x)) return NULL;
     for (int i = 0; i < 3; i++) {
         x[i] = as_heads(m, x[i]);
@@ -119,6 +120,7 @@ static tn_tensor *attend(const multihead_attention *m, tn_tensor *const in[3], t
     }
     mask = join_masks(m, mask, padding, x[0], x[1]);
     if (!mask) return NULL;
+    tn_tensor *y;
     if (weights || (m->dropout > 0 && tn_training(&m->base)))
         y = explicit_attention(m, x, mask, causal, weights);
     else

@@ -308,8 +308,9 @@ static void set_up(void)
 /* Helpers block signals: those are for the program's own threads. */
 static void start_helpers(team *t)
 {
-    sigset_t all, was;
+    sigset_t all;
     sigfillset(&all);
+    sigset_t was;
     pthread_sigmask(SIG_SETMASK, &all, &was);
     for (; t->helpers < t->wanted; t->helpers++) {
         helper *h = &t->helper[t->helpers];

@@ -79,9 +79,9 @@ static void chunk(void *context, int64_t begin, int64_t end)
     int last = w->rank - 1;
     int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
     char *at[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
-    tni_cursor c;
 
     for (int k = 0; k < w->n; k++) s[k] = w->stride[last][k];
+    tni_cursor c;
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
         int64_t n = w->size[last] - c.index[last];
@@ -122,12 +122,11 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
 static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost, int n,
                      const tni_array *const *arrays, const double *p)
 {
-    job j;
-
     if (!row) {
         return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
                          tn_dtype_name(arrays[n - 1]->dtype));
     }
+    job j;
     tni_walk_init(&j.walk, n, arrays);
     if (j.walk.numel == 0) return TN_OK;
     j.row = row;

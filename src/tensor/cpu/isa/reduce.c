@@ -289,13 +289,12 @@ tn_status K(tni_reduce)(const tni_reduce *a)
 {
     job j;
     bool centered = a->function == TNI_R_var || a->function == TNI_R_logsumexp;
-    size_t acc_bytes;
-    size_t rows;
-    size_t bytes;
 
     if (!plan(&j, &a->y, &a->x)) return TN_OK;
     j.p = a->p ? a->p[0] : 0.0;
-    rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
+    size_t rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
+    size_t acc_bytes;
+    size_t bytes;
     if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
         !tni_mul_size(acc_bytes, rows, &bytes))
         return tni_error(TN_E_NOMEM, "reduce: partial results do not fit in memory");

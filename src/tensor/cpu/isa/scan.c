@@ -53,10 +53,9 @@ static void store(const job *j, int k, int64_t n, char *to, int64_t stride, cons
 /* One line at x: best value and index. */
 static void extreme_of_line(const job *j, const char *x, tni_acc *best, int64_t *index)
 {
-    tni_acc v[TNI_BLOCK];
-
     load(j, 1, best, x, 1);
     *index = 0;
+    tni_acc v[TNI_BLOCK];
     for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
         int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
         load(j, m, v, x + i * j->stride[0] * j->item[0], j->stride[0]);
@@ -72,10 +71,10 @@ static void extreme_of_line(const job *j, const char *x, tni_acc *best, int64_t 
 static void extreme_of_lines(const job *j, int64_t m, const char *x, tni_acc *best, int64_t *index)
 {
     int64_t across = j->walk.stride[j->walk.rank - 1][0];
-    tni_acc v[TNI_BLOCK];
 
     load(j, m, best, x, across);
     for (int64_t k = 0; k < m; k++) index[k] = 0;
+    tni_acc v[TNI_BLOCK];
     for (int64_t i = 1; i < j->n; i++) {
         load(j, m, v, x + i * j->stride[0] * j->item[0], across);
         for (int64_t k = 0; k < m; k++) {
@@ -91,11 +90,11 @@ static void extremes(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
     const tni_walk *w = &j->walk;
-    tni_acc best[TNI_BLOCK];
-    int64_t index[TNI_BLOCK];
     tni_cursor c;
 
     tni_cursor_seek(&c, w, begin);
+    tni_acc best[TNI_BLOCK];
+    int64_t index[TNI_BLOCK];
     while (begin < end) {
         int64_t m = stretch(w, &c, end - begin);
         const int64_t *s = w->stride[w->rank - 1];
@@ -145,7 +144,6 @@ static void lines_init(job *j, int axis, int n_arrays, const tni_array *const *a
 tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
 {
     const tni_array *arrays[] = { &a->x, &a->index, &a->value };
-    job j;
 
     if (a->x.rank == 0) {
         if (a->value.data) {
@@ -155,6 +153,7 @@ tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
         *(int64_t *)a->index.data = 0;
         return TN_OK;
     }
+    job j;
     j.data[2] = NULL;
     lines_init(&j, a->axis, a->value.data ? 3 : 2, arrays);
     if (j.walk.numel == 0) return TN_OK;
@@ -191,10 +190,10 @@ static void sum_line(const job *j, const char *x, char *y)
 static void sum_lines(const job *j, int64_t m, const char *x, char *y)
 {
     const int64_t *across = j->walk.stride[j->walk.rank - 1];
-    tni_acc v[TNI_BLOCK];
     tni_acc sum[TNI_BLOCK];
 
     for (int64_t k = 0; k < m; k++) sum[k].i = 0;
+    tni_acc v[TNI_BLOCK];
     for (int64_t i = 0; i < j->n; i++) {
         int64_t at = j->reverse ? j->n - 1 - i : i;
         load(j, m, v, x + at * j->stride[0] * j->item[0], across[0]);
@@ -229,9 +228,9 @@ static void sums(void *context, int64_t begin, int64_t end)
 tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
     const tni_array *arrays[] = { &a->x, &a->y };
-    job j;
 
     if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ a->y, a->x });
+    job j;
     lines_init(&j, a->axis, 2, arrays);
     if (j.walk.numel == 0 || j.n == 0) return TN_OK;
     j.reverse = a->reverse;

@@ -283,13 +283,14 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
         int64_t m = channels * job->s;
         const REAL *x = job->x + ch * job->s;
-        REAL mean[COLUMNS], scale[COLUMNS], shift[COLUMNS];
+        REAL mean[COLUMNS];
         if (job->training) {
-            double sum[COLUMNS] = { 0 }, mu[COLUMNS], m2[COLUMNS];
+            double sum[COLUMNS] = { 0 };
             for (int64_t i = 0; i < job->n; i++) {
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++) sum[k] += (double)x[i * width + k];
             }
+            double mu[COLUMNS];
             fold(job, sum, m, mu);
             for (int64_t j = 0; j < channels; j++) {
                 mu[j] /= count;
@@ -304,11 +305,14 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
                     sum[k] += d * d;
                 }
             }
+            double m2[COLUMNS];
             fold(job, sum, m, m2);
             for (int64_t j = 0; j < channels; j++) finish_channel(job, ch + j, mu[j], m2[j]);
         }
         spread(job, job->mean, 0, ch, m, mean);
+        REAL scale[COLUMNS];
         spread(job, job->w, 1, ch, m, scale);
+        REAL shift[COLUMNS];
         spread(job, job->b, 0, ch, m, shift);
         for (int64_t k = 0; k < m; k++) scale[k] *= job->rstd[ch + k / job->s];
         for (int64_t i = 0; i < job->n; i++) {
@@ -331,8 +335,8 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         int64_t m = channels * job->s;
         const REAL *x = job->x + ch * job->s;
         const REAL *dy = job->dy + ch * job->s;
-        REAL mean[COLUMNS], scale[COLUMNS], mean_g[COLUMNS], slope[COLUMNS];
-        double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 }, sum_g[COLUMNS], sum_gx[COLUMNS];
+        REAL mean[COLUMNS];
+        double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 };
         spread(job, job->mean, 0, ch, m, mean);
         for (int64_t i = 0; i < job->n; i++) {
 #pragma omp simd
@@ -342,10 +346,13 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
                 gx[k] += d * ((double)x[i * width + k] - (double)mean[k]);
             }
         }
+        double sum_g[COLUMNS];
         fold(job, g, m, sum_g);
+        double sum_gx[COLUMNS];
         fold(job, gx, m, sum_gx);
         for (int64_t j = 0; j < channels; j++) finish_grad(job, ch + j, sum_g[j], sum_gx[j]);
         if (!job->dx) continue;
+        REAL scale[COLUMNS], mean_g[COLUMNS], slope[COLUMNS];
         for (int64_t k = 0; k < m; k++) {
             int64_t j = k / job->s;
             REAL rstd = job->rstd[ch + j];

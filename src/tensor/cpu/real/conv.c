@@ -131,8 +131,9 @@ static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, i
         int64_t kj = t % c->kw;
         int64_t row_shift = ki * c->dilation[0] - c->padding[0];
         int64_t shift = kj * c->dilation[1] - c->padding[1];
-        int64_t low, high, first, last;
+        int64_t low, high;
         inside(c, kj, &low, &high);
+        int64_t first, last;
         inside_rows(c, ki, r0, rows, &first, &last);
         memset(col, 0, (size_t)((first - r0) * c->ow) * sizeof(REAL));
         memset(col + (last - r0) * c->ow, 0, (size_t)((r0 + rows - last) * c->ow) * sizeof(REAL));
@@ -170,8 +171,9 @@ static void col2im(const tni_conv2d_sizes *c, REAL *col, int64_t channels, int64
         int64_t kj = t % c->kw;
         int64_t row_shift = ki * c->dilation[0] - c->padding[0];
         int64_t shift = kj * c->dilation[1] - c->padding[1];
-        int64_t low, high, first, last;
+        int64_t low, high;
         inside(c, kj, &low, &high);
+        int64_t first, last;
         inside_rows(c, ki, r0, rows, &first, &last);
         REAL *restrict from = col + (first - r0) * c->ow;
         if (run) {

@@ -97,7 +97,7 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
         int64_t k0 = item % job->blocks * LANES;
         int64_t m = TNI_MIN(d - k0, LANES);
         const REAL *restrict x = job->x + i * c * d + k0;
-        REAL top[LANES], sum[LANES], lse[LANES];
+        REAL top[LANES], sum[LANES];
         for (int64_t k = 0; k < m; k++) {
             top[k] = -REAL_INFINITY;
             sum[k] = 0;
@@ -110,6 +110,7 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
 #pragma omp simd
             for (int64_t k = 0; k < m; k++) sum[k] += REAL_EXP(x[j * d + k] - top[k]);
         }
+        REAL lse[LANES];
 #pragma omp simd
         for (int64_t k = 0; k < m; k++) {
             lse[k] = top[k] + REAL_LOG(sum[k]);
