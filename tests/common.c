@@ -1,7 +1,6 @@
 /* common.c - the fixture, comparisons and builders of common.h. */
 #include "common.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 static int64_t live_before;

@@ -11,6 +11,7 @@
 #define TENON_TESTS_COMMON_H
 
 #include <check.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 

@@ -72,10 +72,10 @@ void assert_growth(const growth_row *row)
     uint64_t few = count(row, row->n), many = count(row, 4 * row->n);
     double times = (double)many / (double)few;
     if (getenv("TN_TEST_SHOW"))
-        printf("%-28s %6d: %10llu, %.2f times\n", row->name, row->n, (unsigned long long)few,
-               times);
-    ck_assert_msg(few >= (uint64_t)row->n, "%s: %llu blocks for %d: the library does not count",
-                  row->name, (unsigned long long)few, row->n);
+        printf("%-28s %6d: %10" PRIu64 ", %.2f times\n", row->name, row->n, few, times);
+    ck_assert_msg(few >= (uint64_t)row->n,
+                  "%s: %" PRIu64 " blocks for %d: the library does not count", row->name, few,
+                  row->n);
     ck_assert_msg(times <= 5, "%s: %d take %.2f times as much work as %d: want at most 5",
                   row->name, 4 * row->n, times, row->n);
 }

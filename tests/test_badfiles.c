@@ -474,9 +474,10 @@ START_TEST(H2_truncated_while_open)
         ck_assert_int_eq(truncate(path, lengths[i]), 0);
         ck_assert_ptr_null(tni_safetensors_tensor(&file, &file.entry[0]));
         char text[128];
-        long long at = (long long)file.data;
-        long long begin = lengths[i] > at ? lengths[i] : at;
-        snprintf(text, sizeof text, "became shorter while it was read: %lld bytes missing at %lld",
+        int64_t at = file.data;
+        int64_t begin = lengths[i] > at ? lengths[i] : at;
+        snprintf(text, sizeof text,
+                 "became shorter while it was read: %" PRId64 " bytes missing at %" PRId64,
                  at + 4096 - begin, begin);
         check_error("truncated", "here", path, TN_E_IO, text);
         tni_safetensors_close(&file);

@@ -65,7 +65,7 @@ static const char *file_of(int64_t step)
     static char name[2][64];
     static int next;
     next = !next;
-    snprintf(name[next], sizeof name[next], NAME "-%08lld.safetensors", (long long)step);
+    snprintf(name[next], sizeof name[next], NAME "-%08" PRId64 ".safetensors", step);
     return name[next];
 }
 

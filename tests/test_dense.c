@@ -870,8 +870,8 @@ START_TEST(attention_memory)
     assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
     /* y and three gradients are results */
     int64_t extra = tn_memory().peak_in_use - before - 4 * size;
-    ck_assert_msg(extra < size / 2, "%lld bytes of scratch beside 4 x %lld of results",
-                  (long long)extra, (long long)size);
+    ck_assert_msg(extra < size / 2,
+                  "%" PRId64 " bytes of scratch beside 4 x %" PRId64 " of results", extra, size);
 }
 END_TEST
 

@@ -19,8 +19,8 @@ static void check_shape(const char *name, const tn_tensor *y, tn_shape want)
     tn_shape have = tn_shape_get(y);
     bool same = have.rank == want.rank;
     for (int i = 0; same && i < have.rank; i++) same = have.size[i] == want.size[i];
-    ck_assert_msg(same, "%s: %d axes, first of size %lld", name, have.rank,
-                  (long long)(have.rank ? have.size[0] : -1));
+    ck_assert_msg(same, "%s: %d axes, first of size %" PRId64, name, have.rank,
+                  have.rank ? have.size[0] : -1);
 }
 
 static tn_tensor *nothing(tn_shape shape, tn_dtype dtype)

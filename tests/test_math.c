@@ -279,8 +279,8 @@ static void check(const char *what, const char *simd, const tni_array *y, int64_
     bool same = isnan(want) ? isnan(got) : got == want;
 
     ck_assert_msg(same || fabs(got - want) <= tolerance * (1.0 + fabs(want)),
-                  "%s, %s, %s, element %lld of %lld: %.17g, want %.17g", what, simd,
-                  tn_dtype_name(y->dtype), (long long)i, (long long)count(y), got, want);
+                  "%s, %s, %s, element %" PRId64 " of %" PRId64 ": %.17g, want %.17g", what, simd,
+                  tn_dtype_name(y->dtype), i, count(y), got, want);
 }
 
 static double precision(tn_dtype dtype)

@@ -252,8 +252,8 @@ static uint64_t read_one(const void *bytes, size_t n)
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
     double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     ck_assert_msg(seconds < 1, "%s: took %g s", s->name, seconds);
-    ck_assert_msg(tn_memory().peak_in_use - used <= MOST_MEMORY, "%s: took %lld bytes", s->name,
-                  (long long)(tn_memory().peak_in_use - used));
+    ck_assert_msg(tn_memory().peak_in_use - used <= MOST_MEMORY, "%s: took %" PRId64 " bytes",
+                  s->name, tn_memory().peak_in_use - used);
     tn_error_clear();
     tn_scope_end(scope);
     ck_assert_msg(tn_live_tensors() <= live, "%s: tensors stay", s->name);

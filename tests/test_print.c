@@ -46,7 +46,7 @@ static void assert_text(const char *name, const tn_tensor *t, const char *expect
 {
     static char text[1 << 20];
     int64_t length = tn_format(t, text, sizeof text);
-    ck_assert_msg(length == (int64_t)strlen(text), "%s: length %lld: %s", name, (long long)length,
+    ck_assert_msg(length == (int64_t)strlen(text), "%s: length %" PRId64 ": %s", name, length,
                   tn_error());
     size_t same = 0;
     while (text[same] && text[same] == expected[same]) same++;
@@ -61,8 +61,8 @@ START_TEST(brackets_are_pytorchs)
     tn_tensor *t = case_tensor(c);
     int n = snprintf(expected, sizeof expected, "%s  %s [", c->brackets, tn_dtype_name(c->dtype));
     for (int i = 0; i < c->shape.rank; i++)
-        n += snprintf(expected + n, sizeof expected - (size_t)n, i ? ", %lld" : "%lld",
-                      (long long)c->shape.size[i]);
+        n += snprintf(expected + n, sizeof expected - (size_t)n, "%s%" PRId64, i ? ", " : "",
+                      c->shape.size[i]);
     snprintf(expected + n, sizeof expected - (size_t)n, "]");
     assert_text(c->name, t, expected);
 }

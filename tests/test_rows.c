@@ -101,7 +101,7 @@ static void check_near(const tni_array *a, int64_t i, double want, double scale,
     double got = get(a, i);
     if (fabs(got - want) <= tolerance() * (fabs(want) + scale))
         return; /* an assertion for each element would take most of the time */
-    ck_abort_msg("%s[%lld] is %.17g, not %.17g (%s, %s)", what, (long long)i, got, want, isa,
+    ck_abort_msg("%s[%" PRId64 "] is %.17g, not %.17g (%s, %s)", what, i, got, want, isa,
                  tn_dtype_name(dtype));
 }
 
@@ -109,7 +109,7 @@ static void check_same(const tni_array *a, int64_t i, double want, const char *w
 {
     double got = get(a, i);
     if (got != want) {
-        ck_abort_msg("%s[%lld] is %.17g, not %.17g (%s, %s)", what, (long long)i, got, want, isa,
+        ck_abort_msg("%s[%" PRId64 "] is %.17g, not %.17g (%s, %s)", what, i, got, want, isa,
                      tn_dtype_name(dtype));
     }
 }

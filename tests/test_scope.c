@@ -485,12 +485,10 @@ START_TEST(every_allocation_may_fail)
         tn_error_clear();
         assert_ok(tn_set_allocator(&a));
         bool ok = scenario();
-        ck_assert_msg(ok || tn_error_status() == TN_E_NOMEM, "k = %lld: %s", (long long)k,
-                      tn_error());
+        ck_assert_msg(ok || tn_error_status() == TN_E_NOMEM, "k = %" PRId64 ": %s", k, tn_error());
         ck_assert_int_eq(tn_live_tensors(), 0);
         assert_ok(tn_set_allocator(NULL));
-        ck_assert_msg(c.blocks == 0, "k = %lld: %lld blocks leaked", (long long)k,
-                      (long long)c.blocks);
+        ck_assert_msg(c.blocks == 0, "k = %" PRId64 ": %" PRId64 " blocks leaked", k, c.blocks);
         if (ok) break;
         ck_assert_int_lt(k, 5000);
     }

@@ -591,8 +591,8 @@ static void judge(tn_module *m, const char *function)
     }
     tn_error_clear();
     tn_module_drop(m);
-    ck_assert_msg(tn_live_tensors() == 0, "%s: %lld tensors are left", function,
-                  (long long)tn_live_tensors());
+    ck_assert_msg(tn_live_tensors() == 0, "%s: %" PRId64 " tensors are left", function,
+                  tn_live_tensors());
 }
 
 static void layers_of_two(int64_t a, int64_t b)

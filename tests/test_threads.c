@@ -78,8 +78,9 @@ static void check_runs(bool nest)
                 count_all(&c, sizes[s], grain);
                 int64_t chunks = (sizes[s] - 1) / grain + 1, bad = atomic_load(&c.wrong);
                 for (int64_t i = 0; i < MOST; i++) bad += atomic_load(&c.seen[i]) != (i < chunks);
-                ck_assert_msg(bad == 0, "%d threads, n %lld, grain %lld: %lld faults", threads[t],
-                              (long long)sizes[s], (long long)grain, (long long)bad);
+                ck_assert_msg(bad == 0,
+                              "%d threads, n %" PRId64 ", grain %" PRId64 ": %" PRId64 " faults",
+                              threads[t], sizes[s], grain, bad);
             }
     }
 }

@@ -244,8 +244,8 @@ static char what[160];
 static void near(double got, double want, double allowed, const char *name, int64_t i)
 {
     if ((isnan(got) && isnan(want)) || got == want || fabs(got - want) <= allowed) return;
-    ck_abort_msg("%s: %s[%lld] is %.7g, not %.7g: off by %.3g, not %.3g", what, name, (long long)i,
-                 got, want, fabs(got - want), allowed);
+    ck_abort_msg("%s: %s[%" PRId64 "] is %.7g, not %.7g: off by %.3g, not %.3g", what, name, i, got,
+                 want, fabs(got - want), allowed);
 }
 
 /* Nothing was written between the rows. */
@@ -316,9 +316,10 @@ static void set_up(problem *p, const attention_case *c)
     p->mask = c->mask == NO_MASK ? NULL : make_mask(c);
     p->on_gpu = call_of(p, false);
     p->wide = call_of(p, true);
-    snprintf(what, sizeof what, "%s [%lld,%lld,%lld,%lld,%lld,%lld]%s mask %d layout %d",
-             tn_dtype_name(dtype), (long long)c->b, (long long)c->h, (long long)c->t,
-             (long long)c->s, (long long)c->d, (long long)c->dv, c->causal ? " causal" : "",
+    snprintf(what, sizeof what,
+             "%s [%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
+             "]%s mask %d layout %d",
+             tn_dtype_name(dtype), c->b, c->h, c->t, c->s, c->d, c->dv, c->causal ? " causal" : "",
              c->mask, c->layout);
 }
 

@@ -49,9 +49,10 @@ static void check(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t 
     assert_ok(gpu->download(got, dy, skip_y + ny + GUARD));
     for (size_t i = 0; i < skip_y + ny + GUARD; i++)
         if (got[i] != expected[i])
-            ck_abort_msg("%s to %s, %lld elements after %lld and %lld: byte %zu is %02x, not %02x",
-                         tn_dtype_name(from), tn_dtype_name(to), (long long)n, (long long)x_lead,
-                         (long long)y_lead, i - skip_y, (uint8_t)got[i], (uint8_t)expected[i]);
+            ck_abort_msg("%s to %s, %" PRId64 " elements after %" PRId64 " and %" PRId64
+                         ": byte %zu is %02x, not %02x",
+                         tn_dtype_name(from), tn_dtype_name(to), n, x_lead, y_lead, i - skip_y,
+                         (uint8_t)got[i], (uint8_t)expected[i]);
     gpu->free(dx, skip_x + nx);
     gpu->free(dy, skip_y + ny + GUARD);
     free(expected);

@@ -281,7 +281,7 @@ START_TEST(dropout_drops_what_the_cpu_drops)
         char *bytes = held(y);
         for (int64_t i = 0; i < n; i++) /* the mask: exactly the same */
             if ((value(bytes, dtype, i) == 0) != (value(y->at[CPU].data, dtype, i) == 0))
-                ck_abort_msg("element %lld of %lld is kept or dropped", (long long)i, (long long)n);
+                ck_abort_msg("element %" PRId64 " of %" PRId64 " is kept or dropped", i, n);
         free(bytes);
         free_twins();
     }
@@ -325,7 +325,7 @@ START_TEST(numbers_made_on_the_device)
         ck_assert_double_le(fabs(var - (normal ? 1 : 1.0 / 12)), 0.03);
         for (int64_t i = 0; i < n && !normal; i++)
             if (!(first[i] >= 0 && first[i] < 1))
-                ck_abort_msg("number %lld is %.17g", (long long)i, first[i]);
+                ck_abort_msg("number %" PRId64 " is %.17g", i, first[i]);
         ck_assert(memcmp(first, drawn(normal, n, dtype), (size_t)n * sizeof(double)) != 0);
         tn_manual_seed(5);
         ck_assert(memcmp(first, drawn(normal, n, dtype), (size_t)n * sizeof(double)) == 0);

@@ -91,7 +91,7 @@ START_TEST(a_step_that_does_not_fit)
     int failed = 0;
     bool fits = false;
     for (int64_t room = 0; !fits; room += most / 40 + 1) {
-        ck_assert_msg(room < 4 * most, "%lld bytes are not enough", (long long)room);
+        ck_assert_msg(room < 4 * most, "%" PRId64 " bytes are not enough", room);
         t = training_new();
         leave_room(room);
         int64_t total = tn_cuda_memory().total;

@@ -174,8 +174,8 @@ static void same(const pair *p, double f32, const char *what, int i, int64_t n)
                      : isinf(e) || isinf(a) ? a == e
                                             : fabs(a - e) <= tolerance * (fabs(e) + 1);
         if (close) continue; /* an assertion for each element would take most of the time */
-        ck_abort_msg("%s %d, %s, n %lld: element %zu is %.9g, not %.9g", what, i,
-                     tn_dtype_name(dtype), (long long)n, k, a, e);
+        ck_abort_msg("%s %d, %s, n %" PRId64 ": element %zu is %.9g, not %.9g", what, i,
+                     tn_dtype_name(dtype), n, k, a, e);
     }
     free(gpu);
 }

@@ -140,8 +140,8 @@ static void compare(const twin *t, int64_t terms, const char *what)
         double a = get(got, of, i);
         double b = get(t->block[CPU], of, i);
         if (close_to(a, b, tolerance)) continue; /* an assertion for each takes most of the time */
-        ck_abort_msg("%s, %s: element %lld of %lld is %.9g, not %.9g", what, tn_dtype_name(dtype),
-                     (long long)i, (long long)t->n, a, b);
+        ck_abort_msg("%s, %s: element %" PRId64 " of %" PRId64 " is %.9g, not %.9g", what,
+                     tn_dtype_name(dtype), i, t->n, a, b);
     }
     free(got);
 }
@@ -191,9 +191,10 @@ static void run_gemm(const gemm_case *c, int repeats)
     twin *y = make(dtype, 3, c->batch * (c->m * (c->n + 2) + 5));
     twin *bias = reals(c->n);
     void *first = NULL;
-    snprintf(what, sizeof what, "gemm [%lld,%lld,%lld] x %lld, layouts %d %d%s%s", (long long)c->m,
-             (long long)c->n, (long long)c->k, (long long)c->batch, c->a, c->b,
-             c->bias ? ", bias" : "", c->accumulate ? ", added" : "");
+    snprintf(what, sizeof what,
+             "gemm [%" PRId64 ",%" PRId64 ",%" PRId64 "] x %" PRId64 ", layouts %d %d%s%s", c->m,
+             c->n, c->k, c->batch, c->a, c->b, c->bias ? ", bias" : "",
+             c->accumulate ? ", added" : "");
     g[CPU].a_batch = c->one_a ? 0 : size_a;
     g[CPU].b_batch = c->one_b ? 0 : size_b;
     g[CPU].c_row = c->n + 2;
@@ -652,9 +653,10 @@ static void run_attention(const attention_case *c, int i, int repeats)
     } results[] = { { y, "y" }, { lse, "lse" }, { dq, "dq" }, { dk, "dk" }, { dv, "dv" } };
     char what[96];
     for (int f = 0; f < 5; f++) {
-        snprintf(what, sizeof what, "attention %d [%lld,%lld,%lld,%lld,%lld,%lld]: %s", i,
-                 (long long)c->b, (long long)c->h, (long long)c->t, (long long)c->s,
-                 (long long)c->d, (long long)c->dv, results[f].name);
+        snprintf(what, sizeof what,
+                 "attention %d [%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
+                 ",%" PRId64 "]: %s",
+                 i, c->b, c->h, c->t, c->s, c->d, c->dv, results[f].name);
         compare(results[f].x, 64, what);
         free(first[f]);
     }

@@ -127,8 +127,8 @@ static void check(const numbers *y, int64_t terms, const char *what)
     for (int64_t i = 0; i < y->n; i++) {
         double e = y->exact[i], a = get(data, y->lead + i);
         if (!(fabs(a - e) <= half_unit(e) + sum * (1 + fabs(e)))) {
-            ck_abort_msg("%s, %s: element %lld of %lld is %.9g, not %.9g", what,
-                         tn_dtype_name(dtype), (long long)i, (long long)y->n, a, e);
+            ck_abort_msg("%s, %s: element %" PRId64 " of %" PRId64 " is %.9g, not %.9g", what,
+                         tn_dtype_name(dtype), i, y->n, a, e);
         }
     }
     for (int64_t i = 0; i < y->lead; i++) ck_assert(get(data, i) == put(&(uint32_t){ 0 }, 0, 99));
@@ -170,9 +170,10 @@ static void run_gemm(const gemm_case *c)
     e.dtype = TN_F64, e.a = a->exact, e.b = b->exact, e.c = y->exact;
     e.bias = c->bias ? bias->exact : NULL;
     char what[128];
-    snprintf(what, sizeof what, "gemm [%lld,%lld,%lld] x %lld, layouts %d %d%s%s", (long long)c->m,
-             (long long)c->n, (long long)c->k, (long long)c->batch, c->a, c->b,
-             c->bias ? ", bias" : "", c->accumulate ? ", added" : "");
+    snprintf(what, sizeof what,
+             "gemm [%" PRId64 ",%" PRId64 ",%" PRId64 "] x %" PRId64 ", layouts %d %d%s%s", c->m,
+             c->n, c->k, c->batch, c->a, c->b, c->bias ? ", bias" : "",
+             c->accumulate ? ", added" : "");
     for (int i = 0; i <= c->repeats; i++) {
         assert_ok(gpu->upload(y->block, before, bytes_of(y)));
         assert_ok(gpu->gemm(&f));

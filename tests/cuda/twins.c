@@ -137,8 +137,8 @@ void check_near(const twin *t, double scale, const char *what)
                         ? (isnan(want) ? isnan(got) : got == want)
                         : fabs(got - want) <= tolerance() * (fabs(want) + scale);
         if (!same) { /* an assertion that holds costs a system call */
-            ck_abort_msg("%s[%lld] is %.17g, not %.17g (%s, %lld elements)", what, (long long)i,
-                         got, want, tn_dtype_name(t->at[CPU].dtype), (long long)count(t));
+            ck_abort_msg("%s[%" PRId64 "] is %.17g, not %.17g (%s, %" PRId64 " elements)", what, i,
+                         got, want, tn_dtype_name(t->at[CPU].dtype), count(t));
         }
     }
     free(bytes);
@@ -148,8 +148,8 @@ void check_equal(const twin *t, const char *what)
 {
     char *bytes = held(t);
     ck_assert_msg(!memcmp(bytes, t->block[CPU], t->nbytes),
-                  "%s: other bits than the CPU's (%s, %lld elements)", what,
-                  tn_dtype_name(t->at[CPU].dtype), (long long)count(t));
+                  "%s: other bits than the CPU's (%s, %" PRId64 " elements)", what,
+                  tn_dtype_name(t->at[CPU].dtype), count(t));
     free(bytes);
 }
 

@@ -7,6 +7,7 @@
  */
 #include "cuda_runtime.h"
 
+#include <cinttypes>
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -168,8 +169,8 @@ static void log_launch(const char *name, launch_size now)
              std::max(most.unasked, now.unasked) };
     std::FILE *file = std::fopen(path, "a");
     if (!file) return;
-    std::fprintf(file, "%s %llu %zu %zu\n", base.c_str(),
-                 static_cast<unsigned long long>(most.threads), most.shared, most.unasked);
+    std::fprintf(file, "%s %" PRIu64 " %zu %zu\n", base.c_str(), most.threads, most.shared,
+                 most.unasked);
     std::fclose(file);
 }
 

@@ -21,8 +21,7 @@ static void say_tensor(FILE *f, const tn_tensor *t)
         return;
     }
     fprintf(f, "%s[", tn_dtype_name(tn_dtype_of(t)));
-    for (int i = 0; i < tn_rank(t); i++)
-        fprintf(f, i ? ", %lld" : "%lld", (long long)tn_size(t, i));
+    for (int i = 0; i < tn_rank(t); i++) fprintf(f, "%s%" PRId64, i ? ", " : "", tn_size(t, i));
     fprintf(f, "]%s%s%s", tn_requires_grad(t) ? " grad" : "", tn_is_leaf(t) ? "" : " made",
             tn_is_contiguous(t) ? "" : " strided");
 }
@@ -40,7 +39,7 @@ static void say_shape(FILE *f, tn_shape s)
 {
     fprintf(f, "shape %d(", s.rank);
     for (int i = 0; i < s.rank && i < TN_MAX_RANK; i++)
-        fprintf(f, i ? ", %lld" : "%lld", (long long)s.size[i]);
+        fprintf(f, "%s%" PRId64, i ? ", " : "", s.size[i]);
     fputc(')', f);
 }
 static void say_module(FILE *f, const tn_module *m)
@@ -65,7 +64,7 @@ static void say_argument(FILE *f, const slot *s, kind k)
         case 3: say_shape(f, *(const tn_shape *)p); break;                                         \
         case 4: say_module(f, *(tn_module *const *)p); break;                                      \
         case 5: fprintf(f, "%d", *(const int *)p); break;                                          \
-        case 6: fprintf(f, "%lld", (long long)*(const int64_t *)p); break;                         \
+        case 6: fprintf(f, "%" PRId64, *(const int64_t *)p); break;                                \
         case 7: fprintf(f, "%g", *(const double *)p); break;                                       \
         case 8: fputs(*(const bool *)p ? "true" : "false", f); break;                              \
         case 9:                                                                                    \
@@ -110,8 +109,8 @@ void finding(world *w, const char *format, ...)
     va_list list;
     va_start(list, format);
     FILE *f = findings.file ? findings.file : stderr;
-    fprintf(f, "%llu:%llu call %lld: ", (unsigned long long)findings.seed,
-            (unsigned long long)findings.sequence, (long long)w->calls);
+    fprintf(f, "%" PRIu64 ":%" PRIu64 " call %" PRId64 ": ", findings.seed, findings.sequence,
+            w->calls);
     if (w->row) say_call(w, f);
     fputs(": ", f);
     vfprintf(f, format, list);
@@ -270,7 +269,7 @@ bool call_row(world *w, const row *r, refusal refusal)
     uint64_t before = hash_arguments(w, r);
     int64_t refused_before = memory.refused + malloc_refused;
     if (w->verbose) {
-        fprintf(stderr, "%lld: ", (long long)w->calls);
+        fprintf(stderr, "%" PRId64 ": ", w->calls);
         say_call(w, stderr);
         fputc('\n', stderr);
     }
@@ -344,8 +343,8 @@ void check_nothing_left(world *w)
 {
     w->row = NULL;
     tn_memory_trim();
-    if (tn_live_tensors() != 0) finding(w, "%lld tensors are left", (long long)tn_live_tensors());
-    if (tn_memory().in_use != 0) finding(w, "%lld bytes are left", (long long)tn_memory().in_use);
+    if (tn_live_tensors() != 0) finding(w, "%" PRId64 " tensors are left", tn_live_tensors());
+    if (tn_memory().in_use != 0) finding(w, "%" PRId64 " bytes are left", tn_memory().in_use);
     if (memory.in_use != 0)
-        finding(w, "%lld bytes of the allocator are left", (long long)memory.in_use);
+        finding(w, "%" PRId64 " bytes of the allocator are left", memory.in_use);
 }

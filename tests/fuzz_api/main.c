@@ -285,9 +285,9 @@ static bool run_child(const options *o)
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
     int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
     const row *r = common->row;
-    printf("%llu:%llu call %lld: died of %s in %s\n", (unsigned long long)o->seed,
-           (unsigned long long)common->next, (long long)common->call,
-           signal > 0 ? strsignal(signal) : "a sanitizer's finding", r ? r->name : "?");
+    printf("%" PRIu64 ":%" PRIu64 " call %" PRId64 ": died of %s in %s\n", o->seed, common->next,
+           common->call, signal > 0 ? strsignal(signal) : "a sanitizer's finding",
+           r ? r->name : "?");
     common->found++;
     return false;
 }
@@ -320,8 +320,8 @@ static void run_random(const options *o)
         unsetenv("TN_CACHE");
         for (int i = 0; whole && i < BATCH; i++)
             if (digest[i] && common->digest[i] && digest[i] != common->digest[i]) {
-                printf("%llu:%llu: other results without the cache\n", (unsigned long long)o->seed,
-                       (unsigned long long)first + (unsigned long long)i);
+                printf("%" PRIu64 ":%" PRIu64 ": other results without the cache\n", o->seed,
+                       first + (uint64_t)i);
                 common->found++;
             }
         common->next = first + BATCH;
@@ -380,9 +380,9 @@ int main(int argc, char **argv)
         run_sweep(&o);
     else
         run_random(&o);
-    printf("seed %llu, %lld calls of %d functions, %lld of them refused, %.1f s\n",
-           (unsigned long long)o.seed, (long long)common->calls, n_rows,
-           (long long)common->failed_calls, now() - start);
-    printf("%lld passed, %lld failed\n", (long long)common->calls, (long long)common->found);
+    printf("seed %" PRIu64 ", %" PRId64 " calls of %d functions, %" PRId64
+           " of them refused, %.1f s\n",
+           o.seed, common->calls, n_rows, common->failed_calls, now() - start);
+    printf("%" PRId64 " passed, %" PRId64 " failed\n", common->calls, common->found);
     return common->found ? 1 : 0;
 }

@@ -9,6 +9,7 @@
 #ifndef TENON_FUZZ_API_WORLD_H
 #define TENON_FUZZ_API_WORLD_H
 
+#include <inttypes.h>
 #include <tenon/tenon.h>
 
 enum { MAX_ARGS = 8, MAX_OUT = 4096, MAX_NUMEL = 1 << 16 };
