@@ -99,6 +99,11 @@ START_TEST(a_failed_step_changes_nothing)
             ck_assert_msg(state_hash(model) != hash, "the step changed nothing");
             break;
         }
+        if (status == TN_OK && !scarce.sticky) { /* it was a name, which only messages need */
+            ck_assert_msg(state_hash(model) != hash, "allocation %d failed: no step", (int)k);
+            hash = state_hash(model);
+            continue;
+        }
         ck_assert_msg(status == TN_E_NOMEM && tn_error_status() == TN_E_NOMEM,
                       "allocation %d failed: %s, %s", (int)k, tn_status_name(status), tn_error());
         ck_assert_msg(state_hash(model) == hash, "allocation %d failed: the parameters changed",

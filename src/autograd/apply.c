@@ -108,16 +108,17 @@ static bool keep_alias(tni_kept *kept, const tn_tensor *t)
 static tni_node *node_new(const tni_call *c, size_t args_size)
 {
     size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, n_saved = (size_t)c->n_saved;
-    size_t args_at = sizeof(tni_node) +
-                     n_in * (sizeof(tni_edge) + sizeof(tni_meta) + sizeof(tni_kept)) +
-                     n_out * (sizeof(tni_meta) + sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
-                     n_saved * sizeof(tn_tensor *);
-    size_t nbytes = ((args_at + 15) & ~(size_t)15) + args_size;
-    tni_node *node = tni_calloc(nbytes);
+    size_t empty = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_kept)) +
+                   n_out * (sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
+                   n_saved * sizeof(tn_tensor *); /* the part that begins as zeros */
+    size_t args_at = (empty + (n_in + n_out) * sizeof(tni_meta) + 15) & ~(size_t)15;
+    size_t nbytes = args_at + args_size;
+    tni_node *node = tni_alloc(nbytes);
 
     if (!node) return NULL;
+    memset(node, 0, empty);
     char *at = (char *)(node + 1);
-    node->refs = 1;
+    atomic_init(&node->refs, 1);
     node->n_in = c->n_in;
     node->n_out = c->n_out;
     node->n_saved = c->n_saved;
@@ -125,18 +126,16 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     node->nbytes = nbytes;
     node->edge = (tni_edge *)(void *)at;
     at += n_in * sizeof(tni_edge);
-    node->in = (tni_meta *)(void *)at;
-    at += n_in * sizeof(tni_meta);
     node->x = (tni_kept *)(void *)at;
     at += n_in * sizeof(tni_kept);
-    node->out = (tni_meta *)(void *)at;
-    at += n_out * sizeof(tni_meta);
     node->pending = (tn_tensor **)(void *)at;
     at += n_out * sizeof(tn_tensor *);
     node->gm = (tni_gradmeta **)(void *)at;
     at += n_out * sizeof(tni_gradmeta *);
     node->saved = (tn_tensor **)(void *)at;
-    node->args = (char *)node + ((args_at + 15) & ~(size_t)15);
+    node->in = (tni_meta *)(void *)((char *)node + empty);
+    node->out = node->in + n_in;
+    node->args = (char *)node + args_at;
     return node;
 }
 
@@ -145,6 +144,7 @@ static tn_status record(const tni_call *c, size_t args_size)
 {
     tni_node *node = node_new(c, args_size);
     unsigned reads = reads_of(c);
+    int owners = 0;
 
     if (!node) return TN_E_NOMEM;
     if (args_size) memcpy(node->args, c->args, args_size);
@@ -174,12 +174,12 @@ static tn_status record(const tni_call *c, size_t args_size)
     node->sequence = tni_next_sequence();
     for (int i = 0; i < c->n_out; i++) {
         if (!tn_dtype_is_float(c->out[i]->dtype)) continue;
-        atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
-        c->out[i]->node = node;
+        if (owners++) atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+        c->out[i]->node = node; /* the first takes over the node's first reference */
         c->out[i]->out_index = i;
         c->out[i]->requires_grad = true;
     }
-    tni_node_drop(node);
+    if (owners == 0) tni_node_drop(node);
     return TN_OK;
 fail:
     tni_node_drop(node);
@@ -214,8 +214,8 @@ static tn_status forward(tni_call *c)
     return status;
 }
 
-/* Makes the outputs in the caller's scope, then runs forward in one of its own, so that its
- * temporaries (dense copies, casts) are freed when it returns. */
+/* Makes the outputs in the caller's scope, then runs forward; its temporaries (dense copies, casts)
+ * are freed when it returns. */
 static tn_status compute(tni_call *c, size_t args_size)
 {
     tn_status status = TN_OK;
@@ -226,14 +226,15 @@ static tn_status compute(tni_call *c, size_t args_size)
         if (!c->out[i]) return not_made(c, &c->out_spec[i].shape);
     }
     if (c->op->view && c->n_saved == 0) return c->recorded ? record(c, args_size) : TN_OK;
-    tn_scope scope = tn_scope_begin();
+    size_t mark = tni_scope_mark();
     for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
+        c->saved_spec[i].strided = false;
         c->saved[i] = tni_new(&c->saved_spec[i], c->device);
         if (!c->saved[i]) status = tni_pending();
     }
     if (status == TN_OK) status = forward(c);
     if (status == TN_OK && c->recorded) status = record(c, args_size);
-    tn_scope_end(scope);
+    tni_scope_cut(mark);
     return status;
 }
 
@@ -261,7 +262,6 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     if (status != TN_OK) return status;
     if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
     for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;
-    for (int i = 0; i < MAX_SAVED; i++) saved_specs[i].strided = false;
     c.device = n_in && !tni_none(in[0]) ? in[0]->storage->device : tn_cpu();
     c.recorded = wants_recording(&c);
     status = op->shape(&c);

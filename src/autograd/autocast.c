@@ -12,7 +12,7 @@
 #include "autograd/op.h"
 #include "base/map.h"
 
-_Thread_local tn_dtype tni_autocasting = TN_F32;
+TNI_THREAD tn_dtype tni_autocasting = TN_F32;
 
 /* ---- casts that are kept --------------------------------------------------------------------- */
 

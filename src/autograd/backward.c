@@ -185,21 +185,19 @@ bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge)
     return edge->leaf->gm && edge->leaf->gm->mark == p->target;
 }
 
+static void release(tni_node *node, tn_tensor **kept)
+{
+    if (!*kept) return;
+    node->spent = true;
+    tn_drop(*kept);
+    *kept = NULL;
+}
+
 static void release_kept(tni_node *node)
 {
-    for (int i = 0; i < node->n_in; i++) {
-        node->spent |= node->x[i].alias != NULL;
-        tn_drop(node->x[i].alias);
-        node->x[i].alias = NULL;
-    }
-    node->spent |= node->y.alias != NULL;
-    tn_drop(node->y.alias);
-    node->y.alias = NULL;
-    for (int i = 0; i < node->n_saved; i++) {
-        node->spent |= node->saved[i] != NULL;
-        tn_drop(node->saved[i]);
-        node->saved[i] = NULL;
-    }
+    for (int i = 0; i < node->n_in; i++) release(node, &node->x[i].alias);
+    release(node, &node->y.alias);
+    for (int i = 0; i < node->n_saved; i++) release(node, &node->saved[i]);
 }
 
 /* Hooks, retained grads and captures of this node's outputs. */
@@ -298,8 +296,8 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
     for (int i = 0; i < node->n_in && status == TN_OK; i++)
         if (!w->dx[i]) status = tni_poison("tn_backward", "a gradient");
+    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_differentiated(node, &g);
     if (status != TN_OK) return status;
-    if ((status = tni_tell_differentiated(node, &g)) != TN_OK) return status;
     for (int i = 0; i < node->n_in; i++) {
         tn_tensor *dx = w->dx[i];
         const tni_edge *edge = &node->edge[i];
@@ -343,7 +341,7 @@ static tn_status step(tni_pass *p, tni_node *node)
     node->queued = false;
     p->node = node;
     tn_status status = arrive(p, node);
-    if (status == TN_OK) status = tni_tell_arrived(node);
+    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_arrived(node);
     if (status == TN_OK) status = differentiate(p, node, &w);
     leave(node);
     p->node = NULL;

@@ -4,7 +4,7 @@
  */
 #include "autograd/tell.h"
 
-static _Thread_local bool off; /* inverted: threads start with recording on */
+static TNI_THREAD bool off; /* inverted: threads start with recording on */
 
 bool tn_set_grad_enabled(bool on)
 {

@@ -14,7 +14,7 @@ uint64_t tni_next_sequence(void)
 /* Takes one reference off node; the last one queues it on *dead. */
 static void unref(tni_node *node, tni_node **dead)
 {
-    if (atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!tni_last(&node->refs)) return;
     node->next = *dead;
     *dead = node;
 }
@@ -31,15 +31,15 @@ void tni_node_drop(tni_node *node)
         dead = node->next;
         for (int i = 0; i < node->n_in; i++) {
             if (node->edge[i].node) unref(node->edge[i].node, &dead);
-            tn_drop(node->edge[i].leaf);
-            tn_drop(node->x[i].alias);
+            if (node->edge[i].leaf) tn_drop(node->edge[i].leaf);
+            if (node->x[i].alias) tn_drop(node->x[i].alias);
         }
-        tn_drop(node->y.alias);
-        tni_strfree(node->place);
+        if (node->y.alias) tn_drop(node->y.alias);
+        if (node->place) tni_strfree(node->place);
         if (node->op && node->op->drop) node->op->drop(node->args);
         for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {
-            tn_drop(node->pending[i]);
+            if (node->pending[i]) tn_drop(node->pending[i]);
             if (node->gm[i]) tni_gradmeta_drop(node->gm[i]);
         }
         tni_free(node, node->nbytes);
@@ -62,7 +62,7 @@ tni_gradmeta *tni_gradmeta_of(tn_tensor *t)
 
 void tni_gradmeta_drop(tni_gradmeta *gm)
 {
-    if (atomic_fetch_sub_explicit(&gm->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!tni_last(&gm->refs)) return;
     tn_drop(gm->grad);
     tn_drop(gm->pending);
     tni_hook_list_free(&gm->hooks);

@@ -115,9 +115,9 @@ tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_
 tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n_in,
                       tn_tensor *const *in, int n_out, tn_tensor **out);
 
-/* The dtype of this thread's tn_set_autocast, TN_F32 when off; a variable, so that reading it needs
- * no call. The engine sets it to TN_F32 for a pass. */
-extern _Thread_local tn_dtype tni_autocasting __attribute__((tls_model("initial-exec")));
+/* The dtype of this thread's tn_set_autocast, TN_F32 when off. The engine sets it to TN_F32 for a
+ * pass. */
+extern TNI_THREAD tn_dtype tni_autocasting;
 /* Whether op wants other dtypes than these inputs have; and tni_apply_n with the inputs cast. */
 bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in);
 tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size, int n_in,

@@ -3,7 +3,7 @@
  */
 #include "autograd/tell.h"
 
-static _Thread_local int hidden;
+static TNI_THREAD int hidden;
 
 static tni_watcher *watcher(void)
 {

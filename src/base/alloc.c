@@ -10,7 +10,6 @@
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
  * free is then seen where it happens.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -42,7 +41,6 @@ typedef struct free_block {
     struct free_block *next;
 } free_block;
 
-static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MEMORY];
 static free_block *lists[CLASSES];
 static tn_memory_stats stats;
 static tn_allocator allocator; /* alloc NULL: the default below */
@@ -82,12 +80,12 @@ static void take(void)
         AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
         AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
     }
-    pthread_mutex_lock(lock);
+    tni_memory_take();
 }
 
 static void give(void)
 {
-    pthread_mutex_unlock(lock);
+    tni_memory_give();
     if (unseen) {
         AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
         AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
@@ -97,12 +95,12 @@ static void give(void)
 #else
 static void take(void)
 {
-    pthread_mutex_lock(lock);
+    tni_memory_take();
 }
 
 static void give(void)
 {
-    pthread_mutex_unlock(lock);
+    tni_memory_give();
 }
 #endif
 
@@ -176,8 +174,9 @@ static size_t trim_locked(void)
     return freed;
 }
 
-/* NULL without a message; in_use is then the number of bytes in use. */
-static void *allocate(size_t size, int64_t *in_use)
+/* NULL without a message; in_use is then the number of bytes in use. data: of a storage, the bytes
+ * of its tensor's elements, which are counted; else NULL. */
+static void *allocate(size_t size, const size_t *data, int64_t *in_use)
 {
     size_t rounded = 0;
     int class = class_of(size, &rounded);
@@ -198,6 +197,10 @@ static void *allocate(size_t size, int64_t *in_use)
         if (block) {
             stats.in_use += (int64_t)rounded;
             if (stats.in_use > stats.peak_in_use) stats.peak_in_use = stats.in_use;
+            if (data) {
+                stats.data_allocations++;
+                stats.data_bytes += (int64_t)*data;
+            }
         }
         *in_use = stats.in_use;
         give();
@@ -205,15 +208,25 @@ static void *allocate(size_t size, int64_t *in_use)
     return block;
 }
 
-void *tni_alloc(size_t size)
+static void *alloc_or_fail(size_t size, const size_t *data)
 {
     int64_t in_use = 0;
-    void *block = allocate(size, &in_use);
+    void *block = allocate(size, data, &in_use);
 
-    if (!block)
+    if (TNI_UNLIKELY(!block))
         tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %" PRId64 " are in use", size,
                   in_use);
     return block;
+}
+
+void *tni_alloc(size_t size)
+{
+    return alloc_or_fail(size, NULL);
+}
+
+void *tni_alloc_storage(size_t size, size_t data)
+{
+    return alloc_or_fail(size, &data);
 }
 
 void *tni_calloc(size_t size)
@@ -257,7 +270,7 @@ char *tni_strdup_or_none(const char *text)
 {
     size_t n = strlen(text) + 1;
     int64_t in_use;
-    char *copy = allocate(n, &in_use);
+    char *copy = allocate(n, NULL, &in_use);
 
     if (copy) memcpy(copy, text, n);
     return copy;
@@ -278,15 +291,6 @@ char *tni_vtext(const char *format, va_list args)
 void tni_strfree(char *text)
 {
     if (text) tni_free(text, strlen(text) + 1);
-}
-
-/* Called by tensor.c for each storage it makes. */
-void tni_count_data(size_t nbytes)
-{
-    take();
-    stats.data_allocations++;
-    stats.data_bytes += (int64_t)nbytes;
-    give();
 }
 
 tn_status tn_set_allocator(const tn_allocator *a)

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <tenon/tensor.h>
@@ -24,6 +25,10 @@
 
 #define TNI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define TNI_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* A thread's own variable on the road of every op. initial-exec: it is read without a call. The
+ * space that the loader keeps for such variables is small, so buffers are plain _Thread_local. */
+#define TNI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 
@@ -52,7 +57,7 @@ extern _Thread_local void (*tni_error_context)(char *buffer, size_t size);
 /* Number of errors set by this thread so far: tells a new error from a pending one. */
 extern _Thread_local uint64_t tni_error_count;
 /* The op whose forward runs in this thread, or NULL: for a backend's later messages. */
-extern _Thread_local const char *tni_op_running;
+extern TNI_THREAD const char *tni_op_running;
 /* TN_OK or the pending status: for functions whose callee already set the message. */
 tn_status tni_pending(void);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
@@ -82,12 +87,35 @@ enum {
 };
 extern pthread_mutex_t tni_locks[TNI_LOCKS];
 
+/* The lock of memory, in front of its mutex (lock.c says why). */
+extern atomic_bool tni_memory_taken;
+void tni_memory_wait(void); /* until it is ours */
+static inline void tni_memory_take(void)
+{
+    if (TNI_UNLIKELY(atomic_exchange_explicit(&tni_memory_taken, true, memory_order_acquire)))
+        tni_memory_wait();
+}
+static inline void tni_memory_give(void)
+{
+    atomic_store_explicit(&tni_memory_taken, false, memory_order_release);
+}
+
+/* Takes one reference off a count; whether it was the last. The only holder can have no rivals, so
+ * it needs no atomic subtraction. */
+static inline bool tni_last(atomic_int *refs)
+{
+    return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
+           atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+
 /* ---- memory (alloc.c) ------------------------------------------------------------------------ */
 
 /* All memory of the library is allocated here: 64-byte aligned, cached by size, not zeroed. NULL
  * and TN_E_NOMEM when the system refuses. tni_free needs the same size. */
 void *tni_alloc(size_t size);
 void *tni_calloc(size_t size);
+/* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
+void *tni_alloc_storage(size_t size, size_t data);
 void tni_free(void *block, size_t size);
 /* a * b or a + b; false on overflow. */
 static inline bool tni_mul_size(size_t a, size_t b, size_t *out)

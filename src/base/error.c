@@ -13,7 +13,7 @@ static _Thread_local tn_status pending;
 
 _Thread_local void (*tni_error_context)(char *buffer, size_t size);
 _Thread_local uint64_t tni_error_count;
-_Thread_local const char *tni_op_running;
+TNI_THREAD const char *tni_op_running;
 
 static void trap(void)
 {

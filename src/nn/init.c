@@ -245,7 +245,7 @@ static tn_status xavier_deviation(const char *function, const tn_tensor *t, doub
                                   double *deviation)
 {
     TNI_HOLD_TRAPS;
-    int64_t fan_in, fan_out;
+    int64_t fan_in = 0, fan_out = 0;
     tn_status status = check(function, t);
     if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
     if (status == TN_OK && !isfinite(gain))
@@ -276,7 +276,7 @@ static tn_status kaiming_deviation(const char *function, const tn_tensor *t, dou
                                    bool use_fan_out, tn_nonlinearity nl, double *deviation)
 {
     TNI_HOLD_TRAPS;
-    int64_t fan_in, fan_out;
+    int64_t fan_in = 0, fan_out = 0;
     tn_status status = check(function, t);
     if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
     if (status != TN_OK) return status;

@@ -25,7 +25,7 @@ typedef struct tni_storage {
     size_t nbytes;
     void (*release)(void *user); /* borrowed memory: called instead of backend->free */
     void *user;
-    bool borrowed;
+    bool borrowed, inside; /* data belongs to somebody else; is in this block */
     /* for the watcher (watch.h) */
     uint64_t seen;                       /* number of the last watcher that saw it; 0: none */
     int64_t seen_as;                     /* its index there */
@@ -102,9 +102,11 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec);
 /* The same geometry, as for detach and saved tensors. NOT entered in a scope: the caller owns the
  * reference. */
 tn_tensor *tni_alias_raw(const tn_tensor *t);
-/* t as an array for kernels. */
+/* *a becomes t as kernels see it, broadcast to shape (0-strides); the shapes must be compatible.
+ * What is beyond the rank stays as it was. */
+void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape);
+/* The same returned, which costs two copies: of t as it is, and broadcast. */
 tni_array tni_array_of(const tn_tensor *t);
-/* t broadcast to shape (0-strides); the shapes must be compatible. */
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
 tni_array tni_array_none(void);
@@ -143,6 +145,10 @@ bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
  * On TN_E_STATE (no scope) or TN_E_NOMEM drop is called at once. */
 tn_status tni_scope_add(void *object, void (*drop)(void *object));
 bool tni_scope_open(void);
+/* The number of entries, and dropping those that were made since: a scope in which no code of a
+ * user runs, neither in it nor in a drop. */
+size_t tni_scope_mark(void);
+void tni_scope_cut(size_t mark);
 /* Whether object (any address) is held only by `from` and scopes within it, and so is freed with
  * them. Takes time in proportion to their entries. */
 bool tni_scope_alone(tn_scope from, const void *object);

@@ -24,11 +24,22 @@ typedef struct stack {
     size_t n, capacity;
     frame *frames;
     size_t depth, frame_capacity;
-    bool lost; /* a scope failed to open: do not enter anything into its parent instead */
+    uint64_t serial; /* the next scope's */
+    bool lost;       /* a scope failed to open: do not enter anything into its parent instead */
 } stack;
 
-static _Thread_local stack scopes;
-static _Atomic uint64_t serials = 1;
+static TNI_THREAD stack scopes;
+
+/* Serials are different in all threads: a thread takes this many at a time. */
+enum { SERIALS = 1 << 16 };
+static _Atomic uint64_t serials = SERIALS;
+
+static uint64_t next_serial(void)
+{
+    if (scopes.serial % SERIALS == 0)
+        scopes.serial = atomic_fetch_add_explicit(&serials, SERIALS, memory_order_relaxed);
+    return scopes.serial++;
+}
 
 /* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
 static void close_scope(int64_t depth)
@@ -50,7 +61,7 @@ tn_scope tn_scope_begin(void)
     if (scopes.depth == 0) scopes.lost = false;
     frame f;
     f.first = scopes.n;
-    f.serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
+    f.serial = next_serial();
     scopes.frames[scopes.depth++] = f;
     return (tn_scope){ (int64_t)scopes.depth - 1, f.serial };
 }
@@ -76,6 +87,20 @@ void tn_scope_end(tn_scope s)
         }
     } while (is_open(s) && scopes.n > first);
     if (is_open(s)) close_scope(s.depth);
+}
+
+size_t tni_scope_mark(void)
+{
+    return scopes.n;
+}
+
+void tni_scope_cut(size_t mark)
+{
+    while (scopes.n > mark) {
+        entry e = scopes.entries[--scopes.n];
+
+        e.drop(e.object);
+    }
 }
 
 bool tni_scope_open(void)

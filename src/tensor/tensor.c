@@ -10,11 +10,9 @@
 tn_tensor tn_none_object;
 
 tni_watcher tni_unsettled;
-_Thread_local tni_watcher *tni_watching = &tni_unsettled;
+TNI_THREAD tni_watcher *tni_watching = &tni_unsettled;
 
 static atomic_llong live;
-
-void tni_count_data(size_t nbytes); /* alloc.c */
 
 int64_t tn_live_tensors(void)
 {
@@ -74,9 +72,10 @@ tn_status tni_shape_fits(const char *function, const tn_shape *shape)
 
 bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
 {
-    int rank = TNI_MIN(TNI_MAX(a->rank, 0), TN_MAX_RANK);
-
-    return a->rank == b->rank && memcmp(a->size, b->size, (size_t)rank * sizeof *a->size) == 0;
+    if (a->rank != b->rank) return false;
+    for (int i = 0; i < TNI_MIN(a->rank, TN_MAX_RANK); i++)
+        if (a->size[i] != b->size[i]) return false;
+    return true;
 }
 
 void tni_dense_strides(const tn_shape *shape, int64_t *stride)
@@ -184,19 +183,24 @@ tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b)
 
 /* ---- storage --------------------------------------------------------------------------------- */
 
+/* On the CPU the elements of a small tensor follow the struct in the same block. */
+enum { STRUCT_SIZE = (sizeof(tni_storage) + 63) / 64 * 64, MOST_INSIDE = 1024 - STRUCT_SIZE };
+
 static tni_storage *storage_new(size_t nbytes, tn_device device)
 {
     const tni_backend *backend = tni_backend_for(device);
-
+    bool inside = device.type == TN_CPU && nbytes <= MOST_INSIDE;
     if (!backend) return NULL;
-    tni_storage *s = tni_alloc(sizeof *s);
+    tni_storage *s = tni_alloc_storage(inside ? STRUCT_SIZE + nbytes : sizeof *s, nbytes);
     if (!s) return NULL;
     *s = (tni_storage){ .refs = 1, .device = device, .backend = backend, .nbytes = nbytes };
-    if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
+    s->inside = inside;
+    if (inside) {
+        s->data = (char *)s + STRUCT_SIZE;
+    } else if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
         tni_free(s, sizeof *s);
         return NULL;
     }
-    tni_count_data(nbytes);
     if (TNI_UNLIKELY(tni_watching) && tni_watching->storage_made)
         tni_watching->storage_made(tni_watching, s);
     return s;
@@ -204,13 +208,13 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
 
 void tni_storage_drop(tni_storage *s)
 {
-    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!tni_last(&s->refs)) return;
     if (TNI_UNLIKELY(s->gone)) s->gone(s);
-    if (!s->borrowed)
-        s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
-    else if (s->release)
+    if (s->release)
         s->release(s->user);
-    tni_free(s, sizeof *s);
+    else if (!s->borrowed && !s->inside)
+        s->backend->free(s->data, s->nbytes ? s->nbytes : 1);
+    tni_free(s, s->inside ? STRUCT_SIZE + s->nbytes : sizeof *s);
 }
 
 void tni_bump_version(tn_tensor *t)
@@ -221,8 +225,10 @@ void tni_bump_version(tn_tensor *t)
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-/* A handle over s (whose reference it takes over), in no scope. Releases s on failure. */
-static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
+/* A handle over s (whose reference it takes over), in no scope; stride NULL: dense. Releases s on
+ * failure. */
+static tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *shape,
+                             const int64_t *stride, int64_t offset)
 {
     tn_tensor *t = tni_alloc(sizeof *t);
 
@@ -230,10 +236,11 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
         tni_storage_drop(s);
         return NULL;
     }
-    t->refs = 1;
-    t->dtype = spec->dtype;
+    atomic_init(&t->refs, 1);
+    t->dtype = dtype;
     t->storage = s;
-    t->shape = spec->shape;
+    t->offset = offset;
+    t->shape = *shape;
     t->requires_grad = false;
     t->is_parameter = 0;
     t->is_buffer = 0;
@@ -241,38 +248,43 @@ static tn_tensor *handle_new(tni_storage *s, const tni_spec *spec)
     t->node = NULL;
     t->gm = NULL;
     t->name = NULL;
-    if (spec->strided) {
-        memcpy(t->stride, spec->stride, sizeof t->stride);
-        t->offset = spec->offset;
-    } else {
-        tni_dense_strides(&spec->shape, t->stride);
-        t->offset = 0;
-    }
+    if (stride)
+        memcpy(t->stride, stride, sizeof t->stride);
+    else
+        tni_dense_strides(shape, t->stride);
     atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
     if (TNI_UNLIKELY(tni_watching) && tni_watching->handle_made)
         tni_watching->handle_made(tni_watching, t);
     return t;
 }
 
+static tn_tensor *handle_of(tni_storage *s, const tni_spec *spec)
+{
+    return spec->strided ? handle_new(s, spec->dtype, &spec->shape, spec->stride, spec->offset)
+                         : handle_new(s, spec->dtype, &spec->shape, NULL, 0);
+}
+
 /* function: the public function called, or "" if the caller adds its name. */
 static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device device)
 {
-    const char *colon = *function ? ": " : "";
+    int64_t numel = tni_shape_numel(&spec->shape);
+    size_t item = tn_dtype_size(spec->dtype);
 
-    if (tni_shape_fits(function, &spec->shape) != TN_OK) return NULL;
-    if (tn_dtype_size(spec->dtype) == 0)
+    if (TNI_UNLIKELY(numel < 0)) {
+        tni_shape_fits(function, &spec->shape);
+        return NULL;
+    }
+    if (item == 0)
         return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function,
-                        colon, (int)spec->dtype);
+                        *function ? ": " : "", (int)spec->dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE,
                         "%s%sno scope is open: want tn_scope_begin before making tensors, so "
                         "that somebody owns them",
-                        function, colon);
-    /* the shape fits */
-    size_t nbytes = (size_t)tni_shape_numel(&spec->shape) * tn_dtype_size(spec->dtype);
-    tni_storage *s = storage_new(nbytes, device);
+                         function, *function ? ": " : "");
+    tni_storage *s = storage_new((size_t)numel * item, device);
     if (!s) return NULL;
-    tn_tensor *t = handle_new(s, spec);
+    tn_tensor *t = handle_of(s, spec);
     return t ? tn_scope_adopt(t) : NULL;
 }
 
@@ -318,31 +330,31 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
                         .nbytes = nbytes,
                         .user = user,
                         .borrowed = true };
-    tn_tensor *t = handle_new(s, &(tni_spec){ .dtype = dtype, .shape = shape });
+    tn_tensor *t = handle_new(s, dtype, &shape, NULL, 0);
     t = t ? tn_scope_adopt(t) : NULL;
     if (t) t->storage->release = release;
     return t;
 }
 
-static tn_tensor *alias(const tn_tensor *t, const tni_spec *spec)
+static tni_storage *storage_keep(tni_storage *s)
 {
-    atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
-    return handle_new(t->storage, spec);
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
 }
 
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 {
-    tn_tensor *a = tni_shape_fits("", &spec->shape) == TN_OK ? alias(t, spec) : NULL;
+    tn_tensor *a;
 
+    if (tni_shape_fits("", &spec->shape) != TN_OK) return NULL;
+    a = handle_of(storage_keep(t->storage), spec);
     return a ? tn_scope_adopt(a) : NULL;
 }
 
 tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
-    tni_spec spec = { .dtype = t->dtype, .shape = t->shape, .strided = true, .offset = t->offset };
+    tn_tensor *a = handle_new(storage_keep(t->storage), t->dtype, &t->shape, t->stride, t->offset);
 
-    memcpy(spec.stride, t->stride, sizeof spec.stride);
-    tn_tensor *a = alias(t, &spec);
     if (a && t->name) /* for messages only: out of memory, it has no name */
         a->name = tni_strdup_or_none(t->name);
     return a;
@@ -357,7 +369,7 @@ tn_tensor *tn_keep(tn_tensor *t)
 static void destroy(tn_tensor *t)
 {
     if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
-    tni_strfree(t->name);
+    if (t->name) tni_strfree(t->name);
     tni_storage_drop(t->storage);
     tni_free(t, sizeof *t);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
@@ -367,8 +379,8 @@ static void destroy(tn_tensor *t)
  * wait in a list until the first is done, so a chain of any length takes no stack. */
 static void destroy_listed(tn_tensor *t)
 {
-    static _Thread_local tn_tensor *waiting;
-    static _Thread_local bool running;
+    static TNI_THREAD tn_tensor *waiting;
+    static TNI_THREAD bool running;
 
     t->next = waiting;
     waiting = t;
@@ -384,7 +396,7 @@ static void destroy_listed(tn_tensor *t)
 void tn_drop(tn_tensor *t)
 {
     if (!t || tni_none(t)) return;
-    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!tni_last(&t->refs)) return;
     if (t->node || t->gm || t->storage->borrowed)
         destroy_listed(t);
     else
@@ -395,8 +407,7 @@ void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
 {
     tni_storage *old = t->storage;
 
-    atomic_fetch_add_explicit(&t2->storage->refs, 1, memory_order_relaxed);
-    t->storage = t2->storage;
+    t->storage = storage_keep(t2->storage);
     t->dtype = t2->dtype;
     t->shape = t2->shape;
     t->offset = t2->offset;
@@ -412,26 +423,34 @@ void *tni_data(const tn_tensor *t)
     return (char *)t->storage->data + (size_t)t->offset * tn_dtype_size(t->dtype);
 }
 
+void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape)
+{
+    int lead = shape->rank - t->shape.rank;
+
+    a->dtype = t->dtype;
+    a->rank = shape->rank;
+    for (int i = 0; i < shape->rank; i++) {
+        int own = i - lead;
+
+        a->size[i] = shape->size[i];
+        a->stride[i] = own >= 0 && t->shape.size[own] == shape->size[i] ? t->stride[own] : 0;
+    }
+    a->data = tni_data(t);
+}
+
 tni_array tni_array_of(const tn_tensor *t)
 {
-    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = t->shape.rank };
+    tni_array a;
 
-    memcpy(a.size, t->shape.size, sizeof a.size);
-    memcpy(a.stride, t->stride, sizeof a.stride);
+    tni_array_set(&a, t, &t->shape);
     return a;
 }
 
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
 {
-    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = shape->rank };
-    int lead = shape->rank - t->shape.rank;
+    tni_array a;
 
-    for (int i = 0; i < shape->rank; i++) {
-        bool stretched = i < lead || (t->shape.size[i - lead] == 1 && shape->size[i] != 1);
-
-        a.size[i] = shape->size[i];
-        a.stride[i] = stretched ? 0 : t->stride[i - lead];
-    }
+    tni_array_set(&a, t, shape);
     return a;
 }
 

@@ -6,7 +6,7 @@
 /* Whether axis b continues axis a in every array. */
 static bool one_run(const tni_walk *w, int a, int b)
 {
-    for (int k = 0; k < w->n; k++)
+    for (int k = 0; k < TNI_WALK_ARRAYS; k++)
         if (w->stride[a][k] != w->stride[b][k] * w->size[b]) return false;
     return true;
 }
@@ -16,7 +16,7 @@ static void swap_axes(tni_walk *w, int a, int b)
     int64_t size = w->size[a];
     w->size[a] = w->size[b];
     w->size[b] = size;
-    for (int k = 0; k < w->n; k++) {
+    for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
         int64_t stride = w->stride[a][k];
         w->stride[a][k] = w->stride[b][k];
         w->stride[b][k] = stride;
@@ -34,7 +34,8 @@ void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
         w->numel *= first->size[d];
         if (first->size[d] == 1) continue;
         w->size[rank] = first->size[d];
-        for (int k = 0; k < n; k++) w->stride[rank][k] = arrays[k]->stride[d];
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++)
+            w->stride[rank][k] = k < n ? arrays[k]->stride[d] : 0;
         for (int j = rank; j > 0 && w->stride[j][0] > w->stride[j - 1][0]; j--)
             swap_axes(w, j, j - 1);
         rank++;
@@ -47,22 +48,22 @@ void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
             last++;
             w->size[last] = w->size[d];
         }
-        for (int k = 0; k < n; k++) w->stride[last][k] = w->stride[d][k];
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++) w->stride[last][k] = w->stride[d][k];
     }
     w->rank = last + 1;
     if (rank == 0) {
         w->size[0] = 1;
-        for (int k = 0; k < n; k++) w->stride[0][k] = 1;
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++) w->stride[0][k] = k < n;
     }
 }
 
 void tni_cursor_seek(tni_cursor *c, const tni_walk *w, int64_t i)
 {
-    for (int k = 0; k < w->n; k++) c->at[k] = 0;
+    for (int k = 0; k < TNI_WALK_ARRAYS; k++) c->at[k] = 0;
     for (int d = w->rank - 1; d >= 0; d--) {
-        c->index[d] = i % w->size[d];
-        i /= w->size[d];
-        for (int k = 0; k < w->n; k++) c->at[k] += c->index[d] * w->stride[d][k];
+        c->index[d] = d ? i % w->size[d] : i;
+        i = d ? i / w->size[d] : 0;
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++) c->at[k] += c->index[d] * w->stride[d][k];
     }
 }
 
@@ -71,9 +72,9 @@ void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n)
     int d = w->rank - 1;
 
     c->index[d] += n;
-    for (int k = 0; k < w->n; k++) c->at[k] += n * w->stride[d][k];
+    for (int k = 0; k < TNI_WALK_ARRAYS; k++) c->at[k] += n * w->stride[d][k];
     while (d > 0 && c->index[d] == w->size[d]) {
-        for (int k = 0; k < w->n; k++)
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++)
             c->at[k] += w->stride[d - 1][k] - w->size[d] * w->stride[d][k];
         c->index[d] = 0;
         d--;

@@ -16,7 +16,7 @@ typedef struct tni_walk {
     int n;
     int64_t numel;
     int64_t size[TN_MAX_RANK];
-    int64_t stride[TN_MAX_RANK][TNI_WALK_ARRAYS]; /* elements */
+    int64_t stride[TN_MAX_RANK][TNI_WALK_ARRAYS]; /* elements; 0 from array n on */
 } tni_walk;
 
 void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays);

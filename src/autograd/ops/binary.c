@@ -37,8 +37,12 @@ static tn_status sub_backward(tni_grad *g)
 
 static tn_status mul_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = tn_mul(g->dy, g->x[1]);
-    if (g->need[1]) g->dx[1] = tn_mul(g->dy, g->x[0]);
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *other = g->x[1 - i];
+        if (!g->need[i]) continue;
+        g->dx[i] = tni_composed() ? tn_mul(g->dy, other)
+                                  : tni_fused2(TNI_B_mul, g->dy, other, NULL, &g->out[0]);
+    }
     return TN_OK;
 }
 

@@ -26,6 +26,16 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
 }
 
+/* A single value in the promoted dtype. */
+static tn_tensor *cast_single(tn_tensor *t, tn_dtype dtype)
+{
+    tn_tensor *single = t->dtype == dtype ? t : tni_new_dense(TN_SCALAR, dtype, t->storage->device);
+
+    if (!single || single == t) return single;
+    tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
+    return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
+}
+
 /* Input i for the kernel. Kernels compute in the wider of two dtypes, but a single value beside a
  * tensor with axes counts as rounded to the promoted dtype: where that makes a difference, it is
  * cast first. */
@@ -38,12 +48,20 @@ static tn_tensor *operand(const tni_call *c, int i)
     if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
         op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
         return t;
-    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
-    if (t->dtype == dtype) return t;
-    tn_tensor *single = tni_new_dense(TN_SCALAR, dtype, t->storage->device);
-    if (!single) return NULL;
-    tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
-    return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
+    return cast_single(t, tni_result_dtype(c->in[0], c->in[1]));
+}
+
+/* y = function of a and b, broadcast to y's shape. */
+static tn_status run_binary(int function, const tn_tensor *y, const tn_tensor *a,
+                            const tn_tensor *b, const double *p)
+{
+    tni_binary k;
+    k.function = function;
+    k.p = p;
+    tni_array_set(&k.y, y, &y->shape);
+    tni_array_set(&k.a, a, &y->shape);
+    tni_array_set(&k.b, b, &y->shape);
+    return tni_backend_of(y)->binary(&k);
 }
 
 tn_status tni_binary_forward(tni_call *c)
@@ -54,19 +72,14 @@ tn_status tni_binary_forward(tni_call *c)
     tn_tensor *first = operand(c, 0), *second = operand(c, 1);
 
     if (!first || !second) return tni_pending();
-    return tni_backend_of(y)->binary(
-        &(tni_binary){ op->function, .y = tni_array_of(y), .a = tni_array_expand(first, &y->shape),
-                       .b = tni_array_expand(second, &y->shape), .p = args ? args->p : NULL });
+    return run_binary(op->function, y, first, second, args ? args->p : NULL);
 }
 
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like)
 {
     tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
-    if (!y) return NULL;
-    tni_binary k = { function, .y = tni_array_of(y), .a = tni_array_expand(a, &y->shape),
-                     .b = tni_array_expand(b, &y->shape), .p = p };
-    return tni_backend_of(y)->binary(&k) == TN_OK ? y : NULL;
+    return y && run_binary(function, y, a, b, p) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,

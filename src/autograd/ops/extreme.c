@@ -34,7 +34,7 @@ static tn_status extreme_backward(tni_grad *g)
     };                                                                                             \
     tn_tensor *tn_##name_(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                 \
     {                                                                                              \
-        return tni_reduce_along(&op_##name_, x, axes, n_axes, keepdim, 0.0);                       \
+        return tni_reduce_along(&op_##name_, "tn_" #name_, x, axes, n_axes, keepdim, 0.0);         \
     }
 
 EXTREME(amax, TNI_R_max, "y = max x")

@@ -66,9 +66,13 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
         TN_NO_GRAD source = tn_clone(source);
     }
     if (source) {
-        tni_array y = tni_array_of(x);
-        tni_array b = tni_array_expand(source, &x->shape);
-        status = tni_backend_of(x)->binary(&(tni_binary){ kernel, .y = y, .a = y, .b = b, .p = p });
+        tni_binary k;
+        k.function = kernel;
+        k.p = p;
+        tni_array_set(&k.y, x, &x->shape);
+        tni_array_set(&k.a, x, &x->shape);
+        tni_array_set(&k.b, source, &x->shape);
+        status = tni_backend_of(x)->binary(&k);
         if (!status) tni_bump_version(x);
     } else {
         status = tni_pending();

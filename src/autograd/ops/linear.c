@@ -66,13 +66,13 @@ static tn_status linear_forward(tni_call *c)
 static tn_status linear_backward(tni_grad *g)
 {
     const tn_shape *x = &g->in[0].shape;
-    int64_t n = tni_leading(x, 1);
-    tn_tensor *dy = tn_reshape(g->dy, TN_SHAPE(n, g->in[1].shape.size[0]));
+    tn_tensor *dy = tni_as_rows(g->dy);
 
-    if (g->need[0]) g->dx[0] = tn_reshape(tn_matmul(dy, g->x[1]), *x);
-    if (g->need[1])
-        g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1),
-                             tn_reshape(g->x[0], TN_SHAPE(n, g->in[1].shape.size[1])));
+    if (g->need[0]) {
+        tn_tensor *dx = tn_matmul(dy, g->x[1]);
+        g->dx[0] = x->rank == 2 ? dx : tn_reshape(dx, *x);
+    }
+    if (g->need[1]) g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1), tni_as_rows(g->x[0]));
     if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
     return TN_OK;
 }

@@ -9,13 +9,6 @@
  */
 #include "autograd/ops/products.h"
 
-int64_t tni_leading(const tn_shape *shape, int n)
-{
-    int64_t product = 1;
-    for (int i = 0; i < shape->rank - n; i++) product *= shape->size[i];
-    return product;
-}
-
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
 {
     *rows = 1;
@@ -147,18 +140,21 @@ static tn_status matmul_forward(tni_call *c)
     }
 }
 
-static tn_tensor *as_rows(tn_tensor *t)
+tn_tensor *tni_as_rows(tn_tensor *t)
 {
-    int64_t last = t->shape.size[t->shape.rank - 1];
-    return t->shape.rank == 2 ? t : tn_reshape(t, TN_SHAPE(tni_leading(&t->shape, 1), last));
+    int last = t->shape.rank - 1;
+    int64_t rows = 1;
+    if (last == 1) return t;
+    for (int i = 0; i < last; i++) rows *= t->shape.size[i];
+    return tn_reshape(t, TN_SHAPE(rows, t->shape.size[last]));
 }
 
 static tn_status matmul_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = tn_matmul(g->dy, tn_transpose(g->x[1], -1, -2));
     if (g->need[1] && g->in[1].shape.rank == 2) {
-        tn_tensor *a = as_rows(g->x[0]);
-        tn_tensor *dy = as_rows(g->dy);
+        tn_tensor *a = tni_as_rows(g->x[0]);
+        tn_tensor *dy = tni_as_rows(g->dy);
         g->dx[1] = tn_matmul(tn_transpose(a, 0, 1), dy);
     } else if (g->need[1]) {
         g->dx[1] = tn_matmul(tn_transpose(g->x[0], -1, -2), g->dy);

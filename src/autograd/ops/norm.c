@@ -63,7 +63,7 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
 {
     if (!(p > 0.0))
         return tni_fail(TN_E_INVALID, "tn_norm: p %g: want p > 0 (INFINITY included)", p);
-    return tni_reduce_along(&op_norm, x, axes, n_axes, keepdim, p);
+    return tni_reduce_along(&op_norm, "tn_norm", x, axes, n_axes, keepdim, p);
 }
 
 static tn_status logsumexp_backward(tni_grad *g)
@@ -92,5 +92,5 @@ static const tni_reduce_op op_logsumexp = {
 
 tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
 {
-    return tni_reduce_along(&op_logsumexp, x, axes, n_axes, keepdim, 0.0);
+    return tni_reduce_along(&op_logsumexp, "tn_logsumexp", x, axes, n_axes, keepdim, 0.0);
 }

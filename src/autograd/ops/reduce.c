@@ -59,25 +59,24 @@ tn_status tni_reduce_forward(tni_call *c)
     const tni_reduce_op *op = (const tni_reduce_op *)c->op;
     const tni_reduce_args *args = c->args;
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
-    tni_reduce a = { .function = op->function,
-                     .y = tni_array_of(c->out[0]),
-                     .x = tni_array_of(c->in[0]),
-                     .p = &args->p };
+    tni_reduce a;
 
+    a.function = op->function;
+    a.p = &args->p;
+    tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
+    tni_array_set(&a.x, c->in[0], &c->in[0]->shape);
     a.y.rank = kept.rank;
     memcpy(a.y.size, kept.size, sizeof a.y.size);
     tni_dense_strides(&kept, a.y.stride);
     return tni_backend_of(c->in[0])->reduce(&a);
 }
 
-tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes,
-                            bool keepdim, double p)
+tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_tensor *x,
+                            const int *axes, int n_axes, bool keepdim, double p)
 {
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
-    char function[32];
 
     if (x && !tni_none(x)) {
-        snprintf(function, sizeof function, "tn_%s", op->op.name);
         if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes)) {
             return tni_fail(TN_E_INVALID, "%s: %d axes%s: want 0 to %d", function, n_axes,
                             axes ? "" : " at NULL", TN_MAX_RANK);
@@ -146,7 +145,7 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
 #define REDUCTION(name)                                                                            \
     tn_tensor *tn_##name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                  \
     {                                                                                              \
-        return tni_reduce_along(&op_##name, x, axes, n_axes, keepdim, 0.0);                        \
+        return tni_reduce_along(&op_##name, "tn_" #name, x, axes, n_axes, keepdim, 0.0);           \
     }
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
@@ -232,12 +231,12 @@ static const tni_reduce_op op_std = {
 
 tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
 {
-    return tni_reduce_along(&op_var, x, axes, n_axes, keepdim, correction);
+    return tni_reduce_along(&op_var, "tn_var", x, axes, n_axes, keepdim, correction);
 }
 
 tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
 {
-    return tni_reduce_along(&op_std, x, axes, n_axes, keepdim, correction);
+    return tni_reduce_along(&op_std, "tn_std", x, axes, n_axes, keepdim, correction);
 }
 
 /* ---- prod ------------------------------------------------------------------------------------ */

@@ -27,9 +27,9 @@ typedef struct tni_reduce_op {
 
 tn_status tni_reduce_shape(tni_call *c);
 tn_status tni_reduce_forward(tni_call *c);
-/* Reduces x over axes (n_axes 0: all). */
-tn_tensor *tni_reduce_along(const tni_reduce_op *op, tn_tensor *x, const int *axes, int n_axes,
-                            bool keepdim, double p);
+/* Reduces x over axes (n_axes 0: all), for a public function. */
+tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_tensor *x,
+                            const int *axes, int n_axes, bool keepdim, double p);
 
 /* x's shape with size 1 in the reduced axes. */
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes);

@@ -51,8 +51,12 @@ static tn_status unary_forward(tni_call *c)
 {
     const unary_op *u = (const unary_op *)c->op;
     const tni_formula_args *args = c->args;
-    tni_unary a = { u->function, tni_array_of(c->out[0]), tni_array_of(c->in[0]), args->p };
+    tni_unary a;
 
+    a.function = u->function;
+    a.p = args->p;
+    tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
+    tni_array_set(&a.x, c->in[0], &c->out[0]->shape);
     if (a.function == TNI_U_pow_scalar && args->p[0] == 2.0) a.function = TNI_U_square;
     return tni_backend_of(c->in[0])->unary(&a);
 }

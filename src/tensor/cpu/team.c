@@ -76,7 +76,7 @@ struct team {
     share share[];
 };
 
-static _Thread_local struct {
+static TNI_THREAD struct {
     team *team; /* this thread's own, as a caller */
     int lane;
     bool busy;

@@ -35,16 +35,22 @@ typedef struct job {
     tni_walk walk;
     tni_row row;
     const double *p;
+    int n;             /* arrays that the row reads or writes */
     tn_dtype type;     /* computing type */
     tn_dtype row_type; /* what the row writes: type, or TN_BOOL for predicates */
     bool convert;
     char *data[TNI_WALK_ARRAYS];
-    size_t item[TNI_WALK_ARRAYS]; /* bytes of an element */
+    int64_t item[TNI_WALK_ARRAYS]; /* bytes of an element */
     tn_dtype dtype[TNI_WALK_ARRAYS];
 } job;
 
-/* n elements along the last axis, from `at`, if some operand is not of the computing type. */
-static void run_converting(const job *j, int64_t n, char *const *at, const int64_t *stride)
+static char *place(const job *j, const tni_cursor *c, int k)
+{
+    return j->data[k] + c->at[k] * j->item[k];
+}
+
+/* n elements along the last axis, from c on, if some operand is not of the computing type. */
+static void run_converting(const job *j, int64_t n, const tni_cursor *c, const int64_t *stride)
 {
     _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double)];
 
@@ -54,8 +60,8 @@ static void run_converting(const job *j, int64_t n, char *const *at, const int64
         int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
         bool store = j->dtype[0] != j->row_type;
 
-        for (int k = 0; k < j->walk.n; k++) {
-            x[k] = at[k] + begin * stride[k] * (int64_t)j->item[k];
+        for (int k = 0; k < j->n; k++) {
+            x[k] = place(j, c, k) + begin * stride[k] * j->item[k];
             s[k] = stride[k];
             if (k > 0 && j->dtype[k] != j->type) {
                 K(tni_load)(j->type, stride[k] ? m : 1, buffer[k], x[k], j->dtype[k], stride[k]);
@@ -77,21 +83,18 @@ static void chunk(void *context, int64_t begin, int64_t end)
     const job *j = context;
     const tni_walk *w = &j->walk;
     int last = w->rank - 1;
-    int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
-    char *at[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
-
-    for (int k = 0; k < w->n; k++) s[k] = w->stride[last][k];
+    const int64_t *s = w->stride[last];
     tni_cursor c;
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
         int64_t n = w->size[last] - c.index[last];
 
         if (n > end - begin) n = end - begin;
-        for (int k = 0; k < w->n; k++) at[k] = j->data[k] + c.at[k] * (int64_t)j->item[k];
         if (j->convert)
-            run_converting(j, n, at, s);
+            run_converting(j, n, &c, s);
         else
-            j->row(n, at[0], s[0], at[1], s[1], at[2], s[2], at[3], s[3], j->p);
+            j->row(n, place(j, &c, 0), s[0], place(j, &c, 1), s[1], place(j, &c, 2), s[2],
+                   place(j, &c, 3), s[3], j->p);
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
     }
@@ -119,6 +122,7 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
      : (type) == TN_F64 ? K64(table)[function]                                                     \
                         : K(table)[function])
 
+/* Of the four arrays n count; the others stand in for what the row does not read. */
 static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost, int n,
                      const tni_array *const *arrays, const double *p)
 {
@@ -127,18 +131,21 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
                          tn_dtype_name(arrays[n - 1]->dtype));
     }
     job j;
-    tni_walk_init(&j.walk, n, arrays);
+    tni_walk_init(&j.walk, TNI_WALK_ARRAYS, arrays);
     if (j.walk.numel == 0) return TN_OK;
+    j.n = n;
     j.row = row;
     j.p = p;
     j.type = type;
     j.row_type = predicate ? TN_BOOL : type;
     j.convert = arrays[0]->dtype != j.row_type;
-    for (int k = 0; k < n; k++) {
+    for (int k = 1; k < n; k++) j.convert |= arrays[k]->dtype != type;
+    for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
         j.data[k] = arrays[k]->data;
         j.dtype[k] = arrays[k]->dtype;
-        j.item[k] = tn_dtype_size(arrays[k]->dtype);
-        if (k > 0 && arrays[k]->dtype != type) j.convert = true;
+        j.item[k] = k > 0 && arrays[k]->dtype == arrays[0]->dtype
+                        ? j.item[0]
+                        : (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
     tni_parallel(j.walk.numel, cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
     return TN_OK;
@@ -146,7 +153,7 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
 
 tn_status K(tni_unary)(const tni_unary *a)
 {
-    const tni_array *arrays[] = { &a->y, &a->x };
+    const tni_array *arrays[] = { &a->y, &a->x, &a->y, &a->y };
     bool predicate = a->function >= TNI_U_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
 
@@ -156,7 +163,7 @@ tn_status K(tni_unary)(const tni_unary *a)
 
 tn_status K(tni_binary)(const tni_binary *a)
 {
-    const tni_array *arrays[] = { &a->y, &a->a, &a->b };
+    const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->y };
     bool predicate = a->function >= TNI_B_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
 
