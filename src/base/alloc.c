@@ -174,9 +174,9 @@ static size_t trim_locked(void)
     return freed;
 }
 
-/* NULL without a message; in_use is then the number of bytes in use. data: of a storage, the bytes
- * of its tensor's elements, which are counted; else NULL. */
-static void *allocate(size_t size, const size_t *data, int64_t *in_use)
+/* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: of
+ * a storage, the bytes of its elements, for the statistics. Both may be NULL. */
+static void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
 {
     size_t rounded = 0;
     int class = class_of(size, &rounded);
@@ -197,6 +197,7 @@ static void *allocate(size_t size, const size_t *data, int64_t *in_use)
         if (block) {
             stats.in_use += (int64_t)rounded;
             if (stats.in_use > stats.peak_in_use) stats.peak_in_use = stats.in_use;
+            if (count) ++*count;
             if (data) {
                 stats.data_allocations++;
                 stats.data_bytes += (int64_t)*data;
@@ -208,10 +209,10 @@ static void *allocate(size_t size, const size_t *data, int64_t *in_use)
     return block;
 }
 
-static void *alloc_or_fail(size_t size, const size_t *data)
+static void *alloc_or_fail(size_t size, const size_t *data, int64_t *count)
 {
     int64_t in_use = 0;
-    void *block = allocate(size, data, &in_use);
+    void *block = allocate(size, data, count, &in_use);
 
     if (TNI_UNLIKELY(!block))
         tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %" PRId64 " are in use", size,
@@ -221,12 +222,17 @@ static void *alloc_or_fail(size_t size, const size_t *data)
 
 void *tni_alloc(size_t size)
 {
-    return alloc_or_fail(size, NULL);
+    return alloc_or_fail(size, NULL, NULL);
+}
+
+void *tni_alloc_counted(size_t size, int64_t *count)
+{
+    return alloc_or_fail(size, NULL, count);
 }
 
 void *tni_alloc_storage(size_t size, size_t data)
 {
-    return alloc_or_fail(size, &data);
+    return alloc_or_fail(size, &data, NULL);
 }
 
 void *tni_calloc(size_t size)
@@ -239,11 +245,17 @@ void *tni_calloc(size_t size)
 
 void tni_free(void *block, size_t size)
 {
+    tni_free_counted(block, size, NULL);
+}
+
+void tni_free_counted(void *block, size_t size, int64_t *count)
+{
     size_t rounded = 0;
 
     if (!block) return;
     int class = class_of(size, &rounded);
     take();
+    if (count) --*count;
     stats.in_use -= (int64_t)rounded;
     if (cached > 0) {
         free_block *head = block;
@@ -270,7 +282,7 @@ char *tni_strdup_or_none(const char *text)
 {
     size_t n = strlen(text) + 1;
     int64_t in_use;
-    char *copy = allocate(n, NULL, &in_use);
+    char *copy = allocate(n, NULL, NULL, &in_use);
 
     if (copy) memcpy(copy, text, n);
     return copy;

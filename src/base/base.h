@@ -114,6 +114,9 @@ static inline bool tni_last(atomic_int *refs)
  * and TN_E_NOMEM when the system refuses. tni_free needs the same size. */
 void *tni_alloc(size_t size);
 void *tni_calloc(size_t size);
+/* The same for objects that are counted: *count changes by one, under the lock of memory. */
+void *tni_alloc_counted(size_t size, int64_t *count);
+void tni_free_counted(void *block, size_t size, int64_t *count);
 /* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
 void *tni_alloc_storage(size_t size, size_t data);
 void tni_free(void *block, size_t size);

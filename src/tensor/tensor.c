@@ -12,11 +12,14 @@ tn_tensor tn_none_object;
 tni_watcher tni_unsettled;
 TNI_THREAD tni_watcher *tni_watching = &tni_unsettled;
 
-static atomic_llong live;
+static int64_t live; /* handles; guarded by the lock of memory */
 
 int64_t tn_live_tensors(void)
 {
-    return atomic_load_explicit(&live, memory_order_relaxed);
+    tni_memory_take();
+    int64_t n = live;
+    tni_memory_give();
+    return n;
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -230,7 +233,7 @@ void tni_bump_version(tn_tensor *t)
 static tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *shape,
                              const int64_t *stride, int64_t offset)
 {
-    tn_tensor *t = tni_alloc(sizeof *t);
+    tn_tensor *t = tni_alloc_counted(sizeof *t, &live);
 
     if (!t) {
         tni_storage_drop(s);
@@ -252,7 +255,6 @@ static tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *sha
         memcpy(t->stride, stride, sizeof t->stride);
     else
         tni_dense_strides(shape, t->stride);
-    atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
     if (TNI_UNLIKELY(tni_watching) && tni_watching->handle_made)
         tni_watching->handle_made(tni_watching, t);
     return t;
@@ -371,8 +373,7 @@ static void destroy(tn_tensor *t)
     if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
     if (t->name) tni_strfree(t->name);
     tni_storage_drop(t->storage);
-    tni_free(t, sizeof *t);
-    atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    tni_free_counted(t, sizeof *t, &live);
 }
 
 /* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those
