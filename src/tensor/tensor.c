@@ -283,7 +283,7 @@ static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device 
         return tni_fail(TN_E_STATE,
                         "%s%sno scope is open: want tn_scope_begin before making tensors, so "
                         "that somebody owns them",
-                         function, *function ? ": " : "");
+                        function, *function ? ": " : "");
     tni_storage *s = storage_new((size_t)numel * item, device);
     if (!s) return NULL;
     tn_tensor *t = handle_of(s, spec);
