@@ -131,10 +131,12 @@ static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_ac
 static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int64_t end,
                       tni_acc *acc)
 {
+    enum { ROWS = 8 }; /* converted at a time: as many as a sum adds up before it widens */
     const axes *r = &j->reduced;
-    _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
+    _Alignas(64) char buffer[ROWS * TNI_BLOCK * sizeof(double)];
     int64_t left;
     const char *x = j->x + place(&j->kept, o, &left) * j->item;
+    int64_t row_size = cols * (int64_t)tn_dtype_size(j->type);
     int64_t row_stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
     int64_t col_stride = j->kept.x[j->kept.rank - 1];
     const tni_acc *center = j->center ? j->center + o : NULL;
@@ -145,9 +147,13 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
         int64_t n = TNI_MIN(left, end - begin);
         if (!j->convert)
             j->reducer->cols(j->pass, n, cols, at, row_stride, col_stride, acc, center, j->p);
-        for (int64_t i = 0; j->convert && i < n; i++) {
-            K(tni_load)(j->type, cols, buffer, at + i * row_stride * j->item, j->dtype, col_stride);
-            j->reducer->cols(j->pass, 1, cols, buffer, cols, 1, acc, center, j->p);
+        for (int64_t i = 0; j->convert && i < n; i += ROWS) {
+            int64_t rows = TNI_MIN(n - i, (int64_t)ROWS);
+            for (int64_t k = 0; k < rows; k++)
+                K(tni_load)
+                (j->type, cols, buffer + k * row_size, at + (i + k) * row_stride * j->item,
+                 j->dtype, col_stride);
+            j->reducer->cols(j->pass, rows, cols, buffer, cols, 1, acc, center, j->p);
         }
         begin += n;
     }
