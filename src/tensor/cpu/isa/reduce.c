@@ -149,10 +149,10 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
             j->reducer->cols(j->pass, n, cols, at, row_stride, col_stride, acc, center, j->p);
         for (int64_t i = 0; j->convert && i < n; i += ROWS) {
             int64_t rows = TNI_MIN(n - i, (int64_t)ROWS);
-            for (int64_t k = 0; k < rows; k++)
-                K(tni_load)
-                (j->type, cols, buffer + k * row_size, at + (i + k) * row_stride * j->item,
-                 j->dtype, col_stride);
+            for (int64_t k = 0; k < rows; k++) {
+                const char *row = at + (i + k) * row_stride * j->item;
+                K(tni_load)(j->type, cols, buffer + k * row_size, row, j->dtype, col_stride);
+            }
             j->reducer->cols(j->pass, rows, cols, buffer, cols, 1, acc, center, j->p);
         }
         begin += n;
