@@ -39,8 +39,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void build(void)
 {
     static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
-    const char *reason;
-    const tni_onednn *onednn = tni_onednn_why(&reason);
+    const tni_onednn *onednn = tni_onednn_module();
     int parallel = openblas_get_parallel();
     snprintf(text, sizeof text,
              "version: %s\n"
@@ -53,7 +52,7 @@ static void build(void)
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
-             onednn ? onednn->version : reason,
+             onednn ? onednn->version : tni_onednn_why(),
              !onednn        ? ""
              : onednn->bf16 ? " (products of f32 and bf16)"
                             : " (products of f32)",

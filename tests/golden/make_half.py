@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes half.safetensors: ops and optimizers on bf16 and f16, by PyTorch.
 
-usage: python3 tests/golden/make_half.py [FILE]      needs PyTorch 2
+usage: python3 tests/golden/make_half.py [FILE]      needs PyTorch 2 and safetensors
 
 Keys, for a case NAME and D in bf16, f16:
     NAME/D/in0 ...       inputs
@@ -13,30 +13,16 @@ Keys, for a case NAME and D in bf16, f16:
 PyTorch's own ops on D must agree with these to within the number of units that the case allows, or this
 script fails: so what tenon is compared with is what PyTorch computes, without its intermediate roundings.
 """
-import json
 import os
 import sys
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int64: "I64"}
 STEPS = 6
 tensors = {}
-
-
-def save(path):
-    header, at, blocks = {"__metadata__": {"torch": torch.__version__, "made_by": "tests/golden/make_half.py"}}, 0, []
-    for key, value in tensors.items():
-        block = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        header[key] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [at, at + len(block)]}
-        at += len(block)
-        blocks.append(block)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + b"".join(blocks))
 
 
 def units(got, want, dtype):
@@ -149,5 +135,7 @@ if __name__ == "__main__":
     optimizer("adamw", lambda p: optim.AdamW(p, 0.1, (0.8, 0.9), weight_decay=0.1, amsgrad=True), 8)
     optimizer("rmsprop", lambda p: optim.RMSprop(p, 0.05, 0.9, momentum=0.5, centered=True), 16)
     optimizer("adagrad", lambda p: optim.Adagrad(p, 0.1), 8)
-    save(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                                                            "half.safetensors"))
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "half.safetensors")
+    save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, path,
+              {"torch": torch.__version__, "made_by": "tests/golden/make_half.py"})

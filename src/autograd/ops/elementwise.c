@@ -51,9 +51,8 @@ static tn_tensor *operand(const tni_call *c, int i)
     return cast_single(t, tni_result_dtype(c->in[0], c->in[1]));
 }
 
-/* y = function of a and b, broadcast to y's shape. */
-static tn_status run_binary(int function, const tn_tensor *y, const tn_tensor *a,
-                            const tn_tensor *b, const double *p)
+tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,
+                         const double *p)
 {
     tni_binary k;
     k.function = function;
@@ -72,14 +71,15 @@ tn_status tni_binary_forward(tni_call *c)
     tn_tensor *first = operand(c, 0), *second = operand(c, 1);
 
     if (!first || !second) return tni_pending();
-    return run_binary(op->function, y, first, second, args ? args->p : NULL);
+    return tni_run_binary(op->function, y, first, second, args ? args->p : NULL);
 }
 
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like)
 {
+    if (!a || !b) return NULL;
     tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
-    return y && run_binary(function, y, a, b, p) == TN_OK ? y : NULL;
+    return y && tni_run_binary(function, y, a, b, p) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,

@@ -29,6 +29,9 @@ static inline tn_status tni_broadcast_inputs(tni_call *c, int first, int second,
 }
 /* out[0] = function of inputs 0 and 1, broadcast. */
 tn_status tni_binary_forward(tni_call *c);
+/* y = function of a and b, broadcast to y's shape; y may be a. */
+tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,
+                         const double *p);
 
 /* A gradient by one fused kernel, outside the graph: b, c are broadcast to like's shape. NULL if a,
  * b or c is NULL. */

@@ -66,13 +66,7 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
         TN_NO_GRAD source = tn_clone(source);
     }
     if (source) {
-        tni_binary k;
-        k.function = kernel;
-        k.p = p;
-        tni_array_set(&k.y, x, &x->shape);
-        tni_array_set(&k.a, x, &x->shape);
-        tni_array_set(&k.b, source, &x->shape);
-        status = tni_backend_of(x)->binary(&k);
+        status = tni_run_binary(kernel, x, x, source, p);
         if (!status) tni_bump_version(x);
     } else {
         status = tni_pending();

@@ -37,12 +37,10 @@ static bool is_worth_it(const tni_conv2d_sizes *z, tn_dtype dtype)
 static bool cut(pieces *p, tn_dtype dtype)
 {
     const tni_conv2d_sizes *z = &p->c.sizes;
-    bool bf16 = dtype == TN_BF16;
     if (!is_worth_it(z, dtype)) return false;
-    const char *reason;
-    p->module = tni_onednn_why(&reason);
-    if (!p->module || (bf16 && !p->module->bf16)) return false;
-    size_t item = bf16 ? 2 : 4;
+    p->module = tni_onednn_module();
+    if (!p->module || (dtype == TN_BF16 && !p->module->bf16)) return false;
+    size_t item = tn_dtype_size(dtype);
     p->c.dtype = dtype;
     size_t x = (size_t)(z->c * z->h * z->w) * item, y = (size_t)(z->o * z->oh * z->ow) * item;
     if (p->c.kind == TNI_CONV_DW) {

@@ -65,12 +65,13 @@ bool tni_product_one(const tni_product *p);
 /* f32 or f64, m or n 1. */
 void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
- * need not be prepared, because it will be overwritten. */
+ * need not be prepared, because it will be overwritten. A bf16 C never accumulates. */
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether bf16 is multiplied as it is. */
 bool tni_product_bf16(void);
-/* The oneDNN module, or NULL and the reason. */
-const tni_onednn *tni_onednn_why(const char **reason);
+/* The oneDNN module, or NULL, and why it is not there. */
+const tni_onednn *tni_onednn_module(void);
+const char *tni_onednn_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
  * not a region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);

@@ -317,17 +317,12 @@ static void run_empty(void *context, int64_t begin, int64_t end)
     }
 }
 
-static size_t item_of(tn_dtype dtype)
-{
-    return dtype == TN_BF16 ? 2 : dtype == TN_F32 ? 4 : 8;
-}
-
 /* Sets done to false when pieces are missing, which happens to bf16 alone. */
 static tn_status gemm(const tni_gemm *g, bool *done)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
     atomic_bool undone = false;
-    plan p = { .g = g, .item = item_of(g->dtype), .undone = &undone };
+    plan p = { .g = g, .item = tn_dtype_size(g->dtype), .undone = &undone };
     if (g->k == 0) {
         tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);
         return TN_OK;

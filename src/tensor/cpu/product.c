@@ -12,7 +12,6 @@
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
-#include "tensor/math.h"
 
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
 
@@ -38,17 +37,21 @@ static void open_onednn(void)
     }
 }
 
-const tni_onednn *tni_onednn_why(const char **reason)
+const tni_onednn *tni_onednn_module(void)
 {
     pthread_once(&once, open_onednn);
-    *reason = why;
     return onednn;
+}
+
+const char *tni_onednn_why(void)
+{
+    pthread_once(&once, open_onednn);
+    return why;
 }
 
 bool tni_product_bf16(void)
 {
-    const char *reason;
-    const tni_onednn *module = tni_onednn_why(&reason);
+    const tni_onednn *module = tni_onednn_module();
     return module && module->bf16;
 }
 
@@ -56,8 +59,8 @@ static bool by_onednn(const tni_product *p)
 {
     double work = (double)p->m * (double)p->n * (double)p->k;
     if (p->in == TN_F64 || (p->in == TN_F32 && work < LEAST)) return false;
-    pthread_once(&once, open_onednn);
-    return onednn && onednn->product(p);
+    const tni_onednn *module = tni_onednn_module();
+    return module && module->product(p);
 }
 
 /* ---- BLAS ------------------------------------------------------------------------------------ */
@@ -68,7 +71,7 @@ static bool by_onednn(const tni_product *p)
  * false when C need not be prepared, because it will be overwritten. */
 bool tni_product_start(const tni_product *p, bool zero)
 {
-    size_t item = p->out == TN_BF16 ? 2 : p->out == TN_F32 ? 4 : 8;
+    size_t item = tn_dtype_size(p->out);
     if (!p->bias && p->accumulate) return true;
     if (!p->bias && !zero) return false;
     for (int64_t i = 0; i < p->m; i++) {
@@ -79,12 +82,8 @@ bool tni_product_start(const tni_product *p, bool zero)
             memset(row, 0, (size_t)p->n * item);
         else if (item == 4)
             for (int64_t j = 0; j < p->n; j++) ((float *)row)[j] += ((const float *)p->bias)[j];
-        else if (item == 8)
-            for (int64_t j = 0; j < p->n; j++) ((double *)row)[j] += ((const double *)p->bias)[j];
         else
-            for (int64_t j = 0; j < p->n; j++)
-                ((uint16_t *)row)[j] = tn_to_bf16(tn_from_bf16(((uint16_t *)row)[j]) +
-                                                  tn_from_bf16(((const uint16_t *)p->bias)[j]));
+            for (int64_t j = 0; j < p->n; j++) ((double *)row)[j] += ((const double *)p->bias)[j];
     }
     return true;
 }

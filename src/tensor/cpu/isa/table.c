@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 #include "tensor/random.h"
@@ -75,9 +75,7 @@ static void short_step(const tni_optim_args *args, const tni_optim_tensor *t, in
     enum { FIELDS = 5, PIECE = 512 };
     float wide[FIELDS][PIECE];
     uint16_t *const narrow[FIELDS] = { t->p, t->s0, t->s1, t->s2, (uint16_t *)(uintptr_t)t->g };
-    const bool bf16 = t->dtype == TN_BF16;
     tni_optim_tensor piece = *t;
-
     piece.dtype = TN_F32;
     piece.p = wide[0];
     piece.s0 = t->s0 ? wide[1] : NULL;
@@ -86,19 +84,11 @@ static void short_step(const tni_optim_args *args, const tni_optim_tensor *t, in
     piece.g = wide[4];
     for (int64_t i = begin; i < end; i += PIECE) {
         int64_t n = TNI_MIN(PIECE, end - i);
-        for (int f = 0; f < FIELDS; f++) {
-            for (int64_t j = 0; narrow[f] && j < n; j++) {
-                uint16_t bits = narrow[f][i + j];
-                wide[f][j] = bf16 ? tn_from_bf16(bits) : tn_from_f16(bits);
-            }
-        }
+        for (int f = 0; f < FIELDS; f++)
+            if (narrow[f]) K(tni_load)(TN_F32, n, wide[f], narrow[f] + i, t->dtype, 1);
         K32(tni_optim_span)(args, &piece, 0, n);
-        for (int f = 0; f < FIELDS - 1; f++) {
-            for (int64_t j = 0; narrow[f] && j < n; j++) {
-                float x = wide[f][j];
-                narrow[f][i + j] = bf16 ? tn_to_bf16(x) : tn_to_f16(x);
-            }
-        }
+        for (int f = 0; f < FIELDS - 1; f++)
+            if (narrow[f]) K(tni_store)(TN_F32, n, narrow[f] + i, t->dtype, 1, wide[f]);
     }
 }
 

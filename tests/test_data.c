@@ -1,0 +1,314 @@
+/*
+ * test_data.c - what feeds a training loop: IDX files, text, loaders; and plots of what comes out.
+ *
+ * Truth: files written byte by byte here, PyTorch's draws of random numbers, zlib for making
+ * compressed files.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "files.h"
+
+/* ---- IDX ------------------------------------------------------------------------------------- */
+
+static const unsigned char idx_u8[] = { 0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255 };
+
+START_TEST(idx_types)
+{
+    tn_tensor *t = tn_load_idx(write_bytes("a", idx_u8, sizeof idx_u8));
+    assert_made(t);
+    ck_assert_int_eq(tn_dtype_of(t), TN_U8);
+    ck_assert_int_eq(tn_size(t, 0), 2);
+    assert_values(t, 0, 1, 2, 3, 4, 5, 255);
+    t = tn_load_idx(write_bytes("a", "\0\0\x09\1\0\0\0\3\1\xff\x80", 11));
+    ck_assert_int_eq(tn_dtype_of(t), TN_I32);
+    assert_values(t, 0, 1, -1, -128);
+    t = tn_load_idx(write_bytes("a", "\0\0\x0b\1\0\0\0\2\1\2\xff\xfe", 12));
+    assert_values(t, 0, 258, -2);
+    t = tn_load_idx(write_bytes("a", "\0\0\x0c\1\0\0\0\2\0\1\0\0\x80\0\0\0", 16));
+    assert_values(t, 0, 65536, -2147483648.0);
+    t = tn_load_idx(write_bytes("a", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12));
+    ck_assert_int_eq(tn_dtype_of(t), TN_F32);
+    assert_values(t, 0, -1.5);
+    t = tn_load_idx(write_bytes("a", "\0\0\x0e\1\0\0\0\1\x40\x09\x21\xfb\x54\x44\x2d\x18", 16));
+    ck_assert_int_eq(tn_dtype_of(t), TN_F64);
+    assert_values(t, 0, 3.14159265358979311600);
+    /* many values, over chunk borders */
+    size_t n = 50000;
+    unsigned char *large = malloc(8 + 4 * n);
+    memcpy(large, "\0\0\x0c\1\0\0\xc3\x50", 8);
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < 4; k++)
+            large[8 + 4 * i + (size_t)k] = (unsigned char)(i >> (24 - 8 * k));
+    size_t size;
+    unsigned char *packed = gzip(large, 8 + 4 * n, 6, &size);
+    t = tn_load_idx(write_bytes("a.gz", packed, size));
+    assert_made(t);
+    for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
+    free(packed);
+    free(large);
+}
+END_TEST
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+START_TEST(text_ids_and_split)
+{
+    tn_text *text = tn_text_load(write_bytes("t", "hello\nwor", 9), 0.25);
+    assert_made(text);
+    ck_assert_int_eq(text->vocab, 7); /* \n e h l o r w */
+    ck_assert_int_eq(memcmp(text->byte_of, "\nehlorw", 7), 0);
+    ck_assert_int_eq(text->id_of['h'], 2);
+    ck_assert_int_eq(text->id_of['z'], -1);
+    ck_assert_int_eq(text->n_train, 7);
+    ck_assert_int_eq(text->n_valid, 2);
+    ck_assert_int_eq(memcmp(text->train, "\2\1\3\3\4\0\6", 7), 0);
+    ck_assert_int_eq(memcmp(text->valid, "\4\5", 2), 0);
+    tn_text_free(text);
+    tn_text_free(NULL);
+    assert_null(tn_text_load(write_bytes("t", "", 0), 0.1), TN_E_FORMAT, "is empty");
+    assert_null(tn_text_load(in_folder("t"), 0.6), TN_E_INVALID, "valid_fraction 0.6");
+    assert_null(tn_text_load(folder, 0.1), TN_E_IO, "is a folder");
+}
+END_TEST
+
+START_TEST(text_batches)
+{
+    char all[256];
+    for (int i = 0; i < 256; i++) all[i] = (char)i;
+    tn_text *text = tn_text_load(write_bytes("t", all, 256), 0.25);
+    tn_generator *g = tn_generator_new(42);
+    tn_tensor *x, *y;
+    assert_ok(tn_text_batch(text, false, g, 5, 8, &x, &y));
+    tn_generator *same = tn_generator_new(42);
+    for (int64_t b = 0; b < 5; b++) {
+        int64_t start = tn_generator_u32(same) % (192 - 8); /* PyTorch's randint */
+        for (int64_t t = 0; t < 8; t++) {
+            ck_assert_double_eq(tn_at(x, TN_INDEX(b, t)), (double)(start + t));
+            ck_assert_double_eq(tn_at(y, TN_INDEX(b, t)), (double)(start + t + 1));
+        }
+    }
+    ck_assert_int_eq(tn_dtype_of(x), TN_I64);
+    /* the longest context: one window */
+    assert_ok(tn_text_batch(text, true, g, 2, 63, &x, &y));
+    ck_assert_double_eq(tn_at(x, TN_INDEX(1, 0)), 192);
+    ck_assert_double_eq(tn_at(y, TN_INDEX(1, 62)), 255);
+    assert_fails(tn_text_batch(text, true, g, 2, 64, &x, &y), TN_E_INVALID,
+                 "a validation part of 64 characters: want more than context 64");
+    assert_fails(tn_text_batch(text, true, g, 0, 4, &x, &y), TN_E_INVALID, "batch 0");
+    tn_generator_free(g);
+    tn_generator_free(same);
+    tn_text_free(text);
+}
+END_TEST
+
+/* ---- loaders --------------------------------------------------------------------------------- */
+
+/* Rows 0..n-1, as numbers, and as pairs. */
+static tn_loader *loader_of(int64_t n, tn_loader_options o)
+{
+    tn_tensor *data[2] = { tn_arange(0, (double)n, 1, TN_I64),
+                           tn_reshape(tn_arange(0, 2 * (double)n, 1, TN_F32), TN_SHAPE(n, 2)) };
+    return tn_loader_new(data, 2, o);
+}
+
+/* The rows of one epoch in order; -1 between batches. Returns how many numbers. */
+static int epoch_of(tn_loader *l, double *order)
+{
+    int n = 0;
+    tn_tensor *batch[2];
+    int got;
+    while ((got = tn_loader_next(l, batch, 2)) == 1) {
+        for (int64_t i = 0; i < tn_size(batch[0], 0); i++) {
+            order[n] = tn_at(batch[0], &i, 1);
+            ck_assert_double_eq(tn_at(batch[1], TN_INDEX(i, 0)), 2 * order[n]);
+            ck_assert_double_eq(tn_at(batch[1], TN_INDEX(i, 1)), 2 * order[n] + 1);
+            n++;
+        }
+        order[n++] = -1;
+    }
+    ck_assert_int_eq(got, 0);
+    return n;
+}
+
+START_TEST(loader_in_order)
+{
+    double order[64];
+    tn_loader *l = loader_of(7, (tn_loader_options){ .batch_size = 3, .prefetch = _i });
+    ck_assert_int_eq(tn_loader_batches(l), 3);
+    for (int e = 0; e < 3; e++) {
+        ck_assert_int_eq(tn_loader_epoch(l), e);
+        ck_assert_int_eq(tn_loader_position(l), 0);
+        ck_assert_int_eq(epoch_of(l, order), 10);
+        static const double wanted[] = { 0, 1, 2, -1, 3, 4, 5, -1, 6, -1 };
+        ck_assert_int_eq(memcmp(order, wanted, sizeof wanted), 0);
+    }
+    tn_loader_free(l);
+    l = loader_of(7, (tn_loader_options){ .batch_size = 3, .drop_last = true, .prefetch = _i });
+    ck_assert_int_eq(epoch_of(l, order), 8);
+    tn_loader_free(l);
+    l = loader_of(3, (tn_loader_options){ .prefetch = _i }); /* batches of 1 */
+    ck_assert_int_eq(epoch_of(l, order), 6);
+    tn_loader_free(l);
+    l = loader_of(3, (tn_loader_options){ .batch_size = 100, .prefetch = _i });
+    ck_assert_int_eq(epoch_of(l, order), 4);
+    tn_loader_free(l);
+    tn_loader_free(NULL);
+}
+END_TEST
+
+START_TEST(loader_shuffles_by_seed_and_epoch)
+{
+    double a[3][64];
+    tn_loader *l =
+        loader_of(20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 5 });
+    for (int e = 0; e < 3; e++) {
+        int n = epoch_of(l, a[e]);
+        bool seen[20] = { false };
+        ck_assert_int_eq(n, 24);
+        for (int i = 0; i < n; i++)
+            if (a[e][i] >= 0) {
+                ck_assert(!seen[(int)a[e][i]]);
+                seen[(int)a[e][i]] = true;
+            }
+    }
+    ck_assert(memcmp(a[0], a[1], 24 * sizeof(double)) && memcmp(a[1], a[2], 24 * sizeof(double)));
+    /* the same with prefetch; whatever the default generator does; any epoch at once */
+    tn_manual_seed(77);
+    tn_loader *p = loader_of(
+        20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 5, .prefetch = true });
+    double b[64];
+    for (int e = 0; e < 3; e++) {
+        epoch_of(p, b);
+        ck_assert_int_eq(memcmp(a[e], b, 24 * sizeof(double)), 0);
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_ok(tn_loader_seek(k ? p : l, 1, 0));
+        epoch_of(k ? p : l, b);
+        ck_assert_int_eq(memcmp(a[1], b, 24 * sizeof(double)), 0);
+        assert_ok(tn_loader_seek(k ? p : l, 0, 2));
+        ck_assert_int_eq(epoch_of(k ? p : l, b), 10);
+        ck_assert_int_eq(memcmp(a[0] + 14, b, 10 * sizeof(double)), 0);
+    }
+    tn_loader *other =
+        loader_of(20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 6 });
+    epoch_of(other, b);
+    ck_assert(memcmp(a[0], b, 24 * sizeof(double)));
+    tn_loader_free(other);
+    tn_loader_free(l);
+    tn_loader_free(p);
+}
+END_TEST
+
+START_TEST(loader_keeps_its_tensors)
+{
+    tn_scope s = tn_scope_begin();
+    tn_tensor *t = as_transposed(random_as(TN_SHAPE(4, 3), -1, 1, 1, TN_F32)); /* not dense */
+    tn_loader *l = tn_loader_new(&t, 1, (tn_loader_options){ .batch_size = 4 });
+    uint64_t hash = tn_hash(t);
+    tn_scope_end(s);
+    tn_tensor *batch;
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
+    ck_assert_uint_eq(tn_hash(batch), hash);
+    tn_loader_free(l);
+    /* freed in the middle of a prefetch */
+    l = loader_of(1000,
+                  (tn_loader_options){ .batch_size = 500, .shuffle = true, .prefetch = true });
+    tn_tensor *two[2];
+    ck_assert_int_eq(tn_loader_next(l, two, 2), 1);
+    tn_loader_free(l);
+}
+END_TEST
+
+START_TEST(loader_refused)
+{
+    tn_tensor *a = tn_ones(TN_SHAPE(4, 2));
+    tn_tensor *b = tn_ones(TN_SHAPE(5));
+    tn_tensor *c = tn_ones(TN_SCALAR);
+    tn_tensor *empty = tn_ones(TN_SHAPE(0, 3));
+    tn_loader_options o = { .batch_size = 2 };
+    assert_null(tn_loader_new((tn_tensor *[]){ a, b }, 2, o), TN_E_SHAPE,
+                "tensor 0 has 4 rows, tensor 1 5");
+    assert_null(tn_loader_new(&c, 1, o), TN_E_SHAPE, "rank >= 1");
+    assert_null(tn_loader_new(&empty, 1, o), TN_E_INVALID, "0 rows give no batch of 2");
+    assert_null(tn_loader_new(&a, 5, o), TN_E_INVALID, "5 tensors");
+    assert_null(tn_loader_new(&a, 1, (tn_loader_options){ .batch_size = -1 }), TN_E_INVALID,
+                "batch_size -1");
+    assert_null(tn_loader_new(&a, 1, (tn_loader_options){ .batch_size = 5, .drop_last = true }),
+                TN_E_INVALID, "4 rows give no batch of 5");
+    ck_assert_ptr_null(tn_loader_new((tn_tensor *[]){ a, NULL }, 2, o));
+    tn_error_clear();
+    tn_loader *l = tn_loader_new(&a, 1, o);
+    assert_fails(tn_loader_seek(l, 0, 3), TN_E_INDEX, "an epoch has 2 batches");
+    assert_fails(tn_loader_seek(l, -1, 0), TN_E_INDEX, "epoch -1");
+    tn_loader_free(l);
+    ck_assert_int_eq(tn_loader_next(NULL, &a, 1), -1);
+    tn_error_clear();
+    l = tn_loader_new((tn_tensor *[]){ a, a }, 2, o);
+    ck_assert_int_eq(tn_loader_next(l, &b, 1), -1);
+    assert_error(TN_E_INVALID, "tn_loader_next: room for 1 tensors: want 2");
+    ck_assert_int_eq((int)tn_loader_position(l), 0);
+    tn_loader_free(l);
+}
+END_TEST
+
+/* ---- plots ----------------------------------------------------------------------------------- */
+
+START_TEST(plot_is_an_svg)
+{
+    enum { N = 30000 };
+    static double x[N], y[N];
+    for (int i = 0; i < N; i++) {
+        x[i] = i;
+        y[i] = 3 * exp(-i / 5000.0) + 1;
+    }
+    y[17000] = 50; /* a spike survives */
+    y[100] = NAN;
+    double vx[] = { 0, 10000, 20000 };
+    double vy[] = { 4, 2, INFINITY };
+    tn_curve curves[] = { { "train <loss> & \"more\"", N, x, y },
+                          { "valid \xff\x01", 3, vx, vy },
+                          { NULL, 0, NULL, NULL } };
+    const char *path = in_folder("plot.svg");
+    assert_ok(tn_plot_svg(path, "Loss", "step", "nats", curves, 3));
+    size_t n;
+    char *svg = read_bytes(path, &n);
+    ck_assert_int_eq(strncmp(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\"", 39), 0);
+    ck_assert_str_eq(svg + n - 7, "</svg>\n");
+    ck_assert_ptr_nonnull(strstr(svg, "train &lt;loss&gt; &amp; &quot;more&quot;"));
+    ck_assert_ptr_nonnull(strstr(svg, "valid ? "));
+    ck_assert_ptr_nonnull(strstr(svg, ">50</text>"));
+    ck_assert_ptr_null(strstr(svg, "nan"));
+    ck_assert_ptr_null(strstr(svg, "inf"));
+    ck_assert_uint_lt(n, 100000);
+    free(svg);
+    /* nothing to draw, one point, equal values, huge values, an empty title */
+    double same[] = { 5, 5 };
+    double huge[] = { -1.7e308, 1.7e308 };
+    tn_curve odd[] = {
+        { "a", 0, x, y }, { "b", 1, x, y }, { "c", 2, same, same }, { "d", 2, huge, huge }
+    };
+    for (int k = 0; k < 4; k++) assert_ok(tn_plot_svg(path, NULL, "", "", odd + k, 1));
+    assert_ok(tn_plot_svg(path, "t", "x", "y", NULL, 0));
+    assert_fails(tn_plot_svg(path, "t", "x", "y", NULL, 1), TN_E_INVALID, "1 curves");
+    assert_fails(tn_plot_svg(path, "t", "x", "y", &(tn_curve){ "a", 2, NULL, y }, 1), TN_E_INVALID,
+                 "curve 0");
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("data");
+    TCase *t = file_case(suite, "data");
+    tcase_add_test(t, idx_types);
+    tcase_add_test(t, text_ids_and_split);
+    tcase_add_test(t, text_batches);
+    tcase_add_loop_test(t, loader_in_order, 0, 2);
+    tcase_add_test(t, loader_shuffles_by_seed_and_epoch);
+    tcase_add_test(t, loader_keeps_its_tensors);
+    tcase_add_test(t, loader_refused);
+    t = file_case(suite, "plots");
+    tcase_add_test(t, plot_is_an_svg);
+    return suite;
+}
