@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds the library alone, static and shared, in folders with a space, installs it below prefixes with a space,
 # compiles the README's program with the README's command and runs it without any environment; then removes it.
-# usage: tests/install_check.sh     (minutes: it compiles the library twice)
+# usage: tests/install_check.sh     (minutes: it compiles the library twice, unless there is ccache: its folders are
+#        beside build/, so that what was compiled there is found)
 #
 # Seen to fail: without the rpath in tenon.pc "error while loading shared libraries"; with meson's own libdir on a
 # Debian without dpkg-dev "Package tenon was not found"; -Ddefault_library=static and shared were not configured.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$root/build to install, "*' EXIT
 passed=0
 good() {
     passed=$((passed + 1))
@@ -46,7 +47,7 @@ program() { # NAME PREFIX
 for kind in shared static; do
     CXX=false meson setup "$work/tests $kind" "$root" -Ddefault_library=$kind -Dcuda=disabled >"$work/said"
     good "$kind: the tests are configured"
-    build="$work/a build $kind" prefix="$work/my prefix $kind"
+    build="$root/build to install, $kind" prefix="$work/my prefix $kind"
     meson setup "$build" "$root" --buildtype=release --prefix="$prefix" -Ddefault_library=$kind -Dcuda=disabled \
         -Dtests=disabled -Dexamples=disabled -Dbench=disabled
     meson install -C "$build" --quiet
