@@ -25,7 +25,7 @@ tn_dtype ex_precision(const ex_settings *s)
     if (!strcmp(s->precision, "bf16")) return TN_BF16;
     if (!strcmp(s->precision, "f16")) return TN_F16;
     if (strcmp(s->precision, "tf32"))
-        ex_refuse("--precision %s: want f32, tf32, bf16 or f16", s->precision);
+        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", s->precision);
     if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
     ex_check(tn_set_tf32(true));
     return TN_F32;

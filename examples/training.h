@@ -28,8 +28,8 @@ typedef struct ex_settings {
     EX_WHOLE_ROW("seed", (s).seed, 0, 1e9, EX_RUN, "of all that is random"),                       \
     EX_WHOLE_ROW("threads", (s).threads, 0, 1024, 0, "0: all cores; same bits for any"),           \
     EX_TEXT_ROW("device", (s).device, "NAME", "cpu or cuda"),                                      \
-    { "precision", EX_TEXT, &(s).precision, "NAME", "f32; tf32 (cuda); or mixed: bf16, f16",        \
-      0, 0, EX_RUN, false },                                                                       \
+    { "precision", EX_TEXT, &(s).precision, "NAME", "f32; tf32 (cuda); mixed: bf16, f16; auto:"    \
+      " bf16 where the device multiplies it, else f32", 0, 0, EX_RUN, false },                     \
     EX_TEXT_ROW("save", (s).save, "FILE", "weights and buffers at the end (safetensors)"),         \
     EX_TEXT_ROW("checkpoint", (s).checkpoint, "PATH", "whole state on the way and at the end:"     \
                 " a file, or DIR/ for numbered ones"),                                             \
@@ -49,10 +49,10 @@ typedef struct ex_settings {
 /* clang-format on */
 
 /* After ex_parse: refuses flags that exclude each other and files that cannot be written, finds the
- * device and the file that --resume DIR/ means, makes the folder of --checkpoint DIR/, sets the
- * number of threads. A new run may not begin in a folder with checkpoints of this program: the
- * newest would be mistaken for its own. Nor may two runs save to one place: this one locks it until
- * the program ends. */
+ * device, what --precision auto means on it, and the file that --resume DIR/ means, makes the
+ * folder of --checkpoint DIR/, sets the number of threads. A new run may not begin in a folder with
+ * checkpoints of this program: the newest would be mistaken for its own. Nor may two runs save to
+ * one place: this one locks it until the program ends. */
 void ex_settle(ex_settings *s, const ex_options *options);
 /* Why a stopped run without a given place cannot be saved; NULL: it can. */
 const char *ex_why_no_place(const ex_settings *s);

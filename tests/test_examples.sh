@@ -141,12 +141,17 @@ check 'transformer, bf16 is another run' differ "$whole" "$bf16"
 check 'transformer, bf16 stops' t --precision bf16 --quiet --stop-after 9 --checkpoint part16
 check 'transformer, bf16 is resumed as such' same "$bf16" \
     "$("$transformer" --resume part16 --quiet --print-hash)"
+case $(hash_of --precision auto) in
+$whole | "$bf16") auto=chosen ;;
+*) auto=other ;;
+esac
+check 'transformer, auto is f32 or bf16' same chosen $auto
 f16=$(hash_of --precision f16)
 check 'transformer, f16 is a third run' differ "$bf16" "$f16"
 check 'transformer, f16 stops' t --precision f16 --quiet --stop-after 9 --checkpoint part16
 check 'transformer, f16 is resumed with its scaler' same "$f16" \
     "$("$transformer" --resume part16 --quiet --print-hash)"
-check 'transformer, no such precision' refused 'want f32, tf32, bf16 or f16' t --precision f8
+check 'transformer, no such precision' refused 'want f32, tf32, bf16, f16 or auto' t --precision f8
 check 'transformer, another rate on resume' refused '--lr 0.5 conflicts with part' \
     "$transformer" --resume part --lr 0.5
 tr a-y b-z <text >other

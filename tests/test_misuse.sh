@@ -92,7 +92,7 @@ table <<END
 2 | --top-k 257: want                                   | t --top-k 257
 2 | --heads 3: want a multiple                          | t --heads 3
 2 | --warmup 9 --steps 8: want at most                  | t --steps 8 --warmup 9
-2 | --precision f8: want f32, tf32, bf16 or f16         | t --precision f8
+2 | --precision f8: want f32, tf32, bf16, f16 or auto   | t --precision f8
 2 | --precision "": want a NAME                         | t --precision=
 2 | --device tpu: want cpu or cuda                      | t --device tpu
 2 | --save "": want a FILE                              | t --save=

@@ -547,6 +547,28 @@ START_TEST(info)
 }
 END_TEST
 
+/* The kernel's list of the processor's features is the independent word on it. */
+static bool cpuinfo_has(const char *feature)
+{
+    char line[8192];
+    bool found = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, feature) != NULL;
+    if (f) fclose(f);
+    return found;
+}
+
+START_TEST(fast_bf16)
+{
+    bool processor = cpuinfo_has(" avx512_bf16") || cpuinfo_has(" amx_bf16");
+    bool module = strstr(tn_info(), "(products of f32 and bf16)") != NULL;
+    ck_assert_int_eq(tn_bf16_is_fast(tn_cpu()), processor && module);
+    ck_assert(!tn_bf16_is_fast(tn_cuda(tn_cuda_device_count())));
+    ck_assert(!tn_bf16_is_fast(tn_cuda(-1)));
+    ck_assert_int_eq(tn_error_status(), TN_OK);
+}
+END_TEST
+
 START_TEST(threads)
 {
     int before = tn_num_threads();
@@ -594,6 +616,7 @@ Suite *test_suite(void)
     tcase_add_test(t, largest_difference);
     t = test_case(suite, "library");
     tcase_add_test(t, info);
+    tcase_add_test(t, fast_bf16);
     tcase_add_test(t, threads);
     return suite;
 }

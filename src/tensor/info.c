@@ -66,6 +66,14 @@ const char *tn_info(void)
     return text;
 }
 
+bool tn_bf16_is_fast(tn_device device)
+{
+    tn_cuda_properties gpu = { .major = 0 };
+    if (device.type == TN_CPU) return tni_product_bf16();
+    return device.index >= 0 && device.index < tn_cuda_device_count() &&
+           tn_cuda_get_properties(device.index, &gpu) == TN_OK && gpu.major >= 8;
+}
+
 const char *tn_version_string(void)
 {
     return TN_VERSION;
