@@ -281,7 +281,8 @@ void ex_settle(ex_settings *s, const ex_options *options)
                   s->stop_after, ex_why_no_place(s));
     }
     s->where = ex_device(s->device);
-    if (!strcmp(s->precision, "auto")) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
+    s->chosen = !strcmp(s->precision, "auto");
+    if (s->chosen) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
     check_files(s, options);
     if (s->in_folder) open_folder(s);
     if (s->place && !take_lock(s->place)) ex_refuse("%s", tn_error());

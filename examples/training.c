@@ -14,6 +14,8 @@ void ex_print_head(const ex_settings *s, const ex_options *options)
     printf("tenon %s, %d threads, %s%s%s\n", tn_version_string(), tn_num_threads(), s->device,
            *gpu.name ? ": " : "", gpu.name);
     ex_print_settings(options);
+    if (s->chosen && !strcmp(s->precision, "bf16"))
+        printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
     ex_need_output();
 }
 

@@ -16,6 +16,7 @@ typedef struct ex_settings {
                           file where the program runs, when there is one to save */
     bool in_folder;
     tn_device where;          /* from --device */
+    bool chosen;              /* precision, by --precision auto */
     char resume_file[4096];   /* the file meant by --resume */
     char default_place[4096]; /* without --checkpoint */
 } ex_settings;
