@@ -208,6 +208,11 @@ tn_tensor *as_strided(tn_tensor *t)
     return filled(tn_slice(all, last, 1, wide.size[last], 2), t);
 }
 
+bool child_may_start_threads(void)
+{
+    return !TEST_TSAN && !getenv("TN_TEST_EMULATED");
+}
+
 const char *golden_path(const char *file)
 {
     static char path[4096];

@@ -42,6 +42,10 @@
 #define TEST_TSAN 0
 #endif
 
+/* Whether a forked child may start threads: not under ThreadSanitizer, nor under qemu-user, whose
+ * 7.2 aborts there; scripts/aarch64 says so with TN_TEST_EMULATED. */
+bool child_may_start_threads(void);
+
 /* The suite of a test program. */
 Suite *test_suite(void);
 

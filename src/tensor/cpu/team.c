@@ -14,6 +14,10 @@
  * One word, `state`, orders everything: the number of helpers inside, the number of free seats, and
  * the number of the run. A helper enters by taking a seat with compare-and-swap, after which the
  * caller waits for it to leave before it touches the description of the run again.
+ *
+ * Who goes to sleep says so and then looks once more; who wakes changes the word and then looks for
+ * sleepers. Neither look may overtake the write before it. The writes are exchanges, since qemu 7.2
+ * on x86 lets a load pass a plain store of an emulated Arm program, and then nobody wakes up.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -244,7 +248,7 @@ static void wait_for_helpers(team *t, int64_t patience)
 {
     unsigned state = spin(t, all_have_left, 0, patience);
     while (!all_have_left(state, 0)) {
-        atomic_store(&t->waiting, 1);
+        atomic_exchange(&t->waiting, 1);
         state = atomic_load(&t->state);
         if (!all_have_left(state, 0)) sleep_on(&t->waiting, 1);
         state = atomic_load(&t->state);
@@ -269,7 +273,7 @@ static void run(team *t, int64_t chunks)
         t->share[i].end = from += count;
     }
     unsigned state = atomic_load_explicit(&t->state, memory_order_relaxed);
-    atomic_store(&t->state, opened(state, seats));
+    atomic_exchange(&t->state, opened(state, seats));
     if (atomic_load(&t->sleepers) > 0) wake(&t->state, seats);
     int64_t patience = work(t, 0);
     atomic_fetch_and(&t->state, ~SEATS);
