@@ -3,7 +3,8 @@
  * warm-up, and attention stays small.
  *
  * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
- * stays_flat tests failed.
+ * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
+ * short, or only from segments of the usual size: those tests.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -101,6 +102,104 @@ START_TEST(cnn_stays_flat)
 }
 END_TEST
 
+/* ---- large blocks ---------------------------------------------------------------------------- */
+
+enum { MIB = 1 << 20 };
+
+static tn_tensor *mebibytes(double n)
+{
+    tn_tensor *t = tn_keep(tn_empty(TN_SHAPE((int64_t)(n * MIB / 4))));
+    assert_made(t);
+    return t;
+}
+
+/* What was 3 MiB each serves 6 MiB each, and the other way round. */
+START_TEST(large_blocks_are_joined_and_cut)
+{
+    if (!cache_is_on()) return;
+    tn_tensor *t[16];
+    int64_t asked = 0;
+    for (int round = 0; round < 6; round++) {
+        int n = round % 2 ? 7 : 16;
+        tn_scope scope = tn_scope_begin();
+        for (int i = 0; i < n; i++) t[i] = mebibytes(round % 2 ? 6 : 2.9);
+        tn_scope_end(scope);
+        for (int i = 0; i < n; i++) tn_drop(t[(i * 5 + round) % n]);
+        if (round == 0) asked = tn_memory().system_allocations;
+    }
+    ck_assert_int_eq(tn_memory().system_allocations, asked);
+}
+END_TEST
+
+/* Tensors of all sizes come and go; each keeps its number everywhere, and at the end all memory
+ * goes back to the system. */
+START_TEST(large_blocks_do_not_overlap)
+{
+    enum { SLOTS = 24, ROUNDS = 600 };
+    tn_tensor *t[SLOTS] = { NULL };
+    tn_scope first = tn_scope_begin();
+    tn_drop(mebibytes(1)); /* the scope's own memory stays */
+    tn_scope_end(first);
+    int64_t before = tn_memory().in_use;
+    uint64_t random = 88172645463325252u;
+    for (int i = 0; i < ROUNDS; i++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        int k = (int)(random % SLOTS);
+        double size = 0.2 + (double)(random >> 40) / (1 << 24) * (random % 5 ? 2 : 9);
+        if (t[k]) {
+            int64_t n = tn_numel(t[k]);
+            const float *x = tn_data(t[k]);
+            for (int64_t j = 0; j < n; j += n / 7) ck_assert(x[j] == (float)k);
+            ck_assert(x[n - 1] == (float)k);
+            tn_drop(t[k]);
+            t[k] = NULL;
+            continue;
+        }
+        tn_scope scope = tn_scope_begin();
+        t[k] = mebibytes(size);
+        assert_ok(tn_fill_(t[k], k));
+        tn_scope_end(scope);
+    }
+    for (int k = 0; k < SLOTS; k++) tn_drop(t[k]);
+    ck_assert_int_eq(tn_memory().in_use, before);
+    tn_memory_trim();
+    ck_assert_int_eq(tn_memory().cached, 0);
+}
+END_TEST
+
+static size_t most; /* that the system gives at once */
+
+static void *sparing_alloc(void *user, size_t size)
+{
+    (void)user;
+    void *block = NULL;
+    return size <= most && posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void sparing_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+/* A system that gives 4 MiB at most: no segment of the usual size, but the block itself; and a
+ * block beyond that is refused, with everything as it was. */
+START_TEST(large_blocks_from_a_sparing_system)
+{
+    most = 4 * MIB;
+    assert_ok(test_set_allocator(&(tn_allocator){ sparing_alloc, sparing_free, NULL }));
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *t[5];
+    for (int i = 0; i < 5; i++) t[i] = mebibytes(3);
+    int64_t in_use = tn_memory().in_use;
+    assert_null(tn_empty(TN_SHAPE(5 * MIB / 4)), TN_E_NOMEM, "out of memory: want 5242880 bytes");
+    ck_assert_int_eq(tn_memory().in_use, in_use);
+    for (int i = 0; i < 5; i++) tn_drop(t[i]);
+    tn_scope_end(scope);
+    assert_ok(test_set_allocator(NULL));
+}
+END_TEST
+
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /* Beyond what the caller sees (the inputs, y, its gradient, and the gradients of q, k and v),
@@ -181,6 +280,10 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "flat");
     tcase_add_test(t, transformer_stays_flat);
     tcase_add_test(t, cnn_stays_flat);
+    TCase *large = test_case(suite, "large");
+    tcase_add_test(large, large_blocks_are_joined_and_cut);
+    tcase_add_test(large, large_blocks_do_not_overlap);
+    tcase_add_test(large, large_blocks_from_a_sparing_system);
     tcase_add_test(test_case(suite, "attention"), attention_takes_little);
     tcase_add_test(test_case(suite, "sanitizer"), use_after_free_is_reported);
     return suite;

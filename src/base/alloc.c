@@ -6,6 +6,7 @@
  * its class for the next request: after the first steps nothing is requested from the system.
  * Classes: multiples of 64 bytes up to 1 KiB, then eight steps per power of two (at most 12.5 % is
  * lost). A free block's first bytes point to the next one, so the cache itself needs no memory.
+ * Blocks of 1 MiB and more are cut to size and joined again (large.c).
  *
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
  * free is then seen where it happens.
@@ -14,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "base/base.h"
+#include "base/large.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define CACHED_BY_DEFAULT 0
@@ -35,7 +37,7 @@ enum {
     CLASSES = SMALL_CLASSES + STEPS * 53
 };
 
-#define HUGE_BLOCK ((size_t)2 << 20) /* from here on blocks are aligned to huge pages */
+#define HUGE_PAGE ((size_t)2 << 20)
 
 typedef struct free_block {
     struct free_block *next;
@@ -107,11 +109,8 @@ static void give(void)
 static void *system_alloc(size_t size)
 {
     void *block = NULL;
-
     if (allocator.alloc) return allocator.alloc(allocator.user, size);
-    if (posix_memalign(&block, size >= HUGE_BLOCK ? HUGE_BLOCK : ALIGNMENT, size) != 0) return NULL;
-    if (size >= HUGE_BLOCK) madvise(block, size, MADV_HUGEPAGE); /* only a hint */
-    return block;
+    return posix_memalign(&block, ALIGNMENT, size) == 0 ? block : NULL;
 }
 
 static void system_free(void *block, size_t size)
@@ -120,6 +119,38 @@ static void system_free(void *block, size_t size)
         allocator.free(allocator.user, block, size);
     else
         free(block);
+}
+
+static size_t huge_pages(size_t size)
+{
+    return (size + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+}
+
+/* Pages, which take memory only once they are touched: as many more as it takes to begin at a huge
+ * one, and those are given back. */
+static void *map_pages(size_t size)
+{
+    char *at =
+        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    size_t before = HUGE_PAGE - ((uintptr_t)at & (HUGE_PAGE - 1));
+    munmap(at, before);
+    if (before < HUGE_PAGE) munmap(at + before + size, HUGE_PAGE - before);
+    madvise(at + before, size, MADV_HUGEPAGE); /* only a hint */
+    return at + before;
+}
+
+void *tni_segment_alloc(size_t size)
+{
+    return allocator.alloc ? system_alloc(size) : map_pages(huge_pages(size));
+}
+
+void tni_segment_free(void *segment, size_t size)
+{
+    if (allocator.free)
+        system_free(segment, size);
+    else
+        munmap(segment, huge_pages(size));
 }
 
 /* The class of a size and the size of its blocks; -1 if the size is too large for any block. */
@@ -150,7 +181,7 @@ static void decide(void)
 
 static size_t trim_locked(void)
 {
-    size_t freed = 0;
+    size_t freed = tni_large_trim();
 
     for (int i = 0; i < CLASSES; i++) {
         size_t size;
@@ -174,6 +205,17 @@ static size_t trim_locked(void)
     return freed;
 }
 
+/* A large block through the cache. *rounded: what it takes. */
+static void *allocate_large(size_t size, size_t *rounded)
+{
+    size_t added;
+    void *block = tni_large_alloc(size, rounded, &added);
+    if (!block && trim_locked()) block = tni_large_alloc(size, rounded, &added);
+    if (!block || added) stats.system_allocations++;
+    if (block) stats.cached += (int64_t)added - (int64_t)*rounded;
+    return block;
+}
+
 /* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: of
  * a storage, the bytes of its elements, for the statistics. Both may be NULL. */
 static void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
@@ -185,7 +227,9 @@ static void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *
     if (class >= 0) {
         take();
         if (TNI_UNLIKELY(cached < 0)) decide();
-        if (cached && lists[class]) {
+        if (cached && size >= TNI_LARGE) {
+            block = allocate_large(size, &rounded);
+        } else if (cached && lists[class]) {
             block = lists[class];
             lists[class] = lists[class]->next;
             stats.cached -= (int64_t)rounded;
@@ -256,8 +300,12 @@ void tni_free_counted(void *block, size_t size, int64_t *count)
     int class = class_of(size, &rounded);
     take();
     if (count) --*count;
+    bool large = cached > 0 && size >= TNI_LARGE;
+    if (large) rounded = tni_large_free(block);
     stats.in_use -= (int64_t)rounded;
-    if (cached > 0) {
+    if (large) {
+        stats.cached += (int64_t)rounded;
+    } else if (cached > 0) {
         free_block *head = block;
 
         head->next = lists[class];

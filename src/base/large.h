@@ -1,0 +1,24 @@
+/*
+ * large.h - blocks of 1 MiB and more, for alloc.c: cut from segments of system memory, and joined
+ * with their free neighbours when they are given back. Whoever calls holds the lock of memory.
+ */
+#ifndef TNI_LARGE_H
+#define TNI_LARGE_H
+
+#include <stddef.h>
+
+#define TNI_LARGE ((size_t)1 << 20)
+
+/* From the system, NULL if it has none; and back to it. In alloc.c. */
+void *tni_segment_alloc(size_t size);
+void tni_segment_free(void *segment, size_t size);
+
+/* At least size bytes, aligned to 64. *nbytes: what the block takes. *added: bytes of the segment
+ * that was asked of the system for it, 0 if none was. NULL: out of memory, *added is 0. */
+void *tni_large_alloc(size_t size, size_t *nbytes, size_t *added);
+/* Returns the bytes that the block took. */
+size_t tni_large_free(void *data);
+/* Gives segments in which nothing is used back to the system. Returns their bytes. */
+size_t tni_large_trim(void);
+
+#endif
