@@ -596,10 +596,19 @@ static tn_tensor *kink(tn_tensor **in, void *user)
     return tn_relu(in[0]);
 }
 
-static tn_tensor *attend(tn_tensor **in, void *user)
+static tn_tensor *cut(tn_tensor *grad, void *user)
 {
     (void)user;
-    return tn_scaled_dot_product_attention(in[0], in[0], in[0], TN_NONE, false, 0);
+    return tn_detach(grad);
+}
+
+/* x^3 with the right gradient, whose own gradient lacks what a hook cut off */
+static tn_tensor *cut_gradient(tn_tensor **in, void *user)
+{
+    (void)user;
+    tn_tensor *y = tn_square(in[0]);
+    if (tn_requires_grad(y)) tn_register_hook(y, cut, NULL);
+    return tn_mul(y, in[0]);
 }
 
 static tn_status grad_check(tn_function f, double value, double error, tn_gradcheck_options o)
@@ -641,8 +650,8 @@ static void gradcheck_atol(void)
 
 static void gradcheck_second(void)
 {
-    assert_ok(CHECK(attend, 0.3, 0, 0)); /* attention's one derivative is right, it has no second */
-    ck_assert_int_ne(CHECK(attend, 0.3, 0, .second = true), TN_OK);
+    assert_ok(CHECK(cut_gradient, 0.3, 0, 0));
+    ck_assert_int_ne(CHECK(cut_gradient, 0.3, 0, .second = true), TN_OK);
     tn_error_clear();
 }
 
