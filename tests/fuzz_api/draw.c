@@ -291,6 +291,8 @@ ARRAY(leaves, 1 + (int)below(w, 2), make_leaf(w, TN_SHAPE(2, 3), TN_F32))
 ARRAY(loaded, 1 + (int)below(w, 2), make_tensor(w, TN_SHAPE(4, 2), TN_F32, (int)below(w, LAYOUTS)))
 ARRAY(recorded_list, 1 + (int)below(w, 2), recorded(w))
 ARRAY(check_inputs, 1, make_leaf(w, TN_SHAPE(3), TN_F64))
+/* of what a function makes of check_inputs */
+SIMPLE(cotangent, pick_tensor(w, below(w, 2) ? TN_NONE : make_leaf(w, TN_SHAPE(3), TN_F64)))
 
 DRAW(seeds) /* one for each of the outputs before */
 {
