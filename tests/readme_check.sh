@@ -135,7 +135,9 @@ END
 cc -std=c11 -Wall -Wextra -Werror captured.c -o captured "${against[@]}"
 ./captured
 
-# The program of docs/derivatives.md prints what the page says.
-block c 1 docs/derivatives.md >derivatives.c
-cc -std=c11 -Wall -Wextra -Werror derivatives.c -o derivatives "${against[@]}"
-./derivatives | diff - <(block text 1 docs/derivatives.md)
+# The programs of docs/derivatives.md print what the page says.
+for n in 1 2; do
+    block c $n docs/derivatives.md >derivatives.c
+    cc -std=c11 -Wall -Wextra -Werror derivatives.c -o derivatives "${against[@]}"
+    ./derivatives | diff - <(block text $n docs/derivatives.md)
+done

@@ -986,6 +986,8 @@ OPTIONS(pool, tn_pool2d_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pi
         FLAG(exclude_padding))
 OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
         REAL(rtol, 1e-3, 1), FLAG(second))
+OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),
+        REAL(rtol, 1e-5, 1), FLAG(fast))
 OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse),
         FLAG(keep_duplicates), FLAG(persistent_only))
 static bool rename_some(const char *name, char *to, size_t size, void *user)
