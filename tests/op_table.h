@@ -19,8 +19,7 @@ enum {
     ROW_NO_GOLDEN = 16, /* random: inputs only */
     ROW_LOOSE =
         32, /* f32 inevitably loses digits here (large offsets, long sums): 100 times the bound */
-    ROW_NO_SECOND = 64, /* refuses a second derivative by name */
-    ROW_FIXED = 128,    /* fixed in f64: no f32 run (casts inside) */
+    ROW_FIXED = 64, /* fixed in f64: no f32 run (casts inside) */
 };
 
 typedef struct op_row {

@@ -875,17 +875,6 @@ START_TEST(attention_memory)
 }
 END_TEST
 
-START_TEST(attention_has_no_second_derivative)
-{
-    tn_tensor *q = leaf(TN_SHAPE(2, 4, 3), 1, TN_F64);
-    tn_tensor *grad;
-    tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, TN_NONE, false, 0);
-    ck_assert(tn_gradients(1, &y, (tn_tensor *[]){ tn_ones_like(y) }, 1, &q, &grad,
-                           TN_CREATE_GRAPH) != TN_OK);
-    assert_error(TN_E_UNSUPPORTED, "tn_scaled_dot_product_attention: no second derivative");
-}
-END_TEST
-
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("dense");
@@ -923,6 +912,5 @@ Suite *test_suite(void)
     tcase_add_test(t, attention_empty);
     tcase_add_test(t, attention_learned_mask);
     tcase_add_test(t, attention_memory);
-    tcase_add_test(t, attention_has_no_second_derivative);
     return suite;
 }

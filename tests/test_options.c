@@ -596,10 +596,19 @@ static tn_tensor *kink(tn_tensor **in, void *user)
     return tn_relu(in[0]);
 }
 
-static tn_tensor *attend(tn_tensor **in, void *user)
+static tn_tensor *cut(tn_tensor *grad, void *user)
 {
     (void)user;
-    return tn_scaled_dot_product_attention(in[0], in[0], in[0], TN_NONE, false, 0);
+    return tn_detach(grad);
+}
+
+/* x^3 with the right gradient, whose own gradient lacks what a hook cut off */
+static tn_tensor *cut_gradient(tn_tensor **in, void *user)
+{
+    (void)user;
+    tn_tensor *y = tn_square(in[0]);
+    if (tn_requires_grad(y)) tn_register_hook(y, cut, NULL);
+    return tn_mul(y, in[0]);
 }
 
 static tn_status grad_check(tn_function f, double value, double error, tn_gradcheck_options o)
@@ -641,9 +650,69 @@ static void gradcheck_atol(void)
 
 static void gradcheck_second(void)
 {
-    assert_ok(CHECK(attend, 0.3, 0, 0)); /* attention's one derivative is right, it has no second */
-    ck_assert_int_ne(CHECK(attend, 0.3, 0, .second = true), TN_OK);
+    assert_ok(CHECK(cut_gradient, 0.3, 0, 0));
+    ck_assert_int_ne(CHECK(cut_gradient, 0.3, 0, .second = true), TN_OK);
     tn_error_clear();
+}
+
+/* What a loss of the one or six weights of a Linear is to be, and how often it was called. */
+typedef struct bent {
+    double error, kink; /* of it, w + error w, the latter out of backward's sight; and |w - kink| */
+    int calls;
+} bent;
+
+static tn_tensor *bent_loss(tn_module *m, void *user)
+{
+    bent *b = user;
+    tn_tensor *w = tn_list_get(tn_parameters(m), "weight");
+    tn_tensor *y = tn_add(w, tn_mul_scalar(tn_detach(w), b->error));
+    b->calls++;
+    if (b->kink != 0) y = tn_abs(tn_add_scalar(w, -b->kink));
+    return tn_sum(y, NULL, 0, false);
+}
+
+static tn_status bent_check(int n, bent *b, tn_module_gradcheck_options o)
+{
+    tn_module *m = tn_linear_new(n, 1, (tn_linear_options){ .no_bias = true });
+    TN_NO_GRAD assert_ok(tn_fill_(tn_list_get(tn_parameters(m), "weight"), 1));
+    tn_status status = tn_module_gradcheck(m, bent_loss, b, o);
+    tn_module_drop(m);
+    return status;
+}
+
+#define BENT(error, kink, ...)                                                                     \
+    bent_check(1, &(bent){ error, kink, 0 }, (tn_module_gradcheck_options){ __VA_ARGS__ })
+
+static void module_gradcheck_eps(void)
+{
+    /* 5e-9 from the kink: 1e-6 / 100 sees it, 1e-7 / 100 does not */
+    assert_fails(BENT(0, 1 + 5e-9, 0), TN_E_INVALID, "backward gives");
+    assert_fails(BENT(0, 1 + 5e-9, .eps = 1e-6), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(0, 1 + 5e-9, .eps = 1e-7));
+    assert_fails(BENT(0, 0, .eps = -1), TN_E_INVALID, "eps -1");
+}
+
+static void module_gradcheck_rtol(void)
+{
+    assert_ok(BENT(0.9e-5, 0, 0));
+    assert_fails(BENT(2e-5, 0, 0), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(2e-5, 0, .rtol = 1e-4));
+    assert_fails(BENT(0, 0, .rtol = -1), TN_E_INVALID, "rtol -1");
+}
+
+static void module_gradcheck_atol(void)
+{
+    assert_fails(BENT(1.1e-5, 0, 0), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(1.1e-5, 0, .atol = 1e-5));
+    assert_fails(BENT(0, 0, .atol = -1), TN_E_INVALID, "atol -1");
+}
+
+static void module_gradcheck_fast(void)
+{
+    bent every = { 0 }, fast = { 0 };
+    assert_ok(bent_check(6, &every, (tn_module_gradcheck_options){ 0 }));
+    assert_ok(bent_check(6, &fast, (tn_module_gradcheck_options){ .fast = true }));
+    ck_assert_int_eq(every.calls - fast.calls, 2 * (6 - 1));
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
@@ -839,6 +908,10 @@ static const row rows[] = {
     CUSTOM(tn_gradcheck_options, atol, gradcheck_atol),
     CUSTOM(tn_gradcheck_options, rtol, gradcheck_rtol),
     CUSTOM(tn_gradcheck_options, second, gradcheck_second),
+    CUSTOM(tn_module_gradcheck_options, eps, module_gradcheck_eps),
+    CUSTOM(tn_module_gradcheck_options, atol, module_gradcheck_atol),
+    CUSTOM(tn_module_gradcheck_options, rtol, module_gradcheck_rtol),
+    CUSTOM(tn_module_gradcheck_options, fast, module_gradcheck_fast),
 };
 
 /* ---- the tests ------------------------------------------------------------------------------- */

@@ -153,7 +153,7 @@ typedef enum tn_anomaly {
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
 TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 
-/** A function of n inputs for tn_gradcheck: returns one tensor. */
+/** A function of n inputs, for tn_gradcheck and derivatives.h: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
 
 /** zero fields: PyTorch's eps 1e-6, atol 1e-5, rtol 1e-3 */

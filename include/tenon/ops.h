@@ -471,8 +471,8 @@ TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
  * Layout   the result's axes have q's order in memory: heads that are a view of [B, T, H D] merge
  *          back into one axis without a copy
  * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is
- *          recomputed from one kept number per row. No second derivative: an error. A mask that
- *          requires grad uses the composed formula instead (and its memory)
+ *          recomputed from one kept number per row. Second derivatives, and a mask that requires
+ *          grad, use the same formulas as ops, with the T x S matrix in memory
  * Errors   sizes or dtypes that do not fit; more than 5 axes
  * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */

@@ -36,6 +36,7 @@
 #include <tenon/ops.h>
 #include <tenon/autograd.h>
 #include <tenon/nn.h>
+#include <tenon/derivatives.h>
 #include <tenon/optim.h>
 #include <tenon/capture.h>
 #include <tenon/io.h>

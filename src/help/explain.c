@@ -299,6 +299,7 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
         return TN_E_STATE;
     report *x = tni_calloc(sizeof *x);
     if (!x) return TN_E_NOMEM;
+    x->run.function = "tn_explain_training";
     tni_watcher *outer = tni_watch(NULL);
     tn_scope scope = tn_scope_begin();
     status = examine(x, m, opt, loss, user);

@@ -1,5 +1,6 @@
 /*
- * explain.h - one watched run of a loss function, from which tn_explain_training makes its report.
+ * explain.h - one watched run of a loss function: tn_explain_training makes its report of it, and
+ * tn_module_gradcheck names ops by it.
  *
  * Every tensor that took part has a number, its index among the values. A use is one op with the
  * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
@@ -59,10 +60,11 @@ typedef struct tni_lines {
 } tni_lines;
 
 typedef struct tni_run {
-    tni_watcher watcher; /* first: a tni_watcher * is a tni_run * */
-    tni_map member;      /* registered in the model: tensor -> tensor */
-    tni_map number;      /* module -> its tni_part's index + 1 */
-    tni_map known;       /* tensor -> its number + 1, or `fresh` */
+    tni_watcher watcher;  /* first: a tni_watcher * is a tni_run * */
+    const char *function; /* "tn_explain_training", for messages */
+    tni_map member;       /* registered in the model: tensor -> tensor */
+    tni_map number;       /* module -> its tni_part's index + 1 */
+    tni_map known;        /* tensor -> its number + 1, or `fresh` */
     tni_part *part;
     tni_carried *carried;
     tni_value *value;
@@ -77,12 +79,12 @@ typedef struct tni_run {
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
-/* Calls loss(model, user) with recording on and everything watched; no other watcher may be set.
- * *result is its loss, in the current scope, one element. What the run changed stays changed until
- * tni_run_restore. */
+/* Calls loss(model, user) with recording on and everything watched; no other watcher may be set. r
+ * is zeroed but for its function. *result is its loss, in the current scope, one element. What the
+ * run changed stays changed until tni_run_restore. */
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result);
-/* Restores buffers, extra state and the default generator. */
+/* Restores buffers, extra state and the default generator, as often as it is called. */
 tn_status tni_run_restore(tni_run *r);
 void tni_run_free(tni_run *r);
 

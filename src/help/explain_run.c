@@ -255,11 +255,11 @@ static void unhook(tni_run *r)
     }
 }
 
-static tn_status judge_loss(tn_tensor *loss)
+static tn_status judge_loss(const tni_run *r, tn_tensor *loss)
 {
-    if (!loss) return tni_poison("tn_explain_training", "the loss");
+    if (!loss) return tni_poison(r->function, "the loss");
     if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
-    return tni_error(TN_E_SHAPE, "tn_explain_training: the loss is %s: want one element",
+    return tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
                      tni_text(loss));
 }
 
@@ -282,12 +282,12 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
         *result = loss(model, user);
         running = NULL;
         tni_watch(NULL);
-        status = judge_loss(*result);
+        status = judge_loss(r, *result);
     }
     unhook(r);
     tn_set_grad_enabled(was);
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
-        status = tni_error(TN_E_NOMEM, "tn_explain_training: out of memory");
+        status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
     return status;
 }
 

@@ -87,12 +87,8 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
 static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
 {
     tn_scope scope = tn_scope_begin();
-    tn_status status = TN_OK;
-    tn_tensor *unit = tn_full_as(y->shape, 0, TN_F64, tn_device_of(y));
-    tn_tensor *flat = tn_reshape(unit, TN_SHAPE(numel(y)));
-    bool was = tn_set_grad_enabled(false);
-    status = tn_fill_(tn_select(flat, 0, k), 1);
-    tn_set_grad_enabled(was);
+    tn_tensor *unit = tni_unit(y, k);
+    tn_status status = unit ? TN_OK : tni_pending();
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (!c->inputs[i]->requires_grad) continue;
         int64_t n = numel(c->inputs[i]);

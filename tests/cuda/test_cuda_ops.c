@@ -83,7 +83,7 @@ static void compare(const op_row *row, const applied *gpu, const applied *cpu, i
 
 static void check(const op_row *row, tn_dtype dtype)
 {
-    bool second = dtype == TN_F64 && !(row->flags & ROW_NO_SECOND);
+    bool second = dtype == TN_F64;
     op_case c = op_load(row, dtype);
     applied cpu = apply(row, &c, tn_cpu(), NULL, second);
     applied gpu = apply(row, &c, tn_cuda(0), NULL, second);

@@ -291,6 +291,8 @@ ARRAY(leaves, 1 + (int)below(w, 2), make_leaf(w, TN_SHAPE(2, 3), TN_F32))
 ARRAY(loaded, 1 + (int)below(w, 2), make_tensor(w, TN_SHAPE(4, 2), TN_F32, (int)below(w, LAYOUTS)))
 ARRAY(recorded_list, 1 + (int)below(w, 2), recorded(w))
 ARRAY(check_inputs, 1, make_leaf(w, TN_SHAPE(3), TN_F64))
+/* of what a function makes of check_inputs */
+SIMPLE(cotangent, pick_tensor(w, below(w, 2) ? TN_NONE : make_leaf(w, TN_SHAPE(3), TN_F64)))
 
 DRAW(seeds) /* one for each of the outputs before */
 {
@@ -984,6 +986,8 @@ OPTIONS(pool, tn_pool2d_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pi
         FLAG(exclude_padding))
 OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
         REAL(rtol, 1e-3, 1), FLAG(second))
+OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),
+        REAL(rtol, 1e-5, 1), FLAG(fast))
 OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse),
         FLAG(keep_duplicates), FLAG(persistent_only))
 static bool rename_some(const char *name, char *to, size_t size, void *user)

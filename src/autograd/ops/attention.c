@@ -5,8 +5,8 @@
  *     dv_s = sum_t p_ts dy_t          ds_ts = p_ts (dy_t . v_s - delta_t),  delta_t = dy_t . y_t
  *     dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_t ds_ts q_t
  * Forward keeps y and one number per row (the log of the softmax's denominator), from which the
- * kernel recomputes p, block by block. Backward is not written with ops, so a second derivative is
- * refused. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1
+ * kernel recomputes p, block by block. For second derivatives the same formulas run in ops, with
+ * all of p. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1
  * and 4.
  */
 #include <limits.h>
@@ -201,7 +201,8 @@ static tn_tensor *new_like(const tn_tensor *t)
     return tni_new(&spec, t->storage->device);
 }
 
-static tn_status attention_backward(tni_grad *g)
+/* The backward's kernel: p block by block, from lse. */
+static tn_status fused_backward(tni_grad *g)
 {
     const attention_args *args = g->args;
     tni_attention_grad a = { .of = { .scale = args->scale, .causal = args->causal } };
@@ -210,10 +211,6 @@ static tn_status attention_backward(tni_grad *g)
     tn_tensor *v = rows(g->x[2]);
     tn_tensor *dy = rows(g->dy);
 
-    if (tni_composed())
-        return tni_error(TN_E_UNSUPPORTED,
-                         "tn_scaled_dot_product_attention: no second derivative: compose "
-                         "tn_matmul and tn_softmax where one is needed");
     if (!q || !k || !v || !dy) return tni_pending();
     tn_status status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
     if (status != TN_OK) return status;
@@ -237,6 +234,50 @@ static tn_status attention_backward(tni_grad *g)
     return status;
 }
 
+/* True above the diagonal: keys that come after their query. */
+static tn_tensor *later_keys(const tn_tensor *scores)
+{
+    int rank = scores->shape.rank;
+    tn_shape shape = TN_SHAPE(scores->shape.size[rank - 2], scores->shape.size[rank - 1]);
+    tn_tensor *ones = tn_full_as(shape, 1, scores->dtype, scores->storage->device);
+    return tn_gt_scalar(tn_triu(ones, 1), 0);
+}
+
+/* p, all T x S of it, in ops. */
+static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
+                                const attention_args *args)
+{
+    tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), args->scale);
+
+    if (mask && !tni_none(mask))
+        s = mask->dtype == TN_BOOL ? tn_masked_fill(s, mask, -INFINITY) : tn_add(s, mask);
+    if (s && args->causal) s = tn_masked_fill(s, later_keys(s), -INFINITY);
+    return tn_softmax(s, -1);
+}
+
+/* Backward in ops, so that it can be differentiated again; delta = sum_s p (dy v^T) as well. */
+static tn_status composed_backward(tni_grad *g)
+{
+    int last = -1;
+    tn_status status = tni_widen_grad(g);
+
+    if (status != TN_OK) return status;
+    tn_tensor *p = probabilities(g->x[0], g->x[1], g->x[3], g->args);
+    tn_tensor *dp = tn_matmul(g->dy, tn_transpose(g->x[2], -1, -2));
+    tn_tensor *delta = tn_sum(tn_mul(p, dp), &last, 1, true);
+    tn_tensor *ds = tn_mul(p, tn_sub(dp, delta));
+    ds = tn_mul_scalar(ds, ((const attention_args *)g->args)->scale);
+    if (g->need[0]) g->dx[0] = tn_matmul(ds, g->x[1]);
+    if (g->need[1]) g->dx[1] = tn_matmul(tn_transpose(ds, -1, -2), g->x[0]);
+    if (g->need[2]) g->dx[2] = tn_matmul(tn_transpose(p, -1, -2), g->dy);
+    return TN_OK;
+}
+
+static tn_status attention_backward(tni_grad *g)
+{
+    return tni_composed() ? composed_backward(g) : fused_backward(g);
+}
+
 #define READS (TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_X(3) | TNI_Y | TNI_SAVED)
 
 extern const tn_op tni_op_attention;
@@ -254,19 +295,10 @@ const tn_op tni_op_attention = {
 
 /* The formula in ops: for a mask that is learned, whose gradient is as large as the scores
  * anyway. */
-static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, bool causal,
-                           double scale)
+static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                           const attention_args *args)
 {
-    tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), scale);
-
-    s = tn_add(s, mask);
-    if (s && causal) {
-        tn_shape shape =
-            TN_SHAPE(s->shape.size[s->shape.rank - 2], s->shape.size[s->shape.rank - 1]);
-        tn_tensor *ones = tn_full_as(shape, 1, s->dtype, s->storage->device);
-        s = tn_masked_fill(s, tn_gt_scalar(tn_triu(ones, 1), 0), -INFINITY);
-    }
-    return tn_matmul(tn_softmax(s, -1), v);
+    return tn_matmul(probabilities(q, k, mask, args), v);
 }
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
@@ -277,6 +309,6 @@ tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor
     if (scale == 0 && q && q->shape.rank > 0)
         args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
     if (q && k && v && mask && mask->requires_grad && tn_grad_enabled())
-        return composed(q, k, v, mask, causal, args.scale);
+        return composed(q, k, v, mask, &args);
     return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }

@@ -1,0 +1,116 @@
+/**
+ * tenon/derivatives.h - derivatives of a function as a whole: products with its Jacobian, the
+ * Jacobian, the Hessian, products with the Hessian; and a check of a model's gradients.
+ *
+ * Those of a function, as torch.autograd.functional has them, take f, its n inputs and user as
+ * tn_gradcheck does, call f once, with aliases of the inputs, and leave results to the current
+ * scope. In common:
+ *
+ * inputs   floating tensors, whether or not they require grad. f reads what it is given, not the
+ *          caller's tensors; what it finds through user counts as constant
+ * v        has the shape and dtype of the tensor that it goes with; TN_NONE: 1, for one element
+ * y        NULL, or filled with f(inputs)
+ * flags    TN_CREATE_GRAPH: results have history, which leads to the inputs that require grad.
+ *          TN_STRICT: an input that the result does not depend on is an error; without it, its
+ *          derivative is zeros
+ * Changes  nothing: no tensor of the caller gets a gradient, grad mode is the caller's again
+ * Errors   those of f and of backward; f or an array is NULL; n below 1; an input, or f's result,
+ *          that is not floating; a v that does not fit; a result of more than 8 axes. Then all
+ *          results are NULL, and nothing is left behind
+ */
+#ifndef TENON_DERIVATIVES_H
+#define TENON_DERIVATIVES_H
+
+#include <tenon/autograd.h>
+#include <tenon/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TN_STRICT = 4 }; /* beside TN_CREATE_GRAPH */
+
+/**
+ * J^T v, J = dy/dx: v times how y depends on each input. One backward.
+ *
+ * v    one tensor, of y's shape
+ * dx   n results, of the inputs' shapes
+ */
+TN_API TN_MUST_USE tn_status tn_vjp(tn_function f, tn_tensor *const *inputs, int n, void *user,
+                                    tn_tensor *v, tn_tensor **y, tn_tensor **dx, int flags);
+
+/**
+ * J v: how y changes when the inputs move along v. A backward through the recorded backward.
+ *
+ * v       n tensors, of the inputs' shapes
+ * dy      one result, of y's shape
+ * Source  Townsend, A new trick for calculating Jacobian vector products (2017)
+ */
+TN_API TN_MUST_USE tn_status tn_jvp(tn_function f, tn_tensor *const *inputs, int n, void *user,
+                                    tn_tensor *const *v, tn_tensor **y, tn_tensor **dy, int flags);
+
+/**
+ * dy[...] / dx_i[...] for all elements of both. One backward for each element of y.
+ *
+ * jacobian  n results, [i] of y's shape followed by input i's
+ */
+TN_API TN_MUST_USE tn_status tn_jacobian(tn_function f, tn_tensor *const *inputs, int n, void *user,
+                                         tn_tensor **jacobian, int flags);
+
+/**
+ * d^2 y / dx_i[...] dx_j[...] of an f whose result has one element. One backward for each element
+ * of the inputs.
+ *
+ * hessian  n * n results, [i * n + j] of input i's shape followed by input j's
+ * Errors   f's result has more than one element
+ */
+TN_API TN_MUST_USE tn_status tn_hessian(tn_function f, tn_tensor *const *inputs, int n, void *user,
+                                        tn_tensor **hessian, int flags);
+
+/**
+ * H v, H the Hessian of an f whose result has one element: how its gradient changes along v. A
+ * backward through the recorded backward: the cost of two, however large H would be.
+ *
+ * v       n tensors, of the inputs' shapes
+ * hv      n results, of the inputs' shapes
+ * Errors  f's result has more than one element
+ * Source  Pearlmutter, Fast exact multiplication by the Hessian (1994)
+ */
+TN_API TN_MUST_USE tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int n, void *user,
+                                    tn_tensor *const *v, tn_tensor **y, tn_tensor **hv, int flags);
+
+/* ---- a check of a model's gradients ---------------------------------------------------------- */
+
+/** zero fields: eps 1e-6, atol 1e-7, rtol 1e-5 */
+typedef struct tn_module_gradcheck_options {
+    double eps, atol, rtol;
+    bool fast; /* one random direction for each parameter, instead of every element */
+} tn_module_gradcheck_options;
+
+/**
+ * Compares the gradient of every trainable parameter of m with central differences of a loss, on a
+ * copy of m in f64. A parameter is right where the two differ by at most atol + rtol |differences|;
+ * a kink (relu, max) between the two points, and the loss's own rounding, are allowed for.
+ *
+ * loss      computes forward and the loss, one element, from the module that it is given: the copy.
+ *           What modules are given becomes f64; a floating target must be made so. Called once, and
+ *           twice for each element, or in fast mode for each parameter; buffers, extra state and
+ *           the default generator are the same each time, so dropout drops the same elements
+ * Tied      a tensor with several names is one parameter; of two that are views of the same memory,
+ *           each moves the other, which looks like a wrong gradient
+ * Changes   nothing: neither m nor the default generator. m's hooks do not run, and the checks of
+ *           tn_set_anomaly are off
+ * Errors    TN_E_INVALID with the worst parameter, the op that reads it first, an element (in fast
+ *           mode found by halving the direction), both values, and of several wrong parameters the
+ *           one that forward reads last: what is wrong comes after it. The loss differs from call
+ *           to call, or reads no parameter of the copy; m cannot be cloned; errors of loss
+ * Source    PyTorch's gradcheck, with fast_mode
+ */
+TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
+                                                 tn_tensor *(*loss)(tn_module *m, void *user),
+                                                 void *user, tn_module_gradcheck_options options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

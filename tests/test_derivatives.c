@@ -1,0 +1,447 @@
+/*
+ * test_derivatives.c - tn_vjp, tn_jvp, tn_jacobian, tn_hessian, tn_hvp: PyTorch's numbers (golden
+ * file by golden/make_derivatives.py), closed forms, options, refusals, and what they leave alone.
+ * Seen to fail: every g seeded with v[0] (as_pytorch); grad mode not restored, y not detached, an
+ * input that requires grad given as it is (twice_the_same); rows not dropped (out_of_memory).
+ */
+#include "common.h"
+#include "scarce.h"
+
+static tn_tensor *leaf(tn_tensor *t)
+{
+    assert_made(t);
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
+static tn_tensor *total(tn_tensor *t)
+{
+    return tn_sum(t, NULL, 0, false);
+}
+
+static tn_tensor *f64(tn_shape shape, const double *values)
+{
+    return from_f64(values, shape);
+}
+#define F64(shape, ...) f64(shape, (const double[]){ __VA_ARGS__ })
+
+/* ---- PyTorch's numbers ----------------------------------------------------------------------- */
+
+static tn_tensor *product(tn_tensor **x, void *user)
+{
+    (void)user;
+    return tn_tanh(tn_matmul(x[0], x[1]));
+}
+
+static tn_tensor *apart(tn_tensor **x, void *user)
+{
+    (void)user;
+    return tn_mul_scalar(tn_exp(x[0]), 2);
+}
+
+static tn_tensor *network(tn_tensor **x, void *user)
+{
+    (void)user;
+    tn_tensor *h = tn_tanh(tn_add(tn_matmul(x[0], x[1]), x[2]));
+    h = tn_matmul(tn_layer_norm(h, 1, TN_NONE, TN_NONE, 1e-5), x[3]);
+    return tn_cross_entropy_with(h, tn_from_ints((int64_t[]){ 2, 0, 1 }, TN_SHAPE(3)),
+                                 (tn_cross_entropy_options){ .label_smoothing = 0.1 });
+}
+
+static tn_tensor *attention(tn_tensor **x, void *user)
+{
+    (void)user;
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+    return total(tn_mul(y, tn_sin(y)));
+}
+
+static tn_tensor *normed(tn_tensor **x, void *user)
+{
+    (void)user;
+    tn_tensor *y = tn_batch_norm(x[0], x[1], TN_NONE, TN_NONE, TN_NONE, true, 0.1, 1e-5);
+    return tn_mean(tn_pow_scalar(y, 3), NULL, 0, false);
+}
+
+static tn_tensor *image(tn_tensor **x, void *user)
+{
+    (void)user;
+    tn_conv2d_spec spec = { .stride = { 2, 2 }, .padding = { 1, 1 } };
+    return tn_prod(tn_softplus(tn_conv2d(x[0], x[1], TN_NONE, spec), 1, 20), TN_AXES(1), false);
+}
+
+static const struct {
+    const char *name;
+    tn_function f;
+    int n;
+    bool single;
+} cases[] = {
+    { "product", product, 2, false }, { "apart", apart, 2, false },
+    { "network", network, 4, true },  { "attention", attention, 3, true },
+    { "normed", normed, 2, true },    { "image", image, 2, false },
+};
+enum { N_CASES = sizeof cases / sizeof *cases, MOST = 4 };
+
+static tn_list *golden;
+
+static tn_tensor *get(const char *name, const char *part, const char *number)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s/%s%s", name, part, number);
+    tn_tensor *t = tn_list_get(golden, key);
+    ck_assert_msg(t != NULL, "%s is not in derivatives.safetensors", key);
+    return t;
+}
+
+static void assert_golden(tn_tensor *actual, const char *name, const char *part, const char *number)
+{
+    const char *text = difference(actual, get(name, part, number), 1e-9, 1e-11);
+    ck_assert_msg(!text, "%s, %s%s: %s", name, part, number, text);
+}
+
+static const char *const numbers[] = { "0", "1", "2", "3" };
+
+START_TEST(as_pytorch)
+{
+    golden = tn_load_tensors(golden_path("derivatives.safetensors"), NULL);
+    assert_made(golden);
+    const char *name = cases[_i].name;
+    tn_function f = cases[_i].f;
+    int n = cases[_i].n;
+    tn_tensor *x[MOST], *u[MOST], *out[MOST], *y = NULL;
+    for (int i = 0; i < n; i++) {
+        x[i] = get(name, "x", numbers[i]);
+        u[i] = get(name, "u", numbers[i]);
+    }
+    assert_ok(tn_vjp(f, x, n, NULL, get(name, "v", ""), &y, out, TN_CREATE_GRAPH * (_i % 2)));
+    assert_golden(y, name, "y", "");
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "vjp", numbers[i]);
+    assert_ok(tn_jvp(f, x, n, NULL, u, &y, out, 0));
+    assert_golden(y, name, "y", "");
+    assert_golden(out[0], name, "jvp", "");
+    assert_ok(tn_jacobian(f, x, n, NULL, out, 0));
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "jacobian", numbers[i]);
+    if (!cases[_i].single) return;
+    assert_ok(tn_hvp(f, x, n, NULL, u, &y, out, 0));
+    assert_golden(y, name, "y", "");
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "hvp", numbers[i]);
+    tn_tensor *hessian[MOST * MOST];
+    assert_ok(tn_hessian(f, x, n, NULL, hessian, 0));
+    for (int i = 0; i < n * n; i++) {
+        char number[8];
+        snprintf(number, sizeof number, "%d%d", i / n, i % n);
+        assert_golden(hessian[i], name, "hessian", number);
+    }
+}
+END_TEST
+
+/* ---- closed forms ---------------------------------------------------------------------------- */
+
+/* x^T A x + b x of a matrix A in user */
+static tn_tensor *quadratic(tn_tensor **x, void *user)
+{
+    return tn_add(total(tn_mul(x[0], tn_matmul(user, x[0]))), total(x[1]));
+}
+
+START_TEST(a_quadratic_form)
+{
+    tn_tensor *a = F64(TN_SHAPE(2, 2), 1, 2, 5, 7);
+    tn_tensor *x[] = { F64(TN_SHAPE(2), 0.5, -3), F64(TN_SHAPE(1), 4) };
+    tn_tensor *h[4], *hv[2], *v[] = { F64(TN_SHAPE(2), 1, -1), F64(TN_SHAPE(1), 9) };
+    assert_ok(tn_hessian(quadratic, x, 2, a, h, 0));
+    assert_values(h[0], 1e-14, 2, 7, 7, 14); /* A + A^T */
+    for (int i = 1; i < 4; i++) ck_assert(tn_item(tn_norm(h[i], 1, NULL, 0, false)) == 0);
+    ck_assert_int_eq(tn_rank(h[1]), 2);
+    ck_assert_int_eq((int)tn_size(h[2], 0), 1);
+    assert_ok(tn_hvp(quadratic, x, 2, a, v, NULL, hv, 0));
+    assert_values(hv[0], 1e-14, -5, -7);
+    assert_values(hv[1], 0, 0);
+}
+END_TEST
+
+static tn_tensor *first_only(tn_tensor **x, void *user)
+{
+    (void)user;
+    return tn_matmul(F64(TN_SHAPE(2, 3), 1, 2, 3, 4, 5, 6), x[0]);
+}
+
+START_TEST(a_linear_map)
+{
+    tn_tensor *x[] = { F64(TN_SHAPE(3), 1, -1, 2), F64(TN_SHAPE(2, 2), 1, 2, 3, 4) };
+    tn_tensor *j[2], *y, *dy, *v[] = { F64(TN_SHAPE(3), 1, 10, 100), x[1] };
+    assert_ok(tn_jacobian(first_only, x, 2, NULL, j, 0));
+    assert_values(j[0], 0, 1, 2, 3, 4, 5, 6);
+    ck_assert_int_eq(tn_rank(j[1]), 3); /* [2, 2, 2] of zeros */
+    ck_assert(tn_item(tn_norm(j[1], 1, NULL, 0, false)) == 0);
+    assert_ok(tn_jvp(first_only, x, 2, NULL, v, &y, &dy, 0));
+    assert_values(y, 0, 5, 11);
+    assert_values(dy, 0, 321, 654);
+    tn_tensor *dx[2];
+    assert_ok(tn_vjp(first_only, x, 2, NULL, F64(TN_SHAPE(2), 1, 10), NULL, dx, 0));
+    assert_values(dx[0], 0, 41, 52, 63);
+    assert_values(dx[1], 0, 0, 0, 0, 0);
+}
+END_TEST
+
+static tn_tensor *identity(tn_tensor **x, void *user)
+{
+    (void)user;
+    return x[0];
+}
+
+static tn_tensor *constant(tn_tensor **x, void *user)
+{
+    (void)x;
+    return user;
+}
+
+START_TEST(identity_and_constant)
+{
+    tn_tensor *x = F64(TN_SHAPE(2), 3, 4), *j, *y, *dy, *one = F64(TN_SCALAR, 2);
+    for (int flags = 0; flags <= TN_CREATE_GRAPH; flags += TN_CREATE_GRAPH) {
+        assert_ok(tn_jacobian(identity, &x, 1, NULL, &j, flags));
+        assert_values(j, 0, 1, 0, 0, 1);
+        assert_ok(tn_jvp(identity, &x, 1, NULL, &x, &y, &dy, flags));
+        assert_values(dy, 0, 3, 4);
+        assert_ok(tn_vjp(identity, &x, 1, NULL, x, &y, &dy, flags));
+        ck_assert(!tn_same_storage(dy, x));
+        assert_ok(tn_jacobian(constant, &x, 1, one, &j, flags));
+        assert_values(j, 0, 0, 0);
+        assert_ok(tn_jvp(constant, &x, 1, one, &x, &y, &dy, flags));
+        assert_values(dy, 0, 0);
+        assert_ok(tn_hessian(constant, &x, 1, one, &j, flags));
+        assert_values(j, 0, 0, 0, 0, 0);
+    }
+    /* no v for one element: 1 */
+    assert_ok(tn_vjp(identity, &one, 1, NULL, TN_NONE, NULL, &dy, 0));
+    assert_values(dy, 0, 1);
+    tn_tensor *none = TN_NONE;
+    assert_ok(tn_jvp(identity, &one, 1, NULL, &none, NULL, &dy, 0));
+    assert_values(dy, 0, 1);
+}
+END_TEST
+
+START_TEST(nothing_in_it)
+{
+    tn_tensor *x = tn_empty_as(TN_SHAPE(2, 0), TN_F64, tn_cpu()), *j, *dy;
+    assert_ok(tn_jacobian(identity, &x, 1, NULL, &j, 0));
+    ck_assert_int_eq(tn_rank(j), 4);
+    ck_assert_int_eq((int)tn_numel(j), 0);
+    assert_ok(tn_jvp(identity, &x, 1, NULL, &x, NULL, &dy, 0));
+    ck_assert_int_eq((int)tn_numel(dy), 0);
+}
+END_TEST
+
+static tn_tensor *fourth_power(tn_tensor **x, void *user)
+{
+    (void)user;
+    return total(tn_pow_scalar(x[0], 4));
+}
+
+/* Derivatives of derivatives: d(sum of H)/dx = 24 x, from x's own graph. */
+START_TEST(create_graph)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(2), 3, -1)), *h, *g, *y, *v = leaf(F64(TN_SHAPE(2), 1, 2));
+    assert_ok(tn_hessian(fourth_power, &x, 1, NULL, &h, 0));
+    assert_values(h, 1e-12, 108, 0, 0, 12);
+    ck_assert(!tn_requires_grad(h));
+    assert_ok(tn_hessian(fourth_power, &x, 1, NULL, &h, TN_CREATE_GRAPH));
+    tn_tensor *sum = total(h);
+    assert_ok(tn_gradients(1, &sum, NULL, 1, &x, &g, 0));
+    assert_values(g, 1e-12, 72, -24);
+    assert_ok(tn_hvp(fourth_power, &x, 1, NULL, &v, &y, &h, TN_CREATE_GRAPH));
+    sum = tn_add(total(h), y); /* 12 (9 v0 + v1) + x^4 */
+    assert_ok(tn_backward(sum));
+    assert_values(tn_grad(v), 1e-12, 108, 12);
+    assert_values(tn_grad(x), 1e-12, 72 + 108, -48 - 4);
+    assert_ok(tn_jvp(fourth_power, &x, 1, NULL, &v, &y, &h, TN_CREATE_GRAPH));
+    assert_ok(tn_gradients(1, &h, NULL, 1, &v, &g, 0)); /* 4 x^3 */
+    assert_values(g, 1e-12, 108, -4);
+    assert_ok(tn_jvp(fourth_power, &x, 1, NULL, &v, &y, &h, 0));
+    ck_assert(!tn_requires_grad(h) && !tn_requires_grad(y));
+}
+END_TEST
+
+static tn_tensor *thrice(tn_tensor **x, void *user)
+{
+    return total(tn_mul(tn_mul(x[0], x[1]), user));
+}
+
+/* The same tensor as two inputs and through user: three different ones. */
+START_TEST(twice_the_same)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(1), 3)), *in[] = { x, x }, *out[4];
+    for (int flags = 0; flags <= TN_CREATE_GRAPH; flags += TN_CREATE_GRAPH) {
+        assert_ok(tn_jacobian(thrice, in, 2, x, out, flags));
+        assert_values(out[0], 0, 9);
+        assert_ok(tn_hessian(thrice, in, 2, x, out, flags));
+        assert_values(out[0], 0, 0);
+        assert_values(out[1], 0, 3);
+    }
+}
+END_TEST
+
+/* ---- options and refusals -------------------------------------------------------------------- */
+
+START_TEST(strict)
+{
+    tn_tensor *x[] = { F64(TN_SHAPE(3), 1, 2, 3), F64(TN_SCALAR, 1) }, *out[4], *y;
+    const char *text = "does not depend on input 1";
+    tn_tensor *seed = F64(TN_SHAPE(2), 1, 1);
+    assert_fails(tn_vjp(first_only, x, 2, NULL, seed, &y, out, TN_STRICT), TN_E_INVALID, text);
+    ck_assert(!out[0] && !out[1] && !y);
+    assert_fails(tn_jvp(first_only, x, 2, NULL, x, &y, out, TN_STRICT), TN_E_INVALID, text);
+    assert_fails(tn_jacobian(first_only, x, 2, NULL, out, TN_STRICT), TN_E_INVALID, text);
+    assert_fails(tn_jacobian(constant, x, 1, seed, out, TN_STRICT), TN_E_INVALID, "input 0");
+    tn_tensor *a = F64(TN_SHAPE(3, 3), 1, 0, 0, 0, 1, 0, 0, 0, 1);
+    assert_fails(tn_hvp(quadratic, x, 2, a, x, &y, out, TN_STRICT), TN_E_INVALID,
+                 "the gradient does not depend on input 1");
+    assert_fails(tn_hessian(quadratic, x, 2, a, out, TN_STRICT), TN_E_INVALID, text);
+    assert_ok(tn_jacobian(first_only, x, 1, NULL, out, TN_STRICT));
+}
+END_TEST
+
+static tn_tensor *nothing(tn_tensor **x, void *user)
+{
+    (void)x, (void)user;
+    return TN_NONE;
+}
+
+static tn_tensor *whole_numbers(tn_tensor **x, void *user)
+{
+    (void)user;
+    return tn_to_dtype(x[0], TN_I64);
+}
+
+static tn_tensor *fails(tn_tensor **x, void *user)
+{
+    (void)user;
+    tn_set_grad_enabled(false);
+    return tn_add(x[0], tn_zeros(TN_SHAPE(7)));
+}
+
+START_TEST(refusals)
+{
+    tn_tensor *x = F64(TN_SHAPE(2), 1, 2), *ids = tn_zeros_like(tn_to_dtype(x, TN_I64));
+    tn_tensor *single = tn_to_dtype(x, TN_F32), *none = TN_NONE, *null = NULL, *out = x, *y = x;
+    assert_fails(tn_vjp(identity, &x, 1, NULL, single, &y, &out, 0), TN_E_SHAPE,
+                 "tn_vjp: v [2] of f32 for [2] of f64");
+    ck_assert(!out && !y);
+    assert_fails(tn_vjp(identity, &x, 1, NULL, TN_NONE, &y, &out, 0), TN_E_SHAPE, "v TN_NONE");
+    assert_fails(tn_vjp(identity, &x, 1, NULL, NULL, &y, &out, 0), TN_E_INVALID, "v");
+    assert_fails(tn_jvp(identity, &x, 1, NULL, &none, &y, &out, 0), TN_E_SHAPE, "v TN_NONE");
+    assert_fails(tn_jvp(identity, &x, 1, NULL, NULL, &y, &out, 0), TN_E_INVALID, "v");
+    assert_fails(tn_jacobian(identity, &ids, 1, NULL, &out, 0), TN_E_DTYPE, "input 0 is i64");
+    assert_fails(tn_jacobian(identity, &none, 1, NULL, &out, 0), TN_E_INVALID, "an input");
+    assert_fails(tn_jacobian(identity, &null, 1, NULL, &out, 0), TN_E_INVALID, "an input");
+    assert_fails(tn_jacobian(identity, NULL, 1, NULL, &out, 0), TN_E_INVALID, "1 inputs");
+    assert_fails(tn_jacobian(identity, &x, 0, NULL, &out, 0), TN_E_INVALID, "0 inputs");
+    assert_fails(tn_hessian(identity, &x, -2, NULL, &out, 0), TN_E_INVALID, "-2 inputs");
+    assert_fails(tn_jacobian(identity, &x, 1, NULL, NULL, 0), TN_E_INVALID, "results");
+    assert_fails(tn_jacobian(NULL, &x, 1, NULL, &out, 0), TN_E_INVALID, "f");
+    assert_fails(tn_jacobian(nothing, &x, 1, NULL, &out, 0), TN_E_DTYPE, "returned TN_NONE");
+    assert_fails(tn_jacobian(whole_numbers, &x, 1, NULL, &out, 0), TN_E_DTYPE, "returned i64");
+    assert_fails(tn_hessian(identity, &x, 1, NULL, &out, 0), TN_E_SHAPE, "want one element");
+    assert_fails(tn_hvp(identity, &x, 1, NULL, &x, &y, &out, 0), TN_E_SHAPE, "want one element");
+    tn_tensor *deep = tn_ones(TN_SHAPE(1, 1, 1, 1, 1));
+    assert_fails(tn_jacobian(identity, &deep, 1, NULL, &out, 0), TN_E_SHAPE, "at most 8 axes");
+    assert_fails(tn_jacobian(fails, &x, 1, NULL, &out, 0), TN_E_SHAPE, "tn_add");
+    ck_assert(tn_grad_enabled());
+}
+END_TEST
+
+/* ---- what is left alone ---------------------------------------------------------------------- */
+
+/* A parameter beside the inputs, found through user. */
+static tn_tensor *scaled(tn_tensor **x, void *user)
+{
+    return total(tn_mul(tn_square(x[0]), user));
+}
+
+START_TEST(the_callers_tensors_are_left_alone)
+{
+    tn_tensor *w = leaf(F64(TN_SHAPE(2), 3, 4)), *x = leaf(F64(TN_SHAPE(2), 1, 2)), *out, *y;
+    tn_tensor *grad = F64(TN_SHAPE(2), 8, 9);
+    assert_ok(tn_set_grad(x, grad));
+    uint64_t version = tn_version(x);
+    for (int on = 0; on < 2; on++) {
+        bool was = tn_set_grad_enabled(on);
+        int64_t live = tn_live_tensors();
+        tn_scope s = tn_scope_begin();
+        for (int flags = 0; flags <= TN_CREATE_GRAPH; flags += TN_CREATE_GRAPH) {
+            assert_ok(tn_hessian(scaled, &x, 1, w, &out, flags));
+            assert_values(out, 0, 6, 0, 0, 8);
+            assert_ok(tn_hvp(scaled, &x, 1, w, &x, &y, &out, flags));
+            assert_ok(tn_jvp(scaled, &x, 1, w, &x, &y, &out, flags));
+            assert_ok(tn_vjp(scaled, &x, 1, w, TN_NONE, &y, &out, flags));
+            assert_ok(tn_jacobian(scaled, &x, 1, w, &out, flags));
+            assert_values(out, 0, 6, 16);
+        }
+        tn_scope_end(s);
+        ck_assert_int_eq(tn_live_tensors(), live);
+        ck_assert_int_eq(tn_grad_enabled(), on);
+        tn_set_grad_enabled(was);
+    }
+    assert_values(tn_grad(x), 0, 8, 9);
+    ck_assert(tn_is_none(tn_grad(w)));
+    ck_assert(tn_version(x) == version && tn_is_leaf(x));
+}
+END_TEST
+
+/* Each in turn, with every number of requests granted: nothing remains of a call that failed. */
+static tn_status call(int which, tn_tensor **x, tn_tensor **y, tn_tensor **out, int flags)
+{
+    switch (which) {
+    case 0: return tn_vjp(quadratic, x, 2, x[2], TN_NONE, y, out, flags);
+    case 1: return tn_jvp(quadratic, x, 2, x[2], x, y, out, flags);
+    case 2: return tn_jacobian(quadratic, x, 2, x[2], out, flags);
+    case 3: return tn_hessian(quadratic, x, 2, x[2], out, flags);
+    default: return tn_hvp(quadratic, x, 2, x[2], x, y, out, flags);
+    }
+}
+
+START_TEST(out_of_memory)
+{
+    scarce_install();
+    tn_tensor *x[] = { leaf(F64(TN_SHAPE(2), 1, 2)), leaf(F64(TN_SHAPE(1), 3)),
+                       F64(TN_SHAPE(2, 2), 1, 2, 3, 4) };
+    int flags = TN_CREATE_GRAPH * (_i % 2);
+    tn_status status = TN_E_NOMEM;
+    int64_t k = 0;
+    for (; status != TN_OK && k < 5000; k++) {
+        tn_tensor *out[4] = { x[0], x[0], x[0], x[0] }, *y = x[0];
+        int64_t live = tn_live_tensors();
+        tn_scope s = tn_scope_begin();
+        tn_memory_trim();
+        scarce_allow(k);
+        status = call(_i / 2, x, &y, out, flags);
+        scarce_allow(INT64_MAX);
+        ck_assert(status == TN_OK || (status == TN_E_NOMEM && !out[0]));
+        ck_assert(tn_grad_enabled());
+        tn_error_clear();
+        tn_scope_end(s);
+        ck_assert_int_eq(tn_live_tensors(), live);
+        ck_assert(tn_is_none(tn_grad(x[0])) && tn_is_none(tn_grad(x[1])));
+    }
+    ck_assert_int_eq(status, TN_OK);
+    ck_assert_int_gt(k, 10);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("derivatives");
+    TCase *t = test_case(suite, "values");
+    tcase_add_loop_test(t, as_pytorch, 0, N_CASES);
+    tcase_add_test(t, a_quadratic_form);
+    tcase_add_test(t, a_linear_map);
+    tcase_add_test(t, identity_and_constant);
+    tcase_add_test(t, nothing_in_it);
+    tcase_add_test(t, create_graph);
+    tcase_add_test(t, twice_the_same);
+    t = test_case(suite, "calls");
+    tcase_add_test(t, strict);
+    tcase_add_test(t, refusals);
+    tcase_add_test(t, the_callers_tensors_are_left_alone);
+    tcase_add_loop_test(t, out_of_memory, 0, 10);
+    return suite;
+}

@@ -1,0 +1,388 @@
+/*
+ * test_module_gradcheck.c - tn_module_gradcheck: right models pass, a wrong backward is named with
+ * its parameter, element and op, and the model, its buffers and the generator stay as they were.
+ *
+ * Seen to fail: one eps only (a_kink_beside_it_is_no_fault); a halving that always goes left
+ * (names_the_element); buffers and generator not restored after a run (right_networks); the first
+ * wrong parameter for the last (names_the_last_one_before_the_fault).
+ */
+#include "models.h"
+#include "scarce.h"
+
+typedef tn_tensor *(*loss_function)(tn_module *m, void *user);
+
+static const tn_module_gradcheck_options every = { 0 }, fast = { .fast = true };
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* Two Linear with something between them: user code as a module. */
+typedef struct net {
+    tn_module base;
+    tn_module *fc1, *middle, *fc2;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
+{
+    net *m = (net *)self;
+    return tn_forward(m->fc2, tn_gelu(tn_forward(m->middle, tn_forward(m->fc1, x))));
+}
+
+static const tn_module_type net_type = { .name = "Net",
+                                         .size = sizeof(net),
+                                         .forward = net_forward };
+
+static tn_module *net_new(tn_module *middle)
+{
+    net *m = tn_module_new(&net_type);
+    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3, 4, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "middle", &m->middle, middle);
+    tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(4, 2, (tn_linear_options){ 0 }));
+    return tn_module_done(&m->base);
+}
+
+/* y = x scale, and of element 3 a part that backward does not see */
+typedef struct skewed {
+    tn_module base;
+    tn_tensor *scale;
+} skewed;
+
+static double hidden_part;
+
+static tn_tensor *skewed_forward(tn_module *self, tn_tensor *x)
+{
+    tn_tensor *scale = ((skewed *)self)->scale;
+    tn_tensor *seen = tn_mul(x, scale);
+    tn_tensor *part = tn_from_floats((float[]){ 0, 0, 0, (float)hidden_part }, TN_SHAPE(4));
+    tn_tensor *hidden = tn_mul(tn_detach(scale), tn_to_dtype(part, tn_dtype_of(scale)));
+    return tn_add(seen, tn_mul(x, hidden));
+}
+
+static const tn_module_type skewed_type = { .name = "Skewed",
+                                            .size = sizeof(skewed),
+                                            .forward = skewed_forward };
+
+static tn_module *skewed_new(void)
+{
+    skewed *m = tn_module_new(&skewed_type);
+    tn_register_parameter(&m->base, "scale", &m->scale, tn_full(TN_SHAPE(4), 1.5));
+    return tn_module_done(&m->base);
+}
+
+/* A backward that is wrong for all that comes before it: the gradient at its input is 2 % larger */
+static tn_tensor *larger(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_mul_scalar(grad, 1.02);
+}
+
+static tn_tensor *wrong_forward(tn_module *self, tn_tensor *x)
+{
+    (void)self;
+    tn_tensor *y = tn_neg(x);
+    if (tn_requires_grad(y)) tn_register_hook(y, larger, NULL);
+    return y;
+}
+
+static const tn_module_type wrong_type = { .name = "Wrong",
+                                           .size = sizeof(tn_module),
+                                           .forward = wrong_forward };
+
+static tn_module *wrong_new(void)
+{
+    return tn_module_done(tn_module_new(&wrong_type));
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+static tn_tensor *x, *y; /* of the test that runs */
+
+static tn_tensor *classify(tn_module *m, void *user)
+{
+    (void)user;
+    tn_tensor *logits = tn_forward(m, x);
+    return tn_cross_entropy(tn_reshape(logits, TN_SHAPE(-1, tn_size(logits, -1))),
+                            tn_reshape(y, TN_SHAPE(-1)));
+}
+
+/* with numbers of its own from the default generator */
+static tn_tensor *with_noise(tn_module *m, void *user)
+{
+    tn_tensor *given = x;
+    x = tn_add(x, tn_randn(TN_SHAPE(5, 3)));
+    tn_tensor *loss = classify(m, user);
+    x = given;
+    return loss;
+}
+
+static void small_data(void)
+{
+    tn_manual_seed(4);
+    x = tn_randn(TN_SHAPE(5, 3));
+    y = tn_randint(0, 2, TN_SHAPE(5));
+}
+
+/* The check's status; nothing of m, the generator or the modes has changed. */
+static tn_status unchanged(tn_module *m, loss_function loss, void *user,
+                           tn_module_gradcheck_options o)
+{
+    unsigned char before[TN_GENERATOR_STATE_SIZE], after[TN_GENERATOR_STATE_SIZE];
+    uint64_t hash = state_hash(m);
+    int64_t live = tn_live_tensors();
+    bool on = tn_grad_enabled();
+    tn_generator_get_state(tn_default_generator(), before);
+    tn_status status = tn_module_gradcheck(m, loss, user, o);
+    tn_generator_get_state(tn_default_generator(), after);
+    ck_assert(memcmp(before, after, sizeof before) == 0);
+    ck_assert_uint_eq(state_hash(m), hash);
+    ck_assert_int_eq(tn_live_tensors(), live);
+    ck_assert_int_eq(tn_grad_enabled(), on);
+    TN_SCOPE
+    {
+        tn_list *p = tn_parameters(m);
+        for (int i = 0; i < p->n; i++) ck_assert(tn_is_none(tn_grad(p->entry[i].tensor)));
+    }
+    return status;
+}
+
+/* ---- right ----------------------------------------------------------------------------------- */
+
+START_TEST(right_networks)
+{
+    small_data();
+    tn_module *middle[] = { tn_relu_new(), tn_dropout_new(0.4),
+                            tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+                            tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 }) };
+    enum { N = sizeof middle / sizeof *middle };
+    for (int i = 0; i < N; i++) {
+        tn_module *m = net_new(middle[i]);
+        assert_ok(unchanged(m, classify, NULL, every));
+        assert_ok(unchanged(m, classify, NULL, fast));
+        assert_ok(unchanged(m, with_noise, NULL, fast));
+        TN_NO_GRAD assert_ok(unchanged(m, classify, NULL, fast));
+        ck_assert(tn_training(m));
+        tn_eval(m);
+        assert_ok(unchanged(m, classify, NULL, fast));
+        tn_module_drop(m);
+    }
+}
+END_TEST
+
+/* Every element of a small one: kinks of relu and pooling lie everywhere. */
+START_TEST(right_small_cnn)
+{
+    tn_manual_seed(2);
+    x = tn_randn(TN_SHAPE(4, 1, 6, 6));
+    y = tn_randint(0, 3, TN_SHAPE(4));
+    tn_module *m =
+        tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
+                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
+                      tn_flatten_new(1, -1), tn_linear_new(27, 3, (tn_linear_options){ 0 }));
+    assert_ok(unchanged(m, classify, NULL, every));
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(right_cnn)
+{
+    tn_manual_seed(1);
+    tn_module *m = cnn_new();
+    synthetic_images(0, TN_F32, &x, &y);
+    assert_ok(unchanged(m, classify, NULL, fast));
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(right_transformer)
+{
+    tn_manual_seed(1);
+    tn_module *m = transformer_new();
+    random_text(2, &x, &y);
+    assert_ok(unchanged(m, classify, NULL, fast));
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- wrong ----------------------------------------------------------------------------------- */
+
+START_TEST(names_the_element)
+{
+    small_data();
+    tn_module *m = net_new(skewed_new());
+    hidden_part = 0;
+    assert_ok(unchanged(m, classify, NULL, every));
+    hidden_part = 0.03;
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(unchanged(m, classify, NULL, i ? fast : every), TN_E_INVALID);
+        const char *text = tn_error();
+        ck_assert_msg(strstr(text, "tn_module_gradcheck: middle.scale [4], read by tn_mul in "
+                                   "middle: Skewed: ") == text,
+                      "%s", text);
+        double backward = 0, differences = 0;
+        const char *at = strstr(text, "at element [3] backward gives ");
+        ck_assert_msg(at != NULL, "%s", text);
+        ck_assert_int_eq(sscanf(at,
+                                "at element [3] backward gives %lf, finite differences give %lf: "
+                                "want them within 1e-07 + 1e-05 times the latter",
+                                &backward, &differences),
+                         2);
+        ck_assert(fabs(differences / backward - 1.03) < 1e-4);
+        ck_assert_int_eq(strstr(text, "along a random direction") != NULL, i);
+        ck_assert(!strstr(text, "parameters are wrong"));
+        tn_error_clear();
+    }
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(names_the_last_one_before_the_fault)
+{
+    small_data();
+    tn_module *inner = tn_linear_new(4, 4, (tn_linear_options){ .no_bias = true });
+    tn_module *m = net_new(tn_sequential(inner, wrong_new()));
+    for (int i = 0; i < 2; i++)
+        assert_fails(unchanged(m, classify, NULL, i ? fast : every), TN_E_INVALID,
+                     "; 3 of 5 parameters are wrong, and forward reads last middle.0.weight [4,4], "
+                     "read by tn_linear in middle.0: Linear");
+    tn_module_drop(m);
+}
+END_TEST
+
+static tn_tensor *cut(tn_module *m, void *user)
+{
+    (void)user;
+    tn_tensor *shift = tn_list_get(tn_parameters(m), "fc2.bias");
+    tn_tensor *loss = classify(m, NULL);
+    return tn_add(loss, tn_sum(tn_detach(shift), NULL, 0, false));
+}
+
+START_TEST(finds_a_gradient_that_was_cut_off)
+{
+    small_data();
+    tn_module *m = net_new(tn_relu_new());
+    assert_fails(unchanged(m, cut, NULL, every), TN_E_INVALID, "fc2.bias [2], read by tn_linear");
+    tn_module_drop(m);
+}
+END_TEST
+
+/* |scale - 1.5 + distance|, where scale is 1.5: a distance of 5e-7 lies within eps, not within
+ * eps / 100 */
+static tn_tensor *near_a_kink(tn_module *m, void *user)
+{
+    tn_tensor *scale = tn_list_get(tn_parameters(m), "middle.scale");
+    return tn_sum(tn_abs(tn_add_scalar(scale, *(double *)user - 1.5)), NULL, 0, false);
+}
+
+START_TEST(a_kink_beside_it_is_no_fault)
+{
+    tn_module *m = net_new(skewed_new());
+    double distance = 5e-7;
+    assert_ok(unchanged(m, near_a_kink, &distance, every));
+    assert_ok(unchanged(m, near_a_kink, &distance, fast));
+    distance = 5e-9; /* within both */
+    ck_assert_int_eq(unchanged(m, near_a_kink, &distance, every), TN_E_INVALID);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static tn_tensor *of_another(tn_module *m, void *user)
+{
+    (void)m;
+    return tn_to_dtype(classify(user, NULL), TN_F64);
+}
+
+static tn_tensor *changing(tn_module *m, void *user)
+{
+    return tn_mul_scalar(classify(m, NULL), ++*(double *)user);
+}
+
+static tn_tensor *in_f32(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_to_dtype(classify(m, NULL), TN_F32);
+}
+
+static tn_tensor *failing(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_forward(m, tn_zeros(TN_SHAPE(5, 7)));
+}
+
+static tn_tensor *rows(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_forward(m, x);
+}
+
+START_TEST(refusals)
+{
+    small_data();
+    double count = 0;
+    tn_module *m = net_new(tn_relu_new()), *other = net_new(tn_relu_new());
+    assert_fails(unchanged(m, of_another, other, every), TN_E_INVALID,
+                 "reads none of 4 trainable parameters");
+    assert_fails(unchanged(m, changing, &count, every), TN_E_INVALID, "at the same parameters");
+    assert_fails(unchanged(m, in_f32, NULL, every), TN_E_DTYPE, "the loss is [] of f32");
+    assert_fails(unchanged(m, rows, NULL, every), TN_E_SHAPE, "the loss is [5,2]");
+    assert_fails(unchanged(m, failing, NULL, every), TN_E_SHAPE, "tn_linear");
+    assert_fails(unchanged(m, NULL, NULL, every), TN_E_INVALID, "the loss is NULL");
+    assert_fails(unchanged(m, classify, NULL, (tn_module_gradcheck_options){ .eps = -1 }),
+                 TN_E_INVALID, "eps -1");
+    assert_fails(unchanged(m, classify, NULL, (tn_module_gradcheck_options){ .atol = -1 }),
+                 TN_E_INVALID, "atol -1");
+    assert_fails(unchanged(m, classify, NULL, (tn_module_gradcheck_options){ .rtol = -1 }),
+                 TN_E_INVALID, "rtol -1");
+    assert_fails(tn_module_gradcheck(NULL, classify, NULL, every), TN_E_INVALID,
+                 "tn_module_gradcheck");
+    tn_module_freeze(m);
+    assert_fails(unchanged(m, classify, NULL, every), TN_E_INVALID, "none of 0 trainable");
+    tn_module_drop(m), tn_module_drop(other);
+}
+END_TEST
+
+/* With every number of requests granted: an error, and nothing left behind. */
+START_TEST(out_of_memory)
+{
+    scarce_install();
+    small_data();
+    tn_module *m = net_new(tn_dropout_new(0.5));
+    tn_status status = TN_E_NOMEM;
+    int64_t k = 0, step = 1;
+    for (; status != TN_OK && k < 100000; k += step) {
+        tn_memory_trim();
+        scarce_allow(k);
+        tn_scope s = tn_scope_begin();
+        int64_t live = tn_live_tensors();
+        status = tn_module_gradcheck(m, classify, NULL, fast);
+        ck_assert_int_eq(tn_live_tensors(), live);
+        tn_scope_end(s);
+        scarce_allow(INT64_MAX);
+        ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s", tn_error());
+        tn_error_clear();
+        step = 1 + k / 100;
+    }
+    ck_assert_int_eq(status, TN_OK);
+    tn_module_drop(m);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("module_gradcheck");
+    TCase *t = test_case(suite, "right");
+    tcase_add_test(t, right_networks);
+    tcase_add_test(t, right_small_cnn);
+    tcase_add_test(t, right_cnn);
+    tcase_add_test(t, right_transformer);
+    t = test_case(suite, "wrong");
+    tcase_add_test(t, names_the_element);
+    tcase_add_test(t, names_the_last_one_before_the_fault);
+    tcase_add_test(t, finds_a_gradient_that_was_cut_off);
+    tcase_add_test(t, a_kink_beside_it_is_no_fault);
+    t = test_case(suite, "calls");
+    tcase_add_test(t, refusals);
+    tcase_add_test(t, out_of_memory);
+    return suite;
+}
