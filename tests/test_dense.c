@@ -326,8 +326,9 @@ END_TEST
 static tn_tensor *some_attention(int which)
 {
     tn_tensor *x[3];
-    int64_t heads = which < 2 ? 1 : 20;
-    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(heads, 3, 150, 16), (uint64_t)i + 1, TN_F32);
+    int64_t heads = which % 4 < 2 ? 1 : 20;
+    tn_dtype dtype = which < 4 ? TN_F32 : TN_BF16;
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(heads, 3, 150, 16), (uint64_t)i + 1, dtype);
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, which % 2, 0);
     return with_gradients(y, x, 3);
 }
@@ -761,6 +762,50 @@ START_TEST(attention_many_keys)
 }
 END_TEST
 
+/* |got - expected| / |expected|, Euclidean norms */
+static double apart(tn_tensor *got, tn_tensor *expected)
+{
+    tn_tensor *d = tn_sub(tn_to_dtype(got, TN_F64), expected);
+    double of_d = tn_item(tn_sum(tn_square(d), NULL, 0, false));
+    return sqrt(of_d / tn_item(tn_sum(tn_square(expected), NULL, 0, false)));
+}
+
+/* Heads side by side; several blocks of queries, or of keys. A number is rounded by at most 2^-9 of
+ * it. */
+START_TEST(attention_of_bf16)
+{
+    static const struct {
+        int64_t t, s;
+        bool causal, masked;
+    } cases[] = { { 700, 130, false, false },
+                  { 130, 700, false, true },
+                  { 530, 530, true, false },
+                  { 70, 70, true, true } };
+    int64_t t = cases[_i].t, s = cases[_i].s;
+    tn_tensor *x[3], *wide[3], *h[3], *wide_h[3], *got[3], *expected[3];
+    for (int i = 0; i < 3; i++) {
+        x[i] = leaf(TN_SHAPE(2, i ? s : t, 3, i == 2 ? 24 : 40), (uint64_t)i + 1, TN_BF16);
+        wide[i] = tn_to_dtype(tn_detach(x[i]), TN_F64);
+        assert_ok(tn_set_requires_grad(wide[i], true));
+        h[i] = tn_transpose(x[i], 1, 2);
+        wide_h[i] = tn_transpose(wide[i], 1, 2);
+    }
+    tn_tensor *mask = cases[_i].masked ? random_mask(TN_SHAPE(2, 1, t, s), 4) : TN_NONE;
+    if (cases[_i].masked) mask = tn_mul(mask, tn_gt_scalar(tn_arange(0, s, 1, TN_F64), 0));
+    tn_tensor *y = tn_scaled_dot_product_attention(h[0], h[1], h[2], mask, cases[_i].causal, 0.4);
+    tn_tensor *e = plain_attention(wide_h[0], wide_h[1], wide_h[2], mask, cases[_i].causal, 0.4);
+    assert_made(y);
+    ck_assert_msg(apart(y, e) < 0x1p-9, "y: %g", apart(y, e));
+    tn_tensor *dy = random_as(tn_shape_get(y), -1, 1, 8, TN_BF16),
+              *wide_dy = tn_to_dtype(dy, TN_F64);
+    assert_ok(tn_gradients(1, &y, &dy, 3, x, got, 0));
+    assert_ok(tn_gradients(1, &e, &wide_dy, 3, wide, expected, 0));
+    for (int i = 0; i < 3; i++)
+        ck_assert_msg(apart(got[i], expected[i]) < 0x1p-8, "gradient %d: %g", i,
+                      apart(got[i], expected[i]));
+}
+END_TEST
+
 START_TEST(attention_ranks_and_layouts)
 {
     static const int64_t lead[] = { 2, 3, 2 };
@@ -888,7 +933,7 @@ Suite *test_suite(void)
     t = test_case(suite, "same bits");
     tcase_add_loop_test(t, same_bits_gemm, 0, 9 * N_DTYPES);
     tcase_add_loop_test(t, same_bits_conv2d, 0, 3);
-    tcase_add_loop_test(t, same_bits_attention, 0, 4);
+    tcase_add_loop_test(t, same_bits_attention, 0, 8);
     tcase_add_test(t, same_bits_linear);
     t = test_case(suite, "matmul");
     tcase_add_test(t, matmul_layouts);
@@ -911,6 +956,7 @@ Suite *test_suite(void)
     tcase_add_test(t, attention_blocked_row_is_nan);
     tcase_add_test(t, attention_empty);
     tcase_add_test(t, attention_learned_mask);
+    tcase_add_loop_test(t, attention_of_bf16, 0, 4);
     tcase_add_test(t, attention_memory);
     return suite;
 }

@@ -109,6 +109,9 @@ tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
     tn_status K32(tni_##name)(const tni_##name *a);                                                \
     tn_status K64(tni_##name)(const tni_##name *a);
 TNI_KERNELS(TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE)
+/* Of bf16 as it is, where the processor multiplies it. False: the general kernel must compute. */
+bool K32(tni_attention_bf16)(const tni_attention *a, tn_status *status);
+bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status);
 /* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
 #define TNI_SPAN_PROTOTYPES(V)                                                                     \
     void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \

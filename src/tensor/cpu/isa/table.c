@@ -115,7 +115,7 @@ static tn_status refuse(const char *kernel, tn_dtype dtype)
                      tn_dtype_name(dtype));
 }
 
-/* Kernels of another library that are asked first; false: the general ones compute. */
+/* Kernels that are asked first; false: the general ones compute. */
 static bool no_other(const void *a, tn_status *status)
 {
     (void)a;
@@ -127,6 +127,8 @@ static bool no_other(const void *a, tn_status *status)
         const tni_conv2d *: tni_convolve_y,                                                        \
         const tni_conv2d_grad_input *: tni_convolve_dx,                                            \
         const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
+        const tni_attention *: K32(tni_attention_bf16),                                            \
+        const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
         default: no_other)
 
 #define NOTHING(name)

@@ -6,269 +6,482 @@
  * l. Backward recomputes the probabilities from lse: p = exp(s - lse), and with delta_t = sum_d
  * dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
- * Blocks in the causal future are skipped. Scratch is bounded for each thread, whatever T and S
- * are. Source: Dao et al., FlashAttention (2022), algorithms 1 and 4.
+ * Blocks in the causal future are skipped. Source: Dao et al., FlashAttention (2022), algorithms 1
+ * and 4.
+ *
+ * Products are faster on rows without gaps, and a head's rows have some when heads lie side by
+ * side. So blocks are copied, and a block of keys stays while the queries pass.
+ *
+ * bf16: q k^T and dy v^T are products of bf16 with sums in f32. The others have an operand that is
+ * not rounded, p or ds, so they are products of f32. Results are rounded once, at their end.
  */
+#include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/dense.h"
 #include "tensor/cpu/real/rows.h"
 
-enum { QUERIES = 64, KEYS = 512 };
+#define LOAD TNI_CAT2(tni_load, TNI_ISA)
+#define STORE TNI_CAT2(tni_store, TNI_ISA)
+#define REAL_DTYPE (sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64)
 
-/* A matrix [rows, D] of one (batch, head). */
-typedef struct matrix {
-    REAL *p;
-    int64_t ld;
-} matrix;
+/* Queries and keys of a block; queries of an item of forward. */
+enum { QUERIES = 64, KEYS = 512, GROUP = 4 * QUERIES };
+
+/* A thread's scratch memory: scores and their gradients; rows without gaps; the same as REAL; sums;
+ * some of them rounded; numbers per query. */
+/* clang-format off */
+enum part {
+    SCORES, GRADS, Q_ROWS, K_ROWS, V_ROWS, Y_ROWS, DY_ROWS, Q_WIDE, K_WIDE, V_WIDE, Y_WIDE, DY_WIDE,
+    Y_SUM, DQ_SUM, DK_SUM, DV_SUM, ROUNDED, TOP, TOTAL, PARTS
+};
+/* clang-format on */
 
 typedef struct attention {
     const tni_attention *a;
     const tni_attention_grad *grad;
+    bool narrow;                     /* q, k and v are bf16 */
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
-    int64_t blocks;                  /* of queries */
+    int64_t groups;                  /* of queries */
     int64_t keys;                    /* of a block */
-    REAL *scratch;
-    int64_t lane_size;
+    size_t at[PARTS], lane_size;
+    char *scratch;
+    atomic_bool undone; /* there was no product of bf16 */
 } attention;
 
-static matrix matrix_of(const attention *p, const tni_array *x, int64_t item)
+/* Keys [first, first + n) of a head. */
+typedef struct block {
+    int64_t item, first, n;
+    const void *k, *v;
+    const REAL *wide; /* forward: v; backward: k */
+} block;
+
+/* ---- scratch memory -------------------------------------------------------------------------- */
+
+static void *part(const attention *p, enum part which)
 {
-    int64_t offset = item / p->heads * x->stride[0] + item % p->heads * x->stride[1];
-    /* BLAS wants ld >= columns even for one row */
-    int64_t ld = x->size[2] <= 1 ? TNI_MAX(x->size[3], 1) : x->stride[2];
-    return (matrix){ (REAL *)x->data + offset, ld };
+    return p->scratch + (size_t)tni_lane() * p->lane_size + p->at[which];
 }
 
-static void plan(attention *p, const tni_attention *a, int64_t matrices)
+static void reserve(attention *p, enum part which, int64_t n, size_t item)
 {
-    *p = (attention){
-        .a = a, .heads = a->q.size[1], .t = a->q.size[2], .s = a->k.size[2], .d = a->q.size[3]
-    };
-    p->dv_size = a->v.size[3];
-    p->blocks = (p->t + QUERIES - 1) / QUERIES;
-    p->keys = TNI_MAX(TNI_MIN(p->s, (int64_t)KEYS), 1);
-    p->lane_size = QUERIES * (matrices * p->keys + 2);
+    p->at[which] = p->lane_size;
+    p->lane_size += ((size_t)n * item + 63) / 64 * 64;
 }
 
-/* Keys that any query of [r, r + n) sees. */
-static int64_t visible(const attention *p, int64_t r, int64_t n)
+static bool gapless(const tni_array *x)
 {
-    return p->a->causal ? TNI_MIN(p->s, r + n) : p->s;
+    return x->size[2] <= 1 || x->stride[2] == x->size[3];
 }
 
-/* How many of n keys from s0 query t sees. */
-static int64_t seen(const attention *p, int64_t t, int64_t s0, int64_t n)
+/* Sums for rows of x are kept in x itself, unless it is bf16 or has gaps. */
+static bool summed_apart(const tni_array *x)
 {
-    return p->a->causal ? TNI_MAX(0, TNI_MIN(n, t + 1 - s0)) : n;
+    return x->dtype == TN_BF16 || !gapless(x);
 }
 
-/* Scores [rows, n] of queries r.. and keys s0.., scaled and masked. */
-static void scores(const attention *p, int64_t item, int64_t r, int64_t rows, int64_t s0, int64_t n,
-                   REAL *s)
+/* Room for n rows of x without gaps, and as REAL. */
+static void reserve_rows(attention *p, enum part which, enum part wide, const tni_array *x,
+                         int64_t n)
 {
-    const tni_array *mask = &p->a->mask;
-    matrix q = matrix_of(p, &p->a->q, item);
-    matrix k = matrix_of(p, &p->a->k, item);
-    GEMM1(false, true, rows, n, p->d, (REAL)p->a->scale, q.p + r * q.ld, q.ld, k.p + s0 * k.ld,
-          k.ld, 0, s, p->keys);
-    if (!mask->data) return;
-    int64_t step = mask->stride[3];
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t at = item / p->heads * mask->stride[0] + item % p->heads * mask->stride[1] +
-                     (r + i) * mask->stride[2] + s0 * step;
-        REAL *row = s + i * p->keys;
-        if (mask->dtype == TN_BOOL) {
-            const uint8_t *blocked = (const uint8_t *)mask->data + at;
-            for (int64_t j = 0; j < n; j++) row[j] = blocked[j * step] ? -REAL_INFINITY : row[j];
-        } else {
-            const REAL *add = (const REAL *)mask->data + at;
-            for (int64_t j = 0; j < n; j++) row[j] += add[j * step];
-        }
-    }
+    reserve(p, which, gapless(x) ? 0 : n * x->size[3], tn_dtype_size(x->dtype));
+    reserve(p, wide, p->narrow ? n * x->size[3] : 0, sizeof(REAL));
 }
 
-/* Replaces a row of scores by exp(s - max); updates top and sum. Returns the factor for earlier
- * blocks. While every key so far is masked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
-static REAL soften(REAL *s, int64_t seen_keys, int64_t n, REAL *top, REAL *sum)
+static void reserve_sums(attention *p, enum part which, const tni_array *x, int64_t n)
 {
-    REAL before = *top;
-    REAL high = row_max(s, seen_keys);
-    *top = high > before ? high : before;
-    REAL base = *top == -REAL_INFINITY ? 0 : *top;
-    REAL total = 0;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < seen_keys; j++) {
-        REAL e = REAL_EXP(s[j] - base);
-        s[j] = e;
-        total += e;
-    }
-    for (int64_t j = seen_keys; j < n; j++) s[j] = 0;
-    REAL shrink = before == -REAL_INFINITY ? 0 : REAL_EXP(before - base);
-    *sum = *sum * shrink + total;
-    return shrink;
+    reserve(p, which, summed_apart(x) ? n * x->size[3] : 0, sizeof(REAL));
 }
 
-static void scale_row(REAL *y, int64_t n, REAL factor)
+static void plan(attention *p, const tni_attention *a)
 {
-    for (int64_t j = 0; j < n; j++) y[j] *= factor;
-}
-
-/* One block of queries. */
-static void forward_block(const attention *p, int64_t item, int64_t r)
-{
-    REAL *s = p->scratch + tni_lane() * p->lane_size;
-    REAL *top = s + QUERIES * p->keys;
-    REAL *sum = top + QUERIES;
-    matrix v = matrix_of(p, &p->a->v, item);
-    matrix y = matrix_of(p, &p->a->y, item);
-    REAL *lse = p->a->lse.data ? (REAL *)p->a->lse.data + item * p->t + r : NULL;
-    int64_t rows = TNI_MIN(QUERIES, p->t - r);
-    int64_t limit = visible(p, r, rows);
-    for (int64_t i = 0; i < rows; i++) {
-        top[i] = -REAL_INFINITY;
-        sum[i] = 0;
-    }
-    for (int64_t s0 = 0; s0 < limit; s0 += p->keys) {
-        int64_t n = TNI_MIN(p->keys, limit - s0);
-        scores(p, item, r, rows, s0, n, s);
-        for (int64_t i = 0; i < rows; i++) {
-            REAL shrink = soften(s + i * p->keys, seen(p, r + i, s0, n), n, top + i, sum + i);
-            if (s0 > 0) scale_row(y.p + (r + i) * y.ld, p->dv_size, shrink);
-        }
-        GEMM1(false, false, rows, p->dv_size, n, 1, s, p->keys, v.p + s0 * v.ld, v.ld, s0 > 0,
-              y.p + r * y.ld, y.ld);
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        REAL *row = y.p + (r + i) * y.ld;
-        if (limit == 0)
-            memset(row, 0, (size_t)p->dv_size * sizeof(REAL)); /* an empty sum */
-        else
-            scale_row(row, p->dv_size, 1 / sum[i]);
-        if (lse) lse[i] = top[i] + REAL_LOG(sum[i]);
-    }
-}
-
-/* Items: B x H x blocks of queries; short (early) and long (late) blocks of a causal head
- * alternate, so equal shares of items mean equal work. */
-static void forward(void *context, int64_t begin, int64_t end)
-{
-    const attention *p = context;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t b = i % p->blocks;
-        b = b % 2 ? p->blocks - 1 - b / 2 : b / 2;
-        forward_block(p, i / p->blocks, b * QUERIES);
-    }
-}
-
-static size_t scratch_size(const attention *p, int lanes)
-{
-    return (size_t)lanes * (size_t)p->lane_size * sizeof(REAL);
+    *p = (attention){ .a = a,
+                      .narrow = a->q.dtype == TN_BF16,
+                      .heads = a->q.size[1],
+                      .t = a->q.size[2],
+                      .s = a->k.size[2],
+                      .d = a->q.size[3],
+                      .dv_size = a->v.size[3] };
+    p->groups = (p->t + GROUP - 1) / GROUP;
+    p->keys = TNI_MIN(p->s, (int64_t)KEYS);
+    reserve(p, SCORES, QUERIES * p->keys, sizeof(REAL));
+    reserve(p, ROUNDED, p->narrow ? QUERIES * TNI_MAX(p->d, p->dv_size) : 0, sizeof(uint16_t));
+    reserve_rows(p, Q_ROWS, Q_WIDE, &a->q, QUERIES);
+    reserve_rows(p, K_ROWS, K_WIDE, &a->k, p->keys);
+    reserve_rows(p, V_ROWS, V_WIDE, &a->v, p->keys);
 }
 
 static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
 {
     int lanes = tni_lanes(items, grain);
+    size_t size = (size_t)lanes * p->lane_size;
     if (items == 0) return TN_OK;
-    p->scratch = tni_alloc(scratch_size(p, lanes));
+    p->scratch = tni_alloc(size);
     if (!p->scratch) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, f, p);
-    tni_free(p->scratch, scratch_size(p, lanes));
+    tni_free(p->scratch, size);
     return TN_OK;
+}
+
+/* ---- rows of a head -------------------------------------------------------------------------- */
+
+static char *row_of(const attention *p, const tni_array *x, int64_t item, int64_t r)
+{
+    int64_t at = item / p->heads * x->stride[0] + item % p->heads * x->stride[1] + r * x->stride[2];
+    return (char *)x->data + at * (int64_t)tn_dtype_size(x->dtype);
+}
+
+/* Rows of n units of 2 bytes: too short for calls of memcpy. */
+static void copy_rows(uint16_t *to, int64_t to_step, const uint16_t *from, int64_t from_step,
+                      int64_t rows, int64_t n)
+{
+    for (int64_t i = 0; i < rows; i++) {
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) to[i * to_step + j] = from[i * from_step + j];
+    }
+}
+
+/* Rows [r, r + n) without gaps: where they are, or copied. */
+static const void *rows_of(const attention *p, const tni_array *x, int64_t item, int64_t r,
+                           int64_t n, enum part to)
+{
+    int64_t units = (int64_t)tn_dtype_size(x->dtype) / 2, row = x->size[3] * units;
+    void *from = row_of(p, x, item, r);
+    if (gapless(x)) return from;
+    copy_rows(part(p, to), row, from, x->stride[2] * units, n, row);
+    return part(p, to);
+}
+
+static const REAL *widened(const attention *p, const void *x, int64_t n, enum part to)
+{
+    if (!p->narrow) return x;
+    LOAD(TN_F32, n, part(p, to), x, TN_BF16, 1);
+    return part(p, to);
+}
+
+/* Where rows of x from r on are summed up. */
+static REAL *sums_of(const attention *p, const tni_array *x, int64_t item, int64_t r, enum part to)
+{
+    return summed_apart(x) ? part(p, to) : (void *)row_of(p, x, item, r);
+}
+
+/* Rows [r, r + n) of x from their sums. */
+static void write_rows(const attention *p, const tni_array *x, int64_t item, int64_t r, int64_t n,
+                       const REAL *sums)
+{
+    int64_t units = (int64_t)tn_dtype_size(x->dtype) / 2, row = x->size[3];
+    for (int64_t i = 0; i < n && summed_apart(x); i += QUERIES) {
+        int64_t rows = TNI_MIN(QUERIES, n - i);
+        const void *from = sums + i * row;
+        if (p->narrow) {
+            STORE(TN_F32, rows * row, part(p, ROUNDED), TN_BF16, 1, from);
+            from = part(p, ROUNDED);
+        }
+        copy_rows((void *)row_of(p, x, item, r + i), x->stride[2] * units, from, row * units, rows,
+                  row * units);
+    }
+}
+
+static block block_of(const attention *p, int64_t item, int64_t first)
+{
+    int64_t n = TNI_MIN(p->keys, p->s - first);
+    block b = { item,
+                first,
+                n,
+                rows_of(p, &p->a->k, item, first, n, K_ROWS),
+                rows_of(p, &p->a->v, item, first, n, V_ROWS),
+                NULL };
+    b.wide = p->grad ? widened(p, b.k, n * p->d, K_WIDE) : widened(p, b.v, n * p->dv_size, V_WIDE);
+    return b;
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* C [m, n] (+)= op(A) op(B), all without gaps; A and B are of dtype in, C is of REAL. */
+static void multiply(attention *p, tn_dtype in, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+                     const void *a, const void *b, bool accumulate, REAL *c)
+{
+    tni_product product = { .m = m,
+                            .n = n,
+                            .k = k,
+                            .lda = TNI_MAX(ta ? m : k, 1),
+                            .ldb = TNI_MAX(tb ? k : n, 1),
+                            .ldc = TNI_MAX(n, 1),
+                            .in = in,
+                            .out = REAL_DTYPE,
+                            .ta = ta,
+                            .tb = tb,
+                            .accumulate = accumulate,
+                            .a = a,
+                            .b = b,
+                            .c = c };
+    if (!tni_product_one(&product)) atomic_store_explicit(&p->undone, true, memory_order_relaxed);
+}
+
+/* How many keys of the block any query of [r, r + rows) sees. */
+static int64_t visible(const attention *p, const block *b, int64_t r, int64_t rows)
+{
+    return p->a->causal ? TNI_MAX(0, TNI_MIN(b->n, r + rows - b->first)) : b->n;
+}
+
+/* Scales and masks n scores of query t. */
+static void mask_row(const attention *p, const block *b, int64_t t, int64_t n, REAL *s)
+{
+    const tni_array *mask = &p->a->mask;
+    REAL scale = (REAL)p->a->scale;
+    int64_t step = mask->stride[3];
+    int64_t at = b->item / p->heads * mask->stride[0] + b->item % p->heads * mask->stride[1] +
+                 t * mask->stride[2] + b->first * step;
+    for (int64_t j = 0; j < n; j++) s[j] *= scale;
+    if (!mask->data) return;
+    if (mask->dtype == TN_BOOL) {
+        const uint8_t *blocked = (const uint8_t *)mask->data + at;
+        for (int64_t j = 0; j < n; j++) s[j] = blocked[j * step] ? -REAL_INFINITY : s[j];
+    } else {
+        const REAL *add = (const REAL *)mask->data + at;
+        for (int64_t j = 0; j < n; j++) s[j] += add[j * step];
+    }
+}
+
+/* Scores [rows, n] of queries r.. and the block's first n keys, scaled and masked where seen. */
+static REAL *scores(attention *p, const block *b, const void *q, int64_t r, int64_t rows, int64_t n)
+{
+    REAL *s = part(p, SCORES);
+    multiply(p, p->a->q.dtype, false, true, rows, n, p->d, q, b->k, false, s);
+    for (int64_t i = 0; i < rows; i++) mask_row(p, b, r + i, visible(p, b, r + i, 1), s + i * n);
+    return s;
+}
+
+/* Fills the last vector of the seen scores with -inf, whose exp is 0, so that the loop over them
+ * ends with a whole vector in most rows. Returns where, at most n. */
+static int64_t pad(REAL *s, int64_t seen, int64_t n)
+{
+    enum { L = 64 / sizeof(REAL) };
+    int64_t end = TNI_MIN((seen + L - 1) / L * L, n);
+    for (int64_t j = seen; j < end; j++) s[j] = -REAL_INFINITY;
+    return end;
+}
+
+static void fill(REAL *x, int64_t begin, int64_t end, REAL value)
+{
+    for (int64_t j = begin; j < end; j++) x[j] = value;
+}
+
+static void scale_row(REAL *x, int64_t n, REAL factor)
+{
+    for (int64_t j = 0; j < n; j++) x[j] *= factor;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Replaces a row of scores by exp(s - max); updates top and total. Returns the factor for earlier
+ * blocks. While every key so far is masked (top is -inf) nothing is subtracted: exp(-inf) is 0. */
+static REAL soften(REAL *s, int64_t seen, int64_t n, REAL *top, REAL *total)
+{
+    REAL before = *top;
+    REAL high = row_max(s, seen);
+    *top = high > before ? high : before;
+    REAL base = *top == -REAL_INFINITY ? 0 : *top;
+    REAL sum = 0;
+    int64_t end = pad(s, seen, n);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < end; j++) {
+        REAL e = REAL_EXP(s[j] - base);
+        s[j] = e;
+        sum += e;
+    }
+    fill(s, seen, n, 0);
+    REAL shrink = before == -REAL_INFINITY ? 0 : REAL_EXP(before - base);
+    *total = *total * shrink + sum;
+    return shrink;
+}
+
+/* Queries r.. meet the block's keys: y, their sums, grow. */
+static void forward_block(attention *p, const block *b, int64_t r, int64_t rows, REAL *y, REAL *top,
+                          REAL *total)
+{
+    int64_t n = visible(p, b, r, rows);
+    if (n == 0) return;
+    REAL *s = scores(p, b, rows_of(p, &p->a->q, b->item, r, rows, Q_ROWS), r, rows, n);
+    for (int64_t i = 0; i < rows; i++) {
+        REAL shrink = soften(s + i * n, visible(p, b, r + i, 1), n, top + i, total + i);
+        if (b->first > 0) scale_row(y + i * p->dv_size, p->dv_size, shrink);
+    }
+    multiply(p, REAL_DTYPE, false, false, rows, p->dv_size, n, s, b->wide, b->first > 0, y);
+}
+
+/* Queries [begin, end) of a head. */
+static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
+{
+    REAL *top = part(p, TOP), *total = part(p, TOTAL);
+    REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
+    REAL *lse = p->a->lse.data ? (REAL *)p->a->lse.data + item * p->t : NULL;
+    fill(top, 0, end - begin, -REAL_INFINITY);
+    fill(total, 0, end - begin, 0);
+    for (int64_t first = 0; first < (p->a->causal ? TNI_MIN(p->s, end) : p->s); first += p->keys) {
+        block b = block_of(p, item, first);
+        for (int64_t r = begin; r < end; r += QUERIES)
+            forward_block(p, &b, r, TNI_MIN(QUERIES, end - r), y + (r - begin) * p->dv_size,
+                          top + (r - begin), total + (r - begin));
+    }
+    for (int64_t i = 0; i < end - begin; i++) {
+        REAL *row = y + i * p->dv_size;
+        if (p->s == 0)
+            fill(row, 0, p->dv_size, 0); /* an empty sum */
+        else
+            scale_row(row, p->dv_size, 1 / total[i]);
+        if (lse) lse[begin + i] = top[i] + REAL_LOG(total[i]);
+    }
+    write_rows(p, &p->a->y, item, begin, end - begin, y);
+}
+
+/* Items: B x H x groups of queries; short (early) and long (late) groups of a causal head
+ * alternate, so equal shares of items mean equal work. */
+static void forward(void *context, int64_t begin, int64_t end)
+{
+    attention *p = context;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t g = i % p->groups;
+        g = g % 2 ? p->groups - 1 - g / 2 : g / 2;
+        forward_group(p, i / p->groups, g * GROUP, TNI_MIN((g + 1) * GROUP, p->t));
+    }
+}
+
+static tn_status run_forward(attention *p, const tni_attention *a)
+{
+    plan(p, a);
+    reserve_sums(p, Y_SUM, &a->y, GROUP);
+    reserve(p, TOP, GROUP, sizeof(REAL));
+    reserve(p, TOTAL, GROUP, sizeof(REAL));
+    double work = (double)TNI_MIN(GROUP, p->t) * (double)p->s * (double)(p->d + p->dv_size);
+    return run(p, a->q.size[0] * p->heads * p->groups, grain_of(work), forward);
 }
 
 tn_status K(tni_attention)(const tni_attention *a)
 {
     attention p;
-    plan(&p, a, 1);
-    int64_t matrices = a->q.size[0] * p.heads;
-    double work = (double)TNI_MIN(QUERIES, p.t) * (double)p.s * (double)(p.d + p.dv_size);
-    return run(&p, matrices * p.blocks, TNI_MAX(grain_of(work), matrices >= 16 ? p.blocks : 1),
-               forward);
+    return run_forward(&p, a);
 }
 
-static void zero_rows(matrix m, int64_t rows, int64_t columns)
-{
-    for (int64_t i = 0; i < rows; i++) memset(m.p + i * m.ld, 0, (size_t)columns * sizeof(REAL));
-}
+/* ---- backward -------------------------------------------------------------------------------- */
 
-/* One row: scores become probabilities, dp becomes ds = p (dp - delta) scale. */
-static void row_grad(REAL *restrict s, REAL *restrict dp, int64_t seen_keys, int64_t n, REAL lse,
+/* One row: scores become probabilities, ds (dp) becomes p (dp - delta) scale. */
+static void row_grad(REAL *restrict s, REAL *restrict ds, int64_t seen, int64_t n, REAL lse,
                      REAL delta, REAL scale)
 {
+    int64_t end = pad(s, seen, n);
 #pragma omp simd
-    for (int64_t j = 0; j < seen_keys; j++) {
+    for (int64_t j = 0; j < end; j++) {
         REAL e = REAL_EXP(s[j] - lse);
         s[j] = e;
-        dp[j] = e * (dp[j] - delta) * scale;
+        ds[j] = e * (ds[j] - delta) * scale;
     }
-    for (int64_t j = seen_keys; j < n; j++) {
-        s[j] = 0;
-        dp[j] = 0;
-    }
+    fill(s, seen, n, 0);
+    fill(ds, seen, n, 0);
 }
 
-static void row_dots(const attention *p, matrix x, matrix y, int64_t r, int64_t rows, REAL *out)
+static REAL dot(const REAL *x, const REAL *y, int64_t n)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        const REAL *a = x.p + (r + i) * x.ld;
-        const REAL *b = y.p + (r + i) * y.ld;
-        REAL sum = 0;
+    REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < p->dv_size; j++) sum += a[j] * b[j];
-        out[i] = sum;
-    }
+    for (int64_t j = 0; j < n; j++) sum += x[j] * y[j];
+    return sum;
 }
 
-/* Items: B x H. dk and dv collect over the blocks of queries, in order. */
+/* Queries r.. meet the block's keys: the sums for dq (of these queries), dk and dv (of these keys)
+ * grow. */
+static void backward_block(attention *p, const block *b, int64_t r, int64_t rows, REAL *dq,
+                           REAL *dk, REAL *dv)
+{
+    int64_t n = visible(p, b, r, rows), size = p->dv_size;
+    const REAL *lse = (const REAL *)p->a->lse.data + b->item * p->t + r;
+    if (n == 0) return;
+    const void *q = rows_of(p, &p->a->q, b->item, r, rows, Q_ROWS);
+    const void *y = rows_of(p, &p->a->y, b->item, r, rows, Y_ROWS);
+    const void *dy = rows_of(p, &p->grad->dy, b->item, r, rows, DY_ROWS);
+    const REAL *wide_q = widened(p, q, rows * p->d, Q_WIDE);
+    const REAL *wide_y = widened(p, y, rows * size, Y_WIDE);
+    const REAL *wide_dy = widened(p, dy, rows * size, DY_WIDE);
+    REAL *s = scores(p, b, q, r, rows, n), *ds = part(p, GRADS);
+    multiply(p, p->a->q.dtype, false, true, rows, n, size, dy, b->v, false, ds);
+    for (int64_t i = 0; i < rows; i++)
+        row_grad(s + i * n, ds + i * n, visible(p, b, r + i, 1), n, lse[i],
+                 dot(wide_dy + i * size, wide_y + i * size, size), (REAL)p->a->scale);
+    multiply(p, REAL_DTYPE, true, false, n, size, rows, s, wide_dy, true, dv);
+    multiply(p, REAL_DTYPE, true, false, n, p->d, rows, ds, wide_q, true, dk);
+    multiply(p, REAL_DTYPE, false, false, rows, p->d, n, ds, b->wide, true, dq);
+}
+
+/* Items: B x H. */
 static void backward(void *context, int64_t begin, int64_t end)
 {
-    const attention *p = context;
-    REAL *s = p->scratch + tni_lane() * p->lane_size;
-    REAL *dp = s + QUERIES * p->keys;
-    REAL *delta = dp + QUERIES * p->keys;
-    REAL scale = (REAL)p->a->scale;
+    attention *p = context;
+    const tni_attention_grad *g = p->grad;
     for (int64_t item = begin; item < end; item++) {
-        matrix q = matrix_of(p, &p->a->q, item);
-        matrix k = matrix_of(p, &p->a->k, item);
-        matrix v = matrix_of(p, &p->a->v, item);
-        matrix dy = matrix_of(p, &p->grad->dy, item);
-        matrix dq = matrix_of(p, &p->grad->dq, item);
-        matrix dk = matrix_of(p, &p->grad->dk, item);
-        matrix dv = matrix_of(p, &p->grad->dv, item);
-        const REAL *lse = (const REAL *)p->a->lse.data + item * p->t;
-        zero_rows(dk, p->s, p->d);
-        zero_rows(dv, p->s, p->dv_size);
-        for (int64_t r = 0; r < p->t; r += QUERIES) {
-            int64_t rows = TNI_MIN(QUERIES, p->t - r);
-            int64_t limit = visible(p, r, rows);
-            row_dots(p, dy, matrix_of(p, &p->a->y, item), r, rows, delta);
-            if (limit == 0) zero_rows((matrix){ dq.p + r * dq.ld, dq.ld }, rows, p->d);
-            for (int64_t s0 = 0; s0 < limit; s0 += p->keys) {
-                int64_t n = TNI_MIN(p->keys, limit - s0);
-                scores(p, item, r, rows, s0, n, s);
-                GEMM1(false, true, rows, n, p->dv_size, 1, dy.p + r * dy.ld, dy.ld, v.p + s0 * v.ld,
-                      v.ld, 0, dp, p->keys);
-                for (int64_t i = 0; i < rows; i++) {
-                    row_grad(s + i * p->keys, dp + i * p->keys, seen(p, r + i, s0, n), n,
-                             lse[r + i], delta[i], scale);
-                }
-                GEMM1(true, false, n, p->dv_size, rows, 1, s, p->keys, dy.p + r * dy.ld, dy.ld, 1,
-                      dv.p + s0 * dv.ld, dv.ld);
-                GEMM1(true, false, n, p->d, rows, 1, dp, p->keys, q.p + r * q.ld, q.ld, 1,
-                      dk.p + s0 * dk.ld, dk.ld);
-                GEMM1(false, false, rows, p->d, n, 1, dp, p->keys, k.p + s0 * k.ld, k.ld, s0 > 0,
-                      dq.p + r * dq.ld, dq.ld);
-            }
+        REAL *dq = sums_of(p, &g->dq, item, 0, DQ_SUM);
+        fill(dq, 0, p->t * p->d, 0);
+        for (int64_t first = 0; first < p->s; first += p->keys) {
+            block b = block_of(p, item, first);
+            REAL *dk = sums_of(p, &g->dk, item, first, DK_SUM);
+            REAL *dv = sums_of(p, &g->dv, item, first, DV_SUM);
+            fill(dk, 0, b.n * p->d, 0);
+            fill(dv, 0, b.n * p->dv_size, 0);
+            for (int64_t r = 0; r < p->t; r += QUERIES)
+                backward_block(p, &b, r, TNI_MIN(QUERIES, p->t - r), dq + r * p->d, dk, dv);
+            write_rows(p, &g->dk, item, first, b.n, dk);
+            write_rows(p, &g->dv, item, first, b.n, dv);
         }
+        write_rows(p, &g->dq, item, 0, p->t, dq);
     }
+}
+
+static tn_status run_backward(attention *p, const tni_attention_grad *a)
+{
+    plan(p, &a->of);
+    p->grad = a;
+    reserve(p, GRADS, QUERIES * p->keys, sizeof(REAL));
+    reserve_rows(p, Y_ROWS, Y_WIDE, &a->of.y, QUERIES);
+    reserve_rows(p, DY_ROWS, DY_WIDE, &a->dy, QUERIES);
+    reserve_sums(p, DQ_SUM, &a->dq, p->t);
+    reserve_sums(p, DK_SUM, &a->dk, p->keys);
+    reserve_sums(p, DV_SUM, &a->dv, p->keys);
+    double work = (double)p->t * (double)p->s * (double)(3 * p->d + 2 * p->dv_size);
+    return run(p, a->of.q.size[0] * p->heads, grain_of(work), backward);
 }
 
 tn_status K(tni_attention_grad)(const tni_attention_grad *a)
 {
     attention p;
-    plan(&p, &a->of, 2);
-    p.grad = a;
-    double work = (double)p.t * (double)p.s * (double)(3 * p.d + 2 * p.dv_size);
-    return run(&p, a->of.q.size[0] * p.heads, grain_of(work), backward);
+    return run_backward(&p, a);
 }
+
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+#ifdef TNI_REAL_IS_f32
+/* Not for small ones, or few queries: those meet another number of keys each time, and oneDNN
+ * compiles a kernel for each size. */
+static bool worth_it(const tni_attention *a)
+{
+    double work = (double)a->q.size[2] * (double)a->k.size[2] * (double)a->q.size[3];
+    bool added = a->mask.data && a->mask.dtype != TN_BOOL;
+    return a->q.dtype == TN_BF16 && !added && a->q.size[2] >= 16 && work >= 0x1p15 &&
+           a->v.size[3] > 0 && tni_product_bf16();
+}
+
+bool K(tni_attention_bf16)(const tni_attention *a, tn_status *status)
+{
+    attention p;
+    if (!worth_it(a)) return false;
+    *status = run_forward(&p, a);
+    return !p.undone;
+}
+
+bool K(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status)
+{
+    attention p;
+    if (!worth_it(&a->of)) return false;
+    *status = run_backward(&p, a);
+    return !p.undone;
+}
+#endif
