@@ -746,6 +746,35 @@ START_TEST(nothing_is_left)
 }
 END_TEST
 
+/* Logits of bf16 or f16 give the loss and the gradient of their f32 copy, which is not made: beside
+ * the gradient there is less than half of it. */
+START_TEST(logits_are_not_copied)
+{
+    tn_dtype d = shorts[_i % 2];
+    tn_tensor *x = random_as(TN_SHAPE(64, 5000), -4, 4, 1, d), *wide = tn_to_dtype(x, TN_F32);
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_set_requires_grad(wide, true));
+    tn_tensor *y = tn_to_dtype(random_as(TN_SHAPE(64), 0, 5000, 2, TN_F64), TN_I64);
+    tn_cross_entropy_options o = { .weight = TN_NONE, .label_smoothing = 0.1 };
+    if (_i >= 2) o.weight = random_as(TN_SHAPE(5000), 0, 1, 3, TN_F32);
+    assert_ok(tn_copy_(tn_narrow(y, 0, 3, 1), tn_full_as(TN_SHAPE(1), -100, TN_I64, tn_cpu())));
+    tn_tensor *loss = NULL, *same = NULL, *dx = NULL, *dwide = NULL;
+    tn_memory_reset_peak();
+    int64_t before = tn_memory().in_use, n = tn_numel(x);
+    TN_AUTOCAST(d) loss = tn_cross_entropy_with(x, y, o);
+    assert_made(loss);
+    assert_ok(tn_gradients(1, &loss, NULL, 1, &x, &dx, 0));
+    int64_t extra = tn_memory().peak_in_use - before - 2 * n;
+    ck_assert_msg(extra < 2 * n, "%" PRId64 " bytes beside the gradient's %" PRId64, extra, 2 * n);
+    TN_AUTOCAST(d) same = tn_cross_entropy_with(wide, y, o);
+    assert_ok(tn_gradients(1, &same, NULL, 1, &wide, &dwide, 0));
+    ck_assert_int_eq(tn_dtype_of(loss), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(dx), d);
+    ck_assert(tn_item(loss) == tn_item(same));
+    assert_close(tn_to_dtype(dx, TN_F64), tn_to_dtype(tn_to_dtype(dwide, d), TN_F64), 0, 0);
+}
+END_TEST
+
 /* ---- training -------------------------------------------------------------------------------- */
 
 enum { STEPS = 100 };
@@ -1062,6 +1091,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_replaced_leaf_is_cast_anew);
     tcase_add_test(t, threads_have_their_own);
     tcase_add_test(t, nothing_is_left);
+    tcase_add_loop_test(t, logits_are_not_copied, 0, 4);
     t = test_case(suite, "training");
     tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
     tcase_add_test(t, off_changes_nothing);

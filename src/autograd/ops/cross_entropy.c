@@ -141,6 +141,9 @@ static const tn_op cross_entropy_op = {
     .formula = "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
     .arity = 3,
     .optional = TNI_X(2),
+    .dtypes = TNI_MIXED_FLOAT,
+    .autocast =
+        TNI_CAST_KEEP, /* bf16 logits are f32 in the kernel alone: no copy of them is kept */
     .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_ALL_X, /* dy: one value for all needs no copy */
@@ -179,6 +182,12 @@ int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tenso
     return -1;
 }
 
+/* In a region of autocast the loss is f32. */
+static tn_dtype loss_dtype(const tn_tensor *logits)
+{
+    return tni_autocasting == TN_F32 ? logits->dtype : tni_wide_dtype(logits->dtype);
+}
+
 tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
                                   int64_t classes, const tn_tensor *logits)
 {
@@ -196,7 +205,7 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
         return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%" PRId64 "]",
                          function, tni_text(logits), tni_text(weight), classes);
     }
-    if (weight->dtype != logits->dtype) {
+    if (weight->dtype != loss_dtype(logits)) {
         return tni_error(TN_E_DTYPE, "%s: logits %s, weight %s: want one dtype", function,
                          tn_dtype_name(logits->dtype), tn_dtype_name(weight->dtype));
     }
@@ -221,7 +230,7 @@ static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross
     tn_tensor *in[3] = { logits, target, o->weight };
     tn_tensor *out[2]; /* loss and weight per row */
     if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
-    return tn_to_dtype(tni_reduce_weighted(out, o->reduction), logits->dtype);
+    return tn_to_dtype(tni_reduce_weighted(out, o->reduction), loss_dtype(logits));
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */
@@ -277,13 +286,12 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     }
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = NULL;
-    logits = tni_autocast_f32(logits);
+    bool ids = !tn_dtype_is_float(target->dtype);
+    if (!ids) logits = tni_autocast_f32(logits);
     target = tni_autocast_f32(target);
     o.weight = tni_autocast_f32(o.weight);
-    if (logits && target && o.weight) {
-        loss = tn_dtype_is_float(target->dtype) ? probabilities(logits, target, &o)
-                                                : class_ids(logits, target, &o);
-    }
+    if (logits && target && o.weight)
+        loss = ids ? class_ids(logits, target, &o) : probabilities(logits, target, &o);
     return tn_scope_return(scope, loss);
 }
 

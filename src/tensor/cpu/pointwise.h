@@ -32,11 +32,12 @@ extern const tni_row K(tni_ternary_rows)[TNI_T_COUNT];
 
 #endif
 
+#define TNI_LOAD TNI_CAT2(tni_load, TNI_ISA)
+#define TNI_STORE TNI_CAT2(tni_store, TNI_ISA)
 /* n elements of dtype at stride -> a dense buffer of type (TN_F32, TN_F64, TN_I64), and back. */
-void TNI_CAT2(tni_load, TNI_ISA)(tn_dtype type, int64_t n, void *to, const void *from,
-                                 tn_dtype dtype, int64_t stride);
-void TNI_CAT2(tni_store, TNI_ISA)(tn_dtype type, int64_t n, void *to, tn_dtype dtype,
-                                  int64_t stride, const void *from);
+void TNI_LOAD(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype, int64_t stride);
+void TNI_STORE(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
+               const void *from);
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 

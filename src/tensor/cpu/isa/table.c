@@ -129,6 +129,8 @@ static bool no_other(const void *a, tn_status *status)
         const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
         const tni_attention *: K32(tni_attention_bf16),                                            \
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
+        const tni_cross_entropy *: K32(tni_cross_entropy_short),                                   \
+        const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_short),                         \
         default: no_other)
 
 #define NOTHING(name)

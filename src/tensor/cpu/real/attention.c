@@ -22,8 +22,6 @@
 #include "tensor/cpu/real/dense.h"
 #include "tensor/cpu/real/rows.h"
 
-#define LOAD TNI_CAT2(tni_load, TNI_ISA)
-#define STORE TNI_CAT2(tni_store, TNI_ISA)
 #define REAL_DTYPE (sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64)
 
 /* Queries and keys of a block; queries of an item of forward. */
@@ -156,7 +154,7 @@ static const void *rows_of(const attention *p, const tni_array *x, int64_t item,
 static const REAL *widened(const attention *p, const void *x, int64_t n, enum part to)
 {
     if (!p->narrow) return x;
-    LOAD(TN_F32, n, part(p, to), x, TN_BF16, 1);
+    TNI_LOAD(TN_F32, n, part(p, to), x, TN_BF16, 1);
     return part(p, to);
 }
 
@@ -175,7 +173,7 @@ static void write_rows(const attention *p, const tni_array *x, int64_t item, int
         int64_t rows = TNI_MIN(QUERIES, n - i);
         const void *from = sums + i * row;
         if (p->narrow) {
-            STORE(TN_F32, rows * row, part(p, ROUNDED), TN_BF16, 1, from);
+            TNI_STORE(TN_F32, rows * row, part(p, ROUNDED), TN_BF16, 1, from);
             from = part(p, ROUNDED);
         }
         copy_rows((void *)row_of(p, x, item, r + i), x->stride[2] * units, from, row * units, rows,

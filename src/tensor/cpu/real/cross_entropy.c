@@ -10,23 +10,59 @@
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
  * d = 1 (rows without gaps) runs along the classes; d > 1 (images) runs along k, LANES columns at a
- * time.
+ * time. Rows of bf16 and f16 are converted one at a time: the logits of a large vocabulary are the
+ * largest array of a model, and a second copy of them would be its peak of memory.
  */
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/rows.h"
 
 enum { LANES = 64 };
 
 typedef struct ce_job {
-    REAL *dx, *row_loss, *row_weight, *lse;
-    const REAL *x, *w;
+    void *dx;
+    const void *x;
+    REAL *row_loss, *row_weight, *lse;
+    const REAL *w;
     const int64_t *target;
     const REAL *drow;
     int64_t drow_stride[2];
     int64_t c, d, ignore;
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
+    tn_dtype dtype;                /* of x and dx */
+    REAL *scratch;                 /* a row per lane where dtype is not REAL, else NULL */
 } ce_job;
+
+static const REAL *row_of(const ce_job *job, int64_t i)
+{
+    if (!job->scratch) return (const REAL *)job->x + i * job->c;
+    REAL *row = job->scratch + tni_lane() * job->c;
+    TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->c, job->dtype, 1);
+    return row;
+}
+
+static REAL *row_of_dx(const ce_job *job, int64_t i)
+{
+    return job->scratch ? job->scratch + tni_lane() * job->c : (REAL *)job->dx + i * job->c;
+}
+
+static void write_row(const ce_job *job, int64_t i, const REAL *row)
+{
+    if (!job->scratch) return;
+    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->c, job->dtype, 1, row);
+}
+
+/* f over n rows. */
+static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
+{
+    int64_t grain = row_grain(job->c, weight);
+    int lanes = tni_lanes(n, grain);
+    size_t size = (size_t)lanes * (size_t)job->c * sizeof(REAL);
+    if (tni_is_short(job->dtype) && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
+    tni_parallel_lanes(lanes, n, grain, f, job);
+    if (job->scratch) tni_free(job->scratch, size);
+    return TN_OK;
+}
 
 static bool ignored(const ce_job *job, int64_t target)
 {
@@ -43,6 +79,7 @@ static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_a
         .c = x->size[1],
         .d = x->size[2],
         .ignore = ignore,
+        .dtype = x->dtype,
         .keep = (REAL)(1.0 - smoothing),
         .spread = x->size[1] > 0 ? (REAL)(smoothing / (double)x->size[1]) : 0,
     };
@@ -59,7 +96,7 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
     const ce_job *job = context;
     int64_t c = job->c;
     for (int64_t i = begin; i < end; i++) {
-        const REAL *restrict x = job->x + i * c;
+        const REAL *restrict x = row_of(job, i);
         const REAL *restrict w = job->w;
         REAL top = row_max(x, c);
         REAL lse = top + REAL_LOG(row_exp(NULL, x, top, c));
@@ -96,7 +133,7 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
         int64_t i = item / job->blocks;
         int64_t k0 = item % job->blocks * LANES;
         int64_t m = TNI_MIN(d - k0, LANES);
-        const REAL *restrict x = job->x + i * c * d + k0;
+        const REAL *restrict x = (const REAL *)job->x + i * c * d + k0;
         REAL top[LANES], sum[LANES];
         for (int64_t k = 0; k < m; k++) {
             top[k] = -REAL_INFINITY;
@@ -149,12 +186,9 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
     job.row_loss = a->row_loss.data;
     job.row_weight = a->row_weight.data;
     job.lse = a->lse.data;
-    if (job.d == 1) {
-        tni_parallel(n, row_grain(job.c, 8), rows_forward, &job);
-    } else {
-        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
-                     &job);
-    }
+    if (job.d == 1) return run_rows(&job, n, 8, rows_forward);
+    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
+                 &job);
     return TN_OK;
 }
 
@@ -165,12 +199,12 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
     const ce_job *job = context;
     int64_t c = job->c;
     for (int64_t i = begin; i < end; i++) {
-        REAL *restrict dx = job->dx + i * c;
-        const REAL *restrict x = job->x + i * c;
+        REAL *dx = row_of_dx(job, i);
         const REAL *restrict w = job->w;
         int64_t t = job->target[i];
         if (ignored(job, t)) {
             memset(dx, 0, (size_t)c * sizeof(REAL));
+            write_row(job, i, dx);
             continue;
         }
         REAL g = job->drow[i * job->drow_stride[0]];
@@ -178,7 +212,7 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
         REAL a = g * job->keep * (w ? w[t] : 1);
         REAL b = g * job->spread;
         REAL scale = a + b * job->weight_sum;
-        row_exp(dx, x, lse, c);
+        row_exp(dx, row_of(job, i), lse, c); /* dx may be that row */
         if (b != 0 && w) {
 #pragma omp simd
             for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b * w[j];
@@ -187,6 +221,7 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b;
         }
         dx[t] -= a;
+        write_row(job, i, dx);
     }
 }
 
@@ -199,8 +234,8 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
         int64_t k0 = item % job->blocks * LANES;
         int64_t m = TNI_MIN(d - k0, LANES);
         int64_t row = i * d + k0;
-        REAL *restrict dx = job->dx + i * c * d + k0;
-        const REAL *restrict x = job->x + i * c * d + k0;
+        REAL *restrict dx = (REAL *)job->dx + i * c * d + k0;
+        const REAL *restrict x = (const REAL *)job->x + i * c * d + k0;
         const REAL *restrict lse = job->lse + row;
         REAL a[LANES], b[LANES], scale[LANES];
         for (int64_t k = 0; k < m; k++) {
@@ -241,11 +276,31 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     job.drow_stride[0] = a->drow.stride[0];
     job.drow_stride[1] = a->drow.stride[1];
     job.lse = a->lse.data;
-    if (job.d == 1) {
-        tni_parallel(n, row_grain(job.c, 6), rows_backward, &job);
-    } else {
-        tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
-                     &job);
-    }
+    if (job.d == 1) return run_rows(&job, n, 6, rows_backward);
+    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
+                 &job);
     return TN_OK;
 }
+
+/* ---- bf16 and f16 ---------------------------------------------------------------------------- */
+
+#ifdef TNI_REAL_IS_f32
+static bool by_rows(const tni_array *x, const tni_array *weight)
+{
+    return tni_is_short(x->dtype) && x->size[2] == 1 && (!weight->data || weight->dtype == TN_F32);
+}
+
+bool K(tni_cross_entropy_short)(const tni_cross_entropy *a, tn_status *status)
+{
+    if (!by_rows(&a->x, &a->weight)) return false;
+    *status = K(tni_cross_entropy)(a);
+    return true;
+}
+
+bool K(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_status *status)
+{
+    if (!by_rows(&a->x, &a->weight) || a->drow.dtype != TN_F32) return false;
+    *status = K(tni_cross_entropy_grad)(a);
+    return true;
+}
+#endif
