@@ -274,16 +274,16 @@ static void round_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
     const tni_gemm *g = p->g;
-    const float *x = (const float *)p->partial;
     const uint16_t *bias = g->bias;
     for (int64_t r = begin; r < end; r++) {
-        uint16_t *c = (uint16_t *)g->c + r * g->c_row;
-        for (int64_t j = 0; j < g->n; j++) {
-            float sum = x[r * g->n + j];
-            for (int64_t i = 1; i < p->parts; i++) sum += x[(i * g->m + r) * g->n + j];
-            if (bias) sum += tn_from_bf16(bias[j]);
-            c[j] = tn_to_bf16(sum);
+        float *restrict sum = (float *)p->partial + r * g->n;
+        uint16_t *restrict c = (uint16_t *)g->c + r * g->c_row;
+        for (int64_t i = 1; i < p->parts; i++) {
+            const float *restrict x = sum + i * g->m * g->n;
+            for (int64_t j = 0; j < g->n; j++) sum[j] += x[j];
         }
+        for (int64_t j = 0; bias && j < g->n; j++) sum[j] += tn_from_bf16(bias[j]);
+        for (int64_t j = 0; j < g->n; j++) c[j] = tn_to_bf16(sum[j]);
     }
 }
 
