@@ -29,13 +29,13 @@ extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];
 extern const tni_row K(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K(tni_ternary_rows)[TNI_T_COUNT];
+#endif
 
 /* n elements of dtype at stride -> a dense buffer of type (TN_F32, TN_F64, TN_I64), and back. */
-void K(tni_load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
-                 int64_t stride);
-void K(tni_store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
-                  const void *from);
-#endif
+void TNI_CAT2(tni_load, TNI_ISA)(tn_dtype type, int64_t n, void *to, const void *from,
+                                 tn_dtype dtype, int64_t stride);
+void TNI_CAT2(tni_store, TNI_ISA)(tn_dtype type, int64_t n, void *to, tn_dtype dtype,
+                                  int64_t stride, const void *from);
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 

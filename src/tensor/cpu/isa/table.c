@@ -129,6 +129,17 @@ static bool no_other(const void *a, tn_status *status)
         const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
         default: no_other)
 
+/* Of bf16 and f16: how many axes number the rows of kernels that get some rows at a time (short.c).
+ * Batch norms convert for themselves. */
+#define LEAD(a)                                                                                    \
+    _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
+             const tni_layer_norm * : 1, const tni_batch_norm * : 1,                               \
+             const tni_batch_norm_grad * : 1, const tni_max_pool2d * : 2,                          \
+             const tni_max_pool2d_grad * : 2, const tni_avg_pool2d * : 2,                          \
+             const tni_avg_pool2d_grad * : 2, default : 0)
+#define ITSELF(a)                                                                                  \
+    _Generic((a), const tni_batch_norm *: true, const tni_batch_norm_grad *: true, default: false)
+
 #define NOTHING(name)
 #define BY_REAL(name, array)                                                                       \
     static tn_status by_dtype_##name(const tni_##name *a)                                          \
@@ -150,7 +161,9 @@ static bool no_other(const void *a, tn_status *status)
         if (BY_OTHER(a)(a, &status)) return status;                                                \
         if (!tni_is_short(a->array.dtype)) return by_dtype_##name(a);                              \
         tni_##name f = *a;                                                                         \
-        return tni_short_run(in_f32_##name, &f, n_out, n_in, K(tni_copy));                         \
+        _Static_assert(sizeof f <= TNI_SHORT_BYTES, "room in short.c");                            \
+        return tni_short_run(&(tni_short){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),      \
+                                           ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });   \
     }
 TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 
