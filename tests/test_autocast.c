@@ -501,6 +501,16 @@ static tn_tensor *f_averages_grad(tn_tensor **x)
     return gradients_of(f_averages(as_leaves(x, 1)), x, 1);
 }
 
+static tn_tensor *f_conv_plain(tn_tensor **x)
+{
+    int64_t pad = tn_size(x[1], 2) / 2;
+    return tn_conv2d(x[0], x[1], x[2], (tn_conv2d_spec){ .padding = { pad, pad } });
+}
+static tn_tensor *f_conv_grad(tn_tensor **x)
+{
+    return gradients_of(f_conv_plain(as_leaves(x, 3)), x, 3);
+}
+
 /* Kernels that convert rows or planes piece by piece: sizes below and above a piece, odd ones, and
  * more rows than one thread takes. */
 START_TEST(pieces_round_once)
@@ -539,6 +549,13 @@ START_TEST(pieces_round_once)
         rounds_once("avg_pool2d", f_averages, &x, 1, d);
         rounds_once("its gradient", f_averages_grad, (tn_tensor *[]){ x, seed }, 2, d);
         rounds_once("batch_norm", f_norm, (tn_tensor *[]){ x, w, b }, 3, d);
+        for (int k = 1; k <= 3 && c < 16; k += 2) { /* of 16 channels oneDNN's kernels */
+            tn_tensor *taps = random_as(TN_SHAPE(7, c, k, k), -1, 1, 5, TN_F32);
+            tn_tensor *bias = random_as(TN_SHAPE(7), -1, 1, 6, TN_F32);
+            tn_tensor *dy = random_as(TN_SHAPE(n, 7, h, wide), -1, 1, 7, TN_F32);
+            rounds_once("conv2d", f_conv_plain, (tn_tensor *[]){ x, taps, bias }, 3, d);
+            rounds_once("its gradients", f_conv_grad, (tn_tensor *[]){ x, taps, bias, dy }, 4, d);
+        }
         rounds_once("its gradients", f_norm_grad, (tn_tensor *[]){ x, w, b, tn_square(x) }, 4, d);
     }
 }

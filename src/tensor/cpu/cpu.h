@@ -102,11 +102,11 @@ static inline bool tni_is_short(tn_dtype dtype)
 enum { TNI_SHORT_MOST = 10, TNI_SHORT_BYTES = 1536 }; /* arrays, bytes of attention_grad */
 typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
 typedef struct tni_short {
-    tn_status (*kernel)(const void *args); /* cannot fail if lead > 0 */
+    tn_status (*kernel)(const void *args); /* by rows it cannot fail */
     void *args; /* a copy of the caller's; begins with n_out outputs and n_in inputs */
     size_t bytes;
     int n_out, n_in, lead;
-    bool itself; /* the kernel takes arrays with more than `lead` axes as they are */
+    unsigned itself; /* bits of the arrays that the kernel takes as they are */
     tni_copy_kernel copy;
     void (*load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
                  int64_t stride);

@@ -149,9 +149,9 @@ tn_status tni_short_run(const tni_short *s)
     int n = s->n_out + s->n_in;
 
     for (int i = n - 1; i >= 0 && status == TN_OK; i--)
-        if (s->lead == 0 || x[i].rank <= s->lead)
+        if (!(s->itself >> i & 1) && (s->lead == 0 || x[i].rank <= s->lead))
             status = widen(&x[i], &w[i], i >= s->n_out, s->copy);
-    if (status == TN_OK) status = s->lead > 0 && !s->itself ? by_rows(s) : s->kernel(x);
+    if (status == TN_OK) status = s->lead > 0 ? by_rows(s) : s->kernel(x);
     for (int i = 0; i < n; i++) {
         if (!w[i].nbytes) continue;
         if (i < s->n_out && status == TN_OK) status = s->copy(&(tni_copy){ w[i].was, x[i] });

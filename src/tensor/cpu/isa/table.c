@@ -129,16 +129,22 @@ static bool no_other(const void *a, tn_status *status)
         const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
         default: no_other)
 
-/* Of bf16 and f16: how many axes number the rows of kernels that get some rows at a time (short.c).
- * Batch norms convert for themselves. */
+/* Of bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
+ * of the arrays that a kernel takes as they are (short.c). */
 #define LEAD(a)                                                                                    \
     _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
-             const tni_layer_norm * : 1, const tni_batch_norm * : 1,                               \
-             const tni_batch_norm_grad * : 1, const tni_max_pool2d * : 2,                          \
+             const tni_layer_norm * : 1, const tni_max_pool2d * : 2,                               \
              const tni_max_pool2d_grad * : 2, const tni_avg_pool2d * : 2,                          \
              const tni_avg_pool2d_grad * : 2, default : 0)
+#define BIT(type, field) (1u << offsetof(type, field) / sizeof(tni_array))
 #define ITSELF(a)                                                                                  \
-    _Generic((a), const tni_batch_norm *: true, const tni_batch_norm_grad *: true, default: false)
+    _Generic((a),                                                                                  \
+        const tni_batch_norm *: BIT(tni_batch_norm, y) | BIT(tni_batch_norm, x),                   \
+        const tni_batch_norm_grad *: BIT(tni_batch_norm_grad, dx) |                                \
+            BIT(tni_batch_norm_grad, dy) | BIT(tni_batch_norm_grad, x),                            \
+        const tni_conv2d *: BIT(tni_conv2d, y),                                                    \
+        const tni_conv2d_grad_weight *: BIT(tni_conv2d_grad_weight, dy),                           \
+        default: 0)
 
 #define NOTHING(name)
 #define BY_REAL(name, array)                                                                       \
