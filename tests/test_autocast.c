@@ -361,9 +361,9 @@ END_TEST
 
 /* ---- short kernels outside a region ---------------------------------------------------------- */
 
-/* f of short tensors is f of the same numbers in f32, rounded once: bit for bit. */
-static void rounds_once(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_tensor **x, int n,
-                        tn_dtype dtype)
+/* f of short tensors is f of the same numbers in f32, rounded once; bit for bit, if error is 0. */
+static void rounds(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_tensor **x, int n,
+                   tn_dtype dtype, double error)
 {
     tn_tensor *low[4], *wide[4];
     for (int i = 0; i < n; i++) {
@@ -373,8 +373,13 @@ static void rounds_once(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_ten
     tn_tensor *y = f(low), *expected = tn_to_dtype(f(wide), dtype);
     assert_made(y);
     ck_assert_int_eq(tn_dtype_of(y), dtype);
-    const char *text = difference(y, expected, 0, 0);
+    const char *text = difference(y, expected, error > 0 ? 4 * unit(dtype) : 0, error);
     ck_assert_msg(!text, "%s in %s: %s", what, tn_dtype_name(dtype), text ? text : "");
+}
+static void rounds_once(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_tensor **x, int n,
+                        tn_dtype dtype)
+{
+    rounds(what, f, x, n, dtype, 0);
 }
 
 static tn_tensor *f_matmul(tn_tensor **x)
@@ -553,8 +558,10 @@ START_TEST(pieces_round_once)
             tn_tensor *taps = random_as(TN_SHAPE(7, c, k, k), -1, 1, 5, TN_F32);
             tn_tensor *bias = random_as(TN_SHAPE(7), -1, 1, 6, TN_F32);
             tn_tensor *dy = random_as(TN_SHAPE(n, 7, h, wide), -1, 1, 7, TN_F32);
-            rounds_once("conv2d", f_conv_plain, (tn_tensor *[]){ x, taps, bias }, 3, d);
-            rounds_once("its gradients", f_conv_grad, (tn_tensor *[]){ x, taps, bias, dy }, 4, d);
+            /* oneDNN adds in another order where rows are further apart */
+            double error = c * h * wide < 2048 ? 0 : 1e-3;
+            rounds("conv2d", f_conv_plain, (tn_tensor *[]){ x, taps, bias }, 3, d, error);
+            rounds("its gradients", f_conv_grad, (tn_tensor *[]){ x, taps, bias, dy }, 4, d, error);
         }
         rounds_once("its gradients", f_norm_grad, (tn_tensor *[]){ x, w, b, tn_square(x) }, 4, d);
     }
