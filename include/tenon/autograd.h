@@ -48,9 +48,9 @@ static inline void tn_leave_no_grad_(const int *was)
  * In f32    exp expm1 log log1p pow pow_scalar square reciprocal rsqrt softplus, sum sum_all mean
  *           mean_all var std prod norm logsumexp cumsum max min softmax log_softmax, cross_entropy
  *           cross_entropy_with nll_loss mse_loss l1_loss smooth_l1_loss huber_loss
- *           bce_with_logits kl_div, layer_norm batch_norm max_pool2d avg_pool2d
- *           adaptive_avg_pool2d, gather index_select scatter_add embedding flip
- * As is     everything else: views, activations, dropout; two dtypes promote (add, cat, where)
+ *           bce_with_logits kl_div, layer_norm, gather index_select scatter_add embedding flip
+ * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes
+ *           promote (add, cat, where)
  * Left      unchanged: f64 tensors and the other inputs of an op that has one, integers, in-place
  *           ops, optimizers. Backward runs with autocast off, in the dtypes that forward used
  * Kept      the cast of an f32 leaf that requires grad, until autocast is switched off or the leaf
@@ -59,7 +59,7 @@ static inline void tn_leave_no_grad_(const int *was)
  * f16       ends at 65504: scale the loss with a tn_scaler (optim.h)
  * Errors    another dtype: nothing changes
  * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, except
- *           that batch norm, pooling and selections run in f32
+ *           that selections run in f32
  */
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
 TN_API tn_dtype tn_autocast(void); /* the dtype now; TN_F32: off */

@@ -174,6 +174,7 @@ static const tn_op batch_norm_op = {
     .arity = INPUTS,
     .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
     .dtypes = TNI_MIXED_FLOAT,
+    .autocast = TNI_CAST_KEEP,
     .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,

@@ -140,8 +140,12 @@ static tn_status grad_shape(tni_call *c)
 
 static tn_status max_shape(tni_call *c)
 {
+    const tn_shape *x = &c->in[0]->shape;
     tn_status status = window_shape(c);
 
+    if (status == TN_OK && x->size[2] * x->size[3] > INT32_MAX)
+        return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want at most %d elements in a plane",
+                            tni_text(c->in[0]), INT32_MAX);
     if (status == TN_OK && c->recorded) {
         c->n_saved = 1; /* the index in its plane of every maximum */
         c->saved_spec[0].dtype = TN_I32;
@@ -210,6 +214,7 @@ const tn_op tni_op_max_pool2d = {
     .formula = "y_o = max of x under window o",
     .arity = 1,
     .reads = { TNI_SAVED },
+    .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
     .shape = max_shape,
     .forward = max_forward,
@@ -266,6 +271,7 @@ const tn_op tni_op_avg_pool2d = {
     .name = "avg_pool2d",
     .formula = "y_o = (sum of x under window o) / count",
     .arity = 1,
+    .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
     .shape = window_shape,
     .forward = avg_forward,
@@ -309,6 +315,7 @@ const tn_op tni_op_adaptive_avg_pool2d = {
     .name = "adaptive_avg_pool2d",
     .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
     .arity = 1,
+    .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
     .shape = adaptive_shape,
     .forward = avg_forward,

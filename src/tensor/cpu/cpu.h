@@ -90,15 +90,30 @@ bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
 bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
 bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);
 
-/* Runs kernels on bf16 and f16 through f32 (short.c): args, a copy of the caller's, begins with
- * n_out outputs and n_in inputs; bf16 and f16 ones become f32 arrays for the call. */
 static inline bool tni_is_short(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
+
+/* A kernel on bf16 and f16 through f32 (short.c). Of its arrays those with at most `lead` axes are
+ * copied to f32 as a whole; all, if lead is 0. The others are dense, and their first `lead` axes
+ * number rows: the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element
+ * for each row. */
+enum { TNI_SHORT_MOST = 10, TNI_SHORT_BYTES = 1536 }; /* arrays, bytes of attention_grad */
 typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
-tn_status tni_short_run(tn_status (*kernel)(const void *args), void *args, int n_out, int n_in,
-                        tni_copy_kernel copy);
+typedef struct tni_short {
+    tn_status (*kernel)(const void *args); /* by rows it cannot fail */
+    void *args; /* a copy of the caller's; begins with n_out outputs and n_in inputs */
+    size_t bytes;
+    int n_out, n_in, lead;
+    unsigned itself; /* bits of the arrays that the kernel takes as they are */
+    tni_copy_kernel copy;
+    void (*load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
+                 int64_t stride);
+    void (*store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
+                  const void *from);
+} tni_short;
+tn_status tni_short_run(const tni_short *s);
 tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy);
 
 /* Prototypes of the kernels: K(tni_fill) in isa/, K(tni_softmax) in real/ (isa/ calls them as K32

@@ -24,12 +24,13 @@ extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K64(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
+/* gelu and gelu_grad for results in bf16 or f16 */
+extern const tni_row K32(tni_short_gelu), K32(tni_short_gelu_grad);
 #ifndef TNI_REAL_NAME
 /* int64_t; NULL where there is no such formula */
 extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];
 extern const tni_row K(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K(tni_ternary_rows)[TNI_T_COUNT];
-
 #endif
 
 #define TNI_LOAD TNI_CAT2(tni_load, TNI_ISA)

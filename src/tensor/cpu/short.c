@@ -1,9 +1,10 @@
 /*
  * short.c - bf16 and f16 on the CPU through f32 kernels: those operands are copied to f32 scratch
- * memory,
- * the f32 kernel of the same table runs, and its results are rounded to nearest even. So sums are
- * in f32 and rounded once, as on tensor cores. Correct, not fast: the conversions cost a pass over
- * each operand.
+ * memory, the f32 kernel of the same table runs, and its results are rounded to nearest even. So
+ * sums are in f32 and rounded once, as on tensor cores.
+ *
+ * Kernels that work row by row get some rows at a time, so that the copies stay in the L1 cache;
+ * others get whole copies, which cost a pass over memory for each operand.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
@@ -46,21 +47,114 @@ static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy
     return copy(&c);
 }
 
-tn_status tni_short_run(tn_status (*kernel)(const void *args), void *args, int n_out, int n_in,
-                        tni_copy_kernel copy)
-{
-    enum { MOST = 10 }; /* attention_grad's */
-    tni_array *x = args;
-    narrow w[MOST] = { 0 };
-    tn_status status = TN_OK;
+/* ---- rows, some at a time -------------------------------------------------------------------- */
 
-    for (int i = n_out; i < n_out + n_in && status == TN_OK; i++)
-        status = widen(&x[i], &w[i], true, copy);
-    for (int i = 0; i < n_out && status == TN_OK; i++) status = widen(&x[i], &w[i], false, copy);
-    if (status == TN_OK) status = kernel(args);
-    for (int i = 0; i < n_out + n_in; i++) {
+enum { PIECE = 4096, CHUNK_PIECES = 4 }; /* elements of an operand in a piece, about */
+
+typedef struct rows_job {
+    const tni_short *s;
+    int64_t row[TNI_SHORT_MOST]; /* elements in a row; 0: the array stays whole */
+    int64_t piece;               /* rows */
+    size_t slot[TNI_SHORT_MOST]; /* where in a lane an array's copy begins */
+    size_t lane;
+    char *scratch;
+} rows_job;
+
+/* Outputs have a row for each row of x; so have inputs with further axes. */
+static void find_rows(rows_job *job)
+{
+    const tni_short *s = job->s;
+    int64_t longest = 1;
+    for (int k = 0; k < s->n_out + s->n_in; k++) {
+        const tni_array *x = &((const tni_array *)s->args)[k];
+        if (!x->data || (k >= s->n_out && x->rank <= s->lead)) continue;
+        job->row[k] = 1;
+        for (int d = s->lead; d < x->rank; d++) job->row[k] *= x->size[d];
+        longest = TNI_MAX(longest, job->row[k]);
+    }
+    job->piece = TNI_MAX(PIECE / longest, 1);
+    for (int k = 0; k < s->n_out + s->n_in; k++) {
+        if (!job->row[k] || !tni_is_short(((const tni_array *)s->args)[k].dtype)) continue;
+        job->slot[k] = job->lane;
+        job->lane += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
+    }
+}
+
+/* Rows [begin, end): at most a piece of them. */
+static void one_piece(const rows_job *job, int64_t begin, int64_t end)
+{
+    const tni_short *s = job->s;
+    int n = s->n_out + s->n_in;
+    union {
+        tni_array array[TNI_SHORT_MOST];
+        char bytes[TNI_SHORT_BYTES];
+    } args;
+    tni_array was[TNI_SHORT_MOST];
+    memcpy(&args, s->args, s->bytes);
+    for (int k = 0; k < n; k++) {
+        tni_array *x = &args.array[k];
+        if (!job->row[k]) continue;
+        x->data = (char *)x->data + begin * job->row[k] * (int64_t)tn_dtype_size(x->dtype);
+        for (int d = 0; d < s->lead; d++) x->size[d] = 1;
+        x->size[s->lead - 1] = end - begin;
+        was[k] = *x;
+        if (!tni_is_short(x->dtype)) continue;
+        x->data = job->scratch + (size_t)tni_lane() * job->lane + job->slot[k];
+        x->dtype = TN_F32;
+        int64_t count = (end - begin) * job->row[k];
+        if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);
+    }
+    s->kernel(&args);
+    for (int k = 0; k < s->n_out; k++)
+        if (job->row[k] && tni_is_short(was[k].dtype))
+            s->store(TN_F32, (end - begin) * job->row[k], was[k].data, was[k].dtype, 1,
+                     args.array[k].data);
+}
+
+static void rows_chunk(void *context, int64_t begin, int64_t end)
+{
+    const rows_job *job = context;
+    for (int64_t i = begin; i < end; i += job->piece)
+        one_piece(job, i, TNI_MIN(i + job->piece, end));
+}
+
+static tn_status by_rows(const tni_short *s)
+{
+    const tni_array *y = s->args;
+    rows_job job = { .s = s };
+    int64_t rows = 1;
+    for (int d = 0; d < s->lead; d++) rows *= y->size[d];
+    find_rows(&job);
+    int64_t grain = job.piece * CHUNK_PIECES;
+    int lanes = tni_lanes(rows, grain);
+    size_t nbytes = 0;
+    if (lanes == 0) return TN_OK;
+    if (!tni_mul_size(job.lane, (size_t)lanes, &nbytes))
+        return tni_error(TN_E_NOMEM, "rows of %s as f32 do not fit in memory",
+                         tn_dtype_name(y->dtype));
+    job.scratch = tni_alloc(nbytes);
+    if (!job.scratch) return TN_E_NOMEM;
+    tni_parallel_lanes(lanes, rows, grain, rows_chunk, &job);
+    tni_free(job.scratch, nbytes);
+    return TN_OK;
+}
+
+/* ---- whole operands -------------------------------------------------------------------------- */
+
+tn_status tni_short_run(const tni_short *s)
+{
+    tni_array *x = s->args;
+    narrow w[TNI_SHORT_MOST] = { 0 };
+    tn_status status = TN_OK;
+    int n = s->n_out + s->n_in;
+
+    for (int i = n - 1; i >= 0 && status == TN_OK; i--)
+        if (!(s->itself >> i & 1) && (s->lead == 0 || x[i].rank <= s->lead))
+            status = widen(&x[i], &w[i], i >= s->n_out, s->copy);
+    if (status == TN_OK) status = s->lead > 0 ? by_rows(s) : s->kernel(x);
+    for (int i = 0; i < n; i++) {
         if (!w[i].nbytes) continue;
-        if (i < n_out && status == TN_OK) status = copy(&(tni_copy){ w[i].was, x[i] });
+        if (i < s->n_out && status == TN_OK) status = s->copy(&(tni_copy){ w[i].was, x[i] });
         tni_free(x[i].data, w[i].nbytes);
     }
     return status;
@@ -130,5 +224,6 @@ tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy)
         matrices(g->b, g->dtype, g->batch, g->k, g->n, g->b_batch, g->b_row, g->b_col, &p.turned_b);
     p.bias = (tni_array){ (void *)(uintptr_t)g->bias, g->dtype, 1, { g->n }, { 1 } };
     p.was = p.c;
-    return tni_short_run(product_f32, &p, 1, 3, copy);
+    return tni_short_run(
+        &(tni_short){ .kernel = product_f32, .args = &p, .n_out = 1, .n_in = 3, .copy = copy });
 }

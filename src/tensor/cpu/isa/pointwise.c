@@ -52,10 +52,12 @@ static char *place(const job *j, const tni_cursor *c, int k)
 /* n elements along the last axis, from c on, if some operand is not of the computing type. */
 static void run_converting(const job *j, int64_t n, const tni_cursor *c, const int64_t *stride)
 {
-    _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double)];
+    /* not 4,096 bytes apart, where the processor would take them for one another */
+    _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double) + 256];
+    const int64_t block = j->type == TN_F32 ? 2 * TNI_BLOCK : TNI_BLOCK;
 
-    for (int64_t begin = 0; begin < n; begin += TNI_BLOCK) {
-        int64_t m = n - begin < TNI_BLOCK ? n - begin : TNI_BLOCK;
+    for (int64_t begin = 0; begin < n; begin += block) {
+        int64_t m = n - begin < block ? n - begin : block;
         char *x[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
         int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
         bool store = j->dtype[0] != j->row_type;
@@ -156,9 +158,11 @@ tn_status K(tni_unary)(const tni_unary *a)
     const tni_array *arrays[] = { &a->y, &a->x, &a->y, &a->y };
     bool predicate = a->function >= TNI_U_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
+    tni_row row = PICK(tni_unary_rows, a->function, type);
 
-    return run(unary_name[a->function], PICK(tni_unary_rows, a->function, type), type, predicate,
-               unary_cost[a->function], 2, arrays, a->p);
+    if (a->function == TNI_U_gelu && tni_is_short(a->y.dtype)) row = K32(tni_short_gelu);
+    return run(unary_name[a->function], row, type, predicate, unary_cost[a->function], 2, arrays,
+               a->p);
 }
 
 tn_status K(tni_binary)(const tni_binary *a)
@@ -166,9 +170,11 @@ tn_status K(tni_binary)(const tni_binary *a)
     const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->y };
     bool predicate = a->function >= TNI_B_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
+    tni_row row = PICK(tni_binary_rows, a->function, type);
 
-    return run(binary_name[a->function], PICK(tni_binary_rows, a->function, type), type, predicate,
-               binary_cost[a->function], 3, arrays, a->p);
+    if (a->function == TNI_B_gelu_grad && tni_is_short(a->y.dtype)) row = K32(tni_short_gelu_grad);
+    return run(binary_name[a->function], row, type, predicate, binary_cost[a->function], 3, arrays,
+               a->p);
 }
 
 tn_status K(tni_ternary)(const tni_ternary *a)

@@ -97,14 +97,15 @@ static int64_t place(const axes *a, int64_t i, int64_t *left)
 static void one_row(const job *j, int64_t n, const char *x, int64_t stride, tni_acc *acc,
                     const tni_acc *center)
 {
-    _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
+    enum { PIECE = 2048 };
+    _Alignas(64) char buffer[PIECE * sizeof(double)];
 
     if (!j->convert) {
         j->reducer->row(j->pass, n, x, stride, acc, center, j->p);
         return;
     }
-    for (int64_t i = 0; i < n; i += TNI_BLOCK) {
-        int64_t m = TNI_MIN(n - i, (int64_t)TNI_BLOCK);
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = TNI_MIN(n - i, (int64_t)PIECE);
         K(tni_load)(j->type, m, buffer, x + i * stride * j->item, j->dtype, stride);
         j->reducer->row(j->pass, m, buffer, 1, acc, center, j->p);
     }
@@ -141,7 +142,8 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     int64_t col_stride = j->kept.x[j->kept.rank - 1];
     const tni_acc *center = j->center ? j->center + o : NULL;
 
-    for (int64_t i = 0; i < cols; i++) acc[i] = j->reducer->identity(j->pass);
+    const tni_acc none = j->reducer->identity(j->pass);
+    for (int64_t i = 0; i < cols; i++) acc[i] = none;
     while (begin < end) {
         const char *at = x + place(r, begin, &left) * j->item;
         int64_t n = TNI_MIN(left, end - begin);

@@ -133,6 +133,23 @@ static bool no_other(const void *a, tn_status *status)
         const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_short),                         \
         default: no_other)
 
+/* Of bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
+ * of the arrays that a kernel takes as they are (short.c). */
+#define LEAD(a)                                                                                    \
+    _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
+             const tni_layer_norm * : 1, const tni_max_pool2d * : 2,                               \
+             const tni_max_pool2d_grad * : 2, const tni_avg_pool2d * : 2,                          \
+             const tni_avg_pool2d_grad * : 2, default : 0)
+#define BIT(type, field) (1u << offsetof(type, field) / sizeof(tni_array))
+#define ITSELF(a)                                                                                  \
+    _Generic((a),                                                                                  \
+        const tni_batch_norm *: BIT(tni_batch_norm, y) | BIT(tni_batch_norm, x),                   \
+        const tni_batch_norm_grad *: BIT(tni_batch_norm_grad, dx) |                                \
+            BIT(tni_batch_norm_grad, dy) | BIT(tni_batch_norm_grad, x),                            \
+        const tni_conv2d *: BIT(tni_conv2d, y),                                                    \
+        const tni_conv2d_grad_weight *: BIT(tni_conv2d_grad_weight, dy),                           \
+        default: 0)
+
 #define NOTHING(name)
 #define BY_REAL(name, array)                                                                       \
     static tn_status by_dtype_##name(const tni_##name *a)                                          \
@@ -154,7 +171,9 @@ static bool no_other(const void *a, tn_status *status)
         if (BY_OTHER(a)(a, &status)) return status;                                                \
         if (!tni_is_short(a->array.dtype)) return by_dtype_##name(a);                              \
         tni_##name f = *a;                                                                         \
-        return tni_short_run(in_f32_##name, &f, n_out, n_in, K(tni_copy));                         \
+        _Static_assert(sizeof f <= TNI_SHORT_BYTES, "room in short.c");                            \
+        return tni_short_run(&(tni_short){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),      \
+                                           ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });   \
     }
 TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 

@@ -13,15 +13,21 @@
  * (channel, block of samples); below it (BatchNorm1d has s = 1) along the columns of the [n, c s]
  * matrix, one item per group of channels. Items and blocks depend on the sizes alone; partial sums
  * of blocks are added in order.
+ *
+ * In f32, the arrays of x's shape may also be bf16 or f16: every piece of a plane passes through a
+ * buffer then.
  */
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/rows.h"
 
 enum { COLUMNS = 64, COLUMNS_BELOW = 8 };
 
 typedef struct bn_job {
-    REAL *y, *dx, *dw, *db;
-    const REAL *x, *dy, *w, *b;
+    void *y, *dx; /* like x and dy of this dtype */
+    const void *x, *dy;
+    tn_dtype dtype;
+    REAL *dw, *db;
+    const REAL *w, *b;
     REAL *mean, *rstd, *running_mean, *running_var; /* [c] */
     int64_t n, c, s;
     double momentum, eps;
@@ -31,6 +37,39 @@ typedef struct bn_job {
 } bn_job;
 
 /* ---- what both layouts share ----------------------------------------------------------------- */
+
+/* Asks for the same elements of the next sample, which come next: the processor does not foresee
+ * steps from plane to plane, and waited for memory half of the time. */
+static inline __attribute__((always_inline)) void fetch_next(const bn_job *job, const void *x,
+                                                             int64_t at, int64_t n)
+{
+    int64_t item = tni_is_short(job->dtype) ? 2 : (int64_t)sizeof(REAL);
+    if (at + job->c * job->s + n > job->n * job->c * job->s) return;
+    const char *next = (const char *)x + (at + job->c * job->s) * item;
+    for (int64_t k = 0; k < n * item; k += 64) __builtin_prefetch(next + k);
+}
+
+/* n elements of x or dy from `at` on, at most BLOCK; in the buffer, if they are bf16 or f16. */
+static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int64_t n,
+                               REAL *buffer)
+{
+    fetch_next(job, x, at, n);
+    if (!tni_is_short(job->dtype)) return (const REAL *)x + at;
+    TNI_LOAD(TN_F32, n, buffer, (const uint16_t *)x + at, job->dtype, 1);
+    return buffer;
+}
+
+/* Where to compute elements of y or dx, which `write` then puts there. */
+static inline REAL *place(const bn_job *job, void *y, int64_t at, int64_t n, REAL *buffer)
+{
+    fetch_next(job, y, at, n);
+    return tni_is_short(job->dtype) ? buffer : (REAL *)y + at;
+}
+
+static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, const REAL *buffer)
+{
+    if (tni_is_short(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
+}
 
 /* mu: the mean; m2: sum of squares about the mean as stored in REAL */
 static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2)
@@ -88,14 +127,26 @@ static plane_range planes_of(const bn_job *job, int64_t item)
     return (plane_range){ item / job->blocks, first, TNI_MIN(first + job->block_n, job->n) };
 }
 
+static int64_t plane_at(const bn_job *job, int64_t sample, int64_t ch)
+{
+    return (sample * job->c + ch) * job->s;
+}
+
 static void sum_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
+        REAL buffer[BLOCK];
         double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++)
-            sum += row_sum(job->x + (i * job->c + r.ch) * job->s, job->s);
+        for (int64_t i = r.first; i < r.last; i++) {
+            double plane = 0;
+            for (int64_t k = 0; k < job->s; k += BLOCK) {
+                int64_t m = TNI_MIN(BLOCK, job->s - k);
+                plane += row_sum(read(job, job->x, plane_at(job, i, r.ch) + k, m, buffer), m);
+            }
+            sum += plane;
+        }
         job->partial[item] = sum;
     }
 }
@@ -105,9 +156,17 @@ static void square_planes(void *context, int64_t begin, int64_t end)
     const bn_job *job = context;
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
+        REAL buffer[BLOCK];
         double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++)
-            sum += row_sum_squares(job->x + (i * job->c + r.ch) * job->s, job->mean[r.ch], job->s);
+        for (int64_t i = r.first; i < r.last; i++) {
+            double plane = 0;
+            for (int64_t k = 0; k < job->s; k += BLOCK) {
+                int64_t m = TNI_MIN(BLOCK, job->s - k);
+                const REAL *x = read(job, job->x, plane_at(job, i, r.ch) + k, m, buffer);
+                plane += row_sum_squares(x, job->mean[r.ch], m);
+            }
+            sum += plane;
+        }
         job->partial2[item] = sum;
     }
 }
@@ -127,17 +186,21 @@ static double channel_mean(const bn_job *job, int64_t ch)
 static void normalise_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
-    int64_t s = job->s;
+    REAL buffer[BLOCK];
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
         REAL mean = job->mean[r.ch];
         REAL scale = job->rstd[r.ch] * (job->w ? job->w[r.ch] : 1);
         REAL shift = job->b ? job->b[r.ch] : 0;
         for (int64_t i = r.first; i < r.last; i++) {
-            const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
-            REAL *restrict y = job->y + (i * job->c + r.ch) * s;
+            for (int64_t b = 0; b < job->s; b += BLOCK) {
+                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
+                const REAL *x = read(job, job->x, at, m, buffer);
+                REAL *y = place(job, job->y, at, m, buffer);
 #pragma omp simd
-            for (int64_t k = 0; k < s; k++) y[k] = (x[k] - mean) * scale + shift;
+                for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean) * scale + shift;
+                write(job, job->y, at, m, y);
+            }
         }
     }
 }
@@ -180,15 +243,16 @@ static void grad_sum_planes(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
         REAL mean = job->mean[r.ch];
+        REAL buffer[2][BLOCK];
         double total_g = 0, total_gx = 0;
         for (int64_t i = r.first; i < r.last; i++) {
-            const REAL *restrict x = job->x + (i * job->c + r.ch) * job->s;
-            const REAL *restrict dy = job->dy + (i * job->c + r.ch) * job->s;
             for (int64_t b = 0; b < job->s; b += BLOCK) {
-                int64_t last = TNI_MIN(b + BLOCK, job->s);
+                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
+                const REAL *restrict x = read(job, job->x, at, m, buffer[0]);
+                const REAL *restrict dy = read(job, job->dy, at, m, buffer[1]);
                 REAL sum_g = 0, sum_gx = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gx)
-                for (int64_t k = b; k < last; k++) {
+                for (int64_t k = 0; k < m; k++) {
                     sum_g += dy[k];
                     sum_gx += dy[k] * (x[k] - mean);
                 }
@@ -204,8 +268,8 @@ static void grad_sum_planes(void *context, int64_t begin, int64_t end)
 static void dx_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
-    int64_t s = job->s;
-    double count = (double)job->n * (double)s;
+    REAL buffer[2][BLOCK];
+    double count = (double)job->n * (double)job->s;
     for (int64_t item = begin; item < end; item++) {
         plane_range r = planes_of(job, item);
         REAL mean = job->mean[r.ch], rstd = job->rstd[r.ch];
@@ -217,16 +281,20 @@ static void dx_planes(void *context, int64_t begin, int64_t end)
                 (REAL)(add_blocks(job, job->partial2, r.ch) / count * (double)rstd * (double)rstd);
         }
         for (int64_t i = r.first; i < r.last; i++) {
-            const REAL *restrict x = job->x + (i * job->c + r.ch) * s;
-            const REAL *restrict dy = job->dy + (i * job->c + r.ch) * s;
-            REAL *restrict dx = job->dx + (i * job->c + r.ch) * s;
-            if (job->training) {
+            for (int64_t b = 0; b < job->s; b += BLOCK) {
+                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
+                const REAL *dy = read(job, job->dy, at, m, buffer[0]);
+                REAL *dx = place(job, job->dx, at, m, buffer[0]);
+                if (job->training) {
+                    const REAL *x = read(job, job->x, at, m, buffer[1]);
 #pragma omp simd
-                for (int64_t k = 0; k < s; k++)
-                    dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
-            } else {
+                    for (int64_t k = 0; k < m; k++)
+                        dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
+                } else {
 #pragma omp simd
-                for (int64_t k = 0; k < s; k++) dx[k] = scale * dy[k];
+                    for (int64_t k = 0; k < m; k++) dx[k] = scale * dy[k];
+                }
+                write(job, job->dx, at, m, dx);
             }
         }
     }
@@ -282,13 +350,14 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
         int64_t ch = group * group_channels(job);
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
         int64_t m = channels * job->s;
-        const REAL *x = job->x + ch * job->s;
-        REAL mean[COLUMNS];
+        int64_t first = ch * job->s;
+        REAL buffer[COLUMNS], mean[COLUMNS];
         if (job->training) {
             double sum[COLUMNS] = { 0 };
             for (int64_t i = 0; i < job->n; i++) {
+                const REAL *x = read(job, job->x, first + i * width, m, buffer);
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) sum[k] += (double)x[i * width + k];
+                for (int64_t k = 0; k < m; k++) sum[k] += (double)x[k];
             }
             double mu[COLUMNS];
             fold(job, sum, m, mu);
@@ -299,9 +368,10 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
             spread(job, job->mean, 0, ch, m, mean);
             memset(sum, 0, sizeof sum);
             for (int64_t i = 0; i < job->n; i++) {
+                const REAL *x = read(job, job->x, first + i * width, m, buffer);
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++) {
-                    double d = (double)x[i * width + k] - (double)mean[k];
+                    double d = (double)x[k] - (double)mean[k];
                     sum[k] += d * d;
                 }
             }
@@ -316,10 +386,11 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
         spread(job, job->b, 0, ch, m, shift);
         for (int64_t k = 0; k < m; k++) scale[k] *= job->rstd[ch + k / job->s];
         for (int64_t i = 0; i < job->n; i++) {
-            REAL *restrict y = job->y + ch * job->s + i * width;
+            const REAL *x = read(job, job->x, first + i * width, m, buffer);
+            REAL *y = place(job, job->y, first + i * width, m, buffer);
 #pragma omp simd
-            for (int64_t k = 0; k < m; k++)
-                y[k] = (x[i * width + k] - mean[k]) * scale[k] + shift[k];
+            for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean[k]) * scale[k] + shift[k];
+            write(job, job->y, first + i * width, m, y);
         }
     }
 }
@@ -333,17 +404,18 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         int64_t ch = group * group_channels(job);
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
         int64_t m = channels * job->s;
-        const REAL *x = job->x + ch * job->s;
-        const REAL *dy = job->dy + ch * job->s;
-        REAL mean[COLUMNS];
+        int64_t first = ch * job->s;
+        REAL buffer[2][COLUMNS], mean[COLUMNS];
         double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 };
         spread(job, job->mean, 0, ch, m, mean);
         for (int64_t i = 0; i < job->n; i++) {
+            const REAL *dy = read(job, job->dy, first + i * width, m, buffer[0]);
+            const REAL *x = read(job, job->x, first + i * width, m, buffer[1]);
 #pragma omp simd
             for (int64_t k = 0; k < m; k++) {
-                double d = (double)dy[i * width + k];
+                double d = (double)dy[k];
                 g[k] += d;
-                gx[k] += d * ((double)x[i * width + k] - (double)mean[k]);
+                gx[k] += d * ((double)x[k] - (double)mean[k]);
             }
         }
         double sum_g[COLUMNS];
@@ -361,17 +433,18 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
             slope[k] = job->training ? (REAL)(sum_gx[j] / count * (double)rstd * (double)rstd) : 0;
         }
         for (int64_t i = 0; i < job->n; i++) {
-            REAL *restrict dx = job->dx + ch * job->s + i * width;
-            const REAL *restrict dyi = dy + i * width;
-            const REAL *restrict xi = x + i * width;
+            const REAL *dy = read(job, job->dy, first + i * width, m, buffer[0]);
+            const REAL *x = read(job, job->x, first + i * width, m, buffer[1]);
+            REAL *dx = place(job, job->dx, first + i * width, m, buffer[0]);
             if (job->training) {
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++)
-                    dx[k] = scale[k] * (dyi[k] - mean_g[k] - (xi[k] - mean[k]) * slope[k]);
+                    dx[k] = scale[k] * (dy[k] - mean_g[k] - (x[k] - mean[k]) * slope[k]);
             } else {
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) dx[k] = scale[k] * dyi[k];
+                for (int64_t k = 0; k < m; k++) dx[k] = scale[k] * dy[k];
             }
+            write(job, job->dx, first + i * width, m, dx);
         }
     }
 }
@@ -394,6 +467,7 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
 tn_status K(tni_batch_norm)(const tni_batch_norm *a)
 {
     bn_job job = { .y = a->y.data,
+                   .dtype = a->x.dtype,
                    .x = a->x.data,
                    .w = a->weight.data,
                    .b = a->bias.data,
@@ -438,6 +512,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
 tn_status K(tni_batch_norm_grad)(const tni_batch_norm_grad *a)
 {
     bn_job job = { .dx = a->dx.data,
+                   .dtype = a->x.dtype,
                    .dw = a->dweight.data,
                    .db = a->dbias.data,
                    .dy = a->dy.data,

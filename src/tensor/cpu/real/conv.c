@@ -6,10 +6,14 @@
  *     dcol          = w^T dy, added back to the places col was read from
  * The block fits the L2 cache; images, groups and blocks are spread over the threads. A 1x1 kernel
  * with stride 1 and no padding needs no columns: the image is its own.
+ *
+ * In f32, the y of forward and the dy of a weight gradient may also be bf16 or f16: a block of them
+ * is computed, or read, in scratch memory then.
  */
 #include <limits.h>
 #include <string.h>
 
+#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/dense.h"
 #include "tensor/internal.h"
 
@@ -17,8 +21,11 @@ enum { BLOCK_ELEMENTS = 96 * 1024, MAX_PARTS = 16 };
 
 typedef struct conv {
     const tni_conv2d_sizes *c;
-    const REAL *x, *w, *bias, *dy;
-    REAL *y, *dx, *dw;
+    const REAL *x, *w, *bias;
+    REAL *dx, *dw;
+    void *y; /* like dy of this dtype */
+    const void *dy;
+    tn_dtype dtype;
     int64_t cg, og;       /* channels per group, in and out */
     int64_t taps, plane;  /* cg * kh * kw; oh * ow */
     bool own_columns;     /* 1x1: the image is its column matrix */
@@ -27,7 +34,7 @@ typedef struct conv {
     int64_t parts;        /* partial weight gradients */
     REAL *partial;        /* parts - 1 of them */
     REAL *scratch;
-    int64_t lane_size; /* elements of scratch for each lane */
+    int64_t lane_size, columns_size; /* elements of scratch for each lane; of them for columns */
 } conv;
 
 static bool plan(conv *p, const tni_conv2d_sizes *c)
@@ -73,8 +80,10 @@ static size_t scratch_size(const conv *p, int lanes)
 
 static bool take_scratch(conv *p, int lanes)
 {
-    if (p->own_columns) return true;
-    p->lane_size = (p->taps * p->rows * p->c->ow + 15) / 16 * 16;
+    int64_t run = p->rows * p->c->ow;
+    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
+    p->lane_size = p->columns_size + (tni_is_short(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
+    if (p->lane_size == 0) return true;
     p->scratch = tni_alloc(scratch_size(p, lanes));
     return p->scratch != NULL;
 }
@@ -205,6 +214,35 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
     return col;
 }
 
+/* Where to compute a block of y, whose rows are n elements and begin at `at`; then `write` puts it
+ * there. */
+static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
+{
+    bool is_short = tni_is_short(p->dtype);
+    *ld = is_short ? n : p->plane;
+    return is_short ? p->scratch + tni_lane() * p->lane_size + p->columns_size : (REAL *)p->y + at;
+}
+
+static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
+{
+    uint16_t *y = (uint16_t *)p->y + at;
+    for (int64_t o = 0; tni_is_short(p->dtype) && o < channels; o++)
+        TNI_STORE(TN_F32, n, y + o * p->plane, p->dtype, 1, block + o * n);
+}
+
+/* A block of dy, as `place` has it of y. */
+static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, int64_t *ld)
+{
+    bool is_short = tni_is_short(p->dtype);
+    *ld = is_short ? n : p->plane;
+    if (!is_short) return (const REAL *)p->dy + at;
+    REAL *block = p->scratch + tni_lane() * p->lane_size + p->columns_size;
+    const uint16_t *dy = (const uint16_t *)p->dy + at;
+    for (int64_t o = 0; o < channels; o++)
+        TNI_LOAD(TN_F32, n, block + o * n, dy + o * p->plane, p->dtype, 1);
+    return block;
+}
+
 /* Items: n x groups x blocks. */
 static void forward(void *context, int64_t begin, int64_t end)
 {
@@ -216,16 +254,18 @@ static void forward(void *context, int64_t begin, int64_t end)
         int64_t r0 = i % p->blocks * p->rows;
         int64_t rows = TNI_MIN(p->rows, c->oh - r0);
         int64_t n = rows * c->ow;
-        int64_t ld;
+        int64_t ld, ld_y;
         const REAL *col =
             columns(p, p->x + (image * c->c + group * p->cg) * c->h * c->w, r0, rows, &ld);
-        REAL *y = p->y + (image * c->o + group * p->og) * p->plane + r0 * c->ow;
+        int64_t at = (image * c->o + group * p->og) * p->plane + r0 * c->ow;
+        REAL *y = place(p, at, n, &ld_y);
         for (int64_t o = 0; p->bias && o < p->og; o++) {
             REAL b = p->bias[group * p->og + o];
-            for (int64_t j = 0; j < n; j++) y[o * p->plane + j] = b;
+            for (int64_t j = 0; j < n; j++) y[o * ld_y + j] = b;
         }
         GEMM1(false, false, p->og, n, p->taps, 1, p->w + group * p->og * p->taps, p->taps, col, ld,
-              p->bias != NULL, y, p->plane);
+              p->bias != NULL, y, ld_y);
+        write(p, at, p->og, n, y);
     }
 }
 
@@ -239,6 +279,7 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     p.w = a->w.data;
     p.bias = a->bias.data;
     p.y = a->y.data;
+    p.dtype = a->y.dtype;
     int64_t items = c->n * c->groups * p.blocks;
     int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
     int lanes = tni_lanes(items, grain);
@@ -262,7 +303,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         int64_t c0 = i % p->pieces * p->cg / p->pieces;
         int64_t channels = (i % p->pieces + 1) * p->cg / p->pieces - c0;
         REAL *dx = p->dx + (image * c->c + group * p->cg + c0) * c->h * c->w;
-        const REAL *dy = p->dy + (image * c->o + group * p->og) * p->plane;
+        const REAL *dy = (const REAL *)p->dy + (image * c->o + group * p->og) * p->plane;
         const REAL *w = p->w + group * p->og * p->taps + c0 * kernel;
         if (p->own_columns) {
             GEMM1(true, false, channels, p->plane, p->og, 1, w, p->taps, dy, p->plane, 0, dx,
@@ -320,13 +361,14 @@ static void grad_weight(void *context, int64_t begin, int64_t end)
         dw += (group * p->og + o0) * p->taps;
         for (int64_t image = part * c->n / p->parts; image < last; image++) {
             const REAL *x = p->x + (image * c->c + group * p->cg) * c->h * c->w;
-            const REAL *dy = p->dy + (image * c->o + group * p->og + o0) * p->plane;
+            int64_t at = (image * c->o + group * p->og + o0) * p->plane;
             for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
                 int64_t rows = TNI_MIN(p->rows, c->oh - r0);
-                int64_t ld;
+                int64_t ld, ld_dy;
                 const REAL *col = columns(p, x, r0, rows, &ld);
-                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy + r0 * c->ow, p->plane,
-                      col, ld, add, dw, p->taps);
+                const REAL *dy = read(p, at + r0 * c->ow, channels, rows * c->ow, &ld_dy);
+                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy, ld_dy, col, ld, add, dw,
+                      p->taps);
                 add = true;
             }
         }
@@ -351,6 +393,7 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     if (!plan(&p, c)) return TN_E_UNSUPPORTED;
     p.dw = a->dw.data;
     p.dy = a->dy.data;
+    p.dtype = a->dy.dtype;
     p.x = a->x.data;
     int64_t size = c->o * p.taps;
     if (c->n == 0 || p.plane == 0) {

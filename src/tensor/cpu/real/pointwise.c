@@ -1,5 +1,5 @@
 /*
- * pointwise.c - the row loops of every formula on REAL.
+ * pointwise.c - the row loops of every formula on REAL, and of gelu for results in bf16 and f16.
  */
 #include "tensor/cpu/pointwise.h"
 
@@ -19,3 +19,59 @@ const tni_row K(tni_unary_rows)[TNI_U_COUNT] = { TNI_UNARY_LIST(UNARY_ENTRY)
 const tni_row K(tni_binary_rows)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_ENTRY)
                                                       TNI_BINARY_PREDICATE_LIST(BINARY_ENTRY) };
 const tni_row K(tni_ternary_rows)[TNI_T_COUNT] = { TNI_TERNARY_LIST(TERNARY_ENTRY) };
+
+/* ---- gelu where the result is rounded to bf16 or f16: half the work -------------------------- */
+
+#ifdef TNI_REAL_IS_f32
+/* 2^t for -127.4 < t < 127, 0 below 2^-126. t = n + r, |r| <= 1/2: p = 2^r with a relative error
+ * below 2^-18. Adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest
+ * ones. */
+static inline float short_exp2(float t)
+{
+    const float shift = 12582912.0f + 127.0f;
+    float biased = t + shift, r = t - (biased - shift), p = 0x1.3997d4p-7f;
+
+    p = p * r + 0x1.ca1442p-5f;
+    p = p * r + 0x1.ec06dap-3f;
+    p = p * r + 0x1.62e0dcp-1f;
+    p = p * r + 0x1.ffffe8p-1f;
+    return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
+}
+
+/* Phi(-a) = 2^P(a), one polynomial up to where that ends, at a = 12.99; fitted for the least
+ * maximal error (Lawson's algorithm). The relative error is below 2^-15 up to a = 6, where gelu in
+ * f32 is rounding errors and then 0, and grows to 2^-6. */
+static inline float short_normal_cdf(float x)
+{
+    float a = tn_abs_f32(x);
+    a = a > 12.99f ? 12.99f : a;
+    float a2 = a * a, a4 = a2 * a2; /* Estrin's scheme: shorter chains than Horner's */
+    float high = 0x1.c2d3b6p-25f * a4 + ((-0x1.815fa8p-19f * a + 0x1.1e0ff4p-14f) * a2 +
+                                         (-0x1.eaff30p-11f * a + 0x1.1377d2p-7f));
+    float low =
+        (-0x1.b68582p-5f * a - 0x1.d62098p-2f) * a2 + (-0x1.26a228p+0f * a - 0x1.0001d0p+0f);
+    float t = high * a4 + low;
+    float tail = short_exp2(t);
+    return x > 0 ? 1.0f - tail : tail;
+}
+
+static inline float FORMULA(u, short_gelu)(float x, float p, float q)
+{
+    (void)p, (void)q;
+    return x * short_normal_cdf(x);
+}
+
+/* x = dy; slope Phi(y) + y phi(y) */
+static inline float FORMULA(b, short_gelu_grad)(float x, float y, float p, float q)
+{
+    const float half_log2_e = 0x1.715476p-1f, most = 13.25f; /* phi ends there */
+    float c = y < -most ? -most : y > most ? most : y;
+    (void)p, (void)q;
+    return x * (short_normal_cdf(y) +
+                c * (float)TNI_NORMAL_DENSITY_0 * short_exp2(-half_log2_e * c * c));
+}
+
+UNARY_ROW(short_gelu, 0, , )
+BINARY_ROW(short_gelu_grad, 0, , )
+const tni_row K(tni_short_gelu) = u_short_gelu, K(tni_short_gelu_grad) = b_short_gelu_grad;
+#endif

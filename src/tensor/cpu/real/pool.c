@@ -17,6 +17,12 @@ typedef struct pool {
     int32_t *index; /* of the maximum in its plane, or NULL */
 } pool;
 
+/* Not p->n * p->c: of bf16 and f16 some planes come at a time. */
+static int64_t planes(const tni_array *x)
+{
+    return x->size[0] * x->size[1];
+}
+
 static int64_t grain(const tni_pool2d_sizes *p)
 {
     return TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
@@ -40,13 +46,27 @@ static bool is_halving(const tni_pool2d_sizes *p)
  */
 enum { BUFFER = 1024 };
 
-static void taller(const REAL *restrict x0, const REAL *restrict x1, int64_t n, int32_t base,
-                   int32_t w, REAL *restrict y, int32_t *restrict index)
+/* Rows of images are short, and what does not fill a vector would cost more than the vectors: the
+ * last one overlaps the one before. Rows shorter than a vector go one by one. */
+#define IN_VECTORS(row, n, ...)                                                                    \
+    if ((n) >= 16)                                                                                 \
+        for (int64_t v = 0; v < (n); v += 16) row(16, TNI_MIN(v, (n)-16), __VA_ARGS__);            \
+    else if ((n) >= 8)                                                                             \
+        for (int64_t v = 0; v < (n); v += 8) row(8, TNI_MIN(v, (n)-8), __VA_ARGS__);               \
+    else                                                                                           \
+        for (int64_t v = 0; v < (n); v++) row(1, v, __VA_ARGS__)
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void taller(int lanes, int64_t at, const REAL *x0, const REAL *x1, int32_t base, int32_t w,
+                   REAL *restrict y, int32_t *restrict index)
 {
-    for (int64_t j = 0; j < n; j++) {
-        bool take = (x1[j] > x0[j]) | (x1[j] != x1[j]);
-        y[j] = take ? x1[j] : x0[j];
-        index[j] = base + (int32_t)j + (take ? w : 0);
+#pragma omp simd
+    for (int l = 0; l < lanes; l++) {
+        REAL a = x0[at + l], b = x1[at + l];
+        bool take = (b > a) | (b != b);
+        y[at + l] = take ? b : a;
+        index[at + l] = base + (int32_t)at + l + (take ? w : 0);
     }
 }
 
@@ -77,8 +97,8 @@ static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32
             int64_t columns = TNI_MIN(step, 2 * p->ow - s);
             for (int64_t r = 0; r < n; r++) {
                 int64_t from = 2 * (i + r) * p->w + s;
-                taller(x + from, x + from + p->w, columns, (int32_t)from, (int32_t)p->w,
-                       top + r * columns, at + r * columns);
+                IN_VECTORS(taller, columns, x + from, x + from + p->w, (int32_t)from, (int32_t)p->w,
+                           top + r * columns, at + r * columns);
             }
             int64_t to = i * p->ow + s / 2;
             wider(top, at, n * columns / 2, y + to, index ? index + to : winners);
@@ -143,33 +163,56 @@ tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
     pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
-    if (p->h * p->w > INT32_MAX) {
-        return tni_error(TN_E_UNSUPPORTED,
-                         "max_pool2d: a plane of %" PRId64 "x%" PRId64 ": want at most %d elements",
-                         p->h, p->w, INT32_MAX);
-    }
-    tni_parallel(p->n * p->c, grain(p), max_planes, &q);
+    tni_parallel(planes(&a->x), grain(p), max_planes, &q);
     return TN_OK;
 }
 
-/* Two input rows below n / 2 windows: dy where the index points, zero elsewhere. The first loop
- * lays dy and index out once for each column, the second is contiguous. */
-static void spread_row(const REAL *restrict dy, const int32_t *restrict index, int64_t n,
-                       int32_t base, int32_t w, REAL *restrict dx0, REAL *restrict dx1)
+/* Lays n values of dy and index out once for each column. */
+static void repeat_pairs(const REAL *restrict dy, const int32_t *restrict index, int64_t n,
+                         REAL *restrict d, int32_t *restrict at)
 {
-    REAL d[BUFFER];
-    int32_t at[BUFFER];
-    for (int64_t j = 0; j < n / 2; j++) {
+    for (int64_t j = 0; j < n; j++) {
         d[2 * j] = dy[j];
         d[2 * j + 1] = dy[j];
         at[2 * j] = index[j];
         at[2 * j + 1] = index[j];
     }
-    for (int64_t j = 0; j < n; j++) {
-        int32_t i = at[j] - base - (int32_t)j;
-        dx0[j] = i == 0 ? d[j] : 0;
-        dx1[j] = i == w ? d[j] : 0;
+}
+
+/* Two rows of dx below a row of windows: dy where the index points, zero elsewhere. */
+INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
+                   int32_t base, int32_t w, REAL *restrict dx0, REAL *restrict dx1)
+{
+#pragma omp simd
+    for (int l = 0; l < lanes; l++) {
+        int32_t i = at[from + l] - base - (int32_t)from - l;
+        dx0[from + l] = i == 0 ? d[from + l] : 0;
+        dx1[from + l] = i == w ? d[from + l] : 0;
     }
+}
+
+/* 2x2 windows, as many rows at a time as the buffers hold, or part of one. */
+static void double_plane(const tni_pool2d_sizes *p, const REAL *dy, const int32_t *index, REAL *dx)
+{
+    REAL d[BUFFER];
+    int32_t at[BUFFER];
+    int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
+    int64_t rows = 2 * p->ow <= BUFFER ? BUFFER / step : 1;
+    for (int64_t i = 0; i < p->oh; i += rows) {
+        int64_t n = TNI_MIN(rows, p->oh - i);
+        for (int64_t s = 0; s < 2 * p->ow; s += step) {
+            int64_t columns = TNI_MIN(step, 2 * p->ow - s);
+            int64_t from = i * p->ow + s / 2;
+            repeat_pairs(dy + from, index + from, n * columns / 2, d, at);
+            for (int64_t r = 0; r < n; r++) {
+                REAL *to = dx + 2 * (i + r) * p->w + s;
+                IN_VECTORS(spread, columns, d + r * columns, at + r * columns, (int32_t)(to - dx),
+                           (int32_t)p->w, to, to + p->w);
+            }
+        }
+    }
+    for (int64_t i = 0; p->w % 2 && i < 2 * p->oh; i++) dx[i * p->w + p->w - 1] = 0;
+    if (p->h % 2) memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
 }
 
 static void max_grad_planes(void *context, int64_t begin, int64_t end)
@@ -186,19 +229,7 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
             continue;
         }
-        for (int64_t i = 0; i < p->oh; i++) {
-            REAL *row = dx + 2 * i * p->w;
-            for (int64_t j = 0; j < 2 * p->ow; j += BUFFER) {
-                int64_t at = i * p->ow + j / 2;
-                spread_row(dy + at, index + at, TNI_MIN((int64_t)BUFFER, 2 * p->ow - j),
-                           (int32_t)(2 * i * p->w + j), (int32_t)p->w, row + j, row + p->w + j);
-            }
-            if (p->w % 2) {
-                row[p->w - 1] = 0;
-                row[2 * p->w - 1] = 0;
-            }
-        }
-        if (p->h % 2) memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
+        double_plane(p, dy, index, dx);
     }
 }
 
@@ -206,7 +237,7 @@ tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
     pool q = { .p = p, .from = a->dy.data, .to = a->dx.data, .winner = a->index.data };
-    tni_parallel(p->n * p->c, grain(p), max_grad_planes, &q);
+    tni_parallel(planes(&a->dy), grain(p), max_grad_planes, &q);
     return TN_OK;
 }
 
@@ -323,7 +354,7 @@ tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
     pool q = { .p = p, .from = a->x.data, .to = a->y.data };
-    tni_parallel(p->n * p->c, grain(p), average_planes, &q);
+    tni_parallel(planes(&a->x), grain(p), average_planes, &q);
     return TN_OK;
 }
 
@@ -331,6 +362,6 @@ tn_status K(tni_avg_pool2d_grad)(const tni_avg_pool2d_grad *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
     pool q = { .p = p, .from = a->dy.data, .to = a->dx.data };
-    tni_parallel(p->n * p->c, grain(p), average_grad_planes, &q);
+    tni_parallel(planes(&a->dy), grain(p), average_grad_planes, &q);
     return TN_OK;
 }

@@ -2,12 +2,12 @@
  * reduce.c - the inner loops of reductions over REAL.
  *
  * Sums: lanes inside a piece of PIECE elements, pieces added in double. In f32 the error is that of
- * adding PIECE / lanes numbers, however long the row is. Columns add GROUP rows in REAL, as a tree,
- * then in double.
+ * adding PIECE / LANES / 4 numbers, and a few more, however long the row is. Columns add GROUP rows
+ * in REAL, as a tree, then in double.
  */
 #include "tensor/cpu/pointwise.h"
 
-enum { PIECE = 512, GROUP = 8 };
+enum { PIECE = 512, LANES = 16, GROUP = 8 };
 
 #define MATH(f) TNI_CAT3(tn, f, TNI_REAL_NAME)
 
@@ -53,41 +53,51 @@ TN_FN REAL term(tni_pass pass, REAL x, REAL center, REAL p)
     }
 }
 
+/* m elements at stride 1, at most PIECE: whole vectors in 4 x LANES sums, which are added to LANES
+ * sums in double (adding up across lanes would cost as much as a piece); what is left over is
+ * returned. */
+TN_FN double sum_piece(tni_pass pass, int64_t m, const REAL *x, REAL center, REAL p, double *wide)
+{
+    REAL a[LANES] = { 0 }, b[LANES] = { 0 }, c[LANES] = { 0 }, d[LANES] = { 0 }, rest = 0;
+    int64_t i = 0;
+
+    for (; i + 4 * LANES <= m; i += 4 * LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            a[l] += term(pass, x[i + l], center, p);
+            b[l] += term(pass, x[i + l + LANES], center, p);
+            c[l] += term(pass, x[i + l + 2 * LANES], center, p);
+            d[l] += term(pass, x[i + l + 3 * LANES], center, p);
+        }
+    }
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) wide[l] += (double)((a[l] + b[l]) + (c[l] + d[l]));
+#pragma omp simd reduction(+ : rest)
+    for (int64_t k = i; k < m; k++) rest += term(pass, x[k], center, p);
+    return (double)rest;
+}
+
 TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, REAL center, REAL p)
 {
+    double wide[LANES] = { 0 };
     double sum = 0.0;
 
     for (int64_t begin = 0; begin < n; begin += PIECE) {
         int64_t m = n - begin < PIECE ? n - begin : PIECE;
-        int64_t quarter = m / 64 * 16; /* four chains of additions at once */
         const REAL *at = x + begin * stride;
-        REAL s0 = 0;
-        REAL s1 = 0;
-        REAL s2 = 0;
-        REAL s3 = 0;
+        REAL s[2] = { 0, 0 };
 
         if (stride == 1) {
-#pragma omp simd reduction(+ : s0, s1, s2, s3)
-            for (int64_t i = 0; i < quarter; i++) {
-                s0 += term(pass, at[i], center, p);
-                s1 += term(pass, at[i + quarter], center, p);
-                s2 += term(pass, at[i + 2 * quarter], center, p);
-                s3 += term(pass, at[i + 3 * quarter], center, p);
-            }
-#pragma omp simd reduction(+ : s0)
-            for (int64_t i = 4 * quarter; i < m; i++) s0 += term(pass, at[i], center, p);
-        } else {
-            for (int64_t i = 0; i < m; i++) {
-                REAL t = term(pass, at[i * stride], center, p);
-                if (i & 1)
-                    s1 += t;
-                else
-                    s0 += t;
-            }
+            sum += m == PIECE ? sum_piece(pass, PIECE, at, center, p, wide) /* no loops left */
+                              : sum_piece(pass, m, at, center, p, wide);
+            continue;
         }
-        sum += (double)((s0 + s1) + (s2 + s3));
+        for (int64_t i = 0; i < m; i++) s[i & 1] += term(pass, at[i * stride], center, p);
+        sum += (double)(s[0] + s[1]);
     }
-    return sum;
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) wide[l] += wide[l + half];
+    return sum + wide[0];
 }
 
 /* sign * x for the smallest; NaN is detected separately, so that lanes hold numbers. So is anything
@@ -221,7 +231,10 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t
 
 static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other)
 {
-    for (int64_t j = 0; j < n; j++) acc[j].f = join(pass, acc[j].f, other[j].f);
+    if (pass == TNI_SUM) /* most often: a loop without branches */
+        for (int64_t j = 0; j < n; j++) acc[j].f += other[j].f;
+    else
+        for (int64_t j = 0; j < n; j++) acc[j].f = join(pass, acc[j].f, other[j].f);
 }
 
 const tni_reducer K(tni_reducer) = { identity, row, cols, combine };
