@@ -37,6 +37,7 @@
 #include <tenon/autograd.h>
 #include <tenon/nn.h>
 #include <tenon/derivatives.h>
+#include <tenon/graph.h>
 #include <tenon/optim.h>
 #include <tenon/capture.h>
 #include <tenon/io.h>

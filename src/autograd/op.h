@@ -185,6 +185,8 @@ typedef struct tni_edge {
     int index;
 } tni_edge;
 
+typedef struct tni_origin tni_origin;
+
 /* A tensor that backward reads: an alias without history, and its version at forward. */
 typedef struct tni_kept {
     tn_tensor *alias;
@@ -208,8 +210,8 @@ struct tni_node {
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
     void *args;
-    char *place;   /* " (in fc1: Linear)", under tn_set_anomaly; else NULL */
-    size_t nbytes; /* of this block */
+    tni_origin *origin; /* place.h; NULL: unknown */
+    size_t nbytes;      /* of this block */
 };
 
 struct tni_gradmeta {

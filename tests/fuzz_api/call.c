@@ -149,6 +149,7 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_scope_return",
                                            "tn_module_apply",
                                            "tn_named_modules",
+                                           "tn_graph_visit",
                                            "tn_module_new",
                                            "tn_module_done",
                                            NULL };

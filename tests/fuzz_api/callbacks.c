@@ -278,6 +278,25 @@ static tn_status visit_stops(const char *path, tn_module *m, void *user)
 }
 LIST(visit_function, visits, visit_all, visit_stops)
 
+static int graph_all(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    return node->id < 0 || !node->name || !node->formula || node->n_out < 1;
+}
+static int graph_stops(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    return node->id == 1;
+}
+static int graph_computes(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    tn_scope_begin(); /* and does not end it */
+    if (node->tensor) tn_exp(node->tensor);
+    return 0;
+}
+LIST(tn_graph_visitor, graph_visitors, graph_all, graph_stops, graph_computes)
+
 static tn_status apply_nothing(tn_module *m, void *user)
 {
     (void)m, (void)user;

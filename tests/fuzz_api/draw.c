@@ -988,6 +988,8 @@ OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5,
         REAL(rtol, 1e-3, 1), FLAG(second))
 OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),
         REAL(rtol, 1e-5, 1), FLAG(fast))
+OPTIONS(graph_options, tn_graph_options,
+        o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)))
 OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse),
         FLAG(keep_duplicates), FLAG(persistent_only))
 static bool rename_some(const char *name, char *to, size_t size, void *user)
@@ -1071,6 +1073,7 @@ CALLBACK(backward_hook, backward_hooks)
 CALLBACK(state_hook, state_hooks)
 CALLBACK(load_hook, load_hooks)
 CALLBACK(visit, visits)
+CALLBACK(graph_visitor, graph_visitors)
 CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
