@@ -107,9 +107,9 @@ START_TEST(fan_out_is_visited_once)
 {
     tn_tensor *x = leaf(TN_SCALAR, "x"), *y = tn_exp(x);
     ck_assert_str_eq(seen(tn_add(tn_mul(y, y), y), plain), "0 op add 1 2 f32[]\n"
-                                                            "1 op mul 2k4 2k4 f32[]\n"
-                                                            "2 op exp 3 f32[]k4\n"
-                                                            "3 tensor x f32[] grad\n");
+                                                           "1 op mul 2k4 2k4 f32[]\n"
+                                                           "2 op exp 3 f32[]k4\n"
+                                                           "3 tensor x f32[] grad\n");
 }
 END_TEST
 
@@ -504,8 +504,8 @@ START_TEST(memory_runs_out)
         scarce.requests = 0;
         scarce.failing = k + 1;
         TN_PLACES y = tn_forward(m, x);
-        tn_status status = y ? tn_graph_visit(y, count, &n, (tn_graph_options){ .model = m })
-                             : tn_error_status();
+        tn_status status =
+            y ? tn_graph_visit(y, count, &n, (tn_graph_options){ .model = m }) : tn_error_status();
         done = scarce.requests < scarce.failing;
         scarce.failing = 0;
         ck_assert_msg(status == TN_E_NOMEM || (status == TN_OK && n == 3), "request %d: %s, %d ops",

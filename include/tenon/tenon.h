@@ -35,6 +35,7 @@
 #include <tenon/tensor.h>
 #include <tenon/ops.h>
 #include <tenon/autograd.h>
+#include <tenon/custom.h>
 #include <tenon/nn.h>
 #include <tenon/derivatives.h>
 #include <tenon/graph.h>

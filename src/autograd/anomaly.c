@@ -180,10 +180,10 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
         char where[128];
         locate(node->pending[i], what, where, sizeof where);
         status = tni_error(TN_E_STATE,
-                           "tn_backward: the gradient that comes to the result of tn_%s, %s, holds "
+                           "tn_backward: the gradient that comes to the result of %s%s, %s, holds "
                            "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
-                           node->op->name, tni_shape_text(&node->out[i].shape), where,
-                           tni_place_text(node));
+                           tni_op_prefix(node->op), node->op->name,
+                           tni_shape_text(&node->out[i].shape), where, tni_place_text(node));
     }
     return quiet_end(q, status);
 }
@@ -201,10 +201,10 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
         char where[128];
         locate(g->dx[i], what, where, sizeof where);
         status = tni_error(TN_E_STATE,
-                           "tn_backward: the backward of tn_%s made a gradient for its input %d, "
+                           "tn_backward: the backward of %s%s made a gradient for its input %d, "
                            "%s, that holds %s: want finite values%s",
-                           node->op->name, i, tni_shape_text(&node->in[i].shape), where,
-                           tni_place_text(node));
+                           tni_op_prefix(node->op), node->op->name, i,
+                           tni_shape_text(&node->in[i].shape), where, tni_place_text(node));
     }
     return quiet_end(q, status);
 }

@@ -154,11 +154,12 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
     if (now == kept->version) return TN_OK;
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
-                     "tn_backward: %s%s of tn_%s, %s, was changed in place after it was "
+                     "tn_backward: %s%s of %s%s, %s, was changed in place after it was "
                      "recorded (version %" PRIu64 ", now %" PRIu64
                      "): want it unchanged until backward; "
                      "tn_clone it before the change",
-                     role, which, node->op->name, tni_text(kept->alias), kept->version, now);
+                     role, which, tni_op_prefix(node->op), node->op->name, tni_text(kept->alias),
+                     kept->version, now);
 }
 
 /* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
@@ -196,7 +197,7 @@ static void release(tni_node *node, tn_tensor **kept)
 static void release_kept(tni_node *node)
 {
     for (int i = 0; i < node->n_in; i++) release(node, &node->x[i].alias);
-    release(node, &node->y.alias);
+    for (int i = 0; i < node->n_out; i++) release(node, &node->y[i].alias);
     for (int i = 0; i < node->n_saved; i++) release(node, &node->saved[i]);
 }
 
@@ -245,7 +246,7 @@ static tn_status run_kernel(tni_grad *g)
 }
 
 typedef struct work {
-    tn_tensor **dys, **x, **dx;
+    tn_tensor **dys, **ys, **x, **dx;
     bool *need;
 } work;
 
@@ -256,6 +257,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                    .n_in = node->n_in,
                    .n_out = node->n_out,
                    .dys = w->dys,
+                   .ys = w->ys,
                    .x = w->x,
                    .saved = node->saved,
                    .in = node->in,
@@ -273,9 +275,9 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     if (!any) return TN_OK;
     if (node->spent)
         return tni_error(TN_E_STATE,
-                         "tn_backward: the graph of tn_%s was used by an earlier backward, which "
+                         "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
-                         node->op->name);
+                         tni_op_prefix(node->op), node->op->name);
     tn_status status;
     for (int i = 0; i < node->n_in; i++) {
         const tni_edge *edge = &node->edge[i];
@@ -285,12 +287,15 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
         w->x[i] = restore(p, &node->x[i], edge->node, edge->leaf, edge->index);
         if (!w->x[i]) return tni_pending();
     }
-    if (node->y.alias) {
-        if ((status = check_version(node, &node->y, "the result", -1)) != TN_OK) return status;
-        g.y = restore(p, &node->y, node, NULL, 0);
-        if (!g.y) return tni_pending();
+    for (int i = 0; i < node->n_out; i++) {
+        w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
+        w->ys[i] = NULL;
+        if (!node->y[i].alias) continue;
+        if ((status = check_version(node, &node->y[i], "the result", i ? i : -1)) != TN_OK)
+            return status;
+        if (!(w->ys[i] = restore(p, &node->y[i], node, NULL, i))) return tni_pending();
     }
-    for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
+    g.y = w->ys[0];
     g.dy = w->dys[0];
     for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
     status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
@@ -324,9 +329,9 @@ static void leave(tni_node *node)
 static tn_status step(tni_pass *p, tni_node *node)
 {
     enum { FEW = 8 };
-    tn_tensor *few[3 * FEW];
+    tn_tensor *few[4 * FEW];
     size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
-    size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
+    size_t nbytes = 2 * (n_out + n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
     bool small = n_in <= FEW && n_out <= FEW;
     tn_tensor **block = small ? few : tni_alloc(nbytes);
 
@@ -335,8 +340,9 @@ static tn_status step(tni_pass *p, tni_node *node)
         return TN_E_NOMEM;
     }
     bool few_need[FEW];
-    work w = { block, block + n_out, block + n_out + n_in,
-               small ? few_need : (bool *)(block + n_out + 2 * n_in) };
+    tn_tensor **inputs = block + 2 * n_out;
+    work w = { block, block + n_out, inputs, inputs + n_in,
+               small ? few_need : (bool *)(inputs + 2 * n_in) };
     tn_scope scope = tn_scope_begin();
     node->queued = false;
     p->node = node;

@@ -72,7 +72,8 @@ typedef struct tni_grad {
     tn_tensor *dy;         /* gradient of output 0: dys[0] */
     tn_tensor *const *dys; /* one per output, TN_NONE where nothing came */
     tn_tensor **x;         /* inputs that reads[] named for needed gradients, else NULL */
-    tn_tensor *y;          /* output 0 if read */
+    tn_tensor *y;          /* output 0 if read: ys[0] */
+    tn_tensor **ys;        /* one per output, NULL where it was not kept */
     tn_tensor *const *saved;
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
@@ -93,6 +94,8 @@ struct tn_op {
      * specs, there is no forward */
     bool view;
     bool any_device;            /* inputs may live on different devices (to, copy) */
+    bool custom;                /* the user's: messages have its name without tn_ */
+    const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
      * TNI_DY) want row-major: strided ones are copied */
@@ -127,6 +130,11 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* Drops this thread's kept casts of leaves. */
 void tni_autocast_forget(void);
 
+/* What stands before an op's name in messages. */
+static inline const char *tni_op_prefix(const tn_op *op)
+{
+    return op->custom ? "" : "tn_";
+}
 /* tni_error with "tn_NAME: " in front. */
 tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
@@ -201,11 +209,11 @@ struct tni_node {
     uint64_t sequence; /* newer is larger: the engine's order */
     uint64_t mark;     /* of the pass that last visited it */
     const tn_op *op;
-    tni_node *next;     /* in the list of nodes to free, or to visit */
-    tni_edge *edge;     /* n_in */
-    tni_meta *in, *out; /* n_in, n_out */
-    tni_kept *x;        /* n_in; alias NULL when not kept */
-    tni_kept y;
+    tni_node *next;      /* in the list of nodes to free, or to visit */
+    tni_edge *edge;      /* n_in */
+    tni_meta *in, *out;  /* n_in, n_out */
+    tni_kept *x;         /* n_in; alias NULL when not kept */
+    tni_kept *y;         /* n_out; only of output 0, except by custom.c */
     tn_tensor **saved;   /* n_saved */
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
@@ -223,6 +231,12 @@ struct tni_gradmeta {
     tni_hook_list hooks; /* of tn_grad_hook */
 };
 
+/* Whether a call leaves a node. */
+bool tni_wants_recording(const tni_call *c);
+/* Makes a node and attaches it to the outputs. On failure they stay without history. */
+tn_status tni_record(const tni_call *c, size_t args_size);
+/* Keeps t for backward, as it is now. */
+bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);
 void tni_node_drop(tni_node *node); /* iterative: any depth */

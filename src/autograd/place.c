@@ -55,7 +55,8 @@ void tni_origin_free(tni_origin *o)
 
 tn_status tni_place_node(const tni_call *c)
 {
-    tni_node *node = c->out[0]->node;
+    tni_node *node = NULL;
+    for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     if (!c->recorded || !node || node->origin) return TN_OK;
     uint64_t errors = tni_error_count;
     tni_place *place = here();

@@ -14,7 +14,7 @@ typedef struct tni_place {
     const void *module;      /* tells modules apart; may be gone by now */
     char *path; /* "encoder.layers.0", from the outermost call's module; that one's own is "" */
     char *type; /* "EncoderLayer" */
-    tn_tensor **written;     /* aliases of the buffers that were changed in it, each once */
+    tn_tensor **written; /* aliases of the buffers that were changed in it, each once */
     size_t n_written, capacity;
 } tni_place;
 

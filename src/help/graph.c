@@ -160,9 +160,8 @@ static tn_status add_call(walk *w, const tni_place *p)
     if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
         !tni_room(&w->places, &w->place_room, id, 1, sizeof *w->places))
         return TN_E_NOMEM;
-    w->calls[id] = (tn_graph_call){
-        .id = (int)id, .module = p->path, .type = p->type, .time = (int)time
-    };
+    w->calls[id] =
+        (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
     w->places[id] = p;
     w->n_calls++;
     tn_status status = put(&w->modules, p->module, time);
@@ -262,9 +261,9 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
     tn_graph_value *in = w->values, *out = in + node->n_in, *saved = out + node->n_out;
     for (int i = 0; i < node->n_in; i++) fill_input(w, node, i, from[i], &in[i]);
     for (int i = 0; i < node->n_out; i++) {
-        const tni_kept none = { 0 }, *kept = i ? &none : &node->y;
-        out[i] = value_of(node->out[i], kept->alias, kept->version);
-        out[i].gradient = tn_dtype_is_float(node->out[i].dtype);
+        bool plain = node->op->plain && node->op->plain[i];
+        out[i] = value_of(node->out[i], node->y[i].alias, node->y[i].version);
+        out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
     }
     for (int i = 0; i < node->n_saved; i++) {
         const tn_tensor *t = node->saved[i];
@@ -332,8 +331,7 @@ tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
     walk w = { 0 };
     tn_scope scope = tn_scope_begin(); /* of the model's lists */
     tn_keep(root);
-    tn_status status =
-        options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;
+    tn_status status = options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;
     if (status == TN_OK) status = number_all(&w, root, options);
     if (status == TN_OK) show_all(&w, visit, user);
     walk_free(&w);

@@ -150,6 +150,8 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_module_apply",
                                            "tn_named_modules",
                                            "tn_graph_visit",
+                                           "tn_apply",
+                                           "tn_apply_n",
                                            "tn_module_new",
                                            "tn_module_done",
                                            NULL };

@@ -400,7 +400,7 @@ DRAW(count64)
 DRAW(out_count)
 {
     static const int counts[] = { 1, 2, 1, MAX_OUT };
-    bool call = strcmp(w->row->name, "tn_call") == 0,
+    bool call = strcmp(w->row->name, "tn_call") == 0 || strcmp(w->row->name, "tn_apply_n") == 0,
          next = strcmp(w->row->name, "tn_loader_next") == 0; /* most have one tensor */
     s->v.out_count = pick_count(w, counts[next ? 0 : below(w, call ? 3 : 4)], true);
 }
@@ -1074,6 +1074,16 @@ CALLBACK(state_hook, state_hooks)
 CALLBACK(load_hook, load_hooks)
 CALLBACK(visit, visits)
 CALLBACK(graph_visitor, graph_visitors)
+DRAW(custom_op)
+{
+    int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_custom_ops);
+    s->v.custom_op = pick_pointer(w, (void *)(uintptr_t)&custom_ops[at]);
+}
+DRAW(no_custom) /* there is one only inside of a custom op */
+{
+    (void)w;
+    s->v.no_custom = NULL;
+}
 CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
