@@ -134,8 +134,9 @@ static tn_status polar_backward(tn_custom *c, int n_out, tn_tensor *const *dout,
     return TN_OK;
 }
 
-static const tn_custom_op polar_op = { "polar", "r = sqrt(x^2 + y^2), a = y / x", polar_forward,
-                                       polar_backward, NULL, false };
+static const tn_custom_op polar_op = { "polar",       "r = sqrt(x^2 + y^2), a = y / x",
+                                       polar_forward, polar_backward,
+                                       NULL,          false };
 
 static tn_tensor *polar_of(tn_tensor **in, void *user)
 {

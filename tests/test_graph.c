@@ -10,6 +10,7 @@
  * buffer_marks.
  */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "common.h"
 #include "scarce.h"
@@ -364,6 +365,110 @@ START_TEST(a_shared_module_has_two_calls)
 }
 END_TEST
 
+/* ---- drawn ----------------------------------------------------------------------------------- */
+
+static tn_tensor *loss_of(tn_module *m, tn_tensor *x)
+{
+    tn_tensor *y = tn_full_as(TN_SHAPE(2), 0, TN_I64, tn_cpu()), *loss = NULL;
+    assert_ok(tn_set_name(x, "x"));
+    assert_ok(tn_set_name(y, "y"));
+    TN_PLACES loss = tn_cross_entropy(tn_forward(m, x), y);
+    assert_made(loss);
+    return loss;
+}
+
+/* One parameter under two names. */
+typedef struct tied {
+    tn_module base;
+    tn_tensor *in, *out;
+} tied;
+
+static tn_tensor *tied_forward(tn_module *self, tn_tensor *x)
+{
+    tied *m = (tied *)self;
+    return tn_linear(tn_tanh(tn_linear(x, m->in, TN_NONE)), m->out, TN_NONE);
+}
+
+static const tn_module_type tied_type = { "Tied", sizeof(tied), .forward = tied_forward };
+
+static tn_module *tied_new(void)
+{
+    tied *m = tn_module_new(&tied_type);
+    assert_made(m);
+    tn_tensor *w = tn_ones(TN_SHAPE(3, 3));
+    tn_register_parameter(&m->base, "in", &m->in, w);
+    tn_register_parameter(&m->base, "out", &m->out, w);
+    return tn_module_done(&m->base);
+}
+
+static tn_module *cnn(void)
+{
+    return tn_sequential(tn_conv2d_new(1, 2, 3, (tn_conv2d_options){ 0 }),
+                         tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                         tn_flatten_new(1, -1), tn_linear_new(8, 3, (tn_linear_options){ 0 }));
+}
+
+static const struct drawing {
+    const char *file;
+    tn_module *(*model)(void);
+    int64_t x[4];
+    int rank;
+} drawings[] = {
+    { "graph_mlp.dot", mlp, { 2, 4 }, 2 },
+    { "graph_cnn.dot", cnn, { 2, 1, 4, 4 }, 4 },
+    { "graph_tied.dot", tied_new, { 2, 3 }, 2 },
+    { "graph_shared.dot", twice_new, { 2, 2 }, 2 },
+};
+
+/* Reads a whole file from its beginning. */
+static const char *text_of(FILE *file, char *text, size_t size)
+{
+    ck_assert(file != NULL);
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* The files were read against the models, and their pictures looked at. TN_TEST_WRITE=1 writes
+ * them anew. */
+START_TEST(a_graph_is_drawn)
+{
+    static char drawn[16384], wanted[16384];
+    const struct drawing *d = &drawings[_i];
+    bool write = getenv("TN_TEST_WRITE") != NULL;
+    tn_module *m = d->model();
+    tn_tensor *loss = loss_of(m, tn_ones(tn_shape_of(d->rank, d->x)));
+    FILE *file = write ? fopen(golden_path(d->file), "w+") : tmpfile();
+    assert_ok(tn_graph_dot(file, loss, (tn_graph_options){ .model = m }));
+    text_of(file, drawn, sizeof drawn);
+    ck_assert_str_eq(drawn, text_of(fopen(golden_path(d->file), "r"), wanted, sizeof wanted));
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(names_are_quoted)
+{
+    static char drawn[4096];
+    FILE *file = tmpfile();
+    assert_ok(tn_graph_dot(file, leaf(TN_SHAPE(2), "a \"b\" \\ c\n"), plain));
+    text_of(file, drawn, sizeof drawn);
+    ck_assert_msg(strstr(drawn, "label=\"a \\\"b\\\" \\\\ c \\n[2]\"") != NULL, "%s", drawn);
+}
+END_TEST
+
+START_TEST(what_cannot_be_drawn)
+{
+    tn_tensor *x = leaf(TN_SHAPE(2), "x");
+    FILE *file = tmpfile(), *full = fopen("/dev/full", "w");
+    assert_fails(tn_graph_dot(NULL, x, plain), TN_E_INVALID, "tn_graph_dot: the file is NULL");
+    assert_fails(tn_graph_dot(file, NULL, plain), TN_E_INVALID, "tn_graph_dot: root is NULL");
+    setvbuf(full, NULL, _IONBF, 0);
+    assert_fails(tn_graph_dot(full, x, plain), TN_E_IO, "tn_graph_dot: the file cannot be written");
+    fclose(file), fclose(full);
+}
+END_TEST
+
 /* ---- read only ------------------------------------------------------------------------------- */
 
 START_TEST(a_walk_changes_nothing)
@@ -493,6 +598,7 @@ END_TEST
 START_TEST(memory_runs_out)
 {
     scarce_install();
+    FILE *file = tmpfile();
     tn_module *m = twice_new();
     int64_t k = 0;
     for (bool done = false; !done; k++) {
@@ -514,8 +620,9 @@ START_TEST(memory_runs_out)
         tn_error_clear();
         tn_scope_end(s);
     }
-    ck_assert_int_gt(k, 10);
+    ck_assert_int_gt(k, 20);
     tn_module_drop(m);
+    fclose(file);
 }
 END_TEST
 
@@ -536,6 +643,10 @@ Suite *test_suite(void)
     tcase_add_test(t, frozen_parameters_stay_parameters);
     tcase_add_test(t, buffers_and_who_writes_them);
     tcase_add_test(t, a_shared_module_has_two_calls);
+    t = test_case(suite, "drawn");
+    tcase_add_loop_test(t, a_graph_is_drawn, 0, sizeof drawings / sizeof *drawings);
+    tcase_add_test(t, names_are_quoted);
+    tcase_add_test(t, what_cannot_be_drawn);
     t = test_case(suite, "read only");
     tcase_add_test(t, a_walk_changes_nothing);
     tcase_add_test(t, places_change_no_bit);

@@ -92,6 +92,18 @@ typedef struct tn_graph_options {
 TN_API TN_MUST_USE tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
                                             tn_graph_options options);
 
+/**
+ * Writes the graph behind root as text for Graphviz (`dot -Tsvg`): ops in rounded boxes, parameters
+ * in filled ones, buffers as cylinders, other tensors as ovals, each with its name, shape (and
+ * dtype, unless f32) and what an op keeps for backward. Arrows lead from a value to the op that
+ * reads it; red ones back, where a gradient flows; dashed ones from a call to the buffers that its
+ * forward changed. A box around ops is a call of a module (under tn_set_places).
+ *
+ * Same     graph, same text
+ * Errors   file NULL, or it cannot be written; as tn_graph_visit
+ */
+TN_API TN_MUST_USE tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options);
+
 #ifdef __cplusplus
 }
 #endif

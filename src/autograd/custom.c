@@ -202,12 +202,11 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
 /* Gives the new handles to the current scope, all or none. */
 static tn_status hand_over(tn_status status, int n, tn_tensor **out)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (status != TN_OK)
             tn_drop(out[i]);
         else if (!tn_scope_adopt(out[i]))
             status = tni_pending();
-    }
     for (int i = 0; i < n && status != TN_OK; i++) out[i] = NULL;
     return status;
 }

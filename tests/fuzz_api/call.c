@@ -320,9 +320,10 @@ static const char *const for_one_thread[] = { "tn_manual_seed",
 static bool rare(world *w, const row *r)
 {
     static const char *const slow[] = {
-        "tn_save",   "tn_load",      "tn_checkpoint",     "tn_plot",
-        "tn_text",   "tn_explain",   "tn_module_summary", "tn_print",
-        "tn_fprint", "tn_gradcheck", "tn_memory_trim",    "tn_module_gradcheck",
+        "tn_save",     "tn_load",          "tn_checkpoint",      "tn_plot",
+        "tn_text",     "tn_explain",    "tn_graph_dot",  "tn_module_summary",
+        "tn_print",
+         "tn_fprint",   "tn_gradcheck",   "tn_memory_trim",    "tn_module_gradcheck",
         NULL
     };
     for (int i = 0; slow[i]; i++)
