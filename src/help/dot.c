@@ -67,10 +67,11 @@ static void put_quoted(label *l, const char *text)
     }
 }
 
-static void put_value(label *l, const tn_graph_value *v)
+/* The shape, with the dtype unless it is f32, on a line of its own. */
+static void put_value(label *l, const tn_graph_value *v, bool first)
 {
-    put(l, "%s%s%s[", l->at[l->n - 1] == '"' ? "" : "\\n", v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype),
-        v->dtype == TN_F32 ? "" : " ");
+    const char *dtype = v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype);
+    put(l, "%s%s%s[", first ? "" : "\\n", dtype, dtype[0] ? " " : "");
     for (int i = 0; i < v->shape.rank; i++) put(l, "%s%" PRId64, i ? "," : "", v->shape.size[i]);
     put(l, "]");
 }
@@ -96,7 +97,8 @@ static char *line_of(const tn_graph_node *node)
     label l = { .n = 0 };
     put(&l, "n%d [%s, label=\"", node->id, look[node->kind]);
     put_quoted(&l, node->name);
-    for (int i = 0; i < node->n_out && i < 4; i++) put_value(&l, &node->out[i]);
+    for (int i = 0; i < node->n_out && i < 4; i++)
+        put_value(&l, &node->out[i], !i && !node->name[0]);
     if (node->n_out > 4) put(&l, "\\nand %d more", node->n_out - 4);
     size_t kept = kept_by(node);
     if (kept) put(&l, "\\nkeeps %zu B", kept);
@@ -293,8 +295,7 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
     if (status == TN_OK) {
         link_boxes(&d);
         write_all(file, &d);
-        if (ferror(file))
-            status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
+        if (ferror(file)) status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
     }
     drawing_free(&d);
     return status;
