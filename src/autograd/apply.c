@@ -109,7 +109,7 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
 {
     size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, n_saved = (size_t)c->n_saved;
     size_t empty = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_kept)) +
-                   n_out * (sizeof(tni_kept) + sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
+                   n_out * (sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
                    n_saved * sizeof(tn_tensor *); /* the part that begins as zeros */
     size_t args_at = (empty + (n_in + n_out) * sizeof(tni_meta) + 15) & ~(size_t)15;
     size_t nbytes = args_at + args_size;
@@ -128,8 +128,6 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     at += n_in * sizeof(tni_edge);
     node->x = (tni_kept *)(void *)at;
     at += n_in * sizeof(tni_kept);
-    node->y = (tni_kept *)(void *)at;
-    at += n_out * sizeof(tni_kept);
     node->pending = (tn_tensor **)(void *)at;
     at += n_out * sizeof(tn_tensor *);
     node->gm = (tni_gradmeta **)(void *)at;
@@ -170,7 +168,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     }
     for (int i = 0; i < c->n_out; i++)
         node->out[i] = (tni_meta){ c->out[i]->shape, c->out[i]->dtype };
-    if ((reads & TNI_Y) && !tni_keep_alias(&node->y[0], c->out[0])) goto fail;
+    if ((reads & TNI_Y) && !tni_keep_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
     node->sequence = tni_next_sequence();

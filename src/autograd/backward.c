@@ -162,6 +162,17 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
                      kept->version, now);
 }
 
+tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
+{
+    tn_tensor *t = tni_alias_raw(alias);
+    if (!t) return NULL;
+    atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
+    t->node = from;
+    t->out_index = index;
+    t->requires_grad = true;
+    return tn_scope_adopt(t);
+}
+
 /* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
  * its history. */
 static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *from, tn_tensor *leaf,
@@ -169,13 +180,7 @@ static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *fro
 {
     if (!p->create || (!from && !leaf)) return kept->alias;
     if (leaf) return leaf;
-    tn_tensor *t = tni_alias_raw(kept->alias);
-    if (!t) return NULL;
-    atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
-    t->node = from;
-    t->out_index = index;
-    t->requires_grad = true;
-    return tn_scope_adopt(t);
+    return tni_with_history(kept->alias, from, index);
 }
 
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge)
@@ -197,7 +202,7 @@ static void release(tni_node *node, tn_tensor **kept)
 static void release_kept(tni_node *node)
 {
     for (int i = 0; i < node->n_in; i++) release(node, &node->x[i].alias);
-    for (int i = 0; i < node->n_out; i++) release(node, &node->y[i].alias);
+    release(node, &node->y.alias);
     for (int i = 0; i < node->n_saved; i++) release(node, &node->saved[i]);
 }
 
@@ -246,7 +251,7 @@ static tn_status run_kernel(tni_grad *g)
 }
 
 typedef struct work {
-    tn_tensor **dys, **ys, **x, **dx;
+    tn_tensor **dys, **x, **dx;
     bool *need;
 } work;
 
@@ -257,7 +262,6 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                    .n_in = node->n_in,
                    .n_out = node->n_out,
                    .dys = w->dys,
-                   .ys = w->ys,
                    .x = w->x,
                    .saved = node->saved,
                    .in = node->in,
@@ -287,15 +291,12 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
         w->x[i] = restore(p, &node->x[i], edge->node, edge->leaf, edge->index);
         if (!w->x[i]) return tni_pending();
     }
-    for (int i = 0; i < node->n_out; i++) {
-        w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
-        w->ys[i] = NULL;
-        if (!node->y[i].alias) continue;
-        if ((status = check_version(node, &node->y[i], "the result", i ? i : -1)) != TN_OK)
-            return status;
-        if (!(w->ys[i] = restore(p, &node->y[i], node, NULL, i))) return tni_pending();
+    if (node->y.alias) {
+        if ((status = check_version(node, &node->y, "the result", -1)) != TN_OK) return status;
+        g.y = restore(p, &node->y, node, NULL, 0);
+        if (!g.y) return tni_pending();
     }
-    g.y = w->ys[0];
+    for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
     g.dy = w->dys[0];
     for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
     status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
@@ -329,9 +330,9 @@ static void leave(tni_node *node)
 static tn_status step(tni_pass *p, tni_node *node)
 {
     enum { FEW = 8 };
-    tn_tensor *few[4 * FEW];
+    tn_tensor *few[3 * FEW];
     size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
-    size_t nbytes = 2 * (n_out + n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
+    size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
     bool small = n_in <= FEW && n_out <= FEW;
     tn_tensor **block = small ? few : tni_alloc(nbytes);
 
@@ -340,9 +341,8 @@ static tn_status step(tni_pass *p, tni_node *node)
         return TN_E_NOMEM;
     }
     bool few_need[FEW];
-    tn_tensor **inputs = block + 2 * n_out;
-    work w = { block, block + n_out, inputs, inputs + n_in,
-               small ? few_need : (bool *)(inputs + 2 * n_in) };
+    work w = { block, block + n_out, block + n_out + n_in,
+               small ? few_need : (bool *)(block + n_out + 2 * n_in) };
     tn_scope scope = tn_scope_begin();
     node->queued = false;
     p->node = node;

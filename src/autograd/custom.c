@@ -2,9 +2,9 @@
  * custom.c - ops of the user (tenon/custom.h).
  *
  * Each application has an `own`, with a descriptor (tn_op) of its own, so that the engine sees an
- * op like any other: the node counts the own as its args. Saved inputs and outputs are kept where
- * the engine looks for them (node->x, node->y), so it checks their versions and gives them their
- * history back; other tensors are kept in node->saved, and checked here.
+ * op like any other: the node counts the own as its args. Saved inputs are kept where the engine
+ * looks for them (node->x), so it checks their versions and gives them their history back; all else
+ * is kept in node->saved, and checked here.
  */
 #include <tenon/custom.h>
 
@@ -16,7 +16,8 @@ typedef struct saved {
     tn_tensor *tensor; /* counted until forward has ended */
     uint64_t version;
     saved_as as;
-    int index; /* of the input, the output, or in node->saved */
+    int index;  /* of the input, or in node->saved */
+    int output; /* SAVED_OUTPUT: which */
 } saved;
 
 /* What an application and its node share. */
@@ -28,6 +29,7 @@ typedef struct own {
     tn_dtype cast; /* autocast's dtype at forward */
     saved *save;
     size_t n_save, save_room;
+    tni_node *node; /* that counts this; NULL: none */
     int n_out;
     bool plain[]; /* n_out: takes no gradient */
 } own;
@@ -131,7 +133,7 @@ static tn_status check_unchanged(const own *o, int n_in, tn_tensor *const *in, c
     return TN_OK;
 }
 
-/* Says where each saved tensor will be kept; others collects those that are no input or output. */
+/* Says where each saved tensor will be kept; others collects those that are no input. */
 static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *out,
                       tn_tensor **others)
 {
@@ -139,20 +141,21 @@ static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *
     for (size_t k = 0; k < o->n_save; k++) {
         saved *s = &o->save[k];
         if (tni_none(s->tensor)) continue;
-        int input = position(in, n_in, s->tensor), output = position(out, o->n_out, s->tensor);
-        s->as = input >= 0 ? SAVED_INPUT : output >= 0 ? SAVED_OUTPUT : SAVED_OTHER;
-        s->index = input >= 0 ? input : output >= 0 ? output : n;
-        if (s->as == SAVED_OTHER) others[n++] = s->tensor;
+        int input = position(in, n_in, s->tensor);
+        s->output = position(out, o->n_out, s->tensor);
+        s->as = input >= 0 ? SAVED_INPUT : s->output >= 0 ? SAVED_OUTPUT : SAVED_OTHER;
+        s->index = input >= 0 ? input : n;
+        if (input < 0) others[n++] = s->tensor;
     }
     return n;
 }
 
-static tn_status fill_node(const own *o, tni_node *node)
+static tn_status keep_inputs(const own *o)
 {
     for (size_t k = 0; k < o->n_save; k++) {
         const saved *s = &o->save[k];
-        if (s->as != SAVED_INPUT && s->as != SAVED_OUTPUT) continue;
-        tni_kept *kept = s->as == SAVED_INPUT ? &node->x[s->index] : &node->y[s->index];
+        if (s->as != SAVED_INPUT) continue;
+        tni_kept *kept = &o->node->x[s->index];
         if (!kept->alias && !tni_keep_alias(kept, s->tensor)) return TN_E_NOMEM;
         kept->version = s->version;
     }
@@ -174,9 +177,8 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
         if (!(others[i] = tni_alias_raw(others[i])) || !tn_scope_adopt(others[i]))
             status = TN_E_NOMEM;
     if (status == TN_OK) status = tni_record(c, sizeof o);
-    tni_node *node = NULL;
-    for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
-    if (status == TN_OK && node) status = fill_node(o, node);
+    for (int i = 0; i < c->n_out && !o->node; i++) o->node = c->out[i]->node;
+    if (status == TN_OK && o->node) status = keep_inputs(o);
     tn_scope_end(scope);
     tni_free(others, n * sizeof *others);
     return status;
@@ -261,12 +263,13 @@ tn_tensor *tn_apply(const tn_custom_op *op, void *user, int n_in, tn_tensor *con
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The engine has checked the versions of inputs and outputs. */
+/* The engine has checked the versions of inputs. */
 static tn_status check_others(const own *o, const tni_grad *g)
 {
     for (size_t k = 0; k < o->n_save; k++) {
         const saved *s = &o->save[k];
-        if (s->as != SAVED_OTHER || tn_version(g->saved[s->index]) == s->version) continue;
+        if (s->as == SAVED_NONE || s->as == SAVED_INPUT) continue;
+        if (tn_version(g->saved[s->index]) == s->version) continue;
         return tni_error(TN_E_STATE,
                          "tn_backward: what %s saved as number %d, %s, was changed in place after "
                          "that: want it unchanged until backward; tn_clone it before the change",
@@ -396,13 +399,11 @@ tn_tensor *tn_custom_saved(const tn_custom *c, int i)
     if (check_phase(f, c, false) != TN_OK) return NULL;
     if (check_number(f, c, "saved tensor", i, (int)c->own->n_save) != TN_OK) return NULL;
     const saved *s = &c->own->save[i];
-    switch (s->as) {
-    case SAVED_INPUT: return c->grad->x[s->index];
-    case SAVED_OUTPUT: return c->grad->ys[s->index];
-    case SAVED_OTHER: return c->grad->saved[s->index];
-    case SAVED_NONE: break;
-    }
-    return TN_NONE;
+    if (s->as == SAVED_NONE) return TN_NONE;
+    if (s->as == SAVED_INPUT) return c->grad->x[s->index];
+    tn_tensor *t = c->grad->saved[s->index];
+    bool history = s->as == SAVED_OUTPUT && !c->own->plain[s->output] && tni_composed();
+    return history ? tni_with_history(t, c->own->node, s->output) : t;
 }
 
 bool tn_custom_needs(const tn_custom *c, int i)

@@ -34,11 +34,11 @@ void tni_node_drop(tni_node *node)
             if (node->edge[i].leaf) tn_drop(node->edge[i].leaf);
             if (node->x[i].alias) tn_drop(node->x[i].alias);
         }
+        if (node->y.alias) tn_drop(node->y.alias);
         if (node->origin) tni_origin_free(node->origin);
         if (node->op && node->op->drop) node->op->drop(node->args);
         for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {
-            if (node->y[i].alias) tn_drop(node->y[i].alias);
             if (node->pending[i]) tn_drop(node->pending[i]);
             if (node->gm[i]) tni_gradmeta_drop(node->gm[i]);
         }

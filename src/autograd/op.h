@@ -72,8 +72,7 @@ typedef struct tni_grad {
     tn_tensor *dy;         /* gradient of output 0: dys[0] */
     tn_tensor *const *dys; /* one per output, TN_NONE where nothing came */
     tn_tensor **x;         /* inputs that reads[] named for needed gradients, else NULL */
-    tn_tensor *y;          /* output 0 if read: ys[0] */
-    tn_tensor **ys;        /* one per output, NULL where it was not kept */
+    tn_tensor *y;          /* output 0 if read */
     tn_tensor *const *saved;
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
@@ -209,11 +208,11 @@ struct tni_node {
     uint64_t sequence; /* newer is larger: the engine's order */
     uint64_t mark;     /* of the pass that last visited it */
     const tn_op *op;
-    tni_node *next;      /* in the list of nodes to free, or to visit */
-    tni_edge *edge;      /* n_in */
-    tni_meta *in, *out;  /* n_in, n_out */
-    tni_kept *x;         /* n_in; alias NULL when not kept */
-    tni_kept *y;         /* n_out; only of output 0, except by custom.c */
+    tni_node *next;     /* in the list of nodes to free, or to visit */
+    tni_edge *edge;     /* n_in */
+    tni_meta *in, *out; /* n_in, n_out */
+    tni_kept *x;        /* n_in; alias NULL when not kept */
+    tni_kept y;
     tn_tensor **saved;   /* n_saved */
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
@@ -237,6 +236,8 @@ bool tni_wants_recording(const tni_call *c);
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Keeps t for backward, as it is now. */
 bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
+/* A kept alias with the history of output `index` of a node, in the current scope. */
+tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);
 void tni_node_drop(tni_node *node); /* iterative: any depth */

@@ -262,7 +262,8 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
     for (int i = 0; i < node->n_in; i++) fill_input(w, node, i, from[i], &in[i]);
     for (int i = 0; i < node->n_out; i++) {
         bool plain = node->op->plain && node->op->plain[i];
-        out[i] = value_of(node->out[i], node->y[i].alias, node->y[i].version);
+        const tni_kept none = { 0 }, *kept = i ? &none : &node->y;
+        out[i] = value_of(node->out[i], kept->alias, kept->version);
         out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
     }
     for (int i = 0; i < node->n_saved; i++) {
