@@ -320,11 +320,9 @@ static const char *const for_one_thread[] = { "tn_manual_seed",
 static bool rare(world *w, const row *r)
 {
     static const char *const slow[] = {
-        "tn_save",     "tn_load",          "tn_checkpoint",      "tn_plot",
-        "tn_text",     "tn_explain",    "tn_graph_dot",  "tn_module_summary",
-        "tn_print",
-         "tn_fprint",   "tn_gradcheck",   "tn_memory_trim",    "tn_module_gradcheck",
-        NULL
+        "tn_save",      "tn_load",        "tn_checkpoint",       "tn_plot",  "tn_text",
+        "tn_explain",   "tn_graph_dot",   "tn_module_summary",   "tn_print", "tn_fprint",
+        "tn_gradcheck", "tn_memory_trim", "tn_module_gradcheck", NULL
     };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;
