@@ -80,11 +80,56 @@ static void training()
     tn_scope_end(scope);
 }
 
+// An op of one's own, and a viewer of the tape.
+static tn_status cube(tn_custom *c, int, tn_tensor *const *in, int, tn_tensor **out)
+{
+    out[0] = tn_mul(in[0], tn_square(in[0]));
+    return tn_custom_save(c, in[0]);
+}
+
+static tn_status cube_grad(tn_custom *c, int, tn_tensor *const *dout, int, tn_tensor **din)
+{
+    din[0] = tn_mul_scalar(tn_mul(dout[0], tn_square(tn_custom_saved(c, 0))), 3);
+    return TN_OK;
+}
+
+static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, nullptr, false };
+
+static tn_tensor *cube_of(tn_tensor **in, void *)
+{
+    return tn_apply(&cube_op, nullptr, 1, in);
+}
+
+static int count_cubes(const tn_graph_node *node, void *user)
+{
+    *static_cast<int *>(user) += node->kind == TN_GRAPH_OP && node->formula[4] == 'x';
+    return 0;
+}
+
+static void own_op()
+{
+    TN_SCOPE
+    {
+        const double values[] = { -1, 0.5, 2 };
+        tn_tensor *x = tn_from_data(values, TN_SHAPE(3), TN_F64), *y = nullptr;
+        tn_set_requires_grad(x, true);
+        tn_gradcheck_options twice{};
+        twice.second = true;
+        check(tn_gradcheck(cube_of, &x, 1, nullptr, twice) == TN_OK, "gradients of an own op");
+        TN_PLACES y = cube_of(&x, nullptr);
+        int cubes = 0;
+        check(!tn_places() && tn_graph_visit(y, count_cubes, &cubes, tn_graph_options{}) == TN_OK,
+              "a walk");
+        check(cubes == 1, "the op on the tape");
+    }
+}
+
 int main()
 {
     check(TN_SHAPE(2, 3).rank == 2 && TN_SHAPE(2, 3).size[1] == 3 && TN_SCALAR.rank == 0, "shapes");
     modes();
     training();
+    own_op();
     printf("1 passed, %d failed\n", failed);
     return failed != 0;
 }

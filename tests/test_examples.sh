@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
-# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR     (paths of the programs)
+# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD     (paths of the programs)
 #
 # Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
 # note_signal (process.c) that only notes: both "a second signal".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
+autograd=$(realpath "$5")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
@@ -241,5 +242,13 @@ check 'batchnorm, unknown flag' refused 'unknown flag --epoch' "$batchnorm" --ep
 # ---- the small ones ----------------------------------------------------------------------------
 check 'buffers' says 'all claims hold' "$buffers"
 check 'xor' says '1 xor 1 = 0.0' "$xor"
+# by hand: n = 0.5, y = tanh n, db = 2 (y - 1) (1 - y^2) = -0.846033, dw1 = 2 db
+check 'autograd' says '^w1 +0.500000 +-1.692067 +-1.692067$' "$autograd" --dot neuron.dot
+check 'autograd, backward in order' says '^  4  add .* gradients go to 6 5$' "$autograd"
+check 'autograd, a drawing' grep -q '^  n1 -> n0;$' neuron.dot
+check 'autograd, a net' says '^  3  linear .4,1.  in 2 .Linear.' "$autograd" --net --dot net.dot
+check 'autograd, its boxes' grep -q 'label="2 (Linear)";' net.dot
+check 'autograd, the same drawing again' "$autograd" --net --dot net2.dot
+check 'autograd, byte for byte' cmp net.dot net2.dot
 
 verdict

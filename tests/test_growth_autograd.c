@@ -127,6 +127,34 @@ static void derivatives_of_derivatives(int n)
     }
 }
 
+static int visited;
+
+static int visit(const tn_graph_node *node, void *user)
+{
+    (void)node, (void)user;
+    visited++;
+    return 0;
+}
+
+/* A chain whose every op reads one leaf and one tensor of data, and slices of one memory. */
+static tn_tensor *chained;
+
+static void chain_made(int n)
+{
+    tn_tensor *x = leaf(1), *d = tn_ones(TN_SHAPE(n + 1));
+    chained = x;
+    tn_set_places(true);
+    for (int i = 0; i < n; i++) chained = tn_add(tn_mul(chained, x), tn_slice(d, 0, i, i + 1, 1));
+    tn_set_places(false);
+    visited = 0;
+}
+
+static void graph_walked(int n)
+{
+    assert_ok(tn_graph_visit(chained, visit, NULL, (tn_graph_options){ 0 }));
+    ck_assert_int_eq(visited, 2 * n + 1 + n);
+}
+
 /* ---- how long it takes ----------------------------------------------------------------------- */
 
 static const growth_row rows[] = {
@@ -137,6 +165,7 @@ static const growth_row rows[] = {
     { "chain", 16000, NULL, chain, NULL },
     { "one leaf", 8000, NULL, one_leaf_used_often, NULL },
     { "gradients of many", 2000, NULL, gradients_of_many, NULL },
+    { "a graph walked", 4000, chain_made, graph_walked, NULL },
     { "derivatives of derivatives", 500, NULL, derivatives_of_derivatives, NULL },
 };
 

@@ -2,13 +2,13 @@
 # The example programs under wrong options, files that cannot be read or written, and outputs that nobody
 # reads: one clear line before anything is computed, the right exit status, no file made; and failures
 # later cost no trained weights.
-# usage: test_misuse.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP     (paths of the programs)
+# usage: test_misuse.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP AUTOGRAD     (paths of the programs)
 #
 # Seen to fail: the programs as they were before examples/places.c and process.c, 88 of the checks; a run
 # of the table that is not refused at once is cut off after 20 s.
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
-interop=$(realpath "$5")
+interop=$(realpath "$5") autograd=$(realpath "$6")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
@@ -157,6 +157,9 @@ table <<END
 2 | 2 steps, and bpart is after step 3: want            | batchnorm --resume bpart --steps 2
 2 | unknown flag --nonsense                               | xor --nonsense
 2 | unexpected argument 3                                 | xor 3
+2 | unknown flag --nonsense                               | autograd --nonsense
+2 | --dot no/x: No such file                              | autograd --dot no/x
+2 | --dot needs an argument                               | autograd --dot
 2 | --device needs an argument                            | buffers --device
 2 | --device x: want cpu or cuda                        | buffers --device x
 2 | unknown flag -f                                       | interop -f
@@ -221,7 +224,7 @@ unread() { # the reader goes away, and SIGPIPE is ignored, as under Python
 }
 check 'standard output goes' complains 'standard output: Broken pipe' unread
 check 'standard output goes, the weights' cmp weights x
-for program in xor buffers; do
+for program in xor buffers autograd; do
     check "$program, standard output is full" complains 'standard output: No space' full "${!program}"
     check "$program --help" "${!program}" --help
 done

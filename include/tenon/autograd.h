@@ -153,6 +153,28 @@ typedef enum tn_anomaly {
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
 TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 
+/**
+ * Sets whether nodes remember where they were recorded, in this thread: in which call of a module,
+ * and which tensors the op read that take no gradient, with the buffers that the call changed.
+ * Returns the setting before; threads start with it off, and then it costs nothing. A graph
+ * recorded with it on keeps its inputs (data, targets, buffers) until it is freed.
+ *
+ *     TN_PLACES loss = tn_cross_entropy(tn_forward(model, x), y);
+ *     TN_CHECK(tn_graph_visit(loss, visit, NULL, (tn_graph_options){ .model = model }));
+ *
+ * Not      in captured steps on a GPU, nor inside tn_explain_training
+ */
+TN_API bool tn_set_places(bool on);
+TN_API bool tn_places(void); /* the setting now */
+/** TN_PLACES { ... }: the block records places; left and restored as TN_NO_GRAD. */
+#define TN_PLACES                                                                                  \
+    for (int tn_places_ TN_WHEN_LEFT(tn_leave_places_) = tn_set_places(true), tn_places_once_ = 1; \
+         tn_places_once_; tn_places_once_ = 0, TN_AT_END(tn_leave_places_(&tn_places_)))
+static inline void tn_leave_places_(const int *was)
+{
+    tn_set_places(*was != 0);
+}
+
 /** A function of n inputs, for tn_gradcheck and derivatives.h: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
 

@@ -35,8 +35,10 @@
 #include <tenon/tensor.h>
 #include <tenon/ops.h>
 #include <tenon/autograd.h>
+#include <tenon/custom.h>
 #include <tenon/nn.h>
 #include <tenon/derivatives.h>
+#include <tenon/graph.h>
 #include <tenon/optim.h>
 #include <tenon/capture.h>
 #include <tenon/io.h>

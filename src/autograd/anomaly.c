@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "autograd/place.h"
 #include "autograd/tell.h"
 
 /* ---- what a tensor holds --------------------------------------------------------------------- */
@@ -147,28 +148,23 @@ static tn_status check_outputs(tni_watcher *self, const tni_call *c)
     return quiet_end(q, status);
 }
 
-/* Backward runs outside of module calls, so the node remembers which module made it. */
+/* Backward runs outside of module calls, so the node remembers which call made it. */
 static tn_status remember_place(tni_watcher *self, const tni_call *c)
 {
-    char place[512] = "";
-    tni_node *node = c->out[0]->node;
     (void)self;
-    if (!c->recorded || !node || node->place || !tni_error_context) return TN_OK;
-    tni_error_context(place, sizeof place);
-    if (!place[0]) return TN_OK;
-    node->place = tni_strdup(place);
-    return node->place ? TN_OK : TN_E_NOMEM;
+    return tni_place_node(c);
+}
+
+static void remember_write(tni_watcher *self, const tn_tensor *t)
+{
+    (void)self;
+    tni_place_write(t);
 }
 
 static tn_status check_both(tni_watcher *self, const tni_call *c)
 {
     tn_status status = remember_place(self, c);
     return status == TN_OK ? check_outputs(self, c) : status;
-}
-
-static const char *place_of(const tni_node *node)
-{
-    return node->place ? node->place : "";
 }
 
 static tn_status check_arrived(tni_watcher *self, const tni_node *node)
@@ -183,11 +179,11 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
         if (status != TN_OK || !what) continue;
         char where[128];
         locate(node->pending[i], what, where, sizeof where);
-        status =
-            tni_error(TN_E_STATE,
-                      "tn_backward: the gradient that comes to the result of tn_%s, %s, holds "
-                      "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
-                      node->op->name, tni_shape_text(&node->out[i].shape), where, place_of(node));
+        status = tni_error(TN_E_STATE,
+                           "tn_backward: the gradient that comes to the result of %s%s, %s, holds "
+                           "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
+                           tni_op_prefix(node->op), node->op->name,
+                           tni_shape_text(&node->out[i].shape), where, tni_place_text(node));
     }
     return quiet_end(q, status);
 }
@@ -204,11 +200,11 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
         if (status != TN_OK || !what) continue;
         char where[128];
         locate(g->dx[i], what, where, sizeof where);
-        status =
-            tni_error(TN_E_STATE,
-                      "tn_backward: the backward of tn_%s made a gradient for its input %d, "
-                      "%s, that holds %s: want finite values%s",
-                      node->op->name, i, tni_shape_text(&node->in[i].shape), where, place_of(node));
+        status = tni_error(TN_E_STATE,
+                           "tn_backward: the backward of %s%s made a gradient for its input %d, "
+                           "%s, that holds %s: want finite values%s",
+                           tni_op_prefix(node->op), node->op->name, i,
+                           tni_shape_text(&node->in[i].shape), where, tni_place_text(node));
     }
     return quiet_end(q, status);
 }
@@ -230,11 +226,14 @@ static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor 
     return quiet_end(q, status);
 }
 
+static tni_watcher places_only = { .applied = remember_place, .writes = remember_write };
 static tni_watcher gradients_only = { .applied = remember_place,
+                                      .writes = remember_write,
                                       .arrived = check_arrived,
                                       .differentiated = check_gradients,
                                       .finished = check_leaf };
 static tni_watcher everything = { .applied = check_both,
+                                  .writes = remember_write,
                                   .arrived = check_arrived,
                                   .differentiated = check_gradients,
                                   .finished = check_leaf };
@@ -272,6 +271,9 @@ tn_anomaly tn_set_anomaly(tn_anomaly mode)
             tni_host_refused("tn_set_anomaly", "looks at values", "it off, or no capture");
         return was;
     }
-    if ((int)mode >= TN_ANOMALY_OFF && (int)mode <= TN_ANOMALY_ALL) tni_watch(watcher_of[mode]);
+    if (mode == TN_ANOMALY_OFF)
+        tni_watch(tn_places() ? &places_only : NULL);
+    else if ((int)mode > TN_ANOMALY_OFF && (int)mode <= TN_ANOMALY_ALL)
+        tni_watch(watcher_of[mode]);
     return was;
 }

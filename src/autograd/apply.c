@@ -15,7 +15,7 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return tni_error(status, "tn_%s: %s", c->op->name, text);
+    return tni_error(status, "%s%s: %s", tni_op_prefix(c->op), c->op->name, text);
 }
 
 tn_tensor *tni_wide(tn_tensor *x)
@@ -79,7 +79,7 @@ static tn_status check_inputs(const tni_call *c)
     return TN_OK;
 }
 
-static bool wants_recording(const tni_call *c)
+bool tni_wants_recording(const tni_call *c)
 {
     if (!c->op->backward || !tn_grad_enabled()) return false;
     for (int i = 0; i < c->n_in; i++)
@@ -97,7 +97,7 @@ static unsigned reads_of(const tni_call *c)
     return reads;
 }
 
-static bool keep_alias(tni_kept *kept, const tn_tensor *t)
+bool tni_keep_alias(tni_kept *kept, const tn_tensor *t)
 {
     kept->alias = tni_alias_raw(t);
     kept->version = tn_version(t);
@@ -139,8 +139,7 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     return node;
 }
 
-/* Makes a node and attaches it to the outputs. On failure they stay without history. */
-static tn_status record(const tni_call *c, size_t args_size)
+tn_status tni_record(const tni_call *c, size_t args_size)
 {
     tni_node *node = node_new(c, args_size);
     unsigned reads = reads_of(c);
@@ -164,16 +163,17 @@ static tn_status record(const tni_call *c, size_t args_size)
                 edge->leaf = tn_keep(t);
             }
         }
-        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep_alias(&node->x[i], t)) goto fail;
+        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !tni_keep_alias(&node->x[i], t))
+            goto fail;
     }
     for (int i = 0; i < c->n_out; i++)
         node->out[i] = (tni_meta){ c->out[i]->shape, c->out[i]->dtype };
-    if ((reads & TNI_Y) && !keep_alias(&node->y, c->out[0])) goto fail;
+    if ((reads & TNI_Y) && !tni_keep_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
     node->sequence = tni_next_sequence();
     for (int i = 0; i < c->n_out; i++) {
-        if (!tn_dtype_is_float(c->out[i]->dtype)) continue;
+        if (!tn_dtype_is_float(c->out[i]->dtype) || (c->op->plain && c->op->plain[i])) continue;
         if (owners++) atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
         c->out[i]->node = node; /* the first takes over the node's first reference */
         c->out[i]->out_index = i;
@@ -225,7 +225,7 @@ static tn_status compute(tni_call *c, size_t args_size)
                                 : tni_new(&c->out_spec[i], c->device);
         if (!c->out[i]) return not_made(c, &c->out_spec[i].shape);
     }
-    if (c->op->view && c->n_saved == 0) return c->recorded ? record(c, args_size) : TN_OK;
+    if (c->op->view && c->n_saved == 0) return c->recorded ? tni_record(c, args_size) : TN_OK;
     size_t mark = tni_scope_mark();
     for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
         c->saved_spec[i].strided = false;
@@ -233,7 +233,7 @@ static tn_status compute(tni_call *c, size_t args_size)
         if (!c->saved[i]) status = tni_pending();
     }
     if (status == TN_OK) status = forward(c);
-    if (status == TN_OK && c->recorded) status = record(c, args_size);
+    if (status == TN_OK && c->recorded) status = tni_record(c, args_size);
     tni_scope_cut(mark);
     return status;
 }
@@ -263,7 +263,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
     for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;
     c.device = n_in && !tni_none(in[0]) ? in[0]->storage->device : tn_cpu();
-    c.recorded = wants_recording(&c);
+    c.recorded = tni_wants_recording(&c);
     status = op->shape(&c);
     if (status == TN_OK) status = compute(&c, args_size);
     if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_applied(&c);

@@ -154,11 +154,23 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
     if (now == kept->version) return TN_OK;
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
-                     "tn_backward: %s%s of tn_%s, %s, was changed in place after it was "
+                     "tn_backward: %s%s of %s%s, %s, was changed in place after it was "
                      "recorded (version %" PRIu64 ", now %" PRIu64
                      "): want it unchanged until backward; "
                      "tn_clone it before the change",
-                     role, which, node->op->name, tni_text(kept->alias), kept->version, now);
+                     role, which, tni_op_prefix(node->op), node->op->name, tni_text(kept->alias),
+                     kept->version, now);
+}
+
+tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
+{
+    tn_tensor *t = tni_alias_raw(alias);
+    if (!t) return NULL;
+    atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
+    t->node = from;
+    t->out_index = index;
+    t->requires_grad = true;
+    return tn_scope_adopt(t);
 }
 
 /* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
@@ -168,13 +180,7 @@ static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *fro
 {
     if (!p->create || (!from && !leaf)) return kept->alias;
     if (leaf) return leaf;
-    tn_tensor *t = tni_alias_raw(kept->alias);
-    if (!t) return NULL;
-    atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
-    t->node = from;
-    t->out_index = index;
-    t->requires_grad = true;
-    return tn_scope_adopt(t);
+    return tni_with_history(kept->alias, from, index);
 }
 
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge)
@@ -273,9 +279,9 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     if (!any) return TN_OK;
     if (node->spent)
         return tni_error(TN_E_STATE,
-                         "tn_backward: the graph of tn_%s was used by an earlier backward, which "
+                         "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
-                         node->op->name);
+                         tni_op_prefix(node->op), node->op->name);
     tn_status status;
     for (int i = 0; i < node->n_in; i++) {
         const tni_edge *edge = &node->edge[i];

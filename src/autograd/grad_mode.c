@@ -24,9 +24,9 @@ tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad)
     if (!t || tni_none(t)) return tni_poison("tn_set_requires_grad", "t");
     if (t->node)
         return tni_error(TN_E_STATE,
-                         "tn_set_requires_grad: %s was made by tn_%s: want a leaf (tn_detach "
+                         "tn_set_requires_grad: %s was made by %s%s: want a leaf (tn_detach "
                          "gives one)",
-                         tni_text(t), t->node->op->name);
+                         tni_text(t), tni_op_prefix(t->node->op), t->node->op->name);
     if (requires_grad && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE, "tn_set_requires_grad: %s is %s: want a floating dtype",
                          tni_text(t), tn_dtype_name(t->dtype));

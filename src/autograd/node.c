@@ -2,7 +2,7 @@
  * node.c - the graph's own memory: nodes, and the gradient data of tensors. Freeing is a loop, not
  * a recursion, so a deep graph needs no stack.
  */
-#include "autograd/op.h"
+#include "autograd/place.h"
 
 static _Atomic uint64_t sequence = 1;
 
@@ -35,7 +35,7 @@ void tni_node_drop(tni_node *node)
             if (node->x[i].alias) tn_drop(node->x[i].alias);
         }
         if (node->y.alias) tn_drop(node->y.alias);
-        if (node->place) tni_strfree(node->place);
+        if (node->origin) tni_origin_free(node->origin);
         if (node->op && node->op->drop) node->op->drop(node->args);
         for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {

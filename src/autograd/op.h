@@ -93,6 +93,8 @@ struct tn_op {
      * specs, there is no forward */
     bool view;
     bool any_device;            /* inputs may live on different devices (to, copy) */
+    bool custom;                /* the user's: messages have its name without tn_ */
+    const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
      * TNI_DY) want row-major: strided ones are copied */
@@ -127,6 +129,11 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* Drops this thread's kept casts of leaves. */
 void tni_autocast_forget(void);
 
+/* What stands before an op's name in messages. */
+static inline const char *tni_op_prefix(const tn_op *op)
+{
+    return op->custom ? "" : "tn_";
+}
 /* tni_error with "tn_NAME: " in front. */
 tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
@@ -185,6 +192,8 @@ typedef struct tni_edge {
     int index;
 } tni_edge;
 
+typedef struct tni_origin tni_origin;
+
 /* A tensor that backward reads: an alias without history, and its version at forward. */
 typedef struct tni_kept {
     tn_tensor *alias;
@@ -208,8 +217,8 @@ struct tni_node {
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
     void *args;
-    char *place;   /* " (in fc1: Linear)", under tn_set_anomaly; else NULL */
-    size_t nbytes; /* of this block */
+    tni_origin *origin; /* place.h; NULL: unknown */
+    size_t nbytes;      /* of this block */
 };
 
 struct tni_gradmeta {
@@ -221,6 +230,14 @@ struct tni_gradmeta {
     tni_hook_list hooks; /* of tn_grad_hook */
 };
 
+/* Whether a call leaves a node. */
+bool tni_wants_recording(const tni_call *c);
+/* Makes a node and attaches it to the outputs. On failure they stay without history. */
+tn_status tni_record(const tni_call *c, size_t args_size);
+/* Keeps t for backward, as it is now. */
+bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
+/* A kept alias with the history of output `index` of a node, in the current scope. */
+tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);
 void tni_node_drop(tni_node *node); /* iterative: any depth */

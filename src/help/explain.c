@@ -93,18 +93,18 @@ static tn_status say_cut(report *x, const char *name, const way *w)
     case TNI_CUT_DETACH:
         return tni_say(&x->findings, "%s: no gradient: tn_detach cuts it off (in %s)", name, at);
     case TNI_CUT_NO_GRAD:
-        return tni_say(&x->findings, "%s: no gradient: tn_%s ran inside TN_NO_GRAD (in %s)", name,
-                       use->op, at);
+        return tni_say(&x->findings, "%s: no gradient: %s%s ran inside TN_NO_GRAD (in %s)", name,
+                       use->prefix, use->op, at);
     case TNI_CUT_NO_BACKWARD:
-        return tni_say(&x->findings, "%s: no gradient: tn_%s has no derivative (in %s)", name,
-                       use->op, at);
+        return tni_say(&x->findings, "%s: no gradient: %s%s has no derivative (in %s)", name,
+                       use->prefix, use->op, at);
     case TNI_CUT_IN_PLACE:
         return tni_say(&x->findings, "%s: no gradient: %s records nothing (in %s)", name, use->op,
                        at);
     case TNI_CUT_DTYPE: break;
     }
-    return tni_say(&x->findings, "%s: no gradient: tn_%s made %s of it (in %s)", name, use->op,
-                   tn_dtype_name(r->value[w->lost].dtype), at);
+    return tni_say(&x->findings, "%s: no gradient: %s%s made %s of it (in %s)", name, use->prefix,
+                   use->op, tn_dtype_name(r->value[w->lost].dtype), at);
 }
 
 static tn_status explain_missing(report *x, const tn_entry *e)
@@ -126,7 +126,7 @@ static tn_status explain_missing(report *x, const tn_entry *e)
     return tni_say(
         &x->findings,
         "%s: no gradient: its results do not reach the loss, the last one is of %s%s (in %s)",
-        e->name, w.last->cut == TNI_CUT_IN_PLACE ? "" : "tn_", w.last->op, at);
+        e->name, w.last->prefix, w.last->op, at);
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)

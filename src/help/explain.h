@@ -23,9 +23,9 @@ typedef enum tni_cut {
 } tni_cut;
 
 typedef struct tni_use {
-    const char *op; /* "add", or all of an in-place function's name; static */
-    int module;     /* in whose call: index into module; -1: in the loss function itself */
-    int end;        /* the first of its values in `ends`: n_in inputs, then n_out results */
+    const char *prefix, *op; /* "tn_" and "add", or "" and all of a name; static */
+    int module;              /* in whose call: index into module; -1: in the loss function itself */
+    int end; /* the first of its values in `ends`: n_in inputs, then n_out results */
     int n_in, n_out;
     tni_cut cut;
 } tni_use;

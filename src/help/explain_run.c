@@ -136,7 +136,7 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
     if (status != TN_OK) return status;
     r->use[r->n_use++] = use;
     char who[96];
-    snprintf(who, sizeof who, "%s%s", use.cut == TNI_CUT_IN_PLACE ? "" : "tn_", use.op);
+    snprintf(who, sizeof who, "%s%s", use.prefix, use.op);
     for (int i = 0; i < n_in && status == TN_OK; i++) status = look(r, in[i], who, "reads");
     return status;
 }
@@ -146,7 +146,7 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
     tni_cut cut = !c->op->backward     ? TNI_CUT_NO_BACKWARD
                   : !tn_grad_enabled() ? TNI_CUT_NO_GRAD
                                        : TNI_CUT_DTYPE;
-    const tni_use use = { .op = c->op->name, .cut = cut };
+    const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut };
     bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
     tn_status status = TN_OK;
     if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
@@ -157,7 +157,7 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
 
 static tn_status saw_detach(tni_watcher *self, tn_tensor *from, tn_tensor *to)
 {
-    return take_down((tni_run *)self, (tni_use){ .op = "detach", .cut = TNI_CUT_DETACH }, &from, 1,
+    return take_down((tni_run *)self, (tni_use){ "tn_", "detach", .cut = TNI_CUT_DETACH }, &from, 1,
                      &to, 1);
 }
 
@@ -165,8 +165,8 @@ static tn_status saw_write(tni_watcher *self, const char *function, const tn_ten
                            const tn_tensor *source)
 {
     tn_tensor *in[] = { (tn_tensor *)target, (tn_tensor *)source };
-    return take_down((tni_run *)self, (tni_use){ .op = function, .cut = TNI_CUT_IN_PLACE }, in, 2,
-                     in, 1);
+    return take_down((tni_run *)self, (tni_use){ "", function, .cut = TNI_CUT_IN_PLACE }, in, 2, in,
+                     1);
 }
 
 /* ---- what the modules' hooks see ------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  * tn_assign read, the forward itself, the check of fields, and moving the outputs to the caller's
  * scope.
  */
+#include "autograd/place.h"
 #include "nn/module.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
@@ -12,7 +13,8 @@ typedef struct frame {
     tn_module *module;
     const void *options;
     struct frame *outer;
-    int depth; /* frames, this one included */
+    int depth;        /* frames, this one included */
+    tni_place *place; /* for the nodes recorded in it; NULL until one asks */
 } frame;
 
 enum { DEEPEST = 1000 }; /* nested calls: each uses some of the C stack */
@@ -72,6 +74,25 @@ static void describe_place(char *buffer, size_t size)
     write_path(innermost, path, sizeof path);
     snprintf(buffer, size, " (in %s%s%s)", path, path[0] ? ": " : "",
              innermost->module->type->name);
+}
+
+static tni_place *make_place(frame *f, tni_place *outer)
+{
+    char path[512] = "";
+    write_path(f, path, sizeof path);
+    return f->place = tni_place_new(outer, f->module, path, f->module->type->name);
+}
+
+static tni_place *place_of(frame *f)
+{
+    if (!f || f->place) return f ? f->place : NULL;
+    tni_place *outer = place_of(f->outer);
+    return f->outer && !outer ? NULL : make_place(f, outer);
+}
+
+static tni_place *place_here(void)
+{
+    return place_of(innermost);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -171,10 +192,11 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
     if (status == TN_OK) {
         if (TNI_UNLIKELY(tni_watching) && tni_watching->called)
             tni_watching->called(tni_watching, m);
-        frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1 };
+        frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1, NULL };
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
+        tni_place_here = place_here;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
         tni_fields fields;
@@ -185,6 +207,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
+        tni_place_drop(f.place);
         if (status == TN_OK)
             status = hand_over(scope, n_out, result);
         else

@@ -84,10 +84,10 @@ static tn_status check_history(const tn_module *m, const char *path, const tni_s
 {
     if (!slot->tensor->node || !needs(stage, slot->tensor)) return TN_OK;
     return tni_error(TN_E_STATE,
-                     "tn_module_to: buffer %s%s%s of %s was made by tn_%s: want it detached "
+                     "tn_module_to: buffer %s%s%s of %s was made by %s%s: want it detached "
                      "(tn_detach, then tn_assign)",
                      path, path[0] ? "." : "", slot->name, m->type->name,
-                     slot->tensor->node->op->name);
+                     tni_op_prefix(slot->tensor->node->op), slot->tensor->node->op->name);
 }
 
 static tn_status stage_members(tn_module *m, const char *path, void *user)

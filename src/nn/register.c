@@ -109,10 +109,11 @@ static tn_status check_value(const char *function, const tn_module *m, const cha
     if (kind == TNI_BUFFER || tni_none(t)) return TN_OK;
     if (t->node)
         return tni_error(TN_E_STATE,
-                         "%s: the tensor for parameter \"%s\" of %s was made by tn_%s: want a "
+                         "%s: the tensor for parameter \"%s\" of %s was made by %s%s: want a "
                          "leaf (tn_detach gives one; to express it by other tensors, compute "
                          "it in forward)",
-                         function, name, m->type->name, t->node->op->name);
+                         function, name, m->type->name, tni_op_prefix(t->node->op),
+                         t->node->op->name);
     if (!frozen && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE,
                          "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "

@@ -34,8 +34,8 @@ static tn_status check_entry(const char *f, const tn_entry *e)
                          "%s: %s shares memory with a buffer: optimizers update parameters only", f,
                          e->name);
     if (t->node)
-        return tni_error(TN_E_STATE, "%s: %s is the result of tn_%s: optimizers update leaves only",
-                         f, e->name, t->node->op->name);
+        return tni_error(TN_E_STATE, "%s: %s is the result of %s%s: optimizers update leaves only",
+                         f, e->name, tni_op_prefix(t->node->op), t->node->op->name);
     if (e->owner && !tni_module_holds_parameter(e->owner, t))
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: list them again", f,

@@ -149,6 +149,9 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_scope_return",
                                            "tn_module_apply",
                                            "tn_named_modules",
+                                           "tn_graph_visit",
+                                           "tn_apply",
+                                           "tn_apply_n",
                                            "tn_module_new",
                                            "tn_module_done",
                                            NULL };
@@ -317,10 +320,9 @@ static const char *const for_one_thread[] = { "tn_manual_seed",
 static bool rare(world *w, const row *r)
 {
     static const char *const slow[] = {
-        "tn_save",   "tn_load",      "tn_checkpoint",     "tn_plot",
-        "tn_text",   "tn_explain",   "tn_module_summary", "tn_print",
-        "tn_fprint", "tn_gradcheck", "tn_memory_trim",    "tn_module_gradcheck",
-        NULL
+        "tn_save",      "tn_load",        "tn_checkpoint",       "tn_plot",  "tn_text",
+        "tn_explain",   "tn_graph_dot",   "tn_module_summary",   "tn_print", "tn_fprint",
+        "tn_gradcheck", "tn_memory_trim", "tn_module_gradcheck", NULL
     };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;

@@ -278,6 +278,77 @@ static tn_status visit_stops(const char *path, tn_module *m, void *user)
 }
 LIST(visit_function, visits, visit_all, visit_stops)
 
+static int graph_all(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    return node->id < 0 || !node->name || !node->formula || node->n_out < 1;
+}
+static int graph_stops(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    return node->id == 1;
+}
+static int graph_computes(const tn_graph_node *node, void *user)
+{
+    (void)user;
+    tn_scope_begin(); /* and does not end it */
+    if (node->tensor) tn_exp(node->tensor);
+    return 0;
+}
+LIST(tn_graph_visitor, graph_visitors, graph_all, graph_stops, graph_computes)
+
+static tn_tensor *copied(int n_in, tn_tensor *const *in, int i)
+{
+    return i < n_in && !tn_is_none(in[i]) ? tn_clone(in[i]) : tn_ones(TN_SHAPE(2));
+}
+static tn_status custom_copies(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                               tn_tensor **out)
+{
+    for (int i = 0; i < n_out; i++) out[i] = copied(n_in, in, i);
+    for (int i = 0; i < n_in; i++) either_way(tn_custom_save(c, in[i]));
+    return tn_custom_save(c, out[0]);
+}
+static tn_status custom_copies_back(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                                    tn_tensor **din)
+{
+    for (int i = 0; i < n_in && i < n_out; i++)
+        if (tn_custom_needs(c, i)) din[i] = dout[i];
+    return tn_custom_saved(c, 0) ? TN_OK : tn_error_status();
+}
+static tn_status custom_errs(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out)
+{
+    (void)n_in;
+    for (int i = 1; i < n_out; i++) out[i] = in ? in[0] : TN_NONE;
+    either_way(tn_custom_no_gradient(c, n_out));
+    either_way(tn_custom_needs(c, -1) ? TN_OK : TN_E_INDEX);
+    out[0] = tn_custom_saved(c, 3);
+    tn_set_grad_enabled(true);
+    tn_scope_begin(); /* and does not end it */
+    return tn_custom_save(c, out[0]);
+}
+static tn_status custom_errs_back(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                                  tn_tensor **din)
+{
+    (void)n_out;
+    for (int i = 0; i < n_in; i++) din[i] = i & 1 ? NULL : tn_custom_saved(c, i - 1);
+    return tn_custom_save(c, dout[0]);
+}
+static void custom_free(void *user)
+{
+    (void)user;
+    tn_scope s = tn_scope_begin();
+    tn_ones(TN_SHAPE(2));
+    tn_scope_end(s);
+    tn_error_clear();
+}
+LIST(tn_custom_op, custom_ops,
+     { "copies", "y = x", custom_copies, custom_copies_back, NULL, false },
+     { "errs", NULL, custom_errs, custom_errs_back, custom_free, true },
+     { "bad_grad", NULL, custom_copies, custom_errs_back, custom_free, false },
+     { NULL, NULL, custom_copies, NULL, custom_free, false },
+     { "idle", NULL, NULL, NULL, NULL, false })
+
 static tn_status apply_nothing(tn_module *m, void *user)
 {
     (void)m, (void)user;

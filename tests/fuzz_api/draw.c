@@ -400,7 +400,7 @@ DRAW(count64)
 DRAW(out_count)
 {
     static const int counts[] = { 1, 2, 1, MAX_OUT };
-    bool call = strcmp(w->row->name, "tn_call") == 0,
+    bool call = strcmp(w->row->name, "tn_call") == 0 || strcmp(w->row->name, "tn_apply_n") == 0,
          next = strcmp(w->row->name, "tn_loader_next") == 0; /* most have one tensor */
     s->v.out_count = pick_count(w, counts[next ? 0 : below(w, call ? 3 : 4)], true);
 }
@@ -988,6 +988,8 @@ OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5,
         REAL(rtol, 1e-3, 1), FLAG(second))
 OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),
         REAL(rtol, 1e-5, 1), FLAG(fast))
+OPTIONS(graph_options, tn_graph_options,
+        o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)))
 OPTIONS(walk, tn_walk_options, o.prefix = pick_text(w, NULL), FLAG(no_recurse),
         FLAG(keep_duplicates), FLAG(persistent_only))
 static bool rename_some(const char *name, char *to, size_t size, void *user)
@@ -1071,6 +1073,17 @@ CALLBACK(backward_hook, backward_hooks)
 CALLBACK(state_hook, state_hooks)
 CALLBACK(load_hook, load_hooks)
 CALLBACK(visit, visits)
+CALLBACK(graph_visitor, graph_visitors)
+DRAW(custom_op)
+{
+    int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_custom_ops);
+    s->v.custom_op = pick_pointer(w, (void *)(uintptr_t)&custom_ops[at]);
+}
+DRAW(no_custom) /* there is one only inside of a custom op */
+{
+    (void)w;
+    s->v.no_custom = NULL;
+}
 CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)

@@ -1,0 +1,427 @@
+/*
+ * custom.c - ops of the user (tenon/custom.h).
+ *
+ * Each application has an `own`, with a descriptor (tn_op) of its own, so that the engine sees an
+ * op like any other: the node counts the own as its args. Saved inputs are kept where the engine
+ * looks for them (node->x), so it checks their versions and gives them their history back; all else
+ * is kept in node->saved, and checked here.
+ */
+#include <tenon/custom.h>
+
+#include "autograd/tell.h"
+
+typedef enum saved_as { SAVED_NONE, SAVED_INPUT, SAVED_OUTPUT, SAVED_OTHER } saved_as;
+
+typedef struct saved {
+    tn_tensor *tensor; /* counted until forward has ended */
+    uint64_t version;
+    saved_as as;
+    int index;  /* of the input, or in node->saved */
+    int output; /* SAVED_OUTPUT: which */
+} saved;
+
+/* What an application and its node share. */
+typedef struct own {
+    atomic_int refs;
+    tn_op op;
+    const tn_custom_op *type;
+    void *user;
+    tn_dtype cast; /* autocast's dtype at forward */
+    saved *save;
+    size_t n_save, save_room;
+    tni_node *node; /* that counts this; NULL: none */
+    int n_out;
+    bool plain[]; /* n_out: takes no gradient */
+} own;
+
+struct tn_custom {
+    own *own;
+    tn_status failed; /* the first failure of what forward called, which need not look */
+    bool recorded;
+    int n_in;
+    tn_tensor *const *in;
+    const tni_grad *grad; /* NULL in forward */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static own *own_of(const void *args)
+{
+    return *(own *const *)args;
+}
+
+static void keep(void *args)
+{
+    atomic_fetch_add_explicit(&own_of(args)->refs, 1, memory_order_relaxed);
+}
+
+static void own_drop(own *o)
+{
+    if (!tni_last(&o->refs)) return;
+    if (o->type->free) o->type->free(o->user);
+    tni_room_free(&o->save, &o->save_room, sizeof *o->save);
+    tni_free(o, sizeof *o + (size_t)o->n_out * sizeof *o->plain);
+}
+
+static void drop(void *args)
+{
+    own_drop(own_of(args));
+}
+
+static tn_status backward(tni_grad *g);
+
+static own *own_new(const tn_custom_op *type, void *user, int n_out)
+{
+    own *o = tni_calloc(sizeof *o + (size_t)n_out * sizeof *o->plain);
+    if (!o) return NULL;
+    o->refs = 1;
+    o->type = type;
+    o->user = user;
+    o->cast = tni_autocasting;
+    o->n_out = n_out;
+    o->op = (tn_op){ .name = type->name,
+                     .formula = type->formula,
+                     .arity = -1,
+                     .optional = ~0u,
+                     .dtypes = TNI_ANY_DTYPE,
+                     .any_device = true,
+                     .custom = true,
+                     .plain = o->plain,
+                     .backward = type->backward ? backward : NULL,
+                     .keep = keep,
+                     .drop = drop };
+    return o;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static int position(tn_tensor *const *list, int n, const tn_tensor *t)
+{
+    while (n-- > 0)
+        if (list[n] == t) break;
+    return n;
+}
+
+/* Runs the user's forward unrecorded; results are in the current scope. */
+static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *in, tn_tensor **out)
+{
+    tn_custom c = { .own = o, .recorded = recorded, .n_in = n_in, .in = in };
+    bool was = tn_set_grad_enabled(false);
+    tni_hide(); /* who watches sees one op, not what it is made of */
+    tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
+    tni_show();
+    tn_set_grad_enabled(was);
+    if (status == TN_OK) status = c.failed;
+    for (int i = 0; status == TN_OK && i < o->n_out; i++) {
+        if (out[i] && !tni_none(out[i])) continue;
+        status = tni_pending();
+        if (status == TN_OK || out[i])
+            status = tni_error(TN_E_INVALID, "%s: its forward gave %s for output %d: want a tensor",
+                               o->type->name, out[i] ? "TN_NONE" : "NULL", i);
+    }
+    return status;
+}
+
+static tn_status check_unchanged(const own *o, int n_in, tn_tensor *const *in, const uint64_t *was)
+{
+    for (int i = 0; i < n_in; i++)
+        if (in[i]->requires_grad && tn_version(in[i]) != was[i])
+            return tni_error(TN_E_STATE,
+                             "%s: its forward changed input %d, %s, in place, which requires grad: "
+                             "want a result of its own",
+                             o->type->name, i, tni_text(in[i]));
+    return TN_OK;
+}
+
+/* Says where each saved tensor will be kept; others collects those that are no input. */
+static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *out,
+                      tn_tensor **others)
+{
+    int n = 0;
+    for (size_t k = 0; k < o->n_save; k++) {
+        saved *s = &o->save[k];
+        if (tni_none(s->tensor)) continue;
+        int input = position(in, n_in, s->tensor);
+        s->output = position(out, o->n_out, s->tensor);
+        s->as = input >= 0 ? SAVED_INPUT : s->output >= 0 ? SAVED_OUTPUT : SAVED_OTHER;
+        s->index = input >= 0 ? input : n;
+        if (input < 0) others[n++] = s->tensor;
+    }
+    return n;
+}
+
+static tn_status keep_inputs(const own *o)
+{
+    for (size_t k = 0; k < o->n_save; k++) {
+        const saved *s = &o->save[k];
+        if (s->as != SAVED_INPUT) continue;
+        tni_kept *kept = &o->node->x[s->index];
+        if (!kept->alias && !tni_keep_alias(kept, s->tensor)) return TN_E_NOMEM;
+        kept->version = s->version;
+    }
+    return TN_OK;
+}
+
+/* Records c, whose outputs are new handles; results are what forward gave. */
+static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
+{
+    size_t n = o->n_save ? o->n_save : 1;
+    tn_tensor **others = tni_alloc_n(n, sizeof *others);
+    if (!others) return TN_E_NOMEM;
+    tn_scope scope = tn_scope_begin();
+    c->n_saved = sort_saved(o, c->n_in, c->in, results, others);
+    c->saved = others;
+    o->op.reads[0] = c->n_saved ? TNI_SAVED : 0;
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < c->n_saved; i++) /* the node's own, without history */
+        if (!(others[i] = tni_alias_raw(others[i])) || !tn_scope_adopt(others[i]))
+            status = TN_E_NOMEM;
+    if (status == TN_OK) status = tni_record(c, sizeof o);
+    for (int i = 0; i < c->n_out && !o->node; i++) o->node = c->out[i]->node;
+    if (status == TN_OK && o->node) status = keep_inputs(o);
+    tn_scope_end(scope);
+    tni_free(others, n * sizeof *others);
+    return status;
+}
+
+/* out[i]: new handles, without scope, on what forward computes. */
+static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **results, tn_tensor **out,
+                       uint64_t *version)
+{
+    tni_call c = { &o->op, &o, .n_in = n_in, .in = in, .n_out = o->n_out, .out = out };
+    c.recorded = tni_wants_recording(&c);
+    for (int i = 0; i < n_in; i++) version[i] = tni_none(in[i]) ? 0 : tn_version(in[i]);
+    tn_status status = run_forward(o, c.recorded, n_in, in, results);
+    if (status == TN_OK) status = check_unchanged(o, n_in, in, version);
+    for (int i = 0; status == TN_OK && i < o->n_out; i++)
+        if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;
+    if (status == TN_OK && c.recorded) status = record(o, &c, results);
+    for (size_t k = 0; k < o->n_save; k++) tn_drop(o->save[k].tensor);
+    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_applied(&c);
+    return status;
+}
+
+/* Gives the new handles to the current scope, all or none. */
+static tn_status hand_over(tn_status status, int n, tn_tensor **out)
+{
+    for (int i = 0; i < n; i++)
+        if (status != TN_OK)
+            tn_drop(out[i]);
+        else if (!tn_scope_adopt(out[i]))
+            status = tni_pending();
+    for (int i = 0; i < n && status != TN_OK; i++) out[i] = NULL;
+    return status;
+}
+
+static tn_status check_call(const tn_custom_op *op, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out)
+{
+    if (!op) return tni_poison("tn_apply", "op");
+    if (!op->name || !op->forward)
+        return tni_error(TN_E_INVALID, "tn_apply: an op without a %s: want both name and forward",
+                         op->name ? "forward" : "name");
+    if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
+        return tni_error(TN_E_INVALID, "%s: %d inputs%s and %d outputs%s: want arrays of them",
+                         op->name, n_in, n_in && !in ? " at NULL" : "", n_out,
+                         out ? "" : " at NULL");
+    for (int i = 0; i < n_in; i++) {
+        char which[24];
+        snprintf(which, sizeof which, "input %d", i);
+        if (!in[i]) return tni_poison(op->name, which);
+    }
+    return TN_OK;
+}
+
+tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *const *in, int n_out,
+                     tn_tensor **out)
+{
+    tn_status status = check_call(op, n_in, in, n_out, out);
+    own *o = status == TN_OK ? own_new(op, user, n_out) : NULL;
+    if (!o) {
+        if (op && op->free) op->free(user);
+        for (int i = 0; out && i < n_out; i++) out[i] = NULL;
+        return status == TN_OK ? TN_E_NOMEM : status;
+    }
+    size_t n = (size_t)n_out, size = 2 * n * sizeof *out + ((size_t)n_in + 1) * sizeof(uint64_t);
+    tn_tensor **results = tni_calloc(size), **made = results + n; /* out may overlap in */
+    if (!results) status = TN_E_NOMEM;
+    tn_scope scope = tn_scope_begin();
+    if (status == TN_OK) status = apply(o, n_in, in, results, made, (uint64_t *)(void *)(made + n));
+    tn_scope_end(scope);
+    own_drop(o);
+    if (results) status = hand_over(status, n_out, made);
+    for (int i = 0; i < n_out; i++) out[i] = status == TN_OK ? made[i] : NULL;
+    if (results) tni_free(results, size);
+    return status;
+}
+
+tn_tensor *tn_apply(const tn_custom_op *op, void *user, int n_in, tn_tensor *const *in)
+{
+    tn_tensor *out = NULL;
+    return tn_apply_n(op, user, n_in, in, 1, &out) == TN_OK ? out : NULL;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The engine has checked the versions of inputs. */
+static tn_status check_others(const own *o, const tni_grad *g)
+{
+    for (size_t k = 0; k < o->n_save; k++) {
+        const saved *s = &o->save[k];
+        if (s->as == SAVED_NONE || s->as == SAVED_INPUT) continue;
+        if (tn_version(g->saved[s->index]) == s->version) continue;
+        return tni_error(TN_E_STATE,
+                         "tn_backward: what %s saved as number %d, %s, was changed in place after "
+                         "that: want it unchanged until backward; tn_clone it before the change",
+                         o->type->name, (int)k, tni_text(g->saved[s->index]));
+    }
+    return TN_OK;
+}
+
+/* Whether the engine can make input i's gradient of what backward gave. */
+static tn_status check_gradient(const own *o, const tni_grad *g, int i)
+{
+    const char *name = o->type->name;
+    const tn_tensor *dx = g->dx[i];
+    const tn_shape *want = &g->in[i].shape;
+    tn_shape wide;
+    if (!dx)
+        return tni_pending() != TN_OK ? tni_pending()
+                                      : tni_error(TN_E_INVALID,
+                                                  "tn_backward: the backward of %s gave NULL for "
+                                                  "input %d: want a tensor, or TN_NONE for none",
+                                                  name, i);
+    if (tni_none(dx)) return TN_OK;
+    if (!tn_dtype_is_float(dx->dtype))
+        return tni_error(TN_E_DTYPE,
+                         "tn_backward: the backward of %s gave %s for input %d: want a floating "
+                         "dtype",
+                         name, tn_dtype_name(dx->dtype), i);
+    if (dx->storage->device.type != g->dy->storage->device.type && !tni_none(g->dy))
+        return tni_error(TN_E_DEVICE,
+                         "tn_backward: the backward of %s gave a gradient for input %d on another "
+                         "device: want the input's",
+                         name, i);
+    if (!tni_broadcast(want, &dx->shape, &wide) || !tni_shape_equal(&wide, &dx->shape))
+        return tni_error(TN_E_SHAPE,
+                         "tn_backward: the backward of %s gave %s for input %d: want the input's "
+                         "shape, %s",
+                         name, tni_shape_text(&dx->shape), i, tni_shape_text(want));
+    return TN_OK;
+}
+
+/* The gradients of the outputs as the user's backward gets them; NULL: failed. */
+static tn_status fill_douts(const own *o, const tni_grad *g, tn_tensor **dout)
+{
+    for (int i = 0; i < g->n_out; i++) {
+        bool takes = tn_dtype_is_float(g->out[i].dtype) && !o->plain[i];
+        if (!(dout[i] = takes ? tni_dy(g, i) : TN_NONE)) return tni_pending();
+    }
+    return TN_OK;
+}
+
+/* Runs the user's backward in forward's mode of autocast. */
+static tn_status run_backward(own *o, tni_grad *g, tn_tensor *const *dout)
+{
+    tn_custom c = { .own = o, .recorded = true, .n_in = g->n_in, .grad = g };
+    bool was = tn_grad_enabled();
+    if (o->cast != TN_F32) tn_set_autocast(o->cast); /* a pass runs with it off */
+    tn_status status = o->type->backward(&c, g->n_out, dout, g->n_in, g->dx);
+    if (o->cast != TN_F32 || tn_autocast() != TN_F32) tn_set_autocast(TN_F32);
+    if (status == TN_OK) status = c.failed;
+    tn_set_grad_enabled(was);
+    for (int i = 0; i < g->n_in; i++) {
+        if (!g->need[i]) g->dx[i] = TN_NONE;
+        if (status == TN_OK && g->need[i]) status = check_gradient(o, g, i);
+    }
+    return status;
+}
+
+static tn_status backward(tni_grad *g)
+{
+    own *o = own_of(g->args);
+    if (o->type->once_differentiable && tni_composed())
+        return tni_error(TN_E_UNSUPPORTED,
+                         "tn_gradients: %s is once_differentiable: want its backward written with "
+                         "ops, or no TN_CREATE_GRAPH",
+                         o->type->name);
+    tn_status status = check_others(o, g);
+    size_t n = (size_t)g->n_out;
+    tn_tensor **dout = status == TN_OK ? tni_alloc_n(n, sizeof *dout) : NULL;
+    if (!dout) return status == TN_OK ? TN_E_NOMEM : status;
+    status = fill_douts(o, g, dout);
+    if (status == TN_OK) status = run_backward(o, g, dout);
+    tni_free(dout, n * sizeof *dout);
+    return status;
+}
+
+/* ---- what forward and backward call ---------------------------------------------------------- */
+
+static tn_status check_phase(const char *function, const tn_custom *c, bool forward)
+{
+    if (!c) return tni_poison(function, "c");
+    if (forward == !c->grad) return TN_OK;
+    return tni_error(TN_E_STATE, "%s: called in the %s of %s: want it in %s", function,
+                     forward ? "backward" : "forward", c->own->type->name,
+                     forward ? "forward" : "backward");
+}
+
+static tn_status check_number(const char *function, const tn_custom *c, const char *what, int i,
+                              int n)
+{
+    if (i >= 0 && i < n) return TN_OK;
+    return tni_error(TN_E_INDEX, "%s: %s %d of %s: it has %d", function, what, i,
+                     c->own->type->name, n);
+}
+
+static tn_status fail(tn_custom *c, tn_status status)
+{
+    if (c && c->failed == TN_OK) c->failed = status;
+    return status;
+}
+
+tn_status tn_custom_save(tn_custom *c, tn_tensor *t)
+{
+    tn_status status = check_phase("tn_custom_save", c, true);
+    if (status == TN_OK && !t) status = tni_poison("tn_custom_save", "t");
+    if (status != TN_OK || !c->recorded) return fail(c, status);
+    own *o = c->own;
+    if (!tni_room(&o->save, &o->save_room, o->n_save, 1, sizeof *o->save))
+        return fail(c, TN_E_NOMEM);
+    saved s = { .tensor = tn_keep(t), .version = tni_none(t) ? 0 : tn_version(t) };
+    o->save[o->n_save++] = s;
+    return TN_OK;
+}
+
+tn_tensor *tn_custom_saved(const tn_custom *c, int i)
+{
+    static const char f[] = "tn_custom_saved";
+    if (check_phase(f, c, false) != TN_OK) return NULL;
+    if (check_number(f, c, "saved tensor", i, (int)c->own->n_save) != TN_OK) return NULL;
+    const saved *s = &c->own->save[i];
+    if (s->as == SAVED_NONE) return TN_NONE;
+    if (s->as == SAVED_INPUT) return c->grad->x[s->index];
+    tn_tensor *t = c->grad->saved[s->index];
+    bool history = s->as == SAVED_OUTPUT && !c->own->plain[s->output] && tni_composed();
+    return history ? tni_with_history(t, c->own->node, s->output) : t;
+}
+
+bool tn_custom_needs(const tn_custom *c, int i)
+{
+    if (!c || check_number("tn_custom_needs", c, "input", i, c->n_in) != TN_OK) return false;
+    return c->grad ? c->grad->need[i] : c->recorded && c->in[i]->requires_grad;
+}
+
+tn_status tn_custom_no_gradient(tn_custom *c, int i)
+{
+    static const char f[] = "tn_custom_no_gradient";
+    tn_status status = check_phase(f, c, true);
+    if (status == TN_OK) status = check_number(f, c, "output", i, c->own->n_out);
+    if (status == TN_OK) c->own->plain[i] = true;
+    return fail(c, status);
+}
+
+void *tn_custom_user(const tn_custom *c)
+{
+    return c ? c->own->user : NULL;
+}

@@ -1,0 +1,117 @@
+/*
+ * place.c - see place.h. A call's place is made when the first node is recorded in it, and shared
+ * by all of them. Nothing here keeps a handle with history, so a graph never holds itself.
+ */
+#include "autograd/place.h"
+
+_Thread_local tni_place *(*tni_place_here)(void);
+
+static _Thread_local bool on;
+
+static tni_place *here(void)
+{
+    return tni_place_here ? tni_place_here() : NULL;
+}
+
+tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type)
+{
+    tni_place *p = tni_calloc(sizeof *p);
+    if (!p) return NULL;
+    p->refs = 1;
+    p->module = module;
+    p->path = tni_strdup(path);
+    p->type = tni_strdup(type);
+    p->outer = outer;
+    if (outer) atomic_fetch_add_explicit(&outer->refs, 1, memory_order_relaxed);
+    if (p->path && p->type) return p;
+    tni_place_drop(p);
+    return NULL;
+}
+
+void tni_place_drop(tni_place *p)
+{
+    while (p && tni_last(&p->refs)) {
+        tni_place *outer = p->outer;
+        tni_strfree(p->path);
+        tni_strfree(p->type);
+        for (size_t i = 0; i < p->n_written; i++) tn_drop(p->written[i]);
+        tni_room_free(&p->written, &p->capacity, sizeof *p->written);
+        tni_free(p, sizeof *p);
+        p = outer;
+    }
+}
+
+static size_t origin_size(int n_in)
+{
+    return sizeof(tni_origin) + (size_t)n_in * sizeof(tn_tensor *);
+}
+
+void tni_origin_free(tni_origin *o)
+{
+    for (int i = 0; i < o->n_in; i++) tn_drop(o->in[i]);
+    tni_place_drop(o->place);
+    tni_free(o, origin_size(o->n_in));
+}
+
+tn_status tni_place_node(const tni_call *c)
+{
+    tni_node *node = NULL;
+    for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
+    if (!c->recorded || !node || node->origin) return TN_OK;
+    uint64_t errors = tni_error_count;
+    tni_place *place = here();
+    if (tni_error_count != errors) return tni_pending();
+    int n_in = on ? c->n_in : 0;
+    if (!place && !n_in) return TN_OK;
+    tni_origin *o = tni_calloc(origin_size(n_in));
+    if (!o) return TN_E_NOMEM;
+    o->n_in = n_in;
+    o->place = place;
+    if (place) atomic_fetch_add_explicit(&place->refs, 1, memory_order_relaxed);
+    node->origin = o;
+    for (int i = 0; i < n_in; i++) {
+        if (c->in[i]->requires_grad || tni_none(c->in[i])) continue;
+        if (!(o->in[i] = tni_alias_raw(c->in[i]))) return TN_E_NOMEM;
+    }
+    return TN_OK;
+}
+
+/* The write itself cannot fail here: without memory it stays unknown. */
+void tni_place_write(const tn_tensor *t)
+{
+    if (!on || !atomic_load_explicit(&t->storage->buffer_marks, memory_order_relaxed)) return;
+    tni_saved_error before;
+    tni_error_save(&before);
+    tni_place *p = here();
+    for (size_t i = 0; p && i < p->n_written; i++)
+        if (p->written[i]->storage == t->storage) p = NULL;
+    tn_tensor *alias = p ? tni_alias_raw(t) : NULL;
+    if (alias && tni_room(&p->written, &p->capacity, p->n_written, 1, sizeof *p->written))
+        p->written[p->n_written++] = alias;
+    else
+        tn_drop(alias);
+    tni_error_restore(&before);
+}
+
+const char *tni_place_text(const tni_node *node)
+{
+    static _Thread_local char text[700];
+    const tni_place *p = node->origin ? node->origin->place : NULL;
+    if (!p) return "";
+    snprintf(text, sizeof text, " (in %s%s%s)", p->path, p->path[0] ? ": " : "", p->type);
+    return text;
+}
+
+bool tn_places(void)
+{
+    return on;
+}
+
+bool tn_set_places(bool places)
+{
+    bool was = on;
+    on = places;
+    tn_anomaly mode = tn_get_anomaly();
+    if (mode == TN_ANOMALY_OFF) tn_set_anomaly(mode); /* chooses the watcher again */
+    return was;
+}

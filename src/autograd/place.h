@@ -1,0 +1,42 @@
+/*
+ * place.h - where a node was recorded: in which call of a module, and what the op read that takes
+ * no gradient. Nodes remember it under tn_set_places; under tn_set_anomaly the call alone.
+ */
+#ifndef TNI_PLACE_H
+#define TNI_PLACE_H
+
+#include "autograd/op.h"
+
+/* One call of a module; counted by the nodes recorded in it and the calls within it. */
+typedef struct tni_place {
+    atomic_int refs;
+    struct tni_place *outer; /* the call around it; NULL: none */
+    const void *module;      /* tells modules apart; may be gone by now */
+    char *path; /* "encoder.layers.0", from the outermost call's module; that one's own is "" */
+    char *type; /* "EncoderLayer" */
+    tn_tensor **written; /* aliases of the buffers that were changed in it, each once */
+    size_t n_written, capacity;
+} tni_place;
+
+struct tni_origin {
+    tni_place *place; /* NULL: outside of all calls */
+    int n_in;
+    tn_tensor *in[]; /* n_in: aliases of inputs that take no gradient; NULL for the others */
+};
+
+/* Set by nn: the running call, which belongs to nn; NULL outside of all, or when out of memory. */
+extern _Thread_local tni_place *(*tni_place_here)(void);
+
+/* path and type are copied, outer is counted. NULL and a message when out of memory. */
+tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type);
+void tni_place_drop(tni_place *place); /* NULL is ignored */
+
+/* Gives a node that c just recorded its origin. */
+tn_status tni_place_node(const tni_call *c);
+/* A buffer is written in the running call. */
+void tni_place_write(const tn_tensor *t);
+/* " (in fc1: Linear)", "" if nothing is known. Valid until the thread's next. */
+const char *tni_place_text(const tni_node *node);
+void tni_origin_free(tni_origin *origin);
+
+#endif

@@ -1,0 +1,20 @@
+/* tape.h - the nodes behind a tensor in the order in which backward takes them. */
+#ifndef TNI_TAPE_H
+#define TNI_TAPE_H
+
+#include "autograd/op.h"
+#include "base/map.h"
+
+typedef struct tni_tape {
+    tni_node **node;
+    size_t n, capacity;
+    tni_map id; /* node -> its index + 1, once it has one */
+} tni_tape;
+
+/* t is zeroed. Changes nothing in the graph. Call tni_tape_free even if this fails. */
+tn_status tni_tape_of(tni_tape *t, const tn_tensor *root);
+/* The index of a node that is on the tape. */
+int tni_tape_id(const tni_tape *t, const tni_node *node);
+void tni_tape_free(tni_tape *t);
+
+#endif

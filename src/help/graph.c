@@ -1,0 +1,342 @@
+/*
+ * graph.c - tn_graph_visit: the tape as the public structs show it.
+ *
+ * Two walks over the tape. The first gives every tensor that an op reads a number, so that the
+ * second, which calls the visitor, knows all ids; it also lists the calls of modules, in the order
+ * of forward. Tensors that take no gradient are known by their memory, since nodes keep only
+ * aliases of them.
+ */
+#include <tenon/graph.h>
+
+#include "autograd/place.h"
+#include "autograd/tape.h"
+#include "nn/module.h"
+
+/* A tensor that ops read. */
+typedef struct item {
+    tn_tensor *tensor; /* borrowed; NULL: nobody kept it */
+    tni_meta meta;
+    bool gradient; /* a leaf: tensor is the handle itself */
+    int next;      /* an older one at the same address; -1: none */
+} item;
+
+typedef struct walk {
+    tni_tape tape;
+    item *items;
+    int *from;    /* item of each input of each op, in the tape's order; -1: absent or an op's */
+    int *written; /* ids, call by call */
+    tn_graph_call *calls;
+    const tni_place **places; /* of the calls */
+    tn_graph_value *values;   /* of the node shown now */
+    size_t n_items, n_from, n_written, n_calls, n_values;
+    size_t item_room, from_room, written_room, call_room, place_room;
+    tni_map leaves;  /* handle -> item + 1 */
+    tni_map memory;  /* address -> newest item there + 1 */
+    tni_map known;   /* of the model: handles, and addresses -> tn_entry */
+    tni_map placed;  /* tni_place -> call + 1 */
+    tni_map modules; /* module -> number of its calls so far */
+} walk;
+
+/* Numbers in a map's values: 0 is "not there". */
+static size_t get(const tni_map *map, const void *key)
+{
+    return (size_t)(uintptr_t)tni_map_get(map, key);
+}
+
+static tn_status put(tni_map *map, const void *key, size_t number)
+{
+    return tni_map_put(map, key, (void *)(uintptr_t)number) < 0 ? TN_E_NOMEM : TN_OK;
+}
+
+static const void *address(const tn_tensor *t)
+{
+    return (const char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype);
+}
+
+static bool same_view(const tn_tensor *a, const tn_tensor *b)
+{
+    if (a->storage != b->storage || a->dtype != b->dtype) return false;
+    return tni_shape_equal(&a->shape, &b->shape);
+}
+
+static size_t bytes_of(const tn_tensor *t)
+{
+    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static tn_status know(walk *w, const tn_list *list)
+{
+    tn_status status = list ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < list->n; i++) {
+        tn_entry *e = &list->entry[i];
+        if (tni_map_put(&w->known, e->tensor, e) < 0) status = TN_E_NOMEM;
+        const void *at = address(e->tensor);
+        if (!tni_map_get(&w->known, at) && tni_map_put(&w->known, at, e) < 0) status = TN_E_NOMEM;
+    }
+    return status;
+}
+
+static const tn_entry *entry_of(const walk *w, const item *it)
+{
+    const tn_entry *e = it->tensor ? tni_map_get(&w->known, it->tensor) : NULL;
+    if (e || !it->tensor) return e;
+    e = tni_map_get(&w->known, address(it->tensor));
+    return e && same_view(e->tensor, it->tensor) ? e : NULL;
+}
+
+static tn_graph_kind kind_of(const item *it, const tn_entry *e)
+{
+    const tn_tensor *t = it->tensor;
+    if (e) return e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
+    if (t && t->is_parameter) return TN_GRAPH_PARAMETER;
+    return t && atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER : TN_GRAPH_TENSOR;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
+{
+    if (!tni_room(&w->items, &w->item_room, w->n_items, 1, sizeof *w->items)) return -1;
+    item it = { t, meta, gradient, t ? (int)get(&w->memory, address(t)) - 1 : -1 };
+    w->items[w->n_items++] = it;
+    if (t && put(&w->memory, address(t), w->n_items) != TN_OK) return -1;
+    if (gradient && put(&w->leaves, t, w->n_items) != TN_OK) return -1;
+    return (int)w->n_items - 1;
+}
+
+enum { MOST_VIEWS = 16 }; /* at one address are compared, so that the walk stays linear */
+
+/* The item of a leaf, or (gradient false) of the memory that t shows; -1: out of memory. */
+static int item_of(walk *w, tn_tensor *t, bool gradient)
+{
+    size_t leaf = gradient ? get(&w->leaves, t) : 0;
+    if (leaf) return (int)leaf - 1;
+    int i = (int)get(&w->memory, address(t)) - 1;
+    for (int looks = 0; i >= 0 && looks < MOST_VIEWS; i = w->items[i].next, looks++) {
+        item *it = &w->items[i];
+        if ((gradient && it->gradient) || !same_view(it->tensor, t)) continue;
+        if (!gradient) return i;
+        it->tensor = t; /* was read without its gradient before */
+        it->gradient = true;
+        return put(&w->leaves, t, (size_t)i + 1) == TN_OK ? i : -1;
+    }
+    return item_add(w, t, (tni_meta){ t->shape, t->dtype }, gradient);
+}
+
+/* What is known of an input without gradient; NULL: nothing. */
+static tn_tensor *seen(const tni_node *node, int i)
+{
+    const tni_origin *o = node->origin;
+    return node->x[i].alias ? node->x[i].alias : o && i < o->n_in ? o->in[i] : NULL;
+}
+
+static bool is_absent(const tni_node *node, int i)
+{
+    return i < 32 && node->op->optional >> i & 1 && !node->in[i].shape.rank && !seen(node, i);
+}
+
+static tn_status number_input(walk *w, const tni_node *node, int i)
+{
+    const tni_edge *edge = &node->edge[i];
+    int from = -1;
+    if (!tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from)) return TN_E_NOMEM;
+    if (!edge->node && (edge->leaf || !is_absent(node, i))) {
+        tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
+        from = t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
+        if (from < 0) return TN_E_NOMEM;
+    }
+    w->from[w->n_from++] = from;
+    return TN_OK;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Adds a call whose outer one is there. */
+static tn_status add_call(walk *w, const tni_place *p)
+{
+    size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
+    if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
+        !tni_room(&w->places, &w->place_room, id, 1, sizeof *w->places))
+        return TN_E_NOMEM;
+    w->calls[id] =
+        (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
+    w->places[id] = p;
+    w->n_calls++;
+    tn_status status = put(&w->modules, p->module, time);
+    return status == TN_OK ? put(&w->placed, p, w->n_calls) : status;
+}
+
+static tn_status number_call(walk *w, const tni_node *node)
+{
+    const tni_place *place = node->origin ? node->origin->place : NULL;
+    tn_status status = TN_OK;
+    while (status == TN_OK && place && !get(&w->placed, place)) {
+        const tni_place *p = place; /* the outermost that is not there */
+        while (p->outer && !get(&w->placed, p->outer)) p = p->outer;
+        status = add_call(w, p);
+    }
+    return status;
+}
+
+static tn_status number_written(walk *w, const tni_place *p)
+{
+    for (size_t i = 0; i < p->n_written; i++) {
+        int it = item_of(w, p->written[i], false);
+        if (it < 0 || !tni_room(&w->written, &w->written_room, w->n_written, 1, sizeof *w->written))
+            return TN_E_NOMEM;
+        w->written[w->n_written++] = (int)w->tape.n + it;
+    }
+    return TN_OK;
+}
+
+/* Once the arrays are complete: the pointers into them. */
+static void link_calls(walk *w)
+{
+    int *written = w->written;
+    for (size_t i = 0; i < w->n_calls; i++) {
+        const tni_place *p = w->places[i];
+        if (p->outer) w->calls[i].outer = &w->calls[get(&w->placed, p->outer) - 1];
+        w->calls[i].n_written = (int)p->n_written;
+        w->calls[i].written = written;
+        written += p->n_written;
+    }
+}
+
+/* ---- the walks ------------------------------------------------------------------------------- */
+
+static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
+{
+    tn_status status = TN_OK;
+    if (o.model) status = know(w, tn_parameters(o.model));
+    if (o.model && status == TN_OK) status = know(w, tn_buffers(o.model));
+    if (status == TN_OK) status = tni_tape_of(&w->tape, root);
+    if (status == TN_OK && !root->node && item_of(w, root, root->requires_grad) < 0)
+        status = TN_E_NOMEM;
+    w->n_values = 1;
+    for (size_t k = 0; status == TN_OK && k < w->tape.n; k++) {
+        const tni_node *node = w->tape.node[k];
+        size_t values = (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved;
+        w->n_values = TNI_MAX(w->n_values, values);
+        for (int i = 0; status == TN_OK && i < node->n_in; i++) status = number_input(w, node, i);
+    }
+    for (size_t k = w->tape.n; status == TN_OK && k-- > 0;)
+        status = number_call(w, w->tape.node[k]);
+    for (size_t i = 0; status == TN_OK && i < w->n_calls; i++)
+        status = number_written(w, w->places[i]);
+    if (status != TN_OK) return status;
+    link_calls(w);
+    w->values = tni_alloc_n(w->n_values, sizeof *w->values);
+    return w->values ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_graph_value value_of(tni_meta meta, const tn_tensor *kept, uint64_t version)
+{
+    return (tn_graph_value){ .dtype = meta.dtype,
+                             .shape = meta.shape,
+                             .from = -1,
+                             .kept = kept,
+                             .kept_bytes = bytes_of(kept),
+                             .version = version };
+}
+
+static void fill_input(const walk *w, const tni_node *node, int i, int from, tn_graph_value *v)
+{
+    const tni_edge *edge = &node->edge[i];
+    *v = value_of(node->in[i], node->x[i].alias, node->x[i].version);
+    v->gradient = edge->node || edge->leaf;
+    v->absent = !edge->node && from < 0;
+    v->output = edge->node ? edge->index : 0;
+    if (edge->node)
+        v->from = tni_tape_id(&w->tape, edge->node);
+    else if (from >= 0)
+        v->from = (int)w->tape.n + from;
+}
+
+static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor visit, void *user)
+{
+    const tni_node *node = w->tape.node[k];
+    const tni_place *place = node->origin ? node->origin->place : NULL;
+    tn_graph_value *in = w->values, *out = in + node->n_in, *saved = out + node->n_out;
+    for (int i = 0; i < node->n_in; i++) fill_input(w, node, i, from[i], &in[i]);
+    for (int i = 0; i < node->n_out; i++) {
+        bool plain = node->op->plain && node->op->plain[i];
+        const tni_kept none = { 0 }, *kept = i ? &none : &node->y;
+        out[i] = value_of(node->out[i], kept->alias, kept->version);
+        out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
+    }
+    for (int i = 0; i < node->n_saved; i++) {
+        const tn_tensor *t = node->saved[i];
+        saved[i] = t ? value_of((tni_meta){ t->shape, t->dtype }, t, tn_version(t))
+                     : value_of((tni_meta){ 0 }, NULL, 0);
+    }
+    tn_graph_node shown = { .id = (int)k,
+                            .kind = TN_GRAPH_OP,
+                            .name = node->op->name,
+                            .formula = node->op->formula ? node->op->formula : "",
+                            .call = place ? &w->calls[get(&w->placed, place) - 1] : NULL,
+                            .n_in = node->n_in,
+                            .n_out = node->n_out,
+                            .n_saved = node->n_saved,
+                            .in = in,
+                            .out = out,
+                            .saved = saved,
+                            .freed = node->spent };
+    return visit(&shown, user);
+}
+
+static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user)
+{
+    const item *it = &w->items[k];
+    const tn_entry *e = entry_of(w, it);
+    w->values[0] = value_of(it->meta, NULL, 0);
+    w->values[0].gradient = it->gradient;
+    tn_graph_node shown = { .id = (int)(w->tape.n + k),
+                            .kind = kind_of(it, e),
+                            .name = e ? e->name : tn_name(it->tensor),
+                            .formula = "",
+                            .n_out = 1,
+                            .out = w->values,
+                            .tensor = it->tensor };
+    return visit(&shown, user);
+}
+
+static void show_all(const walk *w, tn_graph_visitor visit, void *user)
+{
+    const int *from = w->from;
+    int stop = 0;
+    for (size_t k = 0; !stop && k < w->tape.n; from += w->tape.node[k++]->n_in)
+        stop = show_op(w, k, from, visit, user);
+    for (size_t k = 0; !stop && k < w->n_items; k++) stop = show_item(w, k, visit, user);
+}
+
+static void walk_free(walk *w)
+{
+    tni_tape_free(&w->tape);
+    tni_room_free(&w->items, &w->item_room, sizeof *w->items);
+    tni_room_free(&w->from, &w->from_room, sizeof *w->from);
+    tni_room_free(&w->written, &w->written_room, sizeof *w->written);
+    tni_room_free(&w->calls, &w->call_room, sizeof *w->calls);
+    tni_room_free(&w->places, &w->place_room, sizeof *w->places);
+    tni_free(w->values, w->n_values * sizeof *w->values);
+    tni_map *map[] = { &w->leaves, &w->memory, &w->known, &w->placed, &w->modules };
+    for (int i = 0; i < 5; i++) tni_map_free(map[i]);
+}
+
+tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
+                         tn_graph_options options)
+{
+    if (!root || tni_none(root)) return tni_poison("tn_graph_visit", "root");
+    if (!visit) return tni_error(TN_E_INVALID, "tn_graph_visit: visit is NULL: want a function");
+    walk w = { 0 };
+    tn_scope scope = tn_scope_begin(); /* of the model's lists */
+    tn_keep(root);
+    tn_status status = options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;
+    if (status == TN_OK) status = number_all(&w, root, options);
+    if (status == TN_OK) show_all(&w, visit, user);
+    walk_free(&w);
+    tn_drop(root);
+    tn_scope_end(scope);
+    return status;
+}
