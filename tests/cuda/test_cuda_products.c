@@ -468,15 +468,24 @@ static void tie(twin *t)
     upload(t);
 }
 
+static twin *images(const tni_pool2d_sizes *p, tn_dtype of, int64_t h, int64_t w)
+{
+    twin *t = make(of, 0, p->n * p->c * h * w);
+    for (int s = 0; s < SIDES; s++)
+        t->at[s] = (tni_array){
+            t->at[s].data, of, 4, { p->n, p->c, h, w }, { p->c * h * w, h * w, w, 1 }
+        };
+    return t;
+}
+
 static void run_max(const tni_pool2d_sizes *p, int i, bool tied, int repeats)
 {
-    int64_t small = p->n * p->c * p->oh * p->ow;
-    twin *x = reals(p->n * p->c * p->h * p->w);
-    twin *y = reals(small);
-    twin *z = reals(small);
-    twin *index = make(TN_I32, 0, small);
-    twin *dy = reals(small);
-    twin *dx = reals(x->n);
+    twin *x = images(p, dtype, p->h, p->w);
+    twin *y = images(p, dtype, p->oh, p->ow);
+    twin *z = images(p, dtype, p->oh, p->ow);
+    twin *index = images(p, TN_I32, p->oh, p->ow);
+    twin *dy = images(p, dtype, p->oh, p->ow);
+    twin *dx = images(p, dtype, p->h, p->w);
     void *first[2] = { NULL };
     char what[64];
     snprintf(what, sizeof what, "maximum %d", i);
@@ -503,10 +512,10 @@ static void run_max(const tni_pool2d_sizes *p, int i, bool tied, int repeats)
 
 static void run_mean(const tni_pool2d_sizes *p, int i, int repeats)
 {
-    twin *x = reals(p->n * p->c * p->h * p->w);
-    twin *y = reals(p->n * p->c * p->oh * p->ow);
-    twin *dy = reals(y->n);
-    twin *dx = reals(x->n);
+    twin *x = images(p, dtype, p->h, p->w);
+    twin *y = images(p, dtype, p->oh, p->ow);
+    twin *dy = images(p, dtype, p->oh, p->ow);
+    twin *dx = images(p, dtype, p->h, p->w);
     void *first[2] = { NULL };
     char what[64];
     snprintf(what, sizeof what, "%s average %d", p->adaptive ? "adaptive" : "plain", i);
