@@ -31,7 +31,7 @@ typedef struct derivation {
 
 enum { ARRAYS = 4 }; /* x, g, v, and x once more, which f may write to */
 
-tn_tensor *tni_unit(const tn_tensor *like, int64_t k)
+tn_tensor *tni_basis(const tn_tensor *like, int64_t k)
 {
     tn_tensor *flat =
         tn_full_as(TN_SHAPE(tni_shape_numel(&like->shape)), 0, like->dtype, like->storage->device);
@@ -211,7 +211,7 @@ static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor **g = tni_alloc_n((size_t)d->n, sizeof *g);
-    tn_tensor *seed = tni_unit(of, k);
+    tn_tensor *seed = tni_basis(of, k);
     tn_status status = g && seed ? TN_OK : tni_pending();
 
     if (status == TN_OK)

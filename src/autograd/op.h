@@ -156,7 +156,7 @@ tn_tensor *tni_dy(const tni_grad *g, int i);
  * f32 instead of bf16 and f16, so that only the gradient is rounded (by the engine). */
 tn_status tni_widen_grad(tni_grad *g);
 /* The seed of row k of a Jacobian: shaped as like, 1 at element k in row-major order, else 0. */
-tn_tensor *tni_unit(const tn_tensor *like, int64_t k);
+tn_tensor *tni_basis(const tn_tensor *like, int64_t k);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
 {

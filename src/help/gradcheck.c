@@ -87,7 +87,7 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
 static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *unit = tni_unit(y, k);
+    tn_tensor *unit = tni_basis(y, k);
     tn_status status = unit ? TN_OK : tni_pending();
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (!c->inputs[i]->requires_grad) continue;

@@ -176,7 +176,7 @@ static tn_status check_elements(check *c, int i)
     for (int64_t j = 0; j < tni_shape_numel(&c->p[i]->shape) && status == TN_OK; j++) {
         tn_scope scope = tn_scope_begin();
         slopes s;
-        status = slopes_along(c, i, tni_unit(c->p[i], j), &s);
+        status = slopes_along(c, i, tni_basis(c->p[i], j), &s);
         tn_scope_end(scope);
         if (status != TN_OK || s.excess <= 1) continue;
         note(c, i, j, s);
@@ -270,7 +270,7 @@ static tn_status report(check *c)
                  c->found.backward, c->found.differences);
         tn_status status = find_element(c);
         tn_scope scope = tn_scope_begin();
-        tn_tensor *unit = tni_unit(c->p[c->worst], c->element);
+        tn_tensor *unit = tni_basis(c->p[c->worst], c->element);
         if (status == TN_OK) status = slopes_along(c, c->worst, unit, &c->found);
         tn_scope_end(scope);
         if (status != TN_OK) return status;
