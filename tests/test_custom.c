@@ -305,6 +305,54 @@ START_TEST(backward_errors)
 }
 END_TEST
 
+static tn_status bare_status(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out)
+{
+    (void)c, (void)n_in, (void)in, (void)n_out, (void)out;
+    return TN_E_INVALID;
+}
+
+/* y = exp(x), one tensor as both outputs, of which the first takes a gradient. */
+static tn_status twice(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    (void)n_in, (void)n_out;
+    out[0] = out[1] = tn_exp(in[0]);
+    tn_custom_no_gradient(c, 1);
+    return tn_custom_save(c, out[0]);
+}
+
+static tn_status twice_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                            tn_tensor **din)
+{
+    (void)n_out, (void)n_in;
+    din[0] = tn_mul(dout[0], tn_custom_saved(c, 0));
+    return TN_OK;
+}
+
+static tn_tensor *exp_twice(tn_tensor **in, void *user)
+{
+    static const tn_custom_op op = { "twice", "y = exp(x)", twice, twice_grad, NULL, false };
+    tn_tensor *out[2];
+    (void)user;
+    return tn_apply_n(&op, NULL, 1, in, 2, out) == TN_OK ? out[0] : NULL;
+}
+
+START_TEST(a_status_without_a_message_gets_one)
+{
+    static const tn_custom_op op = { "bare", NULL, bare_status, NULL, NULL, false };
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    assert_null(tn_apply(&op, NULL, 1, &x), TN_E_INVALID, "bare: its forward gave a status");
+}
+END_TEST
+
+START_TEST(one_tensor_as_two_outputs)
+{
+    tn_tensor *x = tn_to_dtype(tn_rand(TN_SHAPE(3)), TN_F64);
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_gradcheck(exp_twice, &x, 1, NULL, (tn_gradcheck_options){ .second = true }));
+}
+END_TEST
+
 START_TEST(call_errors)
 {
     tn_tensor *x = two(), *out[1];
@@ -711,6 +759,8 @@ Suite *test_suite(void)
     tcase_add_test(t, forward_errors);
     tcase_add_test(t, backward_errors);
     tcase_add_test(t, call_errors);
+    tcase_add_test(t, a_status_without_a_message_gets_one);
+    tcase_add_test(t, one_tensor_as_two_outputs);
     tcase_add_test(t, what_was_saved_must_not_change);
     tcase_add_test(t, what_else_was_saved_must_not_change);
     tcase_add_test(t, a_second_backward_needs_the_graph);

@@ -516,6 +516,42 @@ START_TEST(a_visitor_may_stop)
 }
 END_TEST
 
+/* A square matrix and its transpose show the same memory, and are two tensors. */
+START_TEST(a_view_is_another_tensor)
+{
+    tn_tensor *p = tn_ones(TN_SHAPE(2, 2)), *d = tn_ones(TN_SHAPE(2, 2));
+    assert_ok(tn_set_requires_grad(p, true));
+    tn_tensor *y = tn_add(tn_mul(p, d), tn_mul(p, tn_transpose(d, 0, 1)));
+    text t = { .n = 0 };
+    assert_ok(tn_graph_visit(y, say, &t, plain));
+    ck_assert_int_eq(t.nodes, 6); /* add, mul, mul; p, d, and d seen across */
+}
+END_TEST
+
+/* The walk keeps what it shows: a backward in it frees what the ops kept. */
+static int run_backward(const tn_graph_node *node, void *user)
+{
+    if (node->id == 0) {
+        assert_ok(tn_backward(user));
+        for (int i = 0; i < 8; i++) assert_made(tn_full(TN_SHAPE(2, 2), 99));
+    }
+    if (node->kind == TN_GRAPH_TENSOR && node->tensor && !node->out[0].gradient)
+        ck_assert(tn_item(tn_amax(node->tensor, NULL, 0, false)) == 5);
+    return 0;
+}
+
+START_TEST(a_visitor_may_run_backward)
+{
+    tn_tensor *p = tn_ones(TN_SHAPE(2, 2)), *y;
+    assert_ok(tn_set_requires_grad(p, true));
+    tn_scope scope = tn_scope_begin();
+    y = tn_keep(tn_sum(tn_mul(p, tn_full(TN_SHAPE(2, 2), 5)), NULL, 0, false));
+    tn_scope_end(scope);
+    assert_ok(tn_graph_visit(y, run_backward, y, (tn_graph_options){ 0 }));
+    tn_drop(y);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     tn_tensor *x = leaf(TN_SHAPE(2), "x");
@@ -651,6 +687,8 @@ Suite *test_suite(void)
     tcase_add_test(t, a_walk_changes_nothing);
     tcase_add_test(t, places_change_no_bit);
     tcase_add_test(t, a_visitor_may_stop);
+    tcase_add_test(t, a_view_is_another_tensor);
+    tcase_add_test(t, a_visitor_may_run_backward);
     tcase_add_test(t, refusals);
     t = test_case(suite, "places");
     tcase_add_test(t, places_and_anomaly_mode);

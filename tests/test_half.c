@@ -558,6 +558,19 @@ START_TEST(training)
 }
 END_TEST
 
+/* Rows without elements come in pieces too; each still has its statistics. */
+START_TEST(rows_without_elements)
+{
+    enum { N = 50000 };
+    tn_tensor *x = tn_empty_as(TN_SHAPE(N, 0), _i ? TN_F16 : TN_BF16, tn_cpu());
+    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *y = tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5);
+    assert_made(y);
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_made(tn_grad(x));
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("half");
@@ -565,6 +578,7 @@ Suite *test_suite(void)
     op_read_golden();
     tcase_add_loop_test(t, HP_01_every_op, 0, 2 * n_op_rows);
     tcase_add_loop_test(t, every_gelu, 0, 2);
+    tcase_add_loop_test(t, rows_without_elements, 0, 2);
     t = test_case(suite, "golden");
     tcase_add_loop_test(t, as_in_pytorch, 0, 2 * N_CASES);
     tcase_add_loop_test(t, HP_04_optimizers_as_in_pytorch, 0, 20);

@@ -162,7 +162,7 @@ TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
  *     TN_PLACES loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_graph_visit(loss, visit, NULL, (tn_graph_options){ .model = model }));
  *
- * Not      in captured steps on a GPU, nor inside tn_explain_training
+ * Not      in captured steps on a GPU; ignored inside tn_explain_training and tn_module_gradcheck
  */
 TN_API bool tn_set_places(bool on);
 TN_API bool tn_places(void); /* the setting now */

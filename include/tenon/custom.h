@@ -23,7 +23,9 @@
  *     ...
  *     tn_tensor *y = tn_apply(&op, NULL, 1, &x);
  *
- * NULL results need no check in either function: they become the error of the call.
+ * NULL results need no check in either function: an error that is pending when it returns becomes
+ * the error of the call. For one of your own, call tn_fail(TN_E_SHAPE, "swish: ...") and return
+ * TN_E_SHAPE.
  */
 #ifndef TENON_CUSTOM_H
 #define TENON_CUSTOM_H
@@ -49,8 +51,8 @@ typedef struct tn_custom_op {
      * is the gradient of output i: zeros if none came, TN_NONE if the output takes none. NULL: the
      * results have no history.
      *
-     * din[i] has the shape of input i, or one that broadcast to it (then it is summed), and any
-     * floating dtype. It may be dout itself or a view.
+     * din[i] has the shape of input i, or a larger one that the input broadcasts to (then it is
+     * summed), and any floating dtype. It may be dout itself or a view.
      */
     tn_status (*backward)(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
                           tn_tensor **din);
@@ -69,7 +71,8 @@ typedef struct tn_custom_op {
  * Captures   allowed; the C code of forward and backward runs when the step is captured, not later
  * Threads    an op may be used in any number of threads
  * Errors     op, its name or forward NULL; an input NULL; what forward fails with; no output;
- *            forward changed in place an input that requires grad
+ *            forward, while it is recorded, changed an input that requires grad in place (it
+ *            stays changed)
  * Later      backward fails if what was saved has changed since (the message names the op), and if
  *            a gradient is NULL, not floating, on another device, or of a shape that does not fit
  * Source     PyTorch's torch.autograd.Function

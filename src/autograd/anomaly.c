@@ -263,6 +263,13 @@ tn_anomaly tn_get_anomaly(void)
     return mode;
 }
 
+void tni_watch_places(bool on)
+{
+    if (tni_host_counts()) return; /* the thread's watcher is the capture */
+    tni_watcher *now = tni_watch(NULL);
+    tni_watch(!now || now == &places_only ? (on ? &places_only : NULL) : now);
+}
+
 tn_anomaly tn_set_anomaly(tn_anomaly mode)
 {
     tn_anomaly was = tn_get_anomaly();

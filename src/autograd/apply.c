@@ -151,7 +151,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     for (int i = 0; i < c->n_in; i++) {
         tn_tensor *t = c->in[i];
 
-        node->in[i] = (tni_meta){ t->shape, t->dtype };
+        node->in[i] = (tni_meta){ t->shape, t->dtype, tni_none(t) };
         if (t->requires_grad) {
             tni_edge *edge = &node->edge[i];
 
@@ -167,7 +167,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
             goto fail;
     }
     for (int i = 0; i < c->n_out; i++)
-        node->out[i] = (tni_meta){ c->out[i]->shape, c->out[i]->dtype };
+        node->out[i] = (tni_meta){ .shape = c->out[i]->shape, .dtype = c->out[i]->dtype };
     if ((reads & TNI_Y) && !tni_keep_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);

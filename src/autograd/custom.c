@@ -102,16 +102,30 @@ static int position(tn_tensor *const *list, int n, const tn_tensor *t)
     return n;
 }
 
+/* What a function of the user ended with: an error that it made and left counts as a failure, and a
+ * failure gets a message. errors: tni_error_count before it. */
+static tn_status ended(const tn_custom *c, const char *function, tn_status status, uint64_t errors)
+{
+    if (status == TN_OK) status = c->failed;
+    if (tni_error_count != errors) return status == TN_OK ? tni_pending() : status;
+    if (status == TN_OK) return status;
+    return tni_error(status, "%s: its %s gave a status without a message: want tn_fail",
+                     c->own->type->name, function);
+}
+
 /* Runs the user's forward unrecorded; results are in the current scope. */
 static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *in, tn_tensor **out)
 {
     tn_custom c = { .own = o, .recorded = recorded, .n_in = n_in, .in = in };
+    tn_dtype cast = tn_autocast();
+    uint64_t errors = tni_error_count;
     bool was = tn_set_grad_enabled(false);
     tni_hide(); /* who watches sees one op, not what it is made of */
     tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
     tni_show();
     tn_set_grad_enabled(was);
-    if (status == TN_OK) status = c.failed;
+    if (tn_autocast() != cast) tn_set_autocast(cast);
+    status = ended(&c, "forward", status, errors);
     for (int i = 0; status == TN_OK && i < o->n_out; i++) {
         if (out[i] && !tni_none(out[i])) continue;
         status = tni_pending();
@@ -133,6 +147,14 @@ static tn_status check_unchanged(const own *o, int n_in, tn_tensor *const *in, c
     return TN_OK;
 }
 
+/* The output that t is and that takes a gradient; -1: none. */
+static int output_of(const own *o, tn_tensor *const *out, const tn_tensor *t)
+{
+    for (int i = 0; i < o->n_out; i++)
+        if (out[i] == t && tn_dtype_is_float(t->dtype) && !o->plain[i]) return i;
+    return -1;
+}
+
 /* Says where each saved tensor will be kept; others collects those that are no input. */
 static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *out,
                       tn_tensor **others)
@@ -142,7 +164,7 @@ static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *
         saved *s = &o->save[k];
         if (tni_none(s->tensor)) continue;
         int input = position(in, n_in, s->tensor);
-        s->output = position(out, o->n_out, s->tensor);
+        s->output = output_of(o, out, s->tensor);
         s->as = input >= 0 ? SAVED_INPUT : s->output >= 0 ? SAVED_OUTPUT : SAVED_OTHER;
         s->index = input >= 0 ? input : n;
         if (input < 0) others[n++] = s->tensor;
@@ -192,7 +214,7 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
     c.recorded = tni_wants_recording(&c);
     for (int i = 0; i < n_in; i++) version[i] = tni_none(in[i]) ? 0 : tn_version(in[i]);
     tn_status status = run_forward(o, c.recorded, n_in, in, results);
-    if (status == TN_OK) status = check_unchanged(o, n_in, in, version);
+    if (status == TN_OK && c.recorded) status = check_unchanged(o, n_in, in, version);
     for (int i = 0; status == TN_OK && i < o->n_out; i++)
         if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;
     if (status == TN_OK && c.recorded) status = record(o, &c, results);
@@ -221,7 +243,9 @@ static tn_status check_call(const tn_custom_op *op, int n_in, tn_tensor *const *
         return tni_error(TN_E_INVALID, "tn_apply: an op without a %s: want both name and forward",
                          op->name ? "forward" : "name");
     if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
-        return tni_error(TN_E_INVALID, "%s: %d inputs%s and %d outputs%s: want arrays of them",
+        return tni_error(TN_E_INVALID,
+                         "%s: %d inputs%s and %d outputs%s: want arrays of them, and "
+                         "at least one output",
                          op->name, n_in, n_in && !in ? " at NULL" : "", n_out,
                          out ? "" : " at NULL");
     for (int i = 0; i < n_in; i++) {
@@ -305,7 +329,7 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
     if (!tni_broadcast(want, &dx->shape, &wide) || !tni_shape_equal(&wide, &dx->shape))
         return tni_error(TN_E_SHAPE,
                          "tn_backward: the backward of %s gave %s for input %d: want the input's "
-                         "shape, %s",
+                         "shape, %s, or a larger one that it broadcasts to",
                          name, tni_shape_text(&dx->shape), i, tni_shape_text(want));
     return TN_OK;
 }
@@ -325,10 +349,11 @@ static tn_status run_backward(own *o, tni_grad *g, tn_tensor *const *dout)
 {
     tn_custom c = { .own = o, .recorded = true, .n_in = g->n_in, .grad = g };
     bool was = tn_grad_enabled();
+    uint64_t errors = tni_error_count;
     if (o->cast != TN_F32) tn_set_autocast(o->cast); /* a pass runs with it off */
     tn_status status = o->type->backward(&c, g->n_out, dout, g->n_in, g->dx);
     if (o->cast != TN_F32 || tn_autocast() != TN_F32) tn_set_autocast(TN_F32);
-    if (status == TN_OK) status = c.failed;
+    status = ended(&c, "backward", status, errors);
     tn_set_grad_enabled(was);
     for (int i = 0; i < g->n_in; i++) {
         if (!g->need[i]) g->dx[i] = TN_NONE;
@@ -402,8 +427,8 @@ tn_tensor *tn_custom_saved(const tn_custom *c, int i)
     if (s->as == SAVED_NONE) return TN_NONE;
     if (s->as == SAVED_INPUT) return c->grad->x[s->index];
     tn_tensor *t = c->grad->saved[s->index];
-    bool history = s->as == SAVED_OUTPUT && !c->own->plain[s->output] && tni_composed();
-    return history ? tni_with_history(t, c->own->node, s->output) : t;
+    return s->as == SAVED_OUTPUT && tni_composed() ? tni_with_history(t, c->own->node, s->output)
+                                                   : t;
 }
 
 bool tn_custom_needs(const tn_custom *c, int i)

@@ -83,7 +83,7 @@ static tn_status begin(derivation *d, tn_function f, tn_tensor *const *inputs, v
     d->scope = tn_scope_begin();
     tn_status status = check_arguments(d, f, inputs, out);
     if (status != TN_OK) {
-        d->n = 0; /* nothing is known of the arrays' lengths */
+        if (!inputs || d->n < 1) d->n = 0; /* then nothing is known of the arrays' lengths */
         return status;
     }
     size_t n = (size_t)d->n;
@@ -114,6 +114,7 @@ static tn_status finish(derivation *d, tn_status status, tn_tensor **y, int64_t 
     if (d->x) tni_free(d->x, ARRAYS * (size_t)d->n * sizeof *d->x);
     tn_scope_end(d->scope);
     tn_set_grad_enabled(d->was_recording);
+    if (tni_autocasting != TN_F32) tni_autocast_forget(); /* casts of x, which is gone */
     for (int64_t i = 0; made && i < n_out; i++)
         if (!tn_scope_adopt(out[i])) status = tni_pending();
     if (made && y && !tn_scope_adopt(*y)) status = tni_pending();

@@ -62,6 +62,7 @@ typedef struct tni_call {
 typedef struct tni_meta {
     tn_shape shape;
     tn_dtype dtype;
+    bool absent; /* of an input: it was TN_NONE */
 } tni_meta;
 
 /* One backward step. */

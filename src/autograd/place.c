@@ -111,7 +111,6 @@ bool tn_set_places(bool places)
 {
     bool was = on;
     on = places;
-    tn_anomaly mode = tn_get_anomaly();
-    if (mode == TN_ANOMALY_OFF) tn_set_anomaly(mode); /* chooses the watcher again */
+    tni_watch_places(places);
     return was;
 }

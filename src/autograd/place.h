@@ -31,6 +31,8 @@ extern _Thread_local tni_place *(*tni_place_here)(void);
 tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type);
 void tni_place_drop(tni_place *place); /* NULL is ignored */
 
+/* In anomaly.c: a watcher for places, unless another one has the thread. */
+void tni_watch_places(bool on);
 /* Gives a node that c just recorded its origin. */
 tn_status tni_place_node(const tni_call *c);
 /* A buffer is written in the running call. */

@@ -13,6 +13,7 @@
  */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "base/large.h"
@@ -151,6 +152,14 @@ void tni_segment_free(void *segment, size_t size)
         system_free(segment, size);
     else
         munmap(segment, huge_pages(size));
+}
+
+void tni_segment_idle(char *from, const char *end)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t before = (page - ((uintptr_t)from & (page - 1))) & (page - 1);
+    size_t pages = (size_t)(end - from) > before ? ((size_t)(end - from) - before) / page : 0;
+    if (!allocator.alloc && pages) madvise(from + before, pages * page, MADV_DONTNEED);
 }
 
 /* The class of a size and the size of its blocks; -1 if the size is too large for any block. */

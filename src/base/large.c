@@ -42,8 +42,7 @@ static int log2_of(size_t size)
     return 63 - __builtin_clzll((unsigned long long)size);
 }
 
-/* The list whose blocks have at least the size of its first; size is the least of row and column
- * or more. */
+/* The list of a size: its row by the power of two, its column by the next five bits. */
 static void place(size_t size, int *row, int *column)
 {
     int log2 = log2_of(size);
@@ -78,7 +77,7 @@ static void unlist(block *b)
     if (!lists[row][column]) filled[row] &= ~((uint32_t)1 << column);
 }
 
-/* A free block of at least size bytes, which is a list's least; NULL: none. */
+/* A free block of at least size bytes, which are rounded; NULL: none. */
 static block *find(size_t size)
 {
     int row, column;
@@ -101,7 +100,8 @@ static block *segment(size_t size, size_t *added)
     return b;
 }
 
-/* Leaves size bytes to b, and the rest as a free block. */
+/* Leaves size bytes to b, and the rest as a free block. Whoever stands behind a free block is in
+ * use, so there is nothing to join it with. */
 static void cut(block *b, size_t size)
 {
     if (b->size - size < (size_t)1 << LOG2_LEAST) return;
@@ -159,7 +159,10 @@ size_t tni_large_trim(void)
         for (int column = 0; column < STEPS; column++)
             for (block *b = lists[row][column], *next; b; b = next) {
                 next = b->next;
-                if (b->before || b->after) continue;
+                if (b->before || b->after) {
+                    tni_segment_idle((char *)b + HEADER, (char *)b + b->size);
+                    continue;
+                }
                 unlist(b);
                 freed += b->size;
                 tni_segment_free(b, b->size);

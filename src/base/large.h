@@ -12,13 +12,16 @@
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
 void tni_segment_free(void *segment, size_t size);
+/* What [from, end) of a segment holds is not needed any more. */
+void tni_segment_idle(char *from, const char *end);
 
 /* At least size bytes, aligned to 64. *nbytes: what the block takes. *added: bytes of the segment
  * that was asked of the system for it, 0 if none was. NULL: out of memory, *added is 0. */
 void *tni_large_alloc(size_t size, size_t *nbytes, size_t *added);
 /* Returns the bytes that the block took. */
 size_t tni_large_free(void *data);
-/* Gives segments in which nothing is used back to the system. Returns their bytes. */
+/* Gives segments in which nothing is used back to the system, and returns their bytes; of others,
+ * the pages of free blocks, whose addresses stay ours. */
 size_t tni_large_trim(void);
 
 #endif

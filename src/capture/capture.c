@@ -118,7 +118,7 @@ static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
         if (tni_none(inputs[i]))
             c->like[i].shape.rank = -1;
         else
-            c->like[i] = (tni_meta){ inputs[i]->shape, inputs[i]->dtype };
+            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
     return TN_OK;
 }
 

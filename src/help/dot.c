@@ -295,7 +295,8 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
     if (status == TN_OK) {
         link_boxes(&d);
         write_all(file, &d);
-        if (ferror(file)) status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
+        if (fflush(file) != 0 || ferror(file))
+            status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
     }
     drawing_free(&d);
     return status;

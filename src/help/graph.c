@@ -56,7 +56,8 @@ static const void *address(const tn_tensor *t)
 static bool same_view(const tn_tensor *a, const tn_tensor *b)
 {
     if (a->storage != b->storage || a->dtype != b->dtype) return false;
-    return tni_shape_equal(&a->shape, &b->shape);
+    return tni_shape_equal(&a->shape, &b->shape) &&
+           memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride) == 0;
 }
 
 static size_t bytes_of(const tn_tensor *t)
@@ -101,6 +102,7 @@ static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
     if (!tni_room(&w->items, &w->item_room, w->n_items, 1, sizeof *w->items)) return -1;
     item it = { t, meta, gradient, t ? (int)get(&w->memory, address(t)) - 1 : -1 };
     w->items[w->n_items++] = it;
+    if (t) tn_keep(t); /* a visitor may run a backward, which frees what nodes kept */
     if (t && put(&w->memory, address(t), w->n_items) != TN_OK) return -1;
     if (gradient && put(&w->leaves, t, w->n_items) != TN_OK) return -1;
     return (int)w->n_items - 1;
@@ -118,11 +120,12 @@ static int item_of(walk *w, tn_tensor *t, bool gradient)
         item *it = &w->items[i];
         if ((gradient && it->gradient) || !same_view(it->tensor, t)) continue;
         if (!gradient) return i;
-        it->tensor = t; /* was read without its gradient before */
+        tn_drop(it->tensor);
+        it->tensor = tn_keep(t); /* was read without its gradient before */
         it->gradient = true;
         return put(&w->leaves, t, (size_t)i + 1) == TN_OK ? i : -1;
     }
-    return item_add(w, t, (tni_meta){ t->shape, t->dtype }, gradient);
+    return item_add(w, t, (tni_meta){ .shape = t->shape, .dtype = t->dtype }, gradient);
 }
 
 /* What is known of an input without gradient; NULL: nothing. */
@@ -132,17 +135,12 @@ static tn_tensor *seen(const tni_node *node, int i)
     return node->x[i].alias ? node->x[i].alias : o && i < o->n_in ? o->in[i] : NULL;
 }
 
-static bool is_absent(const tni_node *node, int i)
-{
-    return i < 32 && node->op->optional >> i & 1 && !node->in[i].shape.rank && !seen(node, i);
-}
-
 static tn_status number_input(walk *w, const tni_node *node, int i)
 {
     const tni_edge *edge = &node->edge[i];
     int from = -1;
     if (!tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from)) return TN_E_NOMEM;
-    if (!edge->node && (edge->leaf || !is_absent(node, i))) {
+    if (!edge->node && (edge->leaf || !node->in[i].absent)) {
         tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
         from = t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
         if (from < 0) return TN_E_NOMEM;
@@ -268,8 +266,9 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
     }
     for (int i = 0; i < node->n_saved; i++) {
         const tn_tensor *t = node->saved[i];
-        saved[i] = t ? value_of((tni_meta){ t->shape, t->dtype }, t, tn_version(t))
-                     : value_of((tni_meta){ 0 }, NULL, 0);
+        saved[i] =
+            t ? value_of((tni_meta){ .shape = t->shape, .dtype = t->dtype }, t, tn_version(t))
+              : value_of((tni_meta){ 0 }, NULL, 0);
     }
     tn_graph_node shown = { .id = (int)k,
                             .kind = TN_GRAPH_OP,
@@ -314,6 +313,8 @@ static void show_all(const walk *w, tn_graph_visitor visit, void *user)
 static void walk_free(walk *w)
 {
     tni_tape_free(&w->tape);
+    for (size_t i = 0; i < w->n_items; i++)
+        if (w->items[i].tensor) tn_drop(w->items[i].tensor);
     tni_room_free(&w->items, &w->item_room, sizeof *w->items);
     tni_room_free(&w->from, &w->from_room, sizeof *w->from);
     tni_room_free(&w->written, &w->written_room, sizeof *w->written);

@@ -246,8 +246,7 @@ static void describe(const check *c, int i, char *text, size_t size)
     const tni_use *use = reader(c, i) < 0 ? NULL : &c->run.use[reader(c, i)];
     char place[256];
     snprintf(text, size, "%s %s, read by %s%s in %s", c->parameters->entry[i].name,
-             tni_shape_text(&c->p[i]->shape), !use || use->cut == TNI_CUT_IN_PLACE ? "" : "tn_",
-             use ? use->op : "nothing",
+             tni_shape_text(&c->p[i]->shape), use ? use->prefix : "", use ? use->op : "nothing",
              tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
 }
 

@@ -53,7 +53,7 @@ enum { PIECE = 4096, CHUNK_PIECES = 4 }; /* elements of an operand in a piece, a
 
 typedef struct rows_job {
     const tni_short *s;
-    int64_t row[TNI_SHORT_MOST]; /* elements in a row; 0: the array stays whole */
+    int64_t row[TNI_SHORT_MOST]; /* elements in a row; -1: the array stays whole */
     int64_t piece;               /* rows */
     size_t slot[TNI_SHORT_MOST]; /* where in a lane an array's copy begins */
     size_t lane;
@@ -67,6 +67,7 @@ static void find_rows(rows_job *job)
     int64_t longest = 1;
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         const tni_array *x = &((const tni_array *)s->args)[k];
+        job->row[k] = -1;
         if (!x->data || (k >= s->n_out && x->rank <= s->lead)) continue;
         job->row[k] = 1;
         for (int d = s->lead; d < x->rank; d++) job->row[k] *= x->size[d];
@@ -74,7 +75,7 @@ static void find_rows(rows_job *job)
     }
     job->piece = TNI_MAX(PIECE / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
-        if (!job->row[k] || !tni_is_short(((const tni_array *)s->args)[k].dtype)) continue;
+        if (job->row[k] < 0 || !tni_is_short(((const tni_array *)s->args)[k].dtype)) continue;
         job->slot[k] = job->lane;
         job->lane += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
     }
@@ -93,7 +94,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
     memcpy(&args, s->args, s->bytes);
     for (int k = 0; k < n; k++) {
         tni_array *x = &args.array[k];
-        if (!job->row[k]) continue;
+        if (job->row[k] < 0) continue;
         x->data = (char *)x->data + begin * job->row[k] * (int64_t)tn_dtype_size(x->dtype);
         for (int d = 0; d < s->lead; d++) x->size[d] = 1;
         x->size[s->lead - 1] = end - begin;
@@ -106,7 +107,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
     }
     s->kernel(&args);
     for (int k = 0; k < s->n_out; k++)
-        if (job->row[k] && tni_is_short(was[k].dtype))
+        if (job->row[k] >= 0 && tni_is_short(was[k].dtype))
             s->store(TN_F32, (end - begin) * job->row[k], was[k].data, was[k].dtype, 1,
                      args.array[k].data);
 }

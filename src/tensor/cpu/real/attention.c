@@ -79,12 +79,12 @@ static bool summed_apart(const tni_array *x)
     return x->dtype == TN_BF16 || !gapless(x);
 }
 
-/* Room for n rows of x without gaps, and as REAL. */
-static void reserve_rows(attention *p, enum part which, enum part wide, const tni_array *x,
-                         int64_t n)
+/* Room for n rows of x without gaps, and as REAL if they are read so. */
+static void reserve_rows(attention *p, enum part which, enum part wide, bool read, int64_t n,
+                         const tni_array *x)
 {
     reserve(p, which, gapless(x) ? 0 : n * x->size[3], tn_dtype_size(x->dtype));
-    reserve(p, wide, p->narrow ? n * x->size[3] : 0, sizeof(REAL));
+    reserve(p, wide, p->narrow && read ? n * x->size[3] : 0, sizeof(REAL));
 }
 
 static void reserve_sums(attention *p, enum part which, const tni_array *x, int64_t n)
@@ -92,9 +92,10 @@ static void reserve_sums(attention *p, enum part which, const tni_array *x, int6
     reserve(p, which, summed_apart(x) ? n * x->size[3] : 0, sizeof(REAL));
 }
 
-static void plan(attention *p, const tni_attention *a)
+static void plan(attention *p, const tni_attention *a, const tni_attention_grad *grad)
 {
     *p = (attention){ .a = a,
+                      .grad = grad,
                       .narrow = a->q.dtype == TN_BF16,
                       .heads = a->q.size[1],
                       .t = a->q.size[2],
@@ -105,9 +106,9 @@ static void plan(attention *p, const tni_attention *a)
     p->keys = TNI_MIN(p->s, (int64_t)KEYS);
     reserve(p, SCORES, QUERIES * p->keys, sizeof(REAL));
     reserve(p, ROUNDED, p->narrow ? QUERIES * TNI_MAX(p->d, p->dv_size) : 0, sizeof(uint16_t));
-    reserve_rows(p, Q_ROWS, Q_WIDE, &a->q, QUERIES);
-    reserve_rows(p, K_ROWS, K_WIDE, &a->k, p->keys);
-    reserve_rows(p, V_ROWS, V_WIDE, &a->v, p->keys);
+    reserve_rows(p, Q_ROWS, Q_WIDE, grad, QUERIES, &a->q);
+    reserve_rows(p, K_ROWS, K_WIDE, grad, p->keys, &a->k);
+    reserve_rows(p, V_ROWS, V_WIDE, !grad, p->keys, &a->v);
 }
 
 static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
@@ -130,9 +131,11 @@ static char *row_of(const attention *p, const tni_array *x, int64_t item, int64_
     return (char *)x->data + at * (int64_t)tn_dtype_size(x->dtype);
 }
 
-/* Rows of n units of 2 bytes: too short for calls of memcpy. */
-static void copy_rows(uint16_t *to, int64_t to_step, const uint16_t *from, int64_t from_step,
-                      int64_t rows, int64_t n)
+typedef uint16_t __attribute__((may_alias)) unit; /* half of an f32, too */
+
+/* Rows of n units: too short for calls of memcpy. */
+static void copy_rows(unit *to, int64_t to_step, const unit *from, int64_t from_step, int64_t rows,
+                      int64_t n)
 {
     for (int64_t i = 0; i < rows; i++) {
 #pragma omp simd
@@ -195,6 +198,11 @@ static block block_of(const attention *p, int64_t item, int64_t first)
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
+
+static bool undone(attention *p)
+{
+    return atomic_load_explicit(&p->undone, memory_order_relaxed);
+}
 
 /* C [m, n] (+)= op(A) op(B), all without gaps; A and B are of dtype in, C is of REAL. */
 static void multiply(attention *p, tn_dtype in, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
@@ -312,6 +320,7 @@ static void forward_block(attention *p, const block *b, int64_t r, int64_t rows,
 /* Queries [begin, end) of a head. */
 static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
 {
+    if (undone(p)) return;
     REAL *top = part(p, TOP), *total = part(p, TOTAL);
     REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
     REAL *lse = p->a->lse.data ? (REAL *)p->a->lse.data + item * p->t : NULL;
@@ -348,7 +357,7 @@ static void forward(void *context, int64_t begin, int64_t end)
 
 static tn_status run_forward(attention *p, const tni_attention *a)
 {
-    plan(p, a);
+    plan(p, a, NULL);
     reserve_sums(p, Y_SUM, &a->y, GROUP);
     reserve(p, TOP, GROUP, sizeof(REAL));
     reserve(p, TOTAL, GROUP, sizeof(REAL));
@@ -416,7 +425,7 @@ static void backward(void *context, int64_t begin, int64_t end)
 {
     attention *p = context;
     const tni_attention_grad *g = p->grad;
-    for (int64_t item = begin; item < end; item++) {
+    for (int64_t item = begin; item < end && !undone(p); item++) {
         REAL *dq = sums_of(p, &g->dq, item, 0, DQ_SUM);
         fill(dq, 0, p->t * p->d, 0);
         for (int64_t first = 0; first < p->s; first += p->keys) {
@@ -436,11 +445,10 @@ static void backward(void *context, int64_t begin, int64_t end)
 
 static tn_status run_backward(attention *p, const tni_attention_grad *a)
 {
-    plan(p, &a->of);
-    p->grad = a;
+    plan(p, &a->of, a);
     reserve(p, GRADS, QUERIES * p->keys, sizeof(REAL));
-    reserve_rows(p, Y_ROWS, Y_WIDE, &a->of.y, QUERIES);
-    reserve_rows(p, DY_ROWS, DY_WIDE, &a->dy, QUERIES);
+    reserve_rows(p, Y_ROWS, Y_WIDE, true, QUERIES, &a->of.y);
+    reserve_rows(p, DY_ROWS, DY_WIDE, true, QUERIES, &a->dy);
     reserve_sums(p, DQ_SUM, &a->dq, p->t);
     reserve_sums(p, DK_SUM, &a->dk, p->keys);
     reserve_sums(p, DV_SUM, &a->dv, p->keys);

@@ -37,9 +37,14 @@ typedef struct conv {
     int64_t lane_size, columns_size; /* elements of scratch for each lane; of them for columns */
 } conv;
 
-static bool plan(conv *p, const tni_conv2d_sizes *c)
+static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
 {
-    *p = (conv){ .c = c, .cg = c->c / c->groups, .og = c->o / c->groups, .pieces = 1, .parts = 1 };
+    *p = (conv){ .c = c,
+                 .dtype = dtype,
+                 .cg = c->c / c->groups,
+                 .og = c->o / c->groups,
+                 .pieces = 1,
+                 .parts = 1 };
     p->plane = c->oh * c->ow;
     p->taps = p->cg * c->kh * c->kw;
     if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
@@ -52,7 +57,9 @@ static bool plan(conv *p, const tni_conv2d_sizes *c)
     }
     p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
                      c->padding[0] == 0 && c->padding[1] == 0;
-    int64_t row = TNI_MAX(p->taps * c->ow, 1);
+    int64_t widest =
+        tni_is_short(dtype) ? TNI_MAX(p->taps, p->og) : p->taps; /* of a lane's arrays */
+    int64_t row = TNI_MAX(widest * c->ow, 1);
     p->rows = TNI_MIN(TNI_MAX(BLOCK_ELEMENTS / row, 1), TNI_MAX(c->oh, 1));
     p->blocks = c->oh > 0 ? (c->oh - 1) / p->rows + 1 : 0;
     return true;
@@ -273,13 +280,12 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
+    if (!plan(&p, c, a->y.dtype)) return TN_E_UNSUPPORTED;
     cut_blocks(&p);
     p.x = a->x.data;
     p.w = a->w.data;
     p.bias = a->bias.data;
     p.y = a->y.data;
-    p.dtype = a->y.dtype;
     int64_t items = c->n * c->groups * p.blocks;
     int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
     int lanes = tni_lanes(items, grain);
@@ -326,7 +332,7 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
+    if (!plan(&p, c, a->dx.dtype)) return TN_E_UNSUPPORTED;
     p.dx = a->dx.data;
     p.dy = a->dy.data;
     p.w = a->w.data;
@@ -390,10 +396,9 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
     conv p;
-    if (!plan(&p, c)) return TN_E_UNSUPPORTED;
+    if (!plan(&p, c, a->dy.dtype)) return TN_E_UNSUPPORTED;
     p.dw = a->dw.data;
     p.dy = a->dy.data;
-    p.dtype = a->dy.dtype;
     p.x = a->x.data;
     int64_t size = c->o * p.taps;
     if (c->n == 0 || p.plane == 0) {

@@ -78,7 +78,8 @@ static void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
         REAL b = x[2 * j + 1];
         int32_t i = at[2 * j];
         int32_t k = at[2 * j + 1];
-        bool take = (b > a) | (b != b) | ((b == a) & (k < i));
+        bool later = (b != b) & ((a == a) | (k > i)); /* of several NaN the last one wins */
+        bool take = (b > a) | later | ((b == a) & (k < i));
         y[j] = take ? b : a;
         index[j] = take ? k : i;
     }
