@@ -10,12 +10,12 @@ build=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The Nth fenced block of a language, of the README or another FILE.
-block() { # LANGUAGE N [FILE]
+# The Nth fenced block of a language.
+block() {
     awk -v fence="\`\`\`$1" -v wanted="$2" '
         $0 == fence && !inside { inside = 1; n++; next }
         $0 == "```" && inside { inside = 0; next }
-        inside && n == wanted' "$root/${3-README.md}"
+        inside && n == wanted' "$root/README.md"
 }
 
 # The fenced block of C with a line that holds TEXT.
@@ -134,10 +134,3 @@ END
 } >captured.c
 cc -std=c11 -Wall -Wextra -Werror captured.c -o captured "${against[@]}"
 ./captured
-
-# The programs of docs/derivatives.md print what the page says.
-for n in 1 2; do
-    block c $n docs/derivatives.md >derivatives.c
-    cc -std=c11 -Wall -Wextra -Werror derivatives.c -o derivatives "${against[@]}"
-    ./derivatives | diff - <(block text $n docs/derivatives.md)
-done

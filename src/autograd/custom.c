@@ -368,7 +368,7 @@ static tn_status backward(tni_grad *g)
     if (o->type->once_differentiable && tni_composed())
         return tni_error(TN_E_UNSUPPORTED,
                          "tn_gradients: %s is once_differentiable: want its backward written with "
-                         "ops, or no TN_CREATE_GRAPH",
+                         "ops, or no TN_CREATE_GRAPH (which tn_jvp, tn_hessian and tn_hvp set)",
                          o->type->name);
     tn_status status = check_others(o, g);
     size_t n = (size_t)g->n_out;

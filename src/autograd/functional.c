@@ -161,9 +161,11 @@ static tn_status gradients(const derivation *d, tn_tensor *of, tn_tensor *seed, 
     return of->requires_grad ? tn_gradients(1, &of, &seed, d->n, d->x, out, flags) : TN_OK;
 }
 
-/* In strict mode every one of g must be there; what: whose gradients they are. */
-static tn_status check_strict(const derivation *d, const char *what, tn_tensor *const *g)
+/* In strict mode every one of g, the gradients of `of`, must be there; of y, or (also NULL) of its
+ * gradient. */
+static tn_status check_strict(const derivation *d, const tn_tensor *of, tn_tensor *const *g)
 {
+    const char *what = of == d->y ? "the result" : "the gradient";
     for (int i = 0; d->flags & TN_STRICT && i < d->n; i++)
         if (tni_none(g[i]))
             return tni_error(TN_E_INVALID,
@@ -217,7 +219,7 @@ static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t
 
     if (status == TN_OK)
         status = gradients(d, of, seed, g, TN_RETAIN_GRAPH | (d->flags & TN_CREATE_GRAPH));
-    if (status == TN_OK) status = check_strict(d, "the result", g);
+    if (status == TN_OK) status = check_strict(d, of, g);
     if (status == TN_OK) status = fill_in(d, g);
     for (int i = 0; i < d->n && status == TN_OK; i++) row[i * m + k] = tn_keep(g[i]);
     tni_free(g, (size_t)d->n * sizeof *g);
@@ -232,7 +234,7 @@ static tn_status zero_jacobians(const derivation *d, const tn_tensor *of, tn_ten
     tn_status status = TN_OK;
 
     for (int i = 0; i < d->n; i++) out[i] = TN_NONE;
-    if (!of->requires_grad) status = check_strict(d, "the result", out);
+    if (!of->requires_grad) status = check_strict(d, of, out);
     for (int i = 0; i < d->n && status == TN_OK; i++) {
         status = join_shapes(d, of, d->x[i], &shape);
         if (status != TN_OK) break;
@@ -276,7 +278,7 @@ static tn_status recorded_gradient(const derivation *d)
     tn_status status = check_single(d);
 
     if (status == TN_OK) status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
-    return status == TN_OK ? check_strict(d, "the result", d->g) : status;
+    return status == TN_OK ? check_strict(d, d->y, d->g) : status;
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -290,7 +292,7 @@ tn_status tn_vjp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
 
     if (status == TN_OK) status = check_seed(&d, v, d.y);
     if (status == TN_OK) status = gradients(&d, d.y, v, dx, flags & TN_CREATE_GRAPH);
-    if (status == TN_OK) status = check_strict(&d, "the result", dx);
+    if (status == TN_OK) status = check_strict(&d, d.y, dx);
     if (status == TN_OK) status = fill_in(&d, dx);
     return finish(&d, status, y, d.n, dx);
 }
@@ -306,7 +308,7 @@ tn_status tn_jvp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
     if (status == TN_OK) status = check_seeds(&d, v);
     if (status == TN_OK) status = w ? tn_set_requires_grad(w, true) : tni_pending();
     if (status == TN_OK) status = gradients(&d, d.y, w, d.g, TN_CREATE_GRAPH);
-    if (status == TN_OK) status = check_strict(&d, "the result", d.g);
+    if (status == TN_OK) status = check_strict(&d, d.y, d.g);
     if (status == TN_OK) status = through_gradients(&d, v, 1, &w, dy);
     if (status == TN_OK && tni_none(*dy) && !(*dy = tn_zeros_like(d.y))) status = tni_pending();
     return finish(&d, status, y, 1, dy);
@@ -347,7 +349,7 @@ tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
     if (status == TN_OK) status = check_seeds(&d, v);
     if (status == TN_OK) status = recorded_gradient(&d);
     if (status == TN_OK) status = through_gradients(&d, v, n, d.x, hv);
-    if (status == TN_OK) status = check_strict(&d, "the gradient", hv);
+    if (status == TN_OK) status = check_strict(&d, NULL, hv);
     if (status == TN_OK) status = fill_in(&d, hv);
     return finish(&d, status, y, d.n, hv);
 }

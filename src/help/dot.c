@@ -38,8 +38,9 @@ typedef struct drawing {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* Room for the longest line: a name and a formula of 200 characters, escaped, and four shapes. */
 typedef struct label {
-    char at[1024];
+    char at[2048];
     size_t n;
 } label;
 

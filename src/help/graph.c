@@ -14,7 +14,7 @@
 
 /* A tensor that ops read. */
 typedef struct item {
-    tn_tensor *tensor; /* borrowed; NULL: nobody kept it */
+    tn_tensor *tensor; /* counted; NULL: nobody kept it */
     tni_meta meta;
     bool gradient; /* a leaf: tensor is the handle itself */
     int next;      /* an older one at the same address; -1: none */
