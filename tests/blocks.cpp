@@ -93,7 +93,7 @@ static tn_status cube_grad(tn_custom *c, int, tn_tensor *const *dout, int, tn_te
     return TN_OK;
 }
 
-static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, nullptr, false };
+static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, nullptr, false, nullptr };
 
 static tn_tensor *cube_of(tn_tensor **in, void *)
 {

@@ -134,9 +134,9 @@ static tn_status polar_backward(tn_custom *c, int n_out, tn_tensor *const *dout,
     return TN_OK;
 }
 
-static const tn_custom_op polar_op = { "polar",       "r = sqrt(x^2 + y^2), a = y / x",
-                                       polar_forward, polar_backward,
-                                       NULL,          false };
+static const tn_custom_op polar_op = {
+    "polar", "r = sqrt(x^2 + y^2), a = y / x", polar_forward, polar_backward, NULL, false, NULL
+};
 
 static tn_tensor *polar_of(tn_tensor **in, void *user)
 {
@@ -255,7 +255,7 @@ static tn_status job_backward(tn_custom *c, int n_out, tn_tensor *const *dout, i
     return TN_OK;
 }
 
-static const tn_custom_op job_op = { "job", NULL, job_forward, job_backward, NULL, false };
+static const tn_custom_op job_op = { "job", NULL, job_forward, job_backward, NULL, false, NULL };
 
 static tn_tensor *do_job(job *j, tn_tensor *x)
 {
@@ -331,7 +331,7 @@ static tn_status twice_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int
 
 static tn_tensor *exp_twice(tn_tensor **in, void *user)
 {
-    static const tn_custom_op op = { "twice", "y = exp(x)", twice, twice_grad, NULL, false };
+    static const tn_custom_op op = { "twice", "y = exp(x)", twice, twice_grad, NULL, false, NULL };
     tn_tensor *out[2];
     (void)user;
     return tn_apply_n(&op, NULL, 1, in, 2, out) == TN_OK ? out[0] : NULL;
@@ -339,7 +339,7 @@ static tn_tensor *exp_twice(tn_tensor **in, void *user)
 
 START_TEST(a_status_without_a_message_gets_one)
 {
-    static const tn_custom_op op = { "bare", NULL, bare_status, NULL, NULL, false };
+    static const tn_custom_op op = { "bare", NULL, bare_status, NULL, NULL, false, NULL };
     tn_tensor *x = tn_ones(TN_SHAPE(2));
     assert_null(tn_apply(&op, NULL, 1, &x), TN_E_INVALID, "bare: its forward gave a status");
 }
@@ -451,7 +451,7 @@ static tn_status lender_back(tn_custom *c, int n_out, tn_tensor *const *dout, in
 
 START_TEST(what_else_was_saved_must_not_change)
 {
-    static const tn_custom_op op = { "lender", NULL, lender, lender_back, NULL, false };
+    static const tn_custom_op op = { "lender", NULL, lender, lender_back, NULL, false, NULL };
     tn_tensor *x = two();
     lent = from_f64((double[]){ 5, 7 }, TN_SHAPE(2));
     tn_tensor *y = sum(tn_apply(&op, NULL, 1, &x));
@@ -495,7 +495,7 @@ static tn_status cube_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int 
     return TN_OK;
 }
 
-static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, NULL, true };
+static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, NULL, true, NULL };
 
 static tn_tensor *cube_of(tn_tensor **in, void *user)
 {
@@ -606,7 +606,8 @@ static tn_status product_grad(tn_custom *c, int n_out, tn_tensor *const *dout, i
     return TN_OK;
 }
 
-static const tn_custom_op product_op = { "product", "y = a b", product, product_grad, NULL, false };
+static const tn_custom_op product_op = { "product", "y = a b", product, product_grad,
+                                         NULL,      false,     NULL };
 
 START_TEST(autocast_reaches_forward_and_backward)
 {
@@ -669,7 +670,7 @@ static tn_status rounded(tn_custom *c, int n_in, tn_tensor *const *in, int n_out
 
 static tn_tensor *rounded_loss(tn_module *m, void *user)
 {
-    static const tn_custom_op op = { "rounded", NULL, rounded, NULL, NULL, false };
+    static const tn_custom_op op = { "rounded", NULL, rounded, NULL, NULL, false, NULL };
     tn_tensor *y = tn_forward(m, user), *z = tn_apply(&op, NULL, 1, &y);
     return sum(swish(tn_add(tn_mul(z, z), tn_select(user, 0, 0))));
 }
@@ -735,7 +736,7 @@ static tn_status nested(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
 
 START_TEST(an_op_within_an_op)
 {
-    static const tn_custom_op op = { "nested", NULL, nested, swish_backward, NULL, false };
+    static const tn_custom_op op = { "nested", NULL, nested, swish_backward, NULL, false, NULL };
     tn_tensor *x = leaf64((double[]){ 2 }, TN_SCALAR), *y = tn_apply(&op, NULL, 1, &x);
     ck_assert_str_eq(tn_grad_op(y), "nested");
     assert_ok(tn_backward(y));

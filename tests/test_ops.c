@@ -302,6 +302,48 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* A part "dx = ..." for each input that takes a gradient; joins have one for all of theirs. */
+static int parts(const char *gradient)
+{
+    int n = 0;
+    for (const char *part = gradient; part; part = strstr(part, "; "), part += part ? 2 : 0)
+        n += part[0] == 'd';
+    return n;
+}
+
+static int tells_its_gradient(const tn_graph_node *node, void *user)
+{
+    int wanted = 0;
+    if (node->kind != TN_GRAPH_OP) return 0;
+    for (int i = 0; i < node->n_in; i++) wanted += node->in[i].gradient;
+    if (strncmp(node->name, "cat", 3) == 0) wanted = 1;
+    row_assert((const op_row *)user, parts(node->gradient) >= wanted,
+               "%s has gradients for %d inputs, tells \"%s\"", node->name, wanted, node->gradient);
+    return 0;
+}
+
+static void told(const op_row *row, tn_tensor *root)
+{
+    if (tn_requires_grad(root))
+        ck_assert_int_eq(tn_graph_visit(root, tells_its_gradient, (void *)(uintptr_t)row,
+                                        (tn_graph_options){ 0 }),
+                         TN_OK);
+}
+
+/* And so do the ops that its gradient is made of. */
+START_TEST(every_op_tells_its_gradient)
+{
+    const op_row *row = &op_rows[_i];
+    op_case c = op_load(row, TN_F64);
+    applied a = apply(row, &c, ALL_INPUTS);
+    told(row, a.y);
+    if (!any_differentiable(&c)) return;
+    differentiate(row, &c, &a, op_leaf(seed_of(&c, &a), true), TN_CREATE_GRAPH);
+    for (int i = 0; i < c.n; i++)
+        if (a.grad[i]) told(row, a.grad[i]);
+}
+END_TEST
+
 static bool has_row(const char *op)
 {
     for (int i = 0; i < n_op_rows; i++)
@@ -425,6 +467,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(test_case(suite, "fused"), fused_equals_composed, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "poison"), poison, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "no grad"), no_grad, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "told"), every_op_tells_its_gradient, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "refusals"), refusals, 0, n_op_refusals);
     return suite;
 }

@@ -60,6 +60,8 @@ typedef struct tn_custom_op {
     /** backward is not written with ops, so TN_CREATE_GRAPH through it is an error instead of a
      *  second derivative that lacks a part. */
     bool once_differentiable;
+    /** How the gradients follow, for people, as tn_graph_node.gradient; may be NULL. */
+    const char *gradient;
 } tn_custom_op;
 
 /**

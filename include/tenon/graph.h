@@ -55,7 +55,10 @@ typedef struct tn_graph_node {
     tn_graph_kind kind;
     /** Of an op as tn_grad_op; of a tensor its full name in the model, else its tn_name or "". */
     const char *name;
-    const char *formula;       /* of an op: "y = x w^T + b"; else "" */
+    const char *formula; /* of an op: "y = x w^T + b"; else "" */
+    /** Of an op, a part for each input that may take a gradient, where dy is y's: "dx = dy w; dw =
+     *  dy^T x; db = sum_n dy", and at the end "where ..." for short names. Else "" */
+    const char *gradient;
     const tn_graph_call *call; /* of an op: the innermost; NULL: outside of all, or not known */
     int n_in, n_out, n_saved;
     const tn_graph_value *in;    /* n_in inputs, in the op's order */

@@ -81,6 +81,7 @@ static own *own_new(const tn_custom_op *type, void *user, int n_out)
     o->n_out = n_out;
     o->op = (tn_op){ .name = type->name,
                      .formula = type->formula,
+                     .gradient = type->gradient,
                      .arity = -1,
                      .optional = ~0u,
                      .dtypes = TNI_ANY_DTYPE,

@@ -86,8 +86,11 @@ typedef struct tni_grad {
 struct tn_op {
     const char *name;    /* "softmax": messages say tn_softmax */
     const char *formula; /* one line, ASCII */
-    int arity;           /* number of inputs, -1 any */
-    unsigned optional;   /* bits of inputs that may be TN_NONE */
+    /* NULL without backward; for each input that takes a gradient "dx = ...", then "where ..." for
+     * short names; separated by "; ". dy is the gradient of y */
+    const char *gradient;
+    int arity;         /* number of inputs, -1 any */
+    unsigned optional; /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;
     tni_cast autocast;
     /* outputs alias input 0 (variable arity: output i aliases input i): shape fills strided

@@ -274,6 +274,7 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
                             .kind = TN_GRAPH_OP,
                             .name = node->op->name,
                             .formula = node->op->formula ? node->op->formula : "",
+                            .gradient = node->op->gradient ? node->op->gradient : "",
                             .call = place ? &w->calls[get(&w->placed, place) - 1] : NULL,
                             .n_in = node->n_in,
                             .n_out = node->n_out,
@@ -295,6 +296,7 @@ static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user
                             .kind = kind_of(it, e),
                             .name = e ? e->name : tn_name(it->tensor),
                             .formula = "",
+                            .gradient = "",
                             .n_out = 1,
                             .out = w->values,
                             .tensor = it->tensor };

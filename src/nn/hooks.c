@@ -307,6 +307,7 @@ static tn_status gate_backward(tni_grad *g)
 static const tn_op op_gate = {
     .name = "module_gate",
     .formula = "y_i = x_i",
+    .gradient = "dx_i = dy_i",
     .arity = -1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,

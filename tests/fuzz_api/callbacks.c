@@ -343,11 +343,11 @@ static void custom_free(void *user)
     tn_error_clear();
 }
 LIST(tn_custom_op, custom_ops,
-     { "copies", "y = x", custom_copies, custom_copies_back, NULL, false },
-     { "errs", NULL, custom_errs, custom_errs_back, custom_free, true },
-     { "bad_grad", NULL, custom_copies, custom_errs_back, custom_free, false },
-     { NULL, NULL, custom_copies, NULL, custom_free, false },
-     { "idle", NULL, NULL, NULL, NULL, false })
+     { "copies", "y = x", custom_copies, custom_copies_back, NULL, false, NULL },
+     { "errs", NULL, custom_errs, custom_errs_back, custom_free, true, NULL },
+     { "bad_grad", NULL, custom_copies, custom_errs_back, custom_free, false, NULL },
+     { NULL, NULL, custom_copies, NULL, custom_free, false, NULL },
+     { "idle", NULL, NULL, NULL, NULL, false, NULL })
 
 static tn_status apply_nothing(tn_module *m, void *user)
 {

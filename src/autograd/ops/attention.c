@@ -284,6 +284,8 @@ extern const tn_op tni_op_attention;
 const tn_op tni_op_attention = {
     .name = "scaled_dot_product_attention",
     .formula = "y = softmax(scale q k^T + mask) v",
+    .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; "
+                "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
     .arity = 4,
     .optional = 1u << 3,
     .autocast = TNI_CAST_LOW,

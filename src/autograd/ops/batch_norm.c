@@ -171,6 +171,8 @@ static tn_status bn_kernel_grad(tni_grad *g)
 static const tn_op batch_norm_op = {
     .name = "batch_norm",
     .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
+    .gradient = "dx = w r (dy - mean dy - xh mean(dy xh)), in eval w r dy; dw = sum dy xh; "
+                "db = sum dy; where r = 1 / sqrt(var + eps), xh = (x - mean) r",
     .arity = INPUTS,
     .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
     .dtypes = TNI_MIXED_FLOAT,

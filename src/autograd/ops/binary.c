@@ -130,19 +130,23 @@ static tn_status lerp_backward(tni_grad *g)
 enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define BINARY_LIST(F)                                                                             \
-    F(add, PLAIN, "y = a + b", 0, 0, add_backward)                                                 \
-    F(sub, PLAIN, "y = a - b", 0, 0, sub_backward)                                                 \
-    F(mul, PLAIN, "y = a b", B, A, mul_backward)                                                   \
-    F(div, PLAIN, "y = a / b", B, B | TNI_Y, div_backward)                                         \
-    F(pow, PLAIN, "y = a^b", A | B, A | B | TNI_Y, pow_backward)                                   \
-    F(minimum, PLAIN, "y = min(a, b)", A | B, A | B, extreme_backward)                             \
-    F(maximum, PLAIN, "y = max(a, b)", A | B, A | B, extreme_backward)                             \
-    F(lerp, CHECKED, "y = a + w (b - a)", 0, 0, lerp_backward)
+    F(add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, add_backward)                             \
+    F(sub, PLAIN, "y = a - b", "da = dy; db = -dy", 0, 0, sub_backward)                            \
+    F(mul, PLAIN, "y = a b", "da = dy b; db = dy a", B, A, mul_backward)                           \
+    F(div, PLAIN, "y = a / b", "da = dy / b; db = -dy y / b", B, B | TNI_Y, div_backward)          \
+    F(pow, PLAIN, "y = a^b", "da = dy b a^(b-1); db = dy y ln a", A | B, A | B | TNI_Y,            \
+      pow_backward)                                                                                \
+    F(minimum, PLAIN, "y = min(a, b)", "da = dy where a < b, half of it where equal; db likewise", \
+      A | B, A | B, extreme_backward)                                                              \
+    F(maximum, PLAIN, "y = max(a, b)", "da = dy where a > b, half of it where equal; db likewise", \
+      A | B, A | B, extreme_backward)                                                              \
+    F(lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0, lerp_backward)
 
-#define DEFINE(name_, function_, formula_, reads_a, reads_b, backward_)                            \
+#define DEFINE(name_, function_, formula_, gradient_, reads_a, reads_b, backward_)                 \
     static const tni_binary_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
                 .arity = 2,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .autocast = TNI_B_##name_ == TNI_B_pow /* steep */ ? TNI_CAST_F32 : TNI_CAST_AUTO, \
@@ -159,7 +163,8 @@ enum { A = TNI_X(0), B = TNI_X(1) };
         return tni_apply(&op_##name.op, NULL, 0, 2, (tn_tensor *[]){ a, b });                      \
     }
 #define CHECKED(name) /* below, by hand */
-#define DEFINE_FUNCTION(name, function, formula, reads_a, reads_b, backward) function(name)
+#define DEFINE_FUNCTION(name, function, formula, gradient, reads_a, reads_b, backward)             \
+    function(name)
 
 BINARY_LIST(DEFINE)
 BINARY_LIST(DEFINE_FUNCTION)

@@ -151,6 +151,9 @@ extern const tn_op tni_op_conv2d;
 const tn_op tni_op_conv2d = {
     .name = "conv2d",
     .formula = "y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c,i*stride+r*dilation-padding,...]",
+    .gradient =
+        "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]; dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]; "
+        "db[o] = sum_nij dy[n,o,i,j]",
     .arity = 3,
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,
@@ -203,6 +206,8 @@ static tn_status grad_input_backward(tni_grad *g)
 static const tn_op op_grad_input = {
     .name = "conv2d_grad_input",
     .formula = "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
+    .gradient = "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
+                "where g is the gradient of dx",
     .arity = 2,
     .reads = { TNI_X(1), TNI_X(0) },
     .dense = TNI_ALL_X,
@@ -253,6 +258,8 @@ static tn_status grad_weight_backward(tni_grad *g)
 static const tn_op op_grad_weight = {
     .name = "conv2d_grad_weight",
     .formula = "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
+    .gradient = "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
+                "where g is the gradient of dw",
     .arity = 2,
     .reads = { TNI_X(1), TNI_X(0) },
     .dense = TNI_ALL_X,

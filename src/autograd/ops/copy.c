@@ -20,6 +20,7 @@ static tn_status copy_backward(tni_grad *g)
 static const tn_op op_clone = {
     .name = "clone",
     .formula = "y = x in memory of its own",
+    .gradient = "dx = dy",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = tni_shape_like_first,
@@ -30,6 +31,7 @@ static const tn_op op_clone = {
 static const tn_op op_contiguous = {
     .name = "contiguous",
     .formula = "y = x, row-major",
+    .gradient = "dx = dy",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = tni_shape_like_first,
@@ -68,6 +70,7 @@ static tn_status cast_shape(tni_call *c)
 static const tn_op op_cast = {
     .name = "to_dtype",
     .formula = "y = x as another dtype",
+    .gradient = "dx = dy as x's dtype",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = cast_shape,
@@ -126,6 +129,7 @@ static tn_status to_backward(tni_grad *g)
 static const tn_op op_to = {
     .name = "to",
     .formula = "y = x on another device",
+    .gradient = "dx = dy on x's device",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .any_device = true,

@@ -139,6 +139,8 @@ static tn_status ce_kernel_grad(tni_grad *g)
 static const tn_op cross_entropy_op = {
     .name = "cross_entropy",
     .formula = "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
+    .gradient = "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); "
+                "where p = softmax(x)",
     .arity = 3,
     .optional = TNI_X(2),
     .dtypes = TNI_MIXED_FLOAT,

@@ -32,6 +32,7 @@ static tn_status cumsum_backward(tni_grad *g);
 static const tn_op op_cumsum = {
     .name = "cumsum",
     .formula = "y_i = x_0 + ... + x_i",
+    .gradient = "dx_i = dy_i + ... + dy_n",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .autocast = TNI_CAST_F32,

@@ -34,6 +34,7 @@ static tn_status dropout_backward(tni_grad *g)
 static const tn_op dropout_op = {
     .name = "dropout",
     .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
+    .gradient = "dx_i = dy_i m_i",
     .arity = 1,
     .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),

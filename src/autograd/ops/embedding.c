@@ -11,6 +11,7 @@
 static const tn_op embedding_op = {
     .name = "embedding",
     .formula = "y[r] = weight[index[r]]",
+    .gradient = "dweight = 0 but dweight[index[r]] += dy[r]",
     .arity = 2,
     .reads = { TNI_X(1) },
     .dense = TNI_ALL_X,

@@ -19,10 +19,11 @@ static tn_status extreme_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define EXTREME(name_, function_, formula_)                                                        \
+#define EXTREME(name_, function_, formula_, gradient_)                                             \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .reads = { TNI_X(0) | TNI_Y },                                                     \
@@ -37,8 +38,8 @@ static tn_status extreme_backward(tni_grad *g)
         return tni_reduce_along(&op_##name_, "tn_" #name_, x, axes, n_axes, keepdim, 0.0);         \
     }
 
-EXTREME(amax, TNI_R_max, "y = max x")
-EXTREME(amin, TNI_R_min, "y = min x")
+EXTREME(amax, TNI_R_max, "y = max x", "dx = x is y ? dy / count : 0; where count: how many are")
+EXTREME(amin, TNI_R_min, "y = min x", "dx = x is y ? dy / count : 0; where count: how many are")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 
@@ -128,6 +129,7 @@ static tn_status arg_backward(tni_grad *g)
 static const arg_op op_max = {
     .op = { .name = "max",
             .formula = "y = max x, and its first index",
+            .gradient = "dx = 0 but dx[index] = dy",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32, /* its gradient scatters */
@@ -141,6 +143,7 @@ static const arg_op op_max = {
 static const arg_op op_min = {
     .op = { .name = "min",
             .formula = "y = min x, and its first index",
+            .gradient = "dx = 0 but dx[index] = dy",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32, /* its gradient scatters */

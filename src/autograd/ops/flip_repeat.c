@@ -45,6 +45,7 @@ static tn_status flip_backward(tni_grad *g)
 static const tn_op op_flip = {
     .name = "flip",
     .formula = "y[i] = x[n - 1 - i]",
+    .gradient = "dx[i] = dy[n - 1 - i]",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .autocast = TNI_CAST_F32, /* as the other selections */

@@ -85,6 +85,7 @@ static tn_status gather_backward(tni_grad *g)
 static const tn_op gather_op = {
     .name = "gather",
     .formula = "y[i][j] = x[index[i][j]][j] for axis 0",
+    .gradient = "dx = 0 but dx[index[i][j]][j] += dy[i][j]",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
     .autocast = TNI_CAST_F32, /* its gradient adds up */
@@ -137,6 +138,7 @@ static tn_status scatter_add_backward(tni_grad *g)
 static const tn_op scatter_add_op = {
     .name = "scatter_add",
     .formula = "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
+    .gradient = "dx = dy; dsource[i][j] = dy[index[i][j]][j]",
     .arity = 3,
     .reads = { 0, 0, TNI_X(1) },
     .shape = scatter_add_shape,
@@ -234,6 +236,7 @@ tn_status tni_take_backward(tni_grad *g)
 static const tn_op index_select_op = {
     .name = "index_select",
     .formula = "y[r] = x[index[r]] for axis 0",
+    .gradient = "dx = 0 but dx[index[r]] += dy[r]",
     .arity = 2,
     .dtypes = TNI_ANY_DTYPE,
     .autocast = TNI_CAST_F32, /* its gradient adds up */
@@ -287,6 +290,7 @@ static tn_status take_add_backward(tni_grad *g)
 const tn_op tni_op_take_add = {
     .name = "take_add",
     .formula = "y = 0; y[index[r]] += x[r] for axis 0",
+    .gradient = "dx[r] = dy[index[r]]",
     .arity = 2,
     .reads = { TNI_X(1) },
     .dense = TNI_ALL_X,

@@ -73,6 +73,7 @@ static tn_status cat_backward(tni_grad *g)
 static const tn_op op_cat = {
     .name = "cat",
     .formula = "y = x_0, x_1, ... along an axis",
+    .gradient = "dx_i = the part of dy that came from x_i",
     .arity = -1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = cat_shape,

@@ -105,6 +105,8 @@ static tn_status ln_kernel_grad(tni_grad *g)
 static const tn_op layer_norm_op = {
     .name = "layer_norm",
     .formula = "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
+    .gradient = "dx = r (g - mean g - xh mean(g xh)); dw = sum dy xh; db = sum dy; "
+                "where g = w dy, r = 1 / sqrt(var + eps), xh = (x - mean) r",
     .arity = 3,
     .optional = TNI_X(1) | TNI_X(2),
     .dtypes = TNI_MIXED_FLOAT,

@@ -81,6 +81,7 @@ extern const tn_op tni_op_linear;
 const tn_op tni_op_linear = {
     .name = "linear",
     .formula = "y_no = sum_i x_ni W_oi + b_o",
+    .gradient = "dx = dy W; dW = dy^T x; db = sum_n dy",
     .arity = 3,
     .optional = 1u << 2,
     .autocast = TNI_CAST_LOW,

@@ -166,6 +166,7 @@ extern const tn_op tni_op_matmul;
 const tn_op tni_op_matmul = {
     .name = "matmul",
     .formula = "C_ij = sum_k A_ik B_kj",
+    .gradient = "dA = dC B^T; dB = A^T dC",
     .arity = 2,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0) },

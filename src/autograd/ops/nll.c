@@ -62,6 +62,7 @@ static tn_status nll_backward(tni_grad *g)
 static const tn_op nll_op = {
     .name = "nll_loss",
     .formula = "loss = -w[t] x[t]",
+    .gradient = "dx = 0 but dx[t] = -w[t] dloss",
     .arity = 3,
     .optional = TNI_X(2),
     .reads = { TNI_X(1) | TNI_X(2) },
@@ -105,6 +106,7 @@ static tn_status nll_grad_backward(tni_grad *g)
 static const tn_op nll_grad_op = {
     .name = "nll_loss",
     .formula = "dx = 0; dx[t] = -w[t] dloss",
+    .gradient = "ddloss = -w[t] g[t]; where g is the gradient of dx",
     .arity = 3,
     .optional = TNI_X(2),
     .reads = { TNI_X(1) | TNI_X(2) },

@@ -48,6 +48,7 @@ static tn_status norm_backward(tni_grad *g)
 static const tni_reduce_op op_norm = {
     .op = { .name = "norm",
             .formula = "y = (sum |x|^p)^(1/p)",
+            .gradient = "dx = dy sign(x) (|x| / y)^(p-1)",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32,
@@ -79,6 +80,7 @@ static tn_status logsumexp_backward(tni_grad *g)
 static const tni_reduce_op op_logsumexp = {
     .op = { .name = "logsumexp",
             .formula = "y = ln sum e^x",
+            .gradient = "dx = dy e^(x-y)",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32,

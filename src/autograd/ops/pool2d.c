@@ -192,6 +192,7 @@ static tn_status max_grad_backward(tni_grad *g)
 static const tn_op op_max_grad = {
     .name = "max_pool2d_grad",
     .formula = "dx_i = sum over o with i(o) = i of dy_o",
+    .gradient = "ddy_o = g_i(o); where g is the gradient of dx",
     .arity = 2,
     .reads = { TNI_X(1) },
     .dense = TNI_X(0),
@@ -212,6 +213,7 @@ extern const tn_op tni_op_max_pool2d;
 const tn_op tni_op_max_pool2d = {
     .name = "max_pool2d",
     .formula = "y_o = max of x under window o",
+    .gradient = "dx_i = sum of dy_o over windows o whose maximum is x_i",
     .arity = 1,
     .reads = { TNI_SAVED },
     .autocast = TNI_CAST_KEEP,
@@ -270,6 +272,7 @@ static tn_status avg_grad_backward(tni_grad *g)
 const tn_op tni_op_avg_pool2d = {
     .name = "avg_pool2d",
     .formula = "y_o = (sum of x under window o) / count",
+    .gradient = "dx_i = sum of dy_o / count over windows o that hold i",
     .arity = 1,
     .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
@@ -281,6 +284,7 @@ const tn_op tni_op_avg_pool2d = {
 static const tn_op op_avg_grad = {
     .name = "avg_pool2d_grad",
     .formula = "dx_i = sum over windows o above i of dy_o / count",
+    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
     .arity = 1,
     .dense = TNI_X(0),
     .shape = grad_shape,
@@ -314,6 +318,7 @@ static tn_status adaptive_shape(tni_call *c)
 const tn_op tni_op_adaptive_avg_pool2d = {
     .name = "adaptive_avg_pool2d",
     .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
+    .gradient = "dx_i = sum of dy_o / count over windows o that hold i",
     .arity = 1,
     .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
@@ -325,6 +330,7 @@ const tn_op tni_op_adaptive_avg_pool2d = {
 static const tn_op op_adaptive_grad = {
     .name = "adaptive_avg_pool2d_grad",
     .formula = "dx_i = sum over windows o above i of dy_o / count",
+    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
     .arity = 1,
     .dense = TNI_X(0),
     .shape = grad_shape,

@@ -128,10 +128,11 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
-#define REDUCE_OP(name_, kind_, formula_, reads_, backward_)                                       \
+#define REDUCE_OP(name_, kind_, formula_, gradient_, reads_, backward_)                            \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .autocast = (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32,             \
@@ -164,8 +165,8 @@ static tn_status mean_backward(tni_grad *g)
     return TN_OK;
 }
 
-REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", 0, sum_backward)
-REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", 0, mean_backward)
+REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
+REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 REDUCTION(sum)
 REDUCTION(mean)
 
@@ -213,11 +214,13 @@ static tn_status std_forward(tni_call *c)
     return tni_backend_of(c->out[0])->unary(&(tni_unary){ TNI_U_sqrt, .y = y, .x = y });
 }
 
-REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)", TNI_X(0), var_backward)
+REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
+          "dx = 2 dy (x - mean x) / (n - correction)", TNI_X(0), var_backward)
 
 static const tni_reduce_op op_std = {
     .op = { .name = "std",
             .formula = "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
+            .gradient = "dx = dy (x - mean x) / ((n - correction) y)",
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32,
@@ -266,13 +269,14 @@ static tn_status prod_backward(tni_grad *g)
     return TN_OK;
 }
 
-REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", TNI_X(0), prod_backward)
+REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others", TNI_X(0),
+          prod_backward)
 REDUCTION(prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
-REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", 0, NULL)
-REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", 0, NULL)
+REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
+REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
 REDUCTION(any)
 REDUCTION(all)
 

@@ -59,6 +59,7 @@ static tn_status softmax_kernel_grad(tni_grad *g)
 static const tn_op softmax_op = {
     .name = "softmax",
     .formula = "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
+    .gradient = "dx = y (dy - sum_j dy_j y_j)",
     .arity = 1,
     .reads = { TNI_Y },
     .dense = TNI_X(0),
@@ -72,6 +73,7 @@ static const tn_op softmax_op = {
 static const tn_op log_softmax_op = {
     .name = "log_softmax",
     .formula = "y_i = x_i - max x - log sum_j exp(x_j - max x)",
+    .gradient = "dx = dy - e^y sum_j dy_j",
     .arity = 1,
     .reads = { TNI_Y },
     .dense = TNI_X(0),

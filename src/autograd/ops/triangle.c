@@ -68,6 +68,7 @@ static tn_status triangle_backward(tni_grad *g)
 static const tn_op op_tril = {
     .name = "tril",
     .formula = "y[i,j] = j - i <= k ? x[i,j] : 0",
+    .gradient = "dx[i,j] = j - i <= k ? dy[i,j] : 0",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = tni_shape_like_first,
@@ -78,6 +79,7 @@ static const tn_op op_tril = {
 static const tn_op op_triu = {
     .name = "triu",
     .formula = "y[i,j] = j - i >= k ? x[i,j] : 0",
+    .gradient = "dx[i,j] = j - i >= k ? dy[i,j] : 0",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = tni_shape_like_first,

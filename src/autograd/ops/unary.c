@@ -135,52 +135,60 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
 enum { X = TNI_X(0), Y = TNI_Y };
 
 #define UNARY_LIST(U)                                                                              \
-    U(neg, PLAIN, KEEPS, "y = -x", 0, NONE, tn_neg(dy))                                            \
-    U(abs, PLAIN, KEEPS, "y = |x|", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x)))                    \
-    U(square, PLAIN, STEEP | KEEPS, "y = x^2", X, TNI_B_square_grad,                               \
+    U(neg, PLAIN, KEEPS, "y = -x", "dx = -dy", 0, NONE, tn_neg(dy))                                \
+    U(abs, PLAIN, KEEPS, "y = |x|", "dx = dy sign(x)", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x))) \
+    U(square, PLAIN, STEEP | KEEPS, "y = x^2", "dx = 2 x dy", X, TNI_B_square_grad,                \
       tn_mul(dy, tn_mul_scalar(x, 2.0)))                                                           \
-    U(exp, PLAIN, STEEP | FLOATS, "y = e^x", Y, TNI_B_mul, tn_mul(dy, y))                          \
-    U(log, PLAIN, STEEP | FLOATS, "y = ln x", X, TNI_B_div, tn_div(dy, x))                         \
-    U(log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", X, TNI_B_log1p_grad,                          \
+    U(exp, PLAIN, STEEP | FLOATS, "y = e^x", "dx = y dy", Y, TNI_B_mul, tn_mul(dy, y))             \
+    U(log, PLAIN, STEEP | FLOATS, "y = ln x", "dx = dy / x", X, TNI_B_div, tn_div(dy, x))          \
+    U(log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", "dx = dy / (1 + x)", X, TNI_B_log1p_grad,     \
       tn_div(dy, tn_add_scalar(x, 1.0)))                                                           \
-    U(expm1, PLAIN, STEEP | FLOATS, "y = e^x - 1", Y, TNI_B_expm1_grad,                            \
+    U(expm1, PLAIN, STEEP | FLOATS, "y = e^x - 1", "dx = (y + 1) dy", Y, TNI_B_expm1_grad,         \
       tn_mul(dy, tn_add_scalar(y, 1.0)))                                                           \
-    U(sqrt, PLAIN, FLOATS, "y = x^(1/2)", Y, TNI_B_sqrt_grad, tn_div(dy, tn_mul_scalar(y, 2.0)))   \
-    U(rsqrt, PLAIN, STEEP | FLOATS, "y = x^(-1/2)", Y, TNI_B_rsqrt_grad,                           \
+    U(sqrt, PLAIN, FLOATS, "y = x^(1/2)", "dx = dy / (2 y)", Y, TNI_B_sqrt_grad,                   \
+      tn_div(dy, tn_mul_scalar(y, 2.0)))                                                           \
+    U(rsqrt, PLAIN, STEEP | FLOATS, "y = x^(-1/2)", "dx = -y^3 dy / 2", Y, TNI_B_rsqrt_grad,       \
       tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                                    \
-    U(reciprocal, PLAIN, STEEP | FLOATS, "y = 1/x", Y, TNI_B_reciprocal_grad,                      \
+    U(reciprocal, PLAIN, STEEP | FLOATS, "y = 1/x", "dx = -y^2 dy", Y, TNI_B_reciprocal_grad,      \
       tn_neg(tn_mul(dy, tn_square(y))))                                                            \
-    U(sin, PLAIN, FLOATS, "y = sin x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))                   \
-    U(cos, PLAIN, FLOATS, "y = cos x", X, TNI_B_cos_grad, tn_neg(tn_mul(dy, tn_sin(x))))           \
-    U(tanh, PLAIN, FLOATS, "y = tanh x", Y, TNI_B_tanh_grad,                                       \
+    U(sin, PLAIN, FLOATS, "y = sin x", "dx = dy cos x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))  \
+    U(cos, PLAIN, FLOATS, "y = cos x", "dx = -dy sin x", X, TNI_B_cos_grad,                        \
+      tn_neg(tn_mul(dy, tn_sin(x))))                                                               \
+    U(tanh, PLAIN, FLOATS, "y = tanh x", "dx = (1 - y^2) dy", Y, TNI_B_tanh_grad,                  \
       tn_mul(dy, tn_rsub_scalar(tn_square(y), 1.0)))                                               \
-    U(sigmoid, PLAIN, FLOATS, "y = 1 / (1 + e^-x)", Y, TNI_B_sigmoid_grad,                         \
+    U(sigmoid, PLAIN, FLOATS, "y = 1 / (1 + e^-x)", "dx = y (1 - y) dy", Y, TNI_B_sigmoid_grad,    \
       tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))))                                               \
-    U(erf, PLAIN, FLOATS, "y = erf x", X, TNI_B_erf_grad,                                          \
+    U(erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad,         \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
-    U(relu, PLAIN, KEEPS, "y = max(x, 0)", Y, TNI_B_relu_grad, except(dy, at_most_zero(y)))        \
-    U(leaky_relu, SCALED, FLOATS, "y = x > 0 ? x : slope x", X, TNI_B_leaky_relu_grad,             \
-      tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
-    U(elu, SCALED, FLOATS, "y = x > 0 ? x : alpha (e^x - 1)", X, TNI_B_elu_grad,                   \
+    U(relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,              \
+      except(dy, at_most_zero(y)))                                                                 \
+    U(leaky_relu, SCALED, FLOATS, "y = x > 0 ? x : slope x", "dx = x > 0 ? dy : slope dy", X,      \
+      TNI_B_leaky_relu_grad, tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))          \
+    U(elu, SCALED, FLOATS, "y = x > 0 ? x : alpha (e^x - 1)", "dx = x > 0 ? dy : alpha e^x dy", X, \
+      TNI_B_elu_grad,                                                                              \
       tn_where(tn_gt_scalar(x, 0.0), dy,                                                           \
                tn_mul(dy, tn_mul_scalar(tn_exp(tn_clamp(x, -INFINITY, 0.0)), p[0]))))              \
-    U(silu, PLAIN, FLOATS, "y = x sigmoid(x)", X, TNI_B_silu_grad, tn_mul(dy, silu_slope(x)))      \
-    U(gelu, PLAIN, FLOATS, "y = x Phi(x)", X, TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))          \
-    U(gelu_tanh, PLAIN, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", X,          \
-      TNI_B_gelu_tanh_grad, tn_mul(dy, gelu_tanh_slope(x)))                                        \
-    U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta", X, TNI_B_softplus_grad,  \
-      softplus_grad(dy, x, p[0], p[1]))                                                            \
-    U(clamp, CHECKED, KEEPS, "y = min(max(x, low), high)", X, TNI_B_clamp_grad,                    \
-      except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))                     \
-    U(add_scalar, SCALED, SCALAR, "y = x + s", 0, NONE, dy)                                        \
-    U(sub_scalar, SCALED, SCALAR, "y = x - s", 0, NONE, dy)                                        \
-    U(rsub_scalar, SCALED, SCALAR, "y = s - x", 0, NONE, tn_neg(dy))                               \
-    U(mul_scalar, SCALED, SCALAR, "y = s x", 0, NONE, tn_mul_scalar(dy, p[0]))                     \
-    U(div_scalar, SCALED, FLOATS, "y = x / s", 0, NONE, tn_div_scalar(dy, p[0]))                   \
-    U(pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", X, TNI_B_pow_scalar_grad,                     \
-      pow_scalar_grad(dy, x, p[0]))
+    U(silu, PLAIN, FLOATS, "y = x sigmoid(x)", "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)",  \
+      X, TNI_B_silu_grad, tn_mul(dy, silu_slope(x)))                                               \
+    U(gelu, PLAIN, FLOATS, "y = x Phi(x)",                                                         \
+      "dx = (Phi(x) + x phi(x)) dy; where Phi, phi: the normal distribution and its density", X,   \
+      TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                                                  \
+    U(gelu_tanh, PLAIN, FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2",             \
+      "dx = dy times the slope of the formula", X, TNI_B_gelu_tanh_grad,                           \
+      tn_mul(dy, gelu_tanh_slope(x)))                                                              \
+    U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",                          \
+      "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
+    U(clamp, CHECKED, KEEPS, "y = min(max(x, low), high)", "dx = low <= x <= high ? dy : 0", X,    \
+      TNI_B_clamp_grad, except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))   \
+    U(add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)                             \
+    U(sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)                             \
+    U(rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))                   \
+    U(mul_scalar, SCALED, SCALAR, "y = s x", "dx = s dy", 0, NONE, tn_mul_scalar(dy, p[0]))        \
+    U(div_scalar, SCALED, FLOATS, "y = x / s", "dx = dy / s", 0, NONE, tn_div_scalar(dy, p[0]))    \
+    U(pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", "dx = s x^(s-1) dy", X,                       \
+      TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
 
-#define DEFINE(name_, function_, kind_, formula_, reads_, grad_, composed_)                        \
+#define DEFINE(name_, function_, kind_, formula_, gradient_, reads_, grad_, composed_)             \
     static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
     {                                                                                              \
         (void)dy, (void)x, (void)y, (void)p;                                                       \
@@ -189,6 +197,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     static const unary_op op_##name_ = {                                                           \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                          \
@@ -232,7 +241,8 @@ tn_tensor *tni_sign(tn_tensor *x)
         return apply(&op_##name, x, s, 0.0);                                                       \
     }
 #define CHECKED(name) /* below, by hand */
-#define DEFINE_FUNCTION(name, function, kind, formula, reads, grad, composed) function(name)
+#define DEFINE_FUNCTION(name, function, kind, formula, gradient, reads, grad, composed)            \
+    function(name)
 
 UNARY_LIST(DEFINE_FUNCTION)
 

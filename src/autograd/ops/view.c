@@ -86,6 +86,7 @@ static tn_status reshape_backward(tni_grad *g)
 static const tn_op op_reshape = {
     .name = "reshape",
     .formula = "y = x in another shape",
+    .gradient = "dx = dy in x's shape",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,
@@ -241,6 +242,7 @@ static tn_status permute_backward(tni_grad *g)
 static const tn_op op_permute = {
     .name = "permute",
     .formula = "y[i_0, i_1, ..] = x[i_order]",
+    .gradient = "dx[i_order] = dy[i_0, i_1, ..]",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,
@@ -311,6 +313,7 @@ static tn_status expand_backward(tni_grad *g)
 static const tn_op op_expand = {
     .name = "expand",
     .formula = "y = x stretched along axes of size 1",
+    .gradient = "dx = sum of dy along the stretched axes",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,
@@ -378,6 +381,7 @@ static tn_status slice_backward(tni_grad *g)
 static const tn_op op_slice = {
     .name = "slice",
     .formula = "y[i] = x[start + i step]",
+    .gradient = "dx = 0 but dx[start + i step] = dy[i]",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,
@@ -419,6 +423,7 @@ static tn_status slice_grad_backward(tni_grad *g)
 static const tn_op op_slice_grad = {
     .name = "slice_grad",
     .formula = "y = 0 but y[start + i step] = x[i]",
+    .gradient = "dx[i] = dy[start + i step]",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .shape = slice_grad_shape,
@@ -531,6 +536,7 @@ static tn_status split_backward(tni_grad *g)
 static const tn_op op_split = {
     .name = "split",
     .formula = "y_k[i] = x[k size + i]",
+    .gradient = "dx = dy_0, dy_1, ... side by side",
     .arity = 1,
     .dtypes = TNI_ANY_DTYPE,
     .view = true,

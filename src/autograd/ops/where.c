@@ -51,6 +51,7 @@ static tn_status where_backward(tni_grad *g)
 static const tn_op op_where = {
     .name = "where",
     .formula = "y = condition ? a : b",
+    .gradient = "da = condition ? dy : 0; db = condition ? 0 : dy",
     .arity = 3,
     .dtypes = TNI_ANY_DTYPE,
     .reads = { 0, TNI_X(0), TNI_X(0) },
@@ -81,6 +82,7 @@ static tn_status masked_fill_backward(tni_grad *g)
 static const tni_binary_op op_masked_fill = {
     .op = { .name = "masked_fill",
             .formula = "y = mask ? value : x",
+            .gradient = "dx = mask ? 0 : dy",
             .arity = 2,
             .dtypes = TNI_ANY_DTYPE,
             .reads = { TNI_X(1) },
