@@ -175,6 +175,20 @@ static inline void tn_leave_places_(const int *was)
     tn_set_places(*was != 0);
 }
 
+/**
+ * Sets whether nodes remember the source line that called their op, in this thread, for
+ * tn_graph_visit and what is built on it: the innermost line outside of tenon, so that of a layer's
+ * ops is where your code called the layer. Returns the setting before; threads start with it off,
+ * and then it costs nothing; on, some microseconds for each op.
+ *
+ * Needs    a program with debug information (cc -g) and tenon's module libtenon-lines.so (built
+ *          where libdw is found). Without either the place is an address: "program+0x1139". Where
+ *          tenon is linked statically, both are needed for anything to be known
+ * Not      in captured steps on a GPU; ignored inside tn_explain_training and tn_module_gradcheck
+ */
+TN_API bool tn_set_lines(bool on);
+TN_API bool tn_lines(void); /* the setting now */
+
 /** A function of n inputs, for tn_gradcheck and derivatives.h: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
 

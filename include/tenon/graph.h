@@ -59,6 +59,7 @@ typedef struct tn_graph_node {
     /** Of an op, a part for each input that may take a gradient, where dy is y's: "dx = dy w; dw =
      *  dy^T x; db = sum_n dy", and at the end "where ..." for short names. Else "" */
     const char *gradient;
+    const char *line;          /* of an op, under tn_set_lines: file and line; else "" */
     const tn_graph_call *call; /* of an op: the innermost; NULL: outside of all, or not known */
     int n_in, n_out, n_saved;
     const tn_graph_value *in;    /* n_in inputs, in the op's order */

@@ -279,7 +279,7 @@ tn_anomaly tn_set_anomaly(tn_anomaly mode)
         return was;
     }
     if (mode == TN_ANOMALY_OFF)
-        tni_watch(tn_places() ? &places_only : NULL);
+        tni_watch(tn_places() || tn_lines() ? &places_only : NULL);
     else if ((int)mode > TN_ANOMALY_OFF && (int)mode <= TN_ANOMALY_ALL)
         tni_watch(watcher_of[mode]);
     return was;

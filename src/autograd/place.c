@@ -3,10 +3,11 @@
  * by all of them. Nothing here keeps a handle with history, so a graph never holds itself.
  */
 #include "autograd/place.h"
+#include "base/lines.h"
 
 _Thread_local tni_place *(*tni_place_here)(void);
 
-static _Thread_local bool on;
+static _Thread_local bool on, lines;
 
 static tni_place *here(void)
 {
@@ -50,7 +51,20 @@ void tni_origin_free(tni_origin *o)
 {
     for (int i = 0; i < o->n_in; i++) tn_drop(o->in[i]);
     tni_place_drop(o->place);
+    if (o->line) tni_strfree(o->line);
+    tni_free(o->address, (size_t)o->n_address * sizeof *o->address);
     tni_free(o, origin_size(o->n_in));
+}
+
+static bool note_line(tni_origin *o)
+{
+    void *address[TNI_MOST_CALLS];
+    int n = tni_calls_here(address);
+    o->address = n > 0 ? tni_alloc_n((size_t)n, sizeof *address) : NULL;
+    if (!o->address) return n == 0;
+    memcpy(o->address, address, (size_t)n * sizeof *address);
+    o->n_address = n;
+    return true;
 }
 
 tn_status tni_place_node(const tni_call *c)
@@ -62,13 +76,14 @@ tn_status tni_place_node(const tni_call *c)
     tni_place *place = here();
     if (tni_error_count != errors) return tni_pending();
     int n_in = on ? c->n_in : 0;
-    if (!place && !n_in) return TN_OK;
+    if (!place && !n_in && !lines) return TN_OK;
     tni_origin *o = tni_calloc(origin_size(n_in));
     if (!o) return TN_E_NOMEM;
     o->n_in = n_in;
     o->place = place;
     if (place) atomic_fetch_add_explicit(&place->refs, 1, memory_order_relaxed);
     node->origin = o;
+    if (lines && !note_line(o)) return TN_E_NOMEM;
     for (int i = 0; i < n_in; i++) {
         if (c->in[i]->requires_grad || tni_none(c->in[i])) continue;
         if (!(o->in[i] = tni_alias_raw(c->in[i]))) return TN_E_NOMEM;
@@ -102,6 +117,17 @@ const char *tni_place_text(const tni_node *node)
     return text;
 }
 
+const char *tni_place_line(const tni_node *node)
+{
+    tni_origin *o = node->origin;
+    char *line = o ? atomic_load(&o->line) : NULL;
+    if (line || !o || !o->n_address) return line ? line : "";
+    char *text = tni_line_text(o->address, o->n_address);
+    if (text && atomic_compare_exchange_strong(&o->line, &line, text)) return text;
+    if (text) tni_strfree(text); /* another thread was faster */
+    return line ? line : "";
+}
+
 bool tn_places(void)
 {
     return on;
@@ -111,6 +137,19 @@ bool tn_set_places(bool places)
 {
     bool was = on;
     on = places;
-    tni_watch_places(places);
+    tni_watch_places(on || lines);
+    return was;
+}
+
+bool tn_lines(void)
+{
+    return lines;
+}
+
+bool tn_set_lines(bool wanted)
+{
+    bool was = lines;
+    lines = wanted;
+    tni_watch_places(on || lines);
     return was;
 }

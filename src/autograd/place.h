@@ -20,6 +20,9 @@ typedef struct tni_place {
 
 struct tni_origin {
     tni_place *place; /* NULL: outside of all calls */
+    void **address;   /* n_address return addresses (base/lines.h), under tn_set_lines */
+    int n_address;
+    char *_Atomic line; /* their text, once somebody asked; NULL */
     int n_in;
     tn_tensor *in[]; /* n_in: aliases of inputs that take no gradient; NULL for the others */
 };
@@ -39,6 +42,8 @@ tn_status tni_place_node(const tni_call *c);
 void tni_place_write(const tn_tensor *t);
 /* " (in fc1: Linear)", "" if nothing is known. Valid until the thread's next. */
 const char *tni_place_text(const tni_node *node);
+/* "net.c:41", the line that called the op; "" if it is not known. Valid as long as the node. */
+const char *tni_place_line(const tni_node *node);
 void tni_origin_free(tni_origin *origin);
 
 #endif

@@ -275,6 +275,7 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
                             .name = node->op->name,
                             .formula = node->op->formula ? node->op->formula : "",
                             .gradient = node->op->gradient ? node->op->gradient : "",
+                            .line = tni_place_line(node),
                             .call = place ? &w->calls[get(&w->placed, place) - 1] : NULL,
                             .n_in = node->n_in,
                             .n_out = node->n_out,
@@ -297,6 +298,7 @@ static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user
                             .name = e ? e->name : tn_name(it->tensor),
                             .formula = "",
                             .gradient = "",
+                            .line = "",
                             .n_out = 1,
                             .out = w->values,
                             .tensor = it->tensor };

@@ -321,6 +321,7 @@ void begin_sequence(world *w, uint64_t seed)
     tn_set_grad_enabled(true);
     tn_set_anomaly(TN_ANOMALY_OFF);
     tn_set_places(false);
+    tn_set_lines(false);
     w->scope[w->scopes++] = tn_scope_begin();
     for (int i = 0; i < 6; i++) {
         static const int64_t shapes[6][2] = { { 2, 3 }, { 4, 3 }, { 3, 3 },

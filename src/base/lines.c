@@ -1,0 +1,83 @@
+/*
+ * lines.c - see lines.h. In a shared library tenon's own functions are told apart by the object
+ * that they lie in; in a program that has tenon linked statically, by the folder of their source.
+ */
+#include "base/lines.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const void *own; /* where the object that holds tenon lies in memory */
+static bool in_program; /* that object is the program */
+static tni_line_at line_at;
+static char root[1024]; /* the folder of tenon's source, as debug information names it; "" */
+
+static const void *object_of(const void *address, Dl_info *info)
+{
+    return dladdr(address, info) ? info->dli_fbase : NULL;
+}
+
+static void open_reader(void)
+{
+    Dl_info info;
+    char why[512];
+    own = object_of((const void *)(uintptr_t)tni_calls_here, &info);
+    in_program = own == object_of((const void *)getauxval(AT_PHDR), &info);
+    void *symbol = tni_open_module("TN_LINES_MODULE", "base/", TNI_LINES_FILE, TNI_LINES_SYMBOL,
+                                   why, sizeof why);
+    memcpy(&line_at, &symbol, sizeof line_at);
+    if (!line_at || !line_at((const void *)(uintptr_t)open_reader, root, sizeof root)) return;
+    char *end = strstr(root, "base/lines.c");
+    if (end) *end = '\0';
+}
+
+int tni_calls_here(void *address[TNI_MOST_CALLS])
+{
+    Dl_info info;
+    pthread_once(&once, open_reader);
+    int n = backtrace(address, TNI_MOST_CALLS), first = 0;
+    if (in_program) return n;
+    while (first < n && object_of(address[first], &info) == own) first++;
+    if (first == n) return 0;
+    address[0] = address[first];
+    return 1;
+}
+
+/* What the reader says of a return address, which lies behind the call. */
+static int look_up(const void *address, char *file, size_t size)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (!line_at) return 0;
+    pthread_mutex_lock(&lock);
+    int line = line_at((const char *)address - 1, file, size);
+    pthread_mutex_unlock(&lock);
+    return line;
+}
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *tni_line_text(void *const *address, int n)
+{
+    char file[1024], text[sizeof file + 32] = "";
+    Dl_info info;
+    for (int i = 0; i < n && !text[0]; i++) {
+        int line = look_up(address[i], file, sizeof file);
+        if (in_program && (line == 0 || (root[0] && strncmp(file, root, strlen(root)) == 0)))
+            continue;
+        if (line > 0)
+            snprintf(text, sizeof text, "%s:%d", last_part(file), line);
+        else if (object_of(address[i], &info) && info.dli_fname)
+            snprintf(text, sizeof text, "%.200s+%#tx", last_part(info.dli_fname),
+                     (const char *)address[i] - 1 - (const char *)info.dli_fbase);
+    }
+    return tni_strdup_or_none(text);
+}

@@ -1,0 +1,29 @@
+/*
+ * lines.h - where in a program's source a function of tenon was called.
+ *
+ * Noting a place is cheap: the return addresses on the stack. Reading it as "net.c:41" needs the
+ * program's debug information, and a reader of it in a module of its own (dwarf.c, on libdw), which
+ * is opened for the first line.
+ */
+#ifndef TNI_LINES_H
+#define TNI_LINES_H
+
+#include "base/base.h"
+
+#define TNI_LINES_FILE "libtenon-lines.so"
+#define TNI_LINES_SYMBOL "tenon_line_at"
+
+/* Fills file with the source file of the code at address and returns the line; 0: not known. Not
+ * for several threads at once. */
+typedef int (*tni_line_at)(const void *address, char *file, size_t size);
+
+enum { TNI_MOST_CALLS = 64 };
+
+/* The return addresses of the functions that are running, the innermost first; those within tenon
+ * are left out where it is a shared library. Returns how many. */
+int tni_calls_here(void *address[TNI_MOST_CALLS]);
+/* The first of them that is not tenon's, as "net.c:41", or "program+0x1139" where its line is not
+ * known. tni_strfree; NULL, without a message, when out of memory. */
+char *tni_line_text(void *const *address, int n);
+
+#endif
