@@ -302,8 +302,9 @@ static void gradients_agree(const trainer *gpu, const trainer *cpu, int i, doubl
 
 enum { KINDS = 3 };
 
-/* Measured, in units: losses within 0.2, gradients within 8 (most within 1), of the CNN within 90,
- * where a rounded number moves the maximum of a window. */
+/* The CNN is chaotic: a number rounded the other way moves the maximum of a window, and from then on
+ * the two go apart. So each of its steps begins with the CPU's parameters and statistics. Measured,
+ * in units: losses within 0.2, gradients within 8 (most within 1). */
 START_TEST(training_beside_the_cpu)
 {
     kind k = (kind)(_i / 2);
@@ -312,13 +313,16 @@ START_TEST(training_beside_the_cpu)
     tn_module *like = model_new(k);
     trainer cpu = trainer_new(like, tn_cpu(), dtype, 0.01);
     trainer gpu = trainer_new(like, tn_cuda(0), dtype, 0.01);
-    for (int i = 0; i < (k == CNN ? 2 : 4); i++) { /* the CNN is chaotic: a maximum moves */
+    for (int i = 0; i < 4; i++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *x, *y;
         batch(k, i, &x, &y);
+        if (k == CNN)
+            assert_ok(tn_load_state_dict(gpu.model, tn_state_dict(cpu.model, ""),
+                                         (tn_load_options){ 0 }, NULL));
         double e = tn_item(step(&cpu, x, y)), a = tn_item(step(&gpu, x, y));
         ck_assert_msg(fabs(a - e) <= unit(dtype) * fabs(e), "step %d: loss %g, not %g", i, a, e);
-        gradients_agree(&gpu, &cpu, i, (k == CNN ? 128 : 16) * unit(dtype));
+        gradients_agree(&gpu, &cpu, i, 16 * unit(dtype));
         if (gpu.scaler) ck_assert(tn_scaler_value(gpu.scaler) == tn_scaler_value(cpu.scaler));
         tn_scope_end(scope);
     }
