@@ -13,9 +13,7 @@
 #include <unistd.h>
 
 #include "models.h"
-#include "op_table.h"
-
-static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
+#include "short.h"
 
 /* The distance of two numbers near x, 2^-8 or 2^-11 of it and more. */
 static double unit_at(tn_dtype dtype, double x)

@@ -183,21 +183,14 @@ START_TEST(right_small_cnn)
 }
 END_TEST
 
-START_TEST(right_cnn)
+START_TEST(right_models)
 {
     tn_manual_seed(1);
-    tn_module *m = cnn_new();
-    synthetic_images(0, TN_F32, &x, &y);
-    assert_ok(unchanged(m, classify, NULL, fast));
-    tn_module_drop(m);
-}
-END_TEST
-
-START_TEST(right_transformer)
-{
-    tn_manual_seed(1);
-    tn_module *m = transformer_new();
-    random_text(2, &x, &y);
+    tn_module *m = _i ? transformer_new() : cnn_new();
+    if (_i)
+        random_text(2, &x, &y);
+    else
+        synthetic_images(0, TN_F32, &x, &y);
     assert_ok(unchanged(m, classify, NULL, fast));
     tn_module_drop(m);
 }
@@ -374,8 +367,7 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "right");
     tcase_add_test(t, right_networks);
     tcase_add_test(t, right_small_cnn);
-    tcase_add_test(t, right_cnn);
-    tcase_add_test(t, right_transformer);
+    tcase_add_loop_test(t, right_models, 0, 2);
     t = test_case(suite, "wrong");
     tcase_add_test(t, names_the_element);
     tcase_add_test(t, names_the_last_one_before_the_fault);
