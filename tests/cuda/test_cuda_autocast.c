@@ -302,9 +302,9 @@ static void gradients_agree(const trainer *gpu, const trainer *cpu, int i, doubl
 
 enum { KINDS = 3 };
 
-/* The CNN is chaotic: a number rounded the other way moves the maximum of a window, and from then on
- * the two go apart. So each of its steps begins with the CPU's parameters and statistics. Measured,
- * in units: losses within 0.2, gradients within 8 (most within 1). */
+/* The CNN is chaotic: a number rounded the other way moves the maximum of a window, and from then
+ * on the two go apart. So each of its steps begins with the CPU's parameters and statistics.
+ * Measured, in units: losses within 0.2, gradients within 8 (most within 1). */
 START_TEST(training_beside_the_cpu)
 {
     kind k = (kind)(_i / 2);
