@@ -10,6 +10,9 @@
  * their index among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one op
  * of all its inputs behind_a_backward_hook fails; without come_out's count (src/nn/summary.c)
  * a_summary ends early; with alike() blind to texts and numbers a_summary_folds_what_repeats fails.
+ * The two tests named gradients_that fail without any one line of use_up (src/optim/step.c), with
+ * any older gradient taken for a used one (src/autograd/backward.c), and with marks that
+ * tn_set_grad leaves.
  */
 #include <stdlib.h>
 
@@ -661,6 +664,97 @@ START_TEST(an_optimizer_over_half_a_model)
 }
 END_TEST
 
+/* Backward and a step, `times` times, with cleared gradients or without. */
+static void take_steps(box *m, tn_optim *opt, int times, bool clear)
+{
+    for (int i = 0; i < times; i++) {
+        if (clear) assert_ok(tn_optim_zero_grad(opt));
+        assert_ok(tn_backward(mean_square(&m->base, sample())));
+        assert_ok(tn_optim_step(opt));
+    }
+}
+
+#define REUSED                                                                                     \
+    "(optimizer): its last step used gradients that an earlier step had used: want "               \
+    "tn_optim_zero_grad before each backward\n1 finding\n"
+
+START_TEST(gradients_that_were_not_cleared)
+{
+    box *m = pair(both);
+    tn_optim *opt = adam_of(&m->base);
+    take_steps(m, opt, 1, false);
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    assert_ok(tn_backward(mean_square(&m->base, sample()))); /* added, but not yet used again */
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    assert_ok(tn_optim_step(opt));
+    assert_explained(&m->base, opt, mean_square, sample(), REUSED);
+    ck_assert_int_eq(report.reused, 1);
+    ck_assert_int_eq(report.findings, 1);
+    take_steps(m, opt, 2, false);
+    assert_explained(&m->base, opt, mean_square, sample(), REUSED);
+    assert_explained(&m->base, NULL, mean_square, sample(), HEALTHY);
+    take_steps(m, opt, 1, true);
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    ck_assert_int_eq(report.reused, 0);
+
+    /* only one parameter is left out */
+    assert_ok(tn_optim_zero_grad(opt));
+    assert_ok(tn_backward(mean_square(&m->base, sample())));
+    assert_ok(tn_optim_step(opt));
+    for (int i = 1; i < tn_parameters(&m->base)->n; i++)
+        assert_ok(tn_set_grad(tn_parameters(&m->base)->entry[i].tensor, TN_NONE));
+    take_steps(m, opt, 1, false);
+    assert_explained(&m->base, opt, mean_square, sample(), REUSED);
+
+    /* and what was cleared by hand since is clear */
+    for (int i = 0; i < tn_parameters(&m->base)->n; i++)
+        assert_ok(tn_zero_(tn_grad(tn_parameters(&m->base)->entry[i].tensor)));
+    take_steps(m, opt, 1, false);
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    tn_optim_free(opt);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
+/* What is no mistake: two passes for one step, zeros written by hand, the gradients of another
+ * loss that are cleared before the next step, one gradient for two steps. */
+START_TEST(gradients_that_add_up_on_purpose)
+{
+    box *m = pair(both);
+    tn_optim *opt = adam_of(&m->base);
+    tn_list *parameters = tn_parameters(&m->base);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(tn_optim_zero_grad(opt));
+        assert_ok(tn_backward(mean_square(&m->base, sample())));
+        assert_ok(tn_backward(mean_square(&m->base, sample())));
+        assert_ok(tn_optim_step(opt));
+    }
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < parameters->n; k++)
+            assert_ok(tn_zero_(tn_grad(parameters->entry[k].tensor)));
+        take_steps(m, opt, 1, false);
+        assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    }
+    for (int i = 0; i < 3; i++) {
+        take_steps(m, opt, 1, true);
+        assert_ok(tn_backward(mean_of(&m->base, sample())));
+    }
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    assert_ok(tn_module_zero_grad(&m->base));
+    take_steps(m, opt, 1, false);
+    assert_ok(tn_optim_step(opt));
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    for (int k = 0; k < parameters->n; k++) /* gradients of the user's own */
+        assert_ok(
+            tn_set_grad(parameters->entry[k].tensor, tn_ones_like(parameters->entry[k].tensor)));
+    take_steps(m, opt, 1, false);
+    assert_explained(&m->base, opt, mean_square, sample(), HEALTHY);
+    tn_optim_free(opt);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
 /* ---- nothing lasts --------------------------------------------------------------------------- */
 
 static tn_tensor *cached(box *m, tn_tensor *x)
@@ -1084,6 +1178,8 @@ Suite *test_suite(void)
     tcase_add_test(t, a_module_that_is_not_registered);
     t = test_case(s, "optimizer");
     tcase_add_test(t, an_optimizer_over_half_a_model);
+    tcase_add_test(t, gradients_that_were_not_cleared);
+    tcase_add_test(t, gradients_that_add_up_on_purpose);
     t = test_case(s, "nothing lasts");
     tcase_add_test(t, buffers_are_put_back);
     tcase_add_test(t, a_deleted_buffer_harms_no_other);

@@ -306,6 +306,7 @@ typedef struct tn_explain_report {
     int unregistered; /* tensors that forward read and no module registered */
     int missing;      /* trainable parameters that the optimizer does not hold */
     int foreign;      /* the optimizer's parameters that are not the model's */
+    int reused;       /* 1: its last step used gradients that an earlier step had used */
     int frozen;       /* no fault: parameters without requires_grad */
     double loss;
     char text[8192]; /* the printed text, cut with "..." */
@@ -316,7 +317,8 @@ typedef struct tn_explain_report {
  * each finding, which begins with the full name of a parameter or module, then "N findings" or
  * "nothing to complain about". For a parameter without a gradient it names the op where its history
  * ended, the module that called that op, and why: tn_detach, TN_NO_GRAD, an op without a
- * derivative.
+ * derivative. If the optimizer's last step used gradients that an earlier step had used, because
+ * nobody cleared them before backward added to them, "(optimizer)" begins a line.
  *
  * file      NULL: nothing is printed
  * opt       NULL: no optimizer is checked

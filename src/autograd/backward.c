@@ -566,11 +566,13 @@ static tn_status add_to_grads(tni_pass *p)
         if (status == TN_OK && grad && r->leaf) status = tni_tell_finished(r->leaf, r->gm->pending);
     }
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
-        tni_receiver *r = &p->receivers[i];
+        tni_gradmeta *gm = p->receivers[i].gm;
 
-        tn_drop(r->gm->grad);
-        r->gm->grad = r->gm->pending;
-        r->gm->pending = NULL;
+        gm->reused = gm->grad && (gm->reused || gm->used == 1 + tn_version(gm->grad));
+        gm->used = 0;
+        tn_drop(gm->grad);
+        gm->grad = gm->pending;
+        gm->pending = NULL;
     }
     return status;
 }

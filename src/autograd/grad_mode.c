@@ -103,6 +103,8 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
     if (!stored && !tni_none(grad)) return TN_E_NOMEM;
     tn_drop(gm->grad);
     gm->grad = stored;
+    gm->reused = false;
+    gm->used = 0;
     return TN_OK;
 }
 

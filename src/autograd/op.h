@@ -229,6 +229,8 @@ struct tni_gradmeta {
     atomic_int refs;
     uint64_t mark; /* of the tn_gradients pass that wants this tensor's gradient */
     bool retain;
+    bool reused;         /* grad holds a gradient that a step has used already */
+    uint64_t used;       /* 1 + grad's version when a step used it; 0: none has */
     tn_tensor *grad;     /* accumulated; NULL when none */
     tn_tensor *pending;  /* arrived in the pass that is running */
     tni_hook_list hooks; /* of tn_grad_hook */

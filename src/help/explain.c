@@ -195,7 +195,7 @@ static tn_status judge_parameters(report *x)
 
 /* ---- the optimizer --------------------------------------------------------------------------- */
 
-static tn_status judge_optimizer(report *x)
+static tn_status judge_optimizer(report *x, const tn_optim *opt)
 {
     tn_status status = TN_OK;
     for (int i = 0; x->held && status == TN_OK && i < x->parameters->n; i++) {
@@ -212,6 +212,11 @@ static tn_status judge_optimizer(report *x)
         x->counts.foreign++;
         status = tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
     }
+    x->counts.reused = opt && opt->reused;
+    if (x->counts.reused && status == TN_OK)
+        status = tni_say(&x->findings,
+                         "(optimizer): its last step used gradients that an earlier step had used: "
+                         "want tn_optim_zero_grad before each backward");
     return status;
 }
 
@@ -282,7 +287,7 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt,
     }
     if (status == TN_OK) mark_leads(x);
     if (status == TN_OK) status = judge_parameters(x);
-    return status == TN_OK ? judge_optimizer(x) : status;
+    return status == TN_OK ? judge_optimizer(x, opt) : status;
 }
 
 tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,

@@ -58,6 +58,7 @@ struct tn_optim {
     size_t call_capacity;   /* n and up */
     tni_optim_tensor *call; /* what step hands to the kernel */
     int64_t steps;
+    bool reused; /* the last step used a gradient that an earlier one had used */
 };
 
 /* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the list

@@ -146,10 +146,19 @@ static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
     return TN_OK;
 }
 
+/* Backward sees by this that it adds to a gradient that was not cleared after a step. */
+static void use_up(tn_optim *opt, tni_gradmeta *gm)
+{
+    opt->reused |= gm->reused;
+    gm->reused = false;
+    gm->used = 1 + tn_version(gm->grad);
+}
+
 static tn_status finish(tn_optim *opt)
 {
     tn_status status = TN_OK;
     int n = 0;
+    opt->reused = false;
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
         if (skipped(p)) continue;
@@ -158,6 +167,7 @@ static tn_status finish(tn_optim *opt)
         tni_bump_version(p->tensor);
         for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
             if (p->state[s]) tni_bump_version(p->state[s]);
+        use_up(opt, p->tensor->gm);
         p->step++;
     }
     return status;
