@@ -17,7 +17,7 @@ check() { # WHAT COUNT MOST
     fi
 }
 
-mapfile -t sources < <(find include src tests examples bench fuzz -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
+mapfile -t sources < <(find include src tests examples bench fuzz docs -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
 # Only text between clang-format off and on may exceed 100 columns.
 long=$(awk 'FNR == 1 { by_hand = 0 } /clang-format off/ { by_hand = 1 } /clang-format on/ { by_hand = 0 }
     length > 100 && !by_hand { print FILENAME ":" FNR }' "${sources[@]}")
