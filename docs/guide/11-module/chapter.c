@@ -26,18 +26,9 @@ static void block_describe(const tn_module *self, char *text, size_t size)
     snprintf(text, size, "%d, %d", (int)m->width, (int)m->hidden);
 }
 
-static tn_status block_reset(tn_module *self)
-{
-    tn_status status = TN_OK;
-    TN_NO_GRAD status = tn_fill_(((block *)self)->scale, 0.1);
-    return status;
-}
-
-static const tn_module_type block_type = { .name = "Block",
-                                           .size = sizeof(block),
-                                           .forward = block_forward,
-                                           .describe = block_describe,
-                                           .reset = block_reset };
+static const tn_module_type block_type = {
+    .name = "Block", .size = sizeof(block), .forward = block_forward, .describe = block_describe
+};
 
 static tn_module *block_new(int64_t width, int64_t hidden)
 {
