@@ -22,8 +22,8 @@ int main(void)
     tn_module *m = net_new();
     TN_CHECK(tn_init_constant(tn_get_parameter(m, "0.bias"), -10));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5 });
-    train(m, opt, &b, 100);
     TN_CHECK(tn_explain_training(stdout, m, opt, loss_of, &b, NULL));
+    train(m, opt, &b, 100);
     tn_tensor *loss = NULL;
     TN_PLACES loss = loss_of(m, &b);
     TN_CHECK(tn_graph_visit(loss, look, NULL, (tn_graph_options){ .model = m }));
