@@ -111,8 +111,11 @@ static const tn_custom_op wave = { .name = "wave",
 static tn_status apply_wave(tn_tensor *x, double k, tn_tensor **out)
 {
     wave_numbers *w = malloc(sizeof *w);
-    if (!w) return TN_E_NOMEM;
-    *w = (wave_numbers){ k };
+    if (!w) {
+        tn_fail(TN_E_NOMEM, "wave: out of memory");
+        return TN_E_NOMEM;
+    }
+    w->k = k;
     return tn_apply_n(&wave, w, 1, &x, 2, out); /* frees w, now or with the graph */
 }
 
