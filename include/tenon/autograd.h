@@ -13,11 +13,14 @@
 extern "C" {
 #endif
 
+/* ---- what is recorded ------------------------------------------------------------------------ */
+
 /** Marks a leaf as wanting (or not wanting) a gradient. Errors: not a leaf; not floating when
  *  true. */
 TN_API tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad);
-TN_API bool tn_requires_grad(const tn_tensor *t); /* true also for results of recorded ops */
-TN_API bool tn_is_leaf(const tn_tensor *t);       /* true when no recorded op made it */
+/* a gradient flows to t; true also for results of recorded ops */
+TN_API bool tn_requires_grad(const tn_tensor *t);
+TN_API bool tn_is_leaf(const tn_tensor *t); /* true when no recorded op made it */
 /** The name of the op that made t, "" for a leaf. */
 TN_API const char *tn_grad_op(const tn_tensor *t);
 
@@ -35,6 +38,8 @@ static inline void tn_leave_no_grad_(const int *was)
 {
     tn_set_grad_enabled(*was != 0);
 }
+
+/* ---- mixed precision ------------------------------------------------------------------------- */
 
 /**
  * Mixed precision in this thread: bf16 or f16 for ops that are fast in it, f32 for ops that need
@@ -73,7 +78,9 @@ static inline void tn_leave_autocast_(const int *was)
     tn_set_autocast((tn_dtype)*was);
 }
 
-/** A new handle on the same storage without history. */
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/** A new handle on the same storage, without history: a constant for backward. */
 TN_API tn_tensor *tn_detach(tn_tensor *t);
 
 /** The accumulated gradient; TN_NONE before the first backward. The current scope keeps it too. */
@@ -85,6 +92,7 @@ TN_API TN_MUST_USE tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad);
  *  tn_grad. */
 TN_API tn_status tn_retain_grad(tn_tensor *t);
 
+/** Flags of tn_backward_from and tn_gradients. */
 enum {
     TN_RETAIN_GRAPH = 1, /* keep what backward reads, for another backward over the same graph */
     /* tn_gradients only: record the gradients themselves; implies RETAIN_GRAPH */
@@ -119,6 +127,8 @@ TN_API TN_MUST_USE tn_status tn_gradients(int n_out, tn_tensor *const *outputs,
                                           tn_tensor *const *seeds, int n_in,
                                           tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
 /**
  * Called with the gradient that flows into a tensor; returns it, or a replacement of the same
  * shape, dtype and device. NULL or any other tensor fails the backward.
@@ -131,11 +141,14 @@ TN_API TN_MUST_USE tn_status tn_gradients(int n_out, tn_tensor *const *outputs,
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 /** Registers a hook on a tensor (leaf or not); returns an id for removal, -1 on failure. */
 TN_API int64_t tn_register_hook(tn_tensor *t, tn_grad_hook hook, void *user);
-/** Removing twice is harmless. */
+/** Removes the hook with this id. Removing twice is harmless. */
 TN_API void tn_remove_hook(tn_tensor *t, int64_t id);
 
+/* ---- finding a fault ------------------------------------------------------------------------- */
+
+/** What tn_set_anomaly looks at. */
 typedef enum tn_anomaly {
-    TN_ANOMALY_OFF,
+    TN_ANOMALY_OFF,       /* nothing: how threads start */
     TN_ANOMALY_GRADIENTS, /* gradients only */
     TN_ANOMALY_ALL        /* results of ops too */
 } tn_anomaly;
@@ -152,6 +165,8 @@ typedef enum tn_anomaly {
  */
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
 TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
+
+/* ---- what nodes remember --------------------------------------------------------------------- */
 
 /**
  * Sets whether nodes remember where they were recorded, in this thread: in which call of a module,
@@ -189,13 +204,15 @@ static inline void tn_leave_places_(const int *was)
 TN_API bool tn_set_lines(bool on);
 TN_API bool tn_lines(void); /* the setting now */
 
+/* ---- checking gradients ---------------------------------------------------------------------- */
+
 /** A function of n inputs, for tn_gradcheck and derivatives.h: returns one tensor. */
 typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
 
 /** zero fields: PyTorch's eps 1e-6, atol 1e-5, rtol 1e-3 */
 typedef struct tn_gradcheck_options {
-    double eps, atol, rtol;
-    bool second; /* check second derivatives as well */
+    double eps, atol, rtol; /* step; right within atol + rtol |numeric value| */
+    bool second;            /* check second derivatives as well */
 } tn_gradcheck_options;
 
 /**

@@ -48,9 +48,11 @@ extern "C" {
  *  loss, or TN_NONE; NULL when it fails. It runs in a scope of its own. */
 typedef tn_tensor *(*tn_step)(void *user, int n, tn_tensor *const *inputs);
 
+/** A step with what was captured of it. */
 typedef struct tn_capture tn_capture;
 
-/** Owner    yours: tn_capture_free. Errors   NULL: no step, or a device that does not exist */
+/** Makes one for a device; nothing runs yet. Owner: yours, tn_capture_free. Errors: NULL: no step,
+ *  or a device that does not exist. */
 TN_API tn_capture *tn_capture_new(tn_step step, void *user, tn_device device);
 
 /**
@@ -68,7 +70,8 @@ TN_API tn_capture *tn_capture_new(tn_step step, void *user, tn_device device);
  */
 TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs);
 
-/** Waits for the device. Gradients and results that are still held stay valid. NULL is ignored. */
+/** Waits for the device, then frees the capture. Gradients and results that are still held stay
+ *  valid. NULL is ignored. */
 TN_API void tn_capture_free(tn_capture *c);
 
 #ifdef __cplusplus

@@ -28,6 +28,7 @@
 extern "C" {
 #endif
 
+/** A flag of these functions. */
 enum { TN_STRICT = 4 }; /* beside TN_CREATE_GRAPH */
 
 /**
@@ -83,8 +84,8 @@ TN_API TN_MUST_USE tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int
 
 /** zero fields: eps 1e-6, atol 1e-7, rtol 1e-5 */
 typedef struct tn_module_gradcheck_options {
-    double eps, atol, rtol;
-    bool fast; /* one random direction for each parameter, instead of every element */
+    double eps, atol, rtol; /* step; absolute and relative tolerance */
+    bool fast;              /* one random direction for each parameter, instead of every element */
 } tn_module_gradcheck_options;
 
 /**

@@ -41,8 +41,9 @@
 extern "C" {
 #endif
 
+/** What became of a call. */
 typedef enum tn_status {
-    TN_OK = 0,
+    TN_OK = 0,    /* it did what it says */
     TN_E_INVALID, /* an argument that no call could accept (NULL, negative size, bad option) */
     TN_E_SHAPE,   /* sizes that do not fit together */
     TN_E_DTYPE,   /* an element type the function does not take */

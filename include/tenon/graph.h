@@ -17,9 +17,9 @@ extern "C" {
 /** What a node is. */
 typedef enum tn_graph_kind {
     TN_GRAPH_OP,        /* a recorded op: backward runs it */
-    TN_GRAPH_PARAMETER, /* a tensor that ops read: a parameter, */
-    TN_GRAPH_BUFFER,    /* a registered buffer, */
-    TN_GRAPH_TENSOR     /* or any other: data, a leaf of your own */
+    TN_GRAPH_PARAMETER, /* a parameter that ops read */
+    TN_GRAPH_BUFFER,    /* a registered buffer that ops read */
+    TN_GRAPH_TENSOR     /* any other tensor that they read: data, a leaf of your own */
 } tn_graph_kind;
 
 /** One call of a module's forward. Known for nodes that were recorded under tn_set_places (and
@@ -30,38 +30,38 @@ typedef struct tn_graph_call {
     const char *type;   /* "Linear" */
     int time;           /* 1 for the module's first call, 2 for its second, ... */
     const struct tn_graph_call *outer; /* the call around it; NULL: none */
-    int n_written;
-    const int *written; /* ids of the buffers that forward changed in it */
+    int n_written;                     /* length of the next array */
+    const int *written;                /* ids of the buffers that forward changed in it */
 } tn_graph_call;
 
 /** An input or output of an op, or the value of a tensor's node. */
 typedef struct tn_graph_value {
-    tn_dtype dtype;
-    tn_shape shape;
-    bool absent;   /* an optional input that was TN_NONE; the rest is empty, from -1 */
-    bool gradient; /* of an input: a gradient goes back to `from`; of an output: it may take one */
-    int from;      /* of an input: id of the op or tensor that it came from; else -1 */
-    int output;    /* of an input: which output of that op; 0 for a tensor */
+    tn_dtype dtype; /* of its elements */
+    tn_shape shape; /* its sizes */
+    bool absent;    /* an optional input that was TN_NONE; the rest is empty, from -1 */
+    bool gradient;  /* of an input: a gradient goes back to `from`; of an output: it may take one */
+    int from;       /* of an input: id of the op or tensor that it came from; else -1 */
+    int output;     /* of an input: which output of that op; 0 for a tensor */
     /** What backward reads of it: borrowed, to be read only; NULL: nothing, or freed already. */
     const tn_tensor *kept;
-    size_t kept_bytes;
-    uint64_t version; /* at forward; another tn_version(kept) now makes backward fail */
+    size_t kept_bytes; /* its size in memory */
+    uint64_t version;  /* at forward; another tn_version(kept) now makes backward fail */
 } tn_graph_value;
 
 /** A node. Valid, with all that it points to, until the visitor returns; its calls until the walk
  *  ends; ids and the strings of ops and calls as long as the graph lives. */
 typedef struct tn_graph_node {
-    int id; /* ops count from 0, in the order of backward; then the tensors */
-    tn_graph_kind kind;
+    int id;             /* ops count from 0, in the order of backward; then the tensors */
+    tn_graph_kind kind; /* an op, or which kind of tensor */
     /** Of an op as tn_grad_op; of a tensor its full name in the model, else its tn_name or "". */
     const char *name;
     const char *formula; /* of an op: "y = x w^T + b"; else "" */
     /** Of an op, a part for each input that may take a gradient, where dy is y's: "dx = dy w; dw =
      *  dy^T x; db = sum_n dy", and at the end "where ..." for short names. Else "" */
     const char *gradient;
-    const char *line;          /* of an op, under tn_set_lines: file and line; else "" */
-    const tn_graph_call *call; /* of an op: the innermost; NULL: outside of all, or not known */
-    int n_in, n_out, n_saved;
+    const char *line;            /* of an op, under tn_set_lines: file and line; else "" */
+    const tn_graph_call *call;   /* of an op: the innermost; NULL: outside of all, or not known */
+    int n_in, n_out, n_saved;    /* lengths of the three arrays below */
     const tn_graph_value *in;    /* n_in inputs, in the op's order */
     const tn_graph_value *out;   /* n_out outputs; of a tensor: one, itself */
     const tn_graph_value *saved; /* n_saved: what else forward put aside for backward */

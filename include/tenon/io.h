@@ -14,8 +14,8 @@ extern "C" {
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
-    int n;
-    const char **key, **value;
+    int n;                     /* how many pairs */
+    const char **key, **value; /* n of each */
 } tn_metadata;
 
 /**
@@ -43,6 +43,7 @@ TN_API TN_MUST_USE tn_status tn_save(tn_module *m, const char *path);
  *  PyTorch state dict (.pt): its first bytes decide. */
 TN_API TN_MUST_USE tn_status tn_load(tn_module *m, const char *path);
 
+/** zero fields: as tn_save */
 typedef struct tn_save_options {
     bool every_key; /* tied tensors under every name, for a plain load_state_dict */
     /* more strings; NULL: none. A .pt file has no place for them. Keys are UTF-8, each used once;
@@ -95,25 +96,25 @@ TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 /** Something else that belongs to a run, under a name of its own: an averaged model, a second
  *  optimizer, a gradient scaler. Exactly one of the four is given. */
 typedef struct tn_checkpoint_part {
-    const char *name; /* 1 to 64 bytes, no dot; not model, optim, sched, loader, rng, step */
-    tn_module *module;
-    tn_optim *optimizer;
-    tn_scheduler *scheduler;
-    tn_scaler *scaler;
+    const char *name;        /* 1 to 64 bytes, no dot; not model, optim, sched, loader, rng, step */
+    tn_module *module;       /* one of these, the others NULL */
+    tn_optim *optimizer;     /* or this */
+    tn_scheduler *scheduler; /* or this */
+    tn_scaler *scaler;       /* or this */
 } tn_checkpoint_part;
 
 /** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and
  *  present in the file is ignored, a part that is given here and missing there is an error. The
  *  library's default generator is always included. */
 typedef struct tn_checkpoint {
-    tn_module *model;
-    tn_optim *optimizer;
-    tn_scheduler *scheduler;
+    tn_module *model;                /* its parameters and persistent buffers */
+    tn_optim *optimizer;             /* its state and numbers */
+    tn_scheduler *scheduler;         /* its step and rates */
     struct tn_loader *loader;        /* its epoch, its position, its seed */
     tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */
-    int n_generators;
+    int n_generators;                /* 0: none */
     const tn_checkpoint_part *parts; /* n_parts of them */
-    int n_parts;
+    int n_parts;                     /* 0: none */
     /* save parameters that hold NaN or infinity: refused otherwise, by name */
     bool allow_nonfinite;
     int64_t step;         /* saved, and set on load */
@@ -210,8 +211,9 @@ typedef struct tn_text {
  *  validation. Owner: yours, tn_text_free. */
 TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
 TN_API void tn_text_free(tn_text *text); /* NULL is ignored */
-/** B random windows of T + 1 characters: x [B, T], y [B, T] one further, i64, current scope. Draws
- *  from g as PyTorch's randint(n - T) does, n being the part's length. Errors: n <= T. */
+/** `batch` (B) random windows of `context` (T) + 1 characters: x [B, T], y [B, T] one further, i64,
+ *  current scope. Draws from g as PyTorch's randint(n - T) does, n being the part's length. Errors:
+ *  n <= T. */
 TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g,
                                            int64_t batch, int64_t context, tn_tensor **x,
                                            tn_tensor **y);
@@ -219,6 +221,7 @@ TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_g
 /** Batches from an in-memory data set of several tensors with equal first sizes (inputs,
  *  labels). */
 typedef struct tn_loader tn_loader;
+/** zero fields: batches of 1, in order, the last one shorter */
 typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
@@ -227,25 +230,25 @@ typedef struct tn_loader_options {
     /* a thread copies the next batch in advance: don't write to the tensors then */
     bool prefetch;
 } tn_loader_options;
-/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the handles:
- *  later changes of a handle, as when a module casts a buffer, change no batch. Values written to
- *  the tensors do show in batches, except for tensors that are not dense, which it copies. Owner:
- *  yours. Errors: there would be no batch (no rows, or fewer than batch_size with drop_last). fork:
- *  the child's copy continues at the parent's position. */
+/** A loader of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the
+ *  handles: later changes of a handle, as when a module casts a buffer, change no batch. Values
+ *  written to the tensors do show in batches, except for tensors that are not dense, which it
+ *  copies. Owner: yours. Errors: there would be no batch (no rows, or fewer than batch_size with
+ *  drop_last). fork: the child's copy continues at the parent's position. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Waits for the batch being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
  *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
-TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
-TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
+TN_API int64_t tn_loader_batches(const tn_loader *loader); /* batches in an epoch */
+TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* rows of the data; -1 for NULL */
 /** Rows of a batch; -1 for NULL. */
 TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
 /** Sets another size, at the beginning of an epoch. Errors: not at the beginning (position 0); what
  *  tn_loader_new would refuse. Then nothing changes. */
 TN_API TN_MUST_USE tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
-TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* from 0; -1 for NULL */
+TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* its number, from 0; -1 for NULL */
 TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
 /** Continues at a batch of an epoch, as after a resume. */
 TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
@@ -254,9 +257,9 @@ TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, in
 
 /** One line of a plot: n points. */
 typedef struct tn_curve {
-    const char *label;
-    int64_t n;
-    const double *x, *y;
+    const char *label;   /* for the legend; NULL: none */
+    int64_t n;           /* how many points */
+    const double *x, *y; /* n of each */
 } tn_curve;
 /** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
  *  texts may be NULL. The file is replaced as tn_save replaces. */

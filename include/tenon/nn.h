@@ -45,6 +45,7 @@
 extern "C" {
 #endif
 
+/** A layer, or a model of layers: see struct tn_module below. */
 typedef struct tn_module tn_module;
 typedef struct tn_module_type tn_module_type;
 typedef struct tn_module_state tn_module_state; /* private */
@@ -52,15 +53,15 @@ typedef struct tn_list tn_list;                 /* of named tensors: see "walkin
 
 /** What every module begins with. */
 struct tn_module {
-    const tn_module_type *type;
-    tn_module_state *state;
+    const tn_module_type *type; /* what kind of module it is */
+    tn_module_state *state;     /* private: its slots, hooks and mode */
 };
 
 /** A kind of module: a name for messages, the size of its struct, its forward. The rest may be
  *  NULL. */
 struct tn_module_type {
-    const char *name;
-    size_t size;
+    const char *name;                                     /* "Linear" */
+    size_t size;                                          /* of the struct that embeds tn_module */
     tn_tensor *(*forward)(tn_module *self, tn_tensor *x); /* one tensor in, one out */
     /** for modules of several inputs or outputs: fills out[0..n_out), called through tn_call */
     tn_status (*forward_n)(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
@@ -102,6 +103,7 @@ TN_API void tn_module_drop(tn_module *m);
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
+/** Whether a buffer is saved to files. */
 typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_persistence;
 
 /**
@@ -154,12 +156,12 @@ TN_API tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t);
 /** Removes a parameter, buffer or child by its name in m. */
 TN_API TN_MUST_USE tn_status tn_module_delete(tn_module *m, const char *name);
 
-/** By dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the module or the
- *  slot. Errors distinguish "no such name" from "is a buffer, not a parameter". */
+/** The parameter at a dotted path; TN_NONE for an empty slot. Borrowed: keep what must outlive the
+ *  module or the slot. Errors distinguish "no such name" from "is a buffer, not a parameter". */
 TN_API tn_tensor *tn_get_parameter(tn_module *m, const char *path);
 /** The same for buffers. */
 TN_API tn_tensor *tn_get_buffer(tn_module *m, const char *path);
-TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* "" is m */
+TN_API tn_module *tn_get_submodule(tn_module *m, const char *path); /* the child; "" is m */
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
@@ -224,15 +226,17 @@ typedef tn_status (*tn_load_post_hook)(tn_module *m, tn_list *missing, tn_list *
                                        void *user);
 /** Registers one on m, as tn_register_forward_pre_hook does. */
 TN_API int64_t tn_register_load_post_hook(tn_module *m, tn_load_post_hook hook, void *user);
-/** Removing twice is harmless. */
+/** Removes the hook with this id, of any kind. Removing twice is harmless. */
 TN_API void tn_remove_module_hook(tn_module *m, int64_t id);
+
+/* ---- train, eval, frozen --------------------------------------------------------------------- */
 
 /** Train or eval for m and everything below. */
 TN_API tn_status tn_train(tn_module *m, bool training);
 TN_API tn_status tn_eval(tn_module *m); /* tn_train(m, false) */
 /** Whether m runs in train mode: false while it is frozen. */
 TN_API bool tn_training(const tn_module *m);
-/** requires_grad of all parameters below, frozen modules excepted; buffers unchanged. */
+/** Sets requires_grad of all parameters below, frozen modules excepted; buffers unchanged. */
 TN_API tn_status tn_module_set_requires_grad(tn_module *m, bool on);
 /**
  * Freezes m and everything below: no gradients (present ones are dropped), so no update and no
@@ -243,52 +247,60 @@ TN_API tn_status tn_module_set_requires_grad(tn_module *m, bool on);
 TN_API tn_status tn_module_freeze(tn_module *m);
 /** Undoes the freezing of m and everything below. */
 TN_API tn_status tn_module_thaw(tn_module *m);
-TN_API bool tn_module_frozen(const tn_module *m); /* Frozen itself or from above. */
+TN_API bool tn_module_frozen(const tn_module *m); /* frozen itself or from above */
 /** Drops the gradients of all parameters below (to TN_NONE). */
 TN_API TN_MUST_USE tn_status tn_module_zero_grad(tn_module *m);
 
-/* ---- walking --------------------------------------------------------------------------------- */
+/* ---- walking over tensors -------------------------------------------------------------------- */
 
+/** What a registered tensor is. */
 typedef enum tn_kind { TN_PARAMETER, TN_BUFFER } tn_kind;
 
+/** A tensor of a list. */
 typedef struct tn_entry {
-    const char *name; /* full dotted name; valid as long as the list */
-    tn_tensor *tensor;
-    tn_kind kind;
-    bool persistent;  /* false only for non-persistent buffers */
-    tn_module *owner; /* NULL for raw leaves added by tn_list_add */
+    const char *name;  /* full dotted name; valid as long as the list */
+    tn_tensor *tensor; /* the model's own */
+    tn_kind kind;      /* raw leaves count as parameters */
+    bool persistent;   /* false only for non-persistent buffers */
+    tn_module *owner;  /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 
 /** A list of named tensors, made by the functions below only. Belongs to the current scope, as
  *  tensors do; it keeps its tensors and names, and borrows the owners. */
 struct tn_list {
-    int n;
-    tn_entry *entry;
+    int n;           /* how many */
+    tn_entry *entry; /* n of them, in order */
 };
 
-/** Depth first, own members in registration order, then children; repeated tensors once. */
+/** All parameters: depth first, own members in registration order, then children; repeated tensors
+ *  once. */
 TN_API tn_list *tn_parameters(tn_module *m);
-TN_API tn_list *tn_named_parameters(tn_module *m, const char *prefix); /* prefix "gen." */
-TN_API tn_list *tn_buffers(tn_module *m); /* All buffers, in the same order. */
+/* names begin with prefix: "gen." */
+TN_API tn_list *tn_named_parameters(tn_module *m, const char *prefix);
+TN_API tn_list *tn_buffers(tn_module *m); /* all buffers, in the same order */
+/** zero fields: as tn_parameters and tn_buffers */
 typedef struct tn_walk_options {
     const char *prefix;   /* prepended verbatim; NULL: "" */
     bool no_recurse;      /* own members only */
     bool keep_duplicates; /* every alias */
     bool persistent_only; /* buffers */
 } tn_walk_options;
-/** As tn_parameters. */
+/** tn_parameters with options. */
 TN_API tn_list *tn_parameters_with(tn_module *m, tn_walk_options o);
-/** As tn_buffers. */
+/** tn_buffers with options. */
 TN_API tn_list *tn_buffers_with(tn_module *m, tn_walk_options o);
+/* ---- lists of tensors ------------------------------------------------------------------------ */
+
 /** Everything that is saved to files: per module its parameters, its persistent buffers, then its
  *  children; shared tensors under every name. The tensors are the model's own (live). */
 TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
-/** An empty list. tn_list_concat makes one of two, and refuses a name that both have. */
+/** An empty list. */
 TN_API tn_list *tn_list_new(void);
 /** Adds t, which it keeps, under a name. Errors: the name is empty or taken; t NULL. */
 TN_API TN_MUST_USE tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
-TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b); /* a version that both record is b's */
-/* NULL + message when missing */
+/** A list of both. A state version that both record is b's. Errors: a name that both have. */
+TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b);
+/* the tensor under a name; NULL and a message when there is none */
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name);
 /** Whether there is such a name. */
 TN_API bool tn_list_has(const tn_list *list, const char *name);
@@ -304,19 +316,22 @@ TN_API int tn_list_version(const tn_list *list, const char *path);
 /** Records a version (for load hooks that convert old files). */
 TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int version);
 
+/* ---- walking over modules -------------------------------------------------------------------- */
+
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at
  *  the first status that is not TN_OK and returns it. */
 TN_API TN_MUST_USE tn_status tn_named_modules(
     tn_module *m, tn_status (*visit)(const char *path, tn_module *m, void *user), void *user);
-/** Children first, m last, as PyTorch's apply: for initialisers. */
+/** Calls f for every module below, children first, m last, as PyTorch's apply: for initialisers.
+ *  Stops at the first status that is not TN_OK and returns it. */
 TN_API TN_MUST_USE tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
                                              void *user);
 /** The number of direct children, empty slots included; -1 for NULL. */
 TN_API int tn_module_children(const tn_module *m);
-TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE for an empty slot */
+TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE: an empty slot */
 /** The i-th child's name in m; NULL and a message out of range. */
 TN_API const char *tn_module_child_name(const tn_module *m, int i);
-TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elements, ties once */
+TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elements; ties once */
 
 /* ---- moving, casting, loading ---------------------------------------------------------------- */
 
@@ -332,6 +347,7 @@ TN_API TN_MUST_USE tn_status tn_module_to(tn_module *m, tn_device device);
  *  be floating. */
 TN_API TN_MUST_USE tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
+/** zero fields: strict, every name and dtype as in the model */
 typedef struct tn_load_options {
     bool non_strict;      /* missing and unexpected names are reported, not refused */
     bool cast;            /* float dtypes are converted; never float to integer */
@@ -342,11 +358,12 @@ typedef struct tn_load_options {
     /** NULL, or called with every name of the list: writes the model's name for it (at most size
      *  bytes) and returns true, or returns false to leave the entry out. */
     bool (*rename)(const char *name, char *to, size_t size, void *user);
-    void *user;
+    void *user; /* what rename is given */
 } tn_load_options;
 
+/** What became of the names. */
 typedef struct tn_load_report {
-    int loaded, missing, unexpected, mismatched, cast, tied;
+    int loaded, missing, unexpected, mismatched, cast, tied; /* how many of each */
     char text[2048]; /* the names, one line a category, cut with "..." */
 } tn_load_report;
 
@@ -360,7 +377,7 @@ typedef struct tn_load_report {
  * Dtypes   must be equal; with `cast` floats convert to floats
  * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the
  *          last one in the order of tn_state_dict wins
- * Versions BatchNorm's num_batches_tracked is new in its state version 2: where a list that is
+ * Version  BatchNorm's num_batches_tracked is new in its state version 2: where a list that is
  *          older or has no version (tn_list_version) lacks it, it becomes 0
  * Order    rename; load pre-hooks; comparison; copies; extra state; load post-hooks; verdict on
  *          names
@@ -368,36 +385,39 @@ typedef struct tn_load_report {
 TN_API TN_MUST_USE tn_status tn_load_state_dict(tn_module *m, const tn_list *state,
                                                 tn_load_options o, tn_load_report *report);
 
-/** Prints a tree with a row per module and, below it, one for each parameter and buffer (name,
- *  shape, dtype unless f32; "frozen", "not saved"; elements); then totals of elements and bytes,
- *  ties counted once. Equal numbered neighbours share a row, "0 to 5: Block, 6 times". Empty slots
- *  are left out. A module with several paths is shown under the first, and as "tied to" it under
- *  the others; of paths longer than 1,024 bytes only the end is shown, after "...". As wide as the
- *  terminal, from 60 to 120 columns; 80 in a file. */
+/** Prints a table of m: a tree with a row per module and, below it, one for each parameter and
+ *  buffer (name, shape, dtype unless f32; "frozen", "not saved"; elements); then totals of elements
+ *  and bytes, ties counted once. Equal numbered neighbours share a row, "0 to 5: Block, 6 times".
+ *  Empty slots are left out. A module with several paths is shown under the first, and as "tied to"
+ *  it under the others; of paths longer than 1,024 bytes only the end is shown, after "...". As
+ *  wide as the terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ------ */
 
+/** zero fields: with bias */
 typedef struct tn_linear_options {
-    bool no_bias;
+    bool no_bias; /* y = x W^T */
 } tn_linear_options;
-/** y = x W^T + b. weight [out, in], bias [out]: U(+-1/sqrt(in)). He et al. (2015) with a = sqrt
- *  5 */
+/** y = x W^T + b: x [..., in] to [..., out]. Parameters weight [out, in] and bias [out], both
+ *  U(+-1/sqrt(in)). He et al. (2015) with a = sqrt 5 */
 TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o);
 
+/** One number for height and width. */
 typedef struct tn_conv2d_options {
     int64_t stride, padding, dilation, groups; /* 0: 1, 0, 1, 1 */
-    bool no_bias;
-    bool same; /* as in tn_conv2d_spec */
+    bool no_bias;                              /* no parameter bias */
+    bool same;                                 /* as in tn_conv2d_spec */
 } tn_conv2d_options;
-/** weight [out, in/groups, k, k], bias [out]: U(+-1/sqrt(fan_in)) */
+/** tn_conv2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [out, in/groups, k,
+ *  k] and bias [out], both U(+-1/sqrt(fan_in)). */
 TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv2d_options o);
 /** The same with a size per axis: weight [out, in/groups, kernel_h, kernel_w]. */
 TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
 
-/* momentum 0 means the default here; to set it to 0, call tn_batchnorm_set_momentum. */
+/** momentum 0 means the default here; to set it to 0, call tn_batchnorm_set_momentum. */
 typedef struct tn_batchnorm_options {
     double eps;       /* 0: 1e-5 */
     double momentum;  /* 0: 0.1 */
@@ -426,15 +446,16 @@ TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
 TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
 /** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
 TN_API double tn_batchnorm_momentum(const tn_module *m);
-/** From the next forward on, even if the layer was cumulative; 0 leaves the buffers alone. A
- *  captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm layer. */
+/** Sets that share, from the next forward on, even if the layer was cumulative; 0 leaves the
+ *  buffers alone. A captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm
+ *  layer. */
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
 /** Batches that skip_nonfinite left out since the last reset; not saved. -1: no BatchNorm layer. */
 TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
-/* 0: 1e-5 */
+/** The one number of a frozen batch norm. */
 typedef struct tn_frozen_batchnorm_options {
-    double eps;
+    double eps; /* 0: 1e-5 */
 } tn_frozen_batchnorm_options;
 /**
  * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
@@ -464,24 +485,30 @@ TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
 /** Replaces every FrozenBatchNorm2d by a BatchNorm2d, as described above. */
 TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
-/* 1e-5 */
+/* ---- other layers with parameters or buffers ------------------------------------------------- */
+
+/** zero fields: eps 1e-5, with weight and bias */
 typedef struct tn_layernorm_options {
-    double eps;
-    bool no_affine, no_bias;
+    double eps;              /* 0: 1e-5 */
+    bool no_affine, no_bias; /* neither weight nor bias; no bias */
 } tn_layernorm_options;
-/** Over the trailing axes of shape. weight 1, bias 0 */
+/** tn_layer_norm over the trailing axes, which have this shape. Parameters weight 1 and bias 0, of
+ *  this shape. */
 TN_API tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o);
 
+/** zero fields: no padding row */
 typedef struct tn_embedding_options {
-    bool use_padding_index;
-    int64_t padding_index;
+    bool use_padding_index; /* the next field counts */
+    int64_t padding_index;  /* a row that starts at 0 and gets no gradient */
 } tn_embedding_options;
-/** weight [n, d]: N(0, 1), the padding row 0 */
+/** tn_embedding as a layer: ids [...] to [..., d]. Parameter weight [n, d]: N(0, 1), the padding
+ *  row 0. */
 TN_API tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o);
 
+/** zero fields: no dropout, the table is saved */
 typedef struct tn_positional_encoding_options {
-    double dropout;
-    bool non_persistent;
+    double dropout;      /* probability, in training */
+    bool non_persistent; /* the table is not saved */
 } tn_positional_encoding_options;
 /**
  * y = dropout(x + pe[:, :T]).
@@ -494,7 +521,8 @@ typedef struct tn_positional_encoding_options {
 TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
                                              tn_positional_encoding_options o);
 
-/** Training: zero with probability p in [0, 1], scale the rest by 1/(1-p); evaluation: x itself. */
+/** tn_dropout as a layer. Training: zero with probability p in [0, 1], scale the rest by 1/(1-p);
+ *  evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
 /** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention or
  *  TransformerEncoderLayer. NaN and a message for any other. */
@@ -503,9 +531,12 @@ TN_API double tn_dropout_p(tn_module *m);
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
 TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
 
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/** zero fields: no dropout, with biases, batch first */
 typedef struct tn_multihead_attention_options {
-    double dropout;
-    bool no_bias;
+    double dropout;      /* of attention weights, in training */
+    bool no_bias;        /* neither in_proj_bias nor out_proj.bias */
     bool sequence_first; /* [T, B, E] as PyTorch's default; ours is [B, T, E] */
     int64_t kdim, vdim;  /* 0: embed_dim */
 } tn_multihead_attention_options;
@@ -520,11 +551,12 @@ typedef struct tn_multihead_attention_options {
  */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
                                              tn_multihead_attention_options o);
+/** Which keys a query does not see. */
 typedef struct tn_attention_masks {
     tn_tensor *mask; /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
     /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
     tn_tensor *key_padding;
-    bool causal;
+    bool causal; /* query t sees keys s <= t only */
 } tn_attention_masks;
 /** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
  *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout
@@ -533,13 +565,14 @@ TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_
                                                  tn_tensor *v, tn_attention_masks masks,
                                                  tn_tensor **weights);
 
+/** zero fields: PyTorch's defaults but for dropout and batch first */
 typedef struct tn_encoder_layer_options {
     int64_t feedforward; /* 0: 2048 */
     double dropout;      /* 0: none (PyTorch: 0.1) */
     bool gelu;           /* else relu */
-    bool norm_first;
-    bool sequence_first;
-    double eps; /* 0: 1e-5 */
+    bool norm_first;     /* pre-norm */
+    bool sequence_first; /* [T, B, E] */
+    double eps;          /* 0: 1e-5 */
 } tn_encoder_layer_options;
 /** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
  *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
@@ -554,23 +587,27 @@ TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attent
 TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
 /** All layers with the same masks, then norm. x [B, T, d_model] to the same shape. */
 TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
-/** An independent copy: same types, own tensors without gradients, ties and shared children kept,
- *  train or eval as they are. Errors: a type with a free of its own. */
-TN_API tn_module *tn_module_clone(tn_module *m);
+/* ---- layers without state: the op of the same name as a module ------------------------------- */
 
-/* Layers without state: the op of the same name as a module. */
-TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec);
+TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec); /* tn_max_pool2d */
 TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec); /* tn_avg_pool2d */
 /** tn_adaptive_avg_pool2d */
 TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
-TN_API tn_module *tn_relu_new(void);                   /* tn_relu */
-TN_API tn_module *tn_gelu_new(void);                   /* tn_gelu, the exact form */
-TN_API tn_module *tn_tanh_new(void);                   /* tn_tanh */
-TN_API tn_module *tn_sigmoid_new(void);                /* tn_sigmoid */
-TN_API tn_module *tn_silu_new(void);                   /* tn_silu */
-TN_API tn_module *tn_softmax_new(int axis);            /* tn_softmax */
-TN_API tn_module *tn_identity_new(void);               /* y = x */
-TN_API tn_module *tn_flatten_new(int first, int last); /* PyTorch's default is (1, -1) */
+TN_API tn_module *tn_relu_new(void);        /* tn_relu */
+TN_API tn_module *tn_gelu_new(void);        /* tn_gelu, the exact form */
+TN_API tn_module *tn_tanh_new(void);        /* tn_tanh */
+TN_API tn_module *tn_sigmoid_new(void);     /* tn_sigmoid */
+TN_API tn_module *tn_silu_new(void);        /* tn_silu */
+TN_API tn_module *tn_softmax_new(int axis); /* tn_softmax */
+TN_API tn_module *tn_identity_new(void);    /* y = x */
+/* tn_flatten; PyTorch's default is (1, -1) */
+TN_API tn_module *tn_flatten_new(int first, int last);
+
+/* ---- containers and copies ------------------------------------------------------------------- */
+
+/** An independent copy: same types, own tensors without gradients, ties and shared children kept,
+ *  train or eval as they are. Errors: a type with a free of its own. */
+TN_API tn_module *tn_module_clone(tn_module *m);
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */
 #ifdef __cplusplus
@@ -610,6 +647,7 @@ TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
 
 /* ---- averages of a model --------------------------------------------------------------------- */
 
+/** zero fields: an exponential average of the parameters, decay 0.999 */
 typedef struct tn_ema_options {
     double decay; /* 0: 0.999; share of the old average in the new */
     /* instead: the mean of all updates so far (stochastic weight averaging) */
@@ -642,6 +680,7 @@ TN_API tn_module *tn_ema_module(tn_module *ema);
 
 /* ---- initialisers: in place, under no grad; PyTorch's draw order ----------------------------- */
 
+/** What follows the layer that is initialised. */
 typedef enum tn_nonlinearity {
     TN_NL_LINEAR,
     TN_NL_SIGMOID,
@@ -653,25 +692,24 @@ typedef enum tn_nonlinearity {
 /** sqrt(2) for relu, 5/3 for tanh, 3/4 for selu, sqrt(2 / (1 + slope^2)) for leaky relu (slope
  *  counts there only), else 1: PyTorch's calculate_gain. NaN for a value outside the enum. */
 TN_API double tn_init_gain(tn_nonlinearity nonlinearity, double slope);
-/* rank >= 2 */
+/* sizes of axis 1 and axis 0, times the product of the others; rank >= 2 */
 TN_API tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out);
 /** U(low, high), as tn_uniform_ */
 TN_API tn_status tn_init_uniform(tn_tensor *t, double low, double high);
 /** N(mean, deviation), as tn_normal_ */
 TN_API tn_status tn_init_normal(tn_tensor *t, double mean, double deviation);
-TN_API tn_status tn_init_constant(tn_tensor *t, double value); /* every element */
+TN_API tn_status tn_init_constant(tn_tensor *t, double value); /* value, every element */
 /** Normal values within [low, high], drawn as PyTorch 2.15 and later do. If more than 0.3 of the
  *  distribution lies there: normal values, drawn again while outside. Else: uniform values,
  *  accepted by the density. Where fewer than about one in a thousand of these would be accepted:
  *  the inverse distribution function, as PyTorch did before. */
 TN_API tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
                                           double high);
-/** U(+-gain sqrt(6 / (fan_in + fan_out))), N(0, gain sqrt(2 / (...))): Glorot and Bengio (2010) eq.
- *  16 */
+/** U(+-gain sqrt(6 / (fan_in + fan_out))). Glorot and Bengio (2010), eq. 16 */
 TN_API tn_status tn_init_xavier_uniform(tn_tensor *t, double gain);
 /** N(0, gain sqrt(2 / (fan_in + fan_out))). Same source. */
 TN_API tn_status tn_init_xavier_normal(tn_tensor *t, double gain);
-/** U(+-gain sqrt(3 / fan)), N(0, gain / sqrt(fan)): He et al. (2015) eq. 14 */
+/** U(+-gain sqrt(3 / fan)), fan being fan_out or fan_in. He et al. (2015), eq. 14 */
 TN_API tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out,
                                          tn_nonlinearity nl);
 /** N(0, gain / sqrt(fan)). Same source. */

@@ -38,10 +38,9 @@ TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
 /** View with axes in another order, TN_AXES(2, 0, 1): y's axis i is x's axis axes[i]. Errors: an
  *  axis missing or named twice. */
 TN_API tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes);
-/** View without the given size-1 axis (unchanged if its size is not 1). tn_squeeze_all: without all
- *  of them. */
+/** View without the given axis of size 1 (unchanged if its size is not 1). */
 TN_API tn_tensor *tn_squeeze(tn_tensor *x, int axis);
-TN_API tn_tensor *tn_squeeze_all(tn_tensor *x); /* View without any axis of size 1. */
+TN_API tn_tensor *tn_squeeze_all(tn_tensor *x); /* without any axis of size 1 */
 /** View with a new axis of size 1 at position axis, in [-rank-1, rank]. */
 TN_API tn_tensor *tn_unsqueeze(tn_tensor *x, int axis);
 /** View with size-1 axes (and new leading ones) stretched to shape; -1 keeps a size. */
@@ -51,7 +50,7 @@ TN_API tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i);
 /** View: start, start + step, ... below end along an axis; negative bounds count from the end and
  *  are clamped as Python does; step >= 1. */
 TN_API tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
-/** View: length elements from start. */
+/** View: length elements along an axis, from start. */
 TN_API tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length);
 /** Views of `size` elements each along an axis, the last one shorter: fills out[0..count),
  *  returns the count (-1 on failure). count must not exceed max_out. One node in the graph for
@@ -74,9 +73,9 @@ TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts);
 TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
 /** To a device. x itself when it is there already. */
 TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
-/** Zero above (tril) or below (triu) the diagonal that lies k above the main one; last two axes. */
+/** x with zeros above the diagonal that lies k above the main one, in its last two axes. */
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
-TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* Zero below that diagonal. */
+TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* zeros below that diagonal */
 
 /* ---- elementwise, two tensors ---------------------------------------------------------------- */
 /*
@@ -89,10 +88,10 @@ TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* Zero below that diagonal.
 TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);     /* a + b; of two bools: or */
 TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);     /* a - b */
 TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);     /* a b; of two bools: and */
-TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);     /* integers give f32 */
+TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);     /* a / b; integers give f32 */
 TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);     /* a^b */
-TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* NaN wins; a tie gives half to each */
-/** The larger, else as tn_minimum. */
+TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* the smaller, as tn_maximum */
+/** The larger. In both NaN wins, and equal elements take half of the gradient each. */
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
 /** a + weight * (b - a) */
 TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
@@ -101,8 +100,13 @@ TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
 /** x where mask (bool) is false, value where it is true */
 TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
 
-/* comparisons and logic: bool results, no gradient */
-TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b);
+/* ---- comparisons and logic: bool results, no gradient ---------------------------------------- */
+/*
+ * Shapes   a, b broadcast; the result has the broadcast shape
+ * Errors   TN_E_SHAPE naming the axis that does not broadcast
+ */
+
+TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b); /* a == b; false where either is NaN */
 TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b); /* a != b; true where either is NaN */
 TN_API tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b); /* a < b */
 TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b); /* a <= b */
@@ -143,29 +147,31 @@ TN_API tn_tensor *tn_ge_scalar(tn_tensor *x, double s);   /* x >= s */
  */
 
 TN_API tn_tensor *tn_neg(tn_tensor *x);        /* -x */
-TN_API tn_tensor *tn_abs(tn_tensor *x);        /* slope 0 at 0 */
+TN_API tn_tensor *tn_abs(tn_tensor *x);        /* |x|; slope 0 at 0 */
 TN_API tn_tensor *tn_exp(tn_tensor *x);        /* e^x */
-TN_API tn_tensor *tn_log(tn_tensor *x);        /* natural; -inf at 0, NaN below */
+TN_API tn_tensor *tn_log(tn_tensor *x);        /* natural logarithm; -inf at 0, NaN below */
 TN_API tn_tensor *tn_log1p(tn_tensor *x);      /* log(1 + x), exact for small x */
 TN_API tn_tensor *tn_expm1(tn_tensor *x);      /* e^x - 1, exact for small x */
-TN_API tn_tensor *tn_sqrt(tn_tensor *x);       /* NaN below 0; slope inf at 0 */
+TN_API tn_tensor *tn_sqrt(tn_tensor *x);       /* square root; NaN below 0; slope inf at 0 */
 TN_API tn_tensor *tn_rsqrt(tn_tensor *x);      /* 1 / sqrt(x) */
 TN_API tn_tensor *tn_square(tn_tensor *x);     /* x x */
 TN_API tn_tensor *tn_reciprocal(tn_tensor *x); /* 1 / x */
-TN_API tn_tensor *tn_sin(tn_tensor *x);        /* x in radians */
-TN_API tn_tensor *tn_cos(tn_tensor *x);        /* x in radians */
+TN_API tn_tensor *tn_sin(tn_tensor *x);        /* sine; x in radians */
+TN_API tn_tensor *tn_cos(tn_tensor *x);        /* cosine; x in radians */
 TN_API tn_tensor *tn_tanh(tn_tensor *x);       /* (e^x - e^-x) / (e^x + e^-x) */
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);    /* 1 / (1 + e^-x) */
 /** 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x */
 TN_API tn_tensor *tn_erf(tn_tensor *x);
-TN_API tn_tensor *tn_relu(tn_tensor *x);                     /* slope 0 at 0 */
+TN_API tn_tensor *tn_relu(tn_tensor *x);                     /* max(x, 0); slope 0 at 0 */
 TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* x above 0, else slope x */
 /** x above 0, else alpha (e^x - 1). Clevert et al. (2016) */
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
-TN_API tn_tensor *tn_silu(tn_tensor *x);      /* x sigmoid(x) */
-TN_API tn_tensor *tn_gelu(tn_tensor *x);      /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
-TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh form, eq. in section 2 of the same */
-TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold); /* linear above it */
+TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
+TN_API tn_tensor *tn_gelu(tn_tensor *x); /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
+/* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); section 2 of the same */
+TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x);
+/** log(1 + e^(beta x)) / beta; x where beta x is above threshold. Dugas et al. (2001) */
+TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
 /** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. */
 TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
 
@@ -186,9 +192,9 @@ TN_API TN_MUST_USE tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 TN_API TN_MUST_USE tn_status tn_clamp_(tn_tensor *x, double low, double high); /* as tn_clamp */
 /** as tn_masked_fill */
 TN_API TN_MUST_USE tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
-/* casts, broadcasts, crosses devices */
+/* x = source: casts, broadcasts, crosses devices */
 TN_API TN_MUST_USE tn_status tn_copy_(tn_tensor *x, tn_tensor *source);
-TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value); /* every element */
+TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value); /* x = value, every element */
 TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x, 0) */
 
 /* ---- reductions ------------------------------------------------------------------------------ */
@@ -201,9 +207,9 @@ TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x
  *          all true, logsumexp -inf
  */
 
-/* ints give i64 */
+/* sum; bool and integers give i64 */
 TN_API tn_tensor *tn_sum(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
-/* floats only */
+/* mean; floats only */
 TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** Sum of squares about the mean over (n - correction): correction 1 is the sample variance. */
 TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction,
@@ -217,7 +223,7 @@ TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdi
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** p-norm, p in (0, INFINITY]; slope 0 at 0. */
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
-/** Largest / smallest over axes; equal extremes share the gradient. NaN wins. */
+/** The largest; equal ones share the gradient. NaN wins. */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** The smallest, as tn_amax. */
 TN_API tn_tensor *tn_amin(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -230,8 +236,10 @@ TN_API tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index
 TN_API tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim);
 /** Index (i64) of the first smallest along an axis; no gradient. */
 TN_API tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim);
-TN_API tn_tensor *tn_any(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
-TN_API tn_tensor *tn_all(tn_tensor *x, const int *axes, int n_axes, bool keepdim); /* bool */
+/* bool: is any element not 0? */
+TN_API tn_tensor *tn_any(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
+/* bool: is no element 0? */
+TN_API tn_tensor *tn_all(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** tn_sum over all axes: a single value. */
 TN_API tn_tensor *tn_sum_all(tn_tensor *x);
 /** tn_mean over all axes. */
@@ -295,31 +303,36 @@ TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_te
  * Source   Mikolov et al. (2013), section 2.1 (projection layer)
  */
 TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
-/** index [...] i64 -> [..., n] of 0 and 1 (i64); n = -1 takes the largest index + 1 and, on a GPU,
- *  waits for it */
+/** 1 at the index, else 0: index [...] -> [..., n], i64; n = -1 takes the largest index + 1 and, on
+ *  a GPU, waits for it */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
-/* ---- softmax and losses ---------------------------------------------------------------------- */
+/* ---- softmax --------------------------------------------------------------------------------- */
 
 /**
- * Softmax along an axis: exp(x - max) / sum, and its logarithm (log_softmax).
+ * exp(x - max) / sum along an axis. Its logarithm is tn_log_softmax.
  *
  * Range    y in [0, 1] with sum 1; a slice of -inf gives NaN
- * Grad     y * (dy - sum(dy * y)); dy - exp(y) * sum(dy)            keeps y
+ * Grad     y * (dy - sum(dy * y))            keeps y
  * Source   Goodfellow et al., Deep Learning (2016), section 4.1 (overflow)
  */
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int axis);
-/** x - logsumexp(x) along an axis: the logarithm without rounding a small y to 0. */
+/** x - logsumexp(x) along an axis: the logarithm without rounding a small y to 0. Its gradient is
+ *  dy - exp(y) * sum(dy). */
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
 
+/* ---- cross entropy --------------------------------------------------------------------------- */
+
+/** What a loss does with its values: their mean, their sum, or nothing. */
 typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
 
+/** zero fields: no weights, no smoothing, the mean */
 typedef struct tn_cross_entropy_options {
     tn_tensor *weight;      /* [C] per class; TN_NONE or a zero field: none (error.h: NULL) */
     double label_smoothing; /* in [0, 1] */
     bool use_ignore_index;  /* -100 is always ignored; with this, ignore_index too */
-    int64_t ignore_index;
-    tn_reduction reduction;
+    int64_t ignore_index;   /* rows with this target count for nothing */
+    tn_reduction reduction; /* TN_NO_REDUCTION: a value per row */
 } tn_cross_entropy_options;
 
 /**
@@ -346,11 +359,13 @@ TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
  */
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
                                         tn_cross_entropy_options o);
-/** log_p [N, C, ...] log-probabilities; options as above (label_smoothing must be 0). */
+/** Mean over rows of -log_p[target], log_p [N, C, ...] being log-probabilities; options as above
+ *  (label_smoothing must be 0). */
 TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
 
-/* x and target of one shape and one floating dtype (no broadcasting); both are differentiable.
- * TN_MEAN is over all elements. */
+/* ---- losses over elements -------------------------------------------------------------------- */
+/* x and target have one shape and one floating dtype (no broadcasting); both are differentiable.
+ * TN_MEAN is over all elements. d is x - target. */
 
 /** (x - target)^2 */
 TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
@@ -379,6 +394,7 @@ TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target
  *
  * The mask comes from counters of the Philox stream that tn_manual_seed sets: the same for f32 and
  * f64, on every device. Backward draws it again, so it is not kept.
+ *
  * Errors   p outside [0, 1]
  * Source   Srivastava et al. (2014), section 10
  */
@@ -410,7 +426,8 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
                                 tn_tensor *running_mean, tn_tensor *running_var, bool training,
                                 double momentum, double eps);
 
-/** Height first, then width. zero fields: stride 1, padding 0, dilation 1, groups 1 */
+/** Sizes of a convolution: height first, then width. zero fields: stride 1, padding 0, dilation 1,
+ *  groups 1 */
 typedef struct tn_conv2d_spec {
     int64_t stride[2], padding[2], dilation[2], groups;
     /* H' = H and W' = W: pads dilation (k - 1) in all, the odd one below and to the right. Wants
@@ -430,14 +447,15 @@ typedef struct tn_conv2d_spec {
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
 
-/** zero fields: stride = kernel, padding 0, dilation 1 */
+/** Sizes of a pooling window: height first, then width. zero fields: stride = kernel, padding 0,
+ *  dilation 1 */
 typedef struct tn_pool2d_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
     bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
 } tn_pool2d_spec;
 /**
- * The largest (NaN counts as largest, the first of equals takes the gradient) or the mean under a
- * window.
+ * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
+ * tn_avg_pool2d: the mean.
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh
  *          - 1) - 1) / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and

@@ -14,8 +14,7 @@
 extern "C" {
 #endif
 
-typedef struct tn_optim tn_optim;
-
+/* ---- optimizers ------------------------------------------------------------------------------ */
 /*
  * What holds for all five, so that each comment can be short:
  *   Units    lr per step; decay is added to the gradient (L2), only AdamW's is decoupled
@@ -29,14 +28,17 @@ typedef struct tn_optim tn_optim;
  *            is too short for averages of squares (below 3e-8 they are 0)
  */
 
+/** Takes the parameters to be trained, and changes them step by step. */
+typedef struct tn_optim tn_optim;
+
 /** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no
  *  dampening. */
 typedef struct tn_sgd_options {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
 } tn_sgd_options;
-/** g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr (nesterov ? g + mom buf :
- *  buf). Sutskever et al. (2013) */
+/** Stochastic gradient descent: g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr
+ *  (nesterov ? g + mom buf : buf). Sutskever et al. (2013) */
 TN_API tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o);
 
 /** zero fields: lr 1e-3, beta1 0.9, beta2 0.999, eps 1e-8; weight_decay 0 means none (PyTorch's
@@ -45,10 +47,13 @@ typedef struct tn_adam_options {
     double lr, beta1, beta2, eps, weight_decay;
     bool amsgrad, maximize, use_betas;
 } tn_adam_options;
+/** The same numbers; the default of weight_decay is 0 here too. */
 typedef tn_adam_options tn_adamw_options;
-/** Kingma and Ba (2015), algorithm 1; weight decay added to the gradient. */
+/** Adam: p -= lr m / (sqrt(v) + eps), m and v the averages of g and g^2, corrected for their start;
+ *  weight decay is added to the gradient. Kingma and Ba (2015), algorithm 1 */
 TN_API tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o);
-/** Loshchilov and Hutter (2019), algorithm 2: decay decoupled, p *= 1 - lr wd. */
+/** AdamW: the same with decay decoupled, p *= 1 - lr wd. Loshchilov and Hutter (2019), algorithm
+ *  2 */
 TN_API tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o);
 
 /** zero fields: lr 1e-2, alpha 0.99, eps 1e-8 */
@@ -56,16 +61,21 @@ typedef struct tn_rmsprop_options {
     double lr, alpha, eps, weight_decay, momentum;
     bool centered, maximize;
 } tn_rmsprop_options;
-/** Hinton, Coursera lecture 6e (2012) */
+/** RMSprop: s = alpha s + (1 - alpha) g^2; p -= lr g / (sqrt(s) + eps); centered subtracts the
+ *  square of g's average from s; with momentum buf = mom buf + that quotient, and p -= lr buf.
+ *  Hinton, Coursera lecture 6e (2012) */
 TN_API tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o);
 
 /** zero fields: lr 1e-2, eps 1e-10 */
 typedef struct tn_adagrad_options {
     double lr, lr_decay, weight_decay, initial_accumulator, eps;
-    bool maximize;
+    bool maximize; /* climbs instead of descending, as in all five */
 } tn_adagrad_options;
-/** Duchi et al. (2011) */
+/** Adagrad: s += g^2, from initial_accumulator on; p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s)
+ *  + eps). Duchi et al. (2011) */
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
+
+/* ---- groups of parameters -------------------------------------------------------------------- */
 
 /** Another group of parameters, with its own numbers. zero fields: the first group's; weight_decay
  *  0: none. (Where 0 is meant, see tn_optim_set_number.) Switches are the same for all groups. */
@@ -94,8 +104,10 @@ TN_API tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry 
  *  modules whose type says no_decay (LayerNorm, BatchNorm). Weights of embeddings decay, as in
  *  GPT-2 reproductions. */
 TN_API bool tn_no_decay(const tn_entry *entry, void *user);
-TN_API bool tn_decay(const tn_entry *entry, void *user); /* all others */
-TN_API int tn_optim_groups(const tn_optim *opt);         /* how many; -1 for NULL */
+TN_API bool tn_decay(const tn_entry *entry, void *user); /* all other parameters */
+TN_API int tn_optim_groups(const tn_optim *opt);         /* number of groups; -1 for NULL */
+
+/* ---- steps and settings ---------------------------------------------------------------------- */
 
 /**
  * One update of every parameter, in one fused pass.
@@ -114,23 +126,23 @@ TN_API void tn_optim_free(tn_optim *opt);
 
 /** The group's rate; NaN and a message for a group that does not exist. */
 TN_API double tn_optim_lr(const tn_optim *opt, int group);
-/** group -1: all. Schedules take lr as the base rate from now on. */
+/** Sets the rate; group -1: of all. Schedules take lr as the base rate from now on. */
 TN_API TN_MUST_USE tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr);
 /** The group's decay; NaN and a message for a group that does not exist. */
 TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
-/** For the next steps; group -1: all. Errors: negative or not finite. */
+/** Sets the decay for the next steps; group -1: of all. Errors: negative or not finite. */
 TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
                                                        double weight_decay);
 /** The group's other numbers, by the names of the options: "momentum", "dampening" (SGD), "beta1",
  *  "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop), "lr_decay", "eps" (Adagrad).
  *  NaN and a message for another name, and for a group that does not exist. */
 TN_API double tn_optim_number(const tn_optim *opt, int group, const char *name);
-/** For the next steps, as given: 0 means 0, not the default; group -1: all. Errors: what the
- *  constructor refuses; momentum to or from 0, because whether there is a momentum buffer is
- *  settled at construction, for all groups. */
+/** Sets such a number for the next steps, as given: 0 means 0, not the default; group -1: all.
+ *  Errors: what the constructor refuses; momentum to or from 0, because whether there is a momentum
+ *  buffer is settled at construction, for all groups. */
 TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name,
                                                  double value);
-TN_API int64_t tn_optim_steps(const tn_optim *opt); /* taken so far */
+TN_API int64_t tn_optim_steps(const tn_optim *opt); /* steps taken so far */
 /** The optimizer's parameters, in order, with their full names. Owner: current scope. */
 TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
 /**
@@ -173,7 +185,7 @@ TN_API tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max
 /** Clamps every gradient to [-limit, limit]. */
 TN_API TN_MUST_USE tn_status tn_clip_grad_value(const tn_list *parameters, double limit);
 
-/* ---- loss scaling, for tn_set_autocast(TN_F16) ----------------------------------------------- */
+/* ---- loss scaling: for tn_set_autocast(TN_F16) ----------------------------------------------- */
 
 /**
  * Small gradients round to 0 in f16. So the loss is multiplied by a scale, and the gradients are
@@ -199,8 +211,8 @@ typedef struct tn_scaler_options {
     int64_t interval;
     bool disabled;
 } tn_scaler_options;
-/** Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1), interval <
- *  1 */
+/** Makes one. Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1),
+ *  interval < 1 */
 TN_API tn_scaler *tn_scaler_new(tn_scaler_options o);
 TN_API void tn_scaler_free(tn_scaler *s); /* NULL is ignored. */
 /** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
@@ -214,8 +226,8 @@ TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 TN_API TN_MUST_USE tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 /** Sets the scale for the next step. Errors: no step or unscale since the last update */
 TN_API TN_MUST_USE tn_status tn_scaler_update(tn_scaler *s);
-TN_API double tn_scaler_value(const tn_scaler *s);    /* the scale; NaN for NULL */
-TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps so far; -1 for NULL */
+TN_API double tn_scaler_value(const tn_scaler *s);    /* the scale now; NaN for NULL */
+TN_API int64_t tn_scaler_skipped(const tn_scaler *s); /* steps skipped so far; -1 for NULL */
 /** The state as tensors, for checkpoints; call it between update and the next step: scale,
  *  growth_factor, backoff_factor, growth_interval, growth_tracker, skipped. Loading: all or
  *  nothing. A disabled scaler's list is empty. */
@@ -258,25 +270,28 @@ TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, 
 /** Linear from 0 over warmup steps (step t uses (t+1)/warmup), then cosine to eta_min at total. */
 TN_API tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total,
                                          double eta_min);
+/** max_lr and total_steps must be given. */
 typedef struct tn_one_cycle_options {
-    double max_lr;
-    int64_t total_steps;
+    double max_lr;                                  /* of every group, at the top */
+    int64_t total_steps;                            /* in the whole cycle */
     double pct_start, div_factor, final_div_factor; /* 0: 0.3, 25, 1e4 */
     double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
 } tn_one_cycle_options;
-/** Smith and Topin (2018), as PyTorch's OneCycleLR with cosine annealing. The base rate does not
- *  count; stepping past total_steps is an error. Moves momentum (SGD's, Adam's beta1) of all
- *  groups unless fixed_momentum. */
+/** Up from max_lr / div_factor to max_lr in the first pct_start of all steps, then down to 1 /
+ *  final_div_factor of the start, both along a cosine: PyTorch's OneCycleLR. Smith and Topin
+ *  (2018). The base rate does not count; stepping past total_steps is an error. Moves momentum
+ *  (SGD's, Adam's beta1) of all groups unless fixed_momentum. */
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
 /** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes
  *  them, on failure too. milestones: n - 1 of them, ascending, where the next one begins. */
 TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
                                       const int64_t *milestones);
+/** What counts as an improvement, and what follows without one. */
 typedef struct tn_plateau_options {
     double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
-    bool maximize, use_patience;
+    bool maximize, use_patience;      /* maximize: larger metrics are better */
 } tn_plateau_options;
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
  *  tn_plateau_step. */
@@ -287,7 +302,7 @@ TN_API TN_MUST_USE tn_status tn_plateau_step(tn_scheduler *s, double metric);
 /** Sets the rates of the next t. Errors: a plateau (it wants a metric); a one-cycle at its end. */
 TN_API TN_MUST_USE tn_status tn_scheduler_step(tn_scheduler *s);
 TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s); /* t, from 0; -1 for NULL */
-TN_API void tn_scheduler_free(tn_scheduler *s); /* Gives its optimizer back. NULL is ignored. */
+TN_API void tn_scheduler_free(tn_scheduler *s); /* gives its optimizer back; NULL is ignored */
 /** State as tensors (step, rates, base rates), for checkpoints, under the schedule's name. Loading
  *  refuses another kind's state; it sets the optimizer's rates too; all or nothing. */
 TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
@@ -296,6 +311,7 @@ TN_API TN_MUST_USE tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const
 
 /* ---- when training does not learn ------------------------------------------------------------ */
 
+/** The findings of tn_explain_training, counted. */
 typedef struct tn_explain_report {
     int findings;     /* all of the following but frozen */
     int unread;       /* trainable parameters that were never read */
@@ -308,8 +324,8 @@ typedef struct tn_explain_report {
     int foreign;      /* the optimizer's parameters that are not the model's */
     int reused;       /* 1: its last step used gradients that an earlier step had used */
     int frozen;       /* no fault: parameters without requires_grad */
-    double loss;
-    char text[8192]; /* the printed text, cut with "..." */
+    double loss;      /* its value */
+    char text[8192];  /* the printed text, cut with "..." */
 } tn_explain_report;
 
 /**

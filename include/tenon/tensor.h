@@ -19,6 +19,7 @@
 extern "C" {
 #endif
 
+/** The most axes that a tensor may have. */
 #define TN_MAX_RANK 8
 
 /* For the macros that open blocks: what runs when the block is left, by its end or by return,
@@ -32,21 +33,27 @@ extern "C" {
 #define TN_AT_END(call) call
 #endif
 
+/** A handle: shape and strides over a block of memory that views share, and its place in the graph
+ *  of recorded ops. Tensors are made and read by functions only. */
 typedef struct tn_tensor tn_tensor;
 
+/** Types of elements: floats of 32, 64 and 16 bits (bf16 has f32's range, f16 more digits), signed
+ *  integers, bytes, and bool: a byte, 0 or 1. */
 typedef enum tn_dtype { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL } tn_dtype;
 
+/** The kinds of devices. */
 typedef enum tn_device_type { TN_CPU = 0, TN_CUDA = 1 } tn_device_type;
 
+/** Where a tensor's memory is: tn_cpu() or tn_cuda(0). */
 typedef struct tn_device {
-    tn_device_type type;
-    int index;
+    tn_device_type type; /* TN_CPU or TN_CUDA */
+    int index;           /* among the devices of this type, from 0 */
 } tn_device;
 
 /** Sizes of a tensor: rank axes, outermost first. rank 0 is a single value. */
 typedef struct tn_shape {
-    int rank;
-    int64_t size[TN_MAX_RANK];
+    int rank;                  /* number of axes, 0 to 8; -1: no shape */
+    int64_t size[TN_MAX_RANK]; /* the first rank of them count */
 } tn_shape;
 
 /** A shape of the first rank sizes. A rank outside 0 to 8, or sizes NULL, gives rank -1, which any
@@ -93,23 +100,23 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 TN_API extern tn_tensor tn_none_object;
 #define TN_NONE (&tn_none_object)
 
-TN_API tn_device tn_cpu(void); /* where tensors are made */
+TN_API tn_device tn_cpu(void); /* the CPU: where tensors are made */
 /** An NVIDIA GPU; whether it exists is checked when it is used. See tn_cuda_available. */
 TN_API tn_device tn_cuda(int index);
 
-/** bytes of one element; 0 for a dtype that does not exist */
+/** Bytes of one element; 0 for a dtype that does not exist */
 TN_API size_t tn_dtype_size(tn_dtype dtype);
-/** "f32", "bool", ... static storage */
+/** Its name: "f32", "bool", ... Static storage. */
 TN_API const char *tn_dtype_name(tn_dtype dtype);
-/** true for f32, f64, bf16, f16 */
+/** True for f32, f64, bf16 and f16. */
 TN_API bool tn_dtype_is_float(tn_dtype dtype);
 
 /* ---- scopes ---------------------------------------------------------------------------------- */
 
 /** A token: depth and serial number in this thread's stack of scopes. */
 typedef struct tn_scope {
-    int64_t depth;
-    uint64_t serial;
+    int64_t depth;   /* scopes around it */
+    uint64_t serial; /* tells it from other scopes of this depth */
 } tn_scope;
 
 /** Opens a scope: results of the following calls belong to it. A failure makes the next creation
@@ -155,15 +162,16 @@ TN_API int64_t tn_live_tensors(void);
 
 /** Where the library takes memory from. size is in bytes; the block must be aligned to 64. */
 typedef struct tn_allocator {
-    void *(*alloc)(void *user, size_t size);
-    void (*free)(void *user, void *block, size_t size);
-    void *user;
+    void *(*alloc)(void *user, size_t size);            /* NULL: there is no more memory */
+    void (*free)(void *user, void *block, size_t size); /* size as it was asked for */
+    void *user;                                         /* what both are given */
 } tn_allocator;
 
 /**
  * Replaces the system allocator below the cache (tests fail the k-th call through it). It is asked
  * for segments of 16 to 128 MiB for blocks of 1 MiB and more, or for the block alone if it has
  * none.
+ *
  * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an
  *          optimizer or another object is alive (tn_memory().in_use); NULL restores the
  *          default.
@@ -203,7 +211,7 @@ TN_API void tn_memory_trim(void);
  *          kernel stays on the thread that calls it
  */
 TN_API tn_status tn_set_num_threads(int n);
-TN_API int tn_num_threads(void); /* What holds now. */
+TN_API int tn_num_threads(void); /* the number now */
 
 /* ---- creation: f32 (or the default dtype) on the CPU; tn_to moves, the _as forms choose ------ */
 /* What holds for all of them:
@@ -216,13 +224,13 @@ TN_API int tn_num_threads(void); /* What holds now. */
 /** Sets this thread's floating dtype for the creation functions below: TN_F32 (the initial one) or
  *  TN_F64. */
 TN_API tn_status tn_set_default_dtype(tn_dtype dtype);
-TN_API tn_dtype tn_default_dtype(void); /* What this thread has. */
+TN_API tn_dtype tn_default_dtype(void); /* what this thread has */
 
-TN_API tn_tensor *tn_empty(tn_shape shape);              /* contents undefined */
+TN_API tn_tensor *tn_empty(tn_shape shape);              /* of a shape; contents undefined */
 TN_API tn_tensor *tn_zeros(tn_shape shape);              /* every element 0 */
 TN_API tn_tensor *tn_ones(tn_shape shape);               /* every element 1 */
 TN_API tn_tensor *tn_full(tn_shape shape, double value); /* every element value */
-TN_API tn_tensor *tn_scalar(double value);               /* rank 0 */
+TN_API tn_tensor *tn_scalar(double value);               /* a single value: rank 0 */
 /** tn_empty with a dtype and a device. */
 TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
 /** tn_full with a dtype and a device. */
@@ -248,11 +256,12 @@ TN_API tn_tensor *tn_eye(int64_t n);
 /** Copies as many elements of dtype as shape has, row-major, from data. bool: any byte but 0 is
  *  true. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype);
-/* f32, whatever the default */
+/* a copy of floats: f32, whatever the default */
 TN_API tn_tensor *tn_from_floats(const float *values, tn_shape shape);
-TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* i64 */
+TN_API tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape); /* of integers: i64 */
 /**
  * Uses the caller's memory without a copy.
+ *
  * Owner    the memory stays the caller's; it must outlive every view. release (may be NULL) is
  *          called with user when the last tensor that uses the memory is gone.
  */
@@ -262,6 +271,7 @@ TN_API tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype,
 TN_API tn_tensor *tn_clone(tn_tensor *t);
 
 /* ---- random numbers -------------------------------------------------------------------------- */
+/* Tensors are drawn from the default generator; owner and errors as for creation. */
 
 /**
  * Seeds this process's default generator: MT19937 for values (PyTorch's CPU stream and draw order,
@@ -270,18 +280,19 @@ TN_API tn_tensor *tn_clone(tn_tensor *t);
  *
  * Uniform numbers, integers and permutations equal PyTorch's bit for bit; normal numbers differ by
  * at most 2.4e-7 (1 + |x|). Values are drawn in row-major order.
+ *
  * Source   Matsumoto and Nishimura (1998); Salmon et al., Parallel Random Numbers (2011)
  */
 TN_API void tn_manual_seed(uint64_t seed);
 
-/* From the default generator; owner and errors as for creation. */
 TN_API tn_tensor *tn_rand(tn_shape shape);  /* uniform in [0, 1): multiples of 2^-24 (f64: 2^-53) */
 TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box and Muller (1958) */
 /**
  * The same, made on the device itself: on the CPU as tn_rand and tn_randn, in any floating dtype;
  * on a GPU by cuRAND (Philox, from this generator's mask counter). There the same seed gives the
  * same numbers again, but not the CPU's: a model's initial values are drawn on the CPU, then moved.
- * Errors: dtype not floating.
+ *
+ * Errors   dtype not floating
  */
 TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
 /** Normal numbers the same way. */
@@ -289,7 +300,7 @@ TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
 /* i64 [n], each of 0..n-1 once */
 TN_API tn_tensor *tn_randperm(int64_t n);
-/* 1 with probability p, else 0 */
+/* 1 with probability p in [0, 1], else 0 */
 TN_API tn_tensor *tn_bernoulli(tn_shape shape, double p);
 /**
  * Overwrites t in place with uniform numbers from low to high; records nothing.
@@ -307,9 +318,9 @@ TN_API TN_MUST_USE tn_status tn_normal_(tn_tensor *t, double mean, double deviat
 typedef struct tn_generator tn_generator;
 /** Seeded as tn_manual_seed does. NULL: out of memory. */
 TN_API tn_generator *tn_generator_new(uint64_t seed);
-TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are ignored. */
-TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* Starts again, as new. */
-TN_API tn_generator *tn_default_generator(void);               /* owned by the library */
+TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are ignored */
+TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* starts again, as new */
+TN_API tn_generator *tn_default_generator(void);               /* the library's own */
 TN_API uint32_t tn_generator_u32(tn_generator *g);             /* the next MT19937 word */
 /** Fills perm[0..n) with a random order, drawing as tn_randperm does. */
 TN_API void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm);
@@ -325,24 +336,25 @@ TN_API TN_MUST_USE tn_status tn_generator_set_state(tn_generator *g, const unsig
 /* ---- what a tensor is ------------------------------------------------------------------------ */
 /* For NULL they return what is written here, else TN_F32, the CPU, false, 0 or "". */
 
-TN_API int tn_rank(const tn_tensor *t); /* -1 for NULL */
-/* TN_NO_SIZE and a message out of range */
+TN_API int tn_rank(const tn_tensor *t); /* number of axes; -1 for NULL */
+/* the size of an axis; TN_NO_SIZE and a message out of range */
 TN_API int64_t tn_size(const tn_tensor *t, int axis);
-/* product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
+/* number of elements: the product of sizes, 1 for rank 0; TN_NO_SIZE for NULL */
 TN_API int64_t tn_numel(const tn_tensor *t);
-TN_API tn_shape tn_shape_get(const tn_tensor *t);       /* rank -1 for NULL */
-TN_API int64_t tn_stride(const tn_tensor *t, int axis); /* in elements */
-TN_API tn_dtype tn_dtype_of(const tn_tensor *t);        /* its element type */
-TN_API tn_device tn_device_of(const tn_tensor *t);      /* where its data is */
-TN_API bool tn_is_contiguous(const tn_tensor *t);       /* row-major without gaps */
-TN_API bool tn_is_none(const tn_tensor *t);             /* whether it is TN_NONE */
-/** one is a view of the other's memory */
+TN_API tn_shape tn_shape_get(const tn_tensor *t); /* all sizes; rank -1 for NULL */
+/* from one index to the next, in elements */
+TN_API int64_t tn_stride(const tn_tensor *t, int axis);
+TN_API tn_dtype tn_dtype_of(const tn_tensor *t);   /* its element type */
+TN_API tn_device tn_device_of(const tn_tensor *t); /* where its data is */
+TN_API bool tn_is_contiguous(const tn_tensor *t);  /* row-major without gaps */
+TN_API bool tn_is_none(const tn_tensor *t);        /* whether it is TN_NONE */
+/** Whether both lie in one block of memory: views of each other, or of a third. */
 TN_API bool tn_same_storage(const tn_tensor *a, const tn_tensor *b);
 /* in-place changes of its storage so far */
 TN_API uint64_t tn_version(const tn_tensor *t);
-/* for messages; copied, cut at 63 bytes */
+/* a name for messages; copied, cut at 63 bytes */
 TN_API tn_status tn_set_name(tn_tensor *t, const char *name);
-TN_API const char *tn_name(const tn_tensor *t); /* "" when it has none */
+TN_API const char *tn_name(const tn_tensor *t); /* that name; "" when it has none */
 
 /* ---- reading and writing values -------------------------------------------------------------- */
 
@@ -388,12 +400,13 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 
 /* ---- the library ----------------------------------------------------------------------------- */
 
-#define TN_VERSION_MAJOR 0
-#define TN_VERSION_MINOR 1
-#define TN_VERSION_PATCH 0
+/** The version of these headers. */
 #define TN_VERSION "0.1.0"
+#define TN_VERSION_MAJOR 0 /* its first number */
+#define TN_VERSION_MINOR 1 /* its second */
+#define TN_VERSION_PATCH 0 /* its third */
 
-TN_API const char *tn_version_string(void); /* of the library that was loaded */
+TN_API const char *tn_version_string(void); /* version of the library that was loaded */
 /** How the library was built and what it found, one "key: value" per line: version, compiler,
  *  BLAS, SIMD, threads, CUDA. */
 TN_API const char *tn_info(void);
@@ -408,18 +421,19 @@ TN_API bool tn_bf16_is_fast(tn_device device);
 TN_API bool tn_cuda_available(void);
 /** "" if a device can be used, else a sentence that says what is missing. Owner: the library. */
 TN_API const char *tn_cuda_why(void);
-/** 0 if there is none. A process computes on tn_cuda(0); CUDA_VISIBLE_DEVICES chooses among
- *  several. */
+/** The number of GPUs that this process sees; 0 if there is none. It computes on tn_cuda(0);
+ *  CUDA_VISIBLE_DEVICES chooses among several. */
 TN_API int tn_cuda_device_count(void);
 
+/** What a GPU is. */
 typedef struct tn_cuda_properties {
-    char name[256];
-    int64_t memory;   /* bytes */
-    int major, minor; /* compute capability */
-    int multiprocessors;
+    char name[256];      /* as its driver says */
+    int64_t memory;      /* bytes */
+    int major, minor;    /* compute capability */
+    int multiprocessors; /* how many */
 } tn_cuda_properties;
 
-/** Errors   TN_E_DEVICE: no such device */
+/** Fills properties. Errors: TN_E_DEVICE: no such device. */
 TN_API tn_status tn_cuda_get_properties(int index, tn_cuda_properties *properties);
 
 /** Bytes of the device; in_use and so on count the tensors' data. */
@@ -445,8 +459,7 @@ TN_API void tn_cuda_memory_trim(void);
  */
 TN_API TN_MUST_USE tn_status tn_cuda_synchronize(void);
 /** Sets whether products of f32 may round their operands to TF32 (10 bits) on a GPU; initially they
- *  may not.
- *  Errors   those of the device */
+ *  may not. Errors: those of the device. */
 TN_API tn_status tn_set_tf32(bool allow);
 TN_API bool tn_tf32(void); /* whether they may; false without a device */
 
