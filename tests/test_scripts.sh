@@ -59,6 +59,9 @@ check 'install, unknown option' refuses '"--bogus" in place of a prefix' "$s/ins
 check 'install, no name' refuses '"" in place of a prefix' "$s/install" ''
 check 'install, two prefixes' refuses 'one prefix, not 2' "$s/install" a b
 check 'install, nothing installed' refuses '--uninstall stands alone' "$s/install" --uninstall
+check 'reference, an option' refuses '"--bogus" in place of a folder' "$s/reference" --bogus
+check 'reference, no name' refuses '"" in place of a folder' "$s/reference" ''
+check 'reference, a folder of something else' refuses 'full is a folder of something else' "$s/reference" full
 check 'run.sh, nothing' refuses 'want OUT.csv' "$b/run.sh"
 check 'run.sh, two files' refuses 'want OUT.csv' "$b/run.sh" x.csv y.csv
 check 'run.sh, unknown option' refuses 'unknown option --bogus' "$b/run.sh" --bogus x.csv
