@@ -113,9 +113,9 @@ def main_page(path):
         about, groups = headers.read(other)
         stem = other.name.removesuffix(".h")
         print(f'<dt>@ref {stem}</dt><dd>')
-        print(", ".join(f'@ref {g.id} "{g.title}"' for g in groups if g.title) or
-              ", ".join(f'@ref {d.name} "{d.name}"' for g in groups for d in g.declarations
-                        if d.kind in ("function", "macro")))
+        own = [d.name for g in groups if not g.title for d in g.declarations if d.kind in ("function", "macro")]
+        print(", ".join([f'@ref {name} "{name}"' for name in own] +
+                        [f'@ref {g.id} "{g.title}"' for g in groups if g.title]))
         print("</dd>")
     print("</dl>\n\n@section everything All of it: tenon.h\n")
     about, _ = headers.read(path)

@@ -142,6 +142,8 @@ def read(path):
         elif kind == "comment":
             if about is None:
                 about = text_of(text)
+                end = about.index("") if "" in about else len(about)  # the first paragraph: name and title
+                about = [" ".join(about[:end]), *about[end:]]
             else:
                 pending = (pending or []) + text_of(text) if pending is None else text_of(text)
         elif kind == "blank":
