@@ -92,7 +92,7 @@ def header(path):
     for group in groups:
         if group.title:
             print(f"/** @defgroup {group.id} {group.title}\n")
-            print("\n".join(([link(group.note.strip("()")), ""] if group.note else []) +
+            print("\n".join(([link(group.note), ""] if group.note else []) +
                             body(headers.blocks(group.comment))))
             print("@{ */")
         elif group.comment:

@@ -28,7 +28,7 @@ class Declaration:
 def split_title(text):
     """A title and the rest: "creation: f32 on the CPU", "elementwise, one tensor (integers ...)"."""
     title, _, note = (re.split(r"(: |[.] | (?=\())", text, maxsplit=1) + ["", ""])[:3]
-    return title[:1].upper() + title[1:].rstrip("."), note
+    return title[:1].upper() + title[1:].rstrip("."), re.sub(r"^\((.*)\)$", r"\1", note)
 
 
 class Group:

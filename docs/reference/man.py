@@ -90,7 +90,7 @@ def write(folder):
         own_groups = []
         for group in groups:
             names = set()
-            text = ([".PP", marked(group.note.strip("()"), names, "")] if group.note else []) + \
+            text = ([".PP", marked(group.note, names, "")] if group.note else []) + \
                 body(headers.blocks(group.comment), names)
             title = "tenon_" + group.id
             members = [d for d in group.declarations if d.name]

@@ -210,7 +210,7 @@ typedef struct tn_text {
 /** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for
  *  validation. Owner: yours, tn_text_free. */
 TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
-TN_API void tn_text_free(tn_text *text); /* NULL is ignored */
+TN_API void tn_text_free(tn_text *text); /* frees it; NULL is ignored */
 /** `batch` (B) random windows of `context` (T) + 1 characters: x [B, T], y [B, T] one further, i64,
  *  current scope. Draws from g as PyTorch's randint(n - T) does, n being the part's length. Errors:
  *  n <= T. */
@@ -236,7 +236,7 @@ typedef struct tn_loader_options {
  *  copies. Owner: yours. Errors: there would be no batch (no rows, or fewer than batch_size with
  *  drop_last). fork: the child's copy continues at the parent's position. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
-/** Waits for the batch being copied. Batches handed out stay valid. NULL is ignored. */
+/** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
  *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */

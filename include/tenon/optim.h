@@ -214,7 +214,7 @@ typedef struct tn_scaler_options {
 /** Makes one. Errors: NULL: init_scale <= 0 or not finite, growth <= 1, backoff outside (0, 1),
  *  interval < 1 */
 TN_API tn_scaler *tn_scaler_new(tn_scaler_options o);
-TN_API void tn_scaler_free(tn_scaler *s); /* NULL is ignored. */
+TN_API void tn_scaler_free(tn_scaler *s); /* frees it; NULL is ignored */
 /** loss times the scale, recorded; a bf16 or f16 loss becomes f32 first. Owner: current scope */
 TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a

@@ -318,7 +318,7 @@ TN_API TN_MUST_USE tn_status tn_normal_(tn_tensor *t, double mean, double deviat
 typedef struct tn_generator tn_generator;
 /** Seeded as tn_manual_seed does. NULL: out of memory. */
 TN_API tn_generator *tn_generator_new(uint64_t seed);
-TN_API void tn_generator_free(tn_generator *g); /* NULL and the default one are ignored */
+TN_API void tn_generator_free(tn_generator *g); /* frees it; NULL, the default: ignored */
 TN_API void tn_generator_seed(tn_generator *g, uint64_t seed); /* starts again, as new */
 TN_API tn_generator *tn_default_generator(void);               /* the library's own */
 TN_API uint32_t tn_generator_u32(tn_generator *g);             /* the next MT19937 word */
