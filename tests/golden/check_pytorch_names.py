@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether PyTorch has the names that docs/pytorch.md gives it, in the first columns of its tables. Needs PyTorch, so it
 is run by hand after a change of that page, with the PyTorch that the page is about.
-Seen to fail: with F.gelu written F.gelou."""
+Seen to fail: a row with F.apply, which does not exist."""
 
 import re
 from pathlib import Path
