@@ -41,6 +41,7 @@
 #include <tenon/graph.h>
 #include <tenon/optim.h>
 #include <tenon/capture.h>
+#include <tenon/trace.h>
 #include <tenon/io.h>
 
 #endif

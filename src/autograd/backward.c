@@ -313,6 +313,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
         status = edge->node ? deliver_to_node(p, edge->node, edge->index, dx)
                             : deliver_to_leaf(p, edge->leaf, dx);
         if (status != TN_OK) return status;
+        if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, w->dx[i], dx);
     }
     return TN_OK;
 }
@@ -430,6 +431,7 @@ tn_status tni_pass_run(tni_pass *p)
     tn_status status = TN_OK;
 
     tni_hide();
+    tni_tell_begins(p);
     while (p->order.n && status == TN_OK) status = step(p, tni_order_pop(&p->order));
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
@@ -438,6 +440,7 @@ tn_status tni_pass_run(tni_pass *p)
         if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending);
         if (status == TN_OK) status = tni_tell_finished(r->leaf, r->gm->pending);
     }
+    tni_tell_ends(p, status);
     tni_show();
     return status;
 }

@@ -32,8 +32,8 @@ typedef struct tni_old_mark {
     uint64_t *mark, was;
 } tni_old_mark;
 
-typedef struct tni_pass {
-    struct tni_pass *outer; /* the one whose hook started this one; NULL: none */
+typedef struct tni_engine_pass {
+    struct tni_engine_pass *outer; /* the one whose hook started this one; NULL: none */
     int depth;
     tni_order order; /* the nodes still to visit */
     tni_node *node;  /* being differentiated now; no longer in order */

@@ -13,8 +13,14 @@ static tn_status meet(tni_tape *t, tni_order *ahead, tni_node *node)
 
 tn_status tni_tape_of(tni_tape *t, const tn_tensor *root)
 {
+    return tni_tape_from(t, 1, &root->node);
+}
+
+tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from)
+{
     tni_order ahead = { 0 };
-    tn_status status = meet(t, &ahead, root->node);
+    tn_status status = TN_OK;
+    for (size_t i = 0; status == TN_OK && i < n; i++) status = meet(t, &ahead, from[i]);
     while (status == TN_OK && ahead.n) {
         tni_node *node = tni_order_pop(&ahead);
         if (!tni_room(&t->node, &t->capacity, t->n, 1, sizeof *t->node)) status = TN_E_NOMEM;

@@ -64,6 +64,24 @@ tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g)
     return w && w->differentiated ? w->differentiated(w, node, g) : TN_OK;
 }
 
+void tni_tell_begins(const struct tni_engine_pass *p)
+{
+    tni_watcher *w = watcher();
+    if (w && w->begins) w->begins(w, p);
+}
+
+void tni_tell_ends(const struct tni_engine_pass *p, tn_status status)
+{
+    tni_watcher *w = watcher();
+    if (w && w->ends) w->ends(w, p, status);
+}
+
+void tni_tell_delivered(const tni_node *node, int i, tn_tensor *given, tn_tensor *share)
+{
+    tni_watcher *w = watcher();
+    if (w && w->delivered) w->delivered(w, node, i, given, share);
+}
+
 tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad)
 {
     tni_watcher *w = watcher();

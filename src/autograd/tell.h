@@ -12,6 +12,9 @@ tn_status tni_tell_detached(tn_tensor *from, tn_tensor *to);
 tn_status tni_tell_change(const char *function, const tn_tensor *target, const tn_tensor *source);
 tn_status tni_tell_arrived(const tni_node *node);
 tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g);
+void tni_tell_begins(const struct tni_engine_pass *p);
+void tni_tell_ends(const struct tni_engine_pass *p, tn_status status);
+void tni_tell_delivered(const tni_node *node, int i, tn_tensor *given, tn_tensor *share);
 tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad);
 tn_status tni_tell_grad(tn_tensor *leaf, bool adding);
 

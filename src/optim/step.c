@@ -189,6 +189,8 @@ tn_status tn_optim_step(tn_optim *opt)
         if (status == TN_OK) status = finish(opt);
     }
     if (status == TN_OK) opt->steps++;
+    if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->stepped)
+        tni_watching->stepped(tni_watching, opt);
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status;

@@ -15,6 +15,7 @@ struct tni_storage;
 struct tni_call;
 struct tni_node;
 struct tni_grad;
+struct tni_engine_pass;
 struct tn_module;
 struct tn_optim;
 
@@ -37,11 +38,17 @@ struct tni_watcher {
                          const tn_tensor *source);
 
     /* -- backward -- */
+    /* a pass has its seeds, and begins; it has run its hooks, or failed */
+    void (*begins)(tni_watcher *self, const struct tni_engine_pass *p);
+    void (*ends)(tni_watcher *self, const struct tni_engine_pass *p, tn_status status);
     /* all gradients of a node's outputs have arrived, in node->pending */
     tn_status (*arrived)(tni_watcher *self, const struct tni_node *node);
     /* a node's backward has filled g->dx */
     tn_status (*differentiated)(tni_watcher *self, const struct tni_node *node,
                                 const struct tni_grad *g);
+    /* of that, `given` was brought to the shape and dtype of input i and added where it goes */
+    void (*delivered)(tni_watcher *self, const struct tni_node *node, int i, tn_tensor *given,
+                      tn_tensor *share);
     /* the gradient of a leaf is complete */
     tn_status (*finished)(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad);
     /* leaf's grad is about to be set, or (adding) to be added to */
@@ -51,6 +58,7 @@ struct tni_watcher {
     void (*called)(tni_watcher *self, struct tn_module *m);
     /* an optimizer's opt->call[0..n) goes to the kernel next */
     tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
+    void (*stepped)(tni_watcher *self, struct tn_optim *opt); /* and has changed them */
     /* The host reads, draws or decides something that later runs of a captured step would not:
      * "tn_item" "reads a value": want "it read after tn_capture_run". Sets the message. */
     void (*refuses)(tni_watcher *self, const char *function, const char *does, const char *want);

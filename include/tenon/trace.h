@@ -1,0 +1,70 @@
+/**
+ * tenon/trace.h - training steps, told: what forward computed, which gradient backward sent where,
+ * what the optimizer moved.
+ *
+ * Between tn_trace_begin and tn_trace_end everything that the calling thread does is noted, in
+ * numbers: of each tensor the norm, extremes and, while it is small, the values, at the moment when
+ * they were there. Nothing that is watched changes by a bit, and no tensor is kept for the account.
+ *
+ *     tn_trace *trace = tn_trace_begin((tn_trace_options){ .model = model, .opt = opt });
+ *     for (int step = 0; step < 3; step++) train(model, opt, step);
+ *     TN_CHECK(tn_trace_end(trace));
+ *     TN_CHECK(tn_trace_text(stdout, trace));
+ *     tn_trace_free(trace);
+ */
+#ifndef TENON_TRACE_H
+#define TENON_TRACE_H
+
+#include <tenon/optim.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** An account of training steps. Plain numbers and names: it holds no tensor, and outlives all. */
+typedef struct tn_trace tn_trace;
+
+/** zero fields: no model, no optimizer, values of tensors of up to 64 elements */
+typedef struct tn_trace_options {
+    tn_module *model;  /* names its tensors and calls; held until the end */
+    tn_optim *opt;     /* the ledger says which tensors it holds; held until the end */
+    const char *title; /* NULL: the model's type */
+    int64_t values;    /* tensors with at most so many elements keep their values; -1: none */
+} tn_trace_options;
+
+/**
+ * Starts an account of what this thread does: forward, backward, optimizer steps.
+ *
+ * A step    is what forward computed since the last step of an optimizer, the backward passes over
+ *           it, and the optimizers' steps after them. tn_trace_end ends an unfinished one
+ * Told      ops that a backward went through. Parts that lead to no loss are left out
+ * Changes   nothing: parameters, buffers, gradients and generators keep their bits
+ * Time      every result and gradient is read once, and all parameters and buffers three times a
+ *           step; on a GPU every reading waits for the device
+ * Memory    runs out: the account ends there, what it watches goes on, and tn_trace_end says so
+ * Owner     yours: tn_trace_free
+ * Errors    NULL: model is none; anomaly mode is on, a step is being captured, or this thread is
+ *           watched already (another trace, tn_explain_training); out of memory
+ */
+TN_API tn_trace *tn_trace_begin(tn_trace_options options);
+
+/** Ends the account, in the thread that began it. Errors: trace NULL or ended; another thread's;
+ *  memory ran out on the way (the account is then cut short, and can still be written). */
+TN_API tn_status tn_trace_end(tn_trace *trace);
+
+/** Ends it if necessary. NULL is ignored. */
+TN_API void tn_trace_free(tn_trace *trace);
+
+/**
+ * Writes the account as JSON: one object with modules, tensors and steps. Numbers that are not
+ * finite are the strings "nan", "inf" and "-inf".
+ *
+ * Same     program, same names and ids
+ * Errors   file or trace NULL; the trace has not ended; the file cannot be written
+ */
+TN_API TN_MUST_USE tn_status tn_trace_json(FILE *file, const tn_trace *trace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,409 @@
+/*
+ * json.c - an account as JSON.
+ *
+ * Written straight to the file, with nine digits for each number: more than an f32 has.
+ */
+#include <math.h>
+
+#include "base/host.h"
+#include "installed.h"
+#include "trace/record.h"
+
+typedef struct out {
+    FILE *file;
+    const tni_told *told;
+    const tni_told_step *step;
+} out;
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void put_text(const out *o, const char *text)
+{
+    fputc('"', o->file);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(o->file, "\\%c", *c);
+        else if (*c < ' ')
+            fprintf(o->file, "\\u%04x", *c);
+        else
+            fputc(*c, o->file);
+    }
+    fputc('"', o->file);
+}
+
+static void put_number(const out *o, double x)
+{
+    if (isfinite(x))
+        fprintf(o->file, "%.9g", x);
+    else
+        fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
+}
+
+static void put_shape(const out *o, const tn_shape *s)
+{
+    fputc('[', o->file);
+    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
+    fputc(']', o->file);
+}
+
+static void put_field(const out *o, const char *name, double x)
+{
+    fprintf(o->file, "\"%s\":", name);
+    put_number(o, x);
+    fputc(',', o->file);
+}
+
+static void put_numbers(const out *o, const tni_numbers *v)
+{
+    if (!v->known) {
+        fprintf(o->file, "null");
+        return;
+    }
+    fputc('{', o->file);
+    put_field(o, "norm", v->norm);
+    put_field(o, "min", v->min);
+    put_field(o, "max", v->max);
+    put_field(o, "mean", v->mean);
+    fprintf(o->file, "\"zeros\":%" PRId64 ",\"nan\":%" PRId64 ",\"inf\":%" PRId64, v->zeros, v->nan,
+            v->inf);
+    if (v->value) fprintf(o->file, ",\"values\":[");
+    for (int64_t i = 0; v->value && i < v->n; i++) {
+        if (i) fputc(',', o->file);
+        put_number(o, v->value[i]);
+    }
+    fprintf(o->file, v->value ? "]}" : "}");
+}
+
+static void put_value(const out *o, const char *name, const tni_numbers *v)
+{
+    fprintf(o->file, ",\"%s\":", name);
+    put_numbers(o, v);
+}
+
+static void put_tensor(const out *o, int tensor)
+{
+    fprintf(o->file, "\"t%d\"", tensor);
+}
+
+static void put_id(const out *o, int id)
+{
+    if (id < 0)
+        fprintf(o->file, "null");
+    else
+        fprintf(o->file, "%d", id);
+}
+
+static const char *boolean(bool b)
+{
+    return b ? "true" : "false";
+}
+
+/* Before item i of a list: what parts it from the one before. */
+static void next(const out *o, size_t i)
+{
+    fprintf(o->file, i ? ",\n" : "\n");
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static void put_tensors(const out *o)
+{
+    static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
+    static const char *const held[] = { "null", "\"held\"", "\"not held\"", "\"refused\"" };
+    for (size_t i = 0; i < o->told->n_tensors; i++) {
+        const tni_told_tensor *t = &o->told->tensors[i];
+        next(o, i);
+        fprintf(o->file, "  {\"id\":\"t%zu\",\"name\":", i);
+        put_text(o, t->name);
+        fprintf(o->file, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":", kind[t->kind],
+                tn_dtype_name(t->dtype));
+        put_shape(o, &t->shape);
+        fprintf(o->file, ",\"module\":");
+        put_text(o, t->module);
+        fprintf(o->file,
+                ",\"registered\":%s,\"requires_grad\":%s,\"persistent\":%s,\"optimizer\":%s}",
+                boolean(t->registered), boolean(t->requires_grad), boolean(t->persistent),
+                held[t->held]);
+    }
+}
+
+static void put_modules(const out *o)
+{
+    for (size_t i = 0; i < o->told->n_modules; i++) {
+        next(o, i);
+        fprintf(o->file, "  {\"path\":");
+        put_text(o, o->told->modules[i].path);
+        fprintf(o->file, ",\"type\":");
+        put_text(o, o->told->modules[i].type);
+        fputc('}', o->file);
+    }
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static void put_call(const out *o, size_t i)
+{
+    const tni_told_call *c = &o->step->calls[i];
+    const tni_told_module *m = &o->told->modules[c->module];
+    fprintf(o->file, "    {\"id\":%zu,\"module\":", i);
+    put_text(o, m->path);
+    fprintf(o->file, ",\"type\":");
+    put_text(o, m->type);
+    fprintf(o->file, ",\"time\":%d,\"outer\":", c->time);
+    put_id(o, c->outer);
+    fprintf(o->file, ",\"writes\":[");
+    for (size_t k = 0; k < c->n_writes; k++) {
+        if (k) fputc(',', o->file);
+        put_tensor(o, c->writes[k]);
+    }
+    fprintf(o->file, "]}");
+}
+
+static void put_in(const out *o, const tni_told_op *op, const tni_told_node *n, int i)
+{
+    const tni_told_in *in = &n->in[i];
+    char name[32];
+    if (in->node < 0 && in->tensor < 0) {
+        fprintf(o->file, "null");
+        return;
+    }
+    fprintf(o->file, "{\"name\":");
+    put_text(o, tni_told_name(op, i, n->n_in, name, sizeof name));
+    fprintf(o->file, ",\"from\":");
+    if (in->node >= 0)
+        put_id(o, in->node);
+    else
+        put_tensor(o, in->tensor);
+    fprintf(o->file, ",\"output\":%d,\"shape\":", in->output);
+    put_shape(o, &in->shape);
+    fprintf(o->file, ",\"dtype\":\"%s\",\"gradient\":%s", tn_dtype_name(in->dtype),
+            boolean(in->gradient));
+    if (in->value.known) put_value(o, "value", &in->value);
+    fputc('}', o->file);
+}
+
+static void put_kept(const out *o, const tni_told_op *op, const tni_told_node *n, int k)
+{
+    const tni_told_kept *kept = &n->kept[k];
+    char name[32] = "y";
+    if (kept->what == TNI_KEPT_IN) tni_told_name(op, kept->index, n->n_in, name, sizeof name);
+    if (kept->what == TNI_KEPT_SAVED) snprintf(name, sizeof name, "saved %d", kept->index);
+    fprintf(o->file, "%s{\"what\":", k ? "," : "");
+    put_text(o, name);
+    fprintf(o->file, ",\"bytes\":%zu}", kept->bytes);
+}
+
+static void put_node(const out *o, size_t k)
+{
+    const tni_told_node *n = &o->step->nodes[k];
+    const tni_told_op *op = &o->told->ops[n->op];
+    fprintf(o->file, "    {\"id\":%zu,\"op\":", k);
+    put_text(o, op->name);
+    fprintf(o->file, ",\"formula\":");
+    put_text(o, op->formula);
+    fprintf(o->file, ",\"gradient\":");
+    put_text(o, op->gradient);
+    fprintf(o->file, ",\"call\":");
+    put_id(o, n->call);
+    fprintf(o->file, ",\"line\":null,\n     \"in\":[");
+    for (int i = 0; i < n->n_in; i++) {
+        if (i) fputc(',', o->file);
+        put_in(o, op, n, i);
+    }
+    fprintf(o->file, "],\n     \"out\":[");
+    for (int i = 0; i < n->n_out; i++) {
+        fprintf(o->file, "%s{\"shape\":", i ? "," : "");
+        put_shape(o, &n->out[i].shape);
+        fprintf(o->file, ",\"dtype\":\"%s\",\"gradient\":%s", tn_dtype_name(n->out[i].dtype),
+                boolean(n->out[i].gradient));
+        put_value(o, "value", &n->out[i].value);
+        fputc('}', o->file);
+    }
+    fprintf(o->file, "],\n     \"kept\":[");
+    for (int i = 0; i < n->n_kept; i++) put_kept(o, op, n, i);
+    fprintf(o->file, "]}");
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+static void put_incoming(const out *o, const tni_told_back *b)
+{
+    bool any = false;
+    for (int i = 0; i < b->n_out; i++) {
+        if (!b->incoming[i].known) continue;
+        fprintf(o->file, "%s{\"output\":%d", any ? "," : "", i);
+        any = true;
+        put_value(o, "value", &b->incoming[i]);
+        fprintf(o->file, ",\"sum\":[");
+        bool more = false;
+        for (size_t k = 0; k < b->n_adds; k++) {
+            if (b->adds[k].output != i) continue;
+            fprintf(o->file, "%s{\"from\":", more ? "," : "");
+            more = true;
+            put_id(o, b->adds[k].node);
+            fprintf(o->file, ",\"in\":%d}", b->adds[k].in);
+        }
+        fprintf(o->file, "]}");
+    }
+}
+
+static void put_shares(const out *o, const tni_told_back *b)
+{
+    const tni_told_node *n = &o->step->nodes[b->node];
+    for (size_t i = 0; i < b->n_shares; i++) {
+        const tni_told_share *s = &b->shares[i];
+        const tni_told_in *in = &n->in[s->in];
+        fprintf(o->file, "%s{\"in\":%d,\"to\":", i ? "," : "", s->in);
+        if (in->node >= 0)
+            put_id(o, in->node);
+        else
+            put_tensor(o, in->tensor);
+        put_value(o, "value", &s->value);
+        if (s->reduced) {
+            fprintf(o->file, ",\"reduced_from\":");
+            put_shape(o, &s->from);
+        }
+        fputc('}', o->file);
+    }
+}
+
+static void put_accumulated(const out *o, const tni_told_back *b)
+{
+    bool any = false;
+    for (size_t i = 0; i < b->n_shares; i++) {
+        const tni_told_share *s = &b->shares[i];
+        if (!s->part || !o->step->passes[b->pass].accumulates) continue;
+        fprintf(o->file, "%s{\"tensor\":", any ? "," : "");
+        any = true;
+        put_tensor(o, o->step->nodes[b->node].in[s->in].tensor);
+        put_value(o, "before", &s->before);
+        put_value(o, "after", &s->after);
+        fprintf(o->file, ",\"part\":%d,\"of\":%d}", s->part, s->of);
+    }
+}
+
+static void put_finding(const out *o, const tni_told_finding *f)
+{
+    fprintf(o->file, "{\"kind\":\"%s\",\"node\":", f->kind);
+    put_id(o, f->node);
+    fprintf(o->file, ",\"text\":");
+    put_text(o, f->text);
+    fputc('}', o->file);
+}
+
+static void put_back(const out *o, size_t k)
+{
+    const tni_told_back *b = &o->step->backs[k];
+    fprintf(o->file, "    {\"node\":%d,\"pass\":%d,\"incoming\":[", b->node, b->pass + 1);
+    put_incoming(o, b);
+    fprintf(o->file, "],\n     \"shares\":[");
+    put_shares(o, b);
+    fprintf(o->file, "],\n     \"accumulated\":[");
+    put_accumulated(o, b);
+    fprintf(o->file, "],\"freed\":%zu,\"kept\":%zu,\"finding\":", b->freed, b->kept);
+    if (b->finding < 0)
+        fprintf(o->file, "null");
+    else
+        put_finding(o, &o->step->findings[b->finding]);
+    fputc('}', o->file);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static void put_update(const out *o, size_t i)
+{
+    const tni_told_update *u = &o->step->updates[i];
+    fprintf(o->file, "    {\"tensor\":");
+    put_tensor(o, u->tensor);
+    put_value(o, "before", &u->before);
+    put_value(o, "after", &u->after);
+    put_value(o, "gradient", &u->gradient);
+    fputc('}', o->file);
+}
+
+static void put_entry(const out *o, size_t i)
+{
+    static const char *const moved[] = { "no", "by forward", "by the optimizer", "by hand" };
+    const tni_told_entry *e = &o->step->ledger[i];
+    fprintf(o->file, "    {\"tensor\":");
+    put_tensor(o, e->tensor);
+    put_value(o, "start", &e->start);
+    put_value(o, "forward", &e->forward);
+    put_value(o, "step", &e->step);
+    put_value(o, "grad", &e->grad);
+    fprintf(o->file, ",\"moved\":\"%s\"}", moved[e->moved]);
+}
+
+static void put_one_finding(const out *o, size_t i)
+{
+    fprintf(o->file, "    ");
+    put_finding(o, &o->step->findings[i]);
+}
+
+static void put_pass(const out *o, size_t i)
+{
+    const tni_told_pass *p = &o->step->passes[i];
+    fprintf(o->file, "    {\"pass\":%zu,\"root\":", i + 1);
+    put_id(o, p->root);
+    fprintf(o->file, ",\"accumulates\":%s,\"nodes\":%zu,\"error\":", boolean(p->accumulates),
+            p->n_nodes);
+    if (p->error)
+        put_text(o, p->error);
+    else
+        fprintf(o->file, "null");
+    fputc('}', o->file);
+}
+
+static void put_list(const out *o, const char *name, size_t n, void (*put)(const out *, size_t))
+{
+    fprintf(o->file, ",\n   \"%s\":[", name);
+    for (size_t i = 0; i < n; i++) {
+        next(o, i);
+        put(o, i);
+    }
+    fputc(']', o->file);
+}
+
+static void put_step(out *o, size_t k)
+{
+    const tni_told_step *s = o->step = &o->told->steps[k];
+    next(o, k);
+    fprintf(o->file, "  {\"step\":%zu,\"training\":%s,\"loss\":", k + 1, boolean(s->training));
+    if (s->loss_known)
+        put_number(o, s->loss);
+    else
+        fprintf(o->file, "null");
+    fprintf(o->file, ",\"root\":");
+    put_id(o, s->n_passes ? s->passes[s->n_passes - 1].root : -1);
+    put_list(o, "calls", s->n_calls, put_call);
+    put_list(o, "nodes", s->n_nodes, put_node);
+    put_list(o, "passes", s->n_passes, put_pass);
+    put_list(o, "backward", s->n_backs, put_back);
+    if (s->stepped)
+        put_list(o, "updates", s->n_updates, put_update);
+    else
+        fprintf(o->file, ",\n   \"updates\":null");
+    put_list(o, "ledger", s->n_ledger, put_entry);
+    put_list(o, "findings", s->n_findings, put_one_finding);
+    fputc('}', o->file);
+}
+
+tn_status tn_trace_json(FILE *file, const tn_trace *trace)
+{
+    TNI_C_NUMBERS;
+    tn_status status = tni_trace_writable("tn_trace_json", file, trace);
+    if (status != TN_OK) return status;
+    out o = { file, &trace->told, NULL };
+    fprintf(file, "{\"tenon_trace\":1,\"title\":");
+    put_text(&o, trace->told.title);
+    fprintf(file, ",\"tenon\":");
+    put_text(&o, TNI_VERSION);
+    fprintf(file, ",\n \"modules\":[");
+    put_modules(&o);
+    fprintf(file, "],\n \"tensors\":[");
+    put_tensors(&o);
+    fprintf(file, "],\n \"steps\":[");
+    for (size_t k = 0; k < trace->told.n_steps; k++) put_step(&o, k);
+    fprintf(file, "]}\n");
+    return tni_trace_written("tn_trace_json", file);
+}

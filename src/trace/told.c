@@ -1,0 +1,111 @@
+/* told.c - freeing an account, and the names in it. */
+#include "trace/told.h"
+
+static void free_text(char *text)
+{
+    if (text) tni_strfree(text);
+}
+
+void tni_told_node_free(tni_told_node *n)
+{
+    for (int i = 0; i < n->n_in && n->in; i++) tni_numbers_free(&n->in[i].value);
+    for (int i = 0; i < n->n_out && n->out; i++) tni_numbers_free(&n->out[i].value);
+    tni_free(n->in, (size_t)n->n_in * sizeof *n->in);
+    tni_free(n->out, (size_t)n->n_out * sizeof *n->out);
+    tni_free(n->kept, (size_t)n->n_kept * sizeof *n->kept);
+}
+
+static void back_free(tni_told_back *b)
+{
+    for (int i = 0; i < b->n_out && b->incoming; i++) tni_numbers_free(&b->incoming[i]);
+    for (size_t i = 0; i < b->n_shares; i++) {
+        tni_numbers_free(&b->shares[i].value);
+        tni_numbers_free(&b->shares[i].before);
+        tni_numbers_free(&b->shares[i].after);
+    }
+    tni_free(b->incoming, (size_t)b->n_out * sizeof *b->incoming);
+    tni_room_free(&b->adds, &b->adds_room, sizeof *b->adds);
+    tni_room_free(&b->shares, &b->shares_room, sizeof *b->shares);
+}
+
+static void entries_free(tni_told_step *s)
+{
+    for (size_t i = 0; i < s->n_updates; i++) {
+        tni_numbers_free(&s->updates[i].before);
+        tni_numbers_free(&s->updates[i].after);
+        tni_numbers_free(&s->updates[i].gradient);
+    }
+    for (size_t i = 0; i < s->n_ledger; i++) {
+        tni_numbers_free(&s->ledger[i].start);
+        tni_numbers_free(&s->ledger[i].forward);
+        tni_numbers_free(&s->ledger[i].step);
+        tni_numbers_free(&s->ledger[i].grad);
+    }
+    tni_room_free(&s->updates, &s->update_room, sizeof *s->updates);
+    tni_room_free(&s->ledger, &s->ledger_room, sizeof *s->ledger);
+}
+
+void tni_told_step_free(tni_told_step *s)
+{
+    for (size_t i = 0; i < s->n_calls; i++)
+        tni_room_free(&s->calls[i].writes, &s->calls[i].room, sizeof *s->calls[i].writes);
+    for (size_t i = 0; i < s->n_nodes; i++) tni_told_node_free(&s->nodes[i]);
+    for (size_t i = 0; i < s->n_passes; i++) free_text(s->passes[i].error);
+    for (size_t i = 0; i < s->n_backs; i++) back_free(&s->backs[i]);
+    for (size_t i = 0; i < s->n_findings; i++) free_text(s->findings[i].text);
+    entries_free(s);
+    tni_room_free(&s->calls, &s->call_room, sizeof *s->calls);
+    tni_room_free(&s->nodes, &s->node_room, sizeof *s->nodes);
+    tni_room_free(&s->passes, &s->pass_room, sizeof *s->passes);
+    tni_room_free(&s->backs, &s->back_room, sizeof *s->backs);
+    tni_room_free(&s->findings, &s->finding_room, sizeof *s->findings);
+    *s = (tni_told_step){ 0 };
+}
+
+void tni_told_free(tni_told *t)
+{
+    for (size_t i = 0; i < t->n_steps; i++) tni_told_step_free(&t->steps[i]);
+    for (size_t i = 0; i < t->n_modules; i++) {
+        free_text(t->modules[i].path);
+        free_text(t->modules[i].type);
+    }
+    for (size_t i = 0; i < t->n_tensors; i++) {
+        free_text(t->tensors[i].name);
+        free_text(t->tensors[i].module);
+    }
+    for (size_t i = 0; i < t->n_ops; i++) {
+        free_text(t->ops[i].name);
+        free_text(t->ops[i].formula);
+        free_text(t->ops[i].gradient);
+    }
+    free_text(t->title);
+    tni_room_free(&t->steps, &t->step_room, sizeof *t->steps);
+    tni_room_free(&t->modules, &t->module_room, sizeof *t->modules);
+    tni_room_free(&t->tensors, &t->tensor_room, sizeof *t->tensors);
+    tni_room_free(&t->ops, &t->op_room, sizeof *t->ops);
+    *t = (tni_told){ 0 };
+}
+
+/* The start of part i of "dx = ...; dw = ...": after its d. NULL: there is none. */
+static const char *part_of(const char *gradient, int i)
+{
+    const char *at = gradient;
+    for (; at && i > 0; i--) {
+        at = strstr(at, "; ");
+        if (at) at += 2;
+    }
+    return at && at[0] == 'd' ? at + 1 : NULL;
+}
+
+const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size)
+{
+    const char *part = part_of(op->gradient, i);
+    size_t n = part ? strcspn(part, " =[_") : 0;
+    if (n && n < size && part[n] != '_')
+        snprintf(text, size, "%.*s", (int)n, part);
+    else if (n_in == 1)
+        snprintf(text, size, "x");
+    else
+        snprintf(text, size, "in %d", i);
+    return text;
+}

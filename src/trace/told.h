@@ -1,0 +1,187 @@
+/*
+ * told.h - an account of training steps, as it is kept: plain numbers, names and indices.
+ *
+ * The recorder (record.h) fills it; json.c, text.c and diff.c read it. A node is an op as forward
+ * applied it. Indices are -1 for "none"; those of nodes count in the order of forward once a step
+ * is closed.
+ */
+#ifndef TNI_TOLD_H
+#define TNI_TOLD_H
+
+#include <tenon/graph.h>
+#include <tenon/trace.h>
+
+#include "base/base.h"
+
+/* What a tensor held at one moment. */
+typedef struct tni_numbers {
+    bool known;
+    int64_t n;                    /* elements */
+    double norm, min, max, mean;  /* the 2-norm; min and max of what is no NaN */
+    int64_t zeros, nan, inf;      /* how many */
+    uint64_t hash;                /* of all: tells whether two moments differ */
+    double *value;                /* n of them, row-major; NULL: too many */
+} tni_numbers;
+
+/* Notes t as it is now, with its values if there are at most `most`. v is zeroed or to be
+ * replaced. */
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most);
+tn_status tni_numbers_copy(tni_numbers *to, const tni_numbers *from);
+void tni_numbers_free(tni_numbers *v);
+/* Whether both are known and differ. */
+bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
+
+/* What the optimizer says to a tensor. */
+typedef enum tni_held { TNI_NO_OPTIMIZER, TNI_HELD, TNI_NOT_HELD, TNI_REFUSED } tni_held;
+
+typedef struct tni_told_tensor {
+    char *name, *module; /* "0.weight" of "0"; "" */
+    tn_graph_kind kind;  /* never TN_GRAPH_OP */
+    tn_dtype dtype;
+    tn_shape shape;
+    bool registered, persistent, requires_grad;
+    tni_held held;
+} tni_told_tensor;
+
+typedef struct tni_told_module {
+    char *path, *type;
+} tni_told_module;
+
+typedef struct tni_told_op {
+    char *name, *formula, *gradient;
+} tni_told_op;
+
+typedef struct tni_told_call {
+    int module, time, outer;
+    int *writes; /* tensors: buffers that it changed */
+    size_t n_writes, room;
+    bool told; /* something in it is */
+} tni_told_call;
+
+typedef struct tni_told_in {
+    int node, output; /* it came from that output of an op, */
+    int tensor;       /* or is that tensor; both -1: absent */
+    uint64_t from;    /* until the step is closed: that op's sequence; 0: none */
+    bool gradient;
+    tn_dtype dtype;
+    tn_shape shape;
+    tni_numbers value; /* at forward, of a tensor that the ledger does not have */
+} tni_told_in;
+
+typedef struct tni_told_out {
+    tn_dtype dtype;
+    tn_shape shape;
+    bool gradient;
+    tni_numbers value;
+} tni_told_out;
+
+typedef struct tni_told_kept {
+    enum { TNI_KEPT_IN, TNI_KEPT_OUT, TNI_KEPT_SAVED } what;
+    int index;
+    size_t bytes;
+} tni_told_kept;
+
+typedef struct tni_told_node {
+    uint64_t sequence; /* the engine's */
+    int op, call;
+    bool told; /* a backward knows it */
+    int n_in, n_out, n_kept;
+    tni_told_in *in;
+    tni_told_out *out;
+    tni_told_kept *kept;
+} tni_told_node;
+
+/* One of the gradients that were added to the gradient of an output. */
+typedef struct tni_told_add {
+    int output;
+    int node, in; /* the share of that input; node -1: the seed */
+} tni_told_add;
+
+/* The gradient that backward computed for an input. */
+typedef struct tni_told_share {
+    int in;
+    bool reduced; /* was summed over what forward had broadcast, from this shape */
+    tn_shape from;
+    tni_numbers value;
+    tni_numbers before, after; /* of a leaf: its gradient, as it grows in this pass */
+    int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
+} tni_told_share;
+
+/* One step of backward. */
+typedef struct tni_told_back {
+    int pass, node;
+    int n_out;
+    tni_numbers *incoming; /* n_out */
+    tni_told_add *adds;
+    tni_told_share *shares;
+    size_t n_adds, n_shares, adds_room, shares_room;
+    size_t freed, kept;
+    int finding;
+} tni_told_back;
+
+typedef struct tni_told_pass {
+    int root;
+    bool accumulates; /* tn_backward, not tn_gradients */
+    size_t n_nodes;   /* behind its outputs */
+    char *error;      /* NULL: it succeeded */
+} tni_told_pass;
+
+typedef struct tni_told_update {
+    int tensor;
+    tni_numbers before, after, gradient;
+} tni_told_update;
+
+typedef enum tni_moved {
+    TNI_MOVED_NOT,
+    TNI_MOVED_FORWARD,
+    TNI_MOVED_OPTIMIZER,
+    TNI_MOVED_HAND
+} tni_moved;
+
+typedef struct tni_told_entry { /* of the ledger */
+    int tensor;
+    tni_numbers start, forward, step, grad;
+    tni_moved moved;
+} tni_told_entry;
+
+typedef struct tni_told_finding {
+    const char *kind;
+    int node; /* -1: none to blame */
+    char *text;
+} tni_told_finding;
+
+typedef struct tni_told_step {
+    bool open, training;
+    bool stepped;           /* an optimizer has */
+    double loss;            /* of the last pass whose root has one element */
+    bool loss_known;
+    tni_told_call *calls;
+    tni_told_node *nodes;
+    tni_told_pass *passes;
+    tni_told_back *backs;
+    tni_told_update *updates;
+    tni_told_entry *ledger;
+    tni_told_finding *findings;
+    size_t n_calls, n_nodes, n_passes, n_backs, n_updates, n_ledger, n_findings;
+    size_t call_room, node_room, pass_room, back_room, update_room, ledger_room, finding_room;
+} tni_told_step;
+
+typedef struct tni_told {
+    char *title;
+    bool optimizer; /* the ledger knows one */
+    tni_told_module *modules;
+    tni_told_tensor *tensors;
+    tni_told_op *ops;
+    tni_told_step *steps;
+    size_t n_modules, n_tensors, n_ops, n_steps;
+    size_t module_room, tensor_room, op_room, step_room;
+} tni_told;
+
+void tni_told_free(tni_told *t);
+void tni_told_step_free(tni_told_step *s);
+void tni_told_node_free(tni_told_node *n);
+
+/* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
+const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size);
+
+#endif
