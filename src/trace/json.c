@@ -205,7 +205,12 @@ static void put_node(const out *o, size_t k)
     put_text(o, op->gradient);
     fprintf(o->file, ",\"call\":");
     put_id(o, n->call);
-    fprintf(o->file, ",\"line\":null,\n     \"in\":[");
+    fprintf(o->file, ",\"line\":");
+    if (n->line)
+        put_text(o, n->line);
+    else
+        fprintf(o->file, "null");
+    fprintf(o->file, ",\n     \"in\":[");
     for (int i = 0; i < n->n_in; i++) {
         if (i) fputc(',', o->file);
         put_in(o, op, n, i);

@@ -49,6 +49,22 @@ static size_t kept_by(const tni_node *node)
     return n;
 }
 
+/* A node that the pass may visit: its source line, and whether what it kept is still the same. */
+static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
+{
+    const char *line = tni_place_line(node);
+    int at = (int)(n - tr->now.nodes);
+    tn_status status = TN_OK;
+    n->told = true;
+    if (!n->line && line[0] && !(n->line = tni_strdup(line))) return TN_E_NOMEM;
+    for (int i = 0; status == TN_OK && i < node->n_in; i++)
+        if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version)
+            status = tni_blame_change(tr, at, i, node->x[i].alias);
+    if (status == TN_OK && node->y.alias && tn_version(node->y.alias) != node->y.version)
+        status = tni_blame_change(tr, at, -1, node->y.alias);
+    return status;
+}
+
 /* Tells all nodes that the pass may visit, oldest first, so that a node comes after those that made
  * its inputs. */
 static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told)
@@ -63,7 +79,7 @@ static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told
             status = TN_E_NOMEM;
             break;
         }
-        tr->now.nodes[at].told = true;
+        status = tell(tr, &tr->now.nodes[at], node);
         p->kept += kept_by(node);
         told->n_nodes++;
         told->root = at;
@@ -241,9 +257,10 @@ static tn_status end_pass(tn_trace *tr, tn_status status)
     if (!p) return TN_OK;
     tni_told_pass *told = &tr->now.passes[p->number];
     count_parts(tr);
+    tn_status judged = tni_blame(tr, p->number);
     tr->pass = p->outer;
     tni_record_pass_free(p);
-    if (status == TN_OK) return TN_OK;
+    if (status == TN_OK || judged != TN_OK) return judged;
     told->error = tni_strdup(tn_error());
     return told->error ? TN_OK : TN_E_NOMEM;
 }

@@ -131,7 +131,7 @@ static int op_of(tn_trace *tr, const tn_op *op)
             return (int)i;
     if (!tni_room(&told->ops, &told->op_room, told->n_ops, 1, sizeof *told->ops)) return -1;
     tni_told_op made = { tni_strdup(op->name), tni_strdup(op->formula ? op->formula : ""),
-                         tni_strdup("") };
+                         tni_strdup(op->gradient ? op->gradient : "") };
     told->ops[told->n_ops++] = made;
     return made.name && made.formula && made.gradient ? (int)told->n_ops - 1 : -1;
 }
@@ -228,7 +228,7 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 
 static tn_status applied(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = tn_places() ? tni_place_node(c) : TN_OK;
+    tn_status status = tn_places() || tn_lines() ? tni_place_node(c) : TN_OK;
     const tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     tni_note note;

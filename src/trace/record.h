@@ -43,6 +43,7 @@ struct tn_trace {
     bool running;
     bool over;        /* the step has moved its parameters: what comes next begins a new one */
     bool optimizing;  /* an optimizer's step runs */
+    bool lines;       /* the setting before */
     bool mode;        /* of the last outermost call: training */
     tn_status failed; /* why the account was cut short */
     tni_map known;    /* handle -> tensor + 1 */
@@ -79,6 +80,11 @@ void tni_record_forward(tni_watcher *w);
 /* pass.c: backward */
 void tni_record_backward(tni_watcher *w);
 void tni_record_pass_free(tni_record_pass *p);
+
+/* blame.c: findings. At the end of a pass, what is wrong with its gradients */
+tn_status tni_blame(tn_trace *tr, int pass);
+/* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
+tn_status tni_blame_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
 
 /* step.c: what begins and ends a step */
 void tni_record_steps(tni_watcher *w);

@@ -187,6 +187,8 @@ static void renumber(tn_trace *tr, const int *place)
         }
     for (size_t k = 0; k < s->n_passes; k++)
         if (s->passes[k].root >= 0) s->passes[k].root = place[s->passes[k].root];
+    for (size_t k = 0; k < s->n_findings; k++)
+        if (s->findings[k].node >= 0) s->findings[k].node = place[s->findings[k].node];
     for (size_t k = 0; k < s->n_backs; k++) {
         tni_told_back *b = &s->backs[k];
         b->node = place[b->node];

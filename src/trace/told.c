@@ -10,6 +10,7 @@ void tni_told_node_free(tni_told_node *n)
 {
     for (int i = 0; i < n->n_in && n->in; i++) tni_numbers_free(&n->in[i].value);
     for (int i = 0; i < n->n_out && n->out; i++) tni_numbers_free(&n->out[i].value);
+    free_text(n->line);
     tni_free(n->in, (size_t)n->n_in * sizeof *n->in);
     tni_free(n->out, (size_t)n->n_out * sizeof *n->out);
     tni_free(n->kept, (size_t)n->n_kept * sizeof *n->kept);
@@ -86,26 +87,68 @@ void tni_told_free(tni_told *t)
     *t = (tni_told){ 0 };
 }
 
-/* The start of part i of "dx = ...; dw = ...": after its d. NULL: there is none. */
-static const char *part_of(const char *gradient, int i)
+/* The start of part i of "dx = ...; dw = ...". NULL: there is none. */
+static const char *part_of(const tni_told_op *op, int i)
 {
-    const char *at = gradient;
+    const char *at = op->gradient;
     for (; at && i > 0; i--) {
         at = strstr(at, "; ");
         if (at) at += 2;
     }
-    return at && at[0] == 'd' ? at + 1 : NULL;
+    return at && at[0] == 'd' ? at : NULL;
 }
 
 const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size)
 {
-    const char *part = part_of(op->gradient, i);
-    size_t n = part ? strcspn(part, " =[_") : 0;
-    if (n && n < size && part[n] != '_')
-        snprintf(text, size, "%.*s", (int)n, part);
-    else if (n_in == 1)
-        snprintf(text, size, "x");
+    const char *part = part_of(op, i), *first = part_of(op, 0);
+    size_t n = part ? strcspn(part + 1, " =[_") : 0;
+    if (n && (part[1 + n] != '_' || n_in == 1))
+        snprintf(text, size, "%.*s", (int)n, part + 1);
+    else if (first && strncmp(first, "dx_i", 4) == 0)
+        snprintf(text, size, "x_%d", i); /* any number of inputs, one rule */
     else
-        snprintf(text, size, "in %d", i);
+        snprintf(text, size, n_in == 1 ? "x" : "input %d", i);
     return text;
+}
+
+const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size)
+{
+    const char *part = part_of(op, i);
+    if (!part) part = part_of(op, 0);
+    snprintf(text, size, "%.*s", part ? (int)(strstr(part, "; ") ? strstr(part, "; ") - part
+                                                                : (long)strlen(part))
+                                      : 0,
+             part ? part : "");
+    return text;
+}
+
+const char *tni_told_where(const tni_told_op *op)
+{
+    const char *where = strstr(op->gradient, "; where ");
+    return where ? where + 2 : "";
+}
+
+const char *tni_told_place(const tni_told *t, const tni_told_step *s, int node, char *text,
+                           size_t size)
+{
+    const tni_told_node *n = &s->nodes[node];
+    const tni_told_module *m = n->call < 0 ? NULL : &t->modules[s->calls[n->call].module];
+    if (m)
+        snprintf(text, size, "%s (%s%s%s)", t->ops[n->op].name, m->path, m->path[0] ? ": " : "",
+                 m->type);
+    else
+        snprintf(text, size, "%s", t->ops[n->op].name);
+    return text;
+}
+
+const tni_numbers *tni_told_input(const tni_told_step *s, const tni_told_in *in)
+{
+    if (in->value.known) return &in->value;
+    if (in->node >= 0) return &s->nodes[in->node].out[in->output].value;
+    size_t i = (size_t)in->tensor, n = s->n_ledger; /* lines mostly have their tensor's number */
+    if (in->tensor < 0) return NULL;
+    if (i >= n || s->ledger[i].tensor != in->tensor)
+        for (i = 0; i < n && s->ledger[i].tensor != in->tensor;) i++;
+    if (i == n) return NULL;
+    return s->ledger[i].forward.known ? &s->ledger[i].forward : &s->ledger[i].start;
 }

@@ -83,6 +83,7 @@ typedef struct tni_told_kept {
 
 typedef struct tni_told_node {
     uint64_t sequence; /* the engine's */
+    char *line;        /* "net.c:41"; NULL: not known */
     int op, call;
     bool told; /* a backward knows it */
     int n_in, n_out, n_kept;
@@ -183,5 +184,15 @@ void tni_told_node_free(tni_told_node *n);
 
 /* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
 const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size);
+
+/* How the gradient of input i follows: "dw = dy^T x"; "" */
+const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size);
+/* What short names in the rules mean: "where s = sigmoid(x)"; "" */
+const char *tni_told_where(const tni_told_op *op);
+/* "relu (1: ReLU)": an op and the call that it stands in */
+const char *tni_told_place(const tni_told *t, const tni_told_step *s, int node, char *text,
+                           size_t size);
+/* What an input held at forward; NULL: not known. */
+const tni_numbers *tni_told_input(const tni_told_step *s, const tni_told_in *in);
 
 #endif

@@ -7,8 +7,9 @@
  * work. */
 static bool watched(void)
 {
-    bool places = tn_set_places(false), busy = tni_watched();
+    bool places = tn_set_places(false), lines = tn_set_lines(false), busy = tni_watched();
     tn_set_places(places);
+    tn_set_lines(lines);
     return busy;
 }
 
@@ -65,6 +66,7 @@ tn_trace *tn_trace_begin(tn_trace_options options)
     tni_record_steps(&tr->watcher);
     tr->running = true;
     tni_watch(&tr->watcher);
+    tr->lines = tn_set_lines(options.lines || tn_lines());
     return tr;
 }
 
@@ -75,6 +77,7 @@ static void stop(tn_trace *tr)
     tni_error_save(&error);
     if (tr->running) {
         tni_watch(NULL);
+        tn_set_lines(tr->lines);
         tn_set_places(tn_places()); /* they may be on by themselves */
     }
     tr->running = false;
