@@ -65,6 +65,15 @@ TN_API void tn_trace_free(tn_trace *trace);
  */
 TN_API TN_MUST_USE tn_status tn_trace_json(FILE *file, const tn_trace *trace);
 
+/**
+ * Writes the account in words: for each step forward, op by op; backward, with the gradients that
+ * come and go; what the optimizer moved; and the state of every registered tensor. Numbers are
+ * norms, with the values of tensors of up to 8 elements.
+ *
+ * Errors   as tn_trace_json
+ */
+TN_API TN_MUST_USE tn_status tn_trace_text(FILE *file, const tn_trace *trace);
+
 #ifdef __cplusplus
 }
 #endif

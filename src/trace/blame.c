@@ -82,7 +82,10 @@ static const char *reason(const tn_trace *tr, const tni_told_node *n, char *text
 /* A result that is not finite although the inputs are; masks are filled with -inf on purpose. */
 static tn_status judge_forward(tn_trace *tr, int node)
 {
-    const tni_told_node *n = &tr->now.nodes[node];
+    const tni_told_step *s = &tr->now;
+    const tni_told_node *n = &s->nodes[node];
+    for (size_t i = 0; i < s->n_findings; i++) /* by an earlier pass */
+        if (s->findings[i].node == node) return TN_OK;
     bool before = strcmp(tr->told.ops[n->op].name, "masked_fill") == 0;
     for (int i = 0; i < n->n_in; i++) before |= bad(input_of(tr, &n->in[i]));
     char place[256], why[96];
@@ -145,7 +148,8 @@ static double rms(const tni_numbers *v)
 static const tni_told_share *share_of(const tni_told_step *s, const int *back_of,
                                       const tni_told_add *a)
 {
-    const tni_told_back *b = a->node < 0 || back_of[a->node] < 0 ? NULL : &s->backs[back_of[a->node]];
+    const tni_told_back *b =
+        a->node < 0 || back_of[a->node] < 0 ? NULL : &s->backs[back_of[a->node]];
     for (size_t i = 0; b && i < b->n_shares; i++)
         if (b->shares[i].in == a->in) return &b->shares[i];
     return NULL;
@@ -247,8 +251,7 @@ tn_status tni_blame(tn_trace *tr, int pass)
     verdict v = { back_of, 0, tni_calloc(n) };
     tn_status status = back_of && v.blamed ? TN_OK : TN_E_NOMEM;
     for (size_t i = 0; back_of && i < s->n_nodes; i++) back_of[i] = -1;
-    for (size_t i = 0; status == TN_OK && pass == 0 && i < s->n_nodes; i++)
-        status = judge_forward(tr, (int)i);
+    for (size_t i = 0; status == TN_OK && i < s->n_nodes; i++) status = judge_forward(tr, (int)i);
     for (size_t k = 0; status == TN_OK && k < s->n_backs; k++) {
         if (s->backs[k].pass != pass) continue;
         back_of[s->backs[k].node] = (int)k;

@@ -20,14 +20,13 @@ typedef struct out {
 static void put_text(const out *o, const char *text)
 {
     fputc('"', o->file);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c == '"' || *c == '\\')
             fprintf(o->file, "\\%c", *c);
         else if (*c < ' ')
             fprintf(o->file, "\\u%04x", *c);
         else
             fputc(*c, o->file);
-    }
     fputc('"', o->file);
 }
 

@@ -204,8 +204,7 @@ static tn_status note_leaf(tn_trace *tr, const tn_tensor *leaf, int tensor, tni_
     else if (leaf->gm->grad && !tr->pass->pass->wanted)
         status = tni_numbers_note(&share->before, leaf->gm->grad, tr->values);
     share->part = before ? before->part + 1 : 1;
-    if (status == TN_OK)
-        status = tni_put(&tr->pass->leaves, tni_index_key(tensor), tr->pass->back);
+    if (status == TN_OK) status = tni_put(&tr->pass->leaves, tni_index_key(tensor), tr->pass->back);
     return status == TN_OK ? note_growth(tr, leaf, &share->after) : status;
 }
 
@@ -221,8 +220,7 @@ static tn_status note_share(tn_trace *tr, const tni_node *node, int i, const tn_
                                .reduced = !tni_shape_equal(&given->shape, &value->shape),
                                .from = given->shape };
     tn_status status = tni_numbers_note(&share->value, value, tr->values);
-    if (status == TN_OK && edge->node)
-        status = add(tr->pass, edge->node, edge->index, b->node, i);
+    if (status == TN_OK && edge->node) status = add(tr->pass, edge->node, edge->index, b->node, i);
     if (status == TN_OK && edge->leaf)
         status = note_leaf(tr, edge->leaf, tr->now.nodes[b->node].in[i].tensor, share);
     b->n_shares++;
@@ -247,7 +245,8 @@ static void count_parts(tn_trace *tr)
         tni_told_back *b = &s->backs[k];
         for (size_t i = 0; b->pass == tr->pass->number && i < b->n_shares; i++)
             if (b->shares[i].part)
-                b->shares[i].of = share_before(tr, s->nodes[b->node].in[b->shares[i].in].tensor)->part;
+                b->shares[i].of =
+                    share_before(tr, s->nodes[b->node].in[b->shares[i].in].tensor)->part;
     }
 }
 

@@ -92,9 +92,9 @@ static tn_status add_call(tn_trace *tr, tni_place *p)
     if (module < 0 || !tni_room(&s->calls, &s->call_room, s->n_calls, 1, sizeof *s->calls) ||
         !tni_room(&tr->places, &tr->place_room, tr->n_places, 1, sizeof(tni_place *)))
         return TN_E_NOMEM;
-    s->calls[s->n_calls] = (tni_told_call){
-        .module = module, .time = time + 1, .outer = tni_get(&tr->calls, p->outer)
-    };
+    s->calls[s->n_calls] = (tni_told_call){ .module = module,
+                                            .time = time + 1,
+                                            .outer = tni_get(&tr->calls, p->outer) };
     atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     tr->places[tr->n_places++] = p;
     tn_status status = tni_put(&tr->times, p->module, time);
@@ -166,9 +166,8 @@ static tn_status note_input(tn_trace *tr, const tni_node *node, int i, const tni
     if (!t) return TN_OK;
     in->tensor = tni_record_tensor(tr, t);
     if (in->tensor < 0) return TN_E_NOMEM;
-    return tr->told.tensors[in->tensor].registered
-               ? TN_OK
-               : tni_numbers_note(&in->value, t, tr->values);
+    return tr->told.tensors[in->tensor].registered ? TN_OK
+                                                   : tni_numbers_note(&in->value, t, tr->values);
 }
 
 static tn_status note_output(tn_trace *tr, const tni_node *node, int i, const tni_call *c,

@@ -51,10 +51,10 @@ struct tn_trace {
     tni_map storages; /* of registered tensors -> tensor + 1 */
     tni_map modules;  /* of the model -> module + 1 */
     /* of the open step */
-    tni_map nodes;   /* sequence -> node + 1 */
-    tni_map calls;   /* tni_place -> call + 1 */
-    tni_map times;   /* module -> number of its calls */
-    tni_map changed; /* storage -> name of the function that changed it last */
+    tni_map nodes;      /* sequence -> node + 1 */
+    tni_map calls;      /* tni_place -> call + 1 */
+    tni_map times;      /* module -> number of its calls */
+    tni_map changed;    /* storage -> name of the function that changed it last */
     tni_place **places; /* of the calls, one reference each */
     size_t n_places, place_room;
     tni_record_pass *pass; /* the innermost that runs */

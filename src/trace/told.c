@@ -115,10 +115,19 @@ const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size)
 {
     const char *part = part_of(op, i);
     if (!part) part = part_of(op, 0);
-    snprintf(text, size, "%.*s", part ? (int)(strstr(part, "; ") ? strstr(part, "; ") - part
-                                                                : (long)strlen(part))
-                                      : 0,
+    snprintf(text, size, "%.*s",
+             part ? (int)(strstr(part, "; ") ? strstr(part, "; ") - part : (long)strlen(part)) : 0,
              part ? part : "");
+    return text;
+}
+
+const char *tni_told_result(const tni_told_op *op, int i, char *text, size_t size)
+{
+    size_t n = strcspn(op->formula, " =[_,(");
+    if (i > 0)
+        snprintf(text, size, "output %d", i);
+    else
+        snprintf(text, size, "%.*s", n ? (int)n : 1, n ? op->formula : "y");
     return text;
 }
 

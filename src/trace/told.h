@@ -16,11 +16,11 @@
 /* What a tensor held at one moment. */
 typedef struct tni_numbers {
     bool known;
-    int64_t n;                    /* elements */
-    double norm, min, max, mean;  /* the 2-norm; min and max of what is no NaN */
-    int64_t zeros, nan, inf;      /* how many */
-    uint64_t hash;                /* of all: tells whether two moments differ */
-    double *value;                /* n of them, row-major; NULL: too many */
+    int64_t n;                   /* elements */
+    double norm, min, max, mean; /* the 2-norm; min and max of what is no NaN */
+    int64_t zeros, nan, inf;     /* how many */
+    uint64_t hash;               /* of all: tells whether two moments differ */
+    double *value;               /* n of them, row-major; NULL: too many */
 } tni_numbers;
 
 /* Notes t as it is now, with its values if there are at most `most`. v is zeroed or to be
@@ -106,6 +106,8 @@ typedef struct tni_told_share {
     tni_numbers value;
     tni_numbers before, after; /* of a leaf: its gradient, as it grows in this pass */
     int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
+    bool checked;              /* by a finite difference, in the gradient's direction: */
+    double slope, difference;  /* its norm, and what the difference gave */
 } tni_told_share;
 
 /* One step of backward. */
@@ -153,8 +155,8 @@ typedef struct tni_told_finding {
 
 typedef struct tni_told_step {
     bool open, training;
-    bool stepped;           /* an optimizer has */
-    double loss;            /* of the last pass whose root has one element */
+    bool stepped; /* an optimizer has */
+    double loss;  /* of the last pass whose root has one element */
     bool loss_known;
     tni_told_call *calls;
     tni_told_node *nodes;
@@ -185,6 +187,8 @@ void tni_told_node_free(tni_told_node *n);
 /* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
 const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size);
 
+/* What output i is called in them: "y" */
+const char *tni_told_result(const tni_told_op *op, int i, char *text, size_t size);
 /* How the gradient of input i follows: "dw = dy^T x"; "" */
 const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size);
 /* What short names in the rules mean: "where s = sigmoid(x)"; "" */
