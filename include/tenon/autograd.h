@@ -162,6 +162,7 @@ typedef enum tn_anomaly {
  *          TN_ANOMALY=gradients sets TN_ANOMALY_GRADIENTS
  * Masks    -inf is allowed in a result where masked_fill put it, or where an input held it already
  * Unseen   in-place changes, until an op reads them. Ops that record nothing are checked too
+ * Ignored  inside tn_explain_training, tn_module_gradcheck and between tn_trace_begin and its end
  */
 TN_API tn_anomaly tn_set_anomaly(tn_anomaly mode);
 TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */

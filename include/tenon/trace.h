@@ -74,6 +74,52 @@ TN_API TN_MUST_USE tn_status tn_trace_json(FILE *file, const tn_trace *trace);
  */
 TN_API TN_MUST_USE tn_status tn_trace_text(FILE *file, const tn_trace *trace);
 
+/**
+ * Says what differs between two accounts, step by step, and nothing else: modes, ops that only one
+ * has, buffers that forward moved in one, parameters that are frozen or without gradient in one,
+ * and norms (results, gradients, the state after the step) that differ by more than 1e-6 of the
+ * larger. "no difference" if there is none.
+ *
+ * Errors   file, a or b NULL; one has not ended; the file cannot be written
+ */
+TN_API TN_MUST_USE tn_status tn_explain_diff(FILE *file, const tn_trace *a, const tn_trace *b);
+
+/** zero fields: no model, no optimizer, values of up to 64 elements, no finite differences */
+typedef struct tn_explain_options {
+    tn_module *model;
+    tn_optim *opt;
+    int64_t values; /* as in tn_trace_options */
+    /** Computes the loss again, with the same data and the same random numbers; model is the one
+     *  above. Then each leaf's gradient g is compared with (L(+h u) - L(-h u)) / 2h, u = g / |g|:
+     *  its norm. NULL: no comparison. */
+    tn_tensor *(*again)(tn_module *model, void *user);
+    void *user;
+    FILE *json; /* NULL, or gets the account as JSON */
+} tn_explain_options;
+
+/**
+ * Does what tn_backward(loss) does, bit for bit, and tells it in words: for each op what arrives,
+ * the share of each input with its rule and shapes, what is summed, which leaf grows, what is
+ * freed; then the state of all registered tensors.
+ *
+ *     TN_PLACES loss = tn_cross_entropy(tn_forward(model, x), y);
+ *     TN_CHECK(tn_explain(stdout, loss, (tn_explain_options){ .model = model }));
+ *
+ * Forward   is known as far as the tape remembers it (tn_set_places, tn_set_lines). A trace that
+ *           watched it knows more: what it computed, and what it did to buffers
+ * Findings  name the op to blame for a gradient that is
+ *           - nan or inf: it got none of them, and gave some; the same for results
+ *           - zero: it got one that is not 0, and gave one that is 0 everywhere
+ *           - vanishing: of a leaf, its norm is below 1e-5 of the largest leaf's
+ *           - exploding: its norm is above 1000, and above 1000 times the leaf's own
+ *           and say which kept value was overwritten in place, and by which function
+ * Again     leaves, buffers, extra state and the default generator are put back after each run
+ * Errors    file NULL; as tn_backward (then the text says how far it came), tn_trace_begin, and
+ *           again's; the files cannot be written. Where memory runs out after backward, gradients
+ *           are in place and nothing is told
+ */
+TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options);
+
 #ifdef __cplusplus
 }
 #endif

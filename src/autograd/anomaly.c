@@ -278,6 +278,7 @@ tn_anomaly tn_set_anomaly(tn_anomaly mode)
             tni_host_refused("tn_set_anomaly", "looks at values", "it off, or no capture");
         return was;
     }
+    if (was == TN_ANOMALY_OFF && tni_watched() && tni_watching != &places_only) return was;
     if (mode == TN_ANOMALY_OFF)
         tni_watch(tn_places() || tn_lines() ? &places_only : NULL);
     else if ((int)mode > TN_ANOMALY_OFF && (int)mode <= TN_ANOMALY_ALL)

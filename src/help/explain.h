@@ -79,6 +79,8 @@ typedef struct tni_run {
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
+/* Remembers what a run of the model (NULL: none) may change. r is zeroed. */
+tn_status tni_run_carry(tni_run *r, tn_module *model);
 /* Calls loss(model, user) with recording on and everything watched; no other watcher may be set. r
  * is zeroed but for its function. *result is its loss, in the current scope, one element. What the
  * run changed stays changed until tni_run_restore. */

@@ -228,9 +228,6 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     tni_part *p = &r->part[r->n_part++];
     *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
     if (!p->path || tni_map_put(&r->number, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
-    p->before = tn_register_forward_pre_hook(m, enter, r);
-    p->after = tn_register_forward_hook(m, leave, r);
-    if (p->before < 0 || p->after < 0) return tni_pending();
     for (int i = 0; i < m->state->n && status == TN_OK; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD) continue;
@@ -245,6 +242,17 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
         p->extra = tn_keep(now);
     }
     return status;
+}
+
+static tn_status hook(tni_run *r)
+{
+    for (size_t i = 0; i < r->n_part; i++) {
+        tni_part *p = &r->part[i];
+        p->before = tn_register_forward_pre_hook(p->module, enter, r);
+        p->after = tn_register_forward_hook(p->module, leave, r);
+        if (p->before < 0 || p->after < 0) return tni_pending();
+    }
+    return TN_OK;
 }
 
 static void unhook(tni_run *r)
@@ -263,13 +271,22 @@ static tn_status judge_loss(const tni_run *r, tn_tensor *loss)
                      tni_text(loss));
 }
 
+tn_status tni_run_carry(tni_run *r, tn_module *model)
+{
+    bool was = tn_set_grad_enabled(false);
+    tn_status status = model ? tni_walk(model, TNI_ONCE, add_part, NULL, r) : TN_OK;
+    tn_set_grad_enabled(was);
+    tn_generator_get_state(tn_default_generator(), r->generator);
+    r->begun = true;
+    return status;
+}
+
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result)
 {
-    bool was = tn_set_grad_enabled(false);
-    tn_status status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
-    tn_generator_get_state(tn_default_generator(), r->generator);
-    r->begun = true;
+    bool was = tn_grad_enabled();
+    tn_status status = tni_run_carry(r, model);
+    if (status == TN_OK) status = hook(r);
     if (status == TN_OK) {
         r->watcher = (tni_watcher){ .handle_made = handle_made,
                                     .applied = saw_op,

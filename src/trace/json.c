@@ -327,7 +327,8 @@ static void put_update(const out *o, size_t i)
 
 static void put_entry(const out *o, size_t i)
 {
-    static const char *const moved[] = { "no", "by forward", "by the optimizer", "by hand" };
+    static const char *const moved[] = { "\"no\"", "\"by forward\"", "\"by the optimizer\"",
+                                         "\"by hand\"", "null" };
     const tni_told_entry *e = &o->step->ledger[i];
     fprintf(o->file, "    {\"tensor\":");
     put_tensor(o, e->tensor);
@@ -335,7 +336,7 @@ static void put_entry(const out *o, size_t i)
     put_value(o, "forward", &e->forward);
     put_value(o, "step", &e->step);
     put_value(o, "grad", &e->grad);
-    fprintf(o->file, ",\"moved\":\"%s\"}", moved[e->moved]);
+    fprintf(o->file, ",\"moved\":%s}", moved[e->moved]);
 }
 
 static void put_one_finding(const out *o, size_t i)

@@ -271,8 +271,17 @@ static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
     if (tni_note_begin(&note, self)) tni_note_end(&note, end_pass(note.trace, status));
 }
 
+static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
+{
+    tn_trace *tr = (tn_trace *)self;
+    tni_note note;
+    if (tr->leaf && tni_note_begin(&note, self)) tni_note_end(&note, tr->leaf(tr, leaf, grad));
+    return TN_OK;
+}
+
 void tni_record_backward(tni_watcher *w)
 {
+    w->finished = finished;
     w->begins = begins;
     w->ends = ends;
     w->arrived = arrived;

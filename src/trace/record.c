@@ -101,18 +101,45 @@ static tn_status add_call(tn_trace *tr, tni_place *p)
     return status == TN_OK ? tni_put(&tr->calls, p, (int)s->n_calls++) : status;
 }
 
-/* The running call. */
-static tn_status call_here(tn_trace *tr, int *call)
+static tn_status call_of(tn_trace *tr, tni_place *place, int *call)
 {
-    uint64_t errors = tni_error_count;
-    tni_place *place = tni_place_here ? tni_place_here() : NULL;
-    tn_status status = tni_error_count != errors ? TN_E_NOMEM : TN_OK;
+    tn_status status = TN_OK;
     while (status == TN_OK && place && tni_get(&tr->calls, place) < 0) {
         tni_place *p = place; /* the outermost that is not there */
         while (p->outer && tni_get(&tr->calls, p->outer) < 0) p = p->outer;
         status = add_call(tr, p);
     }
     *call = place ? tni_get(&tr->calls, place) : -1;
+    return status;
+}
+
+/* The running call. */
+static tn_status call_here(tn_trace *tr, int *call)
+{
+    uint64_t errors = tni_error_count;
+    tni_place *place = tni_place_here ? tni_place_here() : NULL;
+    return tni_error_count != errors ? TN_E_NOMEM : call_of(tr, place, call);
+}
+
+static tn_status note_write(tn_trace *tr, int call, int buffer)
+{
+    tni_told_call *c = &tr->now.calls[call];
+    for (size_t i = 0; i < c->n_writes; i++)
+        if (c->writes[i] == buffer) return TN_OK;
+    if (!tni_room(&c->writes, &c->room, c->n_writes, 1, sizeof *c->writes)) return TN_E_NOMEM;
+    c->writes[c->n_writes++] = buffer;
+    return TN_OK;
+}
+
+/* The call of a node that was recorded before we looked, as far as it remembers (tn_set_places). */
+static tn_status call_before(tn_trace *tr, const tni_node *node, int *call)
+{
+    tni_place *place = node->origin ? node->origin->place : NULL;
+    tn_status status = call_of(tr, place, call);
+    for (size_t i = 0; status == TN_OK && place && i < place->n_written; i++) {
+        int buffer = tni_get(&tr->storages, place->written[i]->storage);
+        if (buffer >= 0) status = note_write(tr, *call, buffer);
+    }
     return status;
 }
 
@@ -211,7 +238,7 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
     *n = (tni_told_node){ .sequence = node->sequence, .op = op_of(tr, node->op), .call = -1 };
     at = (int)s->n_nodes++;
     if (!make_room(n, node) || n->op < 0) return -1;
-    tn_status status = c ? call_here(tr, &n->call) : TN_OK;
+    tn_status status = c ? call_here(tr, &n->call) : call_before(tr, node, &n->call);
     for (int i = 0; status == TN_OK && i < node->n_in; i++)
         status = note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; status == TN_OK && i < node->n_out; i++)
@@ -247,20 +274,6 @@ static void called(tni_watcher *self, tn_module *m)
     tni_note_end(&note, tni_record_open(note.trace));
 }
 
-/* A buffer is written in the running call. */
-static tn_status note_write(tn_trace *tr, int buffer)
-{
-    int call;
-    tn_status status = call_here(tr, &call);
-    if (status != TN_OK || call < 0) return status;
-    tni_told_call *c = &tr->now.calls[call];
-    for (size_t i = 0; i < c->n_writes; i++)
-        if (c->writes[i] == buffer) return TN_OK;
-    if (!tni_room(&c->writes, &c->room, c->n_writes, 1, sizeof *c->writes)) return TN_E_NOMEM;
-    c->writes[c->n_writes++] = buffer;
-    return TN_OK;
-}
-
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tn_trace *tr = (tn_trace *)self;
@@ -268,11 +281,13 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     int i = tni_get(&tr->storages, t->storage);
     tni_note note;
     if (i < 0 || tr->optimizing || !tni_note_begin(&note, self)) return;
+    int call = -1;
     tn_status status = TN_OK;
     if (tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
-        status = note_write(tr, i);
+        status = call_here(tr, &call);
     else if (tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */
+    if (status == TN_OK && call >= 0) status = note_write(tr, call, i);
     tni_note_end(&note, status);
 }
 

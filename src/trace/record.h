@@ -41,6 +41,7 @@ struct tn_trace {
     int64_t values;
     size_t line; /* of the ledger: looked for here first */
     bool running;
+    bool late;        /* forward is over: where the registered tensors started is not known */
     bool over;        /* the step has moved its parameters: what comes next begins a new one */
     bool optimizing;  /* an optimizer's step runs */
     bool lines;       /* the setting before */
@@ -58,6 +59,9 @@ struct tn_trace {
     tni_place **places; /* of the calls, one reference each */
     size_t n_places, place_room;
     tni_record_pass *pass; /* the innermost that runs */
+    /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
+    tn_status (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
+    void *user;
 };
 
 /* Between these two nothing is watched or recorded; a failure ends the account, and an error that
@@ -96,7 +100,12 @@ tn_status tni_record_close(tn_trace *tr);
 /* Notes the registered tensors as forward left them. */
 tn_status tni_record_after_forward(tn_trace *tr);
 
-/* trace.c: what all writers check first and last. */
+/* trace.c. Whether this thread may be watched; function: for the message */
+tn_status tni_trace_may_begin(const char *function, const tn_module *model);
+tn_trace *tni_trace_start(tn_trace_options options, bool late);
+/* Closes the last step and watches no more. Why the account was cut short; no message. */
+tn_status tni_trace_stop(tn_trace *tr);
+/* what all writers check first and last. */
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
 tn_status tni_trace_written(const char *function, FILE *file);
 

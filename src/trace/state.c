@@ -30,10 +30,11 @@ typedef struct row {
     char cell[COLUMNS][CELL];
 } row;
 
-static const char *moved_text(const tni_told_entry *e)
+const char *tni_moved_text(tni_moved moved)
 {
-    static const char *const text[] = { "no", "by forward", "by the optimizer", "by hand" };
-    return text[e->moved];
+    static const char *const text[] = { "no", "by forward", "by the optimizer", "by hand",
+                                        "not known" };
+    return text[moved];
 }
 
 static row row_of(const tni_words *w, const tni_told_entry *e)
@@ -55,9 +56,8 @@ static row row_of(const tni_words *w, const tni_told_entry *e)
 
 void tni_say_state(const tni_words *w)
 {
-    static const row head = {
-        { "kind", "file", "optimizer", "gradient", "start", "forward", "step" }
-    };
+    static const row head = { { "kind", "file", "optimizer", "gradient", "start", "forward",
+                                "step" } };
     const tni_told_step *s = w->step;
     size_t name = 5, width[COLUMNS];
     if (!s->n_ledger) return;
@@ -74,6 +74,6 @@ void tni_say_state(const tni_words *w)
         row r = row_of(w, &s->ledger[i]);
         fprintf(w->file, "%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
         for (int c = 0; c < COLUMNS; c++) fprintf(w->file, "  %-*s", (int)width[c], r.cell[c]);
-        fprintf(w->file, "  %s\n", moved_text(&s->ledger[i]));
+        fprintf(w->file, "  %s\n", tni_moved_text(s->ledger[i].moved));
     }
 }

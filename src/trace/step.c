@@ -143,7 +143,8 @@ tn_status tni_record_open(tn_trace *tr)
     tr->over = false;
     tr->now.open = true;
     if (status == TN_OK) status = tni_record_registered(tr);
-    return status == TN_OK ? each_entry(tr, note_start) : status;
+    if (status != TN_OK || tr->late) return status;
+    return each_entry(tr, note_start);
 }
 
 static int by_sequence(const void *a, const void *b)
@@ -224,7 +225,9 @@ static void judge_moves(tni_told_step *s)
 {
     for (size_t i = 0; i < s->n_ledger; i++) {
         tni_told_entry *e = &s->ledger[i];
-        if (tni_numbers_differ(&e->start, &e->forward))
+        if (!e->start.known)
+            e->moved = TNI_MOVED_UNKNOWN;
+        else if (tni_numbers_differ(&e->start, &e->forward))
             e->moved = TNI_MOVED_FORWARD;
         else if (tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step))
             e->moved = s->stepped ? TNI_MOVED_OPTIMIZER : TNI_MOVED_HAND;

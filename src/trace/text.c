@@ -206,7 +206,7 @@ static const tni_told_entry *entry_of(const tni_words *w, int tensor)
 }
 
 /* "bn.running_mean  buffer  no gradient; forward moved 0 -> 0.05" */
-static void say_buffer(const tni_words *w, int tensor)
+static void say_buffer(const tni_words *w, int tensor, bool written)
 {
     const tni_told_entry *e = entry_of(w, tensor);
     char start[32], forward[32];
@@ -215,6 +215,8 @@ static void say_buffer(const tni_words *w, int tensor)
         tni_amount(&e->start, start, sizeof start);
         tni_amount(&e->forward, forward, sizeof forward);
         fprintf(w->file, "; forward moved %s -> %s", start, forward);
+    } else if (written && (!e || !e->start.known)) {
+        fprintf(w->file, "; forward wrote it");
     }
     fputc('\n', w->file);
 }
@@ -233,12 +235,12 @@ static void say_others(const tni_words *w, int node)
         for (size_t k = 0; c && k < c->n_writes; k++) written |= c->writes[k] == in->tensor;
         tn_graph_kind kind = w->told->tensors[in->tensor].kind;
         if (kind == TN_GRAPH_BUFFER && !written)
-            say_buffer(w, in->tensor);
+            say_buffer(w, in->tensor, false);
         else if (kind == TN_GRAPH_PARAMETER)
             fprintf(w->file, "    %s  parameter  no gradient: it is frozen\n",
                     tni_tensor_name(w, in->tensor));
     }
-    for (size_t k = 0; c && k < c->n_writes; k++) say_buffer(w, c->writes[k]);
+    for (size_t k = 0; c && k < c->n_writes; k++) say_buffer(w, c->writes[k], true);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

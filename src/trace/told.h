@@ -138,7 +138,8 @@ typedef enum tni_moved {
     TNI_MOVED_NOT,
     TNI_MOVED_FORWARD,
     TNI_MOVED_OPTIMIZER,
-    TNI_MOVED_HAND
+    TNI_MOVED_HAND,
+    TNI_MOVED_UNKNOWN /* forward was not watched */
 } tni_moved;
 
 typedef struct tni_told_entry { /* of the ledger */

@@ -13,7 +13,7 @@ static bool watched(void)
     return busy;
 }
 
-static tn_status may_begin(const char *f, const tn_module *model)
+tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 {
     if (tni_host_refused(f, "watches a step", "it outside of the captured step")) return TN_E_STATE;
     if (tn_get_anomaly() != TN_ANOMALY_OFF)
@@ -52,11 +52,11 @@ static tn_status prepare(tn_trace *tr, tn_trace_options o)
     return status == TN_OK ? tni_record_open(tr) : status;
 }
 
-tn_trace *tn_trace_begin(tn_trace_options options)
+tn_trace *tni_trace_start(tn_trace_options options, bool late)
 {
-    if (may_begin("tn_trace_begin", options.model) != TN_OK) return NULL;
     tn_trace *tr = tni_calloc(sizeof *tr);
     if (!tr) return NULL;
+    tr->late = late;
     if (prepare(tr, options) != TN_OK) {
         tn_trace_free(tr);
         return NULL;
@@ -68,6 +68,12 @@ tn_trace *tn_trace_begin(tn_trace_options options)
     tni_watch(&tr->watcher);
     tr->lines = tn_set_lines(options.lines || tn_lines());
     return tr;
+}
+
+tn_trace *tn_trace_begin(tn_trace_options options)
+{
+    tn_status status = tni_trace_may_begin("tn_trace_begin", options.model);
+    return status == TN_OK ? tni_trace_start(options, false) : NULL;
 }
 
 /* Leaves nothing of the recorder but the account. */
@@ -100,6 +106,14 @@ static void stop(tn_trace *tr)
     tni_error_restore(&error);
 }
 
+tn_status tni_trace_stop(tn_trace *tr)
+{
+    tni_note note;
+    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, tni_record_close(tr));
+    stop(tr);
+    return tr->failed;
+}
+
 tn_status tn_trace_end(tn_trace *tr)
 {
     static const char f[] = "tn_trace_end";
@@ -112,10 +126,7 @@ tn_status tn_trace_end(tn_trace *tr)
                          f);
     if (tr->pass)
         return tni_error(TN_E_STATE, "%s: a backward is running: want it ended after that", f);
-    tni_note note;
-    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, tni_record_close(tr));
-    tn_status failed = tr->failed;
-    stop(tr);
+    tn_status failed = tni_trace_stop(tr);
     if (failed == TN_OK) return TN_OK;
     return tni_error(failed, "%s: the account was cut short: out of memory", f);
 }

@@ -36,8 +36,8 @@ static void say_values(const tni_words *w, const tni_numbers *v, const tn_shape 
     }
 }
 
-void tni_say_numbers(const tni_words *w, const char *before, const char *name,
-                     const tni_numbers *v, const tn_shape *shape)
+void tni_say_numbers(const tni_words *w, const char *before, const char *name, const tni_numbers *v,
+                     const tn_shape *shape)
 {
     char amount[32];
     if (!v || !v->known) return;

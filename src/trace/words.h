@@ -13,8 +13,8 @@ typedef struct tni_words {
 /* "[2,8]" */
 void tni_say_shape(const tni_words *w, const tn_shape *s);
 /* "|dy| 0.31", "dy 0.31" for one element, "[[1, 2], [3, 4]]" after it for few; nothing if unknown */
-void tni_say_numbers(const tni_words *w, const char *before, const char *name,
-                     const tni_numbers *v, const tn_shape *shape);
+void tni_say_numbers(const tni_words *w, const char *before, const char *name, const tni_numbers *v,
+                     const tn_shape *shape);
 /* One number for v: its only element, or its norm; "-" if unknown */
 void tni_amount(const tni_numbers *v, char *text, size_t size);
 /* "0.weight", "x", "relu (2: ReLU)", "data": where an input comes from */
@@ -28,5 +28,6 @@ void tni_say_backward(const tni_words *w);
 /* state.c: the optimizer's step; the ledger */
 void tni_say_updates(const tni_words *w);
 void tni_say_state(const tni_words *w);
+const char *tni_moved_text(tni_moved moved);
 
 #endif
