@@ -157,8 +157,7 @@ static tn_status compare_steps(diff *d)
     d->met = tni_calloc_n(b->n_nodes + 1, sizeof *d->met);
     tn_status status = d->match && d->met ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
-        if (a->training != b->training)
-            fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
+        if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
         match_ops(d);
         compare_ops(d);
         compare_tensors(d);

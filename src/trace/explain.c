@@ -225,10 +225,9 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     if (!loss || tni_none(loss)) return tni_poison(f, "loss");
     tn_status status = tni_trace_may_begin(f, options.model), failed = TN_OK;
     if (status != TN_OK) return status;
-    tn_trace *tr = tni_trace_start((tn_trace_options){ .model = options.model,
-                                                       .opt = options.opt,
-                                                       .values = options.values },
-                                   true);
+    tn_trace *tr = tni_trace_start(
+        (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
+        true);
     if (!tr) return tni_pending();
     check c = { .run.function = f };
     tn_keep(loss);

@@ -267,6 +267,16 @@ static void say_freed(const tni_words *w, const tni_told_back *b)
 
 /* ---- a step of backward ---------------------------------------------------------------------- */
 
+static void say_findings(const tni_words *w, const tni_told_back *b)
+{
+    const tni_told_step *s = w->step;
+    for (const tni_told_back *before = s->backs; before < b; before++)
+        if (before->node == b->node) return; /* a pass before this one said them */
+    for (size_t i = 0; i < s->n_findings; i++)
+        if (s->findings[i].node == b->node)
+            fprintf(w->file, "  ! %s: %s\n", s->findings[i].kind, s->findings[i].text);
+}
+
 static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
 {
     const tni_told_node *n = &w->step->nodes[b->node];
@@ -277,9 +287,7 @@ static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
     const char *where = tni_told_where(op_of(w, n));
     if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);
     say_others(w, b->node);
-    for (size_t i = 0; i < w->step->n_findings; i++)
-        if (w->step->findings[i].node == b->node && b->n_shares)
-            fprintf(w->file, "  ! %s: %s\n", w->step->findings[i].kind, w->step->findings[i].text);
+    say_findings(w, b);
     say_freed(w, b);
 }
 

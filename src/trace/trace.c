@@ -124,7 +124,7 @@ tn_status tn_trace_end(tn_trace *tr)
                          "%s: the trace was begun in another thread: want it ended "
                          "there",
                          f);
-    if (tr->pass)
+    if (tr->pass && tr->failed == TN_OK)
         return tni_error(TN_E_STATE, "%s: a backward is running: want it ended after that", f);
     tn_status failed = tni_trace_stop(tr);
     if (failed == TN_OK) return TN_OK;
