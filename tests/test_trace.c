@@ -301,7 +301,8 @@ START_TEST(explaining_changes_no_bit)
         tn_scope scope = tn_scope_begin();
         tn_module *m = dropout_net();
         tn_tensor *x = tn_randn(TN_SHAPE(5, 4)), *y = tn_randint(0, 3, TN_SHAPE(5));
-        tn_tensor *loss = tn_cross_entropy(tn_forward(m, x), y), *w = tn_get_parameter(m, "0.weight");
+        tn_tensor *loss = tn_cross_entropy(tn_forward(m, x), y),
+                  *w = tn_get_parameter(m, "0.weight");
         uint64_t version = tn_version(w);
         FILE *file = tmpfile();
         if (k == 0)
@@ -401,7 +402,8 @@ START_TEST(steps_end_with_the_optimizer)
 {
     tn_manual_seed(1);
     tn_module *m = dropout_net();
-    tn_list *first = tn_parameters(tn_module_child(m, 0)), *last = tn_parameters(tn_module_child(m, 3));
+    tn_list *first = tn_parameters(tn_module_child(m, 0)),
+            *last = tn_parameters(tn_module_child(m, 3));
     tn_optim *a = tn_sgd(first, (tn_sgd_options){ .lr = 0.1 });
     tn_optim *b = tn_sgd(last, (tn_sgd_options){ .lr = 0.1 });
     tn_tensor *x = tn_randn(TN_SHAPE(5, 4)), *y = tn_randint(0, 3, TN_SHAPE(5));
@@ -423,7 +425,9 @@ START_TEST(steps_end_with_the_optimizer)
             ck_assert_int_eq(s->ledger[i].moved, TNI_MOVED_OPTIMIZER);
             ck_assert(s->ledger[i].grad.known);
             ck_assert(!tni_numbers_differ(&s->ledger[i].step, &s->updates[i].after));
-            if (k) ck_assert(!tni_numbers_differ(&s->ledger[i].start, &step_of(tr, k - 1)->ledger[i].step));
+            if (k)
+                ck_assert(
+                    !tni_numbers_differ(&s->ledger[i].start, &step_of(tr, k - 1)->ledger[i].step));
         }
     }
     ck_assert_int_eq(tr->told.tensors[0].held, TNI_HELD);
@@ -590,9 +594,9 @@ END_TEST
 static tn_trace *step_in_mode(bool eval, bool frozen)
 {
     tn_manual_seed(4);
-    tn_module *m = tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }),
-                                 tn_dropout_new(0.5));
+    tn_module *m =
+        tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
+                      tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }), tn_dropout_new(0.5));
     assert_made(m);
     if (eval) assert_ok(tn_eval(m));
     if (frozen) assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.weight"), false));

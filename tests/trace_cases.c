@@ -210,7 +210,8 @@ static tn_status swish_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int
 
 static const tn_custom_op swish_op = { .name = "swish",
                                        .formula = "y = x sigmoid(x)",
-                                       .gradient = "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)",
+                                       .gradient =
+                                           "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)",
                                        .forward = swish,
                                        .backward = swish_grad };
 

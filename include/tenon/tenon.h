@@ -9,6 +9,7 @@
  *   _new     makes one, modules too: tn_linear is the op, tn_linear_new the layer. Optimizers
  *            (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names instead;
  *            tn_text_load reads a file
+ *   _begin   makes what watches or lasts until its _end: tn_trace_begin, tn_scope_begin
  *   _free    frees what has one owner. _keep and _drop count references, of modules and tensors:
  *            tn_module_drop, tn_drop. tn_checkpoint_unlock ends what tn_checkpoint_lock began
  *   _set_    tn_optim_set_lr sets what tn_optim_lr reads. Modes and properties of tensors are set

@@ -53,7 +53,7 @@ TN_API tn_trace *tn_trace_begin(tn_trace_options options);
  *  memory ran out on the way (the account is then cut short, and can still be written). */
 TN_API tn_status tn_trace_end(tn_trace *trace);
 
-/** Ends it if necessary. NULL is ignored. */
+/** Ends it if necessary, in the thread that began it. NULL is ignored. */
 TN_API void tn_trace_free(tn_trace *trace);
 
 /**

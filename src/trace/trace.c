@@ -81,7 +81,7 @@ static void stop(tn_trace *tr)
 {
     tni_saved_error error;
     tni_error_save(&error);
-    if (tr->running) {
+    if (tr->running && tni_watching == &tr->watcher) {
         tni_watch(NULL);
         tn_set_lines(tr->lines);
         tn_set_places(tn_places()); /* they may be on by themselves */

@@ -12,7 +12,8 @@ typedef struct tni_words {
 
 /* "[2,8]" */
 void tni_say_shape(const tni_words *w, const tn_shape *s);
-/* "|dy| 0.31", "dy 0.31" for one element, "[[1, 2], [3, 4]]" after it for few; nothing if unknown */
+/* "|dy| 0.31", "dy 0.31" for one element, "[[1, 2], [3, 4]]" after it for few; nothing if
+ * unknown */
 void tni_say_numbers(const tni_words *w, const char *before, const char *name, const tni_numbers *v,
                      const tn_shape *shape);
 /* One number for v: its only element, or its norm; "-" if unknown */

@@ -146,6 +146,7 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_encoder_forward",
                                            "tn_capture_run",
                                            "tn_explain_training",
+                                           "tn_explain",
                                            "tn_scope_return",
                                            "tn_module_apply",
                                            "tn_named_modules",
@@ -322,7 +323,7 @@ static bool rare(world *w, const row *r)
     static const char *const slow[] = {
         "tn_save",      "tn_load",        "tn_checkpoint",       "tn_plot",  "tn_text",
         "tn_explain",   "tn_graph_dot",   "tn_module_summary",   "tn_print", "tn_fprint",
-        "tn_gradcheck", "tn_memory_trim", "tn_module_gradcheck", NULL
+        "tn_gradcheck", "tn_memory_trim", "tn_module_gradcheck", "tn_trace", NULL
     };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;

@@ -881,6 +881,7 @@ ANY(loader, tn_loader, loader,
     tn_loader_new((tn_tensor *[]){ make_tensor(w, TN_SHAPE(5, 2), TN_F32, PLAIN) }, 1,
                   (tn_loader_options){ .batch_size = 2, .shuffle = true }))
 ANY(capture, tn_capture, capture, tn_capture_new(steps[0], w, tn_cpu()))
+ANY(trace, tn_trace, trace, tn_trace_begin((tn_trace_options){ 0 }))
 static const char *text_path(world *w)
 {
     const char *name = in_folder(w, "text2");
@@ -1088,6 +1089,12 @@ CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
 CALLBACK(loss_function, losses)
+OPTIONS(trace_options, tn_trace_options,
+        o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)),
+        o.opt = below(w, 2) ? NULL : one_optim(w), o.title = pick_text(w, NULL), FLAG(lines))
+OPTIONS(explain_options, tn_explain_options,
+        o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)),
+        o.opt = below(w, 2) ? NULL : one_optim(w), o.json = below(w, 2) ? NULL : w->sink)
 
 /* ---- scopes ---------------------------------------------------------------------------------- */
 

@@ -46,6 +46,7 @@ typedef enum gives {
     G_generator,
     G_loader,
     G_capture,
+    G_trace,
     G_corpus,
     G_status,
     G_count,   /* -1 on failure */
@@ -70,6 +71,7 @@ typedef union result {
     tn_generator *generator;
     tn_loader *loader;
     tn_capture *capture;
+    tn_trace *trace;
     tn_text *corpus;
     tn_status status;
     int64_t n;
@@ -137,6 +139,7 @@ struct world {
     tn_generator *generator[FEW];
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];
+    tn_trace *trace[FEW];
     tn_text *corpus[FEW];
     tn_file_lock *lock[FEW];
     int64_t hook[HOOKS];
