@@ -27,4 +27,4 @@ for page in autograd derivatives printed; do
     done
 done
 echo "$passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -eq 11 ]
+[ $failed -eq 0 ] && [ $passed -eq 13 ]

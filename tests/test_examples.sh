@@ -245,6 +245,7 @@ check 'xor' says '1 xor 1 = 0.0' "$xor"
 # by hand: n = 0.5, y = tanh n, db = 2 (y - 1) (1 - y^2) = -0.846033, dw1 = 2 db
 check 'autograd' says '^w1 +0.500000 +-1.692067 +-1.692067$' "$autograd" --dot neuron.dot
 check 'autograd, backward in order' says '^  4  add .* gradients go to 6 5$' "$autograd"
+check 'autograd, explained' says '^    w1  leaf  grad = 0 . da .*slope 1.692067, finite difference 1.692067$' "$autograd" --explain
 check 'autograd, a drawing' grep -q '^  n1 -> n0;$' neuron.dot
 check 'autograd, a net' says '^  3  linear .4,1.  in 2 .Linear.' "$autograd" --net --dot net.dot
 check 'autograd, its boxes' grep -q 'label="2 (Linear)";' net.dot

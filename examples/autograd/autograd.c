@@ -1,8 +1,8 @@
 /*
  * autograd - what backward does: for a neuron, small enough for pencil and paper, or (--net) for a
  * net of two layers. It prints the tape, step by step as backward plays it, and the gradients,
- * beside what moving a number a little does to the loss.
- * usage: autograd [--net] [--dot FILE]
+ * beside what moving a number a little does to the loss. With --explain backward tells itself.
+ * usage: autograd [--net] [--explain] [--dot FILE]
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -148,12 +148,32 @@ static void draw(FILE *file, tn_tensor *loss, tn_module *model, const char *path
     if (fclose(file) != 0) ex_complain("--dot %s: %s", path, strerror(errno));
 }
 
+static tn_tensor *again(tn_module *model, void *user)
+{
+    task *t = user;
+    (void)model;
+    return t->loss(t);
+}
+
+/* Backward, with or without words. */
+static void run_backward(task *t, tn_tensor *loss, bool explain)
+{
+    tn_explain_options o = { .model = t->model, .again = again, .user = t };
+    if (!explain) {
+        TN_CHECK(tn_backward(loss));
+        return;
+    }
+    printf("\n");
+    TN_CHECK(tn_explain(stdout, loss, o));
+}
+
 int main(int argc, char **argv)
 {
-    bool with_net = false;
+    bool with_net = false, explain = false;
     const char *dot = NULL;
     ex_option flags[] = {
         EX_FLAG_ROW("net", with_net, "a net of two layers instead of a neuron"),
+        EX_FLAG_ROW("explain", explain, "backward told step by step, checked by differences"),
         EX_TEXT_ROW("dot", dot, "FILE", "draw the graph for Graphviz: dot -Tsvg FILE -o graph.svg"),
     };
     ex_options options = { "autograd: the tape of a small computation, and its gradients", flags,
@@ -171,7 +191,7 @@ int main(int argc, char **argv)
     TN_CHECK(tn_graph_visit(loss, print_step, NULL, (tn_graph_options){ .model = t.model }));
     if (drawing) draw(drawing, loss, t.model, dot);
 
-    TN_CHECK(tn_backward(loss));
+    run_backward(&t, loss, explain);
     bool right = print_gradients(&t);
     tn_module_drop(t.model);
     tn_scope_end(program);
