@@ -486,7 +486,7 @@ START_TEST(tensors_are_not_confused)
     tn_tensor *w = leaf(TN_SHAPE(2), 1, "w");
     tn_trace *tr = begin(plain);
     for (int k = 0; k < 4; k++) {
-        char name[8];
+        char name[16];
         tn_scope s = tn_scope_begin();
         tn_tensor *x = tn_full_as(TN_SHAPE(2), k, TN_F64, tn_cpu());
         snprintf(name, sizeof name, "x%d", k);
