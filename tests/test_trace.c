@@ -398,6 +398,21 @@ START_TEST(tn_gradients_changes_no_grad)
 }
 END_TEST
 
+/* An output that depends on none of the inputs gets its seed all the same. */
+START_TEST(an_output_that_leads_nowhere)
+{
+    tn_tensor *a = leaf(TN_SHAPE(2), 3, "a"), *b = leaf(TN_SHAPE(2), 5, "b"), *grad;
+    tn_tensor *outputs[] = { sum(tn_exp(a)), sum(tn_exp(b)) };
+    tn_trace *tr = begin(plain);
+    assert_ok(tn_gradients(2, outputs, NULL, 1, &a, &grad, 0));
+    assert_ok(tn_trace_end(tr));
+    const tni_told_step *s = step_of(tr, 0);
+    ck_assert_int_eq(s->n_backs, 3);
+    for (size_t k = 0; k < 3; k++) ck_assert_int_ge(s->backs[k].node, 0);
+    tn_trace_free(tr);
+}
+END_TEST
+
 START_TEST(steps_end_with_the_optimizer)
 {
     tn_manual_seed(1);
@@ -758,6 +773,7 @@ Suite *test_suite(void)
     tcase_add_test(t, two_backwards_accumulate);
     tcase_add_test(t, a_backward_within_a_hook);
     tcase_add_test(t, tn_gradients_changes_no_grad);
+    tcase_add_test(t, an_output_that_leads_nowhere);
     tcase_add_test(t, steps_end_with_the_optimizer);
     tcase_add_test(t, parameters_moved_by_hand);
     tcase_add_test(t, autocast_is_told);

@@ -86,14 +86,14 @@ TN_API TN_MUST_USE tn_status tn_explain_diff(FILE *file, const tn_trace *a, cons
 
 /** zero fields: no model, no optimizer, values of up to 64 elements, no finite differences */
 typedef struct tn_explain_options {
-    tn_module *model;
-    tn_optim *opt;
-    int64_t values; /* as in tn_trace_options */
+    tn_module *model; /* as in tn_trace_options */
+    tn_optim *opt;    /* likewise */
+    int64_t values;   /* likewise */
     /** Computes the loss again, with the same data and the same random numbers; model is the one
      *  above. Then each leaf's gradient g is compared with (L(+h u) - L(-h u)) / 2h, u = g / |g|:
      *  its norm. NULL: no comparison. */
     tn_tensor *(*again)(tn_module *model, void *user);
-    void *user;
+    void *user; /* for again */
     FILE *json; /* NULL, or gets the account as JSON */
 } tn_explain_options;
 

@@ -14,11 +14,6 @@ void tni_record_pass_free(tni_record_pass *p)
     tni_free(p, sizeof *p);
 }
 
-static int node_of(const tn_trace *tr, const tni_node *node)
-{
-    return tni_get(&tr->nodes, tni_sequence_key(node->sequence));
-}
-
 /* A share (from -1: a seed) goes to an output of a node. */
 static tn_status add(tni_record_pass *p, const tni_node *to, int output, int from, int in)
 {
@@ -144,10 +139,15 @@ static tn_status note_arrived(tn_trace *tr, const tni_node *node)
 {
     tni_told_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
-    if (!p || !tni_room(&s->backs, &s->back_room, s->n_backs, 1, sizeof *s->backs))
+    int at = p ? tni_record_node(tr, node, NULL) : -1;
+    if (at < 0 || !tni_room(&s->backs, &s->back_room, s->n_backs, 1, sizeof *s->backs))
         return TN_E_NOMEM;
+    if (!s->nodes[at].told) { /* an output that leads to no input of tn_gradients */
+        s->nodes[at].told = true;
+        s->passes[p->number].n_nodes++;
+    }
     tni_told_back *b = &s->backs[s->n_backs];
-    *b = (tni_told_back){ .pass = p->number, .node = node_of(tr, node), .finding = -1 };
+    *b = (tni_told_back){ .pass = p->number, .node = at, .finding = -1 };
     b->incoming = tni_calloc_n((size_t)node->n_out, sizeof *b->incoming);
     if (!b->incoming) return TN_E_NOMEM;
     b->n_out = node->n_out;
