@@ -17,11 +17,11 @@ static const tni_told_op *op_of(const tni_words *w, const tni_told_node *n)
     return &w->told->ops[n->op];
 }
 
-/* "  linear 4  head (Linear)  net.c:41" */
+/* "  linear #4  head (Linear)  net.c:41" */
 static void say_place(const tni_words *w, int node)
 {
     const tni_told_node *n = &w->step->nodes[node];
-    fprintf(w->file, "  %s %d", op_of(w, n)->name, node);
+    fprintf(w->file, "  %s #%d", op_of(w, n)->name, node);
     if (n->call >= 0) {
         const tni_told_call *c = &w->step->calls[n->call];
         const tni_told_module *m = &w->told->modules[c->module];
@@ -91,7 +91,7 @@ static void say_sum(const tni_words *w, const tni_told_back *b, int output)
         if (share) tni_amount(&share->value, amount, sizeof amount);
         const char *by = a->node < 0 ? "the seed" : op_of(w, &w->step->nodes[a->node])->name;
         fprintf(w->file, first ? " %s" : " + %s", by);
-        if (a->node >= 0) fprintf(w->file, " %d: %s", a->node, amount);
+        if (a->node >= 0) fprintf(w->file, " #%d: %s", a->node, amount);
         first = false;
     }
 }

@@ -59,6 +59,6 @@ const char *tni_source(const tni_words *w, const tni_told_in *in, char *text, si
 {
     if (in->node < 0) return tni_tensor_name(w, in->tensor);
     const tni_told_op *op = &w->told->ops[w->step->nodes[in->node].op];
-    snprintf(text, size, in->output ? "%s %d.%d" : "%s %d", op->name, in->node, in->output);
+    snprintf(text, size, in->output ? "%s #%d.%d" : "%s #%d", op->name, in->node, in->output);
     return text;
 }
