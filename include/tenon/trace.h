@@ -120,6 +120,19 @@ typedef struct tn_explain_options {
  */
 TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options);
 
+/**
+ * Writes one page (HTML) that plays the accounts op by op, forward and backward: the graph with its
+ * modules to fold, the numbers and formulas of each op, the state ledger. It needs no network, and
+ * shows losses and ledgers even without scripts. Several traces (one in training mode, one in eval
+ * mode, one with parts frozen) stand side by side, with what differs.
+ *
+ * n        traces in the page, at least 1
+ * Size     the page's own 90 kB, and the accounts as JSON: fewer values make a smaller page
+ * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
+ *          written
+ */
+TN_API TN_MUST_USE tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,7 +1,8 @@
 /*
  * json.c - an account as JSON.
  *
- * Written straight to the file, with nine digits for each number: more than an f32 has.
+ * Written straight to the file, with nine digits for each number, more than an f32 has; in a page,
+ * which shows four, with six.
  */
 #include <math.h>
 
@@ -13,6 +14,7 @@ typedef struct out {
     FILE *file;
     const tni_told *told;
     const tni_told_step *step;
+    int digits;
 } out;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -23,7 +25,7 @@ static void put_text(const out *o, const char *text)
     for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c == '"' || *c == '\\')
             fprintf(o->file, "\\%c", *c);
-        else if (*c < ' ')
+        else if (*c < ' ' || *c == '<') /* the latter for a script element's sake */
             fprintf(o->file, "\\u%04x", *c);
         else
             fputc(*c, o->file);
@@ -33,7 +35,7 @@ static void put_text(const out *o, const char *text)
 static void put_number(const out *o, double x)
 {
     if (isfinite(x))
-        fprintf(o->file, "%.9g", x);
+        fprintf(o->file, "%.*g", o->digits, x);
     else
         fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }
@@ -393,12 +395,9 @@ static void put_step(out *o, size_t k)
     fputc('}', o->file);
 }
 
-tn_status tn_trace_json(FILE *file, const tn_trace *trace)
+void tni_trace_put_json(FILE *file, const tn_trace *trace, int digits)
 {
-    TNI_C_NUMBERS;
-    tn_status status = tni_trace_writable("tn_trace_json", file, trace);
-    if (status != TN_OK) return status;
-    out o = { file, &trace->told, NULL };
+    out o = { file, &trace->told, NULL, digits };
     fprintf(file, "{\"tenon_trace\":1,\"title\":");
     put_text(&o, trace->told.title);
     fprintf(file, ",\"tenon\":");
@@ -410,5 +409,13 @@ tn_status tn_trace_json(FILE *file, const tn_trace *trace)
     fprintf(file, "],\n \"steps\":[");
     for (size_t k = 0; k < trace->told.n_steps; k++) put_step(&o, k);
     fprintf(file, "]}\n");
+}
+
+tn_status tn_trace_json(FILE *file, const tn_trace *trace)
+{
+    TNI_C_NUMBERS;
+    tn_status status = tni_trace_writable("tn_trace_json", file, trace);
+    if (status != TN_OK) return status;
+    tni_trace_put_json(file, trace, 9);
     return tni_trace_written("tn_trace_json", file);
 }

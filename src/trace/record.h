@@ -100,6 +100,9 @@ tn_status tni_record_close(tn_trace *tr);
 /* Notes the registered tensors as forward left them. */
 tn_status tni_record_after_forward(tn_trace *tr);
 
+/* json.c: the account, with so many digits for each number; errors show in the file */
+void tni_trace_put_json(FILE *file, const tn_trace *trace, int digits);
+
 /* trace.c. Whether this thread may be watched; function: for the message */
 tn_status tni_trace_may_begin(const char *function, const tn_module *model);
 tn_trace *tni_trace_start(tn_trace_options options, bool late);

@@ -1,0 +1,197 @@
+/*
+ * data.js - the traces that the page was given, indexed for the other files.
+ *
+ * A trace is an account of training steps (its format: docs/autograd.md, "The page"). The page
+ * plays it as a row of positions: each training step as a whole, then each op of forward, each op
+ * of backward, and the optimizer. Whatever is drawn or told depends on the position alone, so
+ * going back is the same as going forward.
+ *
+ * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
+ */
+
+const traces = JSON.parse(document.getElementById('traces').textContent);
+
+/* ---- numbers and words ----------------------------------------------------------------------- */
+
+const NUMBERS_OF_STRINGS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
+
+/* A number of the trace; those that are not finite are strings in JSON. */
+function number(x) {
+    return typeof x === 'string' ? NUMBERS_OF_STRINGS[x] : x;
+}
+
+/* So many digits, with a true minus sign. */
+function digits(x, many = 4) {
+    x = number(x);
+    if (x === null || x === undefined) return '–';
+    if (Number.isNaN(x)) return 'NaN';
+    if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
+    const size = Math.abs(x);
+    let text;
+    if (size !== 0 && (size >= 1e5 || size < 1e-3))
+        text = x.toExponential(Math.min(2, many - 1)).replace(/\.?0+e/, 'e').replace('e+', 'e');
+    else text = String(Number(x.toPrecision(many)));
+    return text.replace(/-/g, '−');
+}
+
+const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
+const shapeText = (shape) => `[${shape.join(',')}]`;
+const elements = (shape) => shape.reduce((n, size) => n * size, 1);
+
+/* A summary of a tensor in one number: itself if it is one, else its norm. */
+function summary(value, shape) {
+    if (!value) return null;
+    const one = value.values ? value.values.length === 1 : shape && elements(shape) === 1;
+    return number(one ? (value.values ? value.values[0] : value.mean) : value.norm);
+}
+
+const summaryText = (value, shape, many) => (value ? digits(summary(value, shape), many) : '–');
+
+function bytesText(n) {
+    if (n < 1024) return `${n} B`;
+    return n < 1048576 ? `${digits(n / 1024)} KiB` : `${digits(n / 1048576)} MiB`;
+}
+
+/* ---- a trace --------------------------------------------------------------------------------- */
+
+const PHASES = ['whole', 'forward', 'backward', 'optimizer'];
+
+/* Adds to a trace: tensors by id, and all positions. */
+function indexTrace(trace) {
+    trace.byId = new Map(trace.tensors.map((t) => [t.id, t]));
+    trace.positions = [];
+    trace.firstPosition = []; /* of each step */
+    trace.steps.forEach((step, s) => {
+        trace.firstPosition.push(trace.positions.length);
+        trace.positions.push({ s, phase: 'whole', i: 0 });
+        step.nodes.forEach((_, i) => trace.positions.push({ s, phase: 'forward', i }));
+        step.backward.forEach((_, i) => trace.positions.push({ s, phase: 'backward', i }));
+        if (step.updates) trace.positions.push({ s, phase: 'optimizer', i: 0 });
+    });
+}
+
+traces.forEach(indexTrace);
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+function addTo(map, key, item) {
+    const list = map.get(key);
+    if (list) list.push(item);
+    else map.set(key, [item]);
+}
+
+/* Where each tensor stands: in the call of the first op that reads it, else in that which writes
+ * it; data with a name outside of all. A tensor that no op of the step touches is in the ledger
+ * only. */
+function placeTensors(step, g) {
+    step.nodes.forEach((node, at) =>
+        node.in.forEach((input, i) => {
+            if (!input) return;
+            addTo(g.readers, typeof input.from === 'string' ? input.from : 'n' + input.from,
+                { node, i });
+            if (typeof input.from !== 'string' || g.home.has(input.from)) return;
+            const t = g.trace.byId.get(input.from), outside = t && t.kind === 'tensor' && t.name;
+            if (t) g.home.set(input.from, { call: outside ? null : node.call ?? null, at: at - 0.5 });
+        }));
+    for (const call of step.calls)
+        for (const t of call.writes || []) {
+            const last = g.lastIn.get(call.id) ?? -1;
+            g.writes.push({ tensor: t, call: call.id, at: last });
+            g.writtenAt.set(t, last);
+            if (!g.home.has(t)) g.home.set(t, { call: call.id, at: last + 0.5 });
+        }
+}
+
+/* What backward did, by node and by tensor. */
+function indexBackward(step, g) {
+    step.backward.forEach((entry, k) => {
+        addTo(g.backwardOf, entry.node, k);
+        for (const a of entry.accumulated || []) addTo(g.grads, a.tensor, { k, value: a.after });
+        for (const share of entry.shares || []) addTo(g.shares, `${entry.node}.${share.in}`, k);
+    });
+    for (const line of step.ledger || []) g.ledger.set(line.tensor, line);
+    for (const u of step.updates || []) g.updates.set(u.tensor, u);
+    for (const f of step.findings || []) if (Number.isInteger(f.node)) addTo(g.findings, f.node, f);
+    for (const entry of step.backward)
+        if (entry.finding && !g.findings.has(entry.node))
+            addTo(g.findings, entry.node, entry.finding);
+}
+
+/* The index of a step of a trace, made when first asked for. */
+function graphOf(trace, s) {
+    const step = trace.steps[s];
+    if (step.graph) return step.graph;
+    const g = {
+        step, trace,
+        node: new Map(step.nodes.map((n) => [n.id, n])),
+        at: new Map(step.nodes.map((n, i) => [n.id, i])), /* position in forward */
+        call: new Map(step.calls.map((c) => [c.id, c])),
+        ops: new Map(), /* how many ops are in a call, those of inner calls included */
+        firstIn: new Map(), lastIn: new Map(), /* positions in forward of a call's ops */
+        readers: new Map(), home: new Map(), writes: [], writtenAt: new Map(),
+        backwardOf: new Map(), grads: new Map(), shares: new Map(), findings: new Map(),
+        ledger: new Map(), updates: new Map(),
+    };
+    step.nodes.forEach((node, at) => {
+        for (let c = g.call.get(node.call); c; c = g.call.get(c.outer)) {
+            g.ops.set(c.id, (g.ops.get(c.id) || 0) + 1);
+            if (!g.firstIn.has(c.id)) g.firstIn.set(c.id, at);
+            g.lastIn.set(c.id, at);
+        }
+    });
+    placeTensors(step, g);
+    indexBackward(step, g);
+    step.graph = g;
+    return g;
+}
+
+/* The same box in every step and in every trace: the module's path, and which call of it. */
+const foldName = (call) => `${call.module}#${call.time}`;
+
+/* "blocks.0.norm (LayerNorm)"; within the box of another call, "norm (LayerNorm)". */
+function callTitle(call, outer) {
+    const time = call.time > 1 ? `, call ${call.time}` : '';
+    const inside = outer && outer.module && call.module.startsWith(outer.module + '.');
+    const path = inside ? call.module.slice(outer.module.length + 1) : call.module;
+    return (path ? `${path} (${call.type})` : call.type) + time;
+}
+
+/* A long name without its middle. */
+const shortened = (text) => (text.length > 18 ? `${text.slice(0, 7)}…${text.slice(-10)}` : text);
+
+const tensorName = (t) => t.name || t.id;
+const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };
+
+/* "linear in 0 (Linear)" */
+function nodeTitle(g, node) {
+    const call = g.call.get(node.call);
+    return call ? `${node.op} in ${callTitle(call)}` : node.op;
+}
+
+/* Names of an op's inputs in its formula, "" where unknown. If the trace does not tell, the gradients "dx = ..; dw = .." name
+ * them in order; else the single letters of the formula's right side do, if they are as many. */
+function inputNames(node) {
+    if (node.names) return node.names;
+    if (node.in.some((x) => x && x.name))
+        return (node.names = node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : '')));
+    const present = node.in.filter((x) => x).length;
+    const right = (node.formula || '').replace(/^[^=]*=/, '');
+    const left = (node.gradient || '').split(';').map((part) => part.split('=')[0].trim());
+    let names = left.map((x) => (/^d([A-Za-z]\w*)/.exec(x) || [])[1]).filter((x) => x)
+        .map((x) => x.replace(/_.*/, ''));
+    const letters = [...new Set(right.match(/(?<![A-Za-z_])[A-Za-df-z](?![A-Za-z])/g) || [])];
+    if (!names.length || names.length > node.in.length)
+        names = letters.length === present ? letters : [];
+    return (node.names = node.in.map((_, i) => names[i] || ''));
+}
+
+/* The value that an input of an op had. */
+function inputValue(g, input) {
+    if (input.value) return input.value;
+    if (typeof input.from === 'string') {
+        const line = g.ledger.get(input.from), t = g.trace.byId.get(input.from);
+        return line ? line.start : (t && t.value) || null;
+    }
+    const from = g.node.get(input.from);
+    return from ? from.out[input.output].value : null;
+}

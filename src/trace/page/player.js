@@ -1,0 +1,364 @@
+/*
+ * player.js - moves over the positions: buttons, keys, playing, links; the search; the start.
+ */
+
+/* ---- where we are ---------------------------------------------------------------------------- */
+
+function positionText() {
+    const p = position(), t = trace(), g = graph(), step = g.step;
+    const head = t.steps.length > 1 ? `Step ${p.s + 1} of ${t.steps.length}` : 'Step 1';
+    if (p.phase === 'whole') return `${head}, as a whole`;
+    if (p.phase === 'optimizer') return `${head} · the optimizer moves ${plural((step.updates || []).length, 'tensor')}`;
+    const node = p.phase === 'forward' ? step.nodes[p.i] : g.node.get(step.backward[p.i].node);
+    const of = p.phase === 'forward' ? step.nodes.length : step.backward.length;
+    return `${head} · ${p.phase} ${p.i + 1} of ${of} · ${nodeTitle(g, node)}`;
+}
+
+/* Goes to a position. */
+function go(at) {
+    const before = viewOf, held = document.activeElement && document.activeElement.closest('#drawing');
+    state.at = Math.min(Math.max(0, at), trace().positions.length - 1);
+    state.chosen = null;
+    if (graph() !== before) relayout();
+    render();
+    const key = currentKey() && shownKey(viewOf, state.folded, currentKey());
+    if (key) reveal(key);
+    if (key && held) focusItem(key);
+}
+
+/* Chooses an op, a tensor or a box, to look at; the position stays. */
+function choose(key) {
+    if (!key) return;
+    comparing(false);
+    state.chosen = key;
+    if (key[0] !== 't' || graph().home.has(key)) {
+        unfoldTo(key);
+        reveal(key);
+    }
+    render();
+}
+
+/* Shows everything as the state says. */
+function render() {
+    const p = position();
+    draw();
+    renderCard();
+    renderLedger();
+    if (!$('compare').hidden) renderCompare();
+    $('where').textContent = positionText();
+    $('slider').value = state.at;
+    $('slider').setAttribute('aria-valuetext', positionText());
+    document.body.dataset.phase = p.phase;
+    $('first').disabled = $('back').disabled = state.at === 0;
+    $('last').disabled = $('next').disabled = state.at === trace().positions.length - 1;
+    writeHash();
+}
+
+/* The parts of the bar under the slider. */
+function renderBar() {
+    const parts = [];
+    trace().steps.forEach((step, s) => {
+        const part = (cls, n, text) => n && parts.push(make('span', { class: cls, style: `flex:${n} 1 0`,
+            title: `step ${s + 1}: ${cls}` }, text));
+        part('whole', 1, '');
+        part('forward', step.nodes.length, 'forward');
+        part('backward', step.backward.length, 'backward');
+        part('optimizer', step.updates ? 1 : 0, '');
+    });
+    $('bar').replaceChildren(...(parts.length <= 80 ? parts : []));
+    $('slider').max = trace().positions.length - 1;
+}
+
+/* ---- playing --------------------------------------------------------------------------------- */
+
+let timer = null;
+
+function stop() {
+    clearInterval(timer);
+    timer = null;
+    $('play').textContent = '▶';
+    $('play').setAttribute('aria-label', 'Play');
+    $('play').setAttribute('aria-pressed', 'false');
+}
+
+function play() {
+    if (timer) return stop();
+    if (state.at === trace().positions.length - 1) go(0);
+    $('play').textContent = '❚❚';
+    $('play').setAttribute('aria-label', 'Pause');
+    $('play').setAttribute('aria-pressed', 'true');
+    timer = setInterval(() => {
+        if (state.at === trace().positions.length - 1 || question()) return stop();
+        go(state.at + 1);
+    }, Number($('speed').value));
+}
+
+/* The beginning of the next phase (or of this one, or the one before). */
+function goPhase(direction) {
+    const all = trace().positions, start = (i) => i === 0 || all[i].phase !== all[i - 1].phase;
+    let i = state.at + direction;
+    while (i > 0 && i < all.length - 1 && !start(i)) i += direction;
+    go(i);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+function writeHash() {
+    const parts = [`step=${state.at}`];
+    if (state.trace) parts.push(`trace=${state.trace}`);
+    if (state.chosen) parts.push(`at=${state.chosen}`);
+    const hash = '#' + parts.join('&');
+    if (location.hash !== hash) history.replaceState(null, '', hash);
+}
+
+/* "#step=17&trace=1&at=n3"; what is not there or makes no sense is left as it is. */
+function readHash() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const whole = (name, most) => {
+        const n = Number(given.get(name));
+        return given.has(name) && Number.isInteger(n) && n >= 0 && n <= most ? n : null;
+    };
+    const which = whole('trace', traces.length - 1);
+    if (which !== null && which !== state.trace) showTrace(which);
+    const at = whole('step', trace().positions.length - 1);
+    go(at === null ? state.at : at);
+    const key = given.get('at') || '', g = graph(), id = Number(key.slice(1));
+    if (key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key) : g.call.has(id)) choose(key);
+}
+
+/* ---- traces and their differences ------------------------------------------------------------ */
+
+function showTrace(i) {
+    const p = position(), same = trace() !== traces[i];
+    state.trace = i;
+    state.chosen = null;
+    const s = Math.min(p.s, trace().steps.length - 1);
+    const first = trace().firstPosition[s];
+    const within = trace().positions.findIndex((q) => q.s === s && q.phase === p.phase && q.i === p.i);
+    state.at = within >= 0 ? within : first;
+    renderBar();
+    relayout();
+    if (same) fit();
+    renderTabs();
+}
+
+function comparing(on) {
+    $('compare').hidden = !on;
+    $('main').hidden = on;
+    renderTabs();
+    if (on) renderCompare();
+}
+
+function renderTabs() {
+    if (traces.length < 2) return;
+    const on = !$('compare').hidden;
+    const tab = (text, selected, action) => make('button', { type: 'button', role: 'tab', 'aria-selected': String(selected),
+        tabindex: selected ? 0 : -1, onclick: action }, text);
+    $('tabs').replaceChildren(...traces.map((t, i) => tab(t.title, !on && i === state.trace, () => {
+        comparing(false);
+        showTrace(i);
+        render();
+    })), tab('Differences', on, () => comparing(true)));
+    $('tabs').hidden = false;
+}
+
+/* ---- search ---------------------------------------------------------------------------------- */
+
+const FOUND_MOST = 30;
+
+/* Ops, tensors and modules whose name, op, module or line holds all words. */
+function find(text) {
+    const words = text.toLowerCase().split(/\s+/).filter((x) => x), g = graph(), found = [];
+    if (!words.length) return found;
+    const look = (key, kind, title, more) => {
+        const all = `${title} ${more} ${kind}`.toLowerCase();
+        if (found.length < FOUND_MOST && words.every((w) => all.includes(w))) found.push({ key, kind, title, more });
+    };
+    for (const t of trace().tensors) look(t.id, KIND[t.kind], tensorName(t), shapeText(t.shape));
+    for (const call of g.step.calls) if (g.ops.get(call.id)) look('c' + call.id, 'module', callTitle(call), '');
+    for (const node of g.step.nodes) look('n' + node.id, 'op', nodeTitle(g, node), `#${node.id} ${node.line || ''}`);
+    return found;
+}
+
+function renderSearch() {
+    const found = find($('search').value), list = $('found');
+    list.replaceChildren(...found.map((f, i) => make('li', { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
+        'data-to': f.key, onmousedown: (event) => {
+            event.preventDefault();
+            pick(f.key);
+        } }, make('span', { class: 'kind' }, f.kind), ` ${f.title} `, make('span', { class: 'muted' }, f.more))),
+    ...(found.length || !$('search').value.trim() ? [] : [make('li', { class: 'none' }, 'nothing found')]));
+    list.hidden = !list.children.length;
+    $('search').setAttribute('aria-expanded', String(!list.hidden));
+    $('search').setAttribute('aria-activedescendant', found.length ? 'found0' : '');
+}
+
+function pick(key) {
+    $('search').value = '';
+    renderSearch();
+    $('search').blur();
+    choose(key);
+    focusItem(shownKey(viewOf, state.folded, key));
+}
+
+function searchKeys(event) {
+    const options = [...$('found').querySelectorAll('[role=option]')];
+    const at = options.findIndex((x) => x.getAttribute('aria-selected') === 'true');
+    if (event.key === 'Escape') {
+        $('search').value = '';
+        renderSearch();
+        $('search').blur();
+    } else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
+    else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
+        const to = options[(at + (event.key === 'ArrowDown' ? 1 : options.length - 1)) % options.length];
+        event.preventDefault();
+        if (!to) return;
+        options.forEach((x) => x.setAttribute('aria-selected', String(x === to)));
+        $('search').setAttribute('aria-activedescendant', to.id);
+        to.scrollIntoView({ block: 'nearest' });
+    }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* From a drawn item to its first input (-1) or its first reader (1), as drawn. */
+function goAlong(direction) {
+    const from = state.chosen || (currentKey() && shownKey(viewOf, state.folded, currentKey())) || firstKey();
+    const edges = view.edges.filter((e) => !e.writes && (direction < 0 ? e.to : e.from) === from);
+    if (!edges.length) return;
+    const next = view.items.get(direction < 0 ? edges[0].from : edges[0].to);
+    choose(next.of || next.key);
+    focusItem(state.chosen);
+}
+
+const KEYS = {
+    ArrowRight: () => go(state.at + 1), ArrowLeft: () => go(state.at - 1),
+    Home: () => go(0), End: () => go(trace().positions.length - 1),
+    PageDown: () => goPhase(1), PageUp: () => goPhase(-1),
+    ' ': play, '/': () => $('search').focus(),
+    p: () => setPredict(!state.predict), d: () => switchTheme(), '?': () => $('help').showModal(),
+    f: () => foldChosen(), '+': () => zoomTo(state.zoom * 1.2), '-': () => zoomTo(state.zoom / 1.2), 0: () => fit(),
+    Escape: () => {
+        state.chosen = null;
+        render();
+    },
+};
+
+/* Folds the box around what is chosen, or folds and unfolds the chosen box. */
+function foldChosen() {
+    const key = state.chosen || currentKey(), item = key && view.items.get(shownKey(viewOf, state.folded, key));
+    if (!item) return;
+    const box = item.kind === 'box' ? item.key : item.parent;
+    if (!box) return;
+    state.chosen = box;
+    toggleFold(box);
+    render();
+}
+
+function onKey(event) {
+    const target = event.target;
+    if (event.ctrlKey || event.metaKey || event.altKey || $('help').open) return;
+    if (target.matches('input[type=text], input[type=search], select')) return;
+    const inGraph = target.closest('#drawing');
+    if (target.id === 'slider' && event.key.startsWith('Arrow')) return;
+    if (target.closest('[role=tablist]') && tabKeys(event)) return;
+    if (target.matches('button, summary, input') && (event.key === ' ' || event.key === 'Enter')) return;
+    let action = KEYS[event.key];
+    if (inGraph && event.key === 'ArrowUp') action = () => goAlong(-1);
+    if (inGraph && event.key === 'ArrowDown') action = () => goAlong(1);
+    if (inGraph && event.key === 'Enter') action = () => activate(inGraph.querySelector(':focus'));
+    if (!action) return;
+    event.preventDefault();
+    action();
+}
+
+/* The arrow keys move between tabs. */
+function tabKeys(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], tabs = [...$('tabs').children];
+    if (!step) return false;
+    event.preventDefault();
+    tabs[(tabs.indexOf(event.target) + step + tabs.length) % tabs.length].click();
+    $('tabs').querySelector('[aria-selected=true]').focus();
+    return true;
+}
+
+/* A click or Enter on an item: a box folds or unfolds, anything else is chosen. */
+function activate(element) {
+    if (!element) return;
+    const key = element.dataset.key, item = view.items.get(key);
+    if (item.kind === 'ghost') return choose(item.of);
+    state.chosen = key;
+    if (item.kind === 'box') toggleFold(key);
+    render();
+    focusItem(key);
+}
+
+/* ---- light and dark -------------------------------------------------------------------------- */
+
+function switchTheme() {
+    const dark = document.documentElement.dataset.theme
+        ? document.documentElement.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+    document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+}
+
+/* ---- paper ----------------------------------------------------------------------------------- */
+
+/* What is printed beside the graph and the ledger: the ops of the step as tables. */
+function beforePrint() {
+    const g = graph(), title = `${trace().title}, ${positionText()}`;
+    const cells = (...texts) => texts.map((x) => make('td', {}, x));
+    const table = (caption, head, rows) => make('table', {}, make('caption', {}, caption),
+        make('thead', {}, make('tr', {}, head.map((x) => make('th', {}, x)))), make('tbody', {}, rows));
+    const most = 1000;
+    $('paper').replaceChildren(make('h2', {}, title),
+        table('Forward', ['op', 'where', 'formula', 'shape', 'norm'], g.step.nodes.slice(0, most).map((n) => make('tr', {},
+            cells(`#${n.id} ${n.op}`, g.call.has(n.call) ? callTitle(g.call.get(n.call)) : '', n.formula || '',
+                shapeText(n.out[0].shape), n.out[0].value ? digits(n.out[0].value.norm) : '–')))),
+        table('Backward', ['op', 'gradient in', 'shares'], g.step.backward.slice(0, most).map((b) => make('tr', {},
+            cells(`#${b.node} ${g.node.get(b.node).op}`, b.incoming.map((x) => (x.value ? digits(x.value.norm) : '–')).join(', '),
+                (b.shares || []).map((x) => `${typeof x.to === 'string' ? tensorName(trace().byId.get(x.to)) : '#' + x.to}: ` +
+                    `${x.value ? digits(x.value.norm) : '–'}`).join(', '))))));
+    if (view.items.size <= 600) draw(true);
+}
+
+/* ---- the start ------------------------------------------------------------------------------- */
+
+function begin() {
+    const on = (id, event, action) => $(id).addEventListener(event, action);
+    document.documentElement.classList.add('script');
+    on('first', 'click', () => go(0));
+    on('back', 'click', () => go(state.at - 1));
+    on('play', 'click', play);
+    on('next', 'click', () => go(state.at + 1));
+    on('last', 'click', () => go(trace().positions.length - 1));
+    on('slider', 'input', () => go(Number($('slider').value)));
+    on('speed', 'change', () => timer && (stop(), play()));
+    on('predict', 'click', () => setPredict(!state.predict));
+    on('theme', 'click', switchTheme);
+    on('keys', 'click', () => $('help').showModal());
+    on('in', 'click', () => zoomTo(state.zoom * 1.2));
+    on('out', 'click', () => zoomTo(state.zoom / 1.2));
+    on('fit', 'click', fit);
+    on('fold', 'click', () => foldAll(true));
+    on('unfold', 'click', () => foldAll(false));
+    on('compare-all', 'change', renderCompare);
+    on('search', 'input', renderSearch);
+    on('search', 'keydown', searchKeys);
+    on('search', 'blur', () => ($('found').hidden = true));
+    on('scroll', 'scroll', () => requestAnimationFrame(() => draw()));
+    on('drawing', 'click', (event) => activate(event.target.closest('[data-key]')));
+    document.addEventListener('keydown', onKey);
+    addEventListener('resize', () => (state.fitted ? fit() : draw()));
+    addEventListener('hashchange', readHash);
+    addEventListener('beforeprint', beforePrint);
+    addEventListener('afterprint', () => draw());
+    state.folded = foldAtFirst(graph(), 14);
+    renderTabs();
+    renderBar();
+    relayout();
+    readHash();
+    fit();
+    performance.mark('drawn');
+}
+
+begin();

@@ -1,0 +1,109 @@
+/*
+ * predict.js - the predict mode: at each op of backward it asks for a gradient before showing it.
+ *
+ * An answer is right within 1 % of the true number. What has been answered, or passed, is shown
+ * from then on.
+ */
+
+/* The question at the position: which share of the op, which element of it (null: its norm); null
+ * when there is nothing to ask. */
+function question() {
+    const p = position();
+    if (!state.predict || p.phase !== 'backward' || state.predict.told.has(askedKey())) return null;
+    const shares = trace().steps[p.s].backward[p.i].shares || [];
+    const share = shares.find((x) => x.value && x.value.values) || shares.find((x) => x.value);
+    if (!share) return null;
+    return { share, ...chooseElement(share.value, p.i) };
+}
+
+const askedKey = () => `${state.trace}.${state.at}`;
+
+/* An element that is not zero if there is one; not always the first. */
+function chooseElement(value, seed) {
+    if (!value.values) return { element: null, truth: number(value.norm) };
+    const x = value.values.map(number), n = x.length;
+    for (let k = 0; k < n; k++) {
+        const i = (seed * 5 + 3 + k) % n;
+        if (x[i] !== 0) return { element: i, truth: x[i] };
+    }
+    return { element: 0, truth: x[0] };
+}
+
+/* What was asked at backward's step k, to be marked in the card. */
+function lastAsked(k) {
+    const p = position(), told = state.predict && p.phase === 'backward' && p.i === k
+        && state.predict.told.get(askedKey());
+    return told ? { in: told.share.in, element: told.element ?? undefined } : null;
+}
+
+/* "0.25", "-1e-3", "1/4"; NaN if it is no number. */
+function readNumber(text) {
+    const parts = text.trim().replace(/−/g, '-').replace(',', '.').split('/');
+    if (parts.length > 2 || parts.some((x) => x.trim() === '')) return NaN;
+    const [a, b] = parts.map(Number);
+    return parts.length === 2 ? a / b : a;
+}
+
+function isRight(answer, truth, value) {
+    if (!Number.isFinite(truth)) return Number.isNaN(truth) ? Number.isNaN(answer) : answer === truth;
+    const scale = truth === 0 ? Math.max(Math.abs(number(value.max)), Math.abs(number(value.min))) : Math.abs(truth);
+    return Math.abs(answer - truth) <= 0.01 * scale;
+}
+
+/* Where the element stands: "at [1,0] ". */
+function askText(g, node, q) {
+    const input = node.in[q.share.in], to = q.share.to;
+    const target = typeof to === 'string' ? tensorName(g.trace.byId.get(to)) : `${g.node.get(to).op} #${to}`;
+    if (q.element === null) return `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`;
+    const index = indexText(q.element, input.shape);
+    return `What is the gradient of the loss at ${target}${index} that ${node.op} sends?`;
+}
+
+function questionPart(g, node, q) {
+    const p = position(), step = g.step.backward[p.i];
+    const input = make('input', { id: 'answer', type: 'text', inputmode: 'text', autocomplete: 'off',
+        'aria-label': 'your answer', placeholder: 'a number, such as -0.25' });
+    const said = make('p', { class: 'said', role: 'status' });
+    const tell = (right, text) => {
+        const predict = state.predict;
+        predict.told.set(askedKey(), q);
+        predict.total++;
+        if (right) predict.right++;
+        predict.said = { at: askedKey(), right, text };
+        render();
+    };
+    const check = (event) => {
+        event.preventDefault();
+        const answer = readNumber(input.value);
+        if (Number.isNaN(answer) && input.value.trim().toLowerCase() !== 'nan') {
+            said.textContent = 'That is no number: want one like 0.25, -1e-3 or 1/4.';
+            return;
+        }
+        const right = isRight(answer, q.truth, q.share.value);
+        tell(right, right ? `Right: it is ${digits(q.truth)}.`
+            : `Not quite: it is ${digits(q.truth)}, and you said ${digits(answer)}. This is how it comes about:`);
+    };
+    const show = () => tell(false, `It is ${digits(q.truth)}. This is how it comes about:`);
+    return section('ask', 'Predict', make('p', { class: 'question' }, askText(g, node, q)),
+        node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
+        make('form', { onsubmit: check }, input, make('button', { type: 'submit' }, 'Check'),
+            make('button', { type: 'button', onclick: show }, 'Show it')), said,
+        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingPart(g, node, x))));
+}
+
+/* What was said of the last answer, above the card. */
+function predictNote() {
+    const predict = state.predict;
+    if (!predict) return null;
+    const said = predict.said && predict.said.at === askedKey() ? predict.said : null;
+    return make('div', { class: said ? (said.right ? 'verdict right' : 'verdict wrong') : 'verdict', role: 'status' },
+        said ? said.text : 'Predict mode: backward stops at each op and asks.',
+        predict.total ? make('span', { class: 'score' }, `${predict.right} of ${predict.total} right`) : null);
+}
+
+function setPredict(on) {
+    state.predict = on ? { told: new Map(), right: 0, total: 0, said: null } : null;
+    $('predict').setAttribute('aria-pressed', String(on));
+    stop();
+    render();
+}

@@ -1,0 +1,504 @@
+#!/usr/bin/env python3
+"""The pages of tn_graph_html in a headless Chromium, as a reader uses them.
+
+usage: page_check.py PAGE-DRIVER | --pages FOLDER
+The driver writes the pages. What a page shows is compared with the JSON in it, which is read here
+without the page's scripts. Skipped where there is no Chromium, with the reason.
+Seen to fail: with a gradient's digits cut in card.js, with the layout's bends taken from all lines
+(the flat page then takes 30 s), with `hidden` of the search list never set, with a colour of the
+light theme made paler.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import browser
+
+OPEN_MS = 3000  # for 5,000 ops
+MOST_BYTES = 20e6
+
+CHECKED = {'passed': 0, 'failed': 0}
+
+
+def check(what, right, seen=''):
+    """Counts, and says what is wrong."""
+    CHECKED['passed' if right else 'failed'] += 1
+    if not right:
+        print(f'WRONG: {what}', f'({seen})' if seen != '' else '')
+
+
+def number(text):
+    """A number as the page writes it."""
+    text = text.replace('−', '-').replace('∞', 'inf').replace('∂', '').strip()
+    return float(text)
+
+
+def near(shown, true, digits=4):
+    """Whether a text is this number in so many digits."""
+    true = float(true)
+    value = number(shown)
+    if true != true or value != value:
+        return true != true and value != value
+    return abs(value - true) <= abs(true) * 0.6 * 10 ** (1 - min(digits, 3)) + 1e-12
+
+
+def summary(value, shape):
+    """What stands for a tensor: itself, if it is one number, else its norm."""
+    size = 1
+    for n in shape:
+        size *= n
+    return value['mean'] if size == 1 else value['norm']
+
+
+class Page:
+    """A page in the browser, and the traces in it."""
+
+    def __init__(self, tab, folder, name):
+        self.tab, self.path = tab, os.path.join(folder, name + '.html')
+        text = open(self.path, encoding='utf-8').read()
+        self.bytes = len(text.encode())
+        data = re.search(r'<script type="application/json" id="traces">(.*?)</script>', text, re.S).group(1)
+        self.traces = json.loads(data)
+        self.name = name
+
+    def open(self, anchor=''):
+        self.tab.open(f'file://{self.path}{anchor}')
+
+    def text(self, selector):
+        return self.tab.js(f'(document.querySelector({json.dumps(selector)}) || {{}}).textContent ?? null')
+
+    def texts(self, selector):
+        return self.tab.js(f'[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)')
+
+    def count(self, selector):
+        return self.tab.js(f'document.querySelectorAll({json.dumps(selector)}).length')
+
+    def where(self):
+        return self.text('#where')
+
+    def positions(self, trace=0):
+        """The row of positions that the page plays: (step, phase, index)."""
+        out = []
+        for s, step in enumerate(self.traces[trace]['steps']):
+            out.append((s, 'whole', 0))
+            out += [(s, 'forward', i) for i in range(len(step['nodes']))]
+            out += [(s, 'backward', i) for i in range(len(step['backward']))]
+            out += [(s, 'optimizer', 0)] if step['updates'] is not None else []
+        return out
+
+    def quiet(self, when):
+        check(f'{self.name}: no complaint of the browser {when}', not self.tab.complaints, self.tab.complaints[:3])
+        self.tab.complaints.clear()
+
+
+# ---- reading the numbers back --------------------------------------------------------------------
+
+def node_of(step, key):
+    return next(n for n in step['nodes'] if n['id'] == key)
+
+
+def check_card(page, step, phase, i):
+    """The numbers of the card against the trace."""
+    at = f'{page.name}, {phase} {i + 1}'
+    entry = step['backward'][i] if phase == 'backward' else None
+    node = node_of(step, entry['node']) if entry else step['nodes'][i]
+    check(f'{at}: the card is about {node["op"]}', page.text('#card h2') == f'{node["op"]} #{node["id"]}')
+    shown = page.tab.js('''[...document.querySelectorAll('#card section')].map((s) => [s.className,
+        [...s.querySelectorAll('.tensors > li')].map((li) => [(li.querySelector('.stats .num') || {}).textContent ?? '',
+        [...li.querySelectorAll('td')].map((td) => td.getAttribute('aria-label'))])])''')
+    parts = dict(shown)
+    outs = parts['forward'][-len(node['out']):]
+    for out, (size, cells) in zip(node['out'], outs):
+        check(f'{at}: the result', near(size, summary(out['value'], out['shape'])), size)
+        check_cells(at, cells, out['value'])
+    if not entry:
+        return
+    want = [(x['value'], node['out'][x['output']]['shape']) for x in entry['incoming']]
+    want += [(x['value'], node['in'][x['in']]['shape']) for x in entry['shares']]
+    check(f'{at}: all gradients are there', len(parts['backward']) == len(want), len(parts['backward']))
+    for (value, shape), (size, cells) in zip(want, parts['backward']):
+        check(f'{at}: a gradient', near(size, summary(value, shape)), size)
+        check_cells(at, cells, value)
+
+
+def check_cells(at, cells, value):
+    values = value.get('values') or []
+    if len(values) < 2:
+        return
+    check(f'{at}: a cell for each element', len(cells) == len(values), f'{len(cells)} for {len(values)}')
+    check(f'{at}: the numbers of the cells',
+          all(near(c.split(' ')[-1], v) for c, v in zip(cells, values)), cells[:4])
+
+
+def check_ledger(page, step, trace):
+    tensors = {t['id']: t for t in trace['tensors']}
+    rows = page.tab.js('''[...document.querySelectorAll('#ledger-table [data-tensor]')].map((r) =>
+        [r.dataset.tensor, r.firstChild.title, ...[...r.querySelectorAll('td')].map((c) => c.textContent)])''')
+    want = step['ledger'][:400]
+    check(f'{page.name}: a row for each registered tensor', len(rows) == len(want), f'{len(rows)} for {len(want)}')
+    for (key, name, kind, file, held, grad, start, after, stepped, by), line in zip(rows, want):
+        t = tensors[line['tensor']]
+        size = lambda v: summary(v, t['shape'])
+        check(f'{page.name}: the ledger on {name}',
+              key == t['id'] and name == t['name'] and kind == {'tensor': 'data'}.get(t['kind'], t['kind']) and
+              file == ('yes' if t['persistent'] else 'no') and held == (t['optimizer'] or '–') and
+              near(start, size(line['start'])) and near(after, size(line['forward'])) and
+              near(stepped, size(line['step'])) and
+              (grad == '–' if line['grad'] is None else near(grad, size(line['grad']))) and
+              (by == 'nobody') == (line['moved'] == 'no') and by.split()[-1] == line['moved'].replace('no', 'nobody').split()[-1],
+              (kind, file, held, grad, start, after, stepped, by))
+
+
+# ---- what a reader does --------------------------------------------------------------------------
+
+def walk(page):
+    """Every position of the first step by key, and back; the numbers of each."""
+    page.open()
+    trace, tab = page.traces[0], page.tab
+    step = trace['steps'][0]
+    positions = [p for p in page.positions() if p[0] == 0]
+    check(f'{page.name}: begins with the step as a whole', page.where().endswith('as a whole'), page.where())
+    check_ledger(page, step, trace)
+    drawn = page.count('#items > .item')
+    check(f'{page.name}: the graph is drawn, with the loss', drawn > 0 and page.count('.tag') == 1, drawn)
+    for _, phase, i in positions[1:]:
+        tab.press('ArrowRight')
+        check(f'{page.name}: the position says where it is', f' {phase}' in page.where() or phase == 'optimizer', page.where())
+        if phase == 'optimizer':
+            check(f'{page.name}: the optimizer lists what it moved',
+                  page.count('#card .tensors > li') == len(step['updates']))
+            check(f'{page.name}: what it moved is marked', page.count('.item.updated') > 0)
+        else:
+            check_card(page, step, phase, i)
+            check(f'{page.name}: one item is current', page.count('.item.current') == 1, page.where())
+            check(f'{page.name}: the current item is in view', tab.js('''(() => {
+                const e = document.querySelector('.item.current').getBoundingClientRect(), s =
+                document.getElementById('scroll').getBoundingClientRect();
+                return e.bottom > s.top && e.top < s.bottom && e.right > s.left && e.left < s.right })()'''))
+        if phase == 'backward' and step['backward'][i]['shares'] and page.count('.item.current.op'):
+            check(f'{page.name}: a gradient edge is lit', page.count('.gradient.now') > 0, page.where())
+    last = page.text('#card')
+    tab.press('ArrowLeft')
+    tab.press('ArrowRight')
+    check(f'{page.name}: back and on again is the same', page.text('#card') == last)
+    page.quiet('while walking')
+
+
+def keys(page):
+    """Home, End, phases, links, playing."""
+    tab, all_positions = page.tab, page.positions()
+    page.open()
+    tab.press('End')
+    check(f'{page.name}: End', tab.js('location.hash') == f'#step={len(all_positions) - 1}', tab.js('location.hash'))
+    tab.press('Home')
+    check(f'{page.name}: Home', tab.js('location.hash') == '#step=0')
+    phases = []
+    for _ in range(4):
+        tab.press('PageDown')
+        phases.append(tab.js('document.body.dataset.phase'))
+    check(f'{page.name}: phases', phases[:3] == ['forward', 'backward', 'optimizer'], phases)
+    target = next(i for i, p in enumerate(all_positions) if p[1] == 'backward') + 1
+    page.open(f'#step={target}')
+    check(f'{page.name}: a link to a step', 'backward 2 of' in page.where(), page.where())
+    tab.js(f'location.hash = "#step={target + 1}&at=n0"')
+    tab.js('new Promise((done) => setTimeout(done, 50))')
+    check(f'{page.name}: another link, with an op', 'backward 3 of' in page.where() and
+          page.text('#card h2').endswith('#0'), page.where())
+    for bad in ('#step=x', '#step=-1', '#step=1e9', '#step=2&at=n99999', '#trace=7&at=zz', '#%'):
+        page.open(bad)
+        check(f'{page.name}: a link that makes no sense', page.where().startswith('Step 1'), bad)
+    page.open()
+    tab.js("document.getElementById('speed').value = 300")
+    tab.press(' ')
+    tab.js('new Promise((done) => setTimeout(done, 1100))')
+    tab.press(' ')
+    at = tab.js("Number(document.getElementById('slider').value)")
+    check(f'{page.name}: space plays and pauses', 2 <= at <= 4, at)
+    page.quiet('with keys')
+
+
+def folding(page):
+    tab = page.tab
+    page.open()
+    tab.click('#unfold')
+    for _ in range(9):
+        tab.press('-')
+    nodes = len(page.traces[0]['steps'][0]['nodes'])
+    check(f'{page.name}: all ops are drawn when unfolded', page.count('.item.op') == nodes, page.count('.item.op'))
+    buffers = {w for c in page.traces[0]['steps'][0]['calls'] for w in c['writes']}
+    check(f'{page.name}: a dashed edge into each buffer that forward writes',
+          page.count('.edge.writes') == len(buffers), page.count('.edge.writes'))
+    check(f'{page.name}: nothing stands over anything else', tab.js('''(() => {
+        const r = [...document.querySelectorAll('#items > .item > .shape')].map((e) => e.getBoundingClientRect());
+        return r.every((a, i) => r.every((b, k) => i >= k || a.right <= b.left + 0.5 || b.right <= a.left + 0.5 ||
+            a.bottom <= b.top + 0.5 || b.bottom <= a.top + 0.5)) })()'''))
+    tab.click('#fold')
+    folded = page.count('.item.op')
+    check(f'{page.name}: fewer when folded', folded < nodes, folded)
+    tab.js("document.querySelector('.item.box.open, .item.box').focus()")
+    before = tab.js("document.activeElement.getAttribute('aria-expanded')")
+    tab.press('Enter')
+    after = tab.js("document.activeElement.getAttribute('aria-expanded')")
+    check(f'{page.name}: Enter folds and unfolds, and keeps the focus', {before, after} == {'true', 'false'}, (before, after))
+    page.quiet('while folding')
+
+
+def searching(page):
+    tab, trace = page.tab, page.traces[0]
+    named = [t for t in trace['tensors'] if t['kind'] == 'parameter'][-1]
+    page.open()
+    tab.press('/')
+    check(f'{page.name}: / goes to the search', tab.js('document.activeElement.id') == 'search')
+    tab.write(named['name'])
+    check(f'{page.name}: something is found', page.count('#found [role=option]') > 0)
+    tab.press('Enter')
+    check(f'{page.name}: the tensor is chosen and in view', page.text('#card h2') == named['name'] and
+          page.count(f'.item.chosen[data-key={named["id"]}]') == 1, page.text('#card h2'))
+    check(f'{page.name}: the list is closed', tab.js("document.getElementById('found').hidden"))
+    tab.press('/')
+    tab.write('no such thing')
+    check(f'{page.name}: it says when nothing is found', page.text('#found') == 'nothing found', page.text('#found'))
+    tab.press('Escape')
+    page.quiet('while searching')
+
+
+def predicting(page):
+    tab, step = page.tab, page.traces[0]['steps'][0]
+    first = 1 + len(step['nodes'])
+    page.open()
+    tab.press('p')
+    check(f'{page.name}: no gradient is told before', not any(x for x in page.texts('.slope')), page.texts('.slope'))
+    right = 0
+    for i, entry in enumerate(step['backward'][:6]):
+        page.open(f'#step={first + i}')
+        tab.press('p')
+        check(f'{page.name}: asks before it shows', page.count('#answer') == 1 and page.count('#card .backward') == 0)
+        asked = page.text('.question')
+        node = node_of(step, entry['node'])
+        share = next((s for s in entry['shares'] if s['value'].get('values')), entry['shares'][0])
+        if asked.startswith('How large'):
+            truth = share['value']['norm']
+        else:
+            index = [int(x) for x in re.search(r'\[([\d,]+)\] that', asked).group(1).split(',')] \
+                if node['in'][share['in']]['shape'] else []
+            place = 0
+            for n, k in zip(node['in'][share['in']]['shape'], index):
+                place = place * n + k
+            truth = share['value']['values'][place]
+        answer = truth * (1.009 if i % 2 == 0 else 1.03) if truth else (0 if i % 2 == 0 else 0.1)
+        tab.js("document.getElementById('answer').focus()")
+        tab.write(f'{answer:.9g}')
+        tab.press('Enter')
+        verdict = page.text('.verdict')
+        check(f'{page.name}: 0.9 % off is right, 3 % is not', verdict.startswith('Right' if i % 2 == 0 else 'Not quite'),
+              (asked, truth, verdict))
+        right += i % 2 == 0
+        check_card(page, step, 'backward', i)
+    page.quiet('while predicting')
+
+
+def tabbing(page):
+    """The keyboard alone reaches everything, and shows where it is."""
+    tab = page.tab
+    page.open('#step=2')
+    tab.js('document.activeElement.blur()')
+    seen, bare = [], []
+    for _ in range(60):
+        tab.press('Tab')
+        what = tab.js('''(() => { const e = document.activeElement; if (e === document.body) return null;
+            const s = getComputedStyle(e.closest('.item') ? e.querySelector('.shape') : e);
+            return [e.id || e.dataset.key || e.className || e.textContent.trim(),
+            e.closest('.item') ? parseFloat(s.strokeWidth) >= 3 : s.outlineStyle !== 'none',
+            e.getAttribute('aria-label') || e.textContent.trim() || e.id] })()''')
+        if what is None:
+            break
+        seen.append(what[0])
+        if not what[1] or not what[2]:
+            bare.append(what)
+    wanted = {'search', 'predict', 'theme', 'keys', 'play', 'slider', 'fold', 'card', 'ledger-scroll'}
+    check(f'{page.name}: Tab reaches all', wanted <= set(seen), sorted(wanted - set(seen)))
+    check(f'{page.name}: Tab reaches the graph', any(re.fullmatch(r'[ntc]\d+', x) for x in seen), seen)
+    check(f'{page.name}: the focus can be seen, and has a name', not bare, bare)
+    tab.js("document.querySelector('.item[tabindex=\"0\"]').focus()")
+    was = tab.js('document.activeElement.dataset.key')
+    tab.press('ArrowUp')
+    now = tab.js('document.activeElement.dataset.key')
+    check(f'{page.name}: ↑ goes to an input', now != was and now is not None, (was, now))
+    tab.press('?')
+    check(f'{page.name}: ? shows the keys', tab.js("document.getElementById('help').open"))
+    tab.press('Escape')
+    page.quiet('with Tab')
+
+
+CONTRAST = '''(() => {
+    const rgb = (c) => { const d = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        d.fillStyle = c; d.fillRect(0, 0, 1, 1); return [...d.getImageData(0, 0, 1, 1).data] };
+    const light = (c) => { const [r, g, b] = c.map((x) => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b };
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+        if (c[3] > 250) return c } return [255, 255, 255, 255] };
+    const poor = [];
+    for (const e of document.querySelectorAll('body *')) {
+        if (e.closest('svg, script, style, #bar, :disabled') || !e.offsetParent ||
+            ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+        const a = light(rgb(getComputedStyle(e).color)), b = light(ground(e));
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) poor.push([e.tagName, e.className, e.textContent.trim().slice(0, 20), ratio.toFixed(2)]);
+    }
+    for (const e of document.querySelectorAll('.item text')) {
+        const shape = e.closest('.item').querySelector('.shape'); if (!e.textContent || e.closest('.sum, .finding')) continue;
+        const a = light(rgb(getComputedStyle(e).fill)), b = light(rgb(getComputedStyle(shape).fill));
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) poor.push(['svg', e.className.baseVal, e.textContent, ratio.toFixed(2)]);
+    }
+    return poor })()'''
+
+
+def looks(page):
+    """Light, dark, the switch, contrast, a small screen, paper, no script."""
+    tab = page.tab
+    dark = lambda: tab.js("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] < 80")
+    for scheme in ('light', 'dark'):
+        tab.media(prefers_color_scheme=scheme)
+        first = 1 + len(page.traces[0]['steps'][0]['nodes'])
+        for anchor in ('', '#step=2', f'#step={first + 1}', f'#step={first + len(page.traces[0]["steps"][0]["backward"])}'):
+            page.open(anchor)
+            check(f'{page.name}: {scheme} as preferred', dark() == (scheme == 'dark'))
+            poor = tab.js(CONTRAST)
+            check(f'{page.name}: {scheme}{anchor}, contrast of at least 4.5', not poor, poor[:4])
+        tab.press('d')
+        check(f'{page.name}: d switches', dark() != (scheme == 'dark'))
+    tab.media(prefers_color_scheme='light')
+    for width in (420, 340):
+        tab.window(width, 800)
+        page.open('#step=3')
+        check(f'{page.name}: {width} pixels are wide enough', tab.js('document.documentElement.scrollWidth') <= width,
+              tab.js('document.documentElement.scrollWidth'))
+    tab.window(1280, 800)
+    page.open()
+    check(f'{page.name}: fills the window, no more', tab.js('document.documentElement.scrollHeight') <= 800 and
+          tab.js("document.getElementById('ledger-scroll').scrollWidth - document.getElementById('ledger-scroll').clientWidth") <= 40)
+    tab.js("dispatchEvent(new Event('beforeprint'))")
+    tab.media(media='print')
+    check(f'{page.name}: paper has graph, ledger and ops, no buttons', page.count('#paper tr') > 4 and
+          tab.js("['#drawing', '#ledger-table', '#paper'].every((s) => document.querySelector(s).getClientRects().length)")
+          and not tab.js("document.getElementById('play').getClientRects().length"))
+    tab.media(media='')
+    tab.call('Emulation.setScriptExecutionDisabled', value=True)
+    page.open()
+    still = tab.call('DOM.getDocument', depth=1)['root']['nodeId']
+    rows = len(tab.call('DOM.querySelectorAll', nodeId=still, selector='#still tr')['nodeIds'])
+    box = tab.call('DOM.querySelector', nodeId=still, selector='#still table')['nodeId']
+    try:
+        size = tab.call('DOM.getBoxModel', nodeId=box)['model']['height']
+    except browser.Broken:
+        size = 0
+    player = tab.call('DOM.querySelector', nodeId=still, selector='#player')['nodeId']
+    try:
+        hidden = tab.call('DOM.getBoxModel', nodeId=player)['model']['height'] == 0
+    except browser.Broken:
+        hidden = True
+    tab.call('Emulation.setScriptExecutionDisabled', value=False)
+    want = len(page.traces[0]['steps'][0]['ledger'])
+    check(f'{page.name}: readable without script', size > 0 and rows > want and hidden, (size, rows, hidden))
+    page.quiet('in its looks')
+
+
+def modes(page):
+    """Several traces."""
+    tab = page.tab
+    page.open()
+    titles = [t['title'] for t in page.traces]
+    check('modes: a tab for each trace', page.texts('#tabs [role=tab]') == titles + ['Differences'])
+    tab.js("document.querySelectorAll('#tabs [role=tab]')[1].click()")
+    check('modes: the second is shown', 'eval mode' in page.text('#card') and 'trace=1' in tab.js('location.hash'),
+          page.text('#card')[:80])
+    check_ledger(page, page.traces[1]['steps'][0], page.traces[1])
+    tab.js("document.querySelector('#tabs [aria-selected=true]').focus()")
+    tab.press('ArrowRight', 2)
+    check('modes: the arrow keys go to the differences', tab.js("document.getElementById('main').hidden"))
+    rows = tab.js('''[...document.querySelectorAll('#compare-table tbody tr')].map((r) => [...r.children].map((c) =>
+        [c.textContent, c.className]))''')
+    table = {r[0][0]: r[1:] for r in rows if len(r) > 1}
+    check('modes: the mode differs in the second', [c[1] for c in table['mode']] == ['', 'other', ''], table.get('mode'))
+    mean = table['1.running_mean']
+    check('modes: forward moved the buffer in training only', 'by forward' in mean[0][0] and 'not moved' in mean[1][0])
+    check('modes: the frozen weight has no gradient', table['0.weight'][2][0].startswith('no gradient') and
+          table['0.weight'][2][1] == 'other', table['0.weight'])
+    before = len(rows)
+    tab.click('#compare-all')
+    check('modes: and what is the same', page.count('#compare-table tbody tr') >= before)
+    page.open('#step=0&trace=2')
+    tab.click('#unfold')
+    tab.press('-', 6)
+    weight = next(t for t in page.traces[2]['tensors'] if t['name'] == '0.weight')['id']
+    check('modes: no gradient edge to what is frozen', tab.js('''(() => { const at = (k) => document.querySelector(
+        `.item[data-key=${k}]`); return !!at(%s) })()''' % json.dumps(weight)) in (True, False) and
+        page.count('.edge .gradient') == sum(
+            1 for n in page.traces[2]['steps'][0]['nodes'] for i in n['in'] if i and i['gradient']),
+        page.count('.edge .gradient'))
+    page.quiet('with several traces')
+
+
+def large(page):
+    """5,000 ops: opened soon, walked, searched, unfolded."""
+    tab, trace = page.tab, page.traces[0]
+    nodes = len(trace['steps'][0]['nodes'])
+    check(f'{page.name}: 5,000 ops', nodes >= 5000, nodes)
+    check(f'{page.name}: below 20 MB', page.bytes < MOST_BYTES, page.bytes)
+    page.open()
+    opened = tab.js("performance.getEntriesByName('drawn')[0].startTime")
+    check(f'{page.name}: opened within 3 s', opened < OPEN_MS, f'{opened:.0f} ms')
+    timed = lambda code: tab.js(f'(() => {{ const t = performance.now(); {code}; return performance.now() - t }})()')
+    stepped = timed(';'.join(['document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }))'] * 10)) / 10
+    check(f'{page.name}: a step in a tenth of a second', stepped < 100, f'{stepped:.0f} ms')
+    check(f'{page.name}: forward 10', 'forward 10 of' in page.where(), page.where())
+    unfolded = timed("document.getElementById('unfold').click()")
+    check(f'{page.name}: all unfolded within 3 s', unfolded < OPEN_MS, f'{unfolded:.0f} ms')
+    check(f'{page.name}: draws what is in view only', 0 < page.count('.item') < 400, page.count('.item'))
+    tab.press('End')
+    middle = trace['steps'][0]['nodes'][nodes // 2]
+    tab.press('/')
+    tab.write(f'#{middle["id"]}')
+    tab.press('Enter')
+    check(f'{page.name}: finds an op in the middle', page.count(f'.item.chosen[data-key=n{middle["id"]}]') == 1,
+          page.text('#card h2'))
+    print(f'{page.name}: {nodes} ops, {page.bytes / 1e6:.1f} MB, opened in {opened:.0f} ms, a step in {stepped:.1f} ms, '
+          f'all unfolded in {unfolded:.0f} ms')
+    page.quiet('with 5,000 ops')
+
+
+def main():
+    path = browser.program()
+    if not path:
+        print('skipped: there is no Chromium')
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        if sys.argv[1] == '--pages':
+            folder = sys.argv[2]
+        else:
+            subprocess.run([sys.argv[1], folder], check=True)
+        tab = browser.Browser(path)
+        try:
+            tab.window(1280, 800)
+            tab.media(prefers_color_scheme='light')
+            page = {name: Page(tab, folder, name) for name in
+                    ('mlp', 'cnn', 'transformer', 'modes', 'dead', 'deep', 'flat')}
+            for name in ('mlp', 'cnn', 'transformer'):
+                for scene in (walk, keys, folding, searching, predicting, tabbing, looks):
+                    scene(page[name])
+            modes(page['modes'])
+            walk(page['dead'])
+            for name in ('deep', 'flat'):
+                large(page[name])
+        finally:
+            tab.close()
+    print(f"{CHECKED['passed']} passed, {CHECKED['failed']} failed")
+    return 1 if CHECKED['failed'] else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

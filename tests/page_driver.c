@@ -1,0 +1,195 @@
+/*
+ * page_driver.c - writes the pages that page_check.py reads: a few training steps each, told.
+ *
+ * usage: page_driver FOLDER
+ *   mlp.html          a net of two layers learns "one or the other, but not both", 3 steps
+ *   cnn.html          the network of examples/batchnorm, 2 steps
+ *   transformer.html  that of examples/transformer, small, 2 steps
+ *   modes.html        a net with batch norm, thrice: trained, in eval mode without an optimizer, partly frozen
+ *   dead.html         a ReLU whose inputs are all negative
+ *   deep.html         5,000 ops in modules in modules
+ *   flat.html         5,000 ops, no module
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <tenon/tenon.h>
+
+#include "../examples/batchnorm/net.h"
+#include "../examples/transformer/model.h"
+
+static const char *folder;
+
+static void write_page(const char *name, tn_trace *const *traces, int n)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.html", folder, name);
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        perror(path);
+        exit(1);
+    }
+    TN_CHECK(tn_graph_html(file, traces, n));
+    if (fclose(file) != 0) exit(1);
+}
+
+/* The steps of training, watched. Without opt backward runs, but nothing is moved. */
+static tn_trace *watch(const char *title, tn_module *model, tn_optim *opt, tn_tensor *x,
+                       tn_tensor *y, int steps)
+{
+    tn_trace *trace = tn_trace_begin(
+        (tn_trace_options){ .model = model, .opt = opt, .title = title, .lines = true });
+    TN_CHECK_PTR(trace);
+    for (int i = 0; i < steps; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *loss = tn_cross_entropy(tn_forward(model, x), y);
+        if (opt) TN_CHECK(tn_optim_zero_grad(opt));
+        TN_CHECK(tn_backward(loss));
+        if (opt) TN_CHECK(tn_optim_step(opt));
+        tn_scope_end(scope);
+    }
+    TN_CHECK(tn_trace_end(trace));
+    return trace;
+}
+
+static void page(const char *name, tn_module *model, tn_tensor *x, tn_tensor *y, int steps)
+{
+    TN_CHECK_PTR(model);
+    TN_CHECK(tn_set_name(x, "x"));
+    TN_CHECK(tn_set_name(y, "y"));
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.1 });
+    TN_CHECK_PTR(opt);
+    tn_trace *trace = watch(NULL, model, opt, x, y, steps);
+    write_page(name, &trace, 1);
+    tn_trace_free(trace);
+    tn_optim_free(opt);
+    tn_module_drop(model);
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+static tn_module *linear(int64_t in, int64_t out)
+{
+    return tn_linear_new(in, out, (tn_linear_options){ 0 });
+}
+
+static const int64_t classes[] = { 0, 1, 1, 0 };
+
+static tn_tensor *corners(void)
+{
+    return tn_from_floats((float[]){ 0, 0, 0, 1, 1, 0, 1, 1 }, TN_SHAPE(4, 2));
+}
+
+static void mlp(void)
+{
+    page("mlp", tn_sequential(linear(2, 8), tn_relu_new(), linear(8, 2)), corners(),
+         tn_from_ints(classes, TN_SHAPE(4)), 3);
+}
+
+static void cnn(void)
+{
+    tn_tensor *x = tn_mul_scalar(tn_rand(TN_SHAPE(4, 1, 28, 28)), 255);
+    page("cnn", net_new(127, 74), x, tn_from_ints(classes, TN_SHAPE(4)), 2);
+}
+
+static void transformer(void)
+{
+    gpt_sizes sizes = { .vocab = 12, .context = 6, .layers = 2, .heads = 2, .d_model = 8 };
+    tn_tensor *ids = tn_randint(0, 12, TN_SHAPE(1, 7));
+    page("transformer", gpt_new(sizes), tn_narrow(ids, 1, 0, 6), tn_narrow(ids, 1, 1, 6), 2);
+}
+
+static void dead(void)
+{
+    tn_module *model = tn_sequential(linear(2, 3), tn_relu_new(), linear(3, 2));
+    TN_CHECK_PTR(model);
+    TN_NO_GRAD TN_CHECK(tn_fill_(tn_get_parameter(model, "0.bias"), -9));
+    page("dead", model, corners(), tn_from_ints(classes, TN_SHAPE(4)), 1);
+}
+
+static tn_module *with_batchnorm(void)
+{
+    tn_manual_seed(2);
+    tn_module *model =
+        tn_sequential(linear(2, 4), tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+                      tn_relu_new(), linear(4, 2));
+    TN_CHECK_PTR(model);
+    return model;
+}
+
+/* The same net and data: trained, in eval mode, with its first layer frozen. */
+static void modes(void)
+{
+    static const char *const title[] = { "training", "eval", "first layer frozen" };
+    tn_tensor *x = corners(), *y = tn_from_ints(classes, TN_SHAPE(4));
+    tn_trace *trace[3];
+    for (int i = 0; i < 3; i++) {
+        tn_module *model = with_batchnorm();
+        if (i == 1) TN_CHECK(tn_eval(model));
+        if (i == 2) {
+            TN_CHECK(tn_set_requires_grad(tn_get_parameter(model, "0.weight"), false));
+            TN_CHECK(tn_set_requires_grad(tn_get_parameter(model, "0.bias"), false));
+        }
+        tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.1 });
+        TN_CHECK_PTR(opt);
+        trace[i] = watch(title[i], model, i == 1 ? NULL : opt, x, y, i == 1 ? 1 : 2);
+        tn_optim_free(opt);
+        tn_module_drop(model);
+    }
+    write_page("modes", trace, 3);
+    for (int i = 0; i < 3; i++) tn_trace_free(trace[i]);
+}
+
+/* ---- large graphs ---------------------------------------------------------------------------- */
+
+enum { WIDTH = 16, STAGES = 25, BLOCKS = 20, LAYERS = 5 };
+
+/* 25 stages of 20 blocks of 5 layers of 2 ops: 5,000 ops. */
+static void deep(void)
+{
+    tn_module *model = tn_sequential_of(NULL, 0);
+    for (int i = 0; i < STAGES; i++) {
+        tn_module *stage = tn_sequential_of(NULL, 0);
+        for (int k = 0; k < BLOCKS; k++) {
+            tn_module *block = tn_sequential_of(NULL, 0);
+            for (int l = 0; l < LAYERS; l++) {
+                TN_CHECK(tn_module_append(block, linear(WIDTH, WIDTH)));
+                TN_CHECK(tn_module_append(block, tn_tanh_new()));
+            }
+            TN_CHECK(tn_module_append(stage, block));
+        }
+        TN_CHECK(tn_module_append(model, stage));
+    }
+    page("deep", model, tn_randn(TN_SHAPE(4, WIDTH)), tn_from_ints(classes, TN_SHAPE(4)), 1);
+}
+
+static void flat(void)
+{
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "5,000 ops" });
+    TN_CHECK_PTR(trace);
+    tn_tensor *w = tn_full(TN_SHAPE(8), 0.5), *x = w;
+    TN_CHECK(tn_set_name(w, "w"));
+    TN_CHECK(tn_set_requires_grad(w, true));
+    for (int i = 0; i < 2500; i++) x = tn_sin(tn_add(x, w));
+    TN_CHECK(tn_backward(tn_mean(x, NULL, 0, false)));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("flat", &trace, 1);
+    tn_trace_free(trace);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: page_driver FOLDER\n");
+        return 2;
+    }
+    folder = argv[1];
+    static void (*const pages[])(void) = { mlp, cnn, transformer, modes, dead, deep, flat };
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_manual_seed(1);
+        pages[i]();
+        tn_scope_end(scope);
+    }
+    return 0;
+}
