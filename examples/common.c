@@ -302,24 +302,25 @@ tn_device ex_device(const char *name)
     exit(1);
 }
 
-/* Of several, the last one counts. */
-static tn_device take_device(int *argc, char **argv)
+/* Removes a flag with its argument, and returns that. Of several, the last one counts; NULL: there
+ * is none. */
+static const char *take(int *argc, char **argv, const char *flag, const char *wanted)
 {
-    tn_device device = tn_cpu();
+    const char *value = NULL;
     for (int i = 1; i < *argc;) {
-        if (strcmp(argv[i], "--device")) {
+        if (strcmp(argv[i], flag)) {
             i++;
             continue;
         }
-        if (i + 1 == *argc) ex_refuse("--device needs an argument: cpu or cuda");
-        device = ex_device(argv[i + 1]);
+        if (i + 1 == *argc) ex_refuse("%s needs an argument: %s", flag, wanted);
+        value = argv[i + 1];
         for (int k = i; k + 2 <= *argc; k++) argv[k] = argv[k + 2]; /* the NULL at the end too */
         *argc -= 2;
     }
-    return device;
+    return value;
 }
 
-tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage)
+tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage, const char **html)
 {
     ex_begin(argv[0]);
     for (int i = 1; i < *argc; i++) {
@@ -327,7 +328,9 @@ tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage)
         printf("%s", usage);
         exit(ex_end());
     }
-    tn_device device = take_device(argc, argv);
+    const char *name = take(argc, argv, "--device", "cpu or cuda");
+    tn_device device = name ? ex_device(name) : tn_cpu();
+    if (html) *html = take(argc, argv, "--html", "a file");
     for (int i = 1; i < *argc; i++) {
         if (argv[i][0] == '-') ex_refuse("unknown flag %s (see --help)", argv[i]);
         if (i > most) ex_refuse("unexpected argument %s (see --help)", argv[i]);

@@ -164,6 +164,21 @@ ex_watch ex_watch_begin(void);
 /* "tensors alive 120 -> 120; system allocations since the first evaluation 0; peak 48.1 MiB" */
 void ex_watch_print(const ex_watch *w);
 
+/* The first steps of a training as a page (--html), which plays them op by op. */
+typedef struct ex_page {
+    const char *path;
+    FILE *file;
+    tn_trace *trace; /* NULL: none, or written */
+    int64_t left;    /* steps */
+} ex_page;
+/* path NULL: no page. Refuses a file that cannot be written. optimizer: NULL for none. */
+void ex_page_begin(ex_page *p, const char *path, int64_t steps, tn_module *model,
+                   tn_optim *optimizer);
+/* After each step: the last of them writes the page. */
+void ex_page_step(ex_page *p);
+/* Writes what there is, if that has not been done. Before the model goes. */
+void ex_page_end(ex_page *p);
+
 /* One number over names, shapes and bits of all parameters and all buffers. */
 uint64_t ex_hash(tn_module *model);
 
@@ -173,8 +188,8 @@ uint64_t ex_hash(tn_module *model);
  * the reason. */
 tn_device ex_device(const char *name);
 /* For programs without a table of flags: begins; removes "--device NAME" from the command line if
- * present; --help prints the usage and ends the program with 0; any other flag, or more than `most`
- * arguments, ends it with 2. */
-tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage);
+ * present, and "--html FILE" unless html is NULL; --help prints the usage and ends the program with
+ * 0; any other flag, or more than `most` arguments, ends it with 2. */
+tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage, const char **html);
 
 #endif

@@ -125,6 +125,7 @@ static void check_files(const ex_settings *s, const ex_options *options)
         { "save", s->save, why_not_replaced },
         { "log", s->log, why_not_written },
         { "plot", s->plot, why_not_replaced },
+        { "html", s->html, why_not_written },
     };
     check_targets(t, sizeof t / sizeof *t);
 }
@@ -283,6 +284,9 @@ void ex_settle(ex_settings *s, const ex_options *options)
     s->where = ex_device(s->device);
     s->chosen = !strcmp(s->precision, "auto");
     if (s->chosen) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
+    if (s->html && s->capture)
+        ex_refuse(
+            "--html and --capture: a step recorded as a graph cannot be told: want one of them");
     check_files(s, options);
     if (s->in_folder) open_folder(s);
     if (s->place && !take_lock(s->place)) ex_refuse("%s", tn_error());

@@ -216,6 +216,7 @@ void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, 
         ex_progress_show(&t->progress, step, lr);
     }
     t->leave = ex_signal() || step - t->began == t->set->stop_after;
+    ex_page_step(&t->page);
 }
 
 void ex_training_remark(ex_training *t, const char *more)
@@ -239,6 +240,7 @@ void ex_training_resume(ex_training *t, bool evaluated)
 
 double ex_training_end(ex_training *t, int64_t step)
 {
+    ex_page_end(&t->page);
     write_log(t);
     double rate = ex_progress_end(&t->progress, step);
     if (t->watch.tensors && t->set->memory) ex_watch_print(&t->watch);

@@ -9,8 +9,8 @@
 
 /* Values of the flags that every such program has, and what follows from them. */
 typedef struct ex_settings {
-    const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot;
-    int64_t seed, threads, checkpoint_every, keep, stop_after;
+    const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot, *html;
+    int64_t seed, threads, checkpoint_every, keep, stop_after, html_steps;
     bool capture, print_hash, memory, quiet;
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones; NULL: a new
                           file where the program runs, when there is one to save */
@@ -21,7 +21,7 @@ typedef struct ex_settings {
     char default_place[4096]; /* without --checkpoint */
 } ex_settings;
 
-#define EX_SETTINGS .device = "cpu", .precision = "f32", .seed = 1, .keep = 3
+#define EX_SETTINGS .device = "cpu", .precision = "f32", .seed = 1, .keep = 3, .html_steps = 3
 
 /* Their rows, for the end of a program's table. --load is in the program's own rows. */
 /* clang-format off */
@@ -43,6 +43,8 @@ typedef struct ex_settings {
                  "stops early, with a checkpoint; 0: no"),                                         \
     EX_TEXT_ROW("log", (s).log, "FILE", "every step as CSV"),                                      \
     EX_TEXT_ROW("plot", (s).plot, "FILE", "the curves as SVG"),                                    \
+    EX_TEXT_ROW("html", (s).html, "FILE", "a page that plays the first steps, for a browser"),     \
+    EX_WHOLE_ROW("html-steps", (s).html_steps, 1, 1000, 0, "steps on that page"),                  \
     EX_FLAG_ROW("capture", (s).capture, "the step recorded once as a CUDA graph, and run again"),   \
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("memory", (s).memory, "says whether tensors or allocations grew while it trained"), \
@@ -125,6 +127,7 @@ typedef struct ex_training {
     FILE *log;    /* NULL: none, or given up */
     long log_end; /* after its last whole line; -1: of a pipe */
     bool leave;   /* a signal came, or --stop-after is reached */
+    ex_page page; /* of --html: ex_page_begin after ex_training_begin; the rest is done here */
 } ex_training;
 
 /* Catches signals (ex_catch_signals): the first one sets leave at the next step, or after the

@@ -7,6 +7,7 @@
  *   transformer.html  that of examples/transformer, small, 2 steps
  *   modes.html        a net with batch norm, thrice: trained, in eval mode without an optimizer, partly frozen
  *   dead.html         a ReLU whose inputs are all negative
+ *   nothing.html      a trace in which nothing happened
  *   deep.html         5,000 ops in modules in modules
  *   flat.html         5,000 ops, no module
  */
@@ -140,6 +141,15 @@ static void modes(void)
     for (int i = 0; i < 3; i++) tn_trace_free(trace[i]);
 }
 
+static void nothing(void)
+{
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "</script> & <b>\"nothing\"</b>" });
+    TN_CHECK_PTR(trace);
+    TN_CHECK(tn_trace_end(trace));
+    write_page("nothing", &trace, 1);
+    tn_trace_free(trace);
+}
+
 /* ---- large graphs ---------------------------------------------------------------------------- */
 
 enum { WIDTH = 16, STAGES = 25, BLOCKS = 20, LAYERS = 5 };
@@ -184,7 +194,7 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(void) = { mlp, cnn, transformer, modes, dead, deep, flat };
+    static void (*const pages[])(void) = { mlp, cnn, transformer, modes, dead, nothing, deep, flat };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);

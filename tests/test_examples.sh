@@ -252,4 +252,30 @@ check 'autograd, its boxes' grep -q 'label="2 (Linear)";' net.dot
 check 'autograd, the same drawing again' "$autograd" --net --dot net2.dot
 check 'autograd, byte for byte' cmp net.dot net2.dot
 
+# ---- pages of the first steps ------------------------------------------------------------------
+page() { # FILE STEPS PATTERN: a whole page of so many steps, in whose account a line matches
+    tail -n 1 "$1" | grep -qx '</html>' && same "$(grep -cE '^ *\{"step":[0-9]+,' "$1")" "$2" &&
+        grep -qE -- "$3" "$1"
+}
+check 'transformer, a page' t --quiet --steps 4 --html t.html --html-steps 2
+check 'transformer, its page' page t.html 2 '"op":"scaled_dot_product_attention".*"line":"model.c:[0-9]+"'
+check 'transformer, a page changes no bit' same "$(hash_of)" "$(hash_of --html t3.html)"
+check 'transformer, three steps unless told' page t3.html 3 '"name":"position.pe","kind":"buffer"'
+check 'transformer, a page of a shorter run' t --quiet --stop-after 1 --checkpoint part --html t1.html
+check 'transformer, its one step' page t1.html 1 '"moved":"by the optimizer"'
+check 'transformer, a page that cannot be written' refused '--html none/t.html: No such file' t --html none/t.html
+check 'transformer, one file for two' refused '--html loss.svg: it is the file of --plot too' \
+    t --plot loss.svg --html loss.svg
+check 'transformer, a page and --capture' refused '--html and --capture' t --capture --html t.html
+check 'batchnorm, a page changes no bit' same "$(bhash_of)" "$(bhash_of --html b.html)"
+check 'batchnorm, its page' page b.html 3 '"moved":"by forward"'
+check 'xor, a page' says '1 xor 1 = 0.0' "$xor" --html xor.html
+check 'xor, its page' page xor.html 3 '"line":"xor.c:[0-9]+"'
+check 'xor, no file' refused '--html needs an argument' "$xor" --html
+check 'buffers, a page' says 'all claims hold' "$buffers" --html buffers.html
+check 'buffers, its page' page buffers.html 1 '"writes":\["t[0-9]+","t[0-9]+","t[0-9]+"\]'
+check 'autograd, a page' says '^w1 +0.500000 +-1.692067 +-1.692067$' "$autograd" --html neuron.html
+check 'autograd, its page' page neuron.html 1 '"name":"w1","kind":"tensor"'
+check 'autograd, no such folder' refused '--html none/net.html: No such file' "$autograd" --net --html none/net.html
+
 verdict

@@ -2,7 +2,7 @@
  * autograd - what backward does: for a neuron, small enough for pencil and paper, or (--net) for a
  * net of two layers. It prints the tape, step by step as backward plays it, and the gradients,
  * beside what moving a number a little does to the loss. With --explain backward tells itself.
- * usage: autograd [--net] [--explain] [--dot FILE]
+ * usage: autograd [--net] [--explain | --html FILE] [--dot FILE]
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -170,21 +170,25 @@ static void run_backward(task *t, tn_tensor *loss, bool explain)
 int main(int argc, char **argv)
 {
     bool with_net = false, explain = false;
-    const char *dot = NULL;
+    const char *dot = NULL, *html = NULL;
     ex_option flags[] = {
         EX_FLAG_ROW("net", with_net, "a net of two layers instead of a neuron"),
         EX_FLAG_ROW("explain", explain, "backward told step by step, checked by differences"),
         EX_TEXT_ROW("dot", dot, "FILE", "draw the graph for Graphviz: dot -Tsvg FILE -o graph.svg"),
+        EX_TEXT_ROW("html", html, "FILE", "a page that plays the tape, for a browser"),
     };
     ex_options options = { "autograd: the tape of a small computation, and its gradients", flags,
                            sizeof flags / sizeof *flags };
     ex_parse(&options, argc, argv);
+    if (explain && html) ex_refuse("--explain and --html: want one of them");
     FILE *drawing = dot ? open_drawing(dot) : NULL; /* refused before any work */
 
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();
     task t = with_net ? net() : neuron();
     tn_tensor *loss = NULL;
+    ex_page page;
+    ex_page_begin(&page, html, 1, t.model, NULL);
     TN_PLACES loss = t.loss(&t); /* forward, and nodes that remember their modules */
     TN_CHECK_PTR(loss);
     printf("loss %.6f; backward:\n", tn_item(loss));
@@ -192,6 +196,7 @@ int main(int argc, char **argv)
     if (drawing) draw(drawing, loss, t.model, dot);
 
     run_backward(&t, loss, explain);
+    ex_page_step(&page);
     bool right = print_gradients(&t);
     tn_module_drop(t.model);
     tn_scope_end(program);

@@ -107,6 +107,7 @@ static double train(run *r)
 {
     ex_training *t = &r->training;
     ex_training_begin(t, &set.shared, r->step, r->total, set.batch, "images", "step,loss,lr");
+    ex_page_begin(&t->page, set.shared.html, set.shared.html_steps, r->model, r->optimizer);
     if (r->step == 0) {
         ex_say(&t->progress, "\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "",
                "running_mean", "running_var", "batches");

@@ -5,7 +5,7 @@
  * changed by forward where a layer says so, never seen by an optimizer. A plain field is neither.
  * The program ends with 1 if a claim does not hold.
  *
- * usage: buffers [--device cpu|cuda]
+ * usage: buffers [--device cpu|cuda] [--html FILE]
  */
 #include "../common.h"
 
@@ -15,6 +15,7 @@
 
 static int wrong;
 static tn_device device;
+static const char *html; /* a page of the step in the third note */
 
 /* A model moves to the device with its buffers; an input is moved separately. */
 static tn_module *placed(tn_module *model)
@@ -235,9 +236,12 @@ static void note_batchnorm(void)
 
     tn_optim *optimizer = tn_sgd(tn_parameters(norm), (tn_sgd_options){ .lr = 0.1 });
     TN_CHECK_PTR(optimizer);
+    ex_page page;
+    ex_page_begin(&page, html, 1, norm, optimizer);
     TN_CHECK(tn_backward(tn_mean(tn_square(tn_forward(norm, x)), NULL, 0, false)));
     uint64_t before = tn_hash(mean), weight = tn_hash(tn_get_parameter(norm, "weight"));
     TN_CHECK(tn_optim_step(optimizer));
+    ex_page_step(&page);
     claim(tn_hash(tn_get_parameter(norm, "weight")) != weight, "a step moves the weight");
     claim(tn_hash(mean) == before, "and leaves the statistics: forward alone moves them");
     tn_optim_free(optimizer);
@@ -303,7 +307,10 @@ static void note_positions(void)
 
 int main(int argc, char **argv)
 {
-    device = ex_parse_few(&argc, argv, 0, "usage: buffers [--device cpu|cuda]\n");
+    device = ex_parse_few(&argc, argv, 0,
+                          "usage: buffers [--device cpu|cuda] [--html FILE]\n"
+                          "--html: a page that plays the step of the third note\n",
+                          &html);
     tn_manual_seed(1);
     void (*const note[])(void) = { note_table, note_frozen, note_registering, note_batchnorm,
                                    note_positions };

@@ -138,7 +138,7 @@ int main(int argc, char **argv)
 {
     static const char usage[] = "usage: interop [--device cpu|cuda] write FOLDER | read FOLDER\n"
                                 "       interop convert IN OUT\n";
-    device = ex_parse_few(&argc, argv, 3, usage);
+    device = ex_parse_few(&argc, argv, 3, usage, NULL);
     const char *what = argc > 1 ? argv[1] : "";
     int failed = 0;
     if (argc == 4 && !strcmp(what, "convert")) {

@@ -267,6 +267,7 @@ double run_train(run *r)
     ex_training *t = &r->training;
     ex_training_begin(t, &s->shared, r->step, s->steps, s->batch * s->context, "tokens",
                       "step,loss,lr,validation_loss");
+    ex_page_begin(&t->page, s->shared.html, s->shared.html_steps, r->model, r->optimizer);
     while (r->step < s->steps && !t->leave) {
         char valid[32] = ",";
         double lr = tn_optim_lr(r->optimizer, 0);

@@ -1,5 +1,5 @@
 /* xor - a complete training program: two layers learn "one or the other, but not both".
- * usage: xor [--device cpu|cuda] */
+ * usage: xor [--device cpu|cuda] [--html FILE] */
 #include "../common.h"
 
 int main(int argc, char **argv)
@@ -8,7 +8,11 @@ int main(int argc, char **argv)
     const float wanted[] = { 0, 1, 1, 0 };
 
     /* of x, y and the model */
-    tn_device device = ex_parse_few(&argc, argv, 0, "usage: xor [--device cpu|cuda]\n");
+    const char *html;
+    tn_device device = ex_parse_few(&argc, argv, 0,
+                                    "usage: xor [--device cpu|cuda] [--html FILE]\n"
+                                    "--html: a page that plays the first three steps\n",
+                                    &html);
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin(); /* holds x, y and the optimizer's list until the end */
     tn_tensor *x = tn_to(tn_from_floats(inputs, TN_SHAPE(4, 2)), device);
@@ -21,12 +25,15 @@ int main(int argc, char **argv)
     tn_optim *optimizer = tn_adam(tn_parameters(model), (tn_adam_options){ .lr = 0.05 });
     TN_CHECK_PTR(optimizer);
 
+    ex_page page;
+    ex_page_begin(&page, html, 3, model, optimizer);
     for (int step = 0; step <= 500; step++) {
         tn_scope scope = tn_scope_begin(); /* drops what the step makes */
         tn_tensor *loss = tn_bce_with_logits(tn_forward(model, x), y, TN_NONE, TN_MEAN);
         TN_CHECK(tn_optim_zero_grad(optimizer));
         TN_CHECK(tn_backward(loss));
         TN_CHECK(tn_optim_step(optimizer));
+        ex_page_step(&page);
         if (step % 100 == 0) printf("step %3d  loss %.6f\n", step, tn_item(loss));
         tn_scope_end(scope);
     }

@@ -9,7 +9,9 @@
  * else for a name: its shape, its numbers. */
 function formula(text, put) {
     const out = [];
-    const tokens = text.match(/[\^_](?:\([^)]*\)|-?[A-Za-z0-9]+)|[A-Za-z]+(?:\[[^\]]*\])?|[^A-Za-z^_]+|./g) || [];
+    const tokens =
+        text.match(/[\^_](?:\([^)]*\)|-?[A-Za-z0-9]+)|[A-Za-z]+(?:\[[^\]]*\])?|[^A-Za-z^_]+|./g) ||
+        [];
     for (const token of tokens) {
         const inner = token.slice(1).replace(/^\((.*)\)$/, '$1');
         const bare = token.replace(/\[.*/, '');
@@ -18,7 +20,8 @@ function formula(text, put) {
         else if (token[0] === '^') out.push(make('sup', {}, inner));
         else if (token[0] === '_') {
             if (!(out.length && out[out.length - 1].dataset?.put)) out.push(make('sub', {}, inner));
-        } else if (/^d?[A-Za-z](\[|$)/.test(token) && token !== 'a[') out.push(make('i', {}, token));
+        } else if (/^d?[A-Za-z](\[|$)/.test(token) && token !== 'a[') out.push(make('i', {},
+            token));
         else out.push(token.replace(/ - /g, ' − '));
     }
     return out;
@@ -78,20 +81,27 @@ function grid(value, shape, what, mark) {
     const wide = columns <= 8;
     const told = make('output', { class: 'told' });
     const tell = (i) => (told.textContent = `${what}${indexText(i, shape)} = ${digits(x[i])}`);
-    const cells = x.map((v, i) => make('td', { tabindex: i ? -1 : 0, 'data-i': i, class: i === mark ? 'marked' : null,
-        style: `background:${cellColour(v, most)}`, 'aria-label': `${indexText(i, shape)} ${digits(v)}`,
+    const cells =
+        x.map((v, i) => make('td',
+        { tabindex: i ? -1 : 0, 'data-i': i, class: i === mark ? 'marked' : null,
+        style: `background:${cellColour(v, most)}`,
+            'aria-label': `${indexText(i, shape)} ${digits(v)}`,
         title: `${indexText(i, shape)} = ${digits(v)}` }, wide ? digits(v) : ''));
     const lines = [];
     for (let i = 0; i < n; i += columns)
         lines.push(make('tr', { class: i && (i / columns) % rows === 0 ? 'slice' : null },
             cells.slice(i, i + columns)));
-    const table = make('table', { class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what },
+    const table =
+        make('table', { class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what },
         make('tbody', {}, lines));
     const cell = (event) => event.target.closest('td');
-    table.addEventListener('mouseover', (event) => cell(event) && tell(Number(cell(event).dataset.i)));
-    table.addEventListener('focusin', (event) => cell(event) && tell(Number(cell(event).dataset.i)));
+    table.addEventListener('mouseover',
+        (event) => cell(event) && tell(Number(cell(event).dataset.i)));
+    table.addEventListener('focusin',
+        (event) => cell(event) && tell(Number(cell(event).dataset.i)));
     table.addEventListener('keydown', (event) => {
-        const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+        const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns,
+            ArrowDown: columns }[event.key];
         const to = move && cells[Number(cell(event).dataset.i) + move];
         if (!move) return;
         event.preventDefault();
@@ -122,7 +132,8 @@ function valueLine(value, shape) {
 /* ---- parts of a card ------------------------------------------------------------------------- */
 
 function linkTo(key, text) {
-    return make('button', { type: 'button', class: 'link', 'data-to': key, onclick: () => choose(key) },
+    return make('button',
+        { type: 'button', class: 'link', 'data-to': key, onclick: () => choose(key) },
         text);
 }
 
@@ -141,7 +152,8 @@ const section = (cls, title, ...content) =>
 
 /* One tensor in a card: a line with its numbers, and the grid below it. */
 function entry(head, value, shape, what, more, mark) {
-    return make('li', {}, make('div', { class: 'entry' }, head), valueLine(value, shape), more || null,
+    return make('li', {}, make('div', { class: 'entry' }, head), valueLine(value, shape),
+        more || null,
         grid(value, shape, what, mark));
 }
 
@@ -156,19 +168,23 @@ function forwardPart(g, node) {
     const names = inputNames(node);
     const list = node.in.map((input, i) => {
         if (!input) return null;
-        const head = [names[i] ? make('i', {}, names[i]) : `input ${i}`, ' from ', linkToSource(g, input.from),
+        const head = [names[i] ? make('i', {}, names[i]) : `input ${i}`, ' from ',
+            linkToSource(g, input.from),
             make('span', { class: 'shape' }, `${shapeText(input.shape)} ${input.dtype}`),
             input.gradient ? null : make('span', { class: 'note' }, 'no gradient goes back')];
         return entry(head, inputValue(g, input), input.shape, names[i] || `input ${i}`);
     });
     const result = (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];
-    const outs = node.out.map((out, i) => entry([make('i', {}, node.out.length > 1 ? `${result}${i}` : result),
+    const outs =
+        node.out.map((out,
+        i) => entry([make('i', {}, node.out.length > 1 ? `${result}${i}` : result),
         ' the result', make('span', { class: 'shape' }, `${shapeText(out.shape)} ${out.dtype}`)],
     out.value, out.shape, result));
     const kept = (node.kept || []).filter((k) => k.bytes);
     return section('forward', 'Forward', make('ul', { class: 'tensors' }, list, outs),
         make('p', { class: 'note' }, kept.length
-            ? `Keeps for backward: ${kept.map((k) => `${k.what} ${bytesText(k.bytes)}`).join(', ')}.`
+            ? `Keeps for backward: ${kept.map((k) =>
+                `${k.what} ${bytesText(k.bytes)}`).join(', ')}.`
             : 'Keeps nothing for backward.'));
 }
 
@@ -176,14 +192,18 @@ function forwardPart(g, node) {
 function incomingPart(g, node, incoming) {
     const shape = node.out[incoming.output] ? node.out[incoming.output].shape : [];
     const from = incoming.sum.map((s, i) => [i ? ' + ' : '',
-        s.from === null || s.from === undefined ? 'the seed, 1' : ['share of ', linkToSource(g, s.from)]]);
+        s.from === null || s.from === undefined ? 'the seed, 1'
+            : ['share of ', linkToSource(g, s.from)]]);
     const parts = incoming.sum.length > 1 ? incoming.sum.map((s) => shareValue(g, s)) : [];
     const numbers = parts.length && parts.every((v) => v)
         ? make('div', { class: 'note num' }, elements(shape) === 1
-            ? `${parts.map((v) => summaryText(v, shape)).join(' + ')} = ${summaryText(incoming.value, shape)}`
-            : `norms ${parts.map((v) => digits(v.norm)).join(', ')}; of the sum ${digits(incoming.value.norm)}`)
+            ? `${parts.map((v) => summaryText(v,
+                shape)).join(' + ')} = ${summaryText(incoming.value, shape)}`
+            : `norms ${parts.map((v) =>
+                digits(v.norm)).join(', ')}; of the sum ${digits(incoming.value.norm)}`)
         : null;
-    const head = [make('i', {}, 'dy'), incoming.sum.length > 1 ? ' comes in, a sum: ' : ' comes in: ', from,
+    const head =
+        [make('i', {}, 'dy'), incoming.sum.length > 1 ? ' comes in, a sum: ' : ' comes in: ', from,
         make('span', { class: 'shape' }, shapeText(shape))];
     return entry(head, incoming.value, shape, 'dy', numbers);
 }
@@ -202,7 +222,8 @@ function sharePart(g, node, share, step, mark) {
         make('span', { class: 'shape' }, shapeText(input.shape))];
     const more = [reduction(share, input.shape)];
     if (added) {
-        const text = added.before ? `grad = ${summaryText(added.before, input.shape)} + ${what}` : `grad = 0 + ${what}`;
+        const text = added.before ? `grad = ${summaryText(added.before, input.shape)} + ${what}`
+            : `grad = 0 + ${what}`;
         more.push(make('div', { class: 'note' }, `${text} → `,
             make('span', { class: 'num' }, summaryText(added.after, input.shape)),
             added.of > 1 ? ` (${added.part} of ${added.of})` : ''));
@@ -217,8 +238,10 @@ function backwardPart(g, node, k, mark) {
         sharePart(g, node, share, step, mark && mark.in === share.in ? mark.element : undefined));
     return section('backward', `Backward, ${k + 1} of ${g.step.backward.length}`,
         node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
-        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingPart(g, node, x)), shares),
-        make('p', { class: 'note' }, step.freed ? `Frees ${bytesText(step.freed)}; ` : 'Frees nothing; ',
+        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingPart(g, node, x)),
+            shares),
+        make('p', { class: 'note' },
+            step.freed ? `Frees ${bytesText(step.freed)}; ` : 'Frees nothing; ',
             `${bytesText(step.kept || 0)} still kept.`));
 }
 
@@ -244,7 +267,8 @@ function opCard(g, node) {
     if (p.phase === 'backward' && !here) parts.unshift(...back);
     else parts.push(...(here ? [] : back));
     return [make('h2', {}, node.op, ' ', make('span', { class: 'muted' }, `#${node.id}`)),
-        make('p', { class: 'where' }, call ? ['in ', linkTo('c' + call.id, callTitle(call))] : 'outside of all modules',
+        make('p', { class: 'where' },
+            call ? ['in ', linkTo('c' + call.id, callTitle(call))] : 'outside of all modules',
             node.line ? [' · ', make('code', {}, node.line)] : null,
             node.id === g.step.root ? ' · the loss' : ''),
         findingList(g.findings.get(node.id) || []), formulas(g, node), parts, jumps(g, node)];
@@ -261,31 +285,43 @@ function jumps(g, node) {
 
 function tensorCard(g, t) {
     const line = g.ledger.get(t.id), done = progress();
-    const limit = hidesGradients() && done.backward === Infinity ? -1 : state.predict ? done.backward : Infinity;
+    const limit = hidesGradients() && done.backward === Infinity ? -1 : state.predict
+        ? done.backward : Infinity;
     const grads = (g.grads.get(t.id) || []).filter((a) => a.k <= limit);
     const facts = [t.kind === 'parameter' ? 'A parameter: the optimizer moves it.'
-        : t.kind === 'buffer' ? 'A buffer: forward may move it, no optimizer does.' : 'Data: nobody moves it.'];
-    if (t.kind !== 'tensor') facts.push(t.persistent ? 'It is in the file.' : 'It is not in the file.');
+        : t.kind === 'buffer' ? 'A buffer: forward may move it, no optimizer does.'
+            : t.requires_grad ? 'A tensor of your own: a gradient ends here.'
+                : 'Data: it takes no gradient.'];
+    if (t.kind !== 'tensor') facts.push(t.persistent ? 'It is in the file.'
+        : 'It is not in the file.');
     if (t.kind === 'parameter' && !t.requires_grad) facts.push('Frozen: it takes no gradient.');
-    if (t.optimizer) facts.push({ held: 'The optimizer holds it.', 'not held': 'The optimizer does not hold it.',
+    if (t.optimizer) facts.push({ held: 'The optimizer holds it.',
+        'not held': 'The optimizer does not hold it.',
         refused: 'An optimizer refuses it, by design.' }[t.optimizer] || '');
-    const readers = (g.readers.get(t.id) || []).map(({ node }, i) => [i ? ', ' : '', linkToSource(g, node.id)]);
-    const values = line ? [['start', line.start], ['after forward', line.forward], ['after the step', line.step]]
-        : (g.readers.get(t.id) || []).slice(0, 1).map(({ node, i }) => ['value', inputValue(g, node.in[i])]);
+    const readers =
+        (g.readers.get(t.id) || []).map(({ node }, i) => [i ? ', ' : '', linkToSource(g, node.id)]);
+    const values = line ? [['start', line.start], ['after forward', line.forward],
+        ['after the step', line.step]]
+        : (g.readers.get(t.id) || []).slice(0,
+            1).map(({ node, i }) => ['value', inputValue(g, node.in[i])]);
     return [make('h2', {}, tensorName(t)),
-        make('p', { class: 'where' }, `${KIND[t.kind]} `, make('span', { class: 'shape' }, `${shapeText(t.shape)} ${t.dtype}`)),
+        make('p', { class: 'where' }, `${KIND[t.kind]} `,
+            make('span', { class: 'shape' }, `${shapeText(t.shape)} ${t.dtype}`)),
         make('p', {}, facts.join(' ')),
         make('p', {}, 'Read by ', readers.length ? readers : 'no op of this step', '.'),
         make('ul', { class: 'tensors' }, values.filter(([, v]) => v).map(([name, v]) =>
             entry([name], v, t.shape, name)),
-        grads.map((a, i) => entry([make('i', {}, 'gradient'), grads.length > 1 ? `, ${i + 1} of ${grads.length}` : '',
+        grads.map((a,
+            i) => entry([make('i', {}, 'gradient'),
+            grads.length > 1 ? `, ${i + 1} of ${grads.length}` : '',
             ' from ', linkToSource(g, g.step.backward[a.k].node)], a.value, t.shape, 'gradient'))),
         line ? make('p', {}, `Moved in this step: ${line.moved}.`) : null];
 }
 
 function boxCard(g, call) {
     const prefix = call.module ? call.module + '.' : '';
-    const own = g.trace.tensors.filter((t) => t.kind !== 'tensor' && (t.name || '').startsWith(prefix));
+    const own =
+        g.trace.tensors.filter((t) => t.kind !== 'tensor' && (t.name || '').startsWith(prefix));
     const count = (kind) => own.filter((t) => t.kind === kind);
     const numbers = count('parameter').reduce((n, t) => n + elements(t.shape), 0);
     const folded = state.folded.has(foldName(call));
@@ -299,7 +335,8 @@ function boxCard(g, call) {
             toggleFold('c' + call.id);
             renderCard();
         } }, folded ? 'Unfold' : 'Fold')),
-        make('ul', { class: 'names' }, own.slice(0, 40).map((t) => make('li', {}, linkTo(t.id, tensorName(t)), ' ',
+        make('ul', { class: 'names' },
+            own.slice(0, 40).map((t) => make('li', {}, linkTo(t.id, tensorName(t)), ' ',
             make('span', { class: 'shape' }, shapeText(t.shape)))),
         own.length > 40 ? make('li', {}, `and ${own.length - 40} more`) : null)];
 }
@@ -307,12 +344,17 @@ function boxCard(g, call) {
 function optimizerCard(g) {
     const updates = g.step.updates || [];
     return [make('h2', {}, 'The optimizer'),
-        make('p', {}, `It moved ${plural(updates.length, 'tensor')} by their gradients. Buffers it never sees.`),
+        make('p', {},
+            `It moved ${plural(updates.length,
+            'tensor')} by their gradients. Buffers it never sees.`),
         make('ul', { class: 'tensors' }, updates.slice(0, 60).map((u) => {
             const t = g.trace.byId.get(u.tensor);
-            const more = make('div', { class: 'note' }, 'from ', make('span', { class: 'num' }, summaryText(u.before, t.shape)),
-                ' with gradient ', make('span', { class: 'num' }, summaryText(u.gradient, t.shape)));
-            return entry([linkTo(t.id, tensorName(t)), make('span', { class: 'shape' }, shapeText(t.shape))],
+            const more = make('div', { class: 'note' }, 'from ',
+                make('span', { class: 'num' }, summaryText(u.before, t.shape)),
+                ' with gradient ',
+                    make('span', { class: 'num' }, summaryText(u.gradient, t.shape)));
+            return entry([linkTo(t.id, tensorName(t)),
+                make('span', { class: 'shape' }, shapeText(t.shape))],
                 u.after, t.shape, tensorName(t), more);
         })), updates.length > 60 ? make('p', {}, `and ${updates.length - 60} more`) : null];
 }
@@ -321,16 +363,22 @@ function optimizerCard(g) {
 function wholeCard(g) {
     const step = g.step, moved = (by) => step.ledger.filter((l) => l.moved === by).length;
     const s = position().s, all = trace().steps;
-    const text = [`In ${step.training === false ? 'eval mode' : 'training mode'}, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
+    const text =
+        [`In ${step.training === false ? 'eval mode'
+        : 'training mode'}, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b', { class: 'num' }, digits(step.loss)), '. ',
-        step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. ` : 'There was no backward. ',
-        step.updates ? `The optimizer moved ${plural(moved('by the optimizer'), 'parameter')}; ` : 'No optimizer step was taken; ',
+        step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
+            : 'There was no backward. ',
+        step.updates ? `The optimizer moved ${plural(moved('by the optimizer'), 'parameter')}; `
+            : 'No optimizer step was taken; ',
         `forward moved ${plural(moved('by forward'), 'buffer')}.`];
     return [make('h2', {}, `Step ${s + 1} of ${all.length}, as a whole`), make('p', {}, text),
         findingList(step.findings || [], true),
-        make('p', {}, 'Press ', make('kbd', {}, '→'), ' to go op by op: forward computes values (blue), backward sends ',
+        make('p', {}, 'Press ', make('kbd', {}, '→'),
+            ' to go op by op: forward computes values (blue), backward sends ',
             'gradients the other way (red), then the optimizer moves the parameters (green).'),
-        all.length > 1 ? make('table', { class: 'losses' }, make('caption', {}, 'Losses'), make('tbody', {}, all.slice(0, 50).map((x, i) =>
+        all.length > 1 ? make('table', { class: 'losses' }, make('caption', {}, 'Losses'),
+            make('tbody', {}, all.slice(0, 50).map((x, i) =>
             make('tr', {}, make('td', {}, make('button', { type: 'button', class: 'link',
                 onclick: () => go(trace().firstPosition[i]) }, `step ${i + 1}`)),
             make('td', { class: 'num' }, digits(x.loss)))))) : null];

@@ -56,8 +56,12 @@ function bytesText(n) {
 
 const PHASES = ['whole', 'forward', 'backward', 'optimizer'];
 
-/* Adds to a trace: tensors by id, and all positions. */
+const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
+    updates: null, ledger: [], findings: [] };
+
+/* Adds to a trace: tensors by id, and all positions. A trace of nothing has an empty step. */
 function indexTrace(trace) {
+    if (!trace.steps.length) trace.steps.push({ ...NO_STEP });
     trace.byId = new Map(trace.tensors.map((t) => [t.id, t]));
     trace.positions = [];
     trace.firstPosition = []; /* of each step */
@@ -91,7 +95,8 @@ function placeTensors(step, g) {
                 { node, i });
             if (typeof input.from !== 'string' || g.home.has(input.from)) return;
             const t = g.trace.byId.get(input.from), outside = t && t.kind === 'tensor' && t.name;
-            if (t) g.home.set(input.from, { call: outside ? null : node.call ?? null, at: at - 0.5 });
+            if (t) g.home.set(input.from,
+                { call: outside ? null : node.call ?? null, at: at - 0.5 });
         }));
     for (const call of step.calls)
         for (const t of call.writes || []) {
@@ -156,8 +161,8 @@ function callTitle(call, outer) {
     return (path ? `${path} (${call.type})` : call.type) + time;
 }
 
-/* A long name without its middle. */
-const shortened = (text) => (text.length > 18 ? `${text.slice(0, 7)}…${text.slice(-10)}` : text);
+/* The end of a long name. */
+const shortened = (text) => (text.length > 18 ? '…' + text.slice(-17) : text);
 
 const tensorName = (t) => t.name || t.id;
 const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };
@@ -168,12 +173,14 @@ function nodeTitle(g, node) {
     return call ? `${node.op} in ${callTitle(call)}` : node.op;
 }
 
-/* Names of an op's inputs in its formula, "" where unknown. If the trace does not tell, the gradients "dx = ..; dw = .." name
- * them in order; else the single letters of the formula's right side do, if they are as many. */
+/* Names of an op's inputs in its formula, "" where unknown. If the trace does not tell, the
+ * gradients "dx = ..; dw = .." name them in order; else the single letters of the formula's right
+ * side do, if they are as many. */
 function inputNames(node) {
     if (node.names) return node.names;
     if (node.in.some((x) => x && x.name))
-        return (node.names = node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : '')));
+        return (node.names =
+            node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : '')));
     const present = node.in.filter((x) => x).length;
     const right = (node.formula || '').replace(/^[^=]*=/, '');
     const left = (node.gradient || '').split(';').map((part) => part.split('=')[0].trim());

@@ -118,8 +118,10 @@ function resize() {
 function draw(everything) {
     const scroll = $('scroll'), z = state.zoom, more = 200;
     const svg = $('drawing'), pad = svg.offsetLeft || 0;
-    const box = everything ? { top: -Infinity, bottom: Infinity, left: -Infinity, right: Infinity } : {
-        top: scroll.scrollTop / z - more, bottom: (scroll.scrollTop + scroll.clientHeight) / z + more,
+    const box = everything ? { top: -Infinity, bottom: Infinity, left: -Infinity, right: Infinity }
+        : {
+        top: scroll.scrollTop / z - more,
+            bottom: (scroll.scrollTop + scroll.clientHeight) / z + more,
         left: (scroll.scrollLeft - pad) / z - more,
         right: (scroll.scrollLeft - pad + scroll.clientWidth) / z + more };
     const seen = new Set();
@@ -158,7 +160,8 @@ function outline(item) {
     const { w, h } = item;
     if (item.kind === 'buffer') {
         const r = 5;
-        return [make('svg:path', { class: 'shape', d: `M0,${r}A${w / 2},${r} 0 0 1 ${w},${r}V${h - r}` +
+        return [make('svg:path',
+            { class: 'shape', d: `M0,${r}A${w / 2},${r} 0 0 1 ${w},${r}V${h - r}` +
             `A${w / 2},${r} 0 0 1 0,${h - r}Z` }),
         make('svg:path', { class: 'lid', d: `M0,${r}A${w / 2},${r} 0 0 0 ${w},${r}` })];
     }
@@ -170,7 +173,8 @@ function label(item) {
     const g = viewOf;
     if (item.kind === 'ghost') return `${item.title}, from above`;
     if (item.kind === 'box')
-        return `module ${callTitle(item.call)}, ${item.note}, ${item.folded ? 'folded' : 'unfolded'}`;
+        return `module ${callTitle(item.call)}, ${item.note}, ${item.folded ? 'folded'
+            : 'unfolded'}`;
     const what = item.node ? nodeTitle(g, item.node)
         : `${KIND[item.kind]} ${tensorName(item.tensor)}`;
     const shape = item.node ? item.node.out[0].shape : item.tensor.shape;
@@ -185,7 +189,8 @@ function addItem(item) {
         class: `item ${item.kind}${open ? ' open' : ''}`, 'data-key': item.key, role: 'button',
         tabindex: -1, 'aria-label': label(item), transform: `translate(${item.x},${item.y})`,
         'aria-expanded': item.kind === 'box' ? String(open) : null }, outline(item));
-    const title = item.node && item.node.formula ? `${label(item)}\n${item.node.formula}` : label(item);
+    const title = item.node && item.node.formula ? `${label(item)}\n${item.node.formula}`
+        : label(item);
     group.append(make('svg:title', {}, title),
         make('svg:text', { class: 'name', x: inset, y: y1 }, item.title));
     if (item.kind === 'box') {
@@ -203,7 +208,8 @@ function addItem(item) {
     if (item.node) {
         const g = viewOf, shares = sharesInto(g, item.node.id);
         if (shares > 1)
-            group.append(make('svg:g', { class: 'sum', transform: `translate(${item.w - 4},${item.h})` },
+            group.append(make('svg:g',
+                { class: 'sum', transform: `translate(${item.w - 4},${item.h})` },
                 make('svg:circle', { r: 8 }), make('svg:text', { y: 4 }, '+'),
                 make('svg:title', {}, `${shares} gradients are added here`)));
         if (item.node.id === g.step.root)
@@ -266,8 +272,9 @@ function gradientFlow(g, e, done, p) {
 function paint() {
     const g = viewOf, done = progress(), p = position();
     const current = currentKey() && shownKey(g, state.folded, currentKey());
-    const chosen = state.chosen;
-    const updated = new Set(p.phase === 'optimizer' ? [...g.updates.keys()].filter((id) => g.home.has(id))
+    const chosen = state.chosen, entry = chosen || current || firstKey(); /* of Tab */
+    const updated =
+        new Set(p.phase === 'optimizer' ? [...g.updates.keys()].filter((id) => g.home.has(id))
         .map((id) => shownKey(g, state.folded, id)) : []);
     for (const e of view.edges) {
         const group = drawn.get(e.key);
@@ -288,7 +295,7 @@ function paint() {
         group.classList.toggle('chosen', item.key === chosen);
         group.classList.toggle('updated', updated.has(item.key));
         group.classList.toggle('ahead', !!item.node && g.at.get(item.node.id) > done.forward);
-        group.setAttribute('tabindex', item.key === (chosen || current || firstKey()) ? 0 : -1);
+        group.setAttribute('tabindex', item.key === entry ? 0 : -1);
         if (item.kind === 'box' || item.kind === 'ghost') continue;
         const value = valueText(g, item, done), slope = gradientText(g, item, done);
         setText(group.querySelector('.value'), value);
@@ -302,7 +309,8 @@ function setText(e, text) {
 
 /* Where Tab enters the graph when nothing is current: the loss. */
 function firstKey() {
-    return shownKey(viewOf, state.folded, 'n' + viewOf.step.root);
+    const { root } = viewOf.step;
+    return viewOf.node.has(root) ? shownKey(viewOf, state.folded, 'n' + root) : null;
 }
 
 /* Scrolls as little as needed to have the item in view, with something around it. */
@@ -334,7 +342,8 @@ function toggleFold(key) {
 
 function foldAll(fold) {
     for (const call of viewOf.step.calls)
-        if (fold && call.outer !== null && call.outer !== undefined) state.folded.add(foldName(call));
+        if (fold && call.outer !== null &&
+            call.outer !== undefined) state.folded.add(foldName(call));
         else state.folded.delete(foldName(call));
     relayout();
     fit();
@@ -363,7 +372,8 @@ function zoomTo(zoom) {
     state.zoom = Math.min(2, Math.max(0.15, zoom));
     state.fitted = false;
     resize();
-    scroll.scrollTo(x * state.zoom - scroll.clientWidth / 2, y * state.zoom - scroll.clientHeight / 2);
+    scroll.scrollTo(x * state.zoom - scroll.clientWidth / 2,
+        y * state.zoom - scroll.clientHeight / 2);
     draw();
 }
 
@@ -375,6 +385,10 @@ function fit() {
     state.fitted = true;
     if (state.chosen || currentKey())
         reveal(shownKey(viewOf, state.folded, state.chosen || currentKey()), true);
-    else scroll.scrollTo((view.w * z - scroll.clientWidth) / 2, view.h * state.zoom);
+    else {
+        const loss = view.items.get(firstKey());
+        const x = loss ? loss.x + loss.w / 2 : view.w / 2;
+        scroll.scrollTo(x * state.zoom - scroll.clientWidth / 2, view.h * state.zoom);
+    }
     draw();
 }

@@ -10,8 +10,9 @@
  * (Sugiyama, Tagawa, Toda 1981.)
  *
  * A line between two boxes is cut where it passes the border of a box: a port there, one for each
- * source, is an item of no size. A tensor that only one op uses, as most parameters and buffers are,
- * stands beside it; op and tensors then are laid out as one item.
+ * source, is an item of no size. A tensor that only one op uses, as most parameters and buffers
+ * are, stands beside it; op and tensors then are laid out as one item. A line that would pass very
+ * many items is replaced by a reference beside the reader.
  */
 
 const NODE = { height: 44, least: 122, gapX: 20, gapY: 22, pad: 12, head: 24, gapSide: 30 };
@@ -108,7 +109,8 @@ function visibleEdges(g, folded) {
     for (const w of g.writes) {
         const last = g.step.nodes[w.at];
         if (last && g.trace.byId.has(w.tensor))
-            add(shownKey(g, folded, 'n' + last.id), shownKey(g, folded, w.tensor), { writes: true });
+            add(shownKey(g, folded, 'n' + last.id), shownKey(g, folded, w.tensor),
+                { writes: true });
     }
     return [...edges.values()];
 }
@@ -134,8 +136,10 @@ function shortenLines(view) {
         const from = view.items.get(e.from), to = view.items.get(e.to);
         const passed = view.items.get(side.get(box)).index - view.items.get(key).index;
         if (passed <= (from.tensor ? FAR.tensor : FAR.op)) continue;
-        const title = from.tensor ? shortened(tensorName(from.tensor)) : `${from.title} ${from.note}`;
-        const item = { key: '~' + e.key, kind: 'ghost', of: e.from, t: to.t - 0.5, parent: to.parent, title,
+        const title = from.tensor ? shortened(tensorName(from.tensor))
+            : `${from.title} ${from.note}`;
+        const item = { key: '~' + e.key, kind: 'ghost', of: e.from, t: to.t - 0.5,
+            parent: to.parent, title,
             note: '', w: textWidth(title, 12) + 34, h: 28 };
         view.items.set(item.key, item);
         view.inside.get(to.parent).push(item);
@@ -186,7 +190,8 @@ function placeUnit(unit) {
     item.y = unit.y + (unit.h - item.h) / 2;
     const stack = (list, x) => list.forEach((t, i) => {
         t.x = x(t);
-        t.y = unit.y + (unit.h - stackHeight(list)) / 2 + i * (NODE.height + 8) + (NODE.height - t.h) / 2;
+        t.y = unit.y + (unit.h - stackHeight(list)) / 2 + i * (NODE.height + 8) +
+            (NODE.height - t.h) / 2;
     });
     stack(item.left || [], (t) => item.x - NODE.gapSide - t.w);
     stack(item.right || [], () => item.x + item.w + NODE.gapSide);
@@ -201,7 +206,8 @@ function cutEdges(items, edges) {
     for (const e of edges) {
         e.cuts = [];
         if (e.side) continue;
-        const up = boxesAround(items, e.from), down = boxesAround(items, e.to), side = new Map(down);
+        const up = boxesAround(items, e.from), down = boxesAround(items, e.to),
+            side = new Map(down);
         const add = (box, from, to) => {
             const part = { from, to };
             addTo(local, box, part);
@@ -239,7 +245,8 @@ function layer(list, parts, byKey) {
     for (const x of list) {
         if (!x.tensor) continue;
         const readers = (out.get(x.key) || []).map((k) => byKey.get(k)).filter((y) => y.t > x.t);
-        if (readers.length) x.layer = Math.max(x.layer, Math.min(...readers.map((y) => y.layer)) - 1);
+        if (readers.length) x.layer =
+            Math.max(x.layer, Math.min(...readers.map((y) => y.layer)) - 1);
     }
 }
 
@@ -329,14 +336,16 @@ function addPorts(list, parts) {
             seen.set(key, { key, port: port[1], t, w: 8, h: 0, mid: 4, up: [], down: [] });
         }
     const ports = [...seen.values()];
-    return [...ports.filter((p) => p.port === 'in'), ...list, ...ports.filter((p) => p.port === 'out')];
+    return [...ports.filter((p) => p.port === 'in'), ...list,
+        ...ports.filter((p) => p.port === 'out')];
 }
 
 /* Lays out what is in a box; gives its size. Positions are relative to the box. */
 function layoutBox(key, view, local) {
     const parts = local.get(key) || [];
     for (const item of view.inside.get(key) || [])
-        if (item.kind === 'box' && !item.folded) Object.assign(item, layoutBox(item.key, view, local));
+        if (item.kind === 'box' && !item.folded) Object.assign(item,
+            layoutBox(item.key, view, local));
     const units = (view.inside.get(key) || []).filter((item) => !item.beside).map(unitOf);
     const list = addPorts(units, parts);
     const byKey = new Map(list.map((x) => [x.key, x]));
@@ -353,6 +362,7 @@ function layoutBox(key, view, local) {
             settle(row, turn > 7 ? ['up', 'down'] : [turn % 2 ? 'down' : 'up']));
 
     const all = layers.flat();
+    if (!all.length) return { w: 2 * NODE.pad, h: 2 * NODE.pad };
     const from = all.reduce((x, item) => Math.min(x, item.x), Infinity);
     const to = all.reduce((x, item) => Math.max(x, item.x + item.w), -Infinity);
     let y = key === '' ? NODE.pad : NODE.head + NODE.pad;
@@ -478,7 +488,7 @@ function layoutGraph(g, folded) {
 }
 
 /* The boxes to fold at first: unfolds from the outside in as long as there are at most so many ops
- * and boxes to be seen. */
+ * and boxes to be seen, some more where a box holds a single op; the outermost nearly always. */
 function foldAtFirst(g, most) {
     const folded = new Set(g.step.calls.map(foldName)), inner = new Map(), ops = new Map();
     for (const call of g.step.calls) if (g.ops.get(call.id)) addTo(inner, call.outer ?? null, call);
@@ -488,7 +498,8 @@ function foldAtFirst(g, most) {
     const queue = [...(inner.get(null) || [])];
     for (let i = 0; i < queue.length; i++) {
         const call = queue[i], more = size(call.id) - 1;
-        if (seen + more > most && !(i === 0 && more < 4 * most)) continue;
+        const room = i === 0 ? 4 * most : more ? most : 1.3 * most;
+        if (seen + more > room) continue;
         seen += more;
         folded.delete(foldName(call));
         queue.push(...(inner.get(call.id) || []));

@@ -9,20 +9,28 @@ const LEDGER_MOST = 400; /* rows; the search finds the rest */
 
 /* Columns: the title, its phase, the cell of a line. */
 const COLUMNS = [
-    ['name', null, (g, t) => make('th', { scope: 'row', title: tensorName(t) }, linkTo(t.id, shortened(tensorName(t))))],
-    ['kind', null, (g, t) => make('td', {}, make('span', { class: `swatch ${t.kind}` }), KIND[t.kind])],
+    ['name', null,
+        (g, t) => make('th', { scope: 'row', title: tensorName(t) },
+        linkTo(t.id, shortened(tensorName(t))))],
+    ['kind', null,
+        (g, t) => make('td', {}, make('span', { class: `swatch ${t.kind}` }), KIND[t.kind])],
     ['file', null, (g, t) => make('td', {}, t.persistent ? 'yes' : 'no')],
     ['optimizer', null, (g, t) => make('td', {}, t.optimizer || '–')],
-    ['gradient', 'backward', (g, t, line) => make('td', { class: 'num' }, ledgerGradient(g, t, line))],
-    ['start', 'whole', (g, t, line) => make('td', { class: 'num' }, summaryText(line.start, t.shape))],
+    ['gradient', 'backward',
+        (g, t, line) => make('td', { class: 'num' }, ledgerGradient(g, t, line))],
+    ['start', 'whole',
+        (g, t, line) => make('td', { class: 'num' }, summaryText(line.start, t.shape))],
     ['forward', 'forward', (g, t, line) => moved(line.start, line.forward, t, 'by-forward')],
     ['step', 'optimizer', (g, t, line) => moved(line.forward, line.step, t, '')],
-    ['moved by', null, (g, t, line) => make('td', { class: `moved ${line.moved === 'no' ? 'muted' : ''}` },
+    ['moved by', null,
+        (g, t, line) => make('td', { class: `moved ${line.moved === 'no' ? 'muted' : ''}` },
         line.moved === 'no' ? 'nobody' : line.moved.replace(/by (the )?/, ''))],
 ];
 
-const COLUMN_HELP = { gradient: 'the gradient after backward', start: 'before forward', forward: 'after forward',
-    step: 'after the optimizer', 'moved by': 'who changed it in this step', optimizer: 'whether the optimizer holds it',
+const COLUMN_HELP = { gradient: 'the gradient after backward', start: 'before forward',
+    forward: 'after forward',
+    step: 'after the optimizer', 'moved by': 'who changed it in this step',
+        optimizer: 'whether the optimizer holds it',
     file: 'whether it is saved with the model' };
 
 /* A cell that stands out where the value changed. */
@@ -34,7 +42,8 @@ function moved(before, after, t, by) {
 function ledgerGradient(g, t, line) {
     if (!state.predict) return line.grad ? summaryText(line.grad, t.shape) : '–';
     const done = progress();
-    const limit = position().phase === 'optimizer' ? Infinity : hidesGradients() && done.backward === Infinity
+    const limit = position().phase === 'optimizer' ? Infinity : hidesGradients() &&
+        done.backward === Infinity
         ? -1 : done.backward;
     const arrived = (g.grads.get(t.id) || []).filter((a) => a.k <= limit).pop();
     return arrived ? summaryText(arrived.value, t.shape) : line.grad ? '?' : '–';
@@ -42,7 +51,8 @@ function ledgerGradient(g, t, line) {
 
 function ledgerRow(g, line) {
     const t = g.trace.byId.get(line.tensor);
-    return make('tr', { 'data-tensor': line.tensor }, COLUMNS.map(([, , cell]) => cell(g, t, line)));
+    return make('tr', { 'data-tensor': line.tensor },
+        COLUMNS.map(([, , cell]) => cell(g, t, line)));
 }
 
 let ledgerOf = null; /* the graph whose ledger is shown */
@@ -51,14 +61,20 @@ let ledgerOf = null; /* the graph whose ledger is shown */
 function renderLedger() {
     const g = graph(), phase = position().phase, lines = g.step.ledger || [];
     if (ledgerOf !== g || state.predict) {
-        const head = make('tr', {}, COLUMNS.map(([title, when]) => make('th', { scope: 'col', 'data-when': when,
-            title: COLUMN_HELP[title] || null }, title === 'forward' || title === 'step' ? `after ${title}` : title)));
+        const head =
+            make('tr', {},
+            COLUMNS.map(([title, when]) => make('th', { scope: 'col', 'data-when': when,
+            title: COLUMN_HELP[title] || null },
+                title === 'forward' || title === 'step' ? `after ${title}` : title)));
         const rows = lines.slice(0, LEDGER_MOST).map((line) => ledgerRow(g, line));
         const rest = lines.length - rows.length;
-        $('ledger-table').replaceChildren(make('thead', {}, head), make('tbody', {}, rows,
-            rest > 0 ? make('tr', {}, make('td', { colspan: COLUMNS.length }, `and ${rest} more`)) : null));
+        $('ledger-table').replaceChildren(make('thead', {}, lines.length ? head : null),
+            make('tbody', {}, rows,
+            rest > 0 ? make('tr', {}, make('td', { colspan: COLUMNS.length }, `and ${rest} more`))
+                : null));
         $('ledger-note').textContent = lines.length
-            ? 'Every registered tensor: its value if it is one number, else its norm.' : 'No registered tensors.';
+            ? 'Every registered tensor: its value if it is one number, else its norm.'
+                : 'No registered tensors.';
     }
     ledgerOf = state.predict ? null : g;
     for (const th of $('ledger-table').querySelectorAll('[data-when]'))
@@ -79,7 +95,9 @@ function markLedger() {
         row.classList.toggle('touched', touched.has(row.dataset.tensor));
     const first = node && p.phase !== 'optimizer' && $('ledger-table').querySelector('.touched');
     const box = $('ledger-scroll');
-    if (first && (first.offsetTop < box.scrollTop + 30 || first.offsetTop + 24 > box.scrollTop + box.clientHeight))
+    if (first &&
+        (first.offsetTop < box.scrollTop + 30 || first.offsetTop + 24 > box.scrollTop +
+        box.clientHeight))
         box.scrollTop = first.offsetTop - 40;
 }
 
@@ -116,8 +134,13 @@ function differences(graphs) {
     add('The step', 'moved by forward',
         each((g) => String(g.step.ledger.filter((l) => l.moved === 'by forward').length)));
 
-    const names = new Set(graphs.flatMap((g) => (g ? g.step.ledger.map((l) => tensorName(g.trace.byId.get(l.tensor))) : [])));
-    const lines = graphs.map((g) => new Map(g ? g.step.ledger.map((l) => [tensorName(g.trace.byId.get(l.tensor)), { g, l }]) : []));
+    const names =
+        new Set(graphs.flatMap((g) =>
+        (g ? g.step.ledger.map((l) => tensorName(g.trace.byId.get(l.tensor))) : [])));
+    const lines =
+        graphs.map((g) =>
+        new Map(g ? g.step.ledger.map((l) => [tensorName(g.trace.byId.get(l.tensor)), { g, l }])
+        : []));
     for (const name of names) {
         const found = lines.map((map) => map.get(name));
         const text = (x) => {
@@ -127,8 +150,11 @@ function differences(graphs) {
                 `${summaryText(x.l.start, t.shape)} → ${summaryText(x.l.step, t.shape)}` +
                 (x.l.moved === 'no' ? ', not moved' : `, ${x.l.moved}`);
         };
-        const same = (x) => x && found[0] && x.l.moved === found[0].l.moved && !x.l.grad === !found[0].l.grad &&
-            ['grad', 'start', 'step'].every((k) => !x.l[k] || alike(number(x.l[k].norm), number(found[0].l[k].norm)));
+        const same = (x) => x && found[0] && x.l.moved === found[0].l.moved &&
+            !x.l.grad === !found[0].l.grad &&
+            ['grad', 'start',
+                'step'].every((k) => !x.l[k] || alike(number(x.l[k].norm),
+                number(found[0].l[k].norm)));
         add('Parameters and buffers', name, found.map(text), !found.every(same));
     }
     const ops = graphs.map((g) => (g ? opsByName(g) : new Map()));
@@ -137,9 +163,11 @@ function differences(graphs) {
         const sizes = (x) => {
             const k = (x.g.backwardOf.get(x.node.id) || [])[0];
             const back = k === undefined ? null : x.g.step.backward[k].incoming[0];
-            return [x.node.out[0].value && number(x.node.out[0].value.norm), back && back.value && number(back.value.norm)];
+            return [x.node.out[0].value && number(x.node.out[0].value.norm),
+                back && back.value && number(back.value.norm)];
         };
-        const text = (x) => (x ? `result ${digits(sizes(x)[0])}, ` + (sizes(x)[1] === null ? 'no gradient'
+        const text =
+            (x) => (x ? `result ${digits(sizes(x)[0])}, ` + (sizes(x)[1] === null ? 'no gradient'
             : `gradient ${digits(sizes(x)[1])}`) : 'not there');
         const same = (x) => x && found[0] && sizes(x).every((v, i) => alike(v, sizes(found[0])[i]));
         add('Ops (norms)', found.find((x) => x).title, found.map(text), !found.every(same));
@@ -157,15 +185,21 @@ function renderCompare() {
     let group = '';
     for (const row of shown.slice(0, DIFFERENCES_MOST)) {
         if (row.group !== group)
-            body.push(make('tr', { class: 'group' }, make('th', { colspan: traces.length + 1, scope: 'colgroup' },
+            body.push(make('tr', { class: 'group' },
+                make('th', { colspan: traces.length + 1, scope: 'colgroup' },
                 (group = row.group))));
-        body.push(make('tr', { class: row.differ ? 'differs' : null }, make('th', { scope: 'row' }, row.title),
-            row.texts.map((text) => make('td', { class: row.differ && text !== row.texts[0] ? 'other' : null }, text))));
+        body.push(make('tr', { class: row.differ ? 'differs' : null },
+            make('th', { scope: 'row' }, row.title),
+            row.texts.map((text) => make('td',
+                { class: row.differ && text !== row.texts[0] ? 'other' : null }, text))));
     }
     $('compare-table').replaceChildren(
-        make('thead', {}, make('tr', {}, make('td', {}), traces.map((t) => make('th', { scope: 'col' }, t.title)))),
+        make('thead', {},
+            make('tr', {}, make('td', {}),
+            traces.map((t) => make('th', { scope: 'col' }, t.title)))),
         make('tbody', {}, body));
     const rest = shown.length - Math.min(shown.length, DIFFERENCES_MOST);
-    $('compare-note').textContent = `Step ${s + 1}: ${rows.filter((r) => r.differ).length} of ${rows.length} rows differ` +
+    $('compare-note').textContent =
+        `Step ${s + 1}: ${rows.filter((r) => r.differ).length} of ${rows.length} rows differ` +
         (rest ? `; ${rest} are not shown` : '') + '. Marked: what differs from the first column.';
 }

@@ -8,7 +8,8 @@ function positionText() {
     const p = position(), t = trace(), g = graph(), step = g.step;
     const head = t.steps.length > 1 ? `Step ${p.s + 1} of ${t.steps.length}` : 'Step 1';
     if (p.phase === 'whole') return `${head}, as a whole`;
-    if (p.phase === 'optimizer') return `${head} · the optimizer moves ${plural((step.updates || []).length, 'tensor')}`;
+    if (p.phase === 'optimizer') return `${head} · the optimizer moves ${plural((step.updates ||
+        []).length, 'tensor')}`;
     const node = p.phase === 'forward' ? step.nodes[p.i] : g.node.get(step.backward[p.i].node);
     const of = p.phase === 'forward' ? step.nodes.length : step.backward.length;
     return `${head} · ${p.phase} ${p.i + 1} of ${of} · ${nodeTitle(g, node)}`;
@@ -16,7 +17,8 @@ function positionText() {
 
 /* Goes to a position. */
 function go(at) {
-    const before = viewOf, held = document.activeElement && document.activeElement.closest('#drawing');
+    const before = viewOf,
+        held = document.activeElement && document.activeElement.closest('#drawing');
     state.at = Math.min(Math.max(0, at), trace().positions.length - 1);
     state.chosen = null;
     if (graph() !== before) relayout();
@@ -58,7 +60,8 @@ function render() {
 function renderBar() {
     const parts = [];
     trace().steps.forEach((step, s) => {
-        const part = (cls, n, text) => n && parts.push(make('span', { class: cls, style: `flex:${n} 1 0`,
+        const part = (cls, n, text) => n &&
+            parts.push(make('span', { class: cls, style: `flex:${n} 1 0`,
             title: `step ${s + 1}: ${cls}` }, text));
         part('whole', 1, '');
         part('forward', step.nodes.length, 'forward');
@@ -123,7 +126,8 @@ function readHash() {
     const at = whole('step', trace().positions.length - 1);
     go(at === null ? state.at : at);
     const key = given.get('at') || '', g = graph(), id = Number(key.slice(1));
-    if (key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key) : g.call.has(id)) choose(key);
+    if (key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key)
+        : g.call.has(id)) choose(key);
 }
 
 /* ---- traces and their differences ------------------------------------------------------------ */
@@ -134,7 +138,8 @@ function showTrace(i) {
     state.chosen = null;
     const s = Math.min(p.s, trace().steps.length - 1);
     const first = trace().firstPosition[s];
-    const within = trace().positions.findIndex((q) => q.s === s && q.phase === p.phase && q.i === p.i);
+    const within =
+        trace().positions.findIndex((q) => q.s === s && q.phase === p.phase && q.i === p.i);
     state.at = within >= 0 ? within : first;
     renderBar();
     relayout();
@@ -152,7 +157,9 @@ function comparing(on) {
 function renderTabs() {
     if (traces.length < 2) return;
     const on = !$('compare').hidden;
-    const tab = (text, selected, action) => make('button', { type: 'button', role: 'tab', 'aria-selected': String(selected),
+    const tab =
+        (text, selected, action) => make('button',
+        { type: 'button', role: 'tab', 'aria-selected': String(selected),
         tabindex: selected ? 0 : -1, onclick: action }, text);
     $('tabs').replaceChildren(...traces.map((t, i) => tab(t.title, !on && i === state.trace, () => {
         comparing(false);
@@ -172,22 +179,28 @@ function find(text) {
     if (!words.length) return found;
     const look = (key, kind, title, more) => {
         const all = `${title} ${more} ${kind}`.toLowerCase();
-        if (found.length < FOUND_MOST && words.every((w) => all.includes(w))) found.push({ key, kind, title, more });
+        if (found.length < FOUND_MOST && words.every((w) => all.includes(w))) found.push({ key,
+            kind, title, more });
     };
     for (const t of trace().tensors) look(t.id, KIND[t.kind], tensorName(t), shapeText(t.shape));
-    for (const call of g.step.calls) if (g.ops.get(call.id)) look('c' + call.id, 'module', callTitle(call), '');
-    for (const node of g.step.nodes) look('n' + node.id, 'op', nodeTitle(g, node), `#${node.id} ${node.line || ''}`);
+    for (const call of g.step.calls) if (g.ops.get(call.id)) look('c' + call.id, 'module',
+        callTitle(call), '');
+    for (const node of g.step.nodes) look('n' + node.id, 'op', nodeTitle(g, node),
+        `#${node.id} ${node.line || ''}`);
     return found;
 }
 
 function renderSearch() {
     const found = find($('search').value), list = $('found');
-    list.replaceChildren(...found.map((f, i) => make('li', { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
+    list.replaceChildren(...found.map((f, i) => make('li',
+        { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
         'data-to': f.key, onmousedown: (event) => {
             event.preventDefault();
             pick(f.key);
-        } }, make('span', { class: 'kind' }, f.kind), ` ${f.title} `, make('span', { class: 'muted' }, f.more))),
-    ...(found.length || !$('search').value.trim() ? [] : [make('li', { class: 'none' }, 'nothing found')]));
+        } }, make('span', { class: 'kind' }, f.kind), ` ${f.title} `,
+            make('span', { class: 'muted' }, f.more))),
+    ...(found.length || !$('search').value.trim() ? []
+        : [make('li', { class: 'none' }, 'nothing found')]));
     list.hidden = !list.children.length;
     $('search').setAttribute('aria-expanded', String(!list.hidden));
     $('search').setAttribute('aria-activedescendant', found.length ? 'found0' : '');
@@ -210,7 +223,8 @@ function searchKeys(event) {
         $('search').blur();
     } else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
     else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
-        const to = options[(at + (event.key === 'ArrowDown' ? 1 : options.length - 1)) % options.length];
+        const to =
+            options[(at + (event.key === 'ArrowDown' ? 1 : options.length - 1)) % options.length];
         event.preventDefault();
         if (!to) return;
         options.forEach((x) => x.setAttribute('aria-selected', String(x === to)));
@@ -223,7 +237,8 @@ function searchKeys(event) {
 
 /* From a drawn item to its first input (-1) or its first reader (1), as drawn. */
 function goAlong(direction) {
-    const from = state.chosen || (currentKey() && shownKey(viewOf, state.folded, currentKey())) || firstKey();
+    const from = state.chosen || (currentKey() && shownKey(viewOf, state.folded, currentKey())) ||
+        firstKey();
     const edges = view.edges.filter((e) => !e.writes && (direction < 0 ? e.to : e.from) === from);
     if (!edges.length) return;
     const next = view.items.get(direction < 0 ? edges[0].from : edges[0].to);
@@ -237,7 +252,8 @@ const KEYS = {
     PageDown: () => goPhase(1), PageUp: () => goPhase(-1),
     ' ': play, '/': () => $('search').focus(),
     p: () => setPredict(!state.predict), d: () => switchTheme(), '?': () => $('help').showModal(),
-    f: () => foldChosen(), '+': () => zoomTo(state.zoom * 1.2), '-': () => zoomTo(state.zoom / 1.2), 0: () => fit(),
+    f: () => foldChosen(), '+': () => zoomTo(state.zoom * 1.2), '-': () => zoomTo(state.zoom / 1.2),
+        0: () => fit(),
     Escape: () => {
         state.chosen = null;
         render();
@@ -246,7 +262,8 @@ const KEYS = {
 
 /* Folds the box around what is chosen, or folds and unfolds the chosen box. */
 function foldChosen() {
-    const key = state.chosen || currentKey(), item = key && view.items.get(shownKey(viewOf, state.folded, key));
+    const key = state.chosen || currentKey(),
+        item = key && view.items.get(shownKey(viewOf, state.folded, key));
     if (!item) return;
     const box = item.kind === 'box' ? item.key : item.parent;
     if (!box) return;
@@ -262,7 +279,8 @@ function onKey(event) {
     const inGraph = target.closest('#drawing');
     if (target.id === 'slider' && event.key.startsWith('Arrow')) return;
     if (target.closest('[role=tablist]') && tabKeys(event)) return;
-    if (target.matches('button, summary, input') && (event.key === ' ' || event.key === 'Enter')) return;
+    if (target.matches('button, summary, input') &&
+        (event.key === ' ' || event.key === 'Enter')) return;
     let action = KEYS[event.key];
     if (inGraph && event.key === 'ArrowUp') action = () => goAlong(-1);
     if (inGraph && event.key === 'ArrowDown') action = () => goAlong(1);
@@ -297,7 +315,8 @@ function activate(element) {
 
 function switchTheme() {
     const dark = document.documentElement.dataset.theme
-        ? document.documentElement.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+        ? document.documentElement.dataset.theme === 'dark'
+            : matchMedia('(prefers-color-scheme: dark)').matches;
     document.documentElement.dataset.theme = dark ? 'light' : 'dark';
 }
 
@@ -308,15 +327,23 @@ function beforePrint() {
     const g = graph(), title = `${trace().title}, ${positionText()}`;
     const cells = (...texts) => texts.map((x) => make('td', {}, x));
     const table = (caption, head, rows) => make('table', {}, make('caption', {}, caption),
-        make('thead', {}, make('tr', {}, head.map((x) => make('th', {}, x)))), make('tbody', {}, rows));
+        make('thead', {}, make('tr', {}, head.map((x) => make('th', {}, x)))),
+            make('tbody', {}, rows));
     const most = 1000;
     $('paper').replaceChildren(make('h2', {}, title),
-        table('Forward', ['op', 'where', 'formula', 'shape', 'norm'], g.step.nodes.slice(0, most).map((n) => make('tr', {},
-            cells(`#${n.id} ${n.op}`, g.call.has(n.call) ? callTitle(g.call.get(n.call)) : '', n.formula || '',
+        table('Forward', ['op', 'where', 'formula', 'shape', 'norm'],
+            g.step.nodes.slice(0, most).map((n) => make('tr', {},
+            cells(`#${n.id} ${n.op}`, g.call.has(n.call) ? callTitle(g.call.get(n.call)) : '',
+                n.formula || '',
                 shapeText(n.out[0].shape), n.out[0].value ? digits(n.out[0].value.norm) : '–')))),
-        table('Backward', ['op', 'gradient in', 'shares'], g.step.backward.slice(0, most).map((b) => make('tr', {},
-            cells(`#${b.node} ${g.node.get(b.node).op}`, b.incoming.map((x) => (x.value ? digits(x.value.norm) : '–')).join(', '),
-                (b.shares || []).map((x) => `${typeof x.to === 'string' ? tensorName(trace().byId.get(x.to)) : '#' + x.to}: ` +
+        table('Backward', ['op', 'gradient in', 'shares'],
+            g.step.backward.slice(0, most).map((b) => make('tr', {},
+            cells(`#${b.node} ${g.node.get(b.node).op}`,
+                b.incoming.map((x) => (x.value ? digits(x.value.norm) : '–')).join(', '),
+                (b.shares ||
+                    []).map((x) =>
+                    `${typeof x.to === 'string' ? tensorName(trace().byId.get(x.to)) : '#' +
+                    x.to}: ` +
                     `${x.value ? digits(x.value.norm) : '–'}`).join(', '))))));
     if (view.items.size <= 600) draw(true);
 }

@@ -45,23 +45,28 @@ function readNumber(text) {
 }
 
 function isRight(answer, truth, value) {
-    if (!Number.isFinite(truth)) return Number.isNaN(truth) ? Number.isNaN(answer) : answer === truth;
-    const scale = truth === 0 ? Math.max(Math.abs(number(value.max)), Math.abs(number(value.min))) : Math.abs(truth);
+    if (!Number.isFinite(truth)) return Number.isNaN(truth) ? Number.isNaN(answer)
+        : answer === truth;
+    const scale = truth === 0 ? Math.max(Math.abs(number(value.max)), Math.abs(number(value.min)))
+        : Math.abs(truth);
     return Math.abs(answer - truth) <= 0.01 * scale;
 }
 
 /* Where the element stands: "at [1,0] ". */
 function askText(g, node, q) {
     const input = node.in[q.share.in], to = q.share.to;
-    const target = typeof to === 'string' ? tensorName(g.trace.byId.get(to)) : `${g.node.get(to).op} #${to}`;
-    if (q.element === null) return `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`;
+    const target = typeof to === 'string' ? tensorName(g.trace.byId.get(to))
+        : `${g.node.get(to).op} #${to}`;
+    if (q.element === null)
+        return `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`;
     const index = indexText(q.element, input.shape);
     return `What is the gradient of the loss at ${target}${index} that ${node.op} sends?`;
 }
 
 function questionPart(g, node, q) {
     const p = position(), step = g.step.backward[p.i];
-    const input = make('input', { id: 'answer', type: 'text', inputmode: 'text', autocomplete: 'off',
+    const input =
+        make('input', { id: 'answer', type: 'text', inputmode: 'text', autocomplete: 'off',
         'aria-label': 'your answer', placeholder: 'a number, such as -0.25' });
     const said = make('p', { class: 'said', role: 'status' });
     const tell = (right, text) => {
@@ -81,7 +86,8 @@ function questionPart(g, node, q) {
         }
         const right = isRight(answer, q.truth, q.share.value);
         tell(right, right ? `Right: it is ${digits(q.truth)}.`
-            : `Not quite: it is ${digits(q.truth)}, and you said ${digits(answer)}. This is how it comes about:`);
+            : `Not quite: it is ${digits(q.truth)}, and you said ${digits(answer)}. ` +
+                'This is how it comes about:');
     };
     const show = () => tell(false, `It is ${digits(q.truth)}. This is how it comes about:`);
     return section('ask', 'Predict', make('p', { class: 'question' }, askText(g, node, q)),
@@ -96,9 +102,13 @@ function predictNote() {
     const predict = state.predict;
     if (!predict) return null;
     const said = predict.said && predict.said.at === askedKey() ? predict.said : null;
-    return make('div', { class: said ? (said.right ? 'verdict right' : 'verdict wrong') : 'verdict', role: 'status' },
+    return make('div',
+        { class: said ? (said.right ? 'verdict right' : 'verdict wrong') : 'verdict',
+        role: 'status' },
         said ? said.text : 'Predict mode: backward stops at each op and asks.',
-        predict.total ? make('span', { class: 'score' }, `${predict.right} of ${predict.total} right`) : null);
+        predict.total
+            ? make('span', { class: 'score' }, `${predict.right} of ${predict.total} right`)
+            : null);
 }
 
 function setPredict(on) {
