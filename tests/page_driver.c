@@ -5,7 +5,7 @@
  *   mlp.html          a net of two layers learns "one or the other, but not both", 3 steps
  *   cnn.html          the network of examples/batchnorm, 2 steps
  *   transformer.html  that of examples/transformer, small, 2 steps
- *   modes.html        a net with batch norm, thrice: trained, in eval mode without an optimizer, partly frozen
+ *   modes.html        a net with batch norm, thrice: trained, in eval mode, partly frozen
  *   dead.html         a ReLU whose inputs are all negative
  *   nothing.html      a trace in which nothing happened
  *   deep.html         5,000 ops in modules in modules
@@ -143,7 +143,8 @@ static void modes(void)
 
 static void nothing(void)
 {
-    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "</script> & <b>\"nothing\"</b>" });
+    tn_trace *trace =
+        tn_trace_begin((tn_trace_options){ .title = "</script> & <b>\"nothing\"</b>" });
     TN_CHECK_PTR(trace);
     TN_CHECK(tn_trace_end(trace));
     write_page("nothing", &trace, 1);
@@ -194,7 +195,8 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(void) = { mlp, cnn, transformer, modes, dead, nothing, deep, flat };
+    static void (*const pages[])(
+        void) = { mlp, cnn, transformer, modes, dead, nothing, deep, flat };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);
