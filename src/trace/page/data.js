@@ -192,6 +192,9 @@ function inputNames(node) {
     return (node.names = node.in.map((_, i) => names[i] || ''));
 }
 
+/* What the formula calls the result: "y". */
+const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];
+
 /* The value that an input of an op had. */
 function inputValue(g, input) {
     if (input.value) return input.value;

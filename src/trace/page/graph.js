@@ -43,17 +43,16 @@ function currentKey() {
     return null;
 }
 
-/* How far forward and backward have come: the last index done. */
+/* How far forward and backward have come: the last index that is shown. In predict mode the step as
+ * a whole shows no gradients, and an op of backward shows its own once it was answered. */
 function progress() {
     const p = position();
     if (p.phase === 'forward') return { forward: p.i, backward: -1, optimizer: false };
     if (p.phase === 'backward')
         return { forward: Infinity, backward: question() ? p.i - 1 : p.i, optimizer: false };
-    return { forward: Infinity, backward: Infinity, optimizer: p.phase === 'optimizer' };
+    const optimizer = p.phase === 'optimizer';
+    return { forward: Infinity, backward: state.predict && !optimizer ? -1 : Infinity, optimizer };
 }
-
-/* In predict mode a gradient is not shown before its question was answered or passed. */
-const hidesGradients = () => state.predict && position().phase !== 'optimizer';
 
 /* The value of an item so far, as text; "" if it is not there yet. */
 function valueText(g, item, done) {
@@ -74,14 +73,13 @@ function valueText(g, item, done) {
 
 /* The gradient of an item so far. */
 function gradientText(g, item, done) {
-    const limit = hidesGradients() && done.backward === Infinity ? -1 : done.backward;
     if (item.node) {
-        const k = (g.backwardOf.get(item.node.id) || []).filter((i) => i <= limit).pop();
+        const k = (g.backwardOf.get(item.node.id) || []).filter((i) => i <= done.backward).pop();
         if (k === undefined) return '';
         const incoming = g.step.backward[k].incoming[0];
         return incoming ? summaryText(incoming.value, item.node.out[incoming.output].shape, 3) : '';
     }
-    const arrived = (g.grads.get(item.key) || []).filter((a) => a.k <= limit).pop();
+    const arrived = (g.grads.get(item.key) || []).filter((a) => a.k <= done.backward).pop();
     return arrived ? summaryText(arrived.value, item.tensor.shape, 3) : '';
 }
 
@@ -118,12 +116,12 @@ function resize() {
 function draw(everything) {
     const scroll = $('scroll'), z = state.zoom, more = 200;
     const svg = $('drawing'), pad = svg.offsetLeft || 0;
-    const box = everything ? { top: -Infinity, bottom: Infinity, left: -Infinity, right: Infinity }
-        : {
-        top: scroll.scrollTop / z - more,
-            bottom: (scroll.scrollTop + scroll.clientHeight) / z + more,
-        left: (scroll.scrollLeft - pad) / z - more,
-        right: (scroll.scrollLeft - pad + scroll.clientWidth) / z + more };
+    const left = scroll.scrollLeft - pad, top = scroll.scrollTop;
+    const all = { top: -Infinity, bottom: Infinity, left: -Infinity, right: Infinity };
+    const box = everything ? all : {
+        top: top / z - more, bottom: (top + scroll.clientHeight) / z + more,
+        left: left / z - more, right: (left + scroll.clientWidth) / z + more,
+    };
     const seen = new Set();
     for (const item of view.items.values())
         if (item.y < box.bottom && item.y + item.h > box.top && item.x < box.right &&
@@ -258,12 +256,11 @@ function edgeFlow(g, e, done, p) {
 }
 
 function gradientFlow(g, e, done, p) {
-    const limit = hidesGradients() && done.backward === Infinity ? -1 : done.backward;
     let passed = false, now = false;
     for (const { node, i } of e.parts)
         for (const k of g.shares.get(`${node.id}.${i}`) || []) {
-            passed = passed || k <= limit;
-            now = now || (p.phase === 'backward' && k === p.i && k <= limit);
+            passed = passed || k <= done.backward;
+            now = now || (p.phase === 'backward' && k === p.i && k <= done.backward);
         }
     return { passed, now };
 }

@@ -39,14 +39,13 @@ function moved(before, after, t, by) {
     return make('td', { class: same ? 'num' : `num changed ${by}` }, summaryText(after, t.shape));
 }
 
+/* In predict mode the gradient as far as it is shown. */
 function ledgerGradient(g, t, line) {
-    if (!state.predict) return line.grad ? summaryText(line.grad, t.shape) : '–';
-    const done = progress();
-    const limit = position().phase === 'optimizer' ? Infinity : hidesGradients() &&
-        done.backward === Infinity
-        ? -1 : done.backward;
-    const arrived = (g.grads.get(t.id) || []).filter((a) => a.k <= limit).pop();
-    return arrived ? summaryText(arrived.value, t.shape) : line.grad ? '?' : '–';
+    if (!line.grad) return '–';
+    const { backward } = progress();
+    if (!state.predict || backward === Infinity) return summaryText(line.grad, t.shape);
+    const arrived = (g.grads.get(t.id) || []).filter((a) => a.k <= backward).pop();
+    return arrived ? summaryText(arrived.value, t.shape) : '?';
 }
 
 function ledgerRow(g, line) {

@@ -94,7 +94,7 @@ function questionPart(g, node, q) {
         node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
         make('form', { onsubmit: check }, input, make('button', { type: 'submit' }, 'Check'),
             make('button', { type: 'button', onclick: show }, 'Show it')), said,
-        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingPart(g, node, x))));
+        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingEntry(g, node, x))));
 }
 
 /* What was said of the last answer, above the card. */
