@@ -26,7 +26,7 @@ class Browser:
     """One tab. Whatever the page logs or throws is in self.complaints."""
 
     def __init__(self, path, patience=60):
-        self.patience, self.next_id, self.events, self.complaints = patience, 0, [], []
+        self.patience, self.next_id, self.loaded, self.complaints = patience, 0, set(), []
         self.folder = tempfile.mkdtemp(prefix='tenon-browser-')
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
@@ -50,6 +50,7 @@ class Browser:
         self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
         for domain in ('Page', 'Runtime', 'Log'):
             self.call(domain + '.enable')
+        self.call('Page.setLifecycleEventsEnabled', enabled=True)
 
     def close(self):
         """Ends the browser and removes what it wrote."""
@@ -81,8 +82,9 @@ class Browser:
         return json.loads(first)
 
     def _note(self, message):
-        self.events.append(message['method'])
         params = message.get('params', {})
+        if message['method'] == 'Page.lifecycleEvent' and params['name'] == 'load':
+            self.loaded.add(params['loaderId'])
         if message['method'] == 'Runtime.exceptionThrown':
             details = params['exceptionDetails']
             self.complaints.append(details.get('exception', {}).get('description', details['text']))
@@ -111,19 +113,15 @@ class Browser:
 
     # ---- what a reader does ----
 
-    def _load(self, url):
-        self.events.clear()
-        self.call('Page.navigate', url=url)
-        until = time.monotonic() + self.patience
-        while 'Page.loadEventFired' not in self.events:
-            message = self._message(until)
-            if 'method' in message:
-                self._note(message)
-
     def open(self, url):
         """Loads a page and waits until it is there. Always a new one, even where only the hash differs."""
-        self._load('about:blank')
-        self._load(url)
+        for address in ('about:blank', url):
+            loader = self.call('Page.navigate', url=address)['loaderId']
+            until = time.monotonic() + self.patience
+            while loader not in self.loaded:
+                message = self._message(until)
+                if 'method' in message:
+                    self._note(message)
 
     def js(self, expression):
         """The value of an expression in the page."""

@@ -158,10 +158,10 @@ function outline(item) {
     const { w, h } = item;
     if (item.kind === 'buffer') {
         const r = 5;
-        return [make('svg:path',
-            { class: 'shape', d: `M0,${r}A${w / 2},${r} 0 0 1 ${w},${r}V${h - r}` +
-            `A${w / 2},${r} 0 0 1 0,${h - r}Z` }),
-        make('svg:path', { class: 'lid', d: `M0,${r}A${w / 2},${r} 0 0 0 ${w},${r}` })];
+        const d = `M0,${r}A${w / 2},${r} 0 0 1 ${w},${r}V${h - r}A${w / 2},${r} 0 0 1 0,${h - r}Z`;
+        const lid = `M0,${r}A${w / 2},${r} 0 0 0 ${w},${r}`;
+        return [make('svg:path', { class: 'shape', d }),
+            make('svg:path', { class: 'lid', d: lid })];
     }
     const rx = item.kind === 'tensor' ? h / 2 : item.kind === 'parameter' ? 2 : 8;
     return [make('svg:rect', { class: 'shape', width: w, height: h, rx })];
@@ -171,8 +171,8 @@ function label(item) {
     const g = viewOf;
     if (item.kind === 'ghost') return `${item.title}, from above`;
     if (item.kind === 'box')
-        return `module ${callTitle(item.call)}, ${item.note}, ${item.folded ? 'folded'
-            : 'unfolded'}`;
+        return `module ${callTitle(item.call)}, ${item.note}, ` +
+            (item.folded ? 'folded' : 'unfolded');
     const what = item.node ? nodeTitle(g, item.node)
         : `${KIND[item.kind]} ${tensorName(item.tensor)}`;
     const shape = item.node ? item.node.out[0].shape : item.tensor.shape;
@@ -187,13 +187,12 @@ function addItem(item) {
         class: `item ${item.kind}${open ? ' open' : ''}`, 'data-key': item.key, role: 'button',
         tabindex: -1, 'aria-label': label(item), transform: `translate(${item.x},${item.y})`,
         'aria-expanded': item.kind === 'box' ? String(open) : null }, outline(item));
-    const title = item.node && item.node.formula ? `${label(item)}\n${item.node.formula}`
-        : label(item);
-    group.append(make('svg:title', {}, title),
+    const hint = item.node && item.node.formula ? '\n' + item.node.formula : '';
+    group.append(make('svg:title', {}, label(item) + hint),
         make('svg:text', { class: 'name', x: inset, y: y1 }, item.title));
     if (item.kind === 'box') {
-        const text = open ? '−' : `+`;
-        group.append(make('svg:text', { class: 'fold', x: item.w - 14, y: 18 }, text));
+        const sign = open ? '−' : '+';
+        group.append(make('svg:text', { class: 'fold', x: item.w - 14, y: 18 }, sign));
         if (!open) group.append(make('svg:text', { class: 'note', x: inset, y: 35 }, item.note));
     } else if (item.kind === 'ghost') {
         group.append(make('svg:text', { class: 'fold', x: item.w - 14, y: 18 }, '↑'));
@@ -338,9 +337,9 @@ function toggleFold(key) {
 }
 
 function foldAll(fold) {
-    for (const call of viewOf.step.calls)
-        if (fold && call.outer !== null &&
-            call.outer !== undefined) state.folded.add(foldName(call));
+    const g = viewOf;
+    for (const call of g.step.calls)
+        if (fold && g.call.has(call.outer)) state.folded.add(foldName(call));
         else state.folded.delete(foldName(call));
     relayout();
     fit();

@@ -8,8 +8,8 @@ function positionText() {
     const p = position(), t = trace(), g = graph(), step = g.step;
     const head = t.steps.length > 1 ? `Step ${p.s + 1} of ${t.steps.length}` : 'Step 1';
     if (p.phase === 'whole') return `${head}, as a whole`;
-    if (p.phase === 'optimizer') return `${head} · the optimizer moves ${plural((step.updates ||
-        []).length, 'tensor')}`;
+    if (p.phase === 'optimizer')
+        return `${head} · the optimizer moves ${plural(step.updates.length, 'tensor')}`;
     const node = p.phase === 'forward' ? step.nodes[p.i] : g.node.get(step.backward[p.i].node);
     const of = p.phase === 'forward' ? step.nodes.length : step.backward.length;
     return `${head} · ${p.phase} ${p.i + 1} of ${of} · ${nodeTitle(g, node)}`;
@@ -17,8 +17,7 @@ function positionText() {
 
 /* Goes to a position. */
 function go(at) {
-    const before = viewOf,
-        held = document.activeElement && document.activeElement.closest('#drawing');
+    const before = viewOf, held = document.activeElement?.closest('#drawing');
     state.at = Math.min(Math.max(0, at), trace().positions.length - 1);
     state.chosen = null;
     if (graph() !== before) relayout();
@@ -60,9 +59,10 @@ function render() {
 function renderBar() {
     const parts = [];
     trace().steps.forEach((step, s) => {
-        const part = (cls, n, text) => n &&
-            parts.push(make('span', { class: cls, style: `flex:${n} 1 0`,
-            title: `step ${s + 1}: ${cls}` }, text));
+        const part = (cls, n, text) => {
+            const title = `step ${s + 1}: ${cls}`, style = `flex:${n} 1 0`;
+            if (n) parts.push(make('span', { class: cls, style, title }, text));
+        };
         part('whole', 1, '');
         part('forward', step.nodes.length, 'forward');
         part('backward', step.backward.length, 'backward');
@@ -126,47 +126,9 @@ function readHash() {
     const at = whole('step', trace().positions.length - 1);
     go(at === null ? state.at : at);
     const key = given.get('at') || '', g = graph(), id = Number(key.slice(1));
-    if (key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key)
-        : g.call.has(id)) choose(key);
-}
-
-/* ---- traces and their differences ------------------------------------------------------------ */
-
-function showTrace(i) {
-    const p = position(), same = trace() !== traces[i];
-    state.trace = i;
-    state.chosen = null;
-    const s = Math.min(p.s, trace().steps.length - 1);
-    const first = trace().firstPosition[s];
-    const within =
-        trace().positions.findIndex((q) => q.s === s && q.phase === p.phase && q.i === p.i);
-    state.at = within >= 0 ? within : first;
-    renderBar();
-    relayout();
-    if (same) fit();
-    renderTabs();
-}
-
-function comparing(on) {
-    $('compare').hidden = !on;
-    $('main').hidden = on;
-    renderTabs();
-    if (on) renderCompare();
-}
-
-function renderTabs() {
-    if (traces.length < 2) return;
-    const on = !$('compare').hidden;
-    const tab =
-        (text, selected, action) => make('button',
-        { type: 'button', role: 'tab', 'aria-selected': String(selected),
-        tabindex: selected ? 0 : -1, onclick: action }, text);
-    $('tabs').replaceChildren(...traces.map((t, i) => tab(t.title, !on && i === state.trace, () => {
-        comparing(false);
-        showTrace(i);
-        render();
-    })), tab('Differences', on, () => comparing(true)));
-    $('tabs').hidden = false;
+    const known = key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key)
+        : key[0] === 'c' && g.ops.has(id);
+    if (known) choose(key);
 }
 
 /* ---- search ---------------------------------------------------------------------------------- */
@@ -179,28 +141,32 @@ function find(text) {
     if (!words.length) return found;
     const look = (key, kind, title, more) => {
         const all = `${title} ${more} ${kind}`.toLowerCase();
-        if (found.length < FOUND_MOST && words.every((w) => all.includes(w))) found.push({ key,
-            kind, title, more });
+        if (found.length < FOUND_MOST && words.every((w) => all.includes(w)))
+            found.push({ key, kind, title, more });
     };
     for (const t of trace().tensors) look(t.id, KIND[t.kind], tensorName(t), shapeText(t.shape));
-    for (const call of g.step.calls) if (g.ops.get(call.id)) look('c' + call.id, 'module',
-        callTitle(call), '');
-    for (const node of g.step.nodes) look('n' + node.id, 'op', nodeTitle(g, node),
-        `#${node.id} ${node.line || ''}`);
+    for (const call of g.step.calls)
+        if (g.ops.has(call.id)) look('c' + call.id, 'module', callTitle(call), '');
+    for (const node of g.step.nodes)
+        look('n' + node.id, 'op', nodeTitle(g, node), `#${node.id} ${node.line || ''}`);
     return found;
+}
+
+function foundItem({ key, kind, title, more }, i) {
+    const take = (event) => {
+        event.preventDefault(); /* the search keeps the focus until it is over */
+        pick(key);
+    };
+    return make('li', { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
+        'data-to': key, onmousedown: take }, make('span', { class: 'kind' }, kind), ` ${title} `,
+    make('span', { class: 'muted' }, more));
 }
 
 function renderSearch() {
     const found = find($('search').value), list = $('found');
-    list.replaceChildren(...found.map((f, i) => make('li',
-        { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
-        'data-to': f.key, onmousedown: (event) => {
-            event.preventDefault();
-            pick(f.key);
-        } }, make('span', { class: 'kind' }, f.kind), ` ${f.title} `,
-            make('span', { class: 'muted' }, f.more))),
-    ...(found.length || !$('search').value.trim() ? []
-        : [make('li', { class: 'none' }, 'nothing found')]));
+    list.replaceChildren(...found.map(foundItem));
+    if (!found.length && $('search').value.trim())
+        list.append(make('li', { class: 'none' }, 'nothing found'));
     list.hidden = !list.children.length;
     $('search').setAttribute('aria-expanded', String(!list.hidden));
     $('search').setAttribute('aria-activedescendant', found.length ? 'found0' : '');
@@ -223,8 +189,8 @@ function searchKeys(event) {
         $('search').blur();
     } else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
     else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
-        const to =
-            options[(at + (event.key === 'ArrowDown' ? 1 : options.length - 1)) % options.length];
+        const by = event.key === 'ArrowDown' ? 1 : options.length - 1;
+        const to = options[(at + by) % options.length];
         event.preventDefault();
         if (!to) return;
         options.forEach((x) => x.setAttribute('aria-selected', String(x === to)));
@@ -235,10 +201,15 @@ function searchKeys(event) {
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+/* The item in the drawing that is chosen, else current, else the loss. */
+function heldKey() {
+    const key = state.chosen || currentKey();
+    return key ? shownKey(viewOf, state.folded, key) : firstKey();
+}
+
 /* From a drawn item to its first input (-1) or its first reader (1), as drawn. */
 function goAlong(direction) {
-    const from = state.chosen || (currentKey() && shownKey(viewOf, state.folded, currentKey())) ||
-        firstKey();
+    const from = heldKey();
     const edges = view.edges.filter((e) => !e.writes && (direction < 0 ? e.to : e.from) === from);
     if (!edges.length) return;
     const next = view.items.get(direction < 0 ? edges[0].from : edges[0].to);
@@ -252,8 +223,8 @@ const KEYS = {
     PageDown: () => goPhase(1), PageUp: () => goPhase(-1),
     ' ': play, '/': () => $('search').focus(),
     p: () => setPredict(!state.predict), d: () => switchTheme(), '?': () => $('help').showModal(),
-    f: () => foldChosen(), '+': () => zoomTo(state.zoom * 1.2), '-': () => zoomTo(state.zoom / 1.2),
-        0: () => fit(),
+    f: () => foldChosen(), 0: () => fit(),
+    '+': () => zoomTo(state.zoom * 1.2), '-': () => zoomTo(state.zoom / 1.2),
     Escape: () => {
         state.chosen = null;
         render();
@@ -262,8 +233,7 @@ const KEYS = {
 
 /* Folds the box around what is chosen, or folds and unfolds the chosen box. */
 function foldChosen() {
-    const key = state.chosen || currentKey(),
-        item = key && view.items.get(shownKey(viewOf, state.folded, key));
+    const item = view.items.get(heldKey());
     if (!item) return;
     const box = item.kind === 'box' ? item.key : item.parent;
     if (!box) return;
@@ -272,15 +242,19 @@ function foldChosen() {
     render();
 }
 
+/* Whether the element that has the focus uses the key itself. */
+function isTaken(target, key) {
+    if (target.matches('input[type=text], input[type=search], select')) return true;
+    if (target.id === 'slider') return key.startsWith('Arrow');
+    if (target.matches('button, input')) return key === ' ' || key === 'Enter';
+    return target.matches('#card, #ledger-scroll') && key.startsWith('Page');
+}
+
 function onKey(event) {
-    const target = event.target;
+    const target = event.target, inGraph = target.closest('#drawing');
     if (event.ctrlKey || event.metaKey || event.altKey || $('help').open) return;
-    if (target.matches('input[type=text], input[type=search], select')) return;
-    const inGraph = target.closest('#drawing');
-    if (target.id === 'slider' && event.key.startsWith('Arrow')) return;
+    if (isTaken(target, event.key)) return;
     if (target.closest('[role=tablist]') && tabKeys(event)) return;
-    if (target.matches('button, summary, input') &&
-        (event.key === ' ' || event.key === 'Enter')) return;
     let action = KEYS[event.key];
     if (inGraph && event.key === 'ArrowUp') action = () => goAlong(-1);
     if (inGraph && event.key === 'ArrowDown') action = () => goAlong(1);
@@ -314,37 +288,36 @@ function activate(element) {
 /* ---- light and dark -------------------------------------------------------------------------- */
 
 function switchTheme() {
-    const dark = document.documentElement.dataset.theme
-        ? document.documentElement.dataset.theme === 'dark'
-            : matchMedia('(prefers-color-scheme: dark)').matches;
-    document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+    const { dataset } = document.documentElement;
+    const preferred = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+    dataset.theme = (dataset.theme || preferred) === 'dark' ? 'light' : 'dark';
 }
 
 /* ---- paper ----------------------------------------------------------------------------------- */
 
+const PRINTED_MOST = 1000; /* ops */
+
+function printedTable(caption, head, rows) {
+    const line = (tag, texts) => make('tr', {}, texts.map((text) => make(tag, {}, text)));
+    return make('table', {}, make('caption', {}, caption), make('thead', {}, line('th', head)),
+        make('tbody', {}, rows.map((texts) => line('td', texts))));
+}
+
 /* What is printed beside the graph and the ledger: the ops of the step as tables. */
 function beforePrint() {
-    const g = graph(), title = `${trace().title}, ${positionText()}`;
-    const cells = (...texts) => texts.map((x) => make('td', {}, x));
-    const table = (caption, head, rows) => make('table', {}, make('caption', {}, caption),
-        make('thead', {}, make('tr', {}, head.map((x) => make('th', {}, x)))),
-            make('tbody', {}, rows));
-    const most = 1000;
-    $('paper').replaceChildren(make('h2', {}, title),
-        table('Forward', ['op', 'where', 'formula', 'shape', 'norm'],
-            g.step.nodes.slice(0, most).map((n) => make('tr', {},
-            cells(`#${n.id} ${n.op}`, g.call.has(n.call) ? callTitle(g.call.get(n.call)) : '',
-                n.formula || '',
-                shapeText(n.out[0].shape), n.out[0].value ? digits(n.out[0].value.norm) : '–')))),
-        table('Backward', ['op', 'gradient in', 'shares'],
-            g.step.backward.slice(0, most).map((b) => make('tr', {},
-            cells(`#${b.node} ${g.node.get(b.node).op}`,
-                b.incoming.map((x) => (x.value ? digits(x.value.norm) : '–')).join(', '),
-                (b.shares ||
-                    []).map((x) =>
-                    `${typeof x.to === 'string' ? tensorName(trace().byId.get(x.to)) : '#' +
-                    x.to}: ` +
-                    `${x.value ? digits(x.value.norm) : '–'}`).join(', '))))));
+    const g = graph(), size = (value) => (value ? digits(value.norm) : '–');
+    const where = (node) => (g.call.has(node.call) ? callTitle(g.call.get(node.call)) : '');
+    const target = (to) => (typeof to === 'string' ? tensorName(g.trace.byId.get(to)) : `#${to}`);
+    const forward = g.step.nodes.slice(0, PRINTED_MOST).map((node) =>
+        [`#${node.id} ${node.op}`, where(node), node.formula || '', shapeText(node.out[0].shape),
+            size(node.out[0].value)]);
+    const backward = g.step.backward.slice(0, PRINTED_MOST).map((back) =>
+        [`#${back.node} ${g.node.get(back.node).op}`,
+            back.incoming.map((x) => size(x.value)).join(', '),
+            back.shares.map((x) => `${target(x.to)}: ${size(x.value)}`).join(', ')]);
+    $('paper').replaceChildren(make('h2', {}, `${trace().title}, ${positionText()}`),
+        printedTable('Forward', ['op', 'where', 'formula', 'shape', 'norm'], forward),
+        printedTable('Backward', ['op', 'gradient in', 'shares'], backward));
     if (view.items.size <= 600) draw(true);
 }
 

@@ -44,15 +44,14 @@ function readNumber(text) {
     return parts.length === 2 ? a / b : a;
 }
 
+/* Within 1 %; of 0, within 1 % of the largest element. */
 function isRight(answer, truth, value) {
-    if (!Number.isFinite(truth)) return Number.isNaN(truth) ? Number.isNaN(answer)
-        : answer === truth;
-    const scale = truth === 0 ? Math.max(Math.abs(number(value.max)), Math.abs(number(value.min)))
-        : Math.abs(truth);
-    return Math.abs(answer - truth) <= 0.01 * scale;
+    if (Number.isNaN(truth)) return Number.isNaN(answer);
+    if (!Number.isFinite(truth)) return answer === truth;
+    const most = Math.max(Math.abs(number(value.max)), Math.abs(number(value.min)));
+    return Math.abs(answer - truth) <= 0.01 * (truth === 0 ? most : Math.abs(truth));
 }
 
-/* Where the element stands: "at [1,0] ". */
 function askText(g, node, q) {
     const input = node.in[q.share.in], to = q.share.to;
     const target = typeof to === 'string' ? tensorName(g.trace.byId.get(to))
@@ -65,8 +64,7 @@ function askText(g, node, q) {
 
 function questionPart(g, node, q) {
     const p = position(), step = g.step.backward[p.i];
-    const input =
-        make('input', { id: 'answer', type: 'text', inputmode: 'text', autocomplete: 'off',
+    const input = make('input', { id: 'answer', type: 'text', autocomplete: 'off',
         'aria-label': 'your answer', placeholder: 'a number, such as -0.25' });
     const said = make('p', { class: 'said', role: 'status' });
     const tell = (right, text) => {
@@ -93,7 +91,7 @@ function questionPart(g, node, q) {
     return section('ask', 'Predict', make('p', { class: 'question' }, askText(g, node, q)),
         node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
         make('form', { onsubmit: check }, input, make('button', { type: 'submit' }, 'Check'),
-            make('button', { type: 'button', onclick: show }, 'Show it')), said,
+            button('Show it', show)), said,
         make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingEntry(g, node, x))));
 }
 
@@ -102,13 +100,11 @@ function predictNote() {
     const predict = state.predict;
     if (!predict) return null;
     const said = predict.said && predict.said.at === askedKey() ? predict.said : null;
-    return make('div',
-        { class: said ? (said.right ? 'verdict right' : 'verdict wrong') : 'verdict',
-        role: 'status' },
+    const cls = said ? (said.right ? 'right' : 'wrong') : '';
+    const score = `${predict.right} of ${predict.total} right`;
+    return make('div', { class: `verdict ${cls}`, role: 'status' },
         said ? said.text : 'Predict mode: backward stops at each op and asks.',
-        predict.total
-            ? make('span', { class: 'score' }, `${predict.right} of ${predict.total} right`)
-            : null);
+        predict.total > 0 && make('span', { class: 'score' }, score));
 }
 
 function setPredict(on) {

@@ -1,0 +1,133 @@
+/*
+ * values.js - formulas, and the numbers of a tensor, as elements of a card.
+ */
+
+/* ---- formulas -------------------------------------------------------------------------------- */
+
+/* x^T, x^(1/2); x_i; a name, with an index; anything else. */
+const TOKEN = /[\^_](?:\([^)]*\)|-?[A-Za-z0-9]+)|[A-Za-z]+(?:\[[^\]]*\])?|[^A-Za-z^_]+|./g;
+
+/* A formula as elements: x^T raised, x_i lowered, letters in italics. put(name) may give something
+ * else for a name: its shape, its numbers. */
+function formula(text, put) {
+    const out = [];
+    for (const token of text.match(TOKEN) || []) {
+        const inner = token.slice(1).replace(/^\((.*)\)$/, '$1');
+        const letter = /^d?[A-Za-z](\[|$)/.test(token);
+        const other = put && /^[A-Za-z]/.test(token) && put(token.replace(/\[.*/, ''));
+        const last = out[out.length - 1];
+        if (other) out.push(other);
+        else if (token[0] === '^') out.push(make('sup', {}, inner));
+        else if (token[0] === '_' && !last?.dataset?.put) out.push(make('sub', {}, inner));
+        else if (token[0] !== '_')
+            out.push(letter ? make('i', {}, token) : token.replace(/ - /g, ' − '));
+    }
+    return out;
+}
+
+const bracketed = (x) => (number(x) < 0 ? `(${digits(x)})` : digits(x));
+
+/* Up to four numbers in a formula. */
+function numbersText(value) {
+    const x = value.values;
+    return x.length === 1 ? bracketed(x[0]) : `[${x.map((v) => digits(v)).join(' ')}]`;
+}
+
+/* The formulas of one op: in letters, with shapes, with numbers if there are few. */
+function formulas(g, node) {
+    const lines = [make('p', { class: 'formula' }, formula(node.formula || node.op))];
+    const names = inputNames(node), result = resultName(node);
+    if (!node.formula || !names.some((x) => x)) return lines;
+
+    const known = new Map(); /* name -> its shape and value */
+    names.forEach((name, i) => name && node.in[i] && known.set(name,
+        { shape: node.in[i].shape, value: inputValue(g, node.in[i]) }));
+    known.set(result, node.out[0]);
+    const line = (cls, text) => lines.push(make('p', { class: 'formula with' },
+        formula(node.formula, (name) => known.has(name) &&
+            make('span', { class: cls, 'data-put': 1 }, text(known.get(name))))));
+    line('shape', (x) => shapeText(x.shape));
+    const few = ({ value }) => value && value.values && value.values.length <= 4;
+    if ([...known.values()].every(few)) line('num', (x) => numbersText(x.value));
+    return lines;
+}
+
+/* ---- numbers as a grid of colours ------------------------------------------------------------ */
+
+/* Index of an element in a shape: "[1,0,2]". */
+function indexText(i, shape) {
+    const index = [];
+    for (let d = shape.length - 1; d >= 0; d--) {
+        index.unshift(i % shape[d]);
+        i = Math.floor(i / shape[d]);
+    }
+    return shape.length ? `[${index.join(',')}]` : '';
+}
+
+/* A cell's colour: blue below zero, orange above, stronger the farther. */
+function cellColour(x, most) {
+    if (!Number.isFinite(x)) return 'var(--bad)';
+    const strength = most > 0 ? Math.round(70 * Math.abs(x) / most) : 0;
+    return `color-mix(in srgb, var(${x < 0 ? '--below' : '--above'}) ${strength}%, var(--surface))`;
+}
+
+/* The arrow keys move the focus from cell to cell. */
+function gridKeys(event, cells, columns) {
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+    if (!by) return;
+    const from = event.target.closest('td'), to = cells[Number(from.dataset.i) + by];
+    event.preventDefault();
+    event.stopPropagation();
+    if (!to) return;
+    from.tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+}
+
+/* The values of a tensor, rows of its last axis (of at most 16), a gap between matrices. Each cell
+ * tells its number when the mouse is on it or it has the focus. mark: an element to be marked. */
+function grid(value, shape, what, mark) {
+    if (!value || !value.values || value.values.length < 2) return null;
+    const x = value.values.map(number);
+    const most = Math.max(...x.filter(Number.isFinite).map(Math.abs), 0);
+    const columns = Math.min(shape.length ? shape[shape.length - 1] : 1, 16) || 1;
+    const rows = shape.length > 2 ? shape[shape.length - 2] : Infinity;
+    const wide = columns <= 8; /* room for numbers */
+    const cells = x.map((v, i) => make('td', {
+        'data-i': i, tabindex: i ? -1 : 0, class: i === mark ? 'marked' : null,
+        style: `background:${cellColour(v, most)}`, title: `${indexText(i, shape)} = ${digits(v)}`,
+        'aria-label': `${indexText(i, shape)} ${digits(v)}`,
+    }, wide ? digits(v) : ''));
+    const lines = [];
+    for (let i = 0; i < x.length; i += columns) {
+        const gap = i && (i / columns) % rows === 0;
+        lines.push(make('tr', { class: gap ? 'slice' : null }, cells.slice(i, i + columns)));
+    }
+    const told = make('output', { class: 'told' });
+    const tell = (event) => {
+        const cell = event.target.closest('td'), i = cell && Number(cell.dataset.i);
+        if (cell) told.textContent = `${what}${indexText(i, shape)} = ${digits(x[i])}`;
+    };
+    const table = make('table', {
+        class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what,
+        onmouseover: tell, onfocusin: tell, onkeydown: (event) => gridKeys(event, cells, columns),
+    }, make('tbody', {}, lines));
+    return make('div', { class: 'values' }, table, told);
+}
+
+/* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
+function valueLine(value, shape) {
+    if (!value) return make('span', { class: 'muted' }, 'not known');
+    const out = make('span', { class: 'stats' }), n = elements(shape);
+    const put = (cls, text) => out.append(make('b', { class: cls }, text));
+    if (n === 1) put('num', summaryText(value, shape));
+    else {
+        out.append('norm ');
+        put('num', digits(value.norm));
+        out.append(` from ${digits(value.min)} to ${digits(value.max)}`);
+        if (value.zeros) out.append(`, ${plural(value.zeros, 'zero')} of ${n}`);
+    }
+    if (value.nan) put('bad', `, ${value.nan} NaN`);
+    if (value.inf) put('bad', `, ${value.inf} infinite`);
+    return out;
+}
