@@ -882,6 +882,13 @@ ANY(loader, tn_loader, loader,
                   (tn_loader_options){ .batch_size = 2, .shuffle = true }))
 ANY(capture, tn_capture, capture, tn_capture_new(steps[0], w, tn_cpu()))
 ANY(trace, tn_trace, trace, tn_trace_begin((tn_trace_options){ 0 }))
+DRAW(traces)
+{
+    s->have = 1 + (int)below(w, 2);
+    tn_trace **a = scratch(w, (size_t)s->have * sizeof *a);
+    for (int i = 0; i < s->have; i++) a[i] = pick_pointer(w, one_trace(w));
+    s->v.traces = pick_pointer(w, a);
+}
 static const char *text_path(world *w)
 {
     const char *name = in_folder(w, "text2");
