@@ -3,7 +3,7 @@
  *
  * An op of yours is recorded, freed, looked at (tn_graph_visit) and checked (tn_gradcheck) as ours
  * are. Its forward is written with our ops or in plain C; nothing in it is recorded. If its
- * backward is written with ops, it can be differentiated again.
+ * backward is written with ops, and reads only inputs and outputs, it can be differentiated again.
  *
  *     static tn_status swish(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
  *                            tn_tensor **out)
@@ -85,8 +85,8 @@ TN_API TN_MUST_USE tn_status tn_apply_n(const tn_custom_op *op, void *user, int 
                                         tn_tensor *const *in, int n_out, tn_tensor **out);
 
 /** In forward: keeps t for backward, as number 0, 1, ... in the order of the calls. An input or an
- *  output comes back with its history, so that second derivatives see it; any other tensor as a
- *  constant. TN_NONE is allowed. Errors, which also fail the call: t NULL; not in forward. */
+ *  output comes back with its history; any other tensor as a constant, so that second derivatives
+ *  lack its part. TN_NONE is allowed. Errors, which also fail the call: t NULL; not in forward. */
 TN_API tn_status tn_custom_save(tn_custom *c, tn_tensor *t);
 /** In backward: what was saved i-th. Borrowed. Errors: not in backward; no such number. */
 TN_API tn_tensor *tn_custom_saved(const tn_custom *c, int i);

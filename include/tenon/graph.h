@@ -44,20 +44,20 @@ typedef struct tn_graph_value {
     int output;     /* of an input: which output of that op; 0 for a tensor */
     /** What backward reads of it: borrowed, to be read only; NULL: nothing, or freed already. */
     const tn_tensor *kept;
-    size_t kept_bytes; /* its size in memory */
+    size_t kept_bytes; /* its size in memory; counts at every op that keeps it */
     uint64_t version;  /* at forward; another tn_version(kept) now makes backward fail */
 } tn_graph_value;
 
-/** A node. Valid, with all that it points to, until the visitor returns; its calls until the walk
- *  ends; ids and the strings of ops and calls as long as the graph lives. */
+/** A node. Valid, with all that it points to, until the visitor returns; its calls until
+ *  tn_graph_visit returns; the strings of ops and calls as long as the graph lives. */
 typedef struct tn_graph_node {
     int id;             /* ops count from 0, in the order of backward; then the tensors */
     tn_graph_kind kind; /* an op, or which kind of tensor */
     /** Of an op as tn_grad_op; of a tensor its full name in the model, else its tn_name or "". */
     const char *name;
     const char *formula; /* of an op: "y = x w^T + b"; else "" */
-    /** Of an op, a part for each input that may take a gradient, where dy is y's: "dx = dy w; dw =
-     *  dy^T x; db = sum_n dy", and at the end "where ..." for short names. Else "" */
+    /** Of an op, a part for each input that could take a gradient, here or elsewhere; dy is y's:
+     *  "dx = dy w; dw = dy^T x; db = sum_n dy", and last "where ..." for short names. Else "" */
     const char *gradient;
     const char *line;            /* of an op, under tn_set_lines: file and line; else "" */
     const tn_graph_call *call;   /* of an op: the innermost; NULL: outside of all, or not known */

@@ -112,7 +112,7 @@ typedef struct tn_checkpoint {
     tn_scheduler *scheduler;         /* its step and rates */
     struct tn_loader *loader;        /* its epoch, its position, its seed */
     tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */
-    int n_generators;                /* 0: none */
+    int n_generators;                /* 0: none, whatever generators is */
     const tn_checkpoint_part *parts; /* n_parts of them */
     int n_parts;                     /* 0: none */
     /* save parameters that hold NaN or infinity: refused otherwise, by name */

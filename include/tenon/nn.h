@@ -606,7 +606,7 @@ TN_API tn_module *tn_flatten_new(int first, int last);
 /* ---- containers and copies ------------------------------------------------------------------- */
 
 /** An independent copy: same types, own tensors without gradients, ties and shared children kept,
- *  train or eval as they are. Errors: a type with a free of its own. */
+ *  train or eval as they are; plain fields byte for byte. Errors: a type with a free. */
 TN_API tn_module *tn_module_clone(tn_module *m);
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */

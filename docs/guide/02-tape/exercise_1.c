@@ -1,6 +1,7 @@
 /*
  * How many bytes does the tape behind root keep for backward? A visitor sees every node; the inputs
- * (in), outputs (out) and extra values (saved) of an op each say kept_bytes. Add them all up.
+ * (in), outputs (out) and extra values (saved) of an op each say kept_bytes. Add them all up;
+ * what two ops keep counts twice.
  */
 #include <tenon/tenon.h>
 

@@ -26,6 +26,6 @@ tn_module *memory_new(void)
 {
     memory *m = tn_module_new(&memory_type);
     if (!m) return NULL;
-    tn_register_buffer(&m->base, "last", &m->last, tn_zeros(TN_SHAPE(1)), TN_PERSISTENT);
+    tn_register_buffer(&m->base, "last", &m->last, tn_zeros(TN_SHAPE(1)), TN_NON_PERSISTENT);
     return tn_module_done(&m->base);
 }
