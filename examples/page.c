@@ -8,7 +8,7 @@ void ex_page_begin(ex_page *p, const char *path, int64_t steps, tn_module *model
                    tn_optim *optimizer)
 {
     *p = (ex_page){ .path = path, .left = steps };
-    if (!path || steps < 1) return;
+    if (!path || steps < 1 || tn_parallel_rank() > 0) return;
     p->file = fopen(path, "w");
     if (!p->file) ex_refuse("--html %s: %s", path, strerror(errno));
     p->trace = tn_trace_begin((tn_trace_options){

@@ -262,26 +262,41 @@ static void open_folder(const ex_settings *s)
     tn_error_clear(); /* a folder without checkpoints is right */
 }
 
+/* Of several processes rank 0 alone prints and writes. */
+static void join(ex_settings *s)
+{
+    ex_check(tn_parallel_begin());
+    if (tn_parallel_rank() == 0) return;
+    s->quiet = true;
+    s->print_hash = s->memory = false;
+    s->save = s->checkpoint = s->log = s->plot = NULL;
+}
+
 void ex_settle(ex_settings *s, const ex_options *options)
 {
+    join(s);
     if (s->load) check_load(s);
     if (s->resume) find_resume_file(s);
-    s->place = s->checkpoint ? s->checkpoint : s->resume ? place_of_resume(s) : NULL;
+    bool writes = tn_parallel_rank() == 0;
+    s->place = s->checkpoint ? s->checkpoint : s->resume && writes ? place_of_resume(s) : NULL;
     /* only read */
     if (!s->checkpoint && s->place && why_not_saved(s->place)) s->place = NULL;
     if (!s->checkpoint && !ex_given(options, "keep")) s->keep = 0; /* nobody asked to remove any */
     s->in_folder = s->place && is_folder(s->place);
-    if (ex_given(options, "keep") && !s->in_folder) {
+    if (ex_given(options, "keep") && !s->in_folder && writes) {
         ex_refuse("--keep %" PRId64 ": checkpoints go to the file %s%s: want --checkpoint %s/",
                   s->keep, s->place ? s->place : ex_program(), s->place ? "" : ".ckpt",
                   s->checkpoint ? s->checkpoint : "DIR");
     }
-    if (s->stop_after > 0 && ex_why_no_place(s)) {
+    if (s->stop_after > 0 && writes && ex_why_no_place(s)) {
         ex_refuse("--stop-after %" PRId64 ": no checkpoint can be written here: %s: want "
                   "--checkpoint PATH",
                   s->stop_after, ex_why_no_place(s));
     }
     s->where = ex_device(s->device);
+    if (s->where.type == TN_CUDA && tn_parallel_size() > 1)
+        ex_refuse("--device %s: %d processes share the work on the CPU: want --device cpu",
+                  s->device, tn_parallel_size());
     s->chosen = !strcmp(s->precision, "auto");
     if (s->chosen) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
     if (s->html && s->capture)
@@ -297,6 +312,7 @@ void ex_settle(ex_settings *s, const ex_options *options)
 
 bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c)
 {
+    if (tn_parallel_rank() > 0) return false;
     if (!s->place) take_default_place(s);
     tn_status status = s->in_folder
                            ? tn_checkpoint_save_numbered(c, s->place, ex_program(), (int)s->keep)

@@ -41,6 +41,7 @@ static void message(const char *format, va_list args)
     ex_progress_clear();
     ex_flush();
     fprintf(stderr, "%s: ", program);
+    if (tn_parallel_size() > 1) fprintf(stderr, "rank %d: ", tn_parallel_rank());
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
 }

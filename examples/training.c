@@ -9,10 +9,13 @@
 void ex_print_head(const ex_settings *s, const ex_options *options)
 {
     tn_cuda_properties gpu = { .name = "" };
+    char ranks[40] = "";
     if (s->quiet) return;
     if (s->where.type == TN_CUDA) ex_check(tn_cuda_get_properties(s->where.index, &gpu));
-    printf("tenon %s, %d threads, %s%s%s\n", tn_version_string(), tn_num_threads(), s->device,
-           *gpu.name ? ": " : "", gpu.name);
+    if (tn_parallel_size() > 1)
+        snprintf(ranks, sizeof ranks, "%d processes of ", tn_parallel_size());
+    printf("tenon %s, %s%d threads, %s%s%s\n", tn_version_string(), ranks, tn_num_threads(),
+           s->device, *gpu.name ? ": " : "", gpu.name);
     ex_print_settings(options);
     if (s->chosen && !strcmp(s->precision, "bf16"))
         printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
@@ -84,6 +87,47 @@ bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
     const ex_settings *s = t->set;
     if (!s->checkpoint || step == t->progress.total) return false;
     return s->checkpoint_every > 0 ? step % s->checkpoint_every == 0 : evaluated;
+}
+
+/* ---- several processes ----------------------------------------------------------------------- */
+
+tn_data_parallel *ex_share(tn_module *model, int64_t batch)
+{
+    int size = tn_parallel_size();
+    if (size == 1) return NULL;
+    if (batch % size != 0)
+        ex_refuse("--batch %" PRId64 ": %d processes share it: want a multiple of %d", batch, size,
+                  size);
+    tn_data_parallel *shared = tn_data_parallel_new(model, (tn_data_parallel_options){ 0 });
+    ex_check_ptr(shared);
+    ex_check(tn_parallel_share_random());
+    return shared;
+}
+
+/* A process that a signal stopped ends with its number, which would end the others before rank 0
+ * has saved what there is. */
+void ex_unshare(tn_data_parallel *shared)
+{
+    ex_check(tn_parallel_barrier());
+    tn_data_parallel_free(shared);
+}
+
+tn_tensor *ex_part(tn_tensor *rows)
+{
+    int64_t n = tn_size(rows, 0) / tn_parallel_size();
+    return tn_parallel_size() == 1 ? rows : tn_narrow(rows, 0, n * tn_parallel_rank(), n);
+}
+
+/* The mean of the processes' losses; *leave becomes true on all if it is on one. */
+static tn_tensor *agree(tn_tensor *loss, bool *leave)
+{
+    if (tn_parallel_size() == 1) return loss;
+    double own[2] = { tn_item(loss), *leave };
+    tn_tensor *both = tn_from_data(own, TN_SHAPE(2), TN_F64);
+    ex_check_ptr(both);
+    ex_check(tn_parallel_mean_(both));
+    *leave = tn_at(both, TN_INDEX(1)) > 0;
+    return tn_select(both, 0, 0);
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
@@ -209,13 +253,13 @@ void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64
 void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress)
 {
     if (t->n == EX_LATEST) write_log(t);
-    note_loss(t, loss);
+    t->leave = ex_signal() || step - t->began == t->set->stop_after;
+    note_loss(t, agree(loss, &t->leave));
     t->taken[t->n++] = (ex_taken){ .step = step, .lr = lr, .progress = progress };
     if (progress && ex_progress_due(&t->progress, step)) {
         read_losses(t);
         ex_progress_show(&t->progress, step, lr);
     }
-    t->leave = ex_signal() || step - t->began == t->set->stop_after;
     ex_page_step(&t->page);
 }
 
@@ -234,7 +278,7 @@ void ex_training_pause(ex_training *t)
 void ex_training_resume(ex_training *t, bool evaluated)
 {
     ex_progress_resume(&t->progress);
-    t->leave |= ex_signal() != 0;
+    t->leave |= ex_signal() != 0 && tn_parallel_size() == 1; /* else all learn it at a step */
     if (evaluated && !t->watch.tensors) t->watch = ex_watch_begin();
 }
 

@@ -56,6 +56,7 @@ typedef struct ex_settings {
  * folder of --checkpoint DIR/, sets the number of threads. A new run may not begin in a folder with
  * checkpoints of this program: the newest would be mistaken for its own. Nor may two runs save to
  * one place: this one locks it until the program ends. */
+/* Joins a run of several processes, of which rank 0 alone prints and writes files. */
 void ex_settle(ex_settings *s, const ex_options *options);
 /* Why a stopped run without a given place cannot be saved; NULL: it can. */
 const char *ex_why_no_place(const ex_settings *s);
@@ -64,6 +65,14 @@ const char *ex_why_no_place(const ex_settings *s);
 tn_dtype ex_precision(const ex_settings *s);
 /* The scaler that f16 needs (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
 tn_scaler *ex_scaler(tn_dtype precision);
+/* In a run of several processes (mpirun), the handle that averages the model's gradients, after the
+ * weights or a checkpoint were loaded; rank 0's numbers go to all. NULL alone. Refuses a batch that
+ * does not divide by the ranks. Owner: the caller, ex_unshare. */
+tn_data_parallel *ex_share(tn_module *model, int64_t batch);
+/* At the end: waits for the other processes, then frees the handle. */
+void ex_unshare(tn_data_parallel *shared);
+/* This rank's part of a whole batch's rows: a view in the current scope. */
+tn_tensor *ex_part(tn_tensor *rows);
 /* After a loss: computes gradients, clips them to a total norm of at most clip (0: no limit), and
  * takes the optimizer's step. On a GPU only clipping and the scaler (NULL: none) wait, since they
  * read the gradients. With --capture nothing waits: non-finite gradients then show only in the
@@ -135,7 +144,8 @@ typedef struct ex_training {
 void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
                        int64_t per_step, const char *unit, const char *columns);
 /* After a step: its line of the log, "STEP,LOSS,LR"; curve; leave; and the progress line unless the
- * program prints its own. loss: one number, copied. */
+ * program prints its own. loss: one number, copied; of several processes their mean. All of them
+ * leave at the same step. */
 void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress);
 /* Appends to the latest step's line of the log. */
 void ex_training_remark(ex_training *t, const char *more);

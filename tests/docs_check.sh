@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs of docs/autograd.md, derivatives.md and printed.md: each fenced block of C is compiled, warnings as errors, and
-# run; what it prints is the fenced block that follows it.
+# The programs of docs/autograd.md, derivatives.md, printed.md and parallel.md: each fenced block of C is compiled,
+# warnings as errors, and run; what it prints is the fenced block that follows it.
 # usage: tests/docs_check.sh BUILD-FOLDER
 # Seen to fail: "keeps 65 B" written in the first page's first output, and "nan, first at [1]" in printed.md's last.
 set -euo pipefail
@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 passed=0 failed=0
-for page in autograd derivatives printed; do
+for page in autograd derivatives printed parallel; do
     awk -v to="$work/$page" '
         /^```c$/ { n++; file = to n ".c"; next }
         /^```(text)?$/ { file = file ? "" : to n ".txt"; next }
@@ -27,4 +27,4 @@ for page in autograd derivatives printed; do
     done
 done
 echo "$passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -eq 13 ]
+[ $failed -eq 0 ] && [ $passed -eq 14 ]

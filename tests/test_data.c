@@ -158,6 +158,43 @@ START_TEST(loader_in_order)
 }
 END_TEST
 
+/* The parts of a batch together are the whole batch of a loader without parts, in order; all parts
+ * have equally many rows, and what does not divide is left out at the end. */
+START_TEST(loader_in_parts)
+{
+    double whole[64], part[3][64];
+    tn_loader_options o = { .batch_size = 6, .shuffle = true, .seed = 5, .prefetch = _i };
+    tn_loader *l = loader_of(22, o);
+    ck_assert_int_eq(epoch_of(l, whole), 22 + 4);
+    tn_loader_free(l);
+    for (int k = 0; k < 3; k++) {
+        o.parts = 3;
+        o.part = k;
+        l = loader_of(22, o);
+        ck_assert_int_eq(tn_loader_batches(l), 4);
+        ck_assert_int_eq(tn_loader_batch_size(l), 6);
+        assert_ok(tn_loader_seek(l, 0, 2)); /* resumes as any loader */
+        ck_assert_int_eq(epoch_of(l, part[k]), 3 + 2);
+        assert_ok(tn_loader_seek(l, 0, 0));
+        ck_assert_int_eq(epoch_of(l, part[k]), 3 * 3 + 2); /* 4 rows left: one for each, one out */
+        for (int b = 0; b < 3; b++)
+            for (int i = 0; i < 2; i++)
+                ck_assert_double_eq(part[k][b * 3 + i], whole[b * 7 + 2 * k + i]);
+        ck_assert_double_eq(part[k][9], whole[21 + k]);
+        tn_loader_free(l);
+    }
+    l = loader_of(20, o); /* 2 rows left: fewer than parts, so no batch of them */
+    ck_assert_int_eq(tn_loader_batches(l), 3);
+    tn_loader_free(l);
+    assert_null(loader_of(2, o), TN_E_INVALID, "2 rows give no batch");
+    o.part = 3;
+    assert_null(loader_of(22, o), TN_E_INVALID, "part 3 of 3");
+    o.part = 0;
+    o.batch_size = 8;
+    assert_null(loader_of(22, o), TN_E_INVALID, "batches of 8 in 3 parts: want a multiple");
+}
+END_TEST
+
 START_TEST(loader_shuffles_by_seed_and_epoch)
 {
     double a[3][64];
@@ -305,6 +342,7 @@ Suite *test_suite(void)
     tcase_add_test(t, text_ids_and_split);
     tcase_add_test(t, text_batches);
     tcase_add_loop_test(t, loader_in_order, 0, 2);
+    tcase_add_loop_test(t, loader_in_parts, 0, 2);
     tcase_add_test(t, loader_shuffles_by_seed_and_epoch);
     tcase_add_test(t, loader_keeps_its_tensors);
     tcase_add_test(t, loader_refused);

@@ -539,6 +539,28 @@ static void loader_prefetch(void)
     ck_assert_uint_eq(see_loader(&o), h);
 }
 
+/* Its effect shows only between processes: parallel_driver.c. */
+static void parallel_bucket_bytes(void)
+{
+    tn_module *m = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    tn_data_parallel_options bad = { .bucket_bytes = -1 };
+    assert_null(tn_data_parallel_new(m, bad), TN_E_INVALID, "bucket_bytes -1: want at least 0");
+    tn_module_drop(m);
+}
+
+static void parallel_buffers(void)
+{
+    tn_module *m = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    for (int rule = TN_BUFFERS_FIRST; rule <= TN_BUFFERS_OWN; rule++) {
+        tn_data_parallel_options o = { .buffers = (tn_buffer_rule)rule };
+        tn_data_parallel *p = tn_data_parallel_new(m, o);
+        assert_made(p);
+        ck_assert_int_eq(tn_data_parallel_buffers(p, "x"), rule);
+        tn_data_parallel_free(p);
+    }
+    tn_module_drop(m);
+}
+
 static void masks_mask(void)
 {
     tn_attention_masks none = { 0 }, absent = { .mask = TN_NONE }, given = { 0 }, bad = { 0 };
@@ -820,6 +842,10 @@ static const row rows[] = {
     FLAG(tn_loader_options, drop_last, see_loader, .batch_size = 3),
     INT(tn_loader_options, seed, 0, 5, NAN, NULL, see_loader, .shuffle = true),
     CUSTOM(tn_loader_options, prefetch, loader_prefetch),
+    INT(tn_loader_options, parts, 1, 2, -1, "part 0 of -1", see_loader, .batch_size = 2),
+    INT(tn_loader_options, part, 0, 1, 2, "part 2 of 2", see_loader, .batch_size = 2, .parts = 2),
+    CUSTOM(tn_data_parallel_options, bucket_bytes, parallel_bucket_bytes),
+    CUSTOM(tn_data_parallel_options, buffers, parallel_buffers),
 
     CUSTOM(tn_cross_entropy_options, weight, cross_entropy_weight),
     REAL(tn_cross_entropy_options, label_smoothing, 0, .2, 1.5, "label_smoothing 1.5",

@@ -60,6 +60,8 @@ void run_build(run *r)
                                                    .shuffle = true,
                                                    .drop_last = true,
                                                    .seed = (uint64_t)s->shared.seed,
+                                                   .parts = tn_parallel_size(),
+                                                   .part = tn_parallel_rank(),
                                                    .prefetch = true });
     ex_check_ptr(r->loader);
     r->total = s->epochs * tn_loader_batches(r->loader);
@@ -87,6 +89,7 @@ void run_build(run *r)
 
 void run_free(run *r)
 {
+    ex_unshare(r->shared);
     ex_training_free(&r->training);
     ex_curve_free(&r->test_curve);
     tn_loader_free(r->loader);

@@ -34,6 +34,7 @@ void run_build(run *r)
 
 void run_free(run *r)
 {
+    ex_unshare(r->shared);
     ex_training_free(&r->training);
     ex_curve_free(&r->valid_curve);
     if (r->schedule) tn_scheduler_free(r->schedule);
@@ -73,6 +74,7 @@ tn_tensor *run_step(run *r)
     tn_tensor *in[2] = { NULL, NULL };
     ex_check(tn_text_batch(r->text, false, tn_default_generator(), r->set->batch, r->set->context,
                            &in[0], &in[1]));
+    for (int i = 0; i < 2; i++) ex_check_ptr(in[i] = ex_part(in[i]));
     if (!r->capture) r->capture = ex_capture(&r->set->shared, learn, r, r->scaling.scaler);
     tn_tensor *loss = ex_run(r->capture, learn, r, 2, in);
     ex_check(tn_scheduler_step(r->schedule));

@@ -22,6 +22,7 @@ typedef struct run {
     tn_device device;
     tn_dtype precision; /* of products; parameters stay f32 */
     tn_module *model;
+    tn_data_parallel *shared; /* of several processes; alone NULL */
     tn_optim *optimizer;
     tn_scheduler *schedule;
     tn_capture *capture;        /* of --capture, else NULL */

@@ -190,6 +190,7 @@ int main(int argc, char **argv)
     ex_parse(&options, argc, argv);
     check_flags();
     ex_settle(shared, &options);
+    if (tn_parallel_rank() > 0) set.eval_every = set.generate = 0; /* rank 0 alone tells */
     tn_scope program = tn_scope_begin();
     run r = { .set = &set, .options = &options };
     if (shared->resume || shared->load) run_adopt(&r);
@@ -203,6 +204,7 @@ int main(int argc, char **argv)
     if (shared->load) run_load_weights(&r);
     if (shared->resume) run_resume(&r);
     ex_say_resumed(shared, r.step, set.steps, "--steps");
+    r.shared = ex_share(r.model, set.batch);
 
     bool trained = r.step < set.steps;
     double rate = trained ? run_train(&r) : 0;

@@ -225,25 +225,30 @@ typedef struct tn_loader tn_loader;
 typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
+    /* of each batch only one part of `parts` equal ones: for ranks, .parts = tn_parallel_size(),
+     * .part = tn_parallel_rank(). batch_size stays that of the whole batch. 0 parts: 1 */
+    int64_t parts, part;
     /* of the loader's own generator; an epoch's order depends on seed and epoch only */
     uint64_t seed;
     /* a thread copies the next batch in advance: don't write to the tensors then */
     bool prefetch;
 } tn_loader_options;
-/** A loader of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the
- *  handles: later changes of a handle, as when a module casts a buffer, change no batch. Values
- *  written to the tensors do show in batches, except for tensors that are not dense, which it
- *  copies. Owner: yours. Errors: there would be no batch (no rows, or fewer than batch_size with
- *  drop_last). fork: the child's copy continues at the parent's position. */
+/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the handles:
+ *  later changes of a handle, as when a module casts a buffer, change no batch. Values written to
+ *  the tensors do show in batches, except for tensors that are not dense, which it copies. Owner:
+ *  yours. Errors: there would be no batch (no rows, or fewer than batch_size with drop_last); a
+ *  batch_size that is no multiple of parts; part outside [0, parts). fork: the child's copy
+ *  continues at the parent's position. Parts: all have equally many rows, so up to parts - 1 rows
+ *  at the end of an epoch are left out. A checkpoint does not know them: it fits any number. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
  *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
-TN_API int64_t tn_loader_batches(const tn_loader *loader); /* batches in an epoch */
-TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* rows of the data; -1 for NULL */
-/** Rows of a batch; -1 for NULL. */
+TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
+TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
+/** Rows of a whole batch; -1 for NULL. */
 TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
 /** Sets another size, at the beginning of an epoch. Errors: not at the beginning (position 0); what
  *  tn_loader_new would refuse. Then nothing changes. */

@@ -44,5 +44,6 @@
 #include <tenon/capture.h>
 #include <tenon/trace.h>
 #include <tenon/io.h>
+#include <tenon/parallel.h>
 
 #endif

@@ -17,7 +17,7 @@
  * handle, one to the storage, dense. Everything else is added out of place, so a backward may hand
  * out dy itself, a view of it, or one tensor for two inputs.
  */
-#include "autograd/pass.h"
+#include "autograd/sync.h"
 #include "base/host.h"
 
 enum { MOST_NESTED = 64 };
@@ -55,8 +55,7 @@ static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
     return TN_OK;
 }
 
-/* Call it before a gradient is put into gm->pending. */
-static tn_status add_receiver(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
+tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
 {
     if (!tni_room(&p->receivers, &p->receiver_capacity, p->n_receivers, 1, sizeof(tni_receiver)))
         return TN_E_NOMEM;
@@ -69,7 +68,7 @@ static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g)
 {
     tni_gradmeta *gm = tni_gradmeta_of(leaf);
 
-    if (!gm || (!gm->pending && add_receiver(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
+    if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
     return accumulate(&gm->pending, g, p->create);
 }
 
@@ -217,7 +216,7 @@ static tn_status arrive(tni_pass *p, tni_node *node)
         if (!gm || !node->pending[i]) continue;
         if (gm->hooks.n) status = run_hooks(p, gm, &node->pending[i]);
         if (status == TN_OK && (p->wanted ? gm->mark == p->target : gm->retain)) {
-            status = add_receiver(p, gm, NULL);
+            status = tni_pass_receive(p, gm, NULL);
             if (status == TN_OK) gm->pending = tn_keep(node->pending[i]);
         }
     }
@@ -315,7 +314,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
         if (status != TN_OK) return status;
         if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, w->dx[i], dx);
     }
-    return TN_OK;
+    return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
 }
 
 /* Marks a node as off the heap and drops its pending gradients. */
@@ -561,16 +560,19 @@ static tn_status add_to_grads(tni_pass *p)
 
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
-        tn_tensor *grad = r->gm->grad;
+        tn_tensor *grad = r->gm->grad, *average = tni_sync_average(p, r->gm);
 
         status = own(r->gm);
+        if (status == TN_OK && r->leaf) status = tni_sync_check(p, r->leaf);
         if (status == TN_OK && r->leaf) status = tni_tell_grad(r->leaf, true);
-        if (status == TN_OK && grad) status = tn_add_(r->gm->pending, grad);
+        if (status == TN_OK && average)
+            status = tn_copy_(r->gm->pending, average); /* of the sums with the old grads */
+        else if (status == TN_OK && grad)
+            status = tn_add_(r->gm->pending, grad);
         if (status == TN_OK && grad && r->leaf) status = tni_tell_finished(r->leaf, r->gm->pending);
     }
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_gradmeta *gm = p->receivers[i].gm;
-
         gm->reused = gm->grad && (gm->reused || gm->used == 1 + tn_version(gm->grad));
         gm->used = 0;
         tn_drop(gm->grad);
@@ -597,11 +599,14 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     tn_keep(output);
     tn_status status = tni_pass_begin(&p, "tn_backward");
     tn_scope scope = tn_scope_begin();
+    if (status == TN_OK && tni_syncs && !p.outer) status = tni_sync_begin(&p, output);
     if (status == TN_OK) status = tni_pass_seed(&p, "tn_backward", 1, &output, &seed);
     tn_scope_end(scope);
     scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_run(&p);
+    if (status == TN_OK) status = tni_sync_finish(&p);
     if (status == TN_OK) status = add_to_grads(&p);
+    tni_sync_end(&p, status);
     tni_pass_end(&p);
     tn_scope_end(scope);
     tn_drop(output);

@@ -7,6 +7,11 @@
 
 static _Atomic uint64_t marks = 1;
 
+uint64_t tni_next_mark(void)
+{
+    return atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
+}
+
 /* No node with a smaller sequence number leads to an input. */
 static uint64_t oldest_of(int n, tn_tensor *const *inputs)
 {
@@ -138,7 +143,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
                        tn_tensor *const *inputs, tn_tensor **grads, int flags)
 {
     TNI_HOLD_TRAPS;
-    uint64_t mark = atomic_fetch_add_explicit(&marks, 2, memory_order_relaxed);
+    uint64_t mark = tni_next_mark();
     tni_pass p = { .wanted = mark + 1,
                    .target = mark + 1,
                    .create = flags & TN_CREATE_GRAPH,

@@ -234,6 +234,10 @@ struct tni_gradmeta {
     tn_tensor *grad;     /* accumulated; NULL when none */
     tn_tensor *pending;  /* arrived in the pass that is running */
     tni_hook_list hooks; /* of tn_grad_hook */
+    /* of a leaf whose gradients are averaged over processes (sync.h); NULL: not */
+    struct tni_sync *sync;
+    int sync_index; /* its place there */
+    int awaited;    /* uses in the running pass's graph that are not differentiated yet */
 };
 
 /* Whether a call leaves a node. */

@@ -48,6 +48,7 @@ typedef struct tni_engine_pass {
     uint64_t target; /* tn_gradients: gm->mark of the inputs */
     bool retain;
     bool create;
+    bool synced;        /* tells this thread's tni_syncs (sync.h) */
     bool was_recording; /* grad mode of the caller */
     tn_dtype was_casting;
 } tni_pass;
@@ -60,9 +61,13 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
                         tn_tensor *const *seeds);
 /* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */
 tn_status tni_pass_run(tni_pass *p);
+/* Call it before a gradient is put into gm->pending. */
+tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf);
 /* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p);
 
+/* A mark that no node has, and the one after it. (gradients.c) */
+uint64_t tni_next_mark(void);
 /* Sets a mark, and remembers its old value for the outer pass. */
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
 /* Whether the pass wants the gradient that this edge leads to. */

@@ -59,9 +59,10 @@ static uint64_t mix(uint64_t seed, uint64_t epoch)
     return z ^ z >> 31;
 }
 
+/* Our part's rows of a batch; the last one of an epoch may have a rest that no part gets. */
 static int64_t batch_rows(const tn_loader *l, int64_t position)
 {
-    return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size);
+    return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size) / l->o.parts;
 }
 
 /* Copies the rows of a batch to to[k]. Cannot fail. */
@@ -72,8 +73,8 @@ static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *t
         tn_generator_permutation(l->generator, l->rows, l->order);
         l->order_epoch = epoch;
     }
-    int64_t first = position * l->o.batch_size;
     int64_t n = batch_rows(l, position);
+    int64_t first = position * l->o.batch_size + l->o.part * n;
     for (int k = 0; k < l->n_tensors; k++) {
         const char *from = tni_data(l->tensor[k]);
         size_t size = l->row_bytes[k];
@@ -179,7 +180,7 @@ static void take(tn_loader *l, char *const *to)
 
 static size_t slot_bytes(const tn_loader *l, int k)
 {
-    return (size_t)TNI_MIN(l->o.batch_size, l->rows) *
+    return (size_t)(TNI_MIN(l->o.batch_size, l->rows) / l->o.parts) *
            l->row_bytes[k]; /* part of a tensor: no overflow */
 }
 
@@ -203,7 +204,15 @@ static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_option
 {
     if (o->batch_size < 1)
         return tni_error(TN_E_INVALID, "%s: batch_size %" PRId64 ": want >= 1", f, o->batch_size);
-    if (rows == 0 || (o->drop_last && rows < o->batch_size))
+    if (o->parts < 1 || o->part < 0 || o->part >= o->parts)
+        return tni_error(TN_E_INVALID,
+                         "%s: part %" PRId64 " of %" PRId64 ": want one of 0 to parts - 1", f,
+                         o->part, o->parts);
+    if (o->batch_size % o->parts != 0)
+        return tni_error(TN_E_INVALID,
+                         "%s: batches of %" PRId64 " in %" PRId64 " parts: want a multiple", f,
+                         o->batch_size, o->parts);
+    if (rows < o->parts || (o->drop_last && rows < o->batch_size))
         return tni_error(TN_E_INVALID, "%s: %" PRId64 " rows give no batch of %" PRId64, f, rows,
                          o->batch_size);
     return TN_OK;
@@ -235,7 +244,7 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
 
 static int64_t batches_of(int64_t rows, const tn_loader_options *o)
 {
-    return rows / o->batch_size + (!o->drop_last && rows % o->batch_size != 0);
+    return rows / o->batch_size + (!o->drop_last && rows % o->batch_size >= o->parts);
 }
 
 static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
@@ -262,6 +271,7 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
         return NULL;
     }
     if (o.batch_size == 0) o.batch_size = 1;
+    if (o.parts == 0) o.parts = 1;
     if (check(tensors, n, &o) != TN_OK) return NULL;
     tn_loader *l = tni_calloc(sizeof *l);
     if (!l) return NULL;

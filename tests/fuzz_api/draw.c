@@ -324,6 +324,8 @@ SIMPLE(default_dtype, (tn_dtype)pick_enum(w, 2))
 SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
+SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
+SIMPLE(rank, (int)below(w, 3) - 1)
 SIMPLE(nonlinearity, (tn_nonlinearity)pick_enum(w, 6))
 SIMPLE(persistence, (tn_persistence)pick_enum(w, 2))
 SIMPLE(anomaly, (tn_anomaly)(below(w, 4) ? TN_ANOMALY_OFF : pick_enum(w, 3)))
@@ -876,6 +878,14 @@ static tn_optim *new_optim(world *w)
 ANY(optim, tn_optim, optim, new_optim(w))
 ANY(scheduler, tn_scheduler, scheduler, tn_step_lr(one_optim(w), 2, 0.5))
 ANY(scaler, tn_scaler, scaler, tn_scaler_new((tn_scaler_options){ .init_scale = 4 }))
+static tn_data_parallel *new_shared(void)
+{
+    tn_module *m = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    tn_data_parallel *p = m ? tn_data_parallel_new(m, (tn_data_parallel_options){ 0 }) : NULL;
+    tn_module_drop(m);
+    return p;
+}
+ANY(shared, tn_data_parallel, shared, new_shared())
 ANY(generator, tn_generator, generator, tn_generator_new(7))
 ANY(loader, tn_loader, loader,
     tn_loader_new((tn_tensor *[]){ make_tensor(w, TN_SHAPE(5, 2), TN_F32, PLAIN) }, 1,
@@ -1017,7 +1027,9 @@ DRAW(save_options)
 OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200),
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
-        FLAG(prefetch), o.seed = chance(w))
+        FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
+OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
+        o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(linear_options, tn_linear_options, FLAG(no_bias))
 OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
         LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same))

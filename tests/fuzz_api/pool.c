@@ -284,6 +284,7 @@ void pool_result(world *w)
     case G_optim: PUT(w, optim, FEW, r.optim, tn_optim_free); break;
     case G_scheduler: PUT(w, scheduler, FEW, r.scheduler, tn_scheduler_free); break;
     case G_scaler: PUT(w, scaler, FEW, r.scaler, tn_scaler_free); break;
+    case G_shared: PUT(w, shared, FEW, r.shared, tn_data_parallel_free); break;
     case G_generator: PUT(w, generator, FEW, r.generator, tn_generator_free); break;
     case G_loader: PUT(w, loader, FEW, r.loader, tn_loader_free); break;
     case G_capture: PUT(w, capture, FEW, r.capture, tn_capture_free); break;
@@ -349,6 +350,7 @@ void end_sequence(world *w)
     DROP_ALL(loader, FEW, tn_loader_free)
     DROP_ALL(scheduler, FEW, tn_scheduler_free)
     DROP_ALL(scaler, FEW, tn_scaler_free)
+    DROP_ALL(shared, FEW, tn_data_parallel_free)
     DROP_ALL(optim, FEW, tn_optim_free)
     DROP_ALL(generator, FEW, tn_generator_free)
     DROP_ALL(corpus, FEW, tn_text_free)

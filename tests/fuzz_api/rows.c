@@ -8,6 +8,7 @@
 #define GIVE_optim w->result.optim =
 #define GIVE_scheduler w->result.scheduler =
 #define GIVE_scaler w->result.scaler =
+#define GIVE_shared w->result.shared =
 #define GIVE_generator w->result.generator =
 #define GIVE_default_generator w->result.generator =
 #define GIVE_loader w->result.loader =

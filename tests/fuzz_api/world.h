@@ -43,6 +43,7 @@ typedef enum gives {
     G_optim,
     G_scheduler,
     G_scaler,
+    G_shared,
     G_generator,
     G_loader,
     G_capture,
@@ -68,6 +69,7 @@ typedef union result {
     tn_optim *optim;
     tn_scheduler *scheduler;
     tn_scaler *scaler;
+    tn_data_parallel *shared;
     tn_generator *generator;
     tn_loader *loader;
     tn_capture *capture;
@@ -136,6 +138,7 @@ struct world {
     tn_optim *optim[FEW];
     tn_scheduler *scheduler[FEW];
     tn_scaler *scaler[FEW];
+    tn_data_parallel *shared[FEW];
     tn_generator *generator[FEW];
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];

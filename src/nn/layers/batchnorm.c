@@ -17,6 +17,7 @@ typedef struct batchnorm {
     int64_t features;
     tn_batchnorm_options o; /* eps and momentum as used */
     int64_t skipped;        /* batches that were left out */
+    tni_batchnorm_over over;
 } batchnorm;
 
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
@@ -80,8 +81,10 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
         return NULL;
     tn_tensor *moving[2] = { m->running_mean, m->running_var };
     for (int i = 0; guarded && i < 2; i++) moving[i] = tn_clone(tn_detach(moving[i]));
-    tn_tensor *y = tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1], training || no_mean,
-                                 momentum, m->o.eps);
+    tn_tensor *y = training && m->over
+                       ? m->over(x, m->weight, m->bias, moving[0], moving[1], momentum, m->o.eps)
+                       : tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1],
+                                       training || no_mean, momentum, m->o.eps);
     int taken = y && guarded ? take(m, moving) : 1;
     if (!y || taken < 0) return NULL;
     if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
@@ -106,10 +109,10 @@ static void batchnorm_describe(const tn_module *self, char *text, size_t size)
     char momentum[40];
     snprintf(momentum, sizeof momentum, m->o.cumulative ? "cumulative" : "momentum %g",
              m->o.momentum);
-    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s", m->features, m->o.eps, momentum,
+    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s%s", m->features, m->o.eps, momentum,
              tni_none(m->weight) ? ", no affine" : "",
              tni_none(m->running_mean) ? ", no tracking" : "",
-             m->o.skip_nonfinite ? ", skip non-finite" : "");
+             m->o.skip_nonfinite ? ", skip non-finite" : "", m->over ? ", over all ranks" : "");
 }
 
 static tn_status reset_statistics(batchnorm *m)
@@ -232,6 +235,12 @@ tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum)
     b->o.momentum = momentum;
     b->o.cumulative = false;
     return TN_OK;
+}
+
+tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
+{
+    bool is = m->type == &batchnorm1d_type || m->type == &batchnorm2d_type;
+    return is ? &((batchnorm *)m)->over : NULL;
 }
 
 const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features)

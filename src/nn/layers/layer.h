@@ -40,6 +40,13 @@ tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t cha
 /* batchnorm.c: the options of a BatchNorm2d, defaults filled in; NULL (no message): m is none. */
 const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features);
 
+/* Batch norm in training by statistics of more than this process's x: as tn_batch_norm. */
+typedef tn_tensor *(*tni_batchnorm_over)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                         tn_tensor *running_mean, tn_tensor *running_var,
+                                         double momentum, double eps);
+/* batchnorm.c: where a BatchNorm keeps it, NULL for its own x; NULL (no message): m is none. */
+tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
+
 /* Points to a layer's dropout probability; NULL (no message): m is not of that kind. */
 double *tni_positional_encoding_dropout(tn_module *m);
 double *tni_multihead_attention_dropout(tn_module *m);

@@ -1,0 +1,139 @@
+/**
+ * tenon/parallel.h - data parallel training: one program, started several times by mpirun, each
+ * process with its own part of every batch.
+ *
+ *     TN_CHECK(tn_parallel_begin());
+ *     ... the same model, optimizer and data in every process ...
+ *     tn_data_parallel *shared = tn_data_parallel_new(model, (tn_data_parallel_options){ 0 });
+ *     ... the loop of any other program: each rank computes the loss of its part of the batch,
+ *     tn_backward averages the gradients, tn_optim_step is the same on all ranks ...
+ *     tn_data_parallel_free(shared);
+ *
+ * A process is a rank: 0 to size - 1. A program that was not started by mpirun is rank 0 of 1:
+ * every call here then returns at once, and no MPI library is opened. Models are on the CPU.
+ *
+ * All ranks call the same functions of this header in the same order, and tn_backward on the model
+ * equally often: each of them waits for the others. One thread makes these calls.
+ *
+ * Failures  a rank that ends with a status other than 0, or is killed, ends the others
+ */
+#ifndef TENON_PARALLEL_H
+#define TENON_PARALLEL_H
+
+#include <tenon/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/**
+ * Joins the run: before everything else, in every rank. Again, or alone, it does nothing.
+ *
+ * Module   libtenon-mpi.so, built where Open MPI is found; TN_MPI_MODULE names another file
+ * End      exit with status 0, or the return of main, waits for the other ranks; with another
+ *          status it ends them
+ * Errors   TN_E_BACKEND: several processes were started together, and MPI could not be opened
+ */
+TN_API TN_MUST_USE tn_status tn_parallel_begin(void);
+TN_API int tn_parallel_rank(void); /* of this process; 0 alone */
+TN_API int tn_parallel_size(void); /* how many ranks; 1 alone */
+/** Returns when all ranks have called it. */
+TN_API TN_MUST_USE tn_status tn_parallel_barrier(void);
+/** t becomes rank `from`'s: the same shape and dtype on all ranks, on the CPU. In place. */
+TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
+/** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all. In place; not
+ *  recorded. */
+TN_API TN_MUST_USE tn_status tn_parallel_sum_(tn_tensor *t);
+/** The same divided by the number of ranks: f32 or f64. */
+TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
+/**
+ * The default generator gets rank 0's state, except that dropout has masks of its own on each rank.
+ * Numbers drawn from then on are the same on all ranks, as long as they draw equally many.
+ *
+ * Call it   after tn_manual_seed, and after a checkpoint was loaded: rank 0's state, in the
+ *           checkpoint, is enough to go on with the same masks on every rank
+ */
+TN_API TN_MUST_USE tn_status tn_parallel_share_random(void);
+
+/* ---- a model that all ranks train ------------------------------------------------------------ */
+
+/** What becomes of a model's persistent buffers at the end of each averaging backward. */
+typedef enum tn_buffer_rule {
+    TN_BUFFERS_FIRST, /* rank 0's, as in PyTorch */
+    TN_BUFFERS_MEAN,  /* the mean of floating ones; rank 0's of integers and bools */
+    TN_BUFFERS_OWN    /* nothing: each rank keeps its own */
+} tn_buffer_rule;
+
+/* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST */
+typedef struct tn_data_parallel_options {
+    int64_t bucket_bytes;   /* gradients that are sent together */
+    tn_buffer_rule buffers; /* of all persistent buffers; tn_data_parallel_set_buffers: of some */
+} tn_data_parallel_options;
+
+/**
+ * A model whose gradients tn_backward averages over the ranks.
+ *
+ * Start     parameters and persistent buffers become rank 0's
+ * Backward  gradients leave in buckets, the last registered parameters first, while backward still
+ *           runs; f32 sums (f64 of f64 parameters), divided by the number of ranks. When
+ *           tn_backward returns, every rank has the same gradients, bit for bit. What was
+ *           accumulated before (tn_data_parallel_set_sync) is part of the average
+ * Unused    a parameter without a gradient on one rank counts as 0 there; without one on all, its
+ *           gradient stays TN_NONE: see tn_data_parallel_unused
+ * Buffers   persistent ones as the rule says; others are each rank's own. Extra state is not sent
+ * Not sent  what tn_gradients returns. A loss that reads none of the parameters is no averaging
+ *           backward: no rank may have one where others do not
+ * Errors    NULL, on all ranks: a model that differs from rank 0's, with the rank and the first
+ *           parameter or buffer whose name, shape, dtype or requires_grad differs; no parameters; a
+ *           tensor on a GPU; bucket_bytes negative. In tn_backward: parameters or buffers added,
+ *           replaced, cast or frozen since on one rank or all: make it again. After a backward that
+ *           failed on one rank, that rank must end: the others wait for its gradients
+ * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
+ * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
+ */
+typedef struct tn_data_parallel tn_data_parallel;
+/** Makes one; all ranks together. */
+TN_API tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o);
+TN_API void tn_data_parallel_free(tn_data_parallel *p); /* all ranks; NULL is ignored */
+/** Whether the next passes average; returns the setting before (false for NULL). Off, gradients
+ *  accumulate on each rank, nothing is sent, and buffers are each rank's own: for all but the last
+ *  part of a batch that is computed in parts. */
+TN_API bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on);
+TN_API bool tn_data_parallel_sync(const tn_data_parallel *p); /* the setting now */
+/** Another rule for the buffers whose full names begin with prefix: "bn1." for those of bn1. Where
+ *  several fit, the last one set counts. The same on all ranks. */
+TN_API TN_MUST_USE tn_status tn_data_parallel_set_buffers(tn_data_parallel *p, const char *prefix,
+                                                          tn_buffer_rule rule);
+/** The rule for a buffer's full name; TN_BUFFERS_FIRST for NULL. */
+TN_API tn_buffer_rule tn_data_parallel_buffers(const tn_data_parallel *p, const char *name);
+/** The parameters that require grad and had no gradient on a rank after the last averaging
+ *  backward; rank -1: on none. Any rank may ask about any. Owner: current scope. */
+TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
+/**
+ * Sets whether every BatchNorm1d and BatchNorm2d of the tree m computes its batch statistics, in
+ * training, over the x of all ranks, forward and backward: together they then compute what one
+ * process computes from the whole batch. running_var moves towards the variance unbiased over all
+ * ranks. on false: each rank's own x again. Names, parameters and buffers stay; alone it changes
+ * nothing.
+ *
+ * Ranks    all of them call such a layer equally often, in the same order, and run backward through
+ *          it; their x may have different numbers of rows. Two sums of 2 C numbers, forward and
+ *          backward
+ * Kept     by clones; not by tn_freeze_batchnorm and tn_thaw_batchnorm, nor in files
+ * Errors   no such layer in m. In forward: one value per channel in all ranks together
+ * Source   Ioffe and Szegedy (2015), algorithm 1, over the union of the ranks' batches
+ */
+TN_API TN_MUST_USE tn_status tn_batchnorm_set_sync(tn_module *m, bool on);
+/** Whether one BatchNorm layer does; false and a message for any other module. */
+TN_API bool tn_batchnorm_sync(const tn_module *m);
+/** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
+ *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
+ *  rank 0. */
+TN_API TN_MUST_USE tn_status tn_data_parallel_check(const tn_data_parallel *p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,147 @@
+/*
+ * sync.c - see sync.h: counts the uses of leaves before a pass, and tells when they are done.
+ *
+ * The count is of edges in the graph behind the output, each node once, in the engine's own order.
+ * A node that gets no gradient is never visited: the leaves that it reads are then complete only
+ * when the pass ends. So are leaves with hooks, which the engine runs at its end.
+ */
+#include "autograd/sync.h"
+
+TNI_THREAD tni_sync *tni_syncs;
+
+tn_status tni_sync_add(tni_sync *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!tni_gradmeta_of(s->leaf[i].leaf)) return TN_E_NOMEM;
+    for (int i = 0; i < s->n; i++) {
+        s->leaf[i].leaf->gm->sync = s;
+        s->leaf[i].leaf->gm->sync_index = i;
+    }
+    s->next = tni_syncs;
+    tni_syncs = s;
+    return TN_OK;
+}
+
+void tni_sync_remove(tni_sync *s)
+{
+    tni_sync **at = &tni_syncs;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+    for (int i = 0; i < s->n; i++) {
+        tni_gradmeta *gm = s->leaf[i].leaf->gm;
+        if (gm && gm->sync == s) gm->sync = NULL;
+    }
+}
+
+/* ---- before the pass ------------------------------------------------------------------------- */
+
+static void count(const tni_edge *edge)
+{
+    tni_gradmeta *gm = edge->leaf ? edge->leaf->gm : NULL;
+    if (!gm || !gm->sync || gm->sync->off) return;
+    gm->awaited++;
+    gm->sync->active = true;
+}
+
+static tn_status visit(tni_pass *p, tni_node *node, uint64_t seen)
+{
+    if (!node || node->mark == seen) return TN_OK;
+    node->mark = seen;
+    return tni_order_push(&p->order, node);
+}
+
+static tn_status count_uses(tni_pass *p, const tn_tensor *output)
+{
+    uint64_t seen = tni_next_mark();
+    tn_status status = visit(p, output->node, seen);
+    while (p->order.n && status == TN_OK) {
+        const tni_node *node = tni_order_pop(&p->order);
+        for (int i = 0; i < node->n_in && status == TN_OK; i++) {
+            count(&node->edge[i]);
+            status = visit(p, node->edge[i].node, seen);
+        }
+    }
+    p->order.n = 0;
+    return status;
+}
+
+tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
+{
+    p->synced = true;
+    for (tni_sync *s = tni_syncs; s; s = s->next) {
+        s->active = false;
+        for (int i = 0; i < s->n; i++) s->leaf[i].leaf->gm->awaited = 0;
+    }
+    tn_status status = count_uses(p, output);
+    /* a leaf itself: its use, the seed, is no edge, so it is complete at the end */
+    if (!output->node) count(&(tni_edge){ .leaf = output });
+    for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next)
+        if (s->active) status = s->begin(s);
+    return status;
+}
+
+/* ---- during it, and at its end --------------------------------------------------------------- */
+
+tn_status tni_sync_delivered(tni_pass *p, const tni_node *node)
+{
+    tn_status status = TN_OK;
+    if (!p->synced) return TN_OK;
+    for (int i = 0; i < node->n_in && status == TN_OK; i++) {
+        tni_gradmeta *gm = node->edge[i].leaf ? node->edge[i].leaf->gm : NULL;
+        if (!gm || !gm->sync || !gm->sync->active || --gm->awaited > 0) continue;
+        if (gm->pending && !gm->hooks.n) status = gm->sync->ready(gm->sync, gm->sync_index);
+    }
+    return status;
+}
+
+/* A leaf without a gradient here gets the average of the others'. */
+static tn_status receive(tni_pass *p, const tni_sync_leaf *l)
+{
+    tni_gradmeta *gm = l->leaf->gm;
+    if (!l->used || gm->pending) return TN_OK;
+    tn_tensor *own = tn_empty_as(l->leaf->shape, l->leaf->dtype, tn_cpu());
+    if (!own) return tni_pending();
+    tn_status status = tni_pass_receive(p, gm, l->leaf);
+    if (status == TN_OK) gm->pending = tn_keep(own);
+    return status;
+}
+
+tn_status tni_sync_finish(tni_pass *p)
+{
+    tn_status status = TN_OK;
+    tn_scope scope = tn_scope_begin();
+    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next) {
+        if (!s->active) continue;
+        status = s->finish(s);
+        for (int i = 0; i < s->n && status == TN_OK; i++) status = receive(p, &s->leaf[i]);
+    }
+    tn_scope_end(scope);
+    return status;
+}
+
+void tni_sync_end(tni_pass *p, tn_status status)
+{
+    if (!p->synced) return;
+    for (tni_sync *s = tni_syncs; s; s = s->next) {
+        if (s->active && status != TN_OK) s->fail(s);
+        s->active = false;
+    }
+}
+
+tn_status tni_sync_check(const tni_pass *p, const tn_tensor *leaf)
+{
+    const tni_sync *s = leaf->gm->sync;
+    if (!s || s->off || (p->synced && s->active)) return TN_OK;
+    return tni_error(TN_E_STATE,
+                     "tn_backward: the gradients of %s are averaged over the ranks of the run, "
+                     "which this pass, %s, does not do: want tn_gradients, or the handle switched "
+                     "off by tn_data_parallel_set_sync",
+                     tni_text(leaf), p->outer ? "started by a hook" : "in another thread");
+}
+
+tn_tensor *tni_sync_average(const tni_pass *p, const tni_gradmeta *gm)
+{
+    if (!p->synced || !gm->sync || !gm->sync->active) return NULL;
+    const tni_sync_leaf *l = &gm->sync->leaf[gm->sync_index];
+    return l->used ? l->average : NULL;
+}

@@ -1,0 +1,182 @@
+/*
+ * data_parallel.c - a tn_data_parallel: making one, which all ranks do together, and what it tells.
+ *
+ * Alone (no other ranks) a handle keeps its model and its settings, and the engine never hears of
+ * it.
+ */
+#include "parallel/data_parallel.h"
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static tn_status check_tensors(const char *function, const tn_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->entry[i].tensor->storage->device.type != TN_CPU)
+            return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want the model there",
+                             function, list->entry[i].name);
+    return TN_OK;
+}
+
+static tn_status make_room(tn_data_parallel *p, int n)
+{
+    size_t count = (size_t)n;
+    p->n_bytes = sizeof(uint64_t) + (2 * count + 7) / 8;
+    p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
+    p->part = tni_calloc_n(count, sizeof *p->part);
+    p->name = tni_calloc_n(count, sizeof *p->name);
+    p->order = tni_calloc_n(count, sizeof *p->order);
+    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
+    p->sync.n = n;
+    return p->sync.leaf && p->part && p->name && p->order && p->reports ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
+{
+    tn_status status = make_room(p, parameters->n);
+    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+        p->sync.leaf[i].leaf = tn_keep(parameters->entry[i].tensor);
+        p->name[i] = tni_strdup(parameters->entry[i].name);
+        if (!p->name[i]) status = TN_E_NOMEM;
+    }
+    return status;
+}
+
+/* Parameters and persistent buffers become rank 0's. */
+static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < list->n && status == TN_OK; i++)
+        status = tni_ranks_copy(function, group, list->entry[i].tensor, 0);
+    return status;
+}
+
+static tn_status join(const char *function, tn_data_parallel *p, const tn_list *parameters,
+                      int64_t bucket_bytes)
+{
+    const tn_list *buffers = tni_persistent(p->model);
+    tn_status status = buffers ? check_tensors(function, buffers) : tni_pending();
+    if (status == TN_OK) status = take_parameters(p, parameters);
+    if (status == TN_OK) status = tni_buckets_make(p, bucket_bytes);
+    tni_reduce_set(p);
+    if (status == TN_OK) status = tni_same_models(function, p->group, p->model);
+    if (status == TN_OK) status = copy_first(function, p->group, parameters);
+    if (status == TN_OK) status = copy_first(function, p->group, buffers);
+    return status == TN_OK ? tni_sync_add(&p->sync) : status;
+}
+
+static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)
+{
+    tn_status status = tni_module_check(function, model);
+    if (status != TN_OK) return status;
+    if (o.bucket_bytes < 0)
+        return tni_error(TN_E_INVALID, "%s: bucket_bytes %" PRId64 ": want at least 0", function,
+                         o.bucket_bytes);
+    if (o.buffers < TN_BUFFERS_FIRST || o.buffers > TN_BUFFERS_OWN)
+        return tni_error(TN_E_INVALID, "%s: buffers %d: want one of tn_buffer_rule", function,
+                         (int)o.buffers);
+    return TN_OK;
+}
+
+static tn_status fill_in(const char *function, tn_data_parallel *p, int64_t bucket_bytes)
+{
+    const tn_list *parameters = tn_parameters(p->model);
+    if (!parameters) return tni_pending();
+    if (parameters->n == 0)
+        return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
+    tn_status status = check_tensors(function, parameters);
+    if (status != TN_OK || !tni_ranks()) return status;
+    status = tni_ranks_status(function, tni_ranks()->group_new(&p->group));
+    if (status != TN_OK) return status;
+    p->grouped = true;
+    return join(function, p, parameters, bucket_bytes);
+}
+
+tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
+{
+    static const char f[] = "tn_data_parallel_new";
+    enum { BUCKET = 25 << 20 };
+    if (check(f, model, o) != TN_OK) return NULL;
+    tn_data_parallel *p = tni_calloc(sizeof *p);
+    if (!p) return NULL;
+    p->model = tn_module_keep(model);
+    p->rule = o.buffers;
+    tn_scope scope = tn_scope_begin();
+    tn_status status;
+    TN_NO_GRAD status = fill_in(f, p, o.bucket_bytes ? o.bucket_bytes : BUCKET);
+    tn_scope_end(scope);
+    if (status == TN_OK) return p;
+    tn_data_parallel_free(p);
+    return NULL;
+}
+
+static void free_parameters(tn_data_parallel *p)
+{
+    size_t n = (size_t)p->sync.n;
+    for (size_t i = 0; i < n; i++) {
+        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
+        if (p->name) tni_strfree(p->name[i]);
+    }
+    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
+    tni_free(p->part, n * sizeof *p->part);
+    tni_free(p->name, n * sizeof *p->name);
+    tni_free(p->order, n * sizeof *p->order);
+    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
+}
+
+void tn_data_parallel_free(tn_data_parallel *p)
+{
+    if (!p) return;
+    if (p->sync.leaf) {
+        tni_sync_remove(&p->sync);
+        tni_buckets_free(p);
+    }
+    if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
+    free_parameters(p);
+    for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
+    tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);
+    tn_module_drop(p->model);
+    tni_free(p, sizeof *p);
+}
+
+/* ---- settings and answers -------------------------------------------------------------------- */
+
+bool tn_data_parallel_sync(const tn_data_parallel *p)
+{
+    if (!p) tni_poison("tn_data_parallel_sync", "p");
+    return p && !p->sync.off;
+}
+
+bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on)
+{
+    if (!p) tni_poison("tn_data_parallel_set_sync", "p");
+    bool was = p && !p->sync.off;
+    if (p) p->sync.off = !on;
+    return was;
+}
+
+static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
+{
+    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
+    bool trained = false, used = false;
+    for (int r = first; r < end; r++) {
+        trained |= tni_report_trained(p, r, parameter);
+        used |= tni_report_used(p, r, parameter);
+    }
+    return trained && !used;
+}
+
+tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
+{
+    static const char f[] = "tn_data_parallel_unused";
+    if (!p) return tni_poisoned(f, "p");
+    if (rank < -1 || rank >= tn_parallel_size())
+        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
+                        tn_parallel_size() - 1);
+    if (!p->reported)
+        return tni_fail(TN_E_STATE, "%s: there was no averaging backward: want one before", f);
+    tn_list *list = tn_list_new();
+    for (int i = 0; i < p->sync.n && list; i++)
+        if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)
+            return NULL;
+    return list;
+}

@@ -1,0 +1,78 @@
+/*
+ * data_parallel.h - the inside of a tn_data_parallel.
+ */
+#ifndef TNI_DATA_PARALLEL_H
+#define TNI_DATA_PARALLEL_H
+
+#include "autograd/sync.h"
+#include "parallel/group.h"
+
+/* Gradients that are sent together, in one row. */
+typedef struct tni_bucket {
+    tn_tensor *flat; /* [n] f32 or f64; one reference */
+    int first, n;    /* the parameters index[first .. first + n) */
+    int waiting;     /* those whose gradient is not there yet in this pass */
+    bool sent;
+    tni_mpi_request request;
+} tni_bucket;
+
+/* A parameter's part of its bucket. */
+typedef struct tni_part {
+    int bucket;
+    bool there; /* its gradient is, in this pass */
+    bool used;  /* there is one to send */
+} tni_part;
+
+/* The rule for buffers whose names begin with prefix. */
+typedef struct tni_prefix_rule {
+    char *prefix;
+    tn_buffer_rule rule;
+} tni_prefix_rule;
+
+struct tn_data_parallel {
+    tni_sync sync; /* first; its leaves are the parameters */
+    tni_mpi_group group;
+    bool grouped;     /* group was made */
+    tn_module *model; /* one reference */
+    tni_part *part;   /* of each parameter */
+    char **name;      /* its full name */
+    int *order;       /* parameters in the order of the buckets */
+    tni_bucket *bucket;
+    size_t n_buckets, bucket_capacity;
+    size_t next;            /* bucket to be sent */
+    bool begun;             /* in this pass */
+    bool broken;            /* a pass failed while sums were on their way */
+    size_t n_bytes;         /* of a rank's report */
+    unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
+    bool reported;          /* they hold those of a pass */
+    tn_buffer_rule rule;
+    tni_prefix_rule *rules;
+    size_t n_rules, rule_capacity;
+};
+
+/* ---- compare.c ------------------------------------------------------------------------------- */
+
+/* An error on all ranks unless all models have rank 0's names, shapes and dtypes. */
+tn_status tni_same_models(const char *function, tni_mpi_group group, tn_module *model);
+/* The persistent buffers. Current scope. */
+tn_list *tni_persistent(tn_module *model);
+/* A number over names, shapes and dtypes of a list. */
+uint64_t tni_layout_hash(const tn_list *list);
+
+/* ---- buffers.c ------------------------------------------------------------------------------- */
+
+/* Makes the buffers what the rules say. */
+tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
+
+/* ---- reduce.c -------------------------------------------------------------------------------- */
+
+/* Makes the buckets. */
+tn_status tni_buckets_make(tn_data_parallel *p, int64_t bytes);
+void tni_buckets_free(tn_data_parallel *p);
+/* Sets the functions of p->sync. */
+void tni_reduce_set(tn_data_parallel *p);
+/* A rank's report of the last pass, bit by bit: whether it had a gradient. */
+bool tni_report_used(const tn_data_parallel *p, int rank, int parameter);
+bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter);
+
+#endif

@@ -1,0 +1,186 @@
+/*
+ * group.c - the run: finding out whether there are several processes, opening MPI, ending it, and
+ * the plain calls over all ranks.
+ *
+ * mpirun and its like tell a process the number of ranks in its environment. Without that, or with
+ * one rank, the program runs alone: nothing is opened, and every call does what it means for one
+ * rank, at once.
+ *
+ * A rank that ends the program with a status other than 0 ends the others too (MPI_Abort): they
+ * would wait for it without end. That is done where the process exits, by on_exit, which alone is
+ * told the status. A forked child is no rank and ends nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "parallel/group.h"
+#include "tensor/random.h"
+
+static const tni_mpi *mpi;
+static tni_mpi_group world;
+static pid_t process;
+
+const tni_mpi *tni_ranks(void)
+{
+    return mpi;
+}
+
+tni_mpi_group tni_ranks_group(void)
+{
+    return world;
+}
+
+tn_status tni_ranks_status(const char *function, const char *reason)
+{
+    if (!reason) return TN_OK;
+    return tni_error(TN_E_BACKEND, "%s: rank %d of %d: %s", function, mpi->rank, mpi->size, reason);
+}
+
+/* ---- beginning and end ----------------------------------------------------------------------- */
+
+/* How many processes were started together; 1 when nobody says. */
+static long processes(void)
+{
+    static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
+    for (size_t i = 0; i < sizeof variable / sizeof *variable; i++) {
+        const char *text = getenv(variable[i]);
+        if (text) return strtol(text, NULL, 10);
+    }
+    return 1;
+}
+
+static void at_end(int status, void *unused)
+{
+    (void)unused;
+    if (getpid() != process) return;
+    if (status == 0) {
+        mpi->finalize();
+        return;
+    }
+    fflush(NULL); /* MPI_Abort ends the process before exit does it */
+    mpi->abort(status);
+}
+
+tn_status tn_parallel_begin(void)
+{
+    static const char f[] = "tn_parallel_begin";
+    char why[1024];
+    tni_mpi_open open = NULL;
+    if (mpi || processes() < 2) return TN_OK;
+    void *symbol = tni_open_module("TN_MPI_MODULE", "parallel/", TNI_MPI_FILE, TNI_MPI_SYMBOL, why,
+                                   sizeof why);
+    memcpy(&open, &symbol, sizeof open);
+    const tni_mpi *opened = open ? open(TNI_MPI_ID, why, sizeof why) : NULL;
+    if (!opened)
+        return tni_error(TN_E_BACKEND,
+                         "%s: %ld processes were started together, and tenon's module for MPI, %s, "
+                         "%s",
+                         f, processes(), TNI_MPI_FILE, why);
+    mpi = opened;
+    process = getpid();
+    if (on_exit(at_end, NULL) != 0) return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    return tni_ranks_status(f, mpi->group_new(&world));
+}
+
+int tn_parallel_rank(void)
+{
+    return mpi ? mpi->rank : 0;
+}
+
+int tn_parallel_size(void)
+{
+    return mpi ? mpi->size : 1;
+}
+
+/* ---- calls over all ranks -------------------------------------------------------------------- */
+
+tn_status tn_parallel_barrier(void)
+{
+    return mpi ? tni_ranks_status("tn_parallel_barrier", mpi->barrier(world)) : TN_OK;
+}
+
+tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t, int from)
+{
+    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
+    char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own + nbytes;
+    if (!own) return TN_E_NOMEM;
+    tn_status status = tn_copy_out(t, own, nbytes, t->dtype);
+    if (status == TN_OK) memcpy(theirs, own, nbytes);
+    if (status == TN_OK)
+        status = tni_ranks_status(function, mpi->broadcast(group, theirs, nbytes, from));
+    /* equal bits are not written: the tensor's version stays, and graphs that read it hold */
+    if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
+        TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
+    tni_free(own, 2 * (nbytes ? nbytes : 1));
+    return status;
+}
+
+static tn_status check(const char *function, const tn_tensor *t)
+{
+    if (!t || tni_none(t)) return tni_poison(function, "t");
+    if (t->storage->device.type != TN_CPU)
+        return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want it there", function,
+                         tni_text(t));
+    return TN_OK;
+}
+
+tn_status tn_parallel_broadcast(tn_tensor *t, int from)
+{
+    static const char f[] = "tn_parallel_broadcast";
+    tn_status status = check(f, t);
+    if (status != TN_OK) return status;
+    if (from < 0 || from >= tn_parallel_size())
+        return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", f, from,
+                         tn_parallel_size() - 1);
+    return mpi ? tni_ranks_copy(f, world, t, from) : TN_OK;
+}
+
+static tn_status reduce(const char *function, tn_tensor *t, bool mean)
+{
+    tn_status status = check(function, t);
+    if (status != TN_OK) return status;
+    if (t->dtype != TN_F32 && t->dtype != TN_F64 && (mean || t->dtype != TN_I64))
+        return tni_error(TN_E_DTYPE, "%s: %s of %s: want f32%s", function, tni_text(t),
+                         tn_dtype_name(t->dtype), mean ? " or f64" : ", f64 or i64");
+    if (!mpi) return TN_OK;
+    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = n * tn_dtype_size(t->dtype);
+    void *data = tni_alloc(nbytes ? nbytes : 1);
+    if (!data) return TN_E_NOMEM;
+    status = tn_copy_out(t, data, nbytes, t->dtype);
+    if (status == TN_OK) status = tni_ranks_status(function, mpi->sum(world, data, n, t->dtype));
+    TN_NO_GRAD
+    {
+        if (status == TN_OK) status = tn_copy_in(t, data, nbytes, t->dtype);
+        if (status == TN_OK && mean) status = tn_mul_scalar_(t, 1.0 / mpi->size);
+    }
+    tni_free(data, nbytes ? nbytes : 1);
+    return status;
+}
+
+tn_status tn_parallel_sum_(tn_tensor *t)
+{
+    return reduce("tn_parallel_sum_", t, false);
+}
+
+tn_status tn_parallel_mean_(tn_tensor *t)
+{
+    return reduce("tn_parallel_mean_", t, true);
+}
+
+/* The masks' seed is rank 0's plus the rank, so a checkpoint of rank 0's state is enough to go on
+ * with the same masks on every rank. */
+tn_status tn_parallel_share_random(void)
+{
+    static const char f[] = "tn_parallel_share_random";
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    uint64_t seed, offset;
+    if (!mpi) return TN_OK;
+    tn_generator_get_state(tn_default_generator(), state);
+    tn_status status = tni_ranks_status(f, mpi->broadcast(world, state, sizeof state, 0));
+    if (status == TN_OK) status = tn_generator_set_state(tn_default_generator(), state);
+    if (status != TN_OK) return status;
+    tni_philox_get(&seed, &offset);
+    tni_philox_set(seed + (uint64_t)mpi->rank, offset);
+    return TN_OK;
+}

@@ -1,0 +1,21 @@
+/*
+ * group.h - the ranks of a run, for the files of this folder.
+ */
+#ifndef TNI_GROUP_H
+#define TNI_GROUP_H
+
+#include <tenon/parallel.h>
+
+#include "nn/module.h"
+#include "parallel/mpi_module.h"
+
+/* MPI's calls; NULL when the program runs alone, or before tn_parallel_begin. */
+const tni_mpi *tni_ranks(void);
+/* All ranks: of the calls that are not a handle's. */
+tni_mpi_group tni_ranks_group(void);
+/* An error naming function and the reason of a failed call of MPI's; TN_OK for NULL. */
+tn_status tni_ranks_status(const char *function, const char *reason);
+/* t becomes rank `from`'s, where its bits differ; t is of one shape and dtype on all ranks. */
+tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t, int from);
+
+#endif

@@ -1,0 +1,53 @@
+/*
+ * mpi_module.h - what the shared module libtenon-mpi.so offers: the few calls of MPI that data
+ * parallel training needs, without a type of MPI's.
+ *
+ * Every function returns NULL, or MPI's reason for a failure: text that lives until the thread's
+ * next call. The calls on a group must be made by all ranks, in the same order.
+ */
+#ifndef TNI_MPI_MODULE_H
+#define TNI_MPI_MODULE_H
+
+#include <stdint.h>
+
+#include <tenon/tensor.h>
+
+#define TNI_MPI_FILE "libtenon-mpi.so"
+#define TNI_MPI_SYMBOL "tenon_mpi_open"
+#define TNI_MPI_ID "tenon mpi 1"
+
+/* All ranks, with a sequence of messages of its own. */
+typedef struct tni_mpi_group {
+    uint64_t word;
+} tni_mpi_group;
+
+/* A message on its way. */
+typedef struct tni_mpi_request {
+    uint64_t word;
+} tni_mpi_request;
+
+typedef struct tni_mpi {
+    const char *version; /* of the MPI library, one line */
+    int rank, size;
+    const char *(*group_new)(tni_mpi_group *group);
+    const char *(*group_free)(tni_mpi_group *group);
+    /* data becomes the sum over ranks: n numbers of f32, f64 or i64. */
+    const char *(*sum)(tni_mpi_group group, void *data, size_t n, tn_dtype dtype);
+    /* The same begun; at most INT_MAX numbers. data is MPI's until the request is done. */
+    const char *(*sum_begin)(tni_mpi_group group, void *data, size_t n, tn_dtype dtype,
+                             tni_mpi_request *request);
+    const char *(*wait)(tni_mpi_request *request);
+    /* Lets messages move on; *done tells whether this one is. */
+    const char *(*test)(tni_mpi_request *request, bool *done);
+    const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
+    /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
+    const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);
+    const char *(*barrier)(tni_mpi_group group);
+    void (*finalize)(void);
+    void (*abort)(int status); /* ends all ranks; does not return */
+} tni_mpi;
+
+/* Starts MPI. NULL + the reason in why. */
+typedef const tni_mpi *(*tni_mpi_open)(const char *id, char *why, size_t size);
+
+#endif

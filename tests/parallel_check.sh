@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Data parallel training over MPI on this machine, with 2 and 4 ranks: the driver's modes, and the
+# weights of n ranks against those of one process. Skipped where tenon's module for MPI was not
+# built, or mpirun is missing.
+# usage: tests/parallel_check.sh DRIVER MODULE
+# Seen to fail: with src/parallel/reduce.c not dividing by the number of ranks, not adding older
+# gradients, or not waiting for a bucket; buffers.c averaging integers; compare.c without a note;
+# data_parallel.c not sending rank 0's parameters; sync_batchnorm.c dividing by n for running_var, or with
+# a backward that does not sum.
+set -euo pipefail
+driver=$(realpath "$1")
+TN_MPI_MODULE=${2:+$(realpath "$2")}
+# shellcheck source=tests/parallel_env.sh
+. "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+passed=0 failed=0
+verdict() { # WHAT STATUS
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
+    fi
+}
+ranks() { # RANKS MODE...
+    local status=0
+    timeout 60 mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
+    verdict "$*" $status
+}
+one() {
+    local status=0
+    timeout 60 "$driver" "$@" >log 2>&1 || status=$?
+    verdict "$*" $status
+}
+
+one maps unmapped
+ranks 2 maps mapped
+one train f64 0 1 f64
+one train f32 0 1 f32
+one norm f64 n64
+one norm f32 n32
+for n in 2 4; do
+    # one bucket; many of them; accumulated in pieces of which the last one sends
+    ranks $n train f64 0 1 a && one compare f64 a 1e-12
+    ranks $n train f64 64 1 b && one compare f64 b 1e-12
+    ranks $n train f64 64 3 c && one compare f64 c 1e-12
+    ranks $n train f32 64 1 d && one compare f32 d 2e-6 && cat log
+    # batch norm over all ranks, buffers included
+    ranks $n norm f64 e && one compare n64 e 1e-12
+    ranks $n norm f32 f && one compare n32 f 5e-6 && cat log
+    for mode in uneven differ buffers unused frozen overlap dtypes calls random mismatch; do
+        ranks $n $mode
+    done
+done
+
+# A rank that is killed, or ends with an error, ends the others: with a status, and the rank's number, from
+# mpirun for one that was killed, from the program itself for the other.
+for how in killed exited; do
+    began=$SECONDS status=0
+    timeout 60 mpirun -n 3 "$driver" die $how >log 2>&1 || status=$?
+    took=$((SECONDS - began))
+    [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -q 'rank 2' log
+    verdict "die $how: status $status after $took s" $?
+done
+
+# Several processes, and a module that cannot be opened: not n runs side by side.
+status=0
+TN_MPI_MODULE=/nowhere.so mpirun -n 2 "$driver" calls >log 2>&1 || status=$?
+[ $status != 0 ] && grep -q '2 processes were started together' log
+verdict 'a missing module is an error' $?
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

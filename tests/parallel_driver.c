@@ -1,0 +1,584 @@
+/*
+ * parallel_driver.c - one rank of a data parallel run, for parallel_check.sh: each mode is a small
+ * training run or a failure, the same program in every process.
+ *
+ *     parallel_driver MODE [ARGUMENT...]
+ *
+ * A mode ends with status 0 when everything it checks holds; what does not is printed with its
+ * line. It links the library's inside, to see which buckets have left.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tenon/tenon.h>
+
+#include "parallel/data_parallel.h"
+
+#define EXPECT(what)                                                                               \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
+                    tn_parallel_rank(), #what, tn_error());                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
+
+/* ---- data and models ------------------------------------------------------------------------- */
+
+/* Rows `first` to `first + n` of a data set that every rank can make. */
+static tn_tensor *rows(int64_t first, int64_t n, int64_t step, tn_dtype dtype)
+{
+    double *value = malloc((size_t)(n * WIDTH) * sizeof *value);
+    EXPECT(value != NULL);
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        value[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
+    tn_tensor *t = tn_to_dtype(tn_from_data(value, TN_SHAPE(n, WIDTH), TN_F64), dtype);
+    free(value);
+    TN_CHECK_PTR(t);
+    return t;
+}
+
+static tn_tensor *classes(int64_t first, int64_t n, int64_t step)
+{
+    int64_t value[ROWS];
+    for (int64_t i = 0; i < n; i++) value[i] = ((first + i) * (step + 2)) % CLASSES;
+    return tn_from_ints(value, TN_SHAPE(n));
+}
+
+/* This rank's part of a batch of ROWS. */
+static int64_t part(int64_t *first)
+{
+    int64_t n = ROWS / tn_parallel_size();
+    *first = n * tn_parallel_rank();
+    return n;
+}
+
+static tn_module *mlp(int64_t hidden, bool norm)
+{
+    tn_module *m = tn_sequential(
+        tn_linear_new(WIDTH, hidden, (tn_linear_options){ 0 }),
+        norm ? tn_batchnorm1d_new(hidden, (tn_batchnorm_options){ 0 }) : tn_identity_new(),
+        tn_tanh_new(), tn_linear_new(hidden, CLASSES, (tn_linear_options){ 0 }));
+    TN_CHECK_PTR(m);
+    return m;
+}
+
+static tn_tensor *loss_of(tn_module *m, int64_t first, int64_t n, int64_t step, tn_dtype dtype)
+{
+    return tn_cross_entropy(tn_forward(m, rows(first, n, step, dtype)), classes(first, n, step));
+}
+
+static double tensor_difference(tn_tensor *a, tn_tensor *b)
+{
+    return tn_item(tn_max_all(tn_abs(tn_sub(tn_to_dtype(a, TN_F64), tn_to_dtype(b, TN_F64)))));
+}
+
+/* A tensor's value on a rank, known to all. */
+static tn_tensor *of_rank(tn_tensor *t, int rank)
+{
+    tn_tensor *copy = tn_clone(tn_detach(t));
+    TN_CHECK(tn_parallel_broadcast(copy, rank));
+    return copy;
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+static bool with_norm; /* a batch norm, whose statistics are those of all ranks */
+
+/* train DTYPE BUCKET_BYTES PARTS FILE: ten steps; every rank has part of each batch, computed in
+ * PARTS pieces of which only the last one sends. Rank 0 writes the weights. */
+static void train(char **argument)
+{
+    tn_dtype dtype = strcmp(argument[0], "f64") == 0 ? TN_F64 : TN_F32;
+    int64_t pieces = atoi(argument[2]), first, n = part(&first) / pieces;
+    tn_manual_seed(7 + (uint64_t)tn_parallel_rank()); /* rank 0's weights must reach all */
+    tn_module *m = mlp(HIDDEN, with_norm);
+    TN_CHECK(tn_module_to_dtype(m, dtype));
+    if (with_norm) TN_CHECK(tn_batchnorm_set_sync(m, true));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = atoi(argument[1]) });
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_data_parallel_check(p));
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5, .momentum = 0.9 });
+    TN_CHECK_PTR(opt);
+    for (int64_t step = 0; step < 10; step++) {
+        tn_scope scope = tn_scope_begin();
+        TN_CHECK(tn_optim_zero_grad(opt));
+        for (int64_t k = 0; k < pieces; k++) {
+            tn_data_parallel_set_sync(p, k + 1 == pieces);
+            tn_tensor *loss = loss_of(m, first + k * n, n, step, dtype);
+            TN_CHECK(tn_backward(tn_div_scalar(loss, (double)pieces)));
+        }
+        double norm = tn_clip_grad_norm(tn_optim_parameters(opt), 0.5, 2, true);
+        EXPECT(norm > 0);
+        TN_CHECK(tn_optim_step(opt));
+        TN_CHECK(tn_data_parallel_check(p));
+        tn_scope_end(scope);
+    }
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_save(m, argument[3]));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* norm DTYPE FILE: the same with batch norm, many buckets. */
+static void norm(char **argument)
+{
+    char bytes[] = "64", pieces[] = "1";
+    with_norm = true;
+    train((char *[]){ argument[0], bytes, pieces, argument[1] });
+}
+
+/* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
+ * all rows, whose gradients every rank computes for itself. */
+static void uneven(char **argument)
+{
+    (void)argument;
+    int64_t size = tn_parallel_size(), rank = tn_parallel_rank();
+    int64_t all = size * (size + 3) / 2, first = rank * (rank + 3) / 2, n = rank + 2;
+    tn_module *m = tn_batchnorm1d_new(WIDTH, (tn_batchnorm_options){ 0 });
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_init_uniform(tn_get_parameter(m, "weight"), 1, 2));
+    tn_module *whole = tn_module_clone(m);
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    EXPECT(tn_batchnorm_sync(m) && !tn_batchnorm_sync(whole));
+    tn_tensor *x = rows(0, all, 0, TN_F64), *part = tn_clone(tn_narrow(x, 0, first, n));
+    tn_tensor *seed = rows(0, all, 5, TN_F64);
+    TN_CHECK(tn_set_requires_grad(x, true));
+    TN_CHECK(tn_set_requires_grad(part, true));
+    tn_tensor *y = tn_forward(whole, x), *mine = tn_forward(m, part);
+    EXPECT(tensor_difference(mine, tn_narrow(y, 0, first, n)) < 1e-12);
+    TN_CHECK(tn_backward_from(y, seed, 0));
+    TN_CHECK(tn_backward_from(mine, tn_narrow(seed, 0, first, n), 0));
+    EXPECT(tensor_difference(tn_grad(part), tn_narrow(tn_grad(x), 0, first, n)) < 1e-12);
+    tn_tensor *dw = tn_clone(tn_grad(tn_get_parameter(m, "weight")));
+    TN_CHECK(tn_parallel_sum_(dw));
+    EXPECT(tensor_difference(dw, tn_grad(tn_get_parameter(whole, "weight"))) < 1e-12);
+    static const char *const buffer[] = { "running_mean", "running_var", "num_batches_tracked" };
+    for (int i = 0; i < 3; i++)
+        EXPECT(tensor_difference(tn_get_buffer(m, buffer[i]), tn_get_buffer(whole, buffer[i])) <
+               1e-12);
+    tn_tensor *one = tn_narrow(x, 0, 0, 1); /* one row on each rank: together enough */
+    TN_CHECK_PTR(tn_forward(m, one));
+    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    EXPECT(!tn_forward(m, one) && strstr(tn_error(), "one value per channel"));
+    tn_module_drop(whole);
+    tn_module_drop(m);
+}
+
+/* compare A B TOLERANCE: the largest difference of two such files. */
+static void compare(char **argument)
+{
+    tn_list *a = tn_load_tensors(argument[0], NULL), *b = tn_load_tensors(argument[1], NULL);
+    TN_CHECK_PTR(a);
+    TN_CHECK_PTR(b);
+    double most = 0;
+    for (int i = 0; i < a->n; i++)
+        most = fmax(most, tensor_difference(a->entry[i].tensor, tn_list_get(b, a->entry[i].name)));
+    printf("largest difference %.2g, at most %s\n", most, argument[2]);
+    EXPECT(a->n == b->n && a->n > 0);
+    EXPECT(most <= atof(argument[2]));
+}
+
+/* A check of all ranks' bits fails when one bit of one rank differs. */
+static void differ(char **argument)
+{
+    (void)argument;
+    tn_module *m = mlp(HIDDEN, true);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    int64_t last = tn_parallel_size() - 1;
+    uint32_t *bits = tn_data_mut(tn_get_parameter(m, "3.weight"));
+    if (tn_parallel_rank() == last) bits[4] ^= 1;
+    EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
+    char want[64];
+    snprintf(want, sizeof want, "on rank %" PRId64 " parameter 3.weight has other bits", last);
+    EXPECT(strstr(tn_error(), want));
+    if (tn_parallel_rank() == last) bits[4] ^= 1;
+    TN_CHECK(tn_data_parallel_check(p));
+    TN_CHECK(tn_fill_(tn_get_buffer(m, "1.running_var"), tn_parallel_rank()));
+    EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "on rank 1 buffer 1.running_var has other bits"));
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+/* One backward of a model with batch norm; then running_mean is what the rule says of the ranks'
+ * own ones, which a twin that is not shared has computed, and the counter is an integer. */
+static void one_rule(tn_buffer_rule rule, bool by_prefix)
+{
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, true);
+    tn_register_buffer(m, "note", NULL, tn_full(TN_SHAPE(2), 1), TN_NON_PERSISTENT);
+    tn_module *twin = tn_module_clone(m);
+    TN_CHECK_PTR(twin);
+    tn_data_parallel *p = tn_data_parallel_new(
+        m, (tn_data_parallel_options){ .buffers = by_prefix ? TN_BUFFERS_OWN : rule });
+    TN_CHECK_PTR(p);
+    if (by_prefix) TN_CHECK(tn_data_parallel_set_buffers(p, "1.", rule));
+    EXPECT(tn_data_parallel_buffers(p, "1.running_mean") == rule);
+    tn_tensor *counter = tn_get_buffer(m, "1.num_batches_tracked"), *own = NULL;
+    tn_tensor *note = tn_get_buffer(m, "note"), *mean = tn_get_buffer(m, "1.running_mean");
+    TN_CHECK(tn_fill_(counter, tn_parallel_rank() == 0 ? 40 : 50)); /* no mean of integers */
+    TN_CHECK(tn_fill_(note, tn_parallel_rank()));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    TN_CHECK_PTR(loss_of(twin, first, n, 0, TN_F32));
+    own = tn_get_buffer(twin, "1.running_mean");
+    tn_tensor *average = tn_zeros_like(own);
+    for (int r = 0; r < tn_parallel_size(); r++) TN_CHECK(tn_add_(average, of_rank(own, r)));
+    TN_CHECK(tn_mul_scalar_(average, 1.0 / tn_parallel_size()));
+    EXPECT(tensor_difference(of_rank(own, 0), of_rank(own, 1)) > 1e-3); /* so the rules differ */
+    if (rule == TN_BUFFERS_FIRST) EXPECT(tensor_difference(mean, of_rank(own, 0)) == 0);
+    if (rule == TN_BUFFERS_MEAN) EXPECT(tensor_difference(mean, average) < 1e-7);
+    if (rule == TN_BUFFERS_OWN) EXPECT(tensor_difference(mean, own) == 0);
+    bool kept = rule == TN_BUFFERS_OWN && tn_parallel_rank() > 0;
+    EXPECT(tn_item(counter) == (kept ? 51 : 41));
+    EXPECT(tn_at(note, TN_INDEX(1)) == tn_parallel_rank()); /* not persistent: not sent */
+    if (rule != TN_BUFFERS_OWN) {
+        TN_CHECK(tn_data_parallel_check(p));
+        EXPECT(tensor_difference(of_rank(mean, 0), of_rank(mean, 1)) == 0);
+    }
+    tn_data_parallel_free(p);
+    tn_module_drop(twin);
+    tn_module_drop(m);
+}
+
+static void buffers(char **argument)
+{
+    (void)argument;
+    for (int k = 0; k < 2; k++) {
+        one_rule(TN_BUFFERS_FIRST, k);
+        one_rule(TN_BUFFERS_MEAN, k);
+        one_rule(TN_BUFFERS_OWN, k);
+    }
+}
+
+/* ---- parameters that get no gradient --------------------------------------------------------- */
+
+/* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
+static void unused(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = tn_module_dict_new(), *child[3];
+    static const char *const name[] = { "all", "one", "none" };
+    for (int i = 0; i < 3; i++) {
+        child[i] = tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true });
+        TN_CHECK(tn_register_module(m, name[i], NULL, child[i]));
+    }
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    EXPECT(!tn_data_parallel_unused(p, 0) && strstr(tn_error(), "no averaging backward"));
+    tn_error_clear();
+    tn_tensor *x = rows(first, n, 0, TN_F32), *weight = tn_get_parameter(m, "one.weight");
+    tn_tensor *y = tn_forward(child[0], x);
+    if (tn_parallel_rank() == 0) y = tn_add(y, tn_forward(child[1], x));
+    TN_CHECK(tn_backward(tn_sum(y, NULL, 0, false)));
+
+    tn_tensor *sums = tn_sum(rows(0, ROWS / tn_parallel_size(), 0, TN_F32), TN_AXES(0), true);
+    tn_tensor *want = tn_mul_scalar(tn_expand(sums, TN_SHAPE(CLASSES, WIDTH)),
+                                    1.0 / tn_parallel_size()); /* rank 0's, and 0 of the others */
+    EXPECT(tensor_difference(tn_grad(weight), want) < 1e-6);
+    EXPECT(tn_grad(tn_get_parameter(m, "none.weight")) == TN_NONE);
+    tn_list *here = tn_data_parallel_unused(p, 1), *all = tn_data_parallel_unused(p, -1);
+    TN_CHECK_PTR(here);
+    EXPECT(here->n == 2 && tn_list_has(here, "one.weight") && tn_list_has(here, "none.weight"));
+    EXPECT(all->n == 1 && tn_list_has(all, "none.weight"));
+    EXPECT(tn_data_parallel_unused(p, 0)->n == 1);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* Frozen on all ranks: nothing is sent for it. Frozen on one: all ranks fail and name it. */
+static void frozen(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, false);
+    TN_CHECK(tn_module_freeze(tn_get_submodule(m, "0")));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    EXPECT(tn_grad(tn_get_parameter(m, "0.weight")) == TN_NONE);
+    EXPECT(tn_grad(tn_get_parameter(m, "3.weight")) != TN_NONE);
+    EXPECT(tn_data_parallel_unused(p, -1)->n == 0);
+    tn_tensor *before = tn_clone(tn_grad(tn_get_parameter(m, "3.weight")));
+    if (tn_parallel_rank() == 1)
+        TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "3.bias"), false));
+    EXPECT(tn_backward(loss_of(m, first, n, 1, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "3.bias requires grad on rank 0"));
+    EXPECT(tensor_difference(before, tn_grad(tn_get_parameter(m, "3.weight"))) == 0);
+    if (tn_parallel_rank() == 1)
+        TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "3.bias"), true));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 1, TN_F32))); /* nothing was on its way */
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* ---- when gradients leave -------------------------------------------------------------------- */
+
+typedef struct watch {
+    tn_data_parallel *p;
+    tn_module *m;
+    size_t sent;   /* buckets, when the hook ran */
+    bool backward; /* the hook runs one of its own */
+    tn_status nested;
+} watch;
+
+/* Runs when the gradient has reached the first layer's output. */
+static tn_tensor *look(tn_tensor *gradient, void *user)
+{
+    watch *w = user;
+    w->sent = tni_ranks() ? w->p->next : 0;
+    if (w->backward) {
+        bool was = tn_set_grad_enabled(true);
+        w->nested = tn_backward(loss_of(w->m, 0, 2, 0, TN_F32));
+        tn_set_grad_enabled(was);
+    }
+    return gradient;
+}
+
+static tn_tensor *watched_loss(watch *w)
+{
+    int64_t first, n = part(&first);
+    tn_tensor *h = tn_forward(tn_get_submodule(w->m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_register_hook(h, look, w) >= 0);
+    tn_tensor *y = tn_forward(tn_get_submodule(w->m, "3"), tn_tanh(h));
+    return tn_cross_entropy(y, classes(first, n, 0));
+}
+
+static tn_tensor *double_it(tn_tensor *gradient, void *user)
+{
+    (void)user;
+    return tn_mul_scalar(gradient, 2);
+}
+
+/* The last layer's buckets have left before the first layer is differentiated; the average is of
+ * what a hook of the parameter returned; a hook's own backward is refused. */
+static void overlap(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(3);
+    watch w = { .m = mlp(HIDDEN, false) };
+    tn_tensor *weight = tn_get_parameter(w.m, "3.weight"), *first = tn_get_parameter(w.m, "0.bias");
+    w.p = tn_data_parallel_new(w.m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(w.p);
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(w.sent == 2); /* 3.bias and 3.weight, each a bucket of its own */
+    tn_tensor *plain = tn_clone(tn_grad(weight)), *bias = tn_clone(tn_grad(first));
+
+    TN_CHECK(tn_module_zero_grad(w.m));
+    int64_t id = tn_register_hook(weight, double_it, NULL);
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(tensor_difference(tn_grad(weight), tn_mul_scalar(plain, 2)) < 1e-7);
+    EXPECT(tensor_difference(tn_grad(first), bias) == 0);
+    EXPECT(w.sent == 1); /* 3.weight waits for its hook, which runs at the end */
+    tn_remove_hook(weight, id);
+
+    TN_CHECK(tn_backward(watched_loss(&w))); /* adds to the gradients, as without ranks */
+    EXPECT(tensor_difference(tn_grad(weight), tn_mul_scalar(plain, 3)) < 1e-6);
+
+    w.backward = true;
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(w.nested == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "started by a hook"));
+    tn_data_parallel_free(w.p);
+    TN_CHECK(tn_backward(loss_of(w.m, 0, 2, 0, TN_F32))); /* nothing is averaged any more */
+    tn_module_drop(w.m);
+}
+
+/* bf16 parameters: sums in f32, one rounding. Two handles in one program; a model that changed. */
+static void dtypes(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(3);
+    tn_module *a = mlp(HIDDEN, false), *b = mlp(2, false);
+    TN_CHECK(tn_module_to_dtype(a, TN_BF16));
+    tn_data_parallel *pa = tn_data_parallel_new(a, (tn_data_parallel_options){ 0 });
+    tn_data_parallel *pb = tn_data_parallel_new(b, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(pa);
+    TN_CHECK_PTR(pb);
+    int64_t first, n = part(&first);
+    tn_tensor *half = tn_to_dtype(loss_of(a, first, n, 0, TN_BF16), TN_F32);
+    TN_CHECK(tn_backward(tn_add(half, loss_of(b, first, n, 0, TN_F32))));
+    tn_tensor *ga = tn_grad(tn_get_parameter(a, "0.weight"));
+    tn_tensor *gb = tn_grad(tn_get_parameter(b, "0.weight"));
+    EXPECT(tn_dtype_of(ga) == TN_BF16);
+    for (int r = 1; r < tn_parallel_size(); r++) {
+        EXPECT(tensor_difference(ga, of_rank(ga, r)) == 0);
+        EXPECT(tensor_difference(gb, of_rank(gb, r)) == 0);
+    }
+    EXPECT(tn_item(tn_max_all(tn_abs(ga))) > 0);
+    TN_CHECK(tn_module_to_dtype(b, TN_F64));
+    EXPECT(tn_backward(loss_of(b, first, n, 0, TN_F64)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "have changed since"));
+    tn_data_parallel_free(pb);
+    tn_data_parallel_free(pa);
+    tn_module_drop(b);
+    tn_module_drop(a);
+}
+
+/* ---- calls over all ranks -------------------------------------------------------------------- */
+
+static void calls(char **argument)
+{
+    (void)argument;
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    double ranks = size * (size - 1) / 2.0;
+    tn_tensor *f = tn_full_as(TN_SHAPE(3), rank, TN_F32, tn_cpu());
+    tn_tensor *i = tn_full_as(TN_SCALAR, rank, TN_I64, tn_cpu());
+    tn_tensor *d = tn_transpose(tn_mul_scalar(tn_ones(TN_SHAPE(2, 3)), rank), 0, 1);
+    TN_CHECK(tn_parallel_sum_(f));
+    TN_CHECK(tn_parallel_sum_(i));
+    TN_CHECK(tn_parallel_mean_(d));
+    EXPECT(tn_at(f, TN_INDEX(2)) == ranks && tn_item(i) == ranks);
+    EXPECT(tn_at(d, TN_INDEX(2, 1)) == ranks / size);
+    EXPECT(tn_parallel_mean_(i) == TN_E_DTYPE);
+    EXPECT(tn_parallel_broadcast(i, size) == TN_E_INDEX);
+    TN_CHECK(tn_fill_(i, rank));
+    TN_CHECK(tn_parallel_broadcast(i, size - 1));
+    EXPECT(tn_item(i) == size - 1);
+    TN_CHECK(tn_parallel_barrier());
+    TN_CHECK(tn_parallel_begin()); /* again: nothing */
+}
+
+/* The same numbers on all ranks, other masks; and rank 0's state, saved, gives the same masks. */
+static void random_numbers(char **argument)
+{
+    (void)argument;
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    tn_manual_seed((uint64_t)tn_parallel_rank());
+    TN_CHECK(tn_parallel_share_random());
+    tn_tensor *x = tn_rand(TN_SHAPE(50)), *ones = tn_ones(TN_SHAPE(50));
+    EXPECT(tensor_difference(x, of_rank(x, 0)) == 0);
+    tn_generator_get_state(tn_default_generator(), state); /* as rank 0's checkpoint has it */
+    tn_tensor *mask = tn_dropout(ones, 0.5, true);
+    for (int r = 0; r < tn_parallel_size(); r++) {
+        double d = tensor_difference(mask, of_rank(mask, r));
+        EXPECT(r == tn_parallel_rank() ? d == 0 : d > 0);
+    }
+    tn_manual_seed(99);
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_generator_set_state(tn_default_generator(), state));
+    TN_CHECK(tn_parallel_share_random());
+    EXPECT(tensor_difference(tn_dropout(ones, 0.5, true), mask) == 0);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static const char *refused; /* what the message must say */
+
+static void expect_refused(tn_module *m)
+{
+    EXPECT(tn_data_parallel_new(m, (tn_data_parallel_options){ 0 }) == NULL);
+    if (tn_parallel_rank() == 0) printf("%s\n", tn_error());
+    EXPECT(strstr(tn_error(), refused));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
+/* The last rank's model differs from the others': every rank fails, and says which one. */
+static void mismatch(char **argument)
+{
+    (void)argument;
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    char text[128];
+    snprintf(text, sizeof text, "on rank %d the model has", tn_parallel_size() - 1);
+    refused = text;
+    expect_refused(mlp(odd ? HIDDEN + 1 : HIDDEN, false));
+    tn_module *m = mlp(HIDDEN, false);
+    if (odd) TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    expect_refused(m);
+    expect_refused(mlp(HIDDEN, odd)); /* more parameters, and buffers */
+    m = mlp(HIDDEN, true);
+    if (odd) TN_CHECK(tn_module_set(m, "1.running_var", tn_ones(TN_SHAPE(2))));
+    expect_refused(m);
+    m = mlp(HIDDEN, true);
+    if (odd) TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "0.bias"), false));
+    expect_refused(m);
+    refused = "has no parameters";
+    expect_refused(tn_relu_new());
+}
+
+/* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
+static void die(char **argument)
+{
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    for (int64_t step = 0;; step++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *loss = loss_of(m, first, n, step, TN_F32);
+        if (step == 3 && tn_parallel_rank() == tn_parallel_size() - 1) {
+            if (strcmp(argument[0], "killed") == 0) raise(SIGKILL);
+            fprintf(stderr, "rank %d ends\n", tn_parallel_rank()); /* as a program says why */
+            exit(3);
+        }
+        TN_CHECK(tn_backward(loss));
+        tn_scope_end(scope);
+    }
+}
+
+/* Whether this process has mapped an MPI library. */
+static void maps(char **argument)
+{
+    char line[4096];
+    bool mapped = false;
+    FILE *file = fopen("/proc/self/maps", "r");
+    EXPECT(file != NULL);
+    while (fgets(line, sizeof line, file)) mapped |= strstr(line, "libmpi") != NULL;
+    fclose(file);
+    EXPECT(mapped == (strcmp(argument[0], "mapped") == 0));
+}
+
+/* ---- the modes ------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int arguments;
+        void (*run)(char **argument);
+    } mode[] = {
+        { "train", 4, train },
+        { "compare", 3, compare },
+        { "differ", 0, differ },
+        { "buffers", 0, buffers },
+        { "unused", 0, unused },
+        { "frozen", 0, frozen },
+        { "overlap", 0, overlap },
+        { "dtypes", 0, dtypes },
+        { "calls", 0, calls },
+        { "die", 1, die },
+        { "random", 0, random_numbers },
+        { "mismatch", 0, mismatch },
+        { "maps", 1, maps },
+        { "norm", 2, norm },
+        { "uneven", 0, uneven },
+    };
+    TN_CHECK(tn_parallel_begin());
+    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
+        if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
+            continue;
+        tn_scope scope = tn_scope_begin();
+        mode[i].run(argv + 2);
+        tn_scope_end(scope);
+        EXPECT(tn_live_tensors() == 0);
+        return 0;
+    }
+    fprintf(stderr, "parallel_driver: unknown mode\n");
+    return 2;
+}

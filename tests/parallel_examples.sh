@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The examples started by mpirun: the same losses as one process where the model has no batch norm, a run
+# that goes on bit for bit with dropout, on any number of processes, and what is refused.
+# usage: tests/parallel_examples.sh TRANSFORMER BATCHNORM MODULE
+# Seen to fail: with every rank taking the first part of a batch, and with rank 0's loss in place of the mean:
+# "the losses of 2" and "of 4".
+set -uo pipefail
+transformer=$(realpath "$1") batchnorm=$(realpath "$2")
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TN_MPI_MODULE=${3:+$(realpath "$3")}
+# shellcheck source=tests/parallel_env.sh
+. "$here/parallel_env.sh"
+# shellcheck source=tests/example_data.sh
+. "$here/example_data.sh"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+
+ranks() { timeout 60 mpirun -n "$@"; }
+example_text >text
+small=(--text text --batch 12 --context 16 --layers 1 --d-model 16 --heads 2 --quiet --eval-every 0)
+losses() { cut -d, -f2 "$1"; }
+close() { # LOG LOG: as many losses, each within 1e-5
+    paste <(losses "$1") <(losses "$2") | awk 'NR > 1 { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { print n " losses, largest difference " most; exit !(n == 20 && most <= 1e-5) }'
+}
+
+check 'one process' "$transformer" "${small[@]}" --steps 20 --log one
+for n in 2 4; do
+    check "$n processes" ranks $n "$transformer" "${small[@]}" --steps 20 --log many
+    check "the losses of $n" close one many
+done
+
+masks=("${small[@]}" --steps 12 --dropout 0.3 --print-hash)
+whole=$(ranks 2 "$transformer" "${masks[@]}")
+check 'stopped' ranks 2 "$transformer" "${masks[@]}" --stop-after 5 --checkpoint c
+cp c d
+check 'resumed on 2' same "$whole" "$(ranks 2 "$transformer" --resume c --print-hash --quiet)"
+check 'resumed on 1' "$transformer" --resume d --quiet
+
+refused() { # MESSAGE COMMAND...
+    "${@:2}" >log 2>&1 && return 1
+    cat log
+    grep -qF -- "$1" log
+}
+check 'a batch for 5' refused '--batch 12: 5 processes share it: want a multiple of 5' \
+    ranks 5 "$transformer" "${small[@]}" --steps 1
+
+example_images images 300
+images=(--data images --epochs 2 --batch 50 --quiet --print-hash)
+hash=$(ranks 2 "$batchnorm" "${images[@]}")
+check 'batchnorm stopped' ranks 2 "$batchnorm" "${images[@]}" --stop-after 7 --checkpoint b
+check 'batchnorm resumed' same "$hash" "$(ranks 2 "$batchnorm" --resume b --print-hash --quiet)"
+verdict
