@@ -86,8 +86,8 @@ typedef struct tni_grad {
 struct tn_op {
     const char *name;    /* "softmax": messages say tn_softmax */
     const char *formula; /* one line, ASCII */
-    /* NULL without backward; for each input that takes a gradient "dx = ...", then "where ..." for
-     * short names; separated by "; ". dy is the gradient of y */
+    /* NULL without backward; for each input that takes a gradient "dx = ...", "-" for one before it
+     * that takes none, then "where ..." for short names; separated by "; ". dy is y's gradient */
     const char *gradient;
     int arity;         /* number of inputs, -1 any */
     unsigned optional; /* bits of inputs that may be TN_NONE */

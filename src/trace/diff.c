@@ -28,8 +28,9 @@ static bool differ(const tni_numbers *a, const tni_numbers *b)
 {
     if (!a->known || !b->known) return false;
     double most = TNI_MAX(fabs(a->norm), fabs(b->norm));
+    double apart = a->n == 1 ? fabs(a->mean - b->mean) : fabs(a->norm - b->norm);
     if (a->n != b->n || a->nan != b->nan || a->inf != b->inf) return true;
-    return isfinite(most) && fabs(a->norm - b->norm) > 1e-6 * most;
+    return isfinite(most) && apart > 1e-6 * most;
 }
 
 static void say_both(diff *d, const char *what, const tni_numbers *a, const tni_numbers *b)

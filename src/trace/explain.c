@@ -119,7 +119,7 @@ static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
     tn_status status = tni_numbers_note(&v, l->gradient, 0);
     double h = step_of(l->tensor);
     l->slope = v.norm;
-    if (status != TN_OK || !(v.norm > 0) || !isfinite(v.norm) || !(h > 0)) return status;
+    if (status != TN_OK || !(v.norm >= FLT_MIN) || !isfinite(v.norm) || !(h > 0)) return status;
     return difference(c, o, l, h);
 }
 

@@ -10,6 +10,7 @@
 #include "base/host.h"
 #include "trace/page.h"
 #include "trace/record.h"
+#include "trace/words.h"
 
 enum { ROWS = 400 }; /* of a ledger in the static tables; the JSON has all */
 
@@ -79,7 +80,6 @@ static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
 {
     static const char *const kind[] = { "", "parameter", "buffer", "data" };
     static const char *const held[] = { "-", "held", "not held", "refused" };
-    static const char *const moved[] = { "no", "by forward", "by the optimizer", "by hand" };
     const tni_told_tensor *t = &told->tensors[e->tensor];
     fputs("<tr><td>", file);
     put_text(file, t->name);
@@ -89,7 +89,7 @@ static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
     put_cell(file, &e->start);
     put_cell(file, &e->forward);
     put_cell(file, &e->step);
-    fprintf(file, "<td>%s</td></tr>\n", moved[e->moved]);
+    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved));
 }
 
 static void put_ledger(FILE *file, const tni_told *told, size_t k)

@@ -8,6 +8,7 @@
 
 #include "base/host.h"
 #include "installed.h"
+#include "io/json.h"
 #include "trace/record.h"
 
 typedef struct out {
@@ -21,14 +22,22 @@ typedef struct out {
 
 static void put_text(const out *o, const char *text)
 {
+    size_t left = strlen(text), valid = tni_utf8(text, left);
     fputc('"', o->file);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+    for (const unsigned char *c = (const unsigned char *)text; left > 0; c++, left--) {
+        if (valid == 0) { /* a byte of no character, or of one that was cut */
+            fputc('?', o->file);
+            valid = tni_utf8((const char *)c + 1, left - 1);
+            continue;
+        }
+        valid--;
         if (*c == '"' || *c == '\\')
             fprintf(o->file, "\\%c", *c);
         else if (*c < ' ' || *c == '<') /* the latter for a script element's sake */
             fprintf(o->file, "\\u%04x", *c);
         else
             fputc(*c, o->file);
+    }
     fputc('"', o->file);
 }
 
@@ -279,7 +288,7 @@ static void put_accumulated(const out *o, const tni_told_back *b)
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_told_share *s = &b->shares[i];
         if (!s->part || !o->step->passes[b->pass].accumulates) continue;
-        fprintf(o->file, "%s{\"tensor\":", any ? "," : "");
+        fprintf(o->file, "%s{\"in\":%d,\"tensor\":", any ? "," : "", s->in);
         any = true;
         put_tensor(o, o->step->nodes[b->node].in[s->in].tensor);
         put_value(o, "before", &s->before);

@@ -9,12 +9,13 @@
 #include "tensor/internal.h"
 #include "trace/told.h"
 
-/* One step of a hash (FNV-1a, over words). */
+/* One step of a hash: FNV-1a over words, and a shift. */
 static uint64_t mix(uint64_t hash, double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return (hash ^ bits) * 0x100000001b3u;
+    hash = (hash ^ bits) * 0x100000001b3u;
+    return hash ^ hash >> 32; /* a product never brings a high bit, such as the sign, down */
 }
 
 /* sqrt(sum x^2) of finite numbers, none above `most`: scaled, so that no square overflows. */

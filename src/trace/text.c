@@ -102,9 +102,12 @@ static void say_arrivals(const tni_words *w, const tni_told_back *b)
     for (int i = 0; i < b->n_out; i++) {
         char name[40] = "d", result[32];
         int n_adds = 0;
+        bool seed = false;
         if (!b->incoming[i].known) continue;
-        for (size_t k = 0; k < b->n_adds; k++) n_adds += b->adds[k].output == i;
-        bool seed = n_adds == 1 && b->adds[0].node < 0;
+        for (size_t k = 0; k < b->n_adds; k++) {
+            if (b->adds[k].output != i) continue;
+            seed = n_adds++ == 0 && b->adds[k].node < 0;
+        }
         tni_told_result(op_of(w, n), i, result, sizeof result);
         snprintf(name, sizeof name, "d%s", result);
         tni_say_numbers(w, seed ? "  begins with " : "  arrives: ", name, &b->incoming[i],

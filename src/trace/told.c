@@ -114,7 +114,8 @@ const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, si
 const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size)
 {
     const char *part = part_of(op, i);
-    if (!part) part = part_of(op, 0);
+    const char *first = part_of(op, 0);
+    if (!part && first && strncmp(first, "dx_i", 4) == 0) part = first; /* one rule for all */
     snprintf(text, size, "%.*s",
              part ? (int)(strstr(part, "; ") ? strstr(part, "; ") - part : (long)strlen(part)) : 0,
              part ? part : "");

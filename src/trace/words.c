@@ -1,4 +1,6 @@
 /* words.c - numbers, shapes and names as the writers of text print them. */
+#include <math.h>
+
 #include "trace/words.h"
 
 enum { FEW = 8 };
@@ -10,10 +12,16 @@ void tni_say_shape(const tni_words *w, const tn_shape *s)
     fputc(']', w->file);
 }
 
+/* Without the sign that a NaN may have: it depends on the processor. */
+static double unsigned_nan(double x)
+{
+    return isnan(x) ? (double)NAN : x;
+}
+
 void tni_amount(const tni_numbers *v, char *text, size_t size)
 {
     if (v->known)
-        snprintf(text, size, "%.4g", v->n == 1 ? v->mean : v->norm);
+        snprintf(text, size, "%.4g", unsigned_nan(v->n == 1 ? v->mean : v->norm));
     else
         snprintf(text, size, "-");
 }
@@ -31,7 +39,7 @@ static void say_values(const tni_words *w, const tni_numbers *v, const tn_shape 
         }
         if (i) fprintf(w->file, ", ");
         while (open-- > 0) fputc('[', w->file);
-        fprintf(w->file, "%.4g", v->value[i]);
+        fprintf(w->file, "%.4g", unsigned_nan(v->value[i]));
         while (close-- > 0) fputc(']', w->file);
     }
 }

@@ -138,7 +138,7 @@ static tn_status scatter_add_backward(tni_grad *g)
 static const tn_op scatter_add_op = {
     .name = "scatter_add",
     .formula = "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
-    .gradient = "dx = dy; dsource[i][j] = dy[index[i][j]][j]",
+    .gradient = "dx = dy; -; dsource[i][j] = dy[index[i][j]][j]",
     .arity = 3,
     .reads = { 0, 0, TNI_X(1) },
     .shape = scatter_add_shape,

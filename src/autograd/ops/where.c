@@ -51,7 +51,7 @@ static tn_status where_backward(tni_grad *g)
 static const tn_op op_where = {
     .name = "where",
     .formula = "y = condition ? a : b",
-    .gradient = "da = condition ? dy : 0; db = condition ? 0 : dy",
+    .gradient = "-; da = condition ? dy : 0; db = condition ? 0 : dy",
     .arity = 3,
     .dtypes = TNI_ANY_DTYPE,
     .reads = { 0, TNI_X(0), TNI_X(0) },

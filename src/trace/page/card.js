@@ -112,7 +112,7 @@ function addedNote(added, what, shape) {
 function shareEntry(g, node, share, back, mark) {
     const { shape } = node.in[share.in], name = inputNames(node)[share.in];
     const what = name ? 'd' + name : `share ${share.in}`;
-    const added = (back.accumulated || []).find((a) => a.tensor === share.to);
+    const added = (back.accumulated || []).find((a) => a.in === share.in);
     const head = [make('i', {}, what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
     const from = share.reduced_from;
     return entry(head, share.value, shape, what, [
@@ -202,7 +202,7 @@ function tensorCard(g, t) {
         paragraph('Read by ', readers.length ? listed(readers) : 'no op of this step', '.'),
         make('ul', { class: 'tensors' }, valuesOf(g, t).filter(([, value]) => value)
             .map(([name, value]) => entry([name], value, t.shape, name)), grads.map(gradient)),
-        line && paragraph(`Moved in this step: ${line.moved}.`)];
+        line && paragraph(`Moved in this step: ${line.moved ?? 'not known'}.`)];
 }
 
 const NAMES_MOST = 40, UPDATES_MOST = 60;

@@ -50,7 +50,7 @@ function linesByName(g) {
 function lineText({ t, grad, start, step, moved: by }) {
     const gradient = grad ? `gradient ${summaryText(grad, t.shape)}` : 'no gradient';
     const values = `${summaryText(start, t.shape)} → ${summaryText(step, t.shape)}`;
-    return `${gradient}; ${values}, ${by === 'no' ? 'not moved' : by}`;
+    return `${gradient}; ${values}, ${by === 'no' ? 'not moved' : by ?? 'moved by something unknown'}`;
 }
 
 const sameLine = (a, b) => a.moved === b.moved &&

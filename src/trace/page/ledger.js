@@ -26,7 +26,7 @@ const COLUMNS = [
         moved(line.forward, line.step, t, '')],
     ['moved by', 'who changed it in this step', null, (g, t, line) =>
         line.moved === 'no' ? cell('moved muted', 'nobody')
-            : cell('moved', line.moved.replace(/by (the )?/, ''))],
+            : cell('moved', (line.moved ?? 'not known').replace(/by (the )?/, ''))],
 ];
 
 /* A cell that stands out where the value changed. */
