@@ -2,9 +2,10 @@
  * blame.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
  *
  * NaN, infinities and zeros are blamed on the op where they begin: it got none, and gives some. A
- * leaf whose gradient is far smaller or larger than it should be is followed from the op that read
- * it towards the loss, along the largest of the shares that were added; blamed is the op on the way
- * that shrank, or grew, the gradient's root mean square most. trace.h says the limits.
+ * leaf whose gradient, the sum of its shares in the pass, is far smaller or larger than it should
+ * be is followed from the op that read it towards the loss, along the largest of the shares that
+ * were added; blamed is the op on the way that shrank, or grew, the gradient's root mean square
+ * most. trace.h says the limits.
  */
 #include <math.h>
 
@@ -193,21 +194,41 @@ static int culprit(const tni_told_step *s, const int *back_of, const tni_told_ba
 
 typedef struct verdict {
     const int *back_of;
-    double largest;
+    int pass;
+    double largest;        /* norm of what a leaf gets */
     unsigned char *blamed; /* per node: once is enough */
 } verdict;
 
-static tn_status judge_leaf(tn_trace *tr, tni_told_back *b, const tni_told_share *share,
+/* The leaf's largest share in the pass; *b: the step of backward that gave it. */
+static const tni_told_share *largest_share(const tni_told_step *s, int pass, int tensor,
+                                           const tni_told_back **b)
+{
+    const tni_told_share *found = NULL;
+    for (size_t k = 0; k < s->n_backs; k++)
+        for (size_t i = 0; s->backs[k].pass == pass && i < s->backs[k].n_shares; i++) {
+            const tni_told_share *share = &s->backs[k].shares[i];
+            if (!share->part || s->nodes[s->backs[k].node].in[share->in].tensor != tensor) continue;
+            if (found && !(share->value.norm > found->value.norm)) continue;
+            found = share;
+            *b = &s->backs[k];
+        }
+    return found;
+}
+
+/* All that the leaf gets; last: the last of its shares. */
+static tn_status judge_leaf(tn_trace *tr, const tni_told_back *b, const tni_told_share *last,
                             const verdict *v)
 {
     tni_told_step *s = &tr->now;
-    const tni_told_in *in = &s->nodes[b->node].in[share->in];
+    const tni_told_in *in = &s->nodes[b->node].in[last->in];
     const tni_numbers *value = input_of(tr, in);
-    double norm = share->value.norm, size = value && value->known ? value->norm : 0;
+    double norm = tni_record_sum(tr, in->tensor, last);
+    double size = value && value->known ? value->norm : 0;
     bool small = norm > 0 && norm < vanishing * v->largest;
     bool large = isfinite(norm) && isfinite(size) && norm > exploding * TNI_MAX(size, 1);
     if (!small && !large) return TN_OK;
-    int node = culprit(s, v->back_of, b, share, small);
+    const tni_told_share *most = largest_share(s, v->pass, in->tensor, &b);
+    int node = culprit(s, v->back_of, b, most, small);
     if (v->blamed[node]++) return TN_OK;
     char place[256];
     const tni_told_tensor *leaf = &tr->told.tensors[in->tensor];
@@ -222,18 +243,19 @@ static tn_status judge_leaf(tn_trace *tr, tni_told_back *b, const tni_told_share
                leaf->name[0] ? leaf->name : "a leaf", place);
 }
 
-static tn_status judge_leaves(tn_trace *tr, int pass, verdict *v)
+static tn_status judge_leaves(tn_trace *tr, verdict *v)
 {
     tni_told_step *s = &tr->now;
     tn_status status = TN_OK;
     for (int round = 0; round < 2; round++)
         for (size_t k = 0; status == TN_OK && k < s->n_backs; k++) {
             tni_told_back *b = &s->backs[k];
-            for (size_t i = 0; b->pass == pass && status == TN_OK && i < b->n_shares; i++) {
-                double norm = b->shares[i].value.norm;
-                if (!b->shares[i].part) continue;
+            for (size_t i = 0; b->pass == v->pass && status == TN_OK && i < b->n_shares; i++) {
+                const tni_told_share *share = &b->shares[i];
+                if (!share->part || share->part != share->of) continue;
+                double norm = tni_record_sum(tr, s->nodes[b->node].in[share->in].tensor, share);
                 if (round == 1)
-                    status = judge_leaf(tr, b, &b->shares[i], v);
+                    status = judge_leaf(tr, b, share, v);
                 else if (isfinite(norm))
                     v->largest = TNI_MAX(v->largest, norm);
             }
@@ -248,7 +270,7 @@ tn_status tni_blame(tn_trace *tr, int pass)
     tni_told_step *s = &tr->now;
     size_t n = s->n_nodes + 1;
     int *back_of = tni_alloc_n(n, sizeof *back_of);
-    verdict v = { back_of, 0, tni_calloc(n) };
+    verdict v = { back_of, pass, 0, tni_calloc(n) };
     tn_status status = back_of && v.blamed ? TN_OK : TN_E_NOMEM;
     for (size_t i = 0; back_of && i < s->n_nodes; i++) back_of[i] = -1;
     for (size_t i = 0; status == TN_OK && i < s->n_nodes; i++) status = judge_forward(tr, (int)i);
@@ -257,7 +279,7 @@ tn_status tni_blame(tn_trace *tr, int pass)
         back_of[s->backs[k].node] = (int)k;
         status = judge_back(tr, &s->backs[k]);
     }
-    if (status == TN_OK) status = judge_leaves(tr, pass, &v);
+    if (status == TN_OK) status = judge_leaves(tr, &v);
     tni_free(back_of, n * sizeof *back_of);
     tni_free(v.blamed, n);
     return status;

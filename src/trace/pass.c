@@ -1,6 +1,7 @@
 /*
  * pass.c - what backward does: which gradients arrive at a node, what it makes of them, where that
- * goes. Passes can be nested, since a hook may run one.
+ * goes. Passes can be nested, since a hook may run one. Of a pass that ran already when the account
+ * began, nothing is told.
  */
 #include "trace/record.h"
 
@@ -10,6 +11,8 @@ void tni_record_pass_free(tni_record_pass *p)
 {
     tni_map_free(&p->newest);
     tni_map_free(&p->leaves);
+    tni_map_free(&p->sum_of);
+    tni_room_free(&p->sums, &p->sums_room, sizeof *p->sums);
     tni_room_free(&p->adds, &p->room, sizeof *p->adds);
     tni_free(p, sizeof *p);
 }
@@ -83,11 +86,16 @@ static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told
     return status;
 }
 
-/* The loss: the value of the newest node, if it has one element. */
-static void note_loss(tn_trace *tr, int root)
+/* The loss: what an outermost backward began with, if it has one element; as long as there is none,
+ * what tn_gradients did. */
+static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
-    const tni_numbers *v = root < 0 ? NULL : &tr->now.nodes[root].out[0].value;
-    if (!v || !v->known || v->n != 1) return;
+    const tni_node *newest = pass->order.n ? pass->order.heap[0] : NULL;
+    int root = newest ? tni_get(&tr->nodes, tni_sequence_key(newest->sequence)) : -1, i = 0;
+    if (root < 0 || pass->outer || (pass->wanted && tr->now.loss_known)) return;
+    while (i + 1 < newest->n_out && !newest->pending[i]) i++;
+    const tni_numbers *v = &tr->now.nodes[root].out[i].value;
+    if (!v->known || v->n != 1) return;
     tr->now.loss = v->mean;
     tr->now.loss_known = true;
 }
@@ -103,6 +111,7 @@ static tn_status begin_pass(tn_trace *tr, const tni_pass *pass)
     p->number = (int)s->n_passes;
     p->back = -1;
     p->outer = tr->pass;
+    if (p->outer) p->outer->disturbed = true;
     tr->pass = p;
     if (!tni_room(&s->passes, &s->pass_room, s->n_passes, 1, sizeof *s->passes)) return TN_E_NOMEM;
     tni_told_pass *told = &s->passes[s->n_passes++];
@@ -111,7 +120,7 @@ static tn_status begin_pass(tn_trace *tr, const tni_pass *pass)
     status = add_nodes(tr, p, told);
     if (status == TN_OK) status = add_seeds(p);
     if (status == TN_OK && !p->outer) status = tni_record_after_forward(tr);
-    if (status == TN_OK) note_loss(tr, told->root);
+    if (status == TN_OK) note_loss(tr, pass);
     return status;
 }
 
@@ -139,12 +148,16 @@ static tn_status note_arrived(tn_trace *tr, const tni_node *node)
 {
     tni_told_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
-    int at = p ? tni_record_node(tr, node, NULL) : -1;
+    if (!p) return TN_OK;
+    int at = tni_record_node(tr, node, NULL);
     if (at < 0 || !tni_room(&s->backs, &s->back_room, s->n_backs, 1, sizeof *s->backs))
         return TN_E_NOMEM;
-    if (!s->nodes[at].told) { /* an output that leads to no input of tn_gradients */
-        s->nodes[at].told = true;
+    if (p->pass->wanted && node->mark != p->pass->wanted) {
+        /* an output that leads to no input of tn_gradients */
+        tn_status late = tell(tr, &s->nodes[at], node);
+        if (late != TN_OK) return late;
         s->passes[p->number].n_nodes++;
+        p->kept += kept_by(node);
     }
     tni_told_back *b = &s->backs[s->n_backs];
     *b = (tni_told_back){ .pass = p->number, .node = at, .finding = -1 };
@@ -183,8 +196,8 @@ static tn_status note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *a
     return status;
 }
 
-/* The share before this one to the same leaf, in this pass. */
-static const tni_told_share *share_before(const tn_trace *tr, int tensor)
+/* The newest share of a leaf in this pass. */
+static tni_told_share *last_share(const tn_trace *tr, int tensor)
 {
     const tni_told_step *s = &tr->now;
     int at = tni_get(&tr->pass->leaves, tni_index_key(tensor));
@@ -197,13 +210,14 @@ static const tni_told_share *share_before(const tn_trace *tr, int tensor)
 
 static tn_status note_leaf(tn_trace *tr, const tn_tensor *leaf, int tensor, tni_told_share *share)
 {
-    const tni_told_share *before = share_before(tr, tensor);
+    const tni_told_share *before = last_share(tr, tensor);
     tn_status status = TN_OK;
     if (before)
         status = tni_numbers_copy(&share->before, &before->after);
     else if (leaf->gm->grad && !tr->pass->pass->wanted)
         status = tni_numbers_note(&share->before, leaf->gm->grad, tr->values);
     share->part = before ? before->part + 1 : 1;
+    if (leaf->gm->hooks.n) tr->pass->disturbed = true;
     if (status == TN_OK) status = tni_put(&tr->pass->leaves, tni_index_key(tensor), tr->pass->back);
     return status == TN_OK ? note_growth(tr, leaf, &share->after) : status;
 }
@@ -231,7 +245,7 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
                       tn_tensor *share)
 {
     tni_note note;
-    if (tni_note_begin(&note, self))
+    if (((tn_trace *)self)->pass && tni_note_begin(&note, self))
         tni_note_end(&note, note_share(note.trace, node, i, given, share));
 }
 
@@ -246,17 +260,44 @@ static void count_parts(tn_trace *tr)
         for (size_t i = 0; b->pass == tr->pass->number && i < b->n_shares; i++)
             if (b->shares[i].part)
                 b->shares[i].of =
-                    share_before(tr, s->nodes[b->node].in[b->shares[i].in].tensor)->part;
+                    last_share(tr, s->nodes[b->node].in[b->shares[i].in].tensor)->part;
     }
+}
+
+/* Hooks have run: what a leaf gets, and what its gradient will be. */
+static tn_status settle(tn_trace *tr, const tn_tensor *leaf)
+{
+    tni_record_pass *p = tr->pass;
+    int tensor = tni_record_tensor(tr, leaf);
+    if (tensor < 0) return TN_E_NOMEM;
+    tni_told_share *last = last_share(tr, tensor);
+    bool changed = p->disturbed || leaf->gm->hooks.n;
+    if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) return TN_OK;
+    tn_status status = changed ? note_growth(tr, leaf, &last->after) : TN_OK;
+    if (status != TN_OK) return status;
+    if (!tni_room(&p->sums, &p->sums_room, p->n_sums, 1, sizeof *p->sums)) return TN_E_NOMEM;
+    tni_numbers sum = { 0 };
+    status = tni_numbers_note(&sum, leaf->gm->pending, -1);
+    p->sums[p->n_sums] = sum.norm;
+    tni_numbers_free(&sum);
+    return status == TN_OK ? tni_put(&p->sum_of, tni_index_key(tensor), (int)p->n_sums++) : status;
+}
+
+double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last)
+{
+    int i = tni_get(&tr->pass->sum_of, tni_index_key(tensor));
+    return i < 0 ? last->value.norm : tr->pass->sums[i];
 }
 
 static tn_status end_pass(tn_trace *tr, tn_status status)
 {
     tni_record_pass *p = tr->pass;
-    if (!p) return TN_OK;
     tni_told_pass *told = &tr->now.passes[p->number];
+    tn_status judged = TN_OK;
     count_parts(tr);
-    tn_status judged = tni_blame(tr, p->number);
+    for (size_t i = 0; judged == TN_OK && i < p->pass->n_receivers; i++)
+        if (p->pass->receivers[i].leaf) judged = settle(tr, p->pass->receivers[i].leaf);
+    if (judged == TN_OK) judged = tni_blame(tr, p->number);
     tr->pass = p->outer;
     tni_record_pass_free(p);
     if (status == TN_OK || judged != TN_OK) return judged;
@@ -266,9 +307,10 @@ static tn_status end_pass(tn_trace *tr, tn_status status)
 
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
+    tn_trace *tr = (tn_trace *)self;
     tni_note note;
-    (void)pass;
-    if (tni_note_begin(&note, self)) tni_note_end(&note, end_pass(note.trace, status));
+    if (tr->pass && tr->pass->pass == pass && tni_note_begin(&note, self))
+        tni_note_end(&note, end_pass(tr, status));
 }
 
 static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)

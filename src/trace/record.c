@@ -30,6 +30,23 @@ static void handle_made(tni_watcher *self, const tn_tensor *t)
     tni_map_remove(&((tn_trace *)self)->known, t);
 }
 
+/* What was known of the memory that was at this address. */
+static void storage_made(tni_watcher *self, tni_storage *s)
+{
+    tn_trace *tr = (tn_trace *)self;
+    tni_map_remove(&tr->storages, s);
+    tni_map_remove(&tr->changed, s);
+}
+
+bool tni_record_texts(int n, char *const *text)
+{
+    bool all = true;
+    for (int i = 0; i < n; i++) all &= text[i] != NULL;
+    for (int i = 0; i < n && !all; i++)
+        if (text[i]) tni_strfree(text[i]);
+    return all;
+}
+
 static bool fits(const tni_told_tensor *told, const tn_tensor *t)
 {
     return told->dtype == t->dtype && tni_shape_equal(&told->shape, &t->shape);
@@ -53,16 +70,31 @@ static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
                              .dtype = t->dtype,
                              .shape = t->shape,
                              .requires_grad = t->requires_grad };
-    told->tensors[told->n_tensors++] = made;
-    return made.name && made.module ? (int)told->n_tensors - 1 : -1;
+    if (!tni_record_texts(2, (char *[]){ made.name, made.module })) return -1;
+    told->tensors[told->n_tensors] = made;
+    return (int)told->n_tensors++;
+}
+
+/* Whether t, in the memory of a registered tensor, reads the same as that one, and gets no gradient
+ * of its own. */
+static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
+{
+    bool leaf = t->requires_grad && !t->node;
+    return !leaf && fits(&tr->told.tensors[of], t) && tni_is_dense(t) &&
+           tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
 }
 
 int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 {
-    int i = tni_get(&tr->known, t);
+    int i = tni_get(&tr->known, t), of = tni_get(&tr->storages, t->storage);
+    if (i < 0 && of < 0 && tr->model && (t->is_parameter || t->is_buffer)) {
+        /* put into the model since we looked? */
+        if (tni_record_registered(tr) != TN_OK) return -1;
+        i = tni_get(&tr->known, t);
+        of = tni_get(&tr->storages, t->storage);
+    }
     if (i >= 0 && fits(&tr->told.tensors[i], t)) return i;
-    int of = tni_get(&tr->storages, t->storage);
-    i = of >= 0 && fits(&tr->told.tensors[of], t) ? of : add_tensor(tr, t, of);
+    i = of >= 0 && stands_for(tr, t, of) ? of : add_tensor(tr, t, of);
     return i >= 0 && tni_put(&tr->known, t, i) == TN_OK ? i : -1;
 }
 
@@ -80,8 +112,9 @@ static int module_of(tn_trace *tr, const tni_place *p)
     if (!tni_room(&told->modules, &told->module_room, told->n_modules, 1, sizeof *told->modules))
         return -1;
     tni_told_module m = { tni_strdup(p->path), tni_strdup(p->type) };
-    told->modules[told->n_modules++] = m;
-    return m.path && m.type ? (int)told->n_modules - 1 : -1;
+    if (!tni_record_texts(2, (char *[]){ m.path, m.type })) return -1;
+    told->modules[told->n_modules] = m;
+    return (int)told->n_modules++;
 }
 
 /* Adds a call whose outer one is there. */
@@ -159,8 +192,9 @@ static int op_of(tn_trace *tr, const tn_op *op)
     if (!tni_room(&told->ops, &told->op_room, told->n_ops, 1, sizeof *told->ops)) return -1;
     tni_told_op made = { tni_strdup(op->name), tni_strdup(op->formula ? op->formula : ""),
                          tni_strdup(op->gradient ? op->gradient : "") };
-    told->ops[told->n_ops++] = made;
-    return made.name && made.formula && made.gradient ? (int)told->n_ops - 1 : -1;
+    if (!tni_record_texts(3, (char *[]){ made.name, made.formula, made.gradient })) return -1;
+    told->ops[told->n_ops] = made;
+    return (int)told->n_ops++;
 }
 
 /* What is there of an input that takes no gradient; NULL: nothing. */
@@ -305,6 +339,7 @@ static tn_status changes(tni_watcher *self, const char *function, const tn_tenso
 void tni_record_forward(tni_watcher *w)
 {
     w->handle_made = handle_made;
+    w->storage_made = storage_made;
     w->applied = applied;
     w->called = called;
     w->writes = writes;

@@ -26,10 +26,13 @@ typedef struct tni_record_pass {
     const tni_pass *pass;
     int number, back; /* in the step: this pass; the step of backward that runs */
     size_t kept;      /* bytes that its nodes still keep */
+    bool disturbed;   /* a hook may have changed a gradient, or a grad */
     tni_map newest;   /* sequence of a node -> its add that came last + 1 */
     tni_map leaves;   /* tensor -> the step of backward that has its last share + 1 */
+    tni_map sum_of;   /* tensor -> its number in sums + 1 */
+    double *sums;     /* norms of what leaves get, where that is not their only share */
     struct tni_record_add *adds;
-    size_t n_adds, room;
+    size_t n_adds, room, n_sums, sums_room;
 } tni_record_pass;
 
 struct tn_trace {
@@ -50,6 +53,7 @@ struct tn_trace {
     tni_map known;    /* handle -> tensor + 1 */
     tni_map names;    /* of registered tensors: full name -> tensor + 1 */
     tni_map storages; /* of registered tensors -> tensor + 1 */
+    tni_map offsets;  /* registered tensor -> where it begins in its storage */
     tni_map modules;  /* of the model -> module + 1 */
     /* of the open step */
     tni_map nodes;      /* sequence -> node + 1 */
@@ -80,12 +84,16 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t);
 /* of a recorded op; c: the call that made it, NULL: not known */
 int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
 void tni_record_forward(tni_watcher *w);
+/* Whether all of them are there; if not, frees the others. */
+bool tni_record_texts(int n, char *const *text);
 
 /* pass.c: backward */
 void tni_record_backward(tni_watcher *w);
 void tni_record_pass_free(tni_record_pass *p);
+/* The norm of what a leaf gets from the pass that ends; last: its last share. */
+double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last);
 
-/* blame.c: findings. At the end of a pass, what is wrong with its gradients */
+/* blame.c: findings. At the end of the innermost pass, what is wrong with its gradients */
 tn_status tni_blame(tn_trace *tr, int pass);
 /* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
 tn_status tni_blame_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
@@ -132,6 +140,12 @@ static inline const void *tni_sequence_key(uint64_t sequence)
 static inline const void *tni_index_key(int index)
 {
     return (const void *)((uintptr_t)index + 1);
+}
+
+/* Where t begins in its storage, as a map's value. */
+static inline void *tni_offset_value(const tn_tensor *t)
+{
+    return (void *)((uintptr_t)t->offset + 1);
 }
 
 static inline size_t tni_bytes_of(const tn_tensor *t)

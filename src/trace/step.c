@@ -35,10 +35,10 @@ static tn_status register_entry(tn_trace *tr, const tn_entry *e)
             return TN_E_NOMEM;
         tni_told_tensor made = { .name = tni_strdup(e->name), .registered = true };
         made.module = tni_strdup(path_of(tr, e->owner));
+        if (!tni_record_texts(2, (char *[]){ made.name, made.module })) return TN_E_NOMEM;
         at = (int)told->n_tensors;
         told->tensors[told->n_tensors++] = made;
-        if (!made.name || !made.module || tni_put(&tr->names, made.name, at) != TN_OK)
-            return TN_E_NOMEM;
+        if (tni_put(&tr->names, made.name, at) != TN_OK) return TN_E_NOMEM;
     }
     tni_told_tensor *t = &told->tensors[at];
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
@@ -47,6 +47,8 @@ static tn_status register_entry(tn_trace *tr, const tn_entry *e)
     t->persistent = e->persistent;
     t->requires_grad = e->tensor->requires_grad;
     t->held = held_by(tr, e);
+    if (tni_map_put(&tr->offsets, tni_index_key(at), tni_offset_value(e->tensor)) < 0)
+        return TN_E_NOMEM;
     tn_status status = tni_put(&tr->known, e->tensor, at);
     return status == TN_OK ? tni_put(&tr->storages, e->tensor->storage, at) : status;
 }

@@ -33,8 +33,8 @@ static tn_status add_module(tn_module *m, const char *path, void *user)
     if (!tni_room(&told->modules, &told->module_room, told->n_modules, 1, sizeof *told->modules))
         return TN_E_NOMEM;
     tni_told_module made = { tni_strdup(path), tni_strdup(m->type->name) };
+    if (!tni_record_texts(2, (char *[]){ made.path, made.type })) return TN_E_NOMEM;
     told->modules[told->n_modules++] = made;
-    if (!made.path || !made.type) return TN_E_NOMEM;
     return tni_put(&tr->modules, m, (int)told->n_modules - 1);
 }
 
@@ -96,7 +96,7 @@ static void stop(tn_trace *tr)
     for (size_t i = 0; i < tr->n_places; i++) tni_place_drop(tr->places[i]);
     tni_room_free(&tr->places, &tr->place_room, sizeof *tr->places);
     tr->n_places = 0;
-    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->modules,
+    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->offsets, &tr->modules,
                        &tr->nodes, &tr->calls, &tr->times,    &tr->changed };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     if (tr->model) tn_module_drop(tr->model);
