@@ -78,15 +78,31 @@ static void assert_says(const char *text, const char *wanted)
 
 /* ---- golden files ---------------------------------------------------------------------------- */
 
+static bool at_number(const char *text)
+{
+    return isdigit((unsigned char)text[*text == '-']);
+}
+
+/* How many elements may be 0 in one build and some 1e-17 in another. The gradient of the bias of
+ * the 4 keys of attention is 0 but for rounding: all scores of a row move alike. */
+static double rounded_zeros(const char *name, const char *got, const char *at)
+{
+    static const char before[] = "\"zeros\":";
+    size_t n = sizeof before - 1;
+    bool counts = (size_t)(at - got) >= n && memcmp(at - n, before, n) == 0;
+    return counts && strstr(name, "transformer") ? 4 : 0;
+}
+
 /* The texts are equal but for numbers, which may differ by rounding. */
 static void assert_same_text(const char *name, const char *got, const char *want, double tolerance)
 {
     const char *a = got, *b = want;
     while (*a || *b) {
-        bool number = isdigit((unsigned char)*a) && isdigit((unsigned char)*b);
+        bool number = at_number(a) && at_number(b);
         char *after_a = NULL, *after_b = NULL;
         double x = number ? strtod(a, &after_a) : 0, y = number ? strtod(b, &after_b) : 0;
-        bool same = number ? fabs(x - y) <= tolerance * fmax(fabs(x), fabs(y)) + 1e-12 : *a == *b;
+        double most = tolerance * fmax(fabs(x), fabs(y)) + 1e-12 + rounded_zeros(name, got, a);
+        bool same = number ? fabs(x - y) <= most : *a == *b;
         ck_assert_msg(same, "%s: byte %d: got\n%.300s\nwant\n%.300s", name, (int)(a - got), a, b);
         a = number ? after_a : a + 1;
         b = number ? after_b : b + 1;
