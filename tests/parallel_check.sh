@@ -71,5 +71,16 @@ TN_MPI_MODULE=/nowhere.so mpirun -n 2 "$driver" calls >log 2>&1 || status=$?
 [ $status != 0 ] && grep -q '2 processes were started together' log
 verdict 'a missing module is an error' $?
 
+# mpirun of another MPI than the module's: each process would be a run of its own.
+another() { # TEXT COMMAND...
+    local status=0 wrong=0
+    timeout 60 "${@:2}" >log 2>&1 || status=$?
+    { [ $status = 1 ] && grep -q "$1" log; } || wrong=1
+    verdict "another mpirun: $1" $wrong
+}
+another 'PMI_SIZE is 2, and MPI .* has 1 processes' env PMI_SIZE=2 "$driver" calls
+another 'OMPI_COMM_WORLD_SIZE is 3, and MPI .* has 2 processes' \
+    mpirun -n 2 env OMPI_COMM_WORLD_SIZE=3 "$driver" calls
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

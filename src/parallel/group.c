@@ -39,12 +39,12 @@ tn_status tni_ranks_status(const char *function, const char *reason)
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
-/* How many processes were started together; 1 when nobody says. */
-static long processes(void)
+/* How many processes were started together, and the variable that says so; 1 when none does. */
+static long processes(const char **name)
 {
     static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
     for (size_t i = 0; i < sizeof variable / sizeof *variable; i++) {
-        const char *text = getenv(variable[i]);
+        const char *text = getenv(*name = variable[i]);
         if (text) return strtol(text, NULL, 10);
     }
     return 1;
@@ -66,8 +66,10 @@ tn_status tn_parallel_begin(void)
 {
     static const char f[] = "tn_parallel_begin";
     char why[1024];
+    const char *name;
     tni_mpi_open open = NULL;
-    if (mpi || processes() < 2) return TN_OK;
+    long n = processes(&name);
+    if (mpi || n < 2) return TN_OK;
     void *symbol = tni_open_module("TN_MPI_MODULE", "parallel/", TNI_MPI_FILE, TNI_MPI_SYMBOL, why,
                                    sizeof why);
     memcpy(&open, &symbol, sizeof open);
@@ -76,11 +78,19 @@ tn_status tn_parallel_begin(void)
         return tni_error(TN_E_BACKEND,
                          "%s: %ld processes were started together, and tenon's module for MPI, %s, "
                          "%s",
-                         f, processes(), TNI_MPI_FILE, why);
-    mpi = opened;
+                         f, n, TNI_MPI_FILE, why);
+    if (opened->size != n) /* mpirun is not this MPI's: each process would be a run of its own */
+        return tni_error(TN_E_BACKEND,
+                         "%s: %s is %ld, and MPI (%s) has %d processes: want the mpirun of that "
+                         "MPI",
+                         f, name, n, opened->version, opened->size);
+    const char *reason = opened->group_new(&world);
+    if (reason) return tni_error(TN_E_BACKEND, "%s: %s", f, reason);
     process = getpid();
-    if (on_exit(at_end, NULL) != 0) return tni_error(TN_E_NOMEM, "%s: out of memory", f);
-    return tni_ranks_status(f, mpi->group_new(&world));
+    mpi = opened; /* before at_end can run */
+    if (on_exit(at_end, NULL) == 0) return TN_OK;
+    mpi = NULL;
+    return tni_error(TN_E_NOMEM, "%s: out of memory", f);
 }
 
 int tn_parallel_rank(void)
