@@ -50,10 +50,17 @@ START_TEST(a_handle_alone_changes_nothing)
     assert_made(p);
     tn_module_drop(m); /* p keeps it */
     tn_tensor *weight = tn_get_parameter(m, "0.weight");
-    assert_ok(tn_backward(tn_sum(tn_forward(m, tn_ones(TN_SHAPE(4, 3))), NULL, 0, false)));
+    ck_assert_int_eq(tn_data_parallel_unused(p, 0)->n, 4); /* no backward yet */
+    tn_tensor *h = tn_forward(tn_get_submodule(m, "0"), tn_ones(TN_SHAPE(4, 3)));
+    assert_ok(tn_backward(tn_sum(h, NULL, 0, false)));
     ck_assert(tn_grad(weight) != TN_NONE);
     assert_ok(tn_data_parallel_check(p));
-    assert_null(tn_data_parallel_unused(p, 0), TN_E_STATE, "no averaging backward");
+    for (int rank = -1; rank < 1; rank++) {
+        tn_list *unused = tn_data_parallel_unused(p, rank);
+        ck_assert(unused->n == 2 && tn_list_has(unused, "1.weight"));
+    }
+    assert_ok(tn_set_requires_grad(tn_get_parameter(m, "1.weight"), false));
+    ck_assert_int_eq(tn_data_parallel_unused(p, 0)->n, 1); /* 1.bias */
     assert_null(tn_data_parallel_unused(p, 1), TN_E_INDEX, "rank 1: want one of 0 to 0, or -1");
     ck_assert(tn_data_parallel_set_sync(p, false));
     ck_assert(!tn_data_parallel_sync(p));

@@ -34,7 +34,8 @@ extern "C" {
  * Module   libtenon-mpi.so, built where Open MPI is found; TN_MPI_MODULE names another file
  * End      exit with status 0, or the return of main, waits for the other ranks; with another
  *          status it ends them
- * Errors   TN_E_BACKEND: several processes were started together, and MPI could not be opened
+ * Errors   TN_E_BACKEND: several processes were started together, and MPI could not be opened, or
+ *          knows of another number of them than the environment (an mpirun of another MPI)
  */
 TN_API TN_MUST_USE tn_status tn_parallel_begin(void);
 TN_API int tn_parallel_rank(void); /* of this process; 0 alone */
@@ -109,7 +110,9 @@ TN_API TN_MUST_USE tn_status tn_data_parallel_set_buffers(tn_data_parallel *p, c
 /** The rule for a buffer's full name; TN_BUFFERS_FIRST for NULL. */
 TN_API tn_buffer_rule tn_data_parallel_buffers(const tn_data_parallel *p, const char *name);
 /** The parameters that require grad and had no gradient on a rank after the last averaging
- *  backward; rank -1: on none. Any rank may ask about any. Owner: current scope. */
+ *  backward; rank -1: on none. Any rank may ask about any. Alone: those that have none now. Owner:
+ *  current scope. Errors: TN_E_INDEX: no such rank; TN_E_STATE: of several ranks, before the first
+ *  averaging backward. */
 TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 /**
  * Sets whether every BatchNorm1d and BatchNorm2d of the tree m computes its batch statistics, in
