@@ -53,6 +53,7 @@ for n in 2 4; do
     for mode in uneven differ buffers unused frozen overlap dtypes calls random mismatch; do
         ranks $n $mode
     done
+    TN_CACHE=0 ranks $n memory
 done
 
 # A rank that is killed, or ends with an error, ends the others: with a status, and the rank's number, from

@@ -488,6 +488,18 @@ static void expect_refused(tn_module *m)
     tn_module_drop(m);
 }
 
+/* Refused on all ranks, for the options of the last one. */
+static void expect_options(tn_data_parallel_options o, const char *why)
+{
+    tn_module *m = mlp(HIDDEN, true);
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    EXPECT(tn_data_parallel_new(m, o) == NULL);
+    EXPECT(strstr(tn_error(), text) && strstr(tn_error(), why));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
 /* The last rank's model differs from the others': every rank fails, and says which one. */
 static void mismatch(char **argument)
 {
@@ -509,6 +521,58 @@ static void mismatch(char **argument)
     expect_refused(m);
     refused = "has no parameters";
     expect_refused(tn_relu_new());
+    snprintf(text, sizeof text, "on rank %d the model has no parameters", tn_parallel_size() - 1);
+    refused = text;
+    expect_refused(odd ? tn_relu_new() : mlp(HIDDEN, false));
+    expect_options((tn_data_parallel_options){ .bucket_bytes = odd ? -1 : 0 },
+                   "bucket_bytes -1: want at least 0");
+    expect_options((tn_data_parallel_options){ .bucket_bytes = odd ? 4 : 0 },
+                   "the call has bucket_bytes 4 and TN_BUFFERS_FIRST, where rank 0 has "
+                   "bucket_bytes 26214400 and");
+    tn_data_parallel_options mean = { .buffers = odd ? TN_BUFFERS_MEAN : TN_BUFFERS_FIRST };
+    expect_options(mean, "TN_BUFFERS_MEAN, where rank 0 has");
+}
+
+static int64_t requests, failing; /* the request that fails on the last rank; 0: none */
+
+static void *scarce_alloc(void *user, size_t size)
+{
+    void *block = NULL;
+    (void)user;
+    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void scarce_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+/* Of the last rank's allocations in tn_data_parallel_new the k-th fails, for every k: all ranks
+ * refuse. With TN_CACHE=0. */
+static void memory(char **argument)
+{
+    (void)argument;
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1, made = false;
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    tn_manual_seed((uint64_t)tn_parallel_rank());
+    for (int64_t k = 1; !made; k++) {
+        tn_scope scope = tn_scope_begin();
+        tn_module *m = mlp(HIDDEN, true);
+        requests = 0;
+        failing = odd ? k : 0;
+        tn_data_parallel *p =
+            tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
+        failing = 0;
+        made = p != NULL;
+        EXPECT(made ? k > 20 : tn_error_status() == TN_E_NOMEM && strstr(tn_error(), text) != NULL);
+        if (made && odd) printf("%d allocations\n", (int)k - 1);
+        tn_error_clear();
+        tn_data_parallel_free(p);
+        tn_module_drop(m);
+        tn_scope_end(scope);
+    }
 }
 
 /* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
@@ -565,10 +629,13 @@ int main(int argc, char **argv)
         { "die", 1, die },
         { "random", 0, random_numbers },
         { "mismatch", 0, mismatch },
+        { "memory", 0, memory },
         { "maps", 1, maps },
         { "norm", 2, norm },
         { "uneven", 0, uneven },
     };
+    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
+    if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
     TN_CHECK(tn_parallel_begin());
     for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
         if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)

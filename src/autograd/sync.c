@@ -28,6 +28,7 @@ void tni_sync_remove(tni_sync *s)
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
     for (int i = 0; i < s->n; i++) {
+        if (!s->leaf[i].leaf) continue; /* out of memory before it was taken */
         tni_gradmeta *gm = s->leaf[i].leaf->gm;
         if (gm && gm->sync == s) gm->sync = NULL;
     }

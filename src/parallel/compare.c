@@ -39,18 +39,35 @@ uint64_t tni_layout_hash(const tn_list *list)
     return hash;
 }
 
-/* An error on all ranks if a rank's note is not empty. */
-static tn_status exchange_notes(const char *function, tni_mpi_group group, const char *note)
+/* What a rank has to say. */
+typedef struct remark {
+    tn_status status; /* TN_OK: nothing */
+    char text[NOTE];
+} remark;
+
+/* The first rank's note that says something becomes an error on all. Each sends its own in turn:
+ * nothing is allocated, so no rank can fail here alone. */
+static tn_status exchange_notes(const char *function, tni_mpi_group group, const remark *own)
 {
-    int size = tn_parallel_size();
-    char *all = tni_alloc_n((size_t)size, NOTE);
-    if (!all) return TN_E_NOMEM;
-    tn_status status = tni_ranks_status(function, tni_ranks()->gather(group, note, NOTE, all));
-    for (int r = 0; r < size && status == TN_OK; r++)
-        if (all[r * NOTE])
-            status = tni_error(TN_E_STATE, "%s: on rank %d %s", function, r, all + r * NOTE);
-    tni_free(all, (size_t)size * NOTE);
+    tn_status status = TN_OK;
+    for (int r = 0; r < tn_parallel_size() && status == TN_OK; r++) {
+        remark theirs = *own;
+        status =
+            tni_ranks_status(function, tni_ranks()->broadcast(group, &theirs, sizeof theirs, r));
+        if (status == TN_OK && theirs.status != TN_OK)
+            status = tni_error(theirs.status, "%s: on rank %d %s", function, r, theirs.text);
+    }
     return status;
+}
+
+tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status)
+{
+    remark own = { .status = status };
+    const char *text = tn_error();
+    size_t n = strlen(function);
+    if (strncmp(text, function, n) == 0 && strncmp(text + n, ": ", 2) == 0) text += n + 2;
+    if (status != TN_OK) snprintf(own.text, sizeof own.text, "%.*s", NOTE - 1, text);
+    return exchange_notes(function, group, &own);
 }
 
 /* ---- layouts --------------------------------------------------------------------------------- */
@@ -61,18 +78,24 @@ typedef struct text {
     size_t n, capacity;
 } text;
 
+static tn_status add_line(text *t, const char *line)
+{
+    size_t n = strlen(line);
+    if (!tni_room(&t->at, &t->capacity, t->n, n + 1, 1)) return TN_E_NOMEM;
+    memcpy(t->at + t->n, line, n + 1);
+    t->n += n;
+    return TN_OK;
+}
+
 /* "parameter fc.weight [4,3] f32\n" */
 static tn_status describe(text *t, const tn_entry *e)
 {
     char line[1024];
     bool parameter = e->kind == TN_PARAMETER;
-    int n = snprintf(line, sizeof line, "%s %.800s %s %s%s\n", parameter ? "parameter" : "buffer",
-                     e->name, tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
-                     parameter && !e->tensor->requires_grad ? ", frozen" : "");
-    if (!tni_room(&t->at, &t->capacity, t->n, (size_t)n + 1, 1)) return TN_E_NOMEM;
-    memcpy(t->at + t->n, line, (size_t)n + 1);
-    t->n += (size_t)n;
-    return TN_OK;
+    snprintf(line, sizeof line, "%s %.800s %s %s%s\n", parameter ? "parameter" : "buffer", e->name,
+             tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
+             parameter && !e->tensor->requires_grad ? ", frozen" : "");
+    return add_line(t, line);
 }
 
 static tn_status describe_all(text *t, const tn_list *list)
@@ -82,9 +105,12 @@ static tn_status describe_all(text *t, const tn_list *list)
     return status;
 }
 
-/* Writes the first line that differs to note. */
-static void note_difference(char *note, const char *own, const char *first)
+/* Writes the first line that differs to the note. */
+static void note_difference(remark *note, const char *own, const char *first)
 {
+    bool options = strchr(own, '\n') - own != strchr(first, '\n') - first ||
+                   strncmp(own, first, strcspn(own, "\n")) != 0;
+    const char *what = options ? "call" : "model";
     while (*own && *first) {
         size_t n = strcspn(own, "\n"), m = strcspn(first, "\n");
         if (n != m || memcmp(own, first, n) != 0) break;
@@ -92,34 +118,46 @@ static void note_difference(char *note, const char *own, const char *first)
         first += m + 1;
     }
     if (!*own && !*first) return;
-    snprintf(note, NOTE, "the model has %.*s, where rank 0 has %.*s: want the same model",
+    note->status = TN_E_STATE;
+    snprintf(note->text, NOTE, "the %s has %.*s, where rank 0 has %.*s: want the same %s", what,
              (int)TNI_MIN(strcspn(own, "\n"), 200), *own ? own : "nothing more",
-             (int)TNI_MIN(strcspn(first, "\n"), 200), *first ? first : "nothing more");
+             (int)TNI_MIN(strcspn(first, "\n"), 200), *first ? first : "nothing more", what);
 }
 
-static tn_status compare_text(const char *function, tni_mpi_group group, const text *own)
+static tn_status compare_text(const char *function, tni_mpi_group group, tn_status status,
+                              const text *own)
 {
-    char note[NOTE] = { 0 };
+    remark note = { 0 };
     uint64_t n = own->n;
-    tn_status status = tni_ranks_status(function, tni_ranks()->broadcast(group, &n, sizeof n, 0));
-    if (status != TN_OK) return status;
-    char *first = tni_alloc(n + 1);
-    if (!first) return TN_E_NOMEM;
-    if (tn_parallel_rank() == 0) memcpy(first, own->at, n);
-    first[n] = '\0';
-    status = tni_ranks_status(function, tni_ranks()->broadcast(group, first, n, 0));
-    if (status == TN_OK) note_difference(note, own->at, first);
-    tni_free(first, n + 1);
-    return status == TN_OK ? exchange_notes(function, group, note) : status;
+    const tni_mpi *mpi = tni_ranks();
+    tn_status sent = tni_ranks_status(function, mpi->broadcast(group, &n, sizeof n, 0));
+    if (sent != TN_OK) return sent;
+    char *first = status == TN_OK ? tni_alloc(n + 1) : NULL;
+    if (status == TN_OK && !first) status = TN_E_NOMEM;
+    status = tni_agree(function, group, status);
+    if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->at, n);
+    if (status == TN_OK) status = tni_ranks_status(function, mpi->broadcast(group, first, n, 0));
+    if (status == TN_OK) {
+        first[n] = '\0';
+        note_difference(&note, own->at, first);
+        status = exchange_notes(function, group, &note);
+    }
+    if (first) tni_free(first, n + 1);
+    return status;
 }
 
-tn_status tni_same_models(const char *function, tni_mpi_group group, tn_module *model)
+tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 {
+    static const char *const rule[] = { "FIRST", "MEAN", "OWN" };
     text own = { 0 };
-    const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
-    tn_status status = parameters && buffers ? describe_all(&own, parameters) : tni_pending();
+    char line[96];
+    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
+    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s\n", p->bucket_bytes,
+             rule[p->rule]);
+    tn_status status = parameters && buffers ? add_line(&own, line) : tni_pending();
+    if (status == TN_OK) status = describe_all(&own, parameters);
     if (status == TN_OK) status = describe_all(&own, buffers);
-    if (status == TN_OK) status = compare_text(function, group, &own);
+    status = compare_text(function, p->group, status, &own);
     tni_room_free(&own.at, &own.capacity, 1);
     return status;
 }
@@ -138,7 +176,7 @@ static tn_status hash_tensor(const tn_tensor *t, uint64_t *hash)
 }
 
 static tn_status check_list(const tn_data_parallel *p, const tn_list *list, uint64_t *hashes,
-                            char *note)
+                            remark *note)
 {
     static const char function[] = "tn_data_parallel_check";
     tn_status status = TN_OK;
@@ -149,13 +187,14 @@ static tn_status check_list(const tn_data_parallel *p, const tn_list *list, uint
     size_t nbytes = (size_t)list->n * sizeof *hashes;
     memcpy(first, hashes, nbytes);
     status = tni_ranks_status(function, tni_ranks()->broadcast(p->group, first, nbytes, 0));
-    for (int i = 0; i < list->n && status == TN_OK && !*note; i++) {
+    for (int i = 0; i < list->n && status == TN_OK && note->status == TN_OK; i++) {
         const tn_entry *e = &list->entry[i];
         if (e->kind == TN_BUFFER && tn_data_parallel_buffers(p, e->name) == TN_BUFFERS_OWN)
             continue;
-        if (hashes[i] != first[i])
-            snprintf(note, NOTE, "%s %.400s has other bits than on rank 0",
-                     e->kind == TN_BUFFER ? "buffer" : "parameter", e->name);
+        if (hashes[i] == first[i]) continue;
+        note->status = TN_E_STATE;
+        snprintf(note->text, NOTE, "%s %.400s has other bits than on rank 0",
+                 e->kind == TN_BUFFER ? "buffer" : "parameter", e->name);
     }
     return status;
 }
@@ -163,7 +202,7 @@ static tn_status check_list(const tn_data_parallel *p, const tn_list *list, uint
 tn_status tn_data_parallel_check(const tn_data_parallel *p)
 {
     static const char function[] = "tn_data_parallel_check";
-    char note[NOTE] = { 0 };
+    remark note = { 0 };
     if (!p) return tni_poison(function, "p");
     if (!tni_ranks()) return TN_OK;
     tn_scope scope = tn_scope_begin();
@@ -172,9 +211,9 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
     for (int k = 0; k < 2 && status == TN_OK; k++) {
         size_t n = 2 * (size_t)list[k]->n + 1;
         uint64_t *hashes = tni_alloc_n(n, sizeof *hashes);
-        status = hashes ? check_list(p, list[k], hashes, note) : TN_E_NOMEM;
+        status = hashes ? check_list(p, list[k], hashes, &note) : TN_E_NOMEM;
         tni_free(hashes, n * sizeof *hashes);
     }
     tn_scope_end(scope);
-    return status == TN_OK ? exchange_notes(function, p->group, note) : status;
+    return status == TN_OK ? exchange_notes(function, p->group, &note) : status;
 }

@@ -1,6 +1,9 @@
 /*
  * data_parallel.c - a tn_data_parallel: making one, which all ranks do together, and what it tells.
  *
+ * What can fail on one rank alone is done first; then the ranks tell each other how that went, and
+ * either all go on or all refuse.
+ *
  * Alone (no other ranks) a handle keeps its model and its settings, and the engine never hears of
  * it.
  */
@@ -46,22 +49,9 @@ static tn_status copy_first(const char *function, tni_mpi_group group, const tn_
 {
     tn_status status = TN_OK;
     for (int i = 0; i < list->n && status == TN_OK; i++)
-        status = tni_ranks_copy(function, group, list->entry[i].tensor, 0);
+        status =
+            tni_agree(function, group, tni_ranks_copy(function, group, list->entry[i].tensor, 0));
     return status;
-}
-
-static tn_status join(const char *function, tn_data_parallel *p, const tn_list *parameters,
-                      int64_t bucket_bytes)
-{
-    const tn_list *buffers = tni_persistent(p->model);
-    tn_status status = buffers ? check_tensors(function, buffers) : tni_pending();
-    if (status == TN_OK) status = take_parameters(p, parameters);
-    if (status == TN_OK) status = tni_buckets_make(p, bucket_bytes);
-    tni_reduce_set(p);
-    if (status == TN_OK) status = tni_same_models(function, p->group, p->model);
-    if (status == TN_OK) status = copy_first(function, p->group, parameters);
-    if (status == TN_OK) status = copy_first(function, p->group, buffers);
-    return status == TN_OK ? tni_sync_add(&p->sync) : status;
 }
 
 static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)
@@ -77,32 +67,70 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     return TN_OK;
 }
 
-static tn_status fill_in(const char *function, tn_data_parallel *p, int64_t bucket_bytes)
+/* What a handle of several ranks needs, made on this one. */
+static tn_status fill_in(tn_data_parallel *p, const tn_list *parameters)
 {
-    const tn_list *parameters = tn_parameters(p->model);
-    if (!parameters) return tni_pending();
+    tn_status status = take_parameters(p, parameters);
+    if (status == TN_OK) status = tni_buckets_make(p);
+    tni_reduce_set(p);
+    return status == TN_OK ? tni_sync_add(&p->sync) : status;
+}
+
+/* Everything of this rank alone. */
+static tn_status prepare(const char *function, tn_data_parallel **made, tn_module *model,
+                         tn_data_parallel_options o)
+{
+    enum { BUCKET = 25 << 20 };
+    tn_status status = check(function, model, o);
+    if (status != TN_OK) return status;
+    tn_data_parallel *p = *made = tni_calloc(sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    p->model = tn_module_keep(model);
+    p->rule = o.buffers;
+    p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
+    const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
+    if (!parameters || !buffers) return tni_pending();
     if (parameters->n == 0)
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
-    tn_status status = check_tensors(function, parameters);
-    if (status != TN_OK || !tni_ranks()) return status;
-    status = tni_ranks_status(function, tni_ranks()->group_new(&p->group));
+    status = check_tensors(function, parameters);
+    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers);
+    return status == TN_OK && tni_ranks() ? fill_in(p, parameters) : status;
+}
+
+/* Everything of all ranks together. */
+static tn_status join(const char *function, const tn_data_parallel *p)
+{
+    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
+    tn_status status = parameters && buffers ? TN_OK : tni_pending();
+    status = tni_agree(function, p->group, status);
+    if (status == TN_OK) status = tni_same_models(function, p);
+    if (status == TN_OK) status = copy_first(function, p->group, parameters);
+    return status == TN_OK ? copy_first(function, p->group, buffers) : status;
+}
+
+static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
+                      tn_data_parallel_options o)
+{
+    tni_mpi_group group = { 0 };
+    if (!tni_ranks()) return prepare(function, made, model, o);
+    tn_status status = tni_ranks_status(function, tni_ranks()->group_new(&group));
     if (status != TN_OK) return status;
-    p->grouped = true;
-    return join(function, p, parameters, bucket_bytes);
+    status = tni_agree(function, group, prepare(function, made, model, o));
+    if (*made) {
+        (*made)->group = group;
+        (*made)->grouped = true;
+    } else {
+        tni_ranks()->group_free(&group);
+    }
+    return status == TN_OK ? join(function, *made) : status;
 }
 
 tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
 {
-    static const char f[] = "tn_data_parallel_new";
-    enum { BUCKET = 25 << 20 };
-    if (check(f, model, o) != TN_OK) return NULL;
-    tn_data_parallel *p = tni_calloc(sizeof *p);
-    if (!p) return NULL;
-    p->model = tn_module_keep(model);
-    p->rule = o.buffers;
+    tn_data_parallel *p = NULL;
     tn_scope scope = tn_scope_begin();
     tn_status status;
-    TN_NO_GRAD status = fill_in(f, p, o.bucket_bytes ? o.bucket_bytes : BUCKET);
+    TN_NO_GRAD status = make("tn_data_parallel_new", &p, model, o);
     tn_scope_end(scope);
     if (status == TN_OK) return p;
     tn_data_parallel_free(p);

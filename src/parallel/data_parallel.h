@@ -45,6 +45,7 @@ struct tn_data_parallel {
     size_t n_bytes;         /* of a rank's report */
     unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
     bool reported;          /* they hold those of a pass */
+    int64_t bucket_bytes;
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;
@@ -52,8 +53,9 @@ struct tn_data_parallel {
 
 /* ---- compare.c ------------------------------------------------------------------------------- */
 
-/* An error on all ranks unless all models have rank 0's names, shapes and dtypes. */
-tn_status tni_same_models(const char *function, tni_mpi_group group, tn_module *model);
+/* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
+ * shapes and dtypes. */
+tn_status tni_same_models(const char *function, const tn_data_parallel *p);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
 /* A number over names, shapes and dtypes of a list. */
@@ -67,7 +69,7 @@ tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
 /* Makes the buckets. */
-tn_status tni_buckets_make(tn_data_parallel *p, int64_t bytes);
+tn_status tni_buckets_make(tn_data_parallel *p);
 void tni_buckets_free(tn_data_parallel *p);
 /* Sets the functions of p->sync. */
 void tni_reduce_set(tn_data_parallel *p);

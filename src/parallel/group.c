@@ -113,16 +113,18 @@ tn_status tn_parallel_barrier(void)
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t, int from)
 {
     size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-    char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own + nbytes;
-    if (!own) return TN_E_NOMEM;
-    tn_status status = tn_copy_out(t, own, nbytes, t->dtype);
-    if (status == TN_OK) memcpy(theirs, own, nbytes);
-    if (status == TN_OK)
+    char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own ? own + nbytes : NULL;
+    tn_status status = own ? tn_copy_out(t, own, nbytes, t->dtype) : TN_E_NOMEM;
+    status = tni_agree(function, group, status);
+    if (status == TN_OK) {
+        memcpy(theirs, own, nbytes);
         status = tni_ranks_status(function, mpi->broadcast(group, theirs, nbytes, from));
-    /* equal bits are not written: the tensor's version stays, and graphs that read it hold */
-    if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
-        TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
-    tni_free(own, 2 * (nbytes ? nbytes : 1));
+        /* equal bits are not written: the tensor's version stays, and graphs that read it hold */
+        if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
+            TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
+        status = tni_agree(function, group, status);
+    }
+    if (own) tni_free(own, 2 * (nbytes ? nbytes : 1));
     return status;
 }
 

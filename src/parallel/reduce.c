@@ -58,7 +58,7 @@ static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t eleme
     return TN_OK;
 }
 
-tn_status tni_buckets_make(tn_data_parallel *p, int64_t bytes)
+tn_status tni_buckets_make(tn_data_parallel *p)
 {
     int n = p->sync.n, first = 0;
     int64_t elements = 0;
@@ -68,7 +68,8 @@ tn_status tni_buckets_make(tn_data_parallel *p, int64_t bytes)
         const tn_tensor *t = p->sync.leaf[p->order[i]].leaf;
         const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
         int64_t size = tni_shape_numel(&t->shape), unit = (int64_t)tn_dtype_size(wide(t->dtype));
-        bool fits = (elements + size) * unit <= bytes && wide(t->dtype) == wide(before->dtype);
+        bool fits =
+            (elements + size) * unit <= p->bucket_bytes && wide(t->dtype) == wide(before->dtype);
         if (i > first && !fits) {
             status = add_bucket(p, first, i - first, elements);
             first = i;
