@@ -50,7 +50,7 @@ for n in 2 4; do
     # batch norm over all ranks, buffers included
     ranks $n norm f64 e && one compare n64 e 1e-12
     ranks $n norm f32 f && one compare n32 f 5e-6 && cat log
-    for mode in uneven differ buffers unused frozen overlap dtypes calls random mismatch; do
+    for mode in uneven differ buffers unused frozen overlap dtypes calls random mismatch two changed; do
         ranks $n $mode
     done
     TN_CACHE=0 ranks $n memory

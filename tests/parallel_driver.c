@@ -500,6 +500,60 @@ static void expect_options(tn_data_parallel_options o, const char *why)
     tn_module_drop(m);
 }
 
+/* A second handle of a parameter, under another name, is refused; the first one goes on. */
+static void two(char **argument)
+{
+    (void)argument;
+    tn_module *m = mlp(HIDDEN, false),
+              *other = tn_sequential(tn_module_keep(tn_get_submodule(m, "3")));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    EXPECT(!tn_data_parallel_new(other, (tn_data_parallel_options){ 0 }));
+    EXPECT(strstr(tn_error(), "another tn_data_parallel averages 0.weight already"));
+    tn_error_clear();
+    int64_t first, n = part(&first);
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    tn_tensor *g = tn_grad(tn_get_parameter(m, "3.weight"));
+    EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
+    tn_data_parallel_free(p);
+    p = tn_data_parallel_new(other, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_data_parallel_free(p);
+    tn_module_drop(other);
+    tn_module_drop(m);
+}
+
+/* A cast that the buckets still hold, or a rule, on one rank only: all fail with one message, and
+ * go on when it is undone. A loss that is no scalar is refused before anything leaves, though the
+ * last layer, which it does not read, could have left at once. */
+static void changed(char **argument)
+{
+    (void)argument;
+    bool odd = tn_parallel_rank() == 1;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, true);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    tn_tensor *h = tn_forward(tn_get_submodule(m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_backward(h) != TN_OK && strstr(tn_error(), "tn_backward: "));
+    TN_CHECK(tn_backward(tn_sum(h, NULL, 0, false)));
+    if (odd) TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), TN_BF16));
+    h = tn_forward(tn_get_submodule(m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_backward(tn_sum(h, NULL, 0, false)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "the parameters of rank 1 have other shapes or dtypes"));
+    TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), odd ? TN_F32 : TN_BF16));
+    TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), TN_F32));
+    TN_CHECK(tn_data_parallel_set_buffers(p, "1.", odd ? TN_BUFFERS_OWN : TN_BUFFERS_MEAN));
+    EXPECT(tn_backward(loss_of(m, first, n, 0, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "the buffers of rank 1 have other names, shapes, dtypes or rules"));
+    TN_CHECK(tn_data_parallel_set_buffers(p, "1.", TN_BUFFERS_MEAN));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    tn_error_clear();
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* The last rank's model differs from the others': every rank fails, and says which one. */
 static void mismatch(char **argument)
 {
@@ -630,6 +684,8 @@ int main(int argc, char **argv)
         { "random", 0, random_numbers },
         { "mismatch", 0, mismatch },
         { "memory", 0, memory },
+        { "two", 0, two },
+        { "changed", 0, changed },
         { "maps", 1, maps },
         { "norm", 2, norm },
         { "uneven", 0, uneven },

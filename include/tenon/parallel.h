@@ -87,10 +87,15 @@ typedef struct tn_data_parallel_options {
  * Not sent  what tn_gradients returns. A loss that reads none of the parameters is no averaging
  *           backward: no rank may have one where others do not
  * Errors    NULL, on all ranks: a model that differs from rank 0's, with the rank and the first
- *           parameter or buffer whose name, shape, dtype or requires_grad differs; no parameters; a
- *           tensor on a GPU; bucket_bytes negative. In tn_backward: parameters or buffers added,
- *           replaced, cast or frozen since on one rank or all: make it again. After a backward that
- *           failed on one rank, that rank must end: the others wait for its gradients
+ *           parameter or buffer whose name, shape, dtype or requires_grad differs; options other
+ *           than rank 0's; no parameters; a parameter that another handle averages (not alone); a
+ *           tensor on a GPU; bucket_bytes negative; no memory.
+ *           tn_backward, on all ranks: frozen parameters, buffers, their rules, or dtypes among
+ *           f32, bf16 and f16 were changed since on some ranks only (the same change on all is
+ *           allowed).
+ *           tn_backward, before it sends anything, on the ranks where parameters were added,
+ *           replaced, reshaped, moved, or cast to or from f64: make it again, on all.
+ *           After a backward that failed on one rank, that rank must end: the others wait for it
  * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
  * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
  */

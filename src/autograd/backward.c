@@ -599,8 +599,8 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     tn_keep(output);
     tn_status status = tni_pass_begin(&p, "tn_backward");
     tn_scope scope = tn_scope_begin();
-    if (status == TN_OK && tni_syncs && !p.outer) status = tni_sync_begin(&p, output);
     if (status == TN_OK) status = tni_pass_seed(&p, "tn_backward", 1, &output, &seed);
+    if (status == TN_OK && tni_syncs && !p.outer) status = tni_sync_begin(&p, output);
     tn_scope_end(scope);
     scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_run(&p);

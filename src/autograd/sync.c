@@ -44,25 +44,26 @@ static void count(const tni_edge *edge)
     gm->sync->active = true;
 }
 
-static tn_status visit(tni_pass *p, tni_node *node, uint64_t seen)
+static tn_status visit(tni_order *order, tni_node *node, uint64_t seen)
 {
     if (!node || node->mark == seen) return TN_OK;
     node->mark = seen;
-    return tni_order_push(&p->order, node);
+    return tni_order_push(order, node);
 }
 
-static tn_status count_uses(tni_pass *p, const tn_tensor *output)
+static tn_status count_uses(const tn_tensor *output)
 {
+    tni_order order = { 0 }; /* of its own: the pass has put the output into its own */
     uint64_t seen = tni_next_mark();
-    tn_status status = visit(p, output->node, seen);
-    while (p->order.n && status == TN_OK) {
-        const tni_node *node = tni_order_pop(&p->order);
+    tn_status status = visit(&order, output->node, seen);
+    while (order.n && status == TN_OK) {
+        const tni_node *node = tni_order_pop(&order);
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             count(&node->edge[i]);
-            status = visit(p, node->edge[i].node, seen);
+            status = visit(&order, node->edge[i].node, seen);
         }
     }
-    p->order.n = 0;
+    tni_room_free(&order.heap, &order.capacity, sizeof *order.heap);
     return status;
 }
 
@@ -73,7 +74,7 @@ tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
         s->active = false;
         for (int i = 0; i < s->n; i++) s->leaf[i].leaf->gm->awaited = 0;
     }
-    tn_status status = count_uses(p, output);
+    tn_status status = count_uses(output);
     /* a leaf itself: its use, the seed, is no edge, so it is complete at the end */
     if (!output->node) count(&(tni_edge){ .leaf = output });
     for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next)

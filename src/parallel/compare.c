@@ -26,7 +26,7 @@ tn_list *tni_persistent(tn_module *model)
     return tn_buffers_with(model, (tn_walk_options){ .persistent_only = true });
 }
 
-uint64_t tni_layout_hash(const tn_list *list)
+uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list)
 {
     uint64_t hash = NO_HASH;
     for (int i = 0; i < list->n; i++) {
@@ -35,6 +35,9 @@ uint64_t tni_layout_hash(const tn_list *list)
         hash = hash_bytes(hash, &t->dtype, sizeof t->dtype);
         hash = hash_bytes(hash, &t->shape.rank, sizeof t->shape.rank);
         hash = hash_bytes(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
+        if (list->entry[i].kind != TN_BUFFER) continue;
+        tn_buffer_rule rule = tn_data_parallel_buffers(p, list->entry[i].name);
+        hash = hash_bytes(hash, &rule, sizeof rule);
     }
     return hash;
 }

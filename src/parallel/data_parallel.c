@@ -23,7 +23,7 @@ static tn_status check_tensors(const char *function, const tn_list *list)
 static tn_status make_room(tn_data_parallel *p, int n)
 {
     size_t count = (size_t)n;
-    p->n_bytes = sizeof(uint64_t) + (2 * count + 7) / 8;
+    p->n_bytes = sizeof(tni_layouts) + (2 * count + 7) / 8;
     p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
     p->part = tni_calloc_n(count, sizeof *p->part);
     p->name = tni_calloc_n(count, sizeof *p->name);
@@ -67,6 +67,20 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     return TN_OK;
 }
 
+/* Two handles would send a parameter's gradient twice, and only one would get the average. */
+static tn_status check_free(const char *function, const tn_list *parameters)
+{
+    for (int i = 0; i < parameters->n; i++) {
+        const tni_gradmeta *gm = parameters->entry[i].tensor->gm;
+        if (gm && gm->sync)
+            return tni_error(TN_E_STATE,
+                             "%s: another tn_data_parallel averages %s already: want one handle of "
+                             "a parameter",
+                             function, parameters->entry[i].name);
+    }
+    return TN_OK;
+}
+
 /* What a handle of several ranks needs, made on this one. */
 static tn_status fill_in(tn_data_parallel *p, const tn_list *parameters)
 {
@@ -94,6 +108,7 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
     status = check_tensors(function, parameters);
     if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers);
+    if (status == TN_OK) status = check_free(function, parameters);
     return status == TN_OK && tni_ranks() ? fill_in(p, parameters) : status;
 }
 

@@ -7,6 +7,11 @@
 #include "autograd/sync.h"
 #include "parallel/group.h"
 
+/* What a rank's report begins with. */
+typedef struct tni_layouts {
+    uint64_t parameters, buffers; /* tni_layout_hash */
+} tni_layouts;
+
 /* Gradients that are sent together, in one row. */
 typedef struct tni_bucket {
     tn_tensor *flat; /* [n] f32 or f64; one reference */
@@ -58,8 +63,8 @@ struct tn_data_parallel {
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
-/* A number over names, shapes and dtypes of a list. */
-uint64_t tni_layout_hash(const tn_list *list);
+/* A number over names, shapes, dtypes, and buffers' rules, of a list. */
+uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 

@@ -13,8 +13,8 @@
  * the buckets on their way (test).
  *
  * Then every rank tells the others, in a few bytes, which parameters had a gradient, which require
- * one, and the layout of its buffers. So all ranks agree on which averages count, and a rank whose
- * model has changed is found by all of them.
+ * one, and the layout of its parameters and buffers. So all ranks agree on which averages count,
+ * and a rank whose model has changed is found by all of them.
  */
 #include "parallel/data_parallel.h"
 
@@ -139,7 +139,7 @@ static unsigned char *report_of(const tn_data_parallel *p, int rank)
 
 static bool bit(const unsigned char *report, int i)
 {
-    return report[sizeof(uint64_t) + (size_t)i / 8] >> i % 8 & 1;
+    return report[sizeof(tni_layouts) + (size_t)i / 8] >> i % 8 & 1;
 }
 
 bool tni_report_used(const tn_data_parallel *p, int rank, int parameter)
@@ -154,15 +154,17 @@ bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter)
 
 static void set_bit(unsigned char *report, int i, bool on)
 {
-    report[sizeof(uint64_t) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
+    report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
 }
 
 static tn_status exchange_reports(tn_data_parallel *p, const tn_list *buffers)
 {
-    uint64_t hash = tni_layout_hash(buffers);
+    const tn_list *parameters = tn_parameters(p->model);
+    if (!parameters) return tni_pending();
+    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers) };
     unsigned char *own = p->reports;
     memset(own, 0, p->n_bytes);
-    memcpy(own, &hash, sizeof hash);
+    memcpy(own, &layouts, sizeof layouts);
     for (int i = 0; i < p->sync.n; i++) {
         set_bit(own, 2 * i, p->part[i].used);
         set_bit(own, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
@@ -171,15 +173,30 @@ static tn_status exchange_reports(tn_data_parallel *p, const tn_list *buffers)
                             tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
 }
 
+static tn_status compare_layouts(const tn_data_parallel *p, int rank)
+{
+    tni_layouts first, other;
+    memcpy(&first, report_of(p, 0), sizeof first);
+    memcpy(&other, report_of(p, rank), sizeof other);
+    if (first.parameters != other.parameters)
+        return tni_error(TN_E_STATE,
+                         "%s: the parameters of rank %d have other shapes or dtypes than those of "
+                         "rank 0: want the same ones",
+                         function, rank);
+    if (first.buffers != other.buffers)
+        return tni_error(TN_E_STATE,
+                         "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
+                         "than those of rank 0: want the same ones",
+                         function, rank);
+    return TN_OK;
+}
+
 /* The same verdict on all ranks. */
 static tn_status compare_reports(const tn_data_parallel *p)
 {
     for (int r = 1; r < tn_parallel_size(); r++) {
-        if (memcmp(report_of(p, 0), report_of(p, r), sizeof(uint64_t)) != 0)
-            return tni_error(TN_E_STATE,
-                             "%s: the buffers of rank %d have other names, shapes or dtypes than "
-                             "those of rank 0: want the same ones",
-                             function, r);
+        tn_status status = compare_layouts(p, r);
+        if (status != TN_OK) return status;
         for (int i = 0; i < p->sync.n; i++)
             if (tni_report_trained(p, r, i) != tni_report_trained(p, 0, i))
                 return tni_error(TN_E_STATE,
