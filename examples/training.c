@@ -91,10 +91,49 @@ bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
 
 /* ---- several processes ----------------------------------------------------------------------- */
 
-tn_data_parallel *ex_share(tn_module *model, int64_t batch)
+/* FNV-1a of a file, so that all processes can compare theirs. */
+static uint64_t hash_file(const char *path)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    unsigned char block[1 << 14];
+    FILE *file = fopen(path, "rb");
+    if (!file) ex_refuse("--resume %s: %s", path, strerror(errno));
+    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
+        for (size_t i = 0; i < n; i++) hash = (hash ^ block[i]) * 0x100000001b3u;
+    if (ferror(file)) ex_refuse("--resume %s: %s", path, strerror(errno));
+    fclose(file);
+    return hash;
+}
+
+/* The optimizer's state is not sent: every process must have read the same. All of them see who did
+ * not, and refuse together; else some would wait for others that have ended. */
+static void same_start(const ex_settings *s, int64_t step)
+{
+    int64_t first[2] = { 0, 0 }, theirs[2];
+    const char *path = s->resume ? s->resume_file : "";
+    uint64_t hash = s->resume ? hash_file(path) : 0;
+    int64_t own[2] = { step, (int64_t)(hash >> 1) };
+    tn_scope scope = tn_scope_begin();
+    for (int r = 0; r < tn_parallel_size(); r++) {
+        tn_tensor *t = tn_from_ints(own, TN_SHAPE(2));
+        ex_check_ptr(t);
+        ex_check(tn_parallel_broadcast(t, r));
+        ex_check(tn_copy_out(t, theirs, sizeof theirs, TN_I64));
+        if (r == 0) memcpy(first, theirs, sizeof first);
+        if (memcmp(first, theirs, sizeof first) == 0) continue;
+        ex_refuse("--resume %s: process %d begins after step %" PRId64 ", process 0 after step "
+                  "%" PRId64 "%s: want the same checkpoint in all",
+                  path, r, theirs[0], first[0],
+                  theirs[0] == first[0] ? ", of another checkpoint" : "");
+    }
+    tn_scope_end(scope);
+}
+
+tn_data_parallel *ex_share(const ex_settings *s, tn_module *model, int64_t batch, int64_t step)
 {
     int size = tn_parallel_size();
     if (size == 1) return NULL;
+    same_start(s, step);
     if (batch % size != 0)
         ex_refuse("--batch %" PRId64 ": %d processes share it: want a multiple of %d", batch, size,
                   size);

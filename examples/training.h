@@ -67,8 +67,9 @@ tn_dtype ex_precision(const ex_settings *s);
 tn_scaler *ex_scaler(tn_dtype precision);
 /* In a run of several processes (mpirun), the handle that averages the model's gradients, after the
  * weights or a checkpoint were loaded; rank 0's numbers go to all. NULL alone. Refuses a batch that
- * does not divide by the ranks. Owner: the caller, ex_unshare. */
-tn_data_parallel *ex_share(tn_module *model, int64_t batch);
+ * does not divide by the ranks, and processes that begin after another step than process 0 or from
+ * another checkpoint. Owner: the caller, ex_unshare. */
+tn_data_parallel *ex_share(const ex_settings *s, tn_module *model, int64_t batch, int64_t step);
 /* At the end: waits for the other processes, then frees the handle. */
 void ex_unshare(tn_data_parallel *shared);
 /* This rank's part of a whole batch's rows: a view in the current scope. */

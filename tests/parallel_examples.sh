@@ -35,6 +35,7 @@ masks=("${small[@]}" --steps 12 --dropout 0.3 --print-hash)
 whole=$(ranks 2 "$transformer" "${masks[@]}")
 check 'stopped' ranks 2 "$transformer" "${masks[@]}" --stop-after 5 --checkpoint c
 cp c d
+cp c g
 check 'resumed on 2' same "$whole" "$(ranks 2 "$transformer" --resume c --print-hash --quiet)"
 check 'resumed on 1' "$transformer" --resume d --quiet
 
@@ -43,6 +44,13 @@ refused() { # MESSAGE COMMAND...
     cat log
     grep -qF -- "$1" log
 }
+# Every process must resume from the same checkpoint: with one step more to go than the others it would wait.
+check 'stopped later' ranks 2 "$transformer" "${masks[@]}" --stop-after 6 --checkpoint e
+check 'another run' ranks 2 "$transformer" "${masks[@]}" --stop-after 6 --seed 9 --checkpoint f
+check 'another step' refused 'process 1 begins after step 6, process 0 after step 5' \
+    ranks 1 "$transformer" --resume g --quiet : -n 1 "$transformer" --resume e --quiet
+check 'another file' refused 'process 1 begins after step 6, process 0 after step 6, of another checkpoint' \
+    ranks 1 "$transformer" --resume e --quiet : -n 1 "$transformer" --resume f --quiet
 check 'a batch for 5' refused '--batch 12: 5 processes share it: want a multiple of 5' \
     ranks 5 "$transformer" "${small[@]}" --steps 1
 

@@ -192,7 +192,7 @@ int main(int argc, char **argv)
     if (shared->load) ex_check(tn_load(r.model, shared->load));
     if (shared->resume) run_resume(&r);
     ex_say_resumed(shared, r.step, r.total, set.steps > 0 ? "--steps" : "--epochs");
-    r.shared = ex_share(r.model, set.batch);
+    r.shared = ex_share(shared, r.model, set.batch, r.step);
 
     bool trains = r.step < r.total;
     double rate = trains ? train(&r) : 0;

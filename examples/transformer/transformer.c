@@ -204,7 +204,7 @@ int main(int argc, char **argv)
     if (shared->load) run_load_weights(&r);
     if (shared->resume) run_resume(&r);
     ex_say_resumed(shared, r.step, set.steps, "--steps");
-    r.shared = ex_share(r.model, set.batch);
+    r.shared = ex_share(shared, r.model, set.batch, r.step);
 
     bool trained = r.step < set.steps;
     double rate = trained ? run_train(&r) : 0;
