@@ -195,6 +195,38 @@ START_TEST(loader_in_parts)
 }
 END_TEST
 
+/* At the end of an epoch of one part, whose last batch is too short for four: theirs is at its end
+ * too; and back. */
+START_TEST(loader_resumes_with_other_parts)
+{
+    double order[64];
+    tn_module *m = tn_linear_new(2, 1, (tn_linear_options){ 0 });
+    tn_loader *one = loader_of(10, (tn_loader_options){ .batch_size = 8, .prefetch = _i });
+    tn_loader *four =
+        loader_of(10, (tn_loader_options){ .batch_size = 8, .parts = 4, .prefetch = _i });
+    ck_assert_int_eq(tn_loader_batches(one), 2);
+    ck_assert_int_eq(tn_loader_batches(four), 1);
+    assert_ok(tn_loader_seek(one, 3, 2));
+    tn_checkpoint c = { .model = m, .loader = one };
+    const char *path = in_folder("parts.ckpt");
+    assert_ok(tn_checkpoint_save(&c, path));
+    c.loader = four;
+    assert_ok(tn_checkpoint_load(&c, path));
+    ck_assert_int_eq(tn_loader_epoch(four), 3);
+    ck_assert_int_eq(tn_loader_position(four), 1);
+    ck_assert_int_eq(epoch_of(four, order), 0); /* that one has ended */
+    ck_assert_int_eq(epoch_of(four, order), 2 + 1);
+    assert_ok(tn_loader_seek(four, 5, 1));
+    assert_ok(tn_checkpoint_save(&c, path));
+    c.loader = one;
+    assert_ok(tn_checkpoint_load(&c, path));
+    ck_assert_int_eq(epoch_of(one, order), 2 + 1); /* the rest */
+    tn_loader_free(four);
+    tn_loader_free(one);
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(loader_shuffles_by_seed_and_epoch)
 {
     double a[3][64];
@@ -343,6 +375,7 @@ Suite *test_suite(void)
     tcase_add_test(t, text_batches);
     tcase_add_loop_test(t, loader_in_order, 0, 2);
     tcase_add_loop_test(t, loader_in_parts, 0, 2);
+    tcase_add_loop_test(t, loader_resumes_with_other_parts, 0, 2);
     tcase_add_test(t, loader_shuffles_by_seed_and_epoch);
     tcase_add_test(t, loader_keeps_its_tensors);
     tcase_add_test(t, loader_refused);

@@ -425,6 +425,14 @@ void tni_loader_get(const tn_loader *l, tni_loader_state *state)
                                  l->o.batch_size, l->o.shuffle, l->o.drop_last };
 }
 
+/* Batches of a loader of any number of parts: with parts, a short rest may be none. */
+static int64_t most_batches(const tn_loader *l)
+{
+    tn_loader_options whole = l->o;
+    whole.parts = 1;
+    return batches_of(l->rows, &whole);
+}
+
 tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 {
     static const char f[] = "loader";
@@ -438,11 +446,11 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
                          state->drop_last != 0, l->rows, l->o.batch_size, l->o.shuffle,
                          l->o.drop_last);
     if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
-        state->position > l->batches)
+        state->position > most_batches(l))
         return tni_error(TN_E_FORMAT,
                          "%s: epoch %" PRId64 ", batch %" PRId64 ": an epoch has %" PRId64
                          " batches",
-                         f, state->epoch, state->position, l->batches);
+                         f, state->epoch, state->position, most_batches(l));
     return TN_OK;
 }
 
@@ -456,5 +464,5 @@ void tni_loader_set(tn_loader *l, const tni_loader_state *state)
     l->o.seed = (uint64_t)state->seed;
     pthread_mutex_unlock(&l->lock);
     l->epoch = state->epoch;
-    l->position = state->position;
+    l->position = TNI_MIN(state->position, l->batches); /* saved with fewer parts: at the end */
 }
