@@ -20,7 +20,7 @@
 #ifndef TENON_PARALLEL_H
 #define TENON_PARALLEL_H
 
-#include <tenon/nn.h>
+#include <tenon/optim.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,6 +49,14 @@ TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
 TN_API TN_MUST_USE tn_status tn_parallel_sum_(tn_tensor *t);
 /** The same divided by the number of ranks: f32 or f64. */
 TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
+/**
+ * The same on all ranks, after something that each of them did, or one alone: TN_OK, or the first
+ * failure, with its rank. Without it, ranks that go on would wait for one that has given up.
+ *
+ *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
+ *     TN_CHECK(tn_parallel_agree(saved));
+ */
+TN_API TN_MUST_USE tn_status tn_parallel_agree(tn_status status);
 /**
  * The default generator gets rank 0's state, except that dropout has masks of its own on each rank.
  * Numbers drawn from then on are the same on all ranks, as long as they draw equally many.
@@ -136,6 +144,45 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_sync(tn_module *m, bool on);
 /** Whether one BatchNorm layer does; false and a message for any other module. */
 TN_API bool tn_batchnorm_sync(const tn_module *m);
+/* ---- an optimizer's state, a part of it on each rank ----------------------------------------- */
+
+/**
+ * Deals the state of opt over the ranks, as ZeRO's stage 1 does: each parameter has its state on one
+ * rank, which alone updates it and sends the others the new values, in tn_optim_step. So a rank
+ * holds about 1/n of the state, and the parameters are, bit for bit, those of an optimizer whose
+ * state is not dealt. All parameters of opt are the model's.
+ *
+ * Dealt     whole parameters, of opt and of later groups: the largest first, each to the rank that
+ *           holds fewest bytes. State that opt has is kept where it belongs. A checkpoint that is
+ *           loaded later is read for the rank's own part only
+ * Step      tn_optim_step, also within tn_scaler_step, is a call of all ranks together. Errors are
+ *           the same on all, and then nothing has changed: those of one rank; other parameters,
+ *           rates, steps, or parameters with gradients than rank 0's; tn_data_parallel_set_sync is
+ *           off; p was freed
+ * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, where a step
+ *           was taken
+ * Alone     does nothing
+ * Errors    on all ranks; nothing has changed: TN_E_STATE: a parameter that p does not average;
+ *           dealt already; an optimizer that differs from rank 0's. Out of memory
+ * Source    Rajbhandari et al., ZeRO (2020), sec. 5.1
+ */
+TN_API TN_MUST_USE tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt);
+/**
+ * Brings the state of all optimizers that were dealt over p's ranks to rank 0, which alone can then
+ * save them, in the files of any other run. All ranks call it:
+ *
+ *     TN_CHECK(tn_data_parallel_gather(p));
+ *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
+ *     tn_data_parallel_release(p);
+ *     TN_CHECK(tn_parallel_agree(saved));
+ *
+ * Lasts     until tn_data_parallel_release, or the optimizer's next step or load: rank 0 needs the
+ *           memory for the whole state as long
+ * Errors    on all ranks, and nothing was gathered: out of memory on rank 0; steps that differ
+ */
+TN_API TN_MUST_USE tn_status tn_data_parallel_gather(tn_data_parallel *p);
+/** Frees what tn_data_parallel_gather brought; each rank keeps its own part. */
+TN_API void tn_data_parallel_release(tn_data_parallel *p);
 /** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
  *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
  *  rank 0. */

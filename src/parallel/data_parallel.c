@@ -169,6 +169,7 @@ static void free_parameters(tn_data_parallel *p)
 void tn_data_parallel_free(tn_data_parallel *p)
 {
     if (!p) return;
+    tni_shards_detach(p);
     if (p->sync.leaf) {
         tni_sync_remove(&p->sync);
         tni_buckets_free(p);

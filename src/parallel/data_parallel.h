@@ -34,6 +34,8 @@ typedef struct tni_prefix_rule {
     tn_buffer_rule rule;
 } tni_prefix_rule;
 
+struct tni_shard;
+
 struct tn_data_parallel {
     tni_sync sync; /* first; its leaves are the parameters */
     tni_mpi_group group;
@@ -54,6 +56,7 @@ struct tn_data_parallel {
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;
+    struct tni_shard *shards; /* optimizers whose state is dealt over its ranks */
 };
 
 /* ---- compare.c ------------------------------------------------------------------------------- */
@@ -61,6 +64,9 @@ struct tn_data_parallel {
 /* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
  * shapes and dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
+/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo. */
+#define TNI_NO_HASH 0xcbf29ce484222325u
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
 /* A number over names, shapes, dtypes, and buffers' rules, of a list. */
@@ -70,6 +76,11 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* Makes the buffers what the rules say. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
+
+/* ---- shard.c --------------------------------------------------------------------------------- */
+
+/* p is freed: the optimizers are no longer of it. */
+void tni_shards_detach(tn_data_parallel *p);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
