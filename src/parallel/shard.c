@@ -129,13 +129,14 @@ static void describe(const tni_shard *s, tni_shard_word *word)
 static tn_status compare(const char *function, const tni_shard_word *first,
                          const tni_shard_word *other, int rank)
 {
-    const char *what = first->layout != other->layout     ? "another type, other switches or parameters"
+    const char *what = first->layout != other->layout ? "another type, other switches or parameters"
                        : first->numbers != other->numbers ? "other rates, numbers or steps"
                        : first->taking != other->taking   ? "gradients of other parameters"
                                                           : NULL;
     if (!what) return TN_OK;
-    return tni_error(TN_E_STATE, "%s: on rank %d the optimizer has %s than on rank 0: want the same",
-                     function, rank, what);
+    return tni_error(TN_E_STATE,
+                     "%s: on rank %d the optimizer has %s than on rank 0: want the same", function,
+                     rank, what);
 }
 
 tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping)
@@ -258,8 +259,8 @@ static tn_status exchange(tni_shard *s)
         size_t n = TNI_MIN(s->piece, s->most - done);
         char *all = s->block + s->piece;
         copy_row(s, own, s->block, n, true);
-        status = tni_ranks_status(step_function,
-                                  tni_ranks()->gather(s->p->group, s->block, n, all));
+        status =
+            tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all));
         for (int r = 0; r < size && status == TN_OK; r++)
             if (r != own) copy_row(s, r, all + (size_t)r * n, n, false);
     }
@@ -274,8 +275,8 @@ static tn_status copy_strided(tni_shard *s, bool own)
         const tni_optim_param *p = &s->opt->param[i];
         if (!s->dense[i] || (p->holder == s->base.own) != own) continue;
         tni_array value = tni_array_of(p->tensor), dense = tni_array_of(s->dense[i]);
-        status = tni_copy_last(tni_backend_of(p->tensor), own ? &dense : &value,
-                               own ? &value : &dense);
+        status =
+            tni_copy_last(tni_backend_of(p->tensor), own ? &dense : &value, own ? &value : &dense);
     }
     return status;
 }

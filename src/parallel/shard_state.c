@@ -35,10 +35,9 @@ static tn_status transfer(const char *function, const tni_shard *s, const tni_op
     const tn_tensor *t = p->state[k];
     size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
     tni_mpi_group group = s->p->group;
-    return tni_ranks_status(function,
-                            s->base.own == 0
-                                ? tni_ranks()->receive(group, tni_data(t), nbytes, p->holder)
-                                : tni_ranks()->send(group, tni_data(t), nbytes, 0));
+    return tni_ranks_status(
+        function, s->base.own == 0 ? tni_ranks()->receive(group, tni_data(t), nbytes, p->holder)
+                                   : tni_ranks()->send(group, tni_data(t), nbytes, 0));
 }
 
 static tn_status gather(const char *function, tni_shard *s)
