@@ -36,8 +36,10 @@ static bool last_rank(void)
 static const struct {
     const char *name;
     int64_t rows, columns;
-} shapes[] = { { "wide", 300, 310 }, { "tail", 1, 7 },      { "square", 64, 64 }, { "one", 1, 1 },
-               { "strided", 9, 5 },  { "tall", 1100, 1024 }, { "empty", 0, 3 },    { "late", 33, 2 } };
+} shapes[] = {
+    { "wide", 300, 310 }, { "tail", 1, 7 },       { "square", 64, 64 }, { "one", 1, 1 },
+    { "strided", 9, 5 },  { "tall", 1100, 1024 }, { "empty", 0, 3 },    { "late", 33, 2 }
+};
 enum { SHAPES = sizeof shapes / sizeof *shapes, TALL = 5, STRIDED = 4 };
 
 /* The first n of them; of those of more than one row, `tall` is above a message's piece. */
@@ -66,9 +68,8 @@ static tn_tensor *distance(tn_module *m, int64_t step, double scale, const char 
     for (int i = 0; i < list->n; i++) {
         tn_tensor *t = list->entry[i].tensor;
         if ((out && strcmp(out, list->entry[i].name) == 0) || tn_numel(t) == 0) continue;
-
         double value = sin((double)(step * 7 + i)) * scale * (1 + tn_parallel_rank());
-        TN_NO_GRAD TN_CHECK(tn_fill_(to, value));
+        tn_tensor *to = tn_full_like(t, value);
         sum = tn_add(sum, tn_to_dtype(tn_mse_loss(t, to, TN_SUM), TN_F64));
     }
     TN_CHECK_PTR(sum);
@@ -119,8 +120,8 @@ static tn_optim *optimizer(int kind, const tn_list *list)
     case 4: opt = tn_adamw(list, (tn_adamw_options){ .lr = 0.01, .weight_decay = 0.1 }); break;
     case 5: opt = tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.01 }); break;
     case 6:
-        opt = tn_rmsprop(
-            list, (tn_rmsprop_options){ .lr = 0.01, .momentum = 0.5, .centered = true });
+        opt =
+            tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.01, .momentum = 0.5, .centered = true });
         break;
     case 7:
         opt = tn_adagrad(list, (tn_adagrad_options){ .lr = 0.05, .initial_accumulator = 0.1 });
@@ -318,8 +319,8 @@ static tn_tensor *rows(int64_t step)
     double value[ROWS * WIDTH];
     int64_t n = ROWS / tn_parallel_size();
     for (int i = 0; i < ROWS * WIDTH; i++) value[i] = sin(1.7 * i + 0.3 * (double)step);
-    return tn_narrow(tn_from_data(value, TN_SHAPE(ROWS, WIDTH), TN_F64), 0,
-                     n * tn_parallel_rank(), n);
+    return tn_narrow(tn_from_data(value, TN_SHAPE(ROWS, WIDTH), TN_F64), 0, n * tn_parallel_rank(),
+                     n);
 }
 
 static tn_status save(tn_data_parallel *p, const tn_checkpoint *c, const char *path)
@@ -603,10 +604,9 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "bits", 0, bits },         { "memory", 1, memory },   { "train", 2, train },
-        { "resume", 4, resume },     { "compare", 3, compare }, { "fail", 1, fail },
-        { "die", 1, die },           { "refusals", 0, refusals },
-        { "scarce", 1, scarce },
+        { "bits", 0, bits },     { "memory", 1, memory },     { "train", 2, train },
+        { "resume", 4, resume }, { "compare", 3, compare },   { "fail", 1, fail },
+        { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, scarce },
     };
     static const tn_allocator small = { scarce_alloc, scarce_free, NULL };
     if (argc > 1 && strcmp(argv[1], "scarce") == 0) TN_CHECK(tn_set_allocator(&small));

@@ -121,30 +121,20 @@ static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, 
         MPI_Allgather(data, (int)nbytes, MPI_BYTE, all, (int)nbytes, MPI_BYTE, comm_of(group)));
 }
 
-static const char *send(tni_mpi_group group, const void *data, size_t nbytes, int to)
-{
-    const char *at = data;
-    while (nbytes) {
-        int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        int code = MPI_Send(at, piece, MPI_BYTE, to, 0, comm_of(group));
-        if (code != MPI_SUCCESS) return reason(code);
-        at += piece;
-        nbytes -= (size_t)piece;
-    }
-    return NULL;
-}
-
-static const char *receive(tni_mpi_group group, void *data, size_t nbytes, int from)
+static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from, int to)
 {
     char *at = data;
-    while (nbytes) {
+    int rank = 0, code = MPI_Comm_rank(comm_of(group), &rank);
+    while (nbytes && code == MPI_SUCCESS && (rank == from || rank == to)) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        int code = MPI_Recv(at, piece, MPI_BYTE, from, 0, comm_of(group), MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS) return reason(code);
+        if (rank == from)
+            code = MPI_Send(at, piece, MPI_BYTE, to, 0, comm_of(group));
+        else
+            code = MPI_Recv(at, piece, MPI_BYTE, from, 0, comm_of(group), MPI_STATUS_IGNORE);
         at += piece;
         nbytes -= (size_t)piece;
     }
-    return NULL;
+    return reason(code);
 }
 
 static const char *barrier(tni_mpi_group group)
@@ -190,8 +180,7 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
                              .test = test,
                              .broadcast = broadcast,
                              .gather = gather,
-                             .send = send,
-                             .receive = receive,
+                             .move = move,
                              .barrier = barrier,
                              .finalize = finalize,
                              .abort = end_all };

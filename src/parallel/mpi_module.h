@@ -42,9 +42,9 @@ typedef struct tni_mpi {
     const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
     /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
     const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);
-    /* Rank `to` receives what another one sends; both return when the data may be used again. */
-    const char *(*send)(tni_mpi_group group, const void *data, size_t nbytes, int to);
-    const char *(*receive)(tni_mpi_group group, void *data, size_t nbytes, int from);
+    /* Rank `to` gets data from rank `from`; the others, which call it too, have nothing to do and
+     * may give NULL. */
+    const char *(*move)(tni_mpi_group group, void *data, size_t nbytes, int from, int to);
     const char *(*barrier)(tni_mpi_group group);
     void (*finalize)(void);
     void (*abort)(int status); /* ends all ranks; does not return */

@@ -30,14 +30,13 @@ static tn_status make_ready(tn_optim *opt)
     return status;
 }
 
+/* From its rank to rank 0, called by all. */
 static tn_status transfer(const char *function, const tni_shard *s, const tni_optim_param *p, int k)
 {
-    const tn_tensor *t = p->state[k];
-    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-    tni_mpi_group group = s->p->group;
-    return tni_ranks_status(
-        function, s->base.own == 0 ? tni_ranks()->receive(group, tni_data(t), nbytes, p->holder)
-                                   : tni_ranks()->send(group, tni_data(t), nbytes, 0));
+    bool ours = s->base.own == 0 || s->base.own == p->holder;
+    size_t nbytes = (size_t)tni_shape_numel(&p->tensor->shape) * tn_dtype_size(p->tensor->dtype);
+    void *data = ours ? tni_data(p->state[k]) : NULL;
+    return tni_ranks_status(function, tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
 }
 
 static tn_status gather(const char *function, tni_shard *s)
@@ -47,9 +46,8 @@ static tn_status gather(const char *function, tni_shard *s)
     tn_status status = tni_shard_agree(function, s, make_ready(opt), false);
     for (int i = 0; i < opt->n && status == TN_OK; i++) {
         const tni_optim_param *p = &opt->param[i];
-        if (!travels(opt, p) || (s->base.own != 0 && s->base.own != p->holder)) continue;
         for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++)
-            if (opt->slots >> k & 1) status = transfer(function, s, p, k);
+            if (travels(opt, p) && opt->slots >> k & 1) status = transfer(function, s, p, k);
     }
     if (status == TN_OK) s->base.whole = s->base.own == 0;
     return status;
