@@ -90,7 +90,8 @@ static tn_tensor *of_rank(tn_tensor *t, int rank)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static bool with_norm; /* a batch norm, whose statistics are those of all ranks */
+static bool with_norm;    /* a batch norm, whose statistics are those of all ranks */
+static tn_dtype messages; /* of gradients */
 
 /* train DTYPE BUCKET_BYTES PARTS FILE: ten steps; every rank has part of each batch, computed in
  * PARTS pieces of which only the last one sends. Rank 0 writes the weights. */
@@ -102,8 +103,8 @@ static void train(char **argument)
     tn_module *m = mlp(HIDDEN, with_norm);
     TN_CHECK(tn_module_to_dtype(m, dtype));
     if (with_norm) TN_CHECK(tn_batchnorm_set_sync(m, true));
-    tn_data_parallel *p =
-        tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = atoi(argument[1]) });
+    tn_data_parallel_options o = { .bucket_bytes = atoi(argument[1]), .messages = messages };
+    tn_data_parallel *p = tn_data_parallel_new(m, o);
     TN_CHECK_PTR(p);
     TN_CHECK(tn_data_parallel_check(p));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5, .momentum = 0.9 });
@@ -134,6 +135,14 @@ static void norm(char **argument)
     char bytes[] = "64", pieces[] = "1";
     with_norm = true;
     train((char *[]){ argument[0], bytes, pieces, argument[1] });
+}
+
+/* bf16 DTYPE BUCKET_BYTES FILE: train, with messages in bf16. */
+static void train_bf16(char **argument)
+{
+    char pieces[] = "1";
+    messages = TN_BF16;
+    train((char *[]){ argument[0], argument[1], pieces, argument[2] });
 }
 
 /* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
@@ -430,6 +439,84 @@ static void dtypes(char **argument)
     tn_module_drop(a);
 }
 
+/* The gradient of rank r for a parameter w: what the loss multiplies it with. */
+static tn_tensor *slope(tn_tensor *w, int r)
+{
+    int64_t n = tn_numel(w);
+    tn_tensor *t = rows((r + 1) * n, n, r, TN_F32); /* n rows of WIDTH: the first column */
+    return tn_reshape(tn_select(t, 1, 0), w->shape);
+}
+
+/* Messages in bf16 hold half as many bytes. Each gradient is rounded, the sum of the ranks' is
+ * rounded, and nothing else: exactly so, for numbers of elements that the ranks do not divide. f64
+ * is sent as f64. */
+static void short_sums(char **argument)
+{
+    (void)argument;
+    int size = tn_parallel_size();
+    for (int64_t bytes = 1; bytes < 10000; bytes = 30 * bytes + 1) {
+        tn_module *m = mlp(HIDDEN, false);
+        tn_data_parallel *p = tn_data_parallel_new(
+            m, (tn_data_parallel_options){ .bucket_bytes = bytes, .messages = TN_BF16 });
+        TN_CHECK_PTR(p);
+        tn_tensor *loss = tn_zeros(TN_SCALAR);
+        tn_list *list = tn_parameters(m);
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor;
+            loss = tn_add(loss, tn_sum_all(tn_mul(w, slope(w, tn_parallel_rank()))));
+        }
+        TN_CHECK(tn_backward(loss));
+        TN_CHECK(tn_data_parallel_check(p));
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor, *sum = tn_zeros_like(w),
+                      *exact = tn_zeros_like(w);
+            for (int r = 0; r < size; r++) {
+                tn_tensor *g = slope(w, r);
+                sum = tn_add(sum, tn_to_dtype(tn_to_dtype(g, TN_BF16), TN_F32));
+                exact = tn_add(exact, g);
+            }
+            sum = tn_to_dtype(tn_to_dtype(sum, TN_BF16), TN_F32);
+            EXPECT(tensor_difference(tn_grad(w), tn_mul_scalar(sum, 1.0 / size)) < 1e-7);
+            EXPECT(tensor_difference(sum, exact) > 0);
+            for (int r = 1; r < size; r++)
+                EXPECT(tensor_difference(tn_grad(w), of_rank(tn_grad(w), r)) == 0);
+        }
+        for (size_t i = 0; i < p->n_buckets && tn_parallel_size() > 1; i++)
+            EXPECT(tn_dtype_of(p->bucket[i].message) == TN_BF16);
+        tn_data_parallel_free(p);
+        tn_module_drop(m);
+    }
+}
+
+/* 256 and ones, in bf16, where 256 + 1 is 256: the ones are not lost. f64 stays f64. */
+static void short_edges(char **argument)
+{
+    (void)argument;
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_module *m = tn_linear_new(1, 3, (tn_linear_options){ .no_bias = true });
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    tn_tensor *w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, rank == 0 ? 256 : 1.5))));
+    double sum = 256 + 1.5 * (size - 1), want = 2 * nearbyint(sum / 2); /* 2 apart, ties to even */
+    EXPECT(tn_at(tn_grad(w), TN_INDEX(2, 0)) == want / size);
+    tn_data_parallel_free(p);
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_module_zero_grad(m));
+    p = tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, 1 + 1e-9 * rank))));
+    double exact = 1 + 1e-9 * (size - 1) / 2;
+    EXPECT(fabs(tn_at(tn_grad(w), TN_INDEX(1, 0)) - exact) < 1e-15);
+    tn_data_parallel_free(p);
+    EXPECT(!tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_F16 }));
+    EXPECT(strstr(tn_error(), "messages 3: want TN_F32 or TN_BF16"));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
 /* ---- calls over all ranks -------------------------------------------------------------------- */
 
 static void calls(char **argument)
@@ -585,6 +672,8 @@ static void mismatch(char **argument)
                    "bucket_bytes 26214400 and");
     tn_data_parallel_options mean = { .buffers = odd ? TN_BUFFERS_MEAN : TN_BUFFERS_FIRST };
     expect_options(mean, "TN_BUFFERS_MEAN, where rank 0 has");
+    tn_data_parallel_options rounded = { .messages = odd ? TN_BF16 : TN_F32 };
+    expect_options(rounded, "TN_BUFFERS_FIRST, messages bf16, where rank 0 has");
 }
 
 static int64_t requests, failing; /* the request that fails on the last rank; 0: none */
@@ -688,6 +777,9 @@ int main(int argc, char **argv)
         { "changed", 0, changed },
         { "maps", 1, maps },
         { "norm", 2, norm },
+        { "bf16", 3, train_bf16 },
+        { "short", 0, short_sums },
+        { "edges", 0, short_edges },
         { "uneven", 0, uneven },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };

@@ -67,10 +67,11 @@ typedef enum tn_buffer_rule {
     TN_BUFFERS_OWN    /* nothing: each rank keeps its own */
 } tn_buffer_rule;
 
-/* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST */
+/* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST, messages in f32 */
 typedef struct tn_data_parallel_options {
-    int64_t bucket_bytes;   /* gradients that are sent together */
+    int64_t bucket_bytes;   /* gradients that are sent together, as they are sent */
     tn_buffer_rule buffers; /* of all persistent buffers; tn_data_parallel_set_buffers: of some */
+    tn_dtype messages;      /* TN_BF16: gradients are rounded, and half the bytes are sent */
 } tn_data_parallel_options;
 
 /**
@@ -81,6 +82,9 @@ typedef struct tn_data_parallel_options {
  *           runs; f32 sums (f64 of f64 parameters), divided by the number of ranks. When
  *           tn_backward returns, every rank has the same gradients, bit for bit. What was
  *           accumulated before (tn_data_parallel_set_sync) is part of the average
+ * Messages  TN_BF16: the gradients g of the ranks are rounded to bf16, summed in f32, and the sum
+ *           is rounded: an error of about 2^-8 (mean of |g| + |mean of g|) at most. Gradients of
+ *           f64 parameters are sent as f64
  * Unused    a parameter without a gradient on one rank counts as 0 there; without one on all, its
  *           gradient stays TN_NONE: see tn_data_parallel_unused
  * Buffers   persistent ones as the rule says; others are each rank's own. Extra state is not sent
@@ -89,7 +93,7 @@ typedef struct tn_data_parallel_options {
  * Errors    NULL, on all ranks: a model that differs from rank 0's, with the rank and the first
  *           parameter or buffer whose name, shape, dtype or requires_grad differs; options other
  *           than rank 0's; no parameters; a parameter that another handle averages (not alone); a
- *           tensor on a GPU; bucket_bytes negative; no memory.
+ *           tensor on a GPU; bucket_bytes negative; messages in another dtype; no memory.
  *           tn_backward, on all ranks: frozen parameters, buffers, their rules, or dtypes among
  *           f32, bf16 and f16 were changed since on some ranks only (the same change on all is
  *           allowed).

@@ -64,6 +64,9 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     if (o.buffers < TN_BUFFERS_FIRST || o.buffers > TN_BUFFERS_OWN)
         return tni_error(TN_E_INVALID, "%s: buffers %d: want one of tn_buffer_rule", function,
                          (int)o.buffers);
+    if (o.messages != TN_F32 && o.messages != TN_BF16)
+        return tni_error(TN_E_DTYPE, "%s: messages %d: want TN_F32 or TN_BF16", function,
+                         (int)o.messages);
     return TN_OK;
 }
 
@@ -101,6 +104,7 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     if (!p) return TN_E_NOMEM;
     p->model = tn_module_keep(model);
     p->rule = o.buffers;
+    p->messages = o.messages;
     p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
     const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
     if (!parameters || !buffers) return tni_pending();

@@ -14,9 +14,10 @@ typedef struct tni_layouts {
 
 /* Gradients that are sent together, in one row. */
 typedef struct tni_bucket {
-    tn_tensor *flat; /* [n] f32 or f64; one reference */
-    int first, n;    /* the parameters index[first .. first + n) */
-    int waiting;     /* those whose gradient is not there yet in this pass */
+    tn_tensor *flat;    /* [elements] f32 or f64; one reference */
+    tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
+    int first, n;       /* the parameters index[first .. first + n) */
+    int waiting;        /* those whose gradient is not there yet in this pass */
     bool sent;
     tni_mpi_request request;
 } tni_bucket;
@@ -51,6 +52,7 @@ struct tn_data_parallel {
     unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
     bool reported;          /* they hold those of a pass */
     int64_t bucket_bytes;
+    tn_dtype messages; /* TN_F32, or TN_BF16 */
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;
