@@ -5,7 +5,7 @@
 #define TNI_DATA_PARALLEL_H
 
 #include "autograd/sync.h"
-#include "parallel/group.h"
+#include "parallel/wire.h"
 
 /* What a rank's report begins with. */
 typedef struct tni_layouts {
@@ -39,6 +39,8 @@ struct tn_data_parallel {
     tni_sync sync; /* first; its leaves are the parameters */
     tni_mpi_group group;
     bool grouped;     /* group was made */
+    tn_device device; /* of all parameters and persistent buffers */
+    tni_wire wire;    /* of the gradients */
     tn_module *model; /* one reference */
     tni_part *part;   /* of each parameter */
     char **name;      /* its full name */

@@ -34,8 +34,8 @@ typedef struct tni_mpi_request {
 } tni_mpi_request;
 
 typedef struct tni_mpi {
-    const char *version; /* of the MPI library, one line */
-    int rank, size;
+    const char *version;        /* of the MPI library, one line */
+    int rank, size, local_rank; /* local: among the ranks of this host */
     const char *(*group_new)(tni_mpi_group *group);
     const char *(*group_free)(tni_mpi_group *group);
     /* data becomes the sum over ranks: n numbers of f32, f64 or i64. */

@@ -10,7 +10,8 @@
  * accumulated, or 0.
  *
  * Open MPI moves messages on only inside of its own calls, so each complete gradient also asks for
- * the buckets on their way (test).
+ * the buckets on their way (test). On a GPU the host waits for nothing here: a bucket's sum begins
+ * behind the work that fills it, and what reads it stands behind the sum (wire.h).
  *
  * A bucket that travels as bf16 is collected in f32, rounded to a message when it is full, and read
  * back from it when the sum is there.
@@ -45,8 +46,8 @@ static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t 
     int64_t size = tn_parallel_size(), n = elements;
     bool is_short = sent_as(p, dtype) == TN_BF16;
     if (is_short) n = (n + size - 1) / size * size;
-    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, tn_cpu());
-    b->message = is_short ? tn_empty_as(TN_SHAPE(n), TN_BF16, tn_cpu()) : b->flat;
+    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
+    b->message = is_short ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
     if (!b->flat || !b->message) return tni_pending();
     tn_keep(b->flat);
     tn_keep(b->message);
@@ -122,10 +123,7 @@ static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
     TNI_HOLD_TRAPS;
     tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
     if (status == TN_OK)
-        status = tni_ranks_status(
-            function, tni_ranks()->sum_begin(&p->group, tni_data(b->message), tni_data(b->flat),
-                                             (size_t)tni_shape_numel(&b->message->shape),
-                                             b->message->dtype, &b->request));
+        status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
     b->sent = status == TN_OK;
     return status;
 }
@@ -146,9 +144,8 @@ static tn_status move_on(tn_data_parallel *p)
 {
     TNI_HOLD_TRAPS;
     tn_status status = TN_OK;
-    bool done = false;
     for (size_t i = 0; i < p->next && status == TN_OK; i++)
-        status = tni_ranks_status(function, tni_ranks()->test(&p->bucket[i].request, &done));
+        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
     return status;
 }
 
@@ -260,7 +257,7 @@ static tn_status check_parameters(const tn_data_parallel *p)
     bool same = now && now->n == p->sync.n;
     for (int i = 0; same && i < now->n; i++) {
         const tn_tensor *t = now->entry[i].tensor;
-        same = t == p->sync.leaf[i].leaf && t->storage->device.type == TN_CPU &&
+        same = t == p->sync.leaf[i].leaf && t->storage->device.type == p->device.type &&
                tni_shape_equal(&t->shape, &p->sync.leaf[i].average->shape) &&
                wide(t->dtype) == p->sync.leaf[i].average->dtype;
     }
@@ -308,7 +305,7 @@ static tn_status wait_all(tn_data_parallel *p)
     tn_status status = TN_OK;
     for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
         tni_bucket *b = &p->bucket[i];
-        status = tni_ranks_status(function, tni_ranks()->wait(&b->request));
+        status = tni_wire_wait(function, &p->wire, &b->request);
         if (status == TN_OK) b->sent = false;
         if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
         if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
