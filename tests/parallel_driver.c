@@ -571,6 +571,11 @@ static void calls(char **argument)
     EXPECT(tn_item(i) == size - 1);
     TN_CHECK(tn_parallel_barrier());
     TN_CHECK(tn_parallel_begin()); /* again: nothing */
+    if (where.type == TN_CPU || tn_cuda_device_count() < 2) return;
+    int other = (where.index + 1) % tn_cuda_device_count();
+    EXPECT(!tn_ones_like(tn_empty_as(TN_SHAPE(1), TN_F32, tn_cuda(other))));
+    EXPECT(strstr(tn_error(), "want one GPU in a process"));
+    tn_error_clear();
 }
 
 /* The same numbers on all ranks, other masks; and rank 0's state, saved, gives the same masks. */
@@ -799,6 +804,38 @@ static void faults(char **argument)
     }
 }
 
+static tn_tensor *captured_step(void *user, int n, tn_tensor *const *in)
+{
+    tn_module *m = user;
+    (void)n;
+    tn_tensor *loss = tn_cross_entropy(tn_forward(m, in[0]), in[1]);
+    tn_status status = tn_module_zero_grad(m);
+    if (status == TN_OK) status = tn_backward(loss);
+    return status == TN_OK ? loss : NULL;
+}
+
+/* cuda only: a step that averages is refused when it is captured, and plain ones go on. */
+static void capture(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_tensor *in[2] = { rows(first, n, 0, TN_F32), classes(first, n, 0) };
+    tn_capture *c = tn_capture_new(captured_step, m, where);
+    TN_CHECK_PTR(tn_capture_run(c, 2, in));
+    EXPECT(!tn_capture_run(c, 2, in));
+    EXPECT(strstr(tn_error(), "ranks exchange numbers inside a captured step"));
+    tn_error_clear();
+    tn_capture_free(c);
+    TN_CHECK_PTR(captured_step(m, 2, in));
+    tn_tensor *g = tn_grad(tn_get_parameter(m, "0.weight"));
+    EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
 static void die(char **argument)
 {
@@ -861,6 +898,7 @@ int main(int argc, char **argv)
         { "mismatch", 0, mismatch },
         { "memory", 0, memory },
         { "faults", 0, faults },
+        { "capture", 0, capture },
         { "two", 0, two },
         { "changed", 0, changed },
         { "maps", 1, maps },

@@ -11,6 +11,7 @@ TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel_env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
 [ -n "$4" ] || skip 'built without NCCL'
+[ -x "$driver" ] || skip 'the driver was not built'
 TN_CUDA_MODULE=$(realpath "$3") TN_NCCL_MODULE=$(realpath "$4")
 export TN_CUDA_MODULE TN_NCCL_MODULE
 if [ "$3" = "$4" ]; then shim=yes; else shim=no; fi
@@ -58,7 +59,7 @@ for n in 2 4; do
     ranks $n train f32 64 1 c && one compare f32 c 2e-6 && cat log
     ranks $n bf16 f32 64 d && one compare f32 d 2e-2 && cat log
     ranks $n norm f64 e && one compare n64 e 1e-12
-    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed; do
+    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed capture; do
         ranks $n $mode
     done
     TN_CACHE=0 ranks $n memory

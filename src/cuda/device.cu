@@ -166,7 +166,7 @@ tn_status tni_cuda_use(int index)
     std::lock_guard<std::mutex> hold(making);
     char why[256];
     int now = device;
-    if (index == now) return TN_OK;
+    if (now >= 0 && index == now) return TN_OK;
     if (index != 0 && !tni_cuda_fits(index, why, sizeof why))
         return tni_cuda_host->fail(TN_E_DEVICE, "device cuda:%d: %s", index, why);
     now = -1;

@@ -1,7 +1,7 @@
 /*
- * nccl.c - the module libtenon-nccl.so: tni_nccl over NVIDIA's library. It is a shared module of its
- * own, so that only programs that share out work on GPUs map it. The same source is compiled as C++
- * over the shim in tests/cuda_host, which runs it on the CPU.
+ * nccl.c - the module libtenon-nccl.so: tni_nccl over NVIDIA's library. It is a shared module of
+ * its own, so that only programs that share out work on GPUs map it. The same source is compiled as
+ * C++ over the shim in tests/cuda_host, which runs it on the CPU.
  *
  * Sums have a stream beside the one of all other work, so that they go on while backward computes.
  * Events order the two: a sum begins when the numbers are there (full), and what reads them begins
@@ -106,8 +106,8 @@ static const char *key_new(void *key)
     return failed;
 }
 
-/* In the thread and the call of line_new: its GPU is the current one. A failure before the ranks have
- * met would leave the others waiting. */
+/* In the thread and the call of line_new: its GPU is the current one. A failure before the ranks
+ * have met would leave the others waiting. */
 static const char *line_join(tni_nccl_line *line, const void *key, int rank, int size)
 {
     ncclUniqueId id;
@@ -134,9 +134,8 @@ static const char *sum_begin(tni_nccl_line *line, void *data, size_t n, tn_dtype
     if (!failed) failed = CUDA_CALL(cudaEventRecord, line->full, line->program);
     if (!failed) failed = CUDA_CALL(cudaStreamWaitEvent, line->own, line->full, 0);
     if (failed) return failed;
-    return of_nccl(
-        ncclAllReduce(data, data, n, type_of(dtype), ncclSum, line->comm, line->own),
-        "ncclAllReduce", line->comm);
+    return of_nccl(ncclAllReduce(data, data, n, type_of(dtype), ncclSum, line->comm, line->own),
+                   "ncclAllReduce", line->comm);
 }
 
 static const char *wait(tni_nccl_line *line)
@@ -151,7 +150,8 @@ static const char *wait(tni_nccl_line *line)
 #ifdef __cplusplus
 extern "C"
 #endif
-TN_API const tni_nccl *tenon_nccl_open(const char *id, char *why, size_t size);
+    TN_API const tni_nccl *
+    tenon_nccl_open(const char *id, char *why, size_t size);
 
 const tni_nccl *tenon_nccl_open(const char *id, char *why, size_t size)
 {

@@ -3,6 +3,7 @@
  * brings the key that makes one connection of the ranks' parts.
  */
 #include "parallel/wire.h"
+#include "tensor/cuda_module.h"
 
 static const tni_nccl *nccl;
 
@@ -11,8 +12,8 @@ static tn_status open_nccl(const char *function)
     char why[512];
     tni_nccl_open open = NULL;
     if (nccl) return TN_OK;
-    void *symbol = tni_open_module("TN_NCCL_MODULE", "cuda/", TNI_NCCL_FILE, TNI_NCCL_SYMBOL, why,
-                                   sizeof why);
+    void *symbol =
+        tni_open_module("TN_NCCL_MODULE", "cuda/", TNI_NCCL_FILE, TNI_NCCL_SYMBOL, why, sizeof why);
     memcpy(&open, &symbol, sizeof open);
     nccl = open ? open(TNI_NCCL_ID, why, sizeof why) : NULL;
     if (nccl) return TN_OK;

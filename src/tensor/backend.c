@@ -76,7 +76,8 @@ const tni_backend *tni_backend_for(tn_device device)
         return tni_fail(TN_E_DEVICE,
                         "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                         device.index, tn_cuda_why());
-    if (device.index != atomic_load_explicit(&gpu, memory_order_relaxed)) {
+    int now = atomic_load_explicit(&gpu, memory_order_relaxed);
+    if (now < 0 || device.index != now) {
         if (cuda->use(device.index) != TN_OK) return NULL;
         atomic_store_explicit(&gpu, device.index, memory_order_relaxed);
     }

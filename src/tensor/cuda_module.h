@@ -37,6 +37,9 @@ typedef struct tni_cuda_module {
 typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id,
                                                 char *why, size_t size);
 
+/* The stream of the process's GPU, by that function (backend.c). */
+tn_status tni_cuda_stream_of(tn_device device, void **stream);
+
 #ifdef __cplusplus
 }
 #endif

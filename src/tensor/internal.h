@@ -118,8 +118,6 @@ static inline const tni_backend *tni_backend_of(const tn_tensor *t)
     return t->storage->backend;
 }
 const tni_backend *tni_backend_for(tn_device device); /* NULL + message if unavailable */
-/* A GPU's stream, in which all work is ordered (a cudaStream_t). */
-tn_status tni_cuda_stream_of(tn_device device, void **stream);
 /* How the device captures steps (graphs.h); NULL if it cannot (the CPU). */
 const struct tni_graphs *tni_graphs_for(tn_device device);
 void tni_bump_version(tn_tensor *t);

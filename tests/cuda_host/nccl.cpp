@@ -1,6 +1,7 @@
 /*
- * nccl.cpp - sums over the processes of one machine, in the order of a stream (streams.cpp), through
- * a file of shared memory that the id names: a slot for each rank, filled and read in pieces.
+ * nccl.cpp - sums over the processes of one machine, in the order of a stream (streams.cpp),
+ * through a file of shared memory that the id names: a slot for each rank, filled and read in
+ * pieces.
  *
  * Like NCCL it refuses two ranks on one device, and adds bf16 with a rounding at every addition. It
  * breaks the device where NCCL would wait for ever or give wrong numbers: when the ranks' calls do
@@ -118,8 +119,8 @@ static ncclResult_t map(cuda_host_comm *c, const char *name)
     c->size = sizeof(shared_part) + static_cast<size_t>(c->ranks) * SLOT;
     int file = shm_open(name, O_RDWR | O_CREAT, 0600);
     bool sized = file >= 0 && ftruncate(file, static_cast<off_t>(c->size)) == 0;
-    void *at = sized ? mmap(nullptr, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
-                     : MAP_FAILED;
+    void *at =
+        sized ? mmap(nullptr, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
     if (at == MAP_FAILED) return refuse(ncclSystemError, "no shared memory");
     c->all = static_cast<shared_part *>(at); /* of zeros, which is how its atomics begin */

@@ -64,15 +64,17 @@ static bool is_beside(cudaStream_t stream)
 static bool take_step(cudaStream_t stream, bool force)
 {
     step &front = stream->steps.front();
-    if (front.event && front.event->done < front.number) {
+    cudaEvent_t event = front.event;
+    long long number = front.number;
+    if (event && event->done < number) {
         if (!force) return false;
         if (is_flushing()) {
             set_fault("two streams wait for each other");
             stream->steps.clear();
             return false;
         }
-        flush();
-        if (front.event && front.event->done < front.number && !is_lost())
+        flush(); /* may take steps here, too */
+        if (event->done < number && !is_lost())
             set_fault("a stream waits for an event that nobody records");
         return !is_lost();
     }
