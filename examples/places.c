@@ -294,9 +294,9 @@ void ex_settle(ex_settings *s, const ex_options *options)
                   s->stop_after, ex_why_no_place(s));
     }
     s->where = ex_device(s->device);
-    if (s->where.type == TN_CUDA && tn_parallel_size() > 1)
-        ex_refuse("--device %s: %d processes share the work on the CPU: want --device cpu",
-                  s->device, tn_parallel_size());
+    if (s->capture && tn_parallel_size() > 1)
+        ex_refuse("--capture: %d processes exchange gradients in each step: want it left out",
+                  tn_parallel_size());
     s->chosen = !strcmp(s->precision, "auto");
     if (s->chosen) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
     if (s->html && s->capture)

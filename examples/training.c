@@ -192,12 +192,17 @@ tn_tensor *ex_part(tn_tensor *rows)
 static tn_tensor *agree(tn_tensor *loss, bool *leave)
 {
     if (tn_parallel_size() == 1) return loss;
-    double own[2] = { tn_item(loss), *leave };
+    bool on_gpu = tn_device_of(loss).type == TN_CUDA; /* where nobody reads it now */
+    double own[2] = { on_gpu ? 0 : tn_item(loss), *leave };
     tn_tensor *both = tn_from_data(own, TN_SHAPE(2), TN_F64);
     ex_check_ptr(both);
     ex_check(tn_parallel_mean_(both));
     *leave = tn_at(both, TN_INDEX(1)) > 0;
-    return tn_select(both, 0, 0);
+    if (!on_gpu) return tn_select(both, 0, 0);
+    tn_tensor *mean = tn_to_dtype(tn_clone(tn_detach(loss)), TN_F32);
+    ex_check_ptr(mean);
+    ex_check(tn_parallel_mean_(mean));
+    return mean;
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */

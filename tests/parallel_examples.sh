@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The examples started by mpirun: the same losses as one process where the model has no batch norm, a run
 # that goes on bit for bit with dropout, on any number of processes, and what is refused.
-# usage: tests/parallel_examples.sh TRANSFORMER BATCHNORM MODULE
+# usage: tests/parallel_examples.sh TRANSFORMER BATCHNORM MODULE [CUDA-SHIM]
 # Seen to fail: with every rank taking the first part of a batch, and with rank 0's loss in place of the mean:
 # "the losses of 2" and "of 4".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2")
+shim=${4:+$(realpath "$4")}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TN_MPI_MODULE=${3:+$(realpath "$3")}
 # shellcheck source=tests/parallel_env.sh
@@ -73,6 +74,18 @@ check '--shard in one process' refused '--shard: some processes have it: want al
     ranks 1 "$transformer" "${state[@]}" --shard : -n 1 "$transformer" "${state[@]}"
 
 example_images images 300
+if [ -n "$shim" ]; then # --device cuda: each process on a GPU of its own
+    gpus() { TN_CUDA_MODULE=$shim TN_NCCL_MODULE=$shim TN_CUDA_DEVICES=4 ranks "$@" --device cuda; }
+    for n in 2 4; do
+        check "$n GPUs" gpus $n "$transformer" "${small[@]}" --steps 20 --log gpus
+        check "the losses of $n GPUs" close one gpus
+    done
+    check 'captured by 2' refused '--capture: 2 processes exchange gradients' \
+        gpus 2 "$transformer" "${small[@]}" --steps 1 --capture
+    example_images few 60
+    check 'batchnorm on 2 GPUs' gpus 2 "$batchnorm" --data few --epochs 1 --batch 20 --steps 3 --quiet
+fi
+
 images=(--data images --epochs 2 --batch 50 --quiet --print-hash)
 hash=$(ranks 2 "$batchnorm" "${images[@]}")
 check 'batchnorm stopped' ranks 2 "$batchnorm" "${images[@]}" --stop-after 7 --checkpoint b

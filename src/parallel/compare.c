@@ -155,10 +155,11 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 {
     static const char *const rule[] = { "FIRST", "MEAN", "OWN" };
     text own = { 0 };
-    char line[96];
+    char line[128];
     const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
-    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s\n", p->bucket_bytes,
-             rule[p->rule]);
+    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s%s\ntensors on a %s\n",
+             p->bucket_bytes, rule[p->rule], p->messages == TN_BF16 ? ", messages bf16" : "",
+             p->device.type == TN_CUDA ? "GPU" : "CPU");
     tn_status status = parameters && buffers ? add_line(&own, line) : tni_pending();
     if (status == TN_OK) status = describe_all(&own, parameters);
     if (status == TN_OK) status = describe_all(&own, buffers);

@@ -5,7 +5,7 @@
 #define TNI_DATA_PARALLEL_H
 
 #include "autograd/sync.h"
-#include "parallel/group.h"
+#include "parallel/wire.h"
 
 /* What a rank's report begins with. */
 typedef struct tni_layouts {
@@ -14,9 +14,10 @@ typedef struct tni_layouts {
 
 /* Gradients that are sent together, in one row. */
 typedef struct tni_bucket {
-    tn_tensor *flat; /* [n] f32 or f64; one reference */
-    int first, n;    /* the parameters index[first .. first + n) */
-    int waiting;     /* those whose gradient is not there yet in this pass */
+    tn_tensor *flat;    /* [elements] f32 or f64; one reference */
+    tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
+    int first, n;       /* the parameters index[first .. first + n) */
+    int waiting;        /* those whose gradient is not there yet in this pass */
     bool sent;
     tni_mpi_request request;
 } tni_bucket;
@@ -40,6 +41,8 @@ struct tn_data_parallel {
     tni_sync sync; /* first; its leaves are the parameters */
     tni_mpi_group group;
     bool grouped;     /* group was made */
+    tn_device device; /* of all parameters and persistent buffers */
+    tni_wire wire;    /* of the gradients */
     tn_module *model; /* one reference */
     tni_part *part;   /* of each parameter */
     char **name;      /* its full name */
@@ -53,6 +56,7 @@ struct tn_data_parallel {
     unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
     bool reported;          /* they hold those of a pass */
     int64_t bucket_bytes;
+    tn_dtype messages; /* TN_F32, or TN_BF16 */
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;

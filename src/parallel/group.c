@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "parallel/group.h"
+#include "parallel/wire.h"
 #include "tensor/random.h"
 
 static const tni_mpi *mpi;
@@ -98,6 +98,11 @@ int tn_parallel_rank(void)
     return mpi ? mpi->rank : 0;
 }
 
+int tn_parallel_local_rank(void)
+{
+    return mpi ? mpi->local_rank : 0;
+}
+
 int tn_parallel_size(void)
 {
     return mpi ? mpi->size : 1;
@@ -130,11 +135,7 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t
 
 static tn_status check(const char *function, const tn_tensor *t)
 {
-    if (!t || tni_none(t)) return tni_poison(function, "t");
-    if (t->storage->device.type != TN_CPU)
-        return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want it there", function,
-                         tni_text(t));
-    return TN_OK;
+    return !t || tni_none(t) ? tni_poison(function, "t") : TN_OK;
 }
 
 tn_status tn_parallel_broadcast(tn_tensor *t, int from)
@@ -148,6 +149,41 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     return mpi ? tni_ranks_copy(f, world, t, from) : TN_OK;
 }
 
+/* The sum on the CPU: over MPI, in a copy. */
+static tn_status sum_here(const char *function, tn_tensor *t)
+{
+    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = n * tn_dtype_size(t->dtype);
+    void *data = tni_alloc(nbytes ? nbytes : 1);
+    if (!data) return TN_E_NOMEM;
+    tn_status status = tn_copy_out(t, data, nbytes, t->dtype);
+    if (status == TN_OK) status = tni_ranks_status(function, mpi->sum(world, data, n, t->dtype));
+    if (status == TN_OK) status = tn_copy_in(t, data, nbytes, t->dtype);
+    tni_free(data, nbytes ? nbytes : 1);
+    return status;
+}
+
+/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. */
+static tn_status sum_there(const char *function, tn_tensor *t)
+{
+    static tni_wire wire;
+    tni_mpi_request request;
+    tn_device device = t->storage->device;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *copy = tn_empty_as(t->shape, t->dtype, device);
+    tn_status status = copy ? tn_copy_(copy, t) : tni_pending();
+    if (!wire.line) {
+        if (status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
+        status = tni_agree(function, world, status);
+        if (status == TN_OK) status = tni_wire_join(function, &wire);
+        if (status != TN_OK) tni_wire_free(&wire);
+    }
+    if (status == TN_OK) status = tni_wire_sum(function, &wire, copy, copy, &request);
+    if (status == TN_OK) status = tni_wire_wait(function, &wire, &request);
+    if (status == TN_OK) status = tn_copy_(t, copy);
+    tn_scope_end(scope);
+    return status;
+}
+
 static tn_status reduce(const char *function, tn_tensor *t, bool mean)
 {
     tn_status status = check(function, t);
@@ -156,17 +192,11 @@ static tn_status reduce(const char *function, tn_tensor *t, bool mean)
         return tni_error(TN_E_DTYPE, "%s: %s of %s: want f32%s", function, tni_text(t),
                          tn_dtype_name(t->dtype), mean ? " or f64" : ", f64 or i64");
     if (!mpi) return TN_OK;
-    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = n * tn_dtype_size(t->dtype);
-    void *data = tni_alloc(nbytes ? nbytes : 1);
-    if (!data) return TN_E_NOMEM;
-    status = tn_copy_out(t, data, nbytes, t->dtype);
-    if (status == TN_OK) status = tni_ranks_status(function, mpi->sum(world, data, n, t->dtype));
     TN_NO_GRAD
     {
-        if (status == TN_OK) status = tn_copy_in(t, data, nbytes, t->dtype);
+        status = t->storage->device.type == TN_CPU ? sum_here(function, t) : sum_there(function, t);
         if (status == TN_OK && mean) status = tn_mul_scalar_(t, 1.0 / mpi->size);
     }
-    tni_free(data, nbytes ? nbytes : 1);
     return status;
 }
 

@@ -5,6 +5,14 @@
  * MPI's errors are returned, not fatal (MPI_ERRORS_RETURN), so that the library above can put them
  * into words. Counts of MPI are ints: larger blocks go in pieces. Source: MPI: A Message-Passing
  * Interface Standard, version 3.1, chapters 5 (collectives), 8.3 (errors), 12.4 (threads).
+ *
+ * A sum in bf16 is two messages, as many bytes together as MPI's own sums send over a ring. Rank r
+ * of n gets the r-th of n pieces from every rank (all to all), adds them in f32, rounds, and sends
+ * the result to all (gather). So the numbers are rounded where they leave and where they return,
+ * however many ranks there are: sums that are rounded at every addition lose all that is below
+ * 2^-9 of what has been added up. The second messages have a communicator of their own, on which
+ * they leave in the order of the sums: on one, MPI would want them between the same first messages
+ * on all ranks.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -12,6 +20,7 @@
 #include <string.h>
 
 #include "parallel/mpi_module.h"
+#include "tensor/math.h"
 
 _Static_assert(sizeof(MPI_Comm) <= sizeof(uint64_t), "a group holds a communicator");
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request holds one of MPI's");
@@ -26,11 +35,16 @@ static const char *reason(int code)
     return text;
 }
 
-static MPI_Comm comm_of(tni_mpi_group group)
+static MPI_Comm comm_in(uint64_t word)
 {
     MPI_Comm comm;
-    memcpy(&comm, &group.word, sizeof comm);
+    memcpy(&comm, &word, sizeof comm);
     return comm;
+}
+
+static MPI_Comm comm_of(tni_mpi_group group)
+{
+    return comm_in(group.word);
 }
 
 static MPI_Request request_of(const tni_mpi_request *request)
@@ -45,19 +59,29 @@ static MPI_Datatype type_of(tn_dtype dtype)
     return dtype == TN_F32 ? MPI_FLOAT : dtype == TN_F64 ? MPI_DOUBLE : MPI_INT64_T;
 }
 
-static const char *group_new(tni_mpi_group *group)
+static int comm_new(uint64_t *word)
 {
     MPI_Comm comm;
     int code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    if (code == MPI_SUCCESS) memcpy(&group->word, &comm, sizeof comm);
+    if (code == MPI_SUCCESS) memcpy(word, &comm, sizeof comm);
+    return code;
+}
+
+static const char *group_new(tni_mpi_group *group)
+{
+    *group = (tni_mpi_group){ 0 };
+    int code = comm_new(&group->word);
+    if (code == MPI_SUCCESS) code = comm_new(&group->second);
     return reason(code);
 }
 
 static const char *group_free(tni_mpi_group *group)
 {
-    MPI_Comm comm = comm_of(*group);
-    return reason(MPI_Comm_free(&comm));
+    MPI_Comm comm = comm_of(*group), second = comm_in(group->second);
+    int code = MPI_Comm_free(&comm);
+    if (code == MPI_SUCCESS) code = MPI_Comm_free(&second);
+    return reason(code);
 }
 
 static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype)
@@ -73,13 +97,69 @@ static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype
     return NULL;
 }
 
-static const char *sum_begin(tni_mpi_group group, void *data, size_t n, tn_dtype dtype,
-                             tni_mpi_request *request)
+/* ---- sums that go on while the program computes ---------------------------------------------- */
+
+static tni_mpi table; /* filled in when it is opened */
+
+/* The number of elements of a rank's piece. */
+static int piece_of(size_t n)
+{
+    return (int)(n / (size_t)table.size);
+}
+
+/* The first message. */
+static int short_begin(tni_mpi_group *group, void *data, void *scratch, size_t n, MPI_Request *r,
+                       tni_mpi_request *request)
+{
+    int piece = piece_of(n);
+    request->group = group;
+    request->data = data;
+    request->scratch = scratch;
+    request->n = n;
+    request->number = group->begun++;
+    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T, comm_of(*group),
+                         r);
+}
+
+/* to[i] = the sum of piece r's i-th number over r, in the order of the ranks. */
+static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
+{
+    enum { CHUNK = 512 };
+    float sum[CHUNK];
+    for (size_t at = 0; at < piece; at += CHUNK) {
+        size_t n = piece - at < CHUNK ? piece - at : CHUNK;
+        for (size_t i = 0; i < n; i++) sum[i] = tn_from_bf16(from[at + i]);
+        for (int r = 1; r < table.size; r++) {
+            const uint16_t *theirs = from + (size_t)r * piece + at;
+            for (size_t i = 0; i < n; i++) sum[i] += tn_from_bf16(theirs[i]);
+        }
+        for (size_t i = 0; i < n; i++) to[at + i] = tn_to_bf16(sum[i]);
+    }
+}
+
+/* The second message, when the first has arrived and those of earlier sums have left; else
+ * nothing. */
+static int follow(tni_mpi_request *request, MPI_Request *r)
+{
+    tni_mpi_group *group = request->group;
+    if (!group || group->followed != request->number) return MPI_SUCCESS;
+    int piece = piece_of(request->n);
+    add_pieces(request->data + (size_t)table.rank * (size_t)piece, request->scratch, (size_t)piece);
+    group->followed++;
+    request->group = NULL;
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, request->data, piece, MPI_UINT16_T,
+                          comm_in(group->second), r);
+}
+
+static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, size_t n,
+                             tn_dtype dtype, tni_mpi_request *request)
 {
     MPI_Request r;
+    *request = (tni_mpi_request){ 0 };
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
-    int code =
-        MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype), MPI_SUM, comm_of(group), &r);
+    int code = dtype == TN_BF16 ? short_begin(group, data, scratch, n, &r, request)
+                                : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
+                                                 MPI_SUM, comm_of(*group), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
     return reason(code);
 }
@@ -87,7 +167,14 @@ static const char *sum_begin(tni_mpi_group group, void *data, size_t n, tn_dtype
 static const char *wait(tni_mpi_request *request)
 {
     MPI_Request r = request_of(request);
-    return reason(MPI_Wait(&r, MPI_STATUS_IGNORE));
+    int code = MPI_Wait(&r, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS && request->group) {
+        code = follow(request, &r);
+        if (code == MPI_SUCCESS && request->group) return "sums that are waited for out of order";
+        if (code == MPI_SUCCESS) code = MPI_Wait(&r, MPI_STATUS_IGNORE);
+    }
+    memcpy(&request->word, &r, sizeof r);
+    return reason(code);
 }
 
 /* A request that is done becomes MPI_REQUEST_NULL, which may be tested and waited for again. */
@@ -96,8 +183,9 @@ static const char *test(tni_mpi_request *request, bool *done)
     MPI_Request r = request_of(request);
     int flag = 0;
     int code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
+    *done = flag != 0 && !request->group;
+    if (code == MPI_SUCCESS && flag) code = follow(request, &r);
     memcpy(&request->word, &r, sizeof r);
-    *done = flag != 0;
     return reason(code);
 }
 
@@ -156,44 +244,58 @@ static void end_all(int status)
 
 TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 
-static int start(tni_mpi *table)
+static void fill_table(void)
+{
+    table.group_new = group_new;
+    table.group_free = group_free;
+    table.sum = sum;
+    table.sum_begin = sum_begin;
+    table.wait = wait;
+    table.test = test;
+    table.broadcast = broadcast;
+    table.gather = gather;
+    table.move = move;
+    table.barrier = barrier;
+    table.finalize = finalize;
+    table.abort = end_all;
+}
+
+/* The number of this rank among those that share its memory. */
+static int find_local_rank(void)
+{
+    MPI_Comm here;
+    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
+    return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
+}
+
+static int start(void)
 {
     int given = MPI_THREAD_SINGLE, started = 0;
     int code = MPI_Initialized(&started);
     if (code == MPI_SUCCESS && !started)
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &table->rank);
-    if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &table->size);
-    return code;
+    if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &table.rank);
+    if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &table.size);
+    return code == MPI_SUCCESS ? find_local_rank() : code;
 }
 
 const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
 {
     static char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    static tni_mpi table = { .version = version,
-                             .group_new = group_new,
-                             .group_free = group_free,
-                             .sum = sum,
-                             .sum_begin = sum_begin,
-                             .wait = wait,
-                             .test = test,
-                             .broadcast = broadcast,
-                             .gather = gather,
-                             .move = move,
-                             .barrier = barrier,
-                             .finalize = finalize,
-                             .abort = end_all };
     if (strcmp(id, TNI_MPI_ID) != 0) {
         snprintf(why, size, "it was built for %s: want %s", TNI_MPI_ID, id);
         return NULL;
     }
-    int n = 0, code = start(&table);
+    int n = 0, code = start();
+    fill_table();
     if (code != MPI_SUCCESS) {
         snprintf(why, size, "MPI did not start: %s", reason(code));
         return NULL;
     }
     if (MPI_Get_library_version(version, &n) != MPI_SUCCESS) version[0] = '\0';
     version[strcspn(version, ",\n")] = '\0';
+    table.version = version;
     return &table;
 }
