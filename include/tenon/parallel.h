@@ -15,7 +15,10 @@
  * All ranks call the same functions of this header in the same order, and tn_backward on the model
  * equally often: each of them waits for the others. One thread makes these calls.
  *
- * Failures  a rank that ends with a status other than 0, or is killed, ends the others
+ * Failures  a rank that ends with a status other than 0, or is killed, ends the others. One that
+ *           ends with status 0 while others wait for it, and one that is stuck for longer than
+ *           TN_PARALLEL_TIMEOUT seconds (1,800; 0: no limit), are an error of the calls that wait,
+ *           TN_E_BACKEND, with the rank. Every later call fails too: end the program
  */
 #ifndef TENON_PARALLEL_H
 #define TENON_PARALLEL_H
