@@ -37,10 +37,10 @@ enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3, STEPS = 4 };
 static tn_module *new_model(void)
 {
     tn_manual_seed(3);
-    tn_module *m = tn_sequential(tn_linear_new(WIDTH, HIDDEN, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(HIDDEN, (tn_batchnorm_options){ 0 }),
-                                 tn_tanh_new(),
-                                 tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
+    tn_module *m =
+        tn_sequential(tn_linear_new(WIDTH, HIDDEN, (tn_linear_options){ 0 }),
+                      tn_batchnorm1d_new(HIDDEN, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                      tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(m);
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
     TN_CHECK(tn_batchnorm_set_sync(m, true));
@@ -222,6 +222,106 @@ static void apart(char **argument)
     TN_CHECK(tn_parallel_rank() == 0 ? tn_parallel_barrier() : tn_data_parallel_check(p));
 }
 
+/* ---- no memory on one rank ------------------------------------------------------------------- */
+
+static int64_t requests, failing; /* the request that fails; 0: none */
+
+static void *scarce_alloc(void *user, size_t size)
+{
+    void *block = NULL;
+    (void)user;
+    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void scarce_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+typedef struct shared_model {
+    tn_module *m;
+    tn_data_parallel *p;
+    tn_tensor *large, *small, *strided, *loss;
+} shared_model;
+
+static tn_status sum_large(shared_model *s)
+{
+    return tn_parallel_sum_(s->large);
+}
+
+static tn_status mean_small(shared_model *s)
+{
+    return tn_parallel_mean_(s->small);
+}
+
+static tn_status sum_strided(shared_model *s)
+{
+    return tn_parallel_sum_(s->strided);
+}
+
+static tn_status compare_ranks(shared_model *s)
+{
+    return tn_data_parallel_check(s->p);
+}
+
+static tn_status send_large(shared_model *s)
+{
+    return tn_parallel_broadcast(s->large, 0);
+}
+
+static tn_status run_backward(shared_model *s)
+{
+    return tn_backward(s->loss);
+}
+
+/* The k-th allocation of the call fails on the last rank, for every k, until none is left: all
+ * ranks fail, and say on which there was no memory. Then the call succeeds on all. */
+static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
+{
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    tn_status status = TN_E_NOMEM;
+    int64_t k = 0;
+    while (status != TN_OK) {
+        tn_scope scope = tn_scope_begin();
+        s->loss = call == run_backward ? loss_of(s->m, 0) : NULL;
+        requests = 0;
+        failing = odd ? ++k : 0;
+        status = call(s);
+        failing = 0;
+        EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
+        tn_error_clear();
+        tn_scope_end(scope);
+    }
+    if (odd) printf("%s: %d allocations\n", what, (int)k - 1);
+    TN_CHECK(tn_data_parallel_check(s->p));
+}
+
+/* With TN_CACHE=0. */
+static void memory(char **argument)
+{
+    (void)argument;
+    shared_model s = { .m = new_model() };
+    TN_CHECK(
+        tn_batchnorm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
+    s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
+    TN_CHECK_PTR(s.p);
+    s.large = tn_ones(TN_SHAPE(5000));
+    s.small = tn_ones(TN_SHAPE(3));
+    s.strided = tn_transpose(tn_ones(TN_SHAPE(30, 100)), 0, 1);
+    fails_together("sum", sum_large, &s);
+    fails_together("mean", mean_small, &s);
+    fails_together("sum of a view", sum_strided, &s);
+    fails_together("broadcast", send_large, &s);
+    fails_together("check", compare_ranks, &s);
+    fails_together("backward", run_backward, &s);
+    EXPECT(tn_at(s.large, TN_INDEX(4999)) == tn_parallel_size());
+    tn_data_parallel_free(s.p);
+    tn_module_drop(s.m);
+}
+
 /* ---- what is said of other ranks ------------------------------------------------------------- */
 
 /* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
@@ -283,14 +383,12 @@ static void explain(char **argument)
             }
             size_t n = strlen(want);
             snprintf(want + n, sizeof want - n, "none.weight: no gradient%s: never read\n", here);
-            static const char *const others[2][4] = {
-                { "rank 1", "", NULL, NULL },
-                { "ranks 1, 2 and 3", "ranks 2 and 3", "ranks 1 and 3", "ranks 1 and 2" }
-            };
-            static const char *const all[2][4] = {
-                { "rank 1", "rank 0", NULL, NULL },
-                { "ranks 1, 2 and 3", "ranks 0, 2 and 3", "ranks 0, 1 and 3", "ranks 0, 1 and 2" }
-            };
+            static const char *const others[2][4] = { { "rank 1", "", NULL, NULL },
+                                                      { "ranks 1, 2 and 3", "ranks 2 and 3",
+                                                        "ranks 1 and 3", "ranks 1 and 2" } };
+            static const char *const all[2][4] = { { "rank 1", "rank 0", NULL, NULL },
+                                                   { "ranks 1, 2 and 3", "ranks 0, 2 and 3",
+                                                     "ranks 0, 1 and 3", "ranks 0, 1 and 2" } };
             const char *where = others[size == 4][rank];
             if (*where) say(want, sizeof want, "one.weight", where);
             say(want, sizeof want, "none.weight", all[size == 4][rank]);
@@ -318,11 +416,11 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "train", 5, train },
-        { "check", 2, check },
-        { "apart", 0, apart },
-        { "explain", 0, explain },
+        { "train", 5, train },     { "check", 2, check },   { "apart", 0, apart },
+        { "explain", 0, explain }, { "memory", 0, memory },
     };
+    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
+    if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
     TN_CHECK(tn_parallel_begin());
     for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
         if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)

@@ -43,6 +43,7 @@ ends_at() {
 
 for n in 2 4; do
     runs mpirun -n $n "$driver" explain
+    TN_CACHE=0 runs mpirun -n $n "$driver" memory
     rm -f whole
     runs mpirun -n $n "$driver" train whole - - 0 0
     runs "$driver" check whole 4

@@ -98,7 +98,9 @@ typedef struct tn_data_parallel_options {
  *           allowed).
  *           tn_backward, before it sends anything, on the ranks where parameters were added,
  *           replaced, reshaped, moved, or cast to or from f64: make it again, on all.
- *           After a backward that failed on one rank, that rank must end: the others wait for it
+ *           Any other failure of tn_backward on one rank (no memory, a hook that fails) is one on
+ *           all, with its number; no gradient has changed, and all can go on. But not in a pass
+ *           through a BatchNorm over all ranks, whose sums the others wait for: end the program
  * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
  * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
  */

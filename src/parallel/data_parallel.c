@@ -175,6 +175,7 @@ void tn_data_parallel_free(tn_data_parallel *p)
     }
     if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
     free_parameters(p);
+    tni_room_free(&p->block, &p->block_capacity, 1);
     for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
     tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);
     tn_module_drop(p->model);
