@@ -212,14 +212,27 @@ static void check(char **argument)
 
 /* ---- ranks that part ways -------------------------------------------------------------------- */
 
-/* Rank 0 goes to a barrier, the others to a check: neither can be done. */
+/* Rank 0 goes to a barrier, the others, 2.5 s later, to a check: neither can be done. */
 static void apart(char **argument)
 {
     (void)argument;
     tn_module *m = new_model();
     tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
     TN_CHECK_PTR(p);
+    if (tn_parallel_rank() > 0) usleep(2500000); /* not yet asking itself when rank 0 asks */
     TN_CHECK(tn_parallel_rank() == 0 ? tn_parallel_barrier() : tn_data_parallel_check(p));
+}
+
+/* Rank 0 sends its part and ends, while others wait for a slow rank that passes it on: no error. */
+static void early(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(9);
+    double want = tn_item(tn_rand(TN_SCALAR));
+    tn_manual_seed(9 + (uint64_t)tn_parallel_rank());
+    if (tn_parallel_rank() == 1) sleep(1);
+    TN_CHECK(tn_parallel_share_random());
+    EXPECT(tn_item(tn_rand(TN_SCALAR)) == want);
 }
 
 /* ---- no memory on one rank ------------------------------------------------------------------- */
@@ -417,7 +430,7 @@ int main(int argc, char **argv)
         void (*run)(char **argument);
     } mode[] = {
         { "train", 5, train },     { "check", 2, check },   { "apart", 0, apart },
-        { "explain", 0, explain }, { "memory", 0, memory },
+        { "explain", 0, explain }, { "memory", 0, memory }, { "early", 0, early },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
     if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
