@@ -323,6 +323,7 @@ typedef struct tn_explain_report {
     int missing;      /* trainable parameters that the optimizer does not hold */
     int foreign;      /* the optimizer's parameters that are not the model's */
     int reused;       /* 1: its last step used gradients that an earlier step had used */
+    int elsewhere;    /* trainable parameters without a gradient on another rank of the run */
     int frozen;       /* no fault: parameters without requires_grad */
     double loss;      /* its value */
     char text[8192];  /* the printed text, cut with "..." */
@@ -336,6 +337,10 @@ typedef struct tn_explain_report {
  * derivative. If the optimizer's last step used gradients that an earlier step had used, because
  * nobody cleared them before backward added to them, "(optimizer)" begins a line.
  *
+ * Ranks     in a run of several, what it says of a gradient is said of this rank, by its number.
+ *           Parameters that had no gradient on another rank in the last averaging backward are
+ *           findings too: one rank alone may ask, unless loss needs the others (a BatchNorm over
+ *           all ranks)
  * file      NULL: nothing is printed
  * opt       NULL: no optimizer is checked
  * loss      computes forward and the loss, one element, without backward or step. Recording is on

@@ -16,7 +16,10 @@
  * All ranks call the same functions of this header in the same order, and tn_backward on the model
  * equally often: each of them waits for the others. One thread makes these calls.
  *
- * Failures  a rank that ends with a status other than 0, or is killed, ends the others
+ * Failures  a rank that ends with a status other than 0, or is killed, ends the others. One that
+ *           ends with status 0 while others wait for it, and one that is stuck for longer than
+ *           TN_PARALLEL_TIMEOUT seconds (1,800; 0: no limit), are an error of the calls that wait,
+ *           TN_E_BACKEND, with the rank. Every later call fails too: end the program
  */
 #ifndef TENON_PARALLEL_H
 #define TENON_PARALLEL_H
@@ -114,7 +117,9 @@ typedef struct tn_data_parallel_options {
  *           allowed).
  *           tn_backward, before it sends anything, on the ranks where parameters were added,
  *           replaced, reshaped, moved, or cast to or from f64: make it again, on all.
- *           After a backward that failed on one rank, that rank must end: the others wait for it
+ *           Any other failure of tn_backward on one rank (no memory, a hook that fails) is one on
+ *           all, with its number; no gradient has changed, and all can go on. But not in a pass
+ *           through a BatchNorm over all ranks, whose sums the others wait for: end the program
  * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
  * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
  */

@@ -599,14 +599,14 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     tn_keep(output);
     tn_status status = tni_pass_begin(&p, "tn_backward");
     tn_scope scope = tn_scope_begin();
-    if (status == TN_OK) status = tni_pass_seed(&p, "tn_backward", 1, &output, &seed);
     if (status == TN_OK && tni_syncs && !p.outer) status = tni_sync_begin(&p, output);
+    if (status == TN_OK) status = tni_pass_seed(&p, "tn_backward", 1, &output, &seed);
     tn_scope_end(scope);
     scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_run(&p);
     if (status == TN_OK) status = tni_sync_finish(&p);
     if (status == TN_OK) status = add_to_grads(&p);
-    tni_sync_end(&p, status);
+    status = tni_sync_end(&p, status);
     tni_pass_end(&p);
     tn_scope_end(scope);
     tn_drop(output);

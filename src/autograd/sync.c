@@ -77,8 +77,12 @@ tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
     tn_status status = count_uses(output);
     /* a leaf itself: its use, the seed, is no edge, so it is complete at the end */
     if (!output->node) count(&(tni_edge){ .leaf = output });
-    for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next)
-        if (s->active) status = s->begin(s);
+    /* Other processes wait for every one that takes part; out of memory, that may be all. */
+    for (tni_sync *s = tni_syncs; s; s = s->next) {
+        s->active |= status != TN_OK && !s->off;
+        tn_status one = s->active ? s->begin(s) : TN_OK;
+        if (status == TN_OK) status = one;
+    }
     return status;
 }
 
@@ -121,13 +125,13 @@ tn_status tni_sync_finish(tni_pass *p)
     return status;
 }
 
-void tni_sync_end(tni_pass *p, tn_status status)
+tn_status tni_sync_end(tni_pass *p, tn_status status)
 {
-    if (!p->synced) return;
-    for (tni_sync *s = tni_syncs; s; s = s->next) {
-        if (s->active && status != TN_OK) s->fail(s);
+    for (tni_sync *s = p->synced ? tni_syncs : NULL; s; s = s->next) {
+        if (s->active && status != TN_OK) status = s->fail(s, status);
         s->active = false;
     }
+    return status;
 }
 
 tn_status tni_sync_check(const tni_pass *p, const tn_tensor *leaf)

@@ -31,8 +31,8 @@ typedef struct tni_sync {
     tn_status (*ready)(struct tni_sync *s, int index);
     /* All are, after the leaves' hooks (NULL: none): fills average and used. */
     tn_status (*finish)(struct tni_sync *s);
-    /* The pass failed after begin. */
-    void (*fail)(struct tni_sync *s);
+    /* The pass failed after begin was called, or at its end; returns what the pass does. */
+    tn_status (*fail)(struct tni_sync *s, tn_status status);
 } tni_sync;
 
 /* Adds the leaves to this thread's passes. n, leaf and the functions are set. Out of memory:
@@ -46,7 +46,7 @@ extern TNI_THREAD tni_sync *tni_syncs; /* of this thread; NULL: none */
 tn_status tni_sync_begin(tni_pass *p, tn_tensor *output);
 tn_status tni_sync_delivered(tni_pass *p, const tni_node *node); /* node's gradients are in place */
 tn_status tni_sync_finish(tni_pass *p);
-void tni_sync_end(tni_pass *p, tn_status status);
+tn_status tni_sync_end(tni_pass *p, tn_status status);
 /* Whether a leaf's sum may become its grad: not when its gradients are averaged and this pass does
  * not do it. */
 tn_status tni_sync_check(const tni_pass *p, const tn_tensor *leaf);

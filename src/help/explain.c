@@ -14,6 +14,7 @@
 typedef struct report {
     tni_run run;
     tni_lines findings, notes;
+    char here[48];            /* " on rank 1 of 2"; "" alone */
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
     tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
@@ -91,20 +92,21 @@ static tn_status say_cut(report *x, const char *name, const way *w)
     tni_run_place(r, use->module, at, sizeof at);
     switch (use->cut) {
     case TNI_CUT_DETACH:
-        return tni_say(&x->findings, "%s: no gradient: tn_detach cuts it off (in %s)", name, at);
+        return tni_say(&x->findings, "%s: no gradient%s: tn_detach cuts it off (in %s)", name,
+                       x->here, at);
     case TNI_CUT_NO_GRAD:
-        return tni_say(&x->findings, "%s: no gradient: %s%s ran inside TN_NO_GRAD (in %s)", name,
-                       use->prefix, use->op, at);
+        return tni_say(&x->findings, "%s: no gradient%s: %s%s ran inside TN_NO_GRAD (in %s)", name,
+                       x->here, use->prefix, use->op, at);
     case TNI_CUT_NO_BACKWARD:
-        return tni_say(&x->findings, "%s: no gradient: %s%s has no derivative (in %s)", name,
-                       use->prefix, use->op, at);
+        return tni_say(&x->findings, "%s: no gradient%s: %s%s has no derivative (in %s)", name,
+                       x->here, use->prefix, use->op, at);
     case TNI_CUT_IN_PLACE:
-        return tni_say(&x->findings, "%s: no gradient: %s records nothing (in %s)", name, use->op,
-                       at);
+        return tni_say(&x->findings, "%s: no gradient%s: %s records nothing (in %s)", name, x->here,
+                       use->op, at);
     case TNI_CUT_DTYPE: break;
     }
-    return tni_say(&x->findings, "%s: no gradient: %s%s made %s of it (in %s)", name, use->prefix,
-                   use->op, tn_dtype_name(r->value[w->lost].dtype), at);
+    return tni_say(&x->findings, "%s: no gradient%s: %s%s made %s of it (in %s)", name, x->here,
+                   use->prefix, use->op, tn_dtype_name(r->value[w->lost].dtype), at);
 }
 
 static tn_status explain_missing(report *x, const tn_entry *e)
@@ -114,7 +116,7 @@ static tn_status explain_missing(report *x, const tn_entry *e)
     if (n >= 0) w = follow(x, n);
     if (!w.last) {
         x->counts.unread++;
-        return tni_say(&x->findings, "%s: no gradient: never read", e->name);
+        return tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
     }
     if (w.cut) {
         x->counts.cut++;
@@ -125,8 +127,8 @@ static tn_status explain_missing(report *x, const tn_entry *e)
     tni_run_place(&x->run, w.last->module, at, sizeof at);
     return tni_say(
         &x->findings,
-        "%s: no gradient: its results do not reach the loss, the last one is of %s%s (in %s)",
-        e->name, w.last->prefix, w.last->op, at);
+        "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in %s)",
+        e->name, x->here, w.last->prefix, w.last->op, at);
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
@@ -253,9 +255,9 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
         s.size = sizeof out->text;
     }
     char line[256];
-    snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters", m->type->name,
-             c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
-             x->parameters->n);
+    snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters%s",
+             m->type->name, c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
+             x->parameters->n, x->here);
     put(&s, line);
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < part[k]->n; i++) put(&s, part[k]->line[i]);
@@ -287,6 +289,8 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt,
     }
     if (status == TN_OK) mark_leads(x);
     if (status == TN_OK) status = judge_parameters(x);
+    if (status == TN_OK)
+        status = tni_explain_ranks(&x->findings, &x->notes, x->parameters, &x->counts.elsewhere);
     return status == TN_OK ? judge_optimizer(x, opt) : status;
 }
 
@@ -305,6 +309,7 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     report *x = tni_calloc(sizeof *x);
     if (!x) return TN_E_NOMEM;
     x->run.function = "tn_explain_training";
+    tni_explain_here(x->here, sizeof x->here);
     tni_watcher *outer = tni_watch(NULL);
     tn_scope scope = tn_scope_begin();
     status = examine(x, m, opt, loss, user);

@@ -98,4 +98,13 @@ const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
 tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
 void tni_lines_free(tni_lines *lines);
 
+/* ---- explain_ranks.c ------------------------------------------------------------------------- */
+
+/* " on rank 1 of 2"; "" alone. */
+const char *tni_explain_here(char *text, size_t size);
+/* A finding for each parameter that had no gradient on another rank in the last averaging backward,
+ * and their number; or a note that says why nothing is known. Sends nothing. */
+tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list *parameters,
+                            int *count);
+
 #endif

@@ -67,22 +67,33 @@ static tn_status exchange(const tn_data_parallel *p, bool mean, char *block, siz
     return status;
 }
 
-static tn_status share(const tn_data_parallel *p, const tn_list *list, bool mean)
+/* The bytes of all buffers of one kind. */
+static size_t bytes_of(const tn_data_parallel *p, const tn_list *list, bool mean)
 {
     size_t nbytes = 0;
     for (int i = 0; i < list->n; i++) {
         bool sent, is_mean = averaged(p, &list->entry[i], &sent);
         if (mean ? is_mean : sent) nbytes += size_of(list->entry[i].tensor, mean);
     }
+    return nbytes;
+}
+
+tn_status tni_buffers_room(tn_data_parallel *p, const tn_list *buffers)
+{
+    size_t first = bytes_of(p, buffers, false), mean = bytes_of(p, buffers, true);
+    size_t want = 2 * TNI_MAX(first, mean);
+    return tni_room(&p->block, &p->block_capacity, 0, want, 1) ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status share(const tn_data_parallel *p, const tn_list *list, bool mean)
+{
+    size_t nbytes = bytes_of(p, list, mean);
+    char *block = p->block;
     if (nbytes == 0) return TN_OK;
-    char *block = tni_alloc_n(2, nbytes);
-    if (!block) return TN_E_NOMEM;
     tn_status status = pack(p, list, mean, block);
     memcpy(block + nbytes, block, nbytes);
     if (status == TN_OK) status = exchange(p, mean, block, nbytes);
-    if (status == TN_OK) status = unpack(p, list, mean, block, block + nbytes);
-    tni_free(block, 2 * nbytes);
-    return status;
+    return status == TN_OK ? unpack(p, list, mean, block, block + nbytes) : status;
 }
 
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)

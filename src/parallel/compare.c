@@ -181,45 +181,62 @@ static tn_status hash_tensor(const tn_tensor *t, uint64_t *hash)
     return status;
 }
 
-static tn_status check_list(const tn_data_parallel *p, const tn_list *list, uint64_t *hashes,
-                            remark *note)
+/* The hashes of all tensors of both lists; n of them. */
+static tn_status hash_lists(const tn_list *const list[2], uint64_t *hashes)
 {
-    static const char function[] = "tn_data_parallel_check";
     tn_status status = TN_OK;
-    uint64_t *first = hashes + list->n;
-    for (int i = 0; i < list->n && status == TN_OK; i++)
-        status = hash_tensor(list->entry[i].tensor, &hashes[i]);
-    if (status != TN_OK) return status;
-    size_t nbytes = (size_t)list->n * sizeof *hashes;
-    memcpy(first, hashes, nbytes);
-    status = tni_ranks_status(function, tni_ranks()->broadcast(p->group, first, nbytes, 0));
-    for (int i = 0; i < list->n && status == TN_OK && note->status == TN_OK; i++) {
-        const tn_entry *e = &list->entry[i];
-        if (e->kind == TN_BUFFER && tn_data_parallel_buffers(p, e->name) == TN_BUFFERS_OWN)
-            continue;
-        if (hashes[i] == first[i]) continue;
-        note->status = TN_E_STATE;
-        snprintf(note->text, NOTE, "%s %.400s has other bits than on rank 0",
-                 e->kind == TN_BUFFER ? "buffer" : "parameter", e->name);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < list[k]->n && status == TN_OK; i++)
+            status = hash_tensor(list[k]->entry[i].tensor, hashes++);
+    return status;
+}
+
+/* Notes the first tensor whose hash is not rank 0's. */
+static void note_bits(const tn_data_parallel *p, const tn_list *const list[2],
+                      const uint64_t *hashes, const uint64_t *first, remark *note)
+{
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < list[k]->n; i++) {
+            const tn_entry *e = &list[k]->entry[i];
+            bool own =
+                e->kind == TN_BUFFER && tn_data_parallel_buffers(p, e->name) == TN_BUFFERS_OWN;
+            if (*hashes++ == *first++ || own || note->status != TN_OK) continue;
+            note->status = TN_E_STATE;
+            snprintf(note->text, NOTE, "%s %.400s has other bits than on rank 0",
+                     e->kind == TN_BUFFER ? "buffer" : "parameter", e->name);
+        }
+}
+
+static tn_status check_bits(const char *function, const tn_data_parallel *p)
+{
+    remark note = { 0 };
+    const tn_list *list[2] = { tn_parameters(p->model), tni_persistent(p->model) };
+    bool listed = list[0] && list[1];
+    size_t n = listed ? (size_t)list[0]->n + (size_t)list[1]->n : 0;
+    uint64_t *hashes = listed ? tni_alloc_n(2 * n + 1, sizeof *hashes) : NULL;
+    uint64_t *first = hashes ? hashes + n : NULL;
+    tn_status status = !listed ? tni_pending() : hashes ? hash_lists(list, hashes) : TN_E_NOMEM;
+    status = tni_agree(function, p->group, status);
+    if (status == TN_OK) {
+        memcpy(first, hashes, n * sizeof *hashes);
+        status = tni_ranks_status(function,
+                                  tni_ranks()->broadcast(p->group, first, n * sizeof *hashes, 0));
     }
+    if (status == TN_OK) {
+        note_bits(p, list, hashes, first, &note);
+        status = exchange_notes(function, p->group, &note);
+    }
+    tni_free(hashes, (2 * n + 1) * sizeof *hashes);
     return status;
 }
 
 tn_status tn_data_parallel_check(const tn_data_parallel *p)
 {
     static const char function[] = "tn_data_parallel_check";
-    remark note = { 0 };
     if (!p) return tni_poison(function, "p");
     if (!tni_ranks()) return TN_OK;
     tn_scope scope = tn_scope_begin();
-    const tn_list *list[] = { tn_parameters(p->model), tni_persistent(p->model) };
-    tn_status status = list[0] && list[1] ? TN_OK : tni_pending();
-    for (int k = 0; k < 2 && status == TN_OK; k++) {
-        size_t n = 2 * (size_t)list[k]->n + 1;
-        uint64_t *hashes = tni_alloc_n(n, sizeof *hashes);
-        status = hashes ? check_list(p, list[k], hashes, &note) : TN_E_NOMEM;
-        tni_free(hashes, n * sizeof *hashes);
-    }
+    tn_status status = check_bits(function, p);
     tn_scope_end(scope);
-    return status == TN_OK ? exchange_notes(function, p->group, &note) : status;
+    return status;
 }

@@ -184,6 +184,7 @@ void tn_data_parallel_free(tn_data_parallel *p)
     }
     if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
     free_parameters(p);
+    tni_room_free(&p->block, &p->block_capacity, 1);
     for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
     tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);
     tn_module_drop(p->model);
@@ -246,4 +247,13 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
         if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)
             return NULL;
     return list;
+}
+
+tni_told tni_told_of(const tn_tensor *parameter, int rank)
+{
+    const tni_gradmeta *gm = parameter->gm;
+    const tn_data_parallel *p = gm ? (const tn_data_parallel *)gm->sync : NULL;
+    if (!p) return TNI_TOLD_ALONE;
+    if (!p->reported) return TNI_TOLD_NOTHING;
+    return unused_on(p, rank, gm->sync_index) ? TNI_TOLD_MISSING : TNI_TOLD_FINE;
 }

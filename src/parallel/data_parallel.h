@@ -10,6 +10,7 @@
 /* What a rank's report begins with. */
 typedef struct tni_layouts {
     uint64_t parameters, buffers; /* tni_layout_hash */
+    uint64_t failed;              /* 1: the pass has failed on this rank */
 } tni_layouts;
 
 /* Gradients that are sent together, in one row. */
@@ -50,11 +51,15 @@ struct tn_data_parallel {
     tni_bucket *bucket;
     size_t n_buckets, bucket_capacity;
     size_t next;            /* bucket to be sent */
-    bool begun;             /* in this pass */
-    bool broken;            /* a pass failed while sums were on their way */
+    bool begun;             /* in this pass: the others wait for our sums and our report */
+    bool done;              /* in this pass: all ranks have agreed that it succeeds */
+    bool broken;            /* sums are on their way that nobody waits for */
+    bool apart;             /* a pass succeeded on other ranks and failed on this one */
     size_t n_bytes;         /* of a rank's report */
     unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
     bool reported;          /* they hold those of a pass */
+    char *block;            /* room for the buffers that are sent */
+    size_t block_capacity;
     int64_t bucket_bytes;
     tn_dtype messages; /* TN_F32, or TN_BF16 */
     tn_buffer_rule rule;
@@ -78,6 +83,8 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 
+/* Makes room for the buffers, so that sharing them cannot run out of memory. */
+tn_status tni_buffers_room(tn_data_parallel *p, const tn_list *buffers);
 /* Makes the buffers what the rules say. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
 

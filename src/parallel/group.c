@@ -149,16 +149,51 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     return mpi ? tni_ranks_copy(f, world, t, from) : TN_OK;
 }
 
-/* The sum on the CPU: over MPI, in a copy. */
+/* One number more than the tensor's travels along: how many ranks have failed before. */
+static void set_failed(void *data, size_t n, tn_dtype dtype, int failed)
+{
+    if (dtype == TN_F32)
+        ((float *)data)[n] = (float)failed;
+    else if (dtype == TN_F64)
+        ((double *)data)[n] = failed;
+    else
+        ((int64_t *)data)[n] = failed;
+}
+
+static bool any_failed(const void *data, size_t n, tn_dtype dtype)
+{
+    if (dtype == TN_F32) return ((const float *)data)[n] > 0;
+    if (dtype == TN_F64) return ((const double *)data)[n] > 0;
+    return ((const int64_t *)data)[n] > 0;
+}
+
+/* data has room for n + 1 numbers. All succeed, or all fail. */
+static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n)
+{
+    tn_status status = tn_copy_out(t, data, n * tn_dtype_size(t->dtype), t->dtype);
+    set_failed(data, n, t->dtype, status != TN_OK);
+    tn_status sent = tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype));
+    if (sent != TN_OK) return sent;
+    if (any_failed(data, n, t->dtype)) return tni_agree(function, world, status);
+    return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
+}
+
+/* The sum on the CPU. Few numbers are summed without memory that could run out, and in one message: batch norm over all
+ * ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
-    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = n * tn_dtype_size(t->dtype);
-    void *data = tni_alloc(nbytes ? nbytes : 1);
-    if (!data) return TN_E_NOMEM;
-    tn_status status = tn_copy_out(t, data, nbytes, t->dtype);
-    if (status == TN_OK) status = tni_ranks_status(function, mpi->sum(world, data, n, t->dtype));
-    if (status == TN_OK) status = tn_copy_in(t, data, nbytes, t->dtype);
-    tni_free(data, nbytes ? nbytes : 1);
+    enum { FEW = 2048 };
+    union {
+        float f32[FEW + 1];
+        double f64[FEW + 1];
+        int64_t i64[FEW + 1];
+    } few;
+    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = (n + 1) * tn_dtype_size(t->dtype);
+    if (n <= FEW) return sum_in(function, t, &few, n);
+    void *data = tni_alloc(nbytes);
+    tn_status status = tni_agree(function, world, data ? TN_OK : TN_E_NOMEM);
+    if (status == TN_OK) status = sum_in(function, t, data, n);
+    tni_free(data, nbytes);
     return status;
 }
 

@@ -3,8 +3,10 @@
  * own, so that a program that runs alone never maps one.
  *
  * MPI's errors are returned, not fatal (MPI_ERRORS_RETURN), so that the library above can put them
- * into words. Counts of MPI are ints: larger blocks go in pieces. Source: MPI: A Message-Passing
- * Interface Standard, version 3.1, chapters 5 (collectives), 8.3 (errors), 12.4 (threads).
+ * into words. Counts of MPI are ints: larger blocks go in pieces. No call blocks inside of MPI:
+ * operations are begun, and mpi_wait.c waits for them with a limit in time. Source: MPI: A
+ * Message-Passing Interface Standard, version 3.1, chapters 5 (collectives), 8.3 (errors), 12.4
+ * (threads).
  *
  * A sum in bf16 is two messages, as many bytes together as MPI's own sums send over a ring. Rank r
  * of n gets the r-th of n pieces from every rank (all to all), adds them in f32, rounds, and sends
@@ -20,20 +22,11 @@
 #include <string.h>
 
 #include "parallel/mpi_module.h"
+#include "parallel/mpi_wait.h"
 #include "tensor/math.h"
 
 _Static_assert(sizeof(MPI_Comm) <= sizeof(uint64_t), "a group holds a communicator");
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request holds one of MPI's");
-
-static const char *reason(int code)
-{
-    static _Thread_local char text[MPI_MAX_ERROR_STRING + 1];
-    int n = 0;
-    if (code == MPI_SUCCESS) return NULL;
-    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS)
-        snprintf(text, sizeof text, "error %d of MPI", code);
-    return text;
-}
 
 static MPI_Comm comm_in(uint64_t word)
 {
@@ -59,6 +52,19 @@ static MPI_Datatype type_of(tn_dtype dtype)
     return dtype == TN_F32 ? MPI_FLOAT : dtype == TN_F64 ? MPI_DOUBLE : MPI_INT64_T;
 }
 
+/* Waits for an operation that was begun with this code. */
+static const char *finish(const char *what, int code, MPI_Request *request)
+{
+    return code == MPI_SUCCESS ? tni_mpi_wait(what, request) : tni_mpi_reason(code);
+}
+
+static const char *barrier_of(MPI_Comm comm, const char *what)
+{
+    MPI_Request r;
+    const char *why = tni_mpi_count();
+    return why ? why : finish(what, MPI_Ibarrier(comm, &r), &r);
+}
+
 static int comm_new(uint64_t *word)
 {
     MPI_Comm comm;
@@ -68,12 +74,15 @@ static int comm_new(uint64_t *word)
     return code;
 }
 
+/* MPI_Comm_dup blocks, but not for long once all ranks are there. */
 static const char *group_new(tni_mpi_group *group)
 {
     *group = (tni_mpi_group){ 0 };
+    const char *why = barrier_of(MPI_COMM_WORLD, "for a new group");
+    if (why) return why;
     int code = comm_new(&group->word);
     if (code == MPI_SUCCESS) code = comm_new(&group->second);
-    return reason(code);
+    return tni_mpi_reason(code);
 }
 
 static const char *group_free(tni_mpi_group *group)
@@ -81,20 +90,7 @@ static const char *group_free(tni_mpi_group *group)
     MPI_Comm comm = comm_of(*group), second = comm_in(group->second);
     int code = MPI_Comm_free(&comm);
     if (code == MPI_SUCCESS) code = MPI_Comm_free(&second);
-    return reason(code);
-}
-
-static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype)
-{
-    char *at = data;
-    while (n) {
-        int piece = n < 1 << 28 ? (int)n : 1 << 28;
-        int code = MPI_Allreduce(MPI_IN_PLACE, at, piece, type_of(dtype), MPI_SUM, comm_of(group));
-        if (code != MPI_SUCCESS) return reason(code);
-        at += (size_t)piece * (dtype == TN_F32 ? 4 : 8);
-        n -= (size_t)piece;
-    }
-    return NULL;
+    return tni_mpi_reason(code);
 }
 
 /* ---- sums that go on while the program computes ---------------------------------------------- */
@@ -157,24 +153,41 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     MPI_Request r;
     *request = (tni_mpi_request){ 0 };
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
+    const char *why = tni_mpi_count();
+    if (why) return why;
     int code = dtype == TN_BF16 ? short_begin(group, data, scratch, n, &r, request)
                                 : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
                                                  MPI_SUM, comm_of(*group), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
-    return reason(code);
+    return tni_mpi_reason(code);
 }
 
 static const char *wait(tni_mpi_request *request)
 {
     MPI_Request r = request_of(request);
-    int code = MPI_Wait(&r, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS && request->group) {
-        code = follow(request, &r);
+    const char *why = tni_mpi_wait("in a sum", &r);
+    if (!why && request->group) {
+        int code = follow(request, &r);
         if (code == MPI_SUCCESS && request->group) return "sums that are waited for out of order";
-        if (code == MPI_SUCCESS) code = MPI_Wait(&r, MPI_STATUS_IGNORE);
+        why = finish("in a sum", code, &r);
     }
     memcpy(&request->word, &r, sizeof r);
-    return reason(code);
+    return why;
+}
+
+static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype)
+{
+    char *at = data;
+    const char *why = NULL;
+    while (n && !why) {
+        size_t piece = n < 1 << 28 ? n : 1 << 28;
+        tni_mpi_request request = { 0 };
+        why = sum_begin(&group, at, NULL, piece, dtype, &request);
+        if (!why) why = wait(&request);
+        at += piece * (dtype == TN_F32 ? 4 : 8);
+        n -= piece;
+    }
+    return why;
 }
 
 /* A request that is done becomes MPI_REQUEST_NULL, which may be tested and waited for again. */
@@ -186,52 +199,63 @@ static const char *test(tni_mpi_request *request, bool *done)
     *done = flag != 0 && !request->group;
     if (code == MPI_SUCCESS && flag) code = follow(request, &r);
     memcpy(&request->word, &r, sizeof r);
-    return reason(code);
+    return tni_mpi_reason(code);
 }
 
 static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
 {
     char *at = data;
-    while (nbytes) {
+    const char *why = NULL;
+    while (nbytes && !why) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        int code = MPI_Bcast(at, piece, MPI_BYTE, from, comm_of(group));
-        if (code != MPI_SUCCESS) return reason(code);
+        MPI_Request r;
+        why = tni_mpi_count();
+        if (!why)
+            why = finish("in a broadcast",
+                         MPI_Ibcast(at, piece, MPI_BYTE, from, comm_of(group), &r), &r);
         at += piece;
         nbytes -= (size_t)piece;
     }
-    return NULL;
+    return why;
 }
 
 static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, void *all)
 {
+    int n = (int)nbytes;
+    MPI_Request r;
     if (nbytes > INT_MAX) return "more than 2^31 - 1 bytes from a rank";
-    return reason(
-        MPI_Allgather(data, (int)nbytes, MPI_BYTE, all, (int)nbytes, MPI_BYTE, comm_of(group)));
+    const char *why = tni_mpi_count();
+    if (why) return why;
+    return finish("in an exchange",
+                  MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_of(group), &r), &r);
 }
 
+/* All ranks count it, those with nothing to do too. */
 static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from, int to)
 {
     char *at = data;
-    int rank = 0, code = MPI_Comm_rank(comm_of(group), &rank);
-    while (nbytes && code == MPI_SUCCESS && (rank == from || rank == to)) {
+    const char *why = tni_mpi_count();
+    while (nbytes && !why && (table.rank == from || table.rank == to)) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        if (rank == from)
-            code = MPI_Send(at, piece, MPI_BYTE, to, 0, comm_of(group));
-        else
-            code = MPI_Recv(at, piece, MPI_BYTE, from, 0, comm_of(group), MPI_STATUS_IGNORE);
+        MPI_Request r;
+        int code = table.rank == from
+                       ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm_of(group), &r)
+                       : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm_of(group), &r);
+        why = finish("in a transfer", code, &r);
         at += piece;
         nbytes -= (size_t)piece;
     }
-    return reason(code);
+    return why;
 }
 
 static const char *barrier(tni_mpi_group group)
 {
-    return reason(MPI_Barrier(comm_of(group)));
+    return barrier_of(comm_of(group), "at a barrier");
 }
 
 static void finalize(void)
 {
+    tni_mpi_wait_end();
     MPI_Finalize();
 }
 
@@ -288,10 +312,12 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
         snprintf(why, size, "it was built for %s: want %s", TNI_MPI_ID, id);
         return NULL;
     }
-    int n = 0, code = start();
+    int n = 0;
+    const char *reason = tni_mpi_reason(start());
     fill_table();
-    if (code != MPI_SUCCESS) {
-        snprintf(why, size, "MPI did not start: %s", reason(code));
+    if (!reason) reason = tni_mpi_wait_open(table.rank, table.size);
+    if (reason) {
+        snprintf(why, size, "did not start: %s", reason);
         return NULL;
     }
     if (MPI_Get_library_version(version, &n) != MPI_SUCCESS) version[0] = '\0';

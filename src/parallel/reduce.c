@@ -18,7 +18,8 @@
  *
  * Then every rank tells the others, in a few bytes, which parameters had a gradient, which require
  * one, and the layout of its parameters and buffers. So all ranks agree on which averages count,
- * and a rank whose model has changed is found by all of them.
+ * and a rank whose model has changed is found by all of them. A rank on which the pass has failed
+ * sends whatever it has and reports that, so all fail together and can go on together.
  */
 #include "base/host.h"
 #include "parallel/data_parallel.h"
@@ -191,27 +192,48 @@ static void set_bit(unsigned char *report, int i, bool on)
     report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
 }
 
-static tn_status exchange_reports(tn_data_parallel *p, const tn_list *buffers)
+/* Everything that this rank needs to end the pass, and its report. */
+static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
 {
     const tn_list *parameters = tn_parameters(p->model);
     if (!parameters) return tni_pending();
-    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers) };
-    unsigned char *own = p->reports;
-    memset(own, 0, p->n_bytes);
-    memcpy(own, &layouts, sizeof layouts);
+    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers), 0 };
+    memcpy(p->reports, &layouts, sizeof layouts);
     for (int i = 0; i < p->sync.n; i++) {
-        set_bit(own, 2 * i, p->part[i].used);
-        set_bit(own, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
+        set_bit(p->reports, 2 * i, p->part[i].used);
+        set_bit(p->reports, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
     }
-    return tni_ranks_status(function,
-                            tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
+    return tni_buffers_room(p, buffers);
+}
+
+static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
+{
+    tni_layouts layouts;
+    memcpy(&layouts, report_of(p, rank), sizeof layouts);
+    return layouts;
+}
+
+/* Exchanges the reports; buffers are NULL where the pass has failed, with this status. All ranks
+ * fail when one has. */
+static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
+{
+    unsigned char *own = p->reports;
+    bool failed = false;
+    memset(own, 0, p->n_bytes);
+    if (buffers) status = prepare_end(p, buffers);
+    if (status != TN_OK) memcpy(own, &(tni_layouts){ .failed = 1 }, sizeof(tni_layouts));
+    tn_status sent = tni_ranks_status(
+        function, tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
+    p->begun = false;
+    p->broken |= sent != TN_OK;
+    if (sent != TN_OK) return sent;
+    for (int r = 0; r < tn_parallel_size(); r++) failed |= layouts_of(p, r).failed != 0;
+    return failed ? tni_agree(function, p->group, status) : TN_OK;
 }
 
 static tn_status compare_layouts(const tn_data_parallel *p, int rank)
 {
-    tni_layouts first, other;
-    memcpy(&first, report_of(p, 0), sizeof first);
-    memcpy(&other, report_of(p, rank), sizeof other);
+    tni_layouts first = layouts_of(p, 0), other = layouts_of(p, rank);
     if (first.parameters != other.parameters)
         return tni_error(TN_E_STATE,
                          "%s: the parameters of rank %d have other shapes or dtypes than those of "
@@ -277,8 +299,13 @@ static tn_status begin(tni_sync *s)
                          "%s: an earlier pass failed while gradients were on their way to other "
                          "ranks: want the program ended",
                          function);
+    if (p->apart)
+        return tni_error(TN_E_STATE,
+                         "%s: an earlier pass failed on this rank alone: want the program ended",
+                         function);
+    p->begun = true;
+    p->done = false;
     tn_status status = check_parameters(p);
-    p->begun = status == TN_OK;
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) {
         p->bucket[i].waiting = p->bucket[i].n;
@@ -324,7 +351,7 @@ static tn_status finish(tni_sync *s)
     if (status != TN_OK) return status;
     const tn_list *buffers = tni_persistent(p->model);
     if (!buffers) return tni_pending();
-    status = exchange_reports(p, buffers);
+    status = exchange_reports(p, TN_OK, buffers);
     if (status == TN_OK) status = compare_reports(p);
     if (status != TN_OK) return status;
     for (int i = 0; i < s->n; i++) {
@@ -333,15 +360,26 @@ static tn_status finish(tni_sync *s)
             s->leaf[i].used |= tni_report_used(p, r, i);
     }
     p->reported = true;
-    p->begun = false;
+    p->done = true;
     return tni_share_buffers(p, buffers);
 }
 
-static void fail(tni_sync *s)
+/* The others wait: they get sums of no meaning, and the news. Then all fail, and nothing is on its
+ * way. */
+static tn_status fail(tni_sync *s, tn_status status)
 {
     tn_data_parallel *p = owner(s);
-    for (size_t i = 0; i < p->n_buckets; i++) p->broken |= p->begun && p->bucket[i].sent;
-    p->begun = false;
+    p->apart |= p->done;
+    if (!p->begun) return status;
+    for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = 0;
+    tni_saved_error why;
+    tni_error_save(&why);
+    tn_status sent = send_full(p);
+    if (sent == TN_OK) sent = wait_all(p);
+    p->broken |= sent != TN_OK;
+    p->begun = sent == TN_OK;
+    tni_error_restore(&why);
+    return sent == TN_OK ? exchange_reports(p, status, NULL) : status;
 }
 
 void tni_reduce_set(tn_data_parallel *p)

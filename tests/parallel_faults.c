@@ -1,0 +1,449 @@
+/*
+ * parallel_faults.c - one rank of a run in which something goes wrong, for parallel_faults.sh: a
+ * rank that is killed, stopped, or ends too early, at a chosen point of a training run; ranks that
+ * part ways; and what tn_explain_training says of the other ranks.
+ *
+ *     parallel_faults MODE [ARGUMENT...]
+ *
+ * The points in the middle of messages are reached through the table of the module for MPI: its
+ * entries are replaced by ones that count and then strike.
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <tenon/tenon.h>
+
+#include "parallel/group.h"
+
+#define EXPECT(what)                                                                               \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
+                    tn_parallel_rank(), #what, tn_error());                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3, STEPS = 4 };
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* f64, with batch norm over all ranks: then n ranks compute what one process does. */
+static tn_module *new_model(void)
+{
+    tn_manual_seed(3);
+    tn_module *m =
+        tn_sequential(tn_linear_new(WIDTH, HIDDEN, (tn_linear_options){ 0 }),
+                      tn_batchnorm1d_new(HIDDEN, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                      tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
+    TN_CHECK_PTR(m);
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    return m;
+}
+
+static tn_optim *new_optim(tn_module *m)
+{
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5, .momentum = 0.9 });
+    TN_CHECK_PTR(opt);
+    return opt;
+}
+
+/* Of this rank's part of a batch. */
+static tn_tensor *loss_of(tn_module *m, int64_t step)
+{
+    double x[ROWS * WIDTH];
+    int64_t class[ROWS], n = ROWS / tn_parallel_size(), first = n * tn_parallel_rank();
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        x[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
+    for (int64_t i = 0; i < n; i++) class[i] = ((first + i) * (step + 2)) % CLASSES;
+    return tn_cross_entropy(tn_forward(m, tn_from_data(x, TN_SHAPE(n, WIDTH), TN_F64)),
+                            tn_from_ints(class, TN_SHAPE(n)));
+}
+
+static void train_step(tn_module *m, tn_optim *opt, int64_t step)
+{
+    tn_scope scope = tn_scope_begin();
+    TN_CHECK(tn_optim_zero_grad(opt));
+    TN_CHECK(tn_backward(loss_of(m, step)));
+    TN_CHECK(tn_optim_step(opt));
+    tn_scope_end(scope);
+}
+
+/* ---- striking -------------------------------------------------------------------------------- */
+
+static const char *how;   /* killed, stopped, ended */
+static const char *point; /* of the run */
+static int victim;
+
+static void strike(void)
+{
+    if (strcmp(how, "killed") == 0) raise(SIGKILL);
+    if (strcmp(how, "stopped") == 0) raise(SIGSTOP);
+    exit(0);
+}
+
+static tni_mpi real; /* the module's own functions */
+static int calls;    /* until the strike */
+
+static void countdown(const char *call)
+{
+    if (tn_parallel_rank() == victim && strcmp(point, call) == 0 && calls && --calls == 0) strike();
+}
+
+static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype)
+{
+    countdown("sum");
+    return real.sum(group, data, n, dtype);
+}
+
+static const char *wait_for(tni_mpi_request *request)
+{
+    countdown("wait");
+    return real.wait(request);
+}
+
+static const char *test(tni_mpi_request *request, bool *done)
+{
+    countdown("test");
+    return real.test(request, done);
+}
+
+static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
+{
+    countdown("broadcast");
+    countdown("new");
+    return real.broadcast(group, data, nbytes, from);
+}
+
+static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, void *all)
+{
+    countdown("gather");
+    return real.gather(group, data, nbytes, all);
+}
+
+static void replace_calls(void)
+{
+    tni_mpi *table = (tni_mpi *)tni_ranks();
+    real = *table;
+    table->sum = sum;
+    table->wait = wait_for;
+    table->test = test;
+    table->broadcast = broadcast;
+    table->gather = gather;
+}
+
+static tn_status in_forward(tn_module *m, int n_in, tn_tensor **in, void *user)
+{
+    (void)m, (void)n_in, (void)in;
+    if (*(bool *)user) strike();
+    return TN_OK;
+}
+
+/* The next file that grows above 1,000 bytes kills: a checkpoint, half written. */
+static void limit_files(void)
+{
+    TN_CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1000, 1000 }) == 0 ? TN_OK : TN_E_IO);
+}
+
+/* train FILE HOW POINT RANK CALL: four steps from FILE's on, with a checkpoint after each. In the
+ * third (or, of "new" and "end", before the first and after the last) RANK comes to grief: of a
+ * point that is a message, at the CALL-th. POINT "-": nothing happens. */
+static void train(char **argument)
+{
+    bool now = false;
+    how = argument[1], point = argument[2], victim = atoi(argument[3]);
+    bool me = tn_parallel_rank() == victim;
+    if (tni_ranks()) replace_calls();
+    calls = strcmp(point, "new") == 0 ? atoi(argument[4]) : 0;
+    tn_module *m = new_model();
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
+    TN_CHECK_PTR(p);
+    tn_optim *opt = new_optim(m);
+    tn_checkpoint c = { .model = m, .optimizer = opt };
+    if (access(argument[0], F_OK) == 0) TN_CHECK(tn_checkpoint_load(&c, argument[0]));
+    TN_CHECK(tn_parallel_barrier());
+    EXPECT(tn_register_forward_pre_hook(tn_get_submodule(m, "2"), in_forward, &now) >= 0);
+    int64_t begin = c.step;
+    while (c.step < begin + STEPS) {
+        if (c.step == begin + 2) {
+            calls = atoi(argument[4]);
+            now = me && strcmp(point, "forward") == 0;
+            if (me && strcmp(point, "save") == 0) limit_files();
+        }
+        train_step(m, opt, c.step++);
+        if (tn_parallel_rank() == 0) TN_CHECK(tn_checkpoint_save(&c, argument[0]));
+    }
+    if (me && strcmp(point, "end") == 0) strike();
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* check FILE STEP: it holds what one process has after so many steps or, where rank 0 may have been
+ * ended before it had saved, after one less; and training goes on from it. */
+static void check(char **argument)
+{
+    tn_module *loaded = new_model(), *m = new_model();
+    tn_optim *loaded_opt = new_optim(loaded), *opt = new_optim(m);
+    tn_checkpoint c = { .model = loaded, .optimizer = loaded_opt };
+    TN_CHECK(tn_checkpoint_load(&c, argument[0]));
+    int64_t want = atoi(argument[1]);
+    printf("a checkpoint of step %d, for %d\n", (int)c.step, (int)want);
+    EXPECT(c.step == want || c.step == want - 1);
+    for (int64_t step = 0; step < c.step; step++) train_step(m, opt, step);
+    train_step(m, opt, c.step);
+    train_step(loaded, loaded_opt, c.step);
+    tn_list *a = tn_state_dict(m, NULL), *b = tn_state_dict(loaded, NULL);
+    for (int i = 0; i < a->n; i++)
+        EXPECT(tn_item(tn_max_all(tn_abs(tn_sub(tn_to_dtype(a->entry[i].tensor, TN_F64),
+                                                tn_to_dtype(b->entry[i].tensor, TN_F64))))) <
+               1e-12);
+    tn_optim_free(opt);
+    tn_optim_free(loaded_opt);
+    tn_module_drop(m);
+    tn_module_drop(loaded);
+}
+
+/* ---- ranks that part ways -------------------------------------------------------------------- */
+
+/* Rank 0 goes to a barrier, the others, 2.5 s later, to a check: neither can be done. */
+static void apart(char **argument)
+{
+    (void)argument;
+    tn_module *m = new_model();
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    if (tn_parallel_rank() > 0) usleep(2500000); /* not yet asking itself when rank 0 asks */
+    TN_CHECK(tn_parallel_rank() == 0 ? tn_parallel_barrier() : tn_data_parallel_check(p));
+}
+
+/* Rank 0 sends its part and ends, while others wait for a slow rank that passes it on: no error. */
+static void early(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(9);
+    double want = tn_item(tn_rand(TN_SCALAR));
+    tn_manual_seed(9 + (uint64_t)tn_parallel_rank());
+    if (tn_parallel_rank() == 1) sleep(1);
+    TN_CHECK(tn_parallel_share_random());
+    EXPECT(tn_item(tn_rand(TN_SCALAR)) == want);
+}
+
+/* ---- no memory on one rank ------------------------------------------------------------------- */
+
+static int64_t requests, failing; /* the request that fails; 0: none */
+
+static void *scarce_alloc(void *user, size_t size)
+{
+    void *block = NULL;
+    (void)user;
+    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
+}
+
+static void scarce_free(void *user, void *block, size_t size)
+{
+    (void)user, (void)size;
+    free(block);
+}
+
+typedef struct shared_model {
+    tn_module *m;
+    tn_data_parallel *p;
+    tn_tensor *large, *small, *strided, *loss;
+} shared_model;
+
+static tn_status sum_large(shared_model *s)
+{
+    return tn_parallel_sum_(s->large);
+}
+
+static tn_status mean_small(shared_model *s)
+{
+    return tn_parallel_mean_(s->small);
+}
+
+static tn_status sum_strided(shared_model *s)
+{
+    return tn_parallel_sum_(s->strided);
+}
+
+static tn_status compare_ranks(shared_model *s)
+{
+    return tn_data_parallel_check(s->p);
+}
+
+static tn_status send_large(shared_model *s)
+{
+    return tn_parallel_broadcast(s->large, 0);
+}
+
+static tn_status run_backward(shared_model *s)
+{
+    return tn_backward(s->loss);
+}
+
+/* The k-th allocation of the call fails on the last rank, for every k, until none is left: all
+ * ranks fail, and say on which there was no memory. Then the call succeeds on all. */
+static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
+{
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    tn_status status = TN_E_NOMEM;
+    int64_t k = 0;
+    while (status != TN_OK) {
+        tn_scope scope = tn_scope_begin();
+        s->loss = call == run_backward ? loss_of(s->m, 0) : NULL;
+        requests = 0;
+        failing = odd ? ++k : 0;
+        status = call(s);
+        failing = 0;
+        EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
+        tn_error_clear();
+        tn_scope_end(scope);
+    }
+    if (odd) printf("%s: %d allocations\n", what, (int)k - 1);
+    TN_CHECK(tn_data_parallel_check(s->p));
+}
+
+/* With TN_CACHE=0. */
+static void memory(char **argument)
+{
+    (void)argument;
+    shared_model s = { .m = new_model() };
+    TN_CHECK(
+        tn_batchnorm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
+    s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
+    TN_CHECK_PTR(s.p);
+    s.large = tn_ones(TN_SHAPE(5000));
+    s.small = tn_ones(TN_SHAPE(3));
+    s.strided = tn_transpose(tn_ones(TN_SHAPE(30, 100)), 0, 1);
+    fails_together("sum", sum_large, &s);
+    fails_together("mean", mean_small, &s);
+    fails_together("sum of a view", sum_strided, &s);
+    fails_together("broadcast", send_large, &s);
+    fails_together("check", compare_ranks, &s);
+    fails_together("backward", run_backward, &s);
+    EXPECT(tn_at(s.large, TN_INDEX(4999)) == tn_parallel_size());
+    tn_data_parallel_free(s.p);
+    tn_module_drop(s.m);
+}
+
+/* ---- what is said of other ranks ------------------------------------------------------------- */
+
+/* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
+static tn_tensor *branches(tn_module *m, void *user)
+{
+    (void)user;
+    tn_tensor *x = tn_ones(TN_SHAPE(2, WIDTH)), *y = tn_forward(tn_get_submodule(m, "all"), x);
+    if (tn_parallel_rank() == 0) y = tn_add(y, tn_forward(tn_get_submodule(m, "one"), x));
+    return tn_mean(tn_square(y), NULL, 0, false);
+}
+
+static const char *explained(tn_module *m, tn_explain_report *report)
+{
+    TN_CHECK(tn_explain_training(NULL, m, NULL, branches, NULL, report));
+    const char *line = strchr(report->text, ',');
+    EXPECT(line);
+    return line + 2; /* behind the loss */
+}
+
+static void say(char *text, size_t size, const char *name, const char *where)
+{
+    size_t n = strlen(text);
+    snprintf(text + n, size - n,
+             "%s: no gradient on %s of %d in the last averaging backward: tn_explain_training, "
+             "called there, says why\n",
+             name, where, tn_parallel_size());
+}
+
+/* Each rank in turn asks alone, while the others wait at a barrier. */
+static void explain(char **argument)
+{
+    (void)argument;
+    static tn_explain_report report;
+    static const char *const name[] = { "all", "one", "none" };
+    char want[2048], here[32];
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_module *m = tn_module_dict_new();
+    for (int i = 0; i < 3; i++) {
+        tn_module *child = tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true });
+        TN_CHECK(tn_register_module(m, name[i], NULL, child));
+    }
+    snprintf(here, sizeof here, " on rank %d of %d", rank, size);
+    EXPECT(strstr(explained(m, &report), "(ranks): no tn_data_parallel averages the model's "
+                                         "gradients\n"));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    EXPECT(strstr(explained(m, &report), "(ranks): before the first averaging backward nothing "));
+    EXPECT(report.elsewhere == 0);
+    TN_CHECK(tn_backward(branches(m, NULL)));
+    for (int r = 0; r < size; r++) {
+        if (r == rank) {
+            bool first = rank == 0;
+            snprintf(want, sizeof want, "a gradient for %d of 3 parameters%s\n", first ? 2 : 1,
+                     here);
+            if (!first) {
+                size_t n = strlen(want);
+                snprintf(want + n, sizeof want - n, "one.weight: no gradient%s: never read\n",
+                         here);
+            }
+            size_t n = strlen(want);
+            snprintf(want + n, sizeof want - n, "none.weight: no gradient%s: never read\n", here);
+            static const char *const others[2][4] = { { "rank 1", "", NULL, NULL },
+                                                      { "ranks 1, 2 and 3", "ranks 2 and 3",
+                                                        "ranks 1 and 3", "ranks 1 and 2" } };
+            static const char *const all[2][4] = { { "rank 1", "rank 0", NULL, NULL },
+                                                   { "ranks 1, 2 and 3", "ranks 0, 2 and 3",
+                                                     "ranks 0, 1 and 3", "ranks 0, 1 and 2" } };
+            const char *where = others[size == 4][rank];
+            if (*where) say(want, sizeof want, "one.weight", where);
+            say(want, sizeof want, "none.weight", all[size == 4][rank]);
+            int n_elsewhere = *where ? 2 : 1, n_here = first ? 1 : 2;
+            n = strlen(want);
+            snprintf(want + n, sizeof want - n, "%d findings\n", n_elsewhere + n_here);
+            const char *got = explained(m, &report);
+            if (strcmp(got, want) != 0) fprintf(stderr, "got\n%swant\n%s", got, want);
+            EXPECT(strcmp(got, want) == 0);
+            EXPECT(report.elsewhere == n_elsewhere && report.unread == n_here);
+            EXPECT(report.findings == n_elsewhere + n_here);
+        }
+        TN_CHECK(tn_parallel_barrier());
+    }
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* ---- the modes ------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int arguments;
+        void (*run)(char **argument);
+    } mode[] = {
+        { "train", 5, train },     { "check", 2, check },   { "apart", 0, apart },
+        { "explain", 0, explain }, { "memory", 0, memory }, { "early", 0, early },
+    };
+    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
+    if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
+    TN_CHECK(tn_parallel_begin());
+    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
+        if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
+            continue;
+        tn_scope scope = tn_scope_begin();
+        mode[i].run(argv + 2);
+        tn_scope_end(scope);
+        EXPECT(tn_live_tensors() == 0);
+        return 0;
+    }
+    fprintf(stderr, "parallel_faults: unknown mode\n");
+    return 2;
+}
