@@ -310,6 +310,7 @@ static void fail(tni_sync *s)
 
 void tni_reduce_set(tn_data_parallel *p)
 {
+    p->sync.ranks = tn_parallel_size();
     p->sync.begin = begin;
     p->sync.ready = ready;
     p->sync.finish = finish;
