@@ -137,7 +137,7 @@ static tn_checkpoint checkpoint_of(run *r)
                             .optimizer = r->optimizer,
                             .scheduler = r->schedule,
                             .loader = r->loader,
-                            .generators = &r->own,
+                            .generators = r->own ? &r->own : NULL,
                             .n_generators = r->own != NULL,
                             .step = r->step };
 }
@@ -249,7 +249,7 @@ static void load_without(run *r, part left_out, const char *path)
         assert_ok(tn_list_add(fresh, buffers->entry[i].name, tn_clone(buffers->entry[i].tensor)));
     tn_checkpoint c = checkpoint_of(r);
     if (left_out == SCHEDULER) c.scheduler = NULL;
-    if (left_out == OWN_GENERATOR) c.n_generators = 0;
+    if (left_out == OWN_GENERATOR) c.generators = NULL, c.n_generators = 0;
     assert_ok(tn_checkpoint_load(&c, path));
     r->step = c.step;
     for (int i = 0; left_out == BUFFERS && i < buffers->n; i++)
@@ -375,6 +375,16 @@ START_TEST(generators_of_ones_own)
     assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "generators[0] is NULL");
     c = (tn_checkpoint){ .n_generators = -1 };
     assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "n_generators -1");
+    /* pointers without a number: nothing of them would be saved */
+    c = (tn_checkpoint){ .generators = g };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID,
+                 "n_generators 0 with generators: want how many they are, or NULL");
+    assert_fails(tn_checkpoint_load(&c, in_folder("two")), TN_E_INVALID, "n_generators 0");
+    c = (tn_checkpoint){ .parts = &(tn_checkpoint_part){ .name = "more" } };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "n_parts 0 with parts");
+    c = (tn_checkpoint){ .metadata.key = (const char *[]){ "lr" } };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID,
+                 "metadata of 0 pairs, with strings: want as many keys and values");
     ck_assert_int_eq(files_in_folder(), 1);
     for (int i = 0; i < 3; i++) tn_generator_free(g[i]);
 }

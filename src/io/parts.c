@@ -33,9 +33,11 @@ static tn_status check_part(const char *function, const tn_checkpoint_part *p, i
 
 static tn_status check_parts(const char *function, const tn_checkpoint *c)
 {
-    if (c->n_parts < 0 || (c->n_parts && !c->parts))
+    if (c->n_parts < 0 || !c->n_parts != !c->parts)
         return tni_error(TN_E_INVALID, "%s: n_parts %d%s: want as many parts", function, c->n_parts,
-                         c->n_parts < 0 ? "" : " without parts");
+                         c->n_parts < 0 ? ""
+                         : c->parts     ? " with parts"
+                                        : " without parts");
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < c->n_parts; i++)
         status = check_part(function, &c->parts[i], i);

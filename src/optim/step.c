@@ -154,8 +154,8 @@ static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
 /* Backward sees by this that it adds to a gradient that was not cleared after a step. */
 static void use_up(tn_optim *opt, tni_gradmeta *gm)
 {
-    opt->reused |= gm->reused;
-    gm->reused = false;
+    opt->reused |= tni_grad_reused(gm);
+    gm->reused = 0;
     gm->used = 1 + tn_version(gm->grad);
 }
 

@@ -384,6 +384,7 @@ static tn_status fail(tni_sync *s, tn_status status)
 
 void tni_reduce_set(tn_data_parallel *p)
 {
+    p->sync.ranks = tn_parallel_size();
     p->sync.begin = begin;
     p->sync.ready = ready;
     p->sync.finish = finish;
