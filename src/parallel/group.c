@@ -77,7 +77,8 @@ tn_status tn_parallel_begin(void)
     if (!opened)
         return tni_error(TN_E_BACKEND,
                          "%s: %ld processes were started together, and tenon's module for MPI, %s, "
-                         "%s",
+                         "%s: want it built with Open MPI, and beside the library or where "
+                         "TN_MPI_MODULE says",
                          f, n, TNI_MPI_FILE, why);
     if (opened->size != n) /* mpirun is not this MPI's: each process would be a run of its own */
         return tni_error(TN_E_BACKEND,
