@@ -175,7 +175,7 @@ static tn_checkpoint checkpoint_of(run *r)
                             .optimizer = r->optimizer,
                             .scheduler = r->schedule,
                             .loader = r->loader,
-                            .parts = &r->scaling,
+                            .parts = r->scaling.scaler ? &r->scaling : NULL,
                             .n_parts = r->scaling.scaler != NULL,
                             .step = r->step };
 }

@@ -152,7 +152,7 @@ static tn_checkpoint checkpoint_of(const run *r)
     return (tn_checkpoint){ .model = r->model,
                             .optimizer = r->optimizer,
                             .scheduler = r->schedule,
-                            .parts = &r->scaling,
+                            .parts = r->scaling.scaler ? &r->scaling : NULL,
                             .n_parts = r->scaling.scaler != NULL,
                             .step = r->step };
 }

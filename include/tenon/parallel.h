@@ -163,8 +163,8 @@ TN_API bool tn_batchnorm_sync(const tn_module *m);
 /* ---- an optimizer's state, a part of it on each rank ----------------------------------------- */
 
 /**
- * Deals the state of opt over the ranks, as ZeRO's stage 1 does: each parameter has its state on one
- * rank, which alone updates it and sends the others the new values, in tn_optim_step. So a rank
+ * Deals the state of opt over the ranks, as ZeRO's stage 1 does: each parameter has its state on
+ * one rank, which alone updates it and sends the others the new values, in tn_optim_step. So a rank
  * holds about 1/n of the state, and the parameters are, bit for bit, those of an optimizer whose
  * state is not dealt. All parameters of opt are the model's.
  *
@@ -175,8 +175,8 @@ TN_API bool tn_batchnorm_sync(const tn_module *m);
  *           the same on all, and then nothing has changed: those of one rank; other parameters,
  *           rates, steps, or parameters with gradients than rank 0's; tn_data_parallel_set_sync is
  *           off; p was freed
- * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, where a step
- *           was taken
+ * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, where a
+ *           step was taken
  * Alone     does nothing
  * Errors    on all ranks; nothing has changed: TN_E_STATE: a parameter that p does not average;
  *           dealt already; an optimizer that differs from rank 0's. Out of memory

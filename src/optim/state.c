@@ -7,8 +7,8 @@
  *                                    where it is not the first group's
  *            TYPE.steps, TYPE.beta1  i64; f64, the first group's: the type in the name makes
  *                                    another optimizer's file an error instead of a quiet mix
- * Loading stages copies of everything and swaps them in at the end: it changes all or nothing. State
- * that another rank has is compared, not copied.
+ * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
+ * State that another rank has is compared, not copied.
  */
 #include <math.h>
 #include <stdio.h>

@@ -179,8 +179,8 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
 }
 
-/* The sum on the CPU. Few numbers are summed without memory that could run out, and in one message: batch norm over all
- * ranks waits for such sums in every layer. */
+/* The sum on the CPU. Few numbers are summed without memory that could run out, and in
+ * one message: batch norm over all ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
     enum { FEW = 2048 };

@@ -238,9 +238,8 @@ static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from
     while (nbytes && !why && (table.rank == from || table.rank == to)) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
         MPI_Request r;
-        int code = table.rank == from
-                       ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm_of(group), &r)
-                       : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm_of(group), &r);
+        int code = table.rank == from ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm_of(group), &r)
+                                      : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm_of(group), &r);
         why = finish("in a transfer", code, &r);
         at += piece;
         nbytes -= (size_t)piece;
