@@ -271,7 +271,7 @@ template <typename CALL> static int64_t write_block(many_head *block, const CALL
 void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
                             const tni_optim_tensor *tensors, int n)
 {
-    const tni_optim_step a = { args, tensors, n };
+    const tni_optim_step a = { args, tensors, n, nullptr };
     write_block(static_cast<many_head *>(section), &a);
 }
 
