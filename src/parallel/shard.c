@@ -6,11 +6,11 @@
  * A rank has state for those that it holds, and steps only those. All ranks have the same gradients
  * (data_parallel.c), so the new values are what each of them would have computed.
  *
- * A step begins with a few bytes of each rank: whether it is ready, and numbers over its parameters,
- * rates and gradients. So all ranks step, or none does. Then each steps its own parameters, and the
- * new values go round: the parameters of a rank are one row of bytes, one after the other, and a
- * message brings every rank the next piece of every row. Room is made before the step begins, so
- * that nothing but MPI can fail after it.
+ * A step begins with a few bytes of each rank: whether it is ready, and numbers over its
+ * parameters, rates and gradients. So all ranks step, or none does. Then each steps its own
+ * parameters, and the new values go round: the parameters of a rank are one row of bytes, one after
+ * the other, and a message brings every rank the next piece of every row. Room is made before the
+ * step begins, so that nothing but MPI can fail after it.
  */
 #include <stdlib.h>
 

@@ -37,8 +37,8 @@ typedef struct tni_shard {
     size_t block_nbytes; /* 0: none */
 } tni_shard;
 
-/* After this rank has made ready, with that status: the same on all ranks, TN_OK if all of them have
- * the same words; stepping: gradients too. */
+/* After this rank has made ready, with that status: the same on all ranks, TN_OK if all of them
+ * have the same words; stepping: gradients too. */
 tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping);
 
 #endif

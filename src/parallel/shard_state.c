@@ -2,8 +2,8 @@
  * shard_state.c - the state that is dealt over the ranks, brought together on rank 0 for a file.
  *
  * Rank 0 first makes room for all of it, and the ranks agree that nobody lacks memory. Then each
- * parameter's state goes from its rank straight into its place, one message for each tensor. No rank
- * but rank 0 needs more memory than before, and a file is begun only when everything is there.
+ * parameter's state goes from its rank straight into its place, one message for each tensor. No
+ * rank but rank 0 needs more memory than before, and a file is begun only when everything is there.
  */
 #include "parallel/shard.h"
 
