@@ -94,9 +94,9 @@ tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tenso
 /* Prints version, threads, device, and the run's settings. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 
-/* With --shard a call of all processes. Saves to the place; in a folder under the program's
- * name and c->step, keeping --keep of them. False after a complaint, when the file cannot be
- * written: training goes on. */
+/* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them.
+ * With --shard all processes call it, and process 0 saves. False after a complaint, when the file
+ * cannot be written: training goes on. */
 bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c);
 /* "checkpoint after step 12; go on with --resume PATH" */
 void ex_say_checkpoint(const ex_settings *s, int64_t step);

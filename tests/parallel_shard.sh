@@ -3,6 +3,9 @@
 # checkpoints that any number of ranks loads, and failures that all ranks see. Skipped where tenon's module
 # for MPI was not built, or mpirun is missing.
 # usage: tests/parallel_shard.sh DRIVER MODULE
+# Seen to fail: with every parameter dealt to rank 0, state elsewhere kept, all state read from a file, a rank's row
+# not received or strided parameters not copied back, versions that stay, no agreement before a step, words that are
+# not compared, and an allocation in the kernel.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}

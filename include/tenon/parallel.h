@@ -160,6 +160,11 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_sync(tn_module *m, bool on);
 /** Whether one BatchNorm layer does; false and a message for any other module. */
 TN_API bool tn_batchnorm_sync(const tn_module *m);
+/** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
+ *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
+ *  rank 0. */
+TN_API TN_MUST_USE tn_status tn_data_parallel_check(const tn_data_parallel *p);
+
 /* ---- an optimizer's state, a part of it on each rank ----------------------------------------- */
 
 /**
@@ -175,8 +180,8 @@ TN_API bool tn_batchnorm_sync(const tn_module *m);
  *           the same on all, and then nothing has changed: those of one rank; other parameters,
  *           rates, steps, or parameters with gradients than rank 0's; tn_data_parallel_set_sync is
  *           off; p was freed
- * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, where a
- *           step was taken
+ * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, once a step
+ *           was taken
  * Alone     does nothing
  * Errors    on all ranks; nothing has changed: TN_E_STATE: a parameter that p does not average;
  *           dealt already; an optimizer that differs from rank 0's. Out of memory
@@ -184,8 +189,8 @@ TN_API bool tn_batchnorm_sync(const tn_module *m);
  */
 TN_API TN_MUST_USE tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt);
 /**
- * Brings the state of all optimizers that were dealt over p's ranks to rank 0, which alone can then
- * save them, in the files of any other run. All ranks call it:
+ * Brings the state of all optimizers that were dealt over p's ranks to rank 0, which alone can
+ * then save them, in the files of any other run. All ranks call it:
  *
  *     TN_CHECK(tn_data_parallel_gather(p));
  *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
@@ -199,10 +204,6 @@ TN_API TN_MUST_USE tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_opti
 TN_API TN_MUST_USE tn_status tn_data_parallel_gather(tn_data_parallel *p);
 /** Frees what tn_data_parallel_gather brought; each rank keeps its own part. */
 TN_API void tn_data_parallel_release(tn_data_parallel *p);
-/** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
- *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
- *  rank 0. */
-TN_API TN_MUST_USE tn_status tn_data_parallel_check(const tn_data_parallel *p);
 
 #ifdef __cplusplus
 }

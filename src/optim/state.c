@@ -1,5 +1,5 @@
 /*
- * state.c - an optimizer as a list of named tensors, and back.
+ * state.c - an optimizer's state: made and moved, as a list of named tensors, and back.
  *
  * Names      PARAMETER.exp_avg ...   state tensors, live, of parameters that have been updated
  *            PARAMETER.step          i64, updates of that parameter
@@ -90,18 +90,6 @@ static void show(tni_form *f, const tn_optim *opt, tn_optim *now)
     for (int i = 0; i < opt->n; i++) show_param(f, opt, &opt->param[i], &now->param[i]);
 }
 
-void tni_optim_release(tn_optim *opt)
-{
-    for (int i = 0; i < opt->n && opt->shards; i++) {
-        tni_optim_param *p = &opt->param[i];
-        for (int k = 0; k < TNI_OPTIM_SLOTS && tni_optim_elsewhere(opt, p); k++) {
-            tn_drop(p->state[k]);
-            p->state[k] = NULL;
-        }
-    }
-    if (opt->shards) opt->shards->whole = false;
-}
-
 /* The first parameter whose state would be missing in the list; NULL: none. */
 static const tni_optim_param *not_here(const tn_optim *opt)
 {
@@ -127,6 +115,56 @@ tn_list *tn_optim_state_dict(tn_optim *opt)
     tni_form_save(&f);
     show(&f, opt, opt);
     return tni_form_saved(&f);
+}
+
+/* ---- while it trains ------------------------------------------------------------------------- */
+
+/* Makes sure that p has state slot s, with p's device and dtype: makes it, or moves it when the
+ * module has moved. */
+static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
+{
+    const tn_tensor *t = p->tensor;
+    tn_device device = t->storage->device;
+    tn_tensor *state = p->state[s];
+    if (tni_host_counts() &&
+        (!state || state->dtype != t->dtype || state->storage->backend != t->storage->backend)) {
+        char what[160];
+        snprintf(what, sizeof what, "makes the state of %.100s", p->name);
+        tni_host_refused("tn_optim_step", what,
+                         "every parameter updated in the capture's first run");
+        return TN_E_STATE;
+    }
+    if (!state) {
+        state = tn_full_as(t->shape, opt->initial, t->dtype, device);
+    } else {
+        if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
+        if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
+    }
+    if (!state) return tni_pending();
+    if (state == p->state[s]) return TN_OK;
+    tn_drop(p->state[s]);
+    p->state[s] = tn_keep(state);
+    return TN_OK;
+}
+
+tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p)
+{
+    tn_status status = TN_OK;
+    for (int s = 0; s < TNI_OPTIM_SLOTS && status == TN_OK; s++)
+        if (opt->slots & (1u << s)) status = ensure_state(opt, p, s);
+    return status;
+}
+
+void tni_optim_release(tn_optim *opt)
+{
+    for (int i = 0; i < opt->n && opt->shards; i++) {
+        tni_optim_param *p = &opt->param[i];
+        for (int k = 0; k < TNI_OPTIM_SLOTS && tni_optim_elsewhere(opt, p); k++) {
+            tn_drop(p->state[k]);
+            p->state[k] = NULL;
+        }
+    }
+    if (opt->shards) opt->shards->whole = false;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */

@@ -5,8 +5,6 @@
  * dense gradients), one kernel call over all. So a failed step has changed nothing that can be
  * seen. Only strided parameters are written after it, each by a copy that is tried twice.
  */
-#include <stdio.h>
-
 #include "autograd/op.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -51,41 +49,6 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
         return tni_error(TN_E_DEVICE, "%s: %s is not on the device of %s: want one device", f,
                          p->name, first ? "the others" : "its gradient");
     return TN_OK;
-}
-
-/* Makes sure that p has state slot s, with p's device and dtype: makes it, or moves it when the
- * module has moved. */
-static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
-{
-    const tn_tensor *t = p->tensor;
-    tn_device device = t->storage->device;
-    tn_tensor *state = p->state[s];
-    if (tni_host_counts() &&
-        (!state || state->dtype != t->dtype || state->storage->backend != t->storage->backend)) {
-        char what[160];
-        snprintf(what, sizeof what, "makes the state of %.100s", p->name);
-        tni_host_refused(f, what, "every parameter updated in the capture's first run");
-        return TN_E_STATE;
-    }
-    if (!state) {
-        state = tn_full_as(t->shape, opt->initial, t->dtype, device);
-    } else {
-        if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
-        if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
-    }
-    if (!state) return tni_pending();
-    if (state == p->state[s]) return TN_OK;
-    tn_drop(p->state[s]);
-    p->state[s] = tn_keep(state);
-    return TN_OK;
-}
-
-tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p)
-{
-    tn_status status = TN_OK;
-    for (int s = 0; s < TNI_OPTIM_SLOTS && status == TN_OK; s++)
-        if (opt->slots & (1u << s)) status = ensure_state(opt, p, s);
-    return status;
 }
 
 void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c)

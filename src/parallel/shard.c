@@ -8,10 +8,9 @@
  *
  * A step begins with a few bytes of each rank: whether it is ready, and numbers over its
  * parameters, rates and gradients. So all ranks step, or none does. Then each steps its own
- * parameters, and the
- * new values go round: the parameters of a rank are one row of bytes, one after the other, and a
- * message brings every rank the next piece of every row. Room is made before the step begins, so
- * that nothing but MPI can fail after it.
+ * parameters, and the new values go round: the parameters of a rank are one row of bytes, one after
+ * the other, and a message brings every rank the next piece of every row. Room is made before the
+ * step begins, so that nothing but MPI can fail after it.
  */
 #include <stdlib.h>
 
