@@ -18,7 +18,7 @@ if [ "${TENON_HOSTS:-}" != inside ]; then
     TENON_HOSTS=inside exec unshare -nmu "$0" "$@"
 fi
 mount --make-rprivate /
-mkdir -p /run/netns 2>/dev/null && mount -t tmpfs none /run/netns || skip 'nothing can be mounted'
+{ mkdir -p /run/netns && mount -t tmpfs none /run/netns; } 2>/dev/null || skip 'nothing can be mounted'
 work=$(mktemp -d)
 # shellcheck disable=SC2046
 trap 'kill -9 $(on_host 11) $(on_host 12) $(on_host 13) 2>/dev/null; rm -rf "$work"' EXIT
@@ -47,8 +47,8 @@ exec ip netns exec "$host" unshare -u env -i PATH="$PATH" HOME="$HOME" sh -c "ho
 END
 chmod +x agent
 unset OMPI_MCA_btl # shared memory is not for hosts
-on_hosts=(mpirun --mca plm_rsh_agent "$work/agent" --mca btl self,tcp --mca btl_tcp_if_include $net.0/24
-    --mca oob_tcp_if_include $net.0/24 -x TN_MPI_MODULE -x TN_NUM_THREADS -x OMP_NUM_THREADS -x ASAN_OPTIONS
+on_hosts=(mpirun --mca plm_rsh_agent "$work/agent" --mca btl 'self,tcp' --mca btl_tcp_if_include "$net.0/24"
+    --mca oob_tcp_if_include "$net.0/24" -x TN_MPI_MODULE -x TN_NUM_THREADS -x OMP_NUM_THREADS -x ASAN_OPTIONS
     -x TSAN_OPTIONS -x TN_PARALLEL_TIMEOUT)
 export TSAN_OPTIONS=${TSAN_OPTIONS:-} TN_PARALLEL_TIMEOUT=${TN_PARALLEL_TIMEOUT:-60}
 
