@@ -297,7 +297,8 @@ tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
     if (strcmp(name, "cuda")) ex_refuse("--device %s: want cpu or cuda", name);
-    if (tn_cuda_available()) return tn_cuda(0);
+    /* of several processes each takes a GPU of its own */
+    if (tn_cuda_available()) return tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
     ex_complain("--device cuda: %s", tn_cuda_why());
     exit(1);
 }

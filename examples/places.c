@@ -294,9 +294,9 @@ void ex_settle(ex_settings *s, const ex_options *options)
                   s->stop_after, ex_why_no_place(s));
     }
     s->where = ex_device(s->device);
-    if (s->where.type == TN_CUDA && tn_parallel_size() > 1)
-        ex_refuse("--device %s: %d processes share the work on the CPU: want --device cpu",
-                  s->device, tn_parallel_size());
+    if (s->capture && tn_parallel_size() > 1)
+        ex_refuse("--capture: %d processes exchange gradients in each step: want it left out",
+                  tn_parallel_size());
     s->chosen = !strcmp(s->precision, "auto");
     if (s->chosen) s->precision = tn_bf16_is_fast(s->where) ? "bf16" : "f32";
     if (s->html && s->capture)
@@ -310,9 +310,22 @@ void ex_settle(ex_settings *s, const ex_options *options)
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c)
+/* Brings the whole state of the optimizer to rank 0; false, on all, if it has no memory for it. */
+static bool gather(const ex_settings *s, int64_t step)
 {
-    if (tn_parallel_rank() > 0) return false;
+    tn_status status = s->dealt ? tn_data_parallel_gather(s->dealt) : TN_OK;
+    if (status != TN_E_NOMEM) {
+        ex_check(status);
+        return true;
+    }
+    if (tn_parallel_rank() == 0)
+        ex_complain("checkpoint after step %" PRId64 ": %s", step, tn_error());
+    tn_error_clear();
+    return false;
+}
+
+static bool save(ex_settings *s, const tn_checkpoint *c)
+{
     if (!s->place) take_default_place(s);
     tn_status status = s->in_folder
                            ? tn_checkpoint_save_numbered(c, s->place, ex_program(), (int)s->keep)
@@ -324,6 +337,13 @@ bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c)
     ex_complain("checkpoint after step %" PRId64 ": %s", c->step, tn_error());
     tn_error_clear();
     return false;
+}
+
+bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c)
+{
+    bool saved = gather(s, c->step) && tn_parallel_rank() == 0 && save(s, c);
+    if (s->dealt) tn_data_parallel_release(s->dealt);
+    return saved;
 }
 
 void ex_say_checkpoint(const ex_settings *s, int64_t step)
@@ -348,6 +368,7 @@ bool ex_saved(const ex_settings *s, tn_status status)
 
 void ex_say_rescued(const ex_settings *s)
 {
+    if (tn_parallel_rank() > 0) return;
     fprintf(stderr, "the weights are in a checkpoint: --resume %s --save FILE\n", s->place);
 }
 

@@ -129,7 +129,34 @@ static void same_start(const ex_settings *s, int64_t step)
     tn_scope_end(scope);
 }
 
-tn_data_parallel *ex_share(const ex_settings *s, tn_module *model, int64_t batch, int64_t step)
+bool ex_first(const ex_settings *s, bool own)
+{
+    int64_t answer = own;
+    if (!s->dealt) return own;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *t = tn_from_ints(&answer, TN_SHAPE(1));
+    ex_check_ptr(t);
+    ex_check(tn_parallel_broadcast(t, 0));
+    answer = (int64_t)tn_item(t);
+    tn_scope_end(scope);
+    return answer != 0;
+}
+
+/* Whether --shard was given to all processes: each of them has its part, or none. */
+static bool agree_to_shard(const ex_settings *s)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *t = tn_full(TN_SCALAR, s->shard);
+    ex_check_ptr(t);
+    ex_check(tn_parallel_mean_(t));
+    double mean = tn_item(t);
+    tn_scope_end(scope);
+    if (mean > 0 && mean < 1) ex_refuse("--shard: some processes have it: want all or none");
+    return mean > 0;
+}
+
+tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer, int64_t batch,
+                           int64_t step)
 {
     int size = tn_parallel_size();
     if (size == 1) return NULL;
@@ -139,6 +166,10 @@ tn_data_parallel *ex_share(const ex_settings *s, tn_module *model, int64_t batch
                   size);
     tn_data_parallel *shared = tn_data_parallel_new(model, (tn_data_parallel_options){ 0 });
     ex_check_ptr(shared);
+    if (agree_to_shard(s)) {
+        ex_check(tn_data_parallel_shard(shared, optimizer));
+        s->dealt = shared;
+    }
     ex_check(tn_parallel_share_random());
     return shared;
 }
@@ -161,12 +192,17 @@ tn_tensor *ex_part(tn_tensor *rows)
 static tn_tensor *agree(tn_tensor *loss, bool *leave)
 {
     if (tn_parallel_size() == 1) return loss;
-    double own[2] = { tn_item(loss), *leave };
+    bool on_gpu = tn_device_of(loss).type == TN_CUDA; /* where nobody reads it now */
+    double own[2] = { on_gpu ? 0 : tn_item(loss), *leave };
     tn_tensor *both = tn_from_data(own, TN_SHAPE(2), TN_F64);
     ex_check_ptr(both);
     ex_check(tn_parallel_mean_(both));
     *leave = tn_at(both, TN_INDEX(1)) > 0;
-    return tn_select(both, 0, 0);
+    if (!on_gpu) return tn_select(both, 0, 0);
+    tn_tensor *mean = tn_to_dtype(tn_clone(tn_detach(loss)), TN_F32);
+    ex_check_ptr(mean);
+    ex_check(tn_parallel_mean_(mean));
+    return mean;
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */

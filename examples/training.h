@@ -11,12 +11,13 @@
 typedef struct ex_settings {
     const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot, *html;
     int64_t seed, threads, checkpoint_every, keep, stop_after, html_steps;
-    bool capture, print_hash, memory, quiet;
+    bool capture, shard, print_hash, memory, quiet;
     const char *place; /* where checkpoints go: a file, or a folder of numbered ones; NULL: a new
                           file where the program runs, when there is one to save */
     bool in_folder;
     tn_device where;          /* from --device */
     bool chosen;              /* precision, by --precision auto */
+    tn_data_parallel *dealt;  /* with --shard, of several processes; NULL: none */
     char resume_file[4096];   /* the file meant by --resume */
     char default_place[4096]; /* without --checkpoint */
 } ex_settings;
@@ -46,6 +47,7 @@ typedef struct ex_settings {
     EX_TEXT_ROW("html", (s).html, "FILE", "a page that plays the first steps, for a browser"),     \
     EX_WHOLE_ROW("html-steps", (s).html_steps, 1, 1000, 0, "steps on that page"),                  \
     EX_FLAG_ROW("capture", (s).capture, "the step recorded once as a CUDA graph, and run again"),   \
+    EX_FLAG_ROW("shard", (s).shard, "of several processes each keeps a part of the optimizer's state"), \
     EX_FLAG_ROW("print-hash", (s).print_hash, "one number over all parameters and buffers"),       \
     EX_FLAG_ROW("memory", (s).memory, "says whether tensors or allocations grew while it trained"), \
     EX_FLAG_ROW("quiet", (s).quiet, "prints only what other flags ask for")
@@ -65,11 +67,15 @@ const char *ex_why_no_place(const ex_settings *s);
 tn_dtype ex_precision(const ex_settings *s);
 /* The scaler that f16 needs (optim.h); NULL for other dtypes. Owner: the caller, tn_scaler_free. */
 tn_scaler *ex_scaler(tn_dtype precision);
-/* In a run of several processes (mpirun), the handle that averages the model's gradients, after the
- * weights or a checkpoint were loaded; rank 0's numbers go to all. NULL alone. Refuses a batch that
- * does not divide by the ranks, and processes that begin after another step than process 0 or from
- * another checkpoint. Owner: the caller, ex_unshare. */
-tn_data_parallel *ex_share(const ex_settings *s, tn_module *model, int64_t batch, int64_t step);
+/* In a run of several processes (mpirun), the handle that averages the model's gradients, after
+ * weights were loaded, and before a checkpoint is, so that with --shard each process reads its own
+ * part; rank 0's numbers go to all. NULL alone. Refuses a batch that does not divide by the ranks,
+ * and processes that begin after another step than process 0 or from another checkpoint. Owner: the
+ * caller, ex_unshare. */
+tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer, int64_t batch,
+                           int64_t step);
+/* With --shard process 0's answer in all of them, for what they do together; else own. */
+bool ex_first(const ex_settings *s, bool own);
 /* At the end: waits for the other processes, then frees the handle. */
 void ex_unshare(tn_data_parallel *shared);
 /* This rank's part of a whole batch's rows: a view in the current scope. */
@@ -88,7 +94,7 @@ tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tenso
 /* Prints version, threads, device, and the run's settings. Nothing when quiet. */
 void ex_print_head(const ex_settings *s, const ex_options *options);
 
-/* Saves to the place; in a folder under the program's name and c->step, keeping --keep of them.
+/* With --shard a call of all processes. Saves to the place; in a folder under the program's name and c->step, keeping --keep of them.
  * False after a complaint, when the file cannot be written: training goes on. */
 bool ex_checkpoint(ex_settings *s, const tn_checkpoint *c);
 /* "checkpoint after step 12; go on with --resume PATH" */

@@ -47,10 +47,14 @@ for n in 2 4; do
     ranks $n train f64 64 1 b && one compare f64 b 1e-12
     ranks $n train f64 64 3 c && one compare f64 c 1e-12
     ranks $n train f32 64 1 d && one compare f32 d 2e-6 && cat log
+    # messages in bf16, with one bucket and with many
+    ranks $n bf16 f32 0 g && one compare f32 g 2e-2 && cat log
+    ranks $n bf16 f32 32 h && one compare f32 h 2e-2 && cat log
+    ranks $n bf16 f64 64 i && one compare f64 i 1e-12
     # batch norm over all ranks, buffers included
     ranks $n norm f64 e && one compare n64 e 1e-12
     ranks $n norm f32 f && one compare n32 f 5e-6 && cat log
-    for mode in uneven differ buffers unused frozen overlap dtypes calls random mismatch two changed; do
+    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed; do
         ranks $n $mode
     done
     TN_CACHE=0 ranks $n memory

@@ -2,11 +2,14 @@
  * parallel_driver.c - one rank of a data parallel run, for parallel_check.sh: each mode is a small
  * training run or a failure, the same program in every process.
  *
- *     parallel_driver MODE [ARGUMENT...]
+ *     parallel_driver [cuda] MODE [ARGUMENT...]
+ *
+ * cuda: models and data are on the GPU of the rank's number on its host.
  *
  * A mode ends with status 0 when everything it checks holds; what does not is printed with its
  * line. It links the library's inside, to see which buckets have left.
  */
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -32,6 +35,22 @@ enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
 
 /* ---- data and models ------------------------------------------------------------------------- */
 
+static tn_device where; /* they are */
+
+static tn_tensor *there(tn_tensor *t)
+{
+    t = tn_to(t, where);
+    TN_CHECK_PTR(t);
+    return t;
+}
+
+static tn_module *model(tn_module *m)
+{
+    TN_CHECK_PTR(m);
+    TN_CHECK(tn_module_to(m, where));
+    return m;
+}
+
 /* Rows `first` to `first + n` of a data set that every rank can make. */
 static tn_tensor *rows(int64_t first, int64_t n, int64_t step, tn_dtype dtype)
 {
@@ -41,15 +60,14 @@ static tn_tensor *rows(int64_t first, int64_t n, int64_t step, tn_dtype dtype)
         value[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
     tn_tensor *t = tn_to_dtype(tn_from_data(value, TN_SHAPE(n, WIDTH), TN_F64), dtype);
     free(value);
-    TN_CHECK_PTR(t);
-    return t;
+    return there(t);
 }
 
 static tn_tensor *classes(int64_t first, int64_t n, int64_t step)
 {
     int64_t value[ROWS];
     for (int64_t i = 0; i < n; i++) value[i] = ((first + i) * (step + 2)) % CLASSES;
-    return tn_from_ints(value, TN_SHAPE(n));
+    return there(tn_from_ints(value, TN_SHAPE(n)));
 }
 
 /* This rank's part of a batch of ROWS. */
@@ -62,12 +80,10 @@ static int64_t part(int64_t *first)
 
 static tn_module *mlp(int64_t hidden, bool norm)
 {
-    tn_module *m = tn_sequential(
+    return model(tn_sequential(
         tn_linear_new(WIDTH, hidden, (tn_linear_options){ 0 }),
         norm ? tn_batchnorm1d_new(hidden, (tn_batchnorm_options){ 0 }) : tn_identity_new(),
-        tn_tanh_new(), tn_linear_new(hidden, CLASSES, (tn_linear_options){ 0 }));
-    TN_CHECK_PTR(m);
-    return m;
+        tn_tanh_new(), tn_linear_new(hidden, CLASSES, (tn_linear_options){ 0 })));
 }
 
 static tn_tensor *loss_of(tn_module *m, int64_t first, int64_t n, int64_t step, tn_dtype dtype)
@@ -90,7 +106,8 @@ static tn_tensor *of_rank(tn_tensor *t, int rank)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static bool with_norm; /* a batch norm, whose statistics are those of all ranks */
+static bool with_norm;    /* a batch norm, whose statistics are those of all ranks */
+static tn_dtype messages; /* of gradients */
 
 /* train DTYPE BUCKET_BYTES PARTS FILE: ten steps; every rank has part of each batch, computed in
  * PARTS pieces of which only the last one sends. Rank 0 writes the weights. */
@@ -102,8 +119,8 @@ static void train(char **argument)
     tn_module *m = mlp(HIDDEN, with_norm);
     TN_CHECK(tn_module_to_dtype(m, dtype));
     if (with_norm) TN_CHECK(tn_batchnorm_set_sync(m, true));
-    tn_data_parallel *p =
-        tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = atoi(argument[1]) });
+    tn_data_parallel_options o = { .bucket_bytes = atoi(argument[1]), .messages = messages };
+    tn_data_parallel *p = tn_data_parallel_new(m, o);
     TN_CHECK_PTR(p);
     TN_CHECK(tn_data_parallel_check(p));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5, .momentum = 0.9 });
@@ -136,6 +153,14 @@ static void norm(char **argument)
     train((char *[]){ argument[0], bytes, pieces, argument[1] });
 }
 
+/* bf16 DTYPE BUCKET_BYTES FILE: train, with messages in bf16. */
+static void train_bf16(char **argument)
+{
+    char pieces[] = "1";
+    messages = TN_BF16;
+    train((char *[]){ argument[0], argument[1], pieces, argument[2] });
+}
+
 /* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
  * all rows, whose gradients every rank computes for itself. */
 static void uneven(char **argument)
@@ -143,7 +168,7 @@ static void uneven(char **argument)
     (void)argument;
     int64_t size = tn_parallel_size(), rank = tn_parallel_rank();
     int64_t all = size * (size + 3) / 2, first = rank * (rank + 3) / 2, n = rank + 2;
-    tn_module *m = tn_batchnorm1d_new(WIDTH, (tn_batchnorm_options){ 0 });
+    tn_module *m = model(tn_batchnorm1d_new(WIDTH, (tn_batchnorm_options){ 0 }));
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
     TN_CHECK(tn_init_uniform(tn_get_parameter(m, "weight"), 1, 2));
     tn_module *whole = tn_module_clone(m);
@@ -187,6 +212,14 @@ static void compare(char **argument)
     EXPECT(most <= atof(argument[2]));
 }
 
+static void flip_a_bit(tn_tensor *weight)
+{
+    uint32_t bits[HIDDEN * CLASSES];
+    TN_CHECK(tn_copy_out(weight, bits, sizeof bits, TN_F32));
+    bits[4] ^= 1;
+    TN_NO_GRAD TN_CHECK(tn_copy_in(weight, bits, sizeof bits, TN_F32));
+}
+
 /* A check of all ranks' bits fails when one bit of one rank differs. */
 static void differ(char **argument)
 {
@@ -195,13 +228,13 @@ static void differ(char **argument)
     tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
     TN_CHECK_PTR(p);
     int64_t last = tn_parallel_size() - 1;
-    uint32_t *bits = tn_data_mut(tn_get_parameter(m, "3.weight"));
-    if (tn_parallel_rank() == last) bits[4] ^= 1;
+    tn_tensor *weight = tn_get_parameter(m, "3.weight");
+    if (tn_parallel_rank() == last) flip_a_bit(weight);
     EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
     char want[64];
     snprintf(want, sizeof want, "on rank %" PRId64 " parameter 3.weight has other bits", last);
     EXPECT(strstr(tn_error(), want));
-    if (tn_parallel_rank() == last) bits[4] ^= 1;
+    if (tn_parallel_rank() == last) flip_a_bit(weight);
     TN_CHECK(tn_data_parallel_check(p));
     TN_CHECK(tn_fill_(tn_get_buffer(m, "1.running_var"), tn_parallel_rank()));
     EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
@@ -219,7 +252,7 @@ static void one_rule(tn_buffer_rule rule, bool by_prefix)
     int64_t first, n = part(&first);
     tn_manual_seed(3);
     tn_module *m = mlp(HIDDEN, true);
-    tn_register_buffer(m, "note", NULL, tn_full(TN_SHAPE(2), 1), TN_NON_PERSISTENT);
+    tn_register_buffer(m, "note", NULL, there(tn_full(TN_SHAPE(2), 1)), TN_NON_PERSISTENT);
     tn_module *twin = tn_module_clone(m);
     TN_CHECK_PTR(twin);
     tn_data_parallel *p = tn_data_parallel_new(
@@ -274,7 +307,7 @@ static void unused(char **argument)
     tn_module *m = tn_module_dict_new(), *child[3];
     static const char *const name[] = { "all", "one", "none" };
     for (int i = 0; i < 3; i++) {
-        child[i] = tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true });
+        child[i] = model(tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true }));
         TN_CHECK(tn_register_module(m, name[i], NULL, child[i]));
     }
     tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
@@ -430,6 +463,92 @@ static void dtypes(char **argument)
     tn_module_drop(a);
 }
 
+/* The gradient of rank r for a parameter w: what the loss multiplies it with. */
+static tn_tensor *slope(tn_tensor *w, int r)
+{
+    int64_t n = tn_numel(w);
+    tn_tensor *t = rows((r + 1) * n, n, r, TN_F32); /* n rows of WIDTH: the first column */
+    return tn_reshape(tn_select(t, 1, 0), w->shape);
+}
+
+/* NCCL rounds at every addition. */
+static bool rounded_once(void)
+{
+    return where.type == TN_CPU || tn_parallel_size() == 2;
+}
+
+/* Messages in bf16 hold half as many bytes. Each gradient is rounded, the sum of the ranks' is
+ * rounded, and nothing else: exactly so, for numbers of elements that the ranks do not divide. f64
+ * is sent as f64. */
+static void short_sums(char **argument)
+{
+    (void)argument;
+    int size = tn_parallel_size();
+    double bound = rounded_once() ? 1e-7 : size * 0x1p-8; /* of numbers up to 1 */
+    for (int64_t bytes = 1; bytes < 10000; bytes = 30 * bytes + 1) {
+        tn_module *m = mlp(HIDDEN, false);
+        tn_data_parallel *p = tn_data_parallel_new(
+            m, (tn_data_parallel_options){ .bucket_bytes = bytes, .messages = TN_BF16 });
+        TN_CHECK_PTR(p);
+        tn_tensor *loss = there(tn_zeros(TN_SCALAR));
+        tn_list *list = tn_parameters(m);
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor;
+            loss = tn_add(loss, tn_sum_all(tn_mul(w, slope(w, tn_parallel_rank()))));
+        }
+        TN_CHECK(tn_backward(loss));
+        TN_CHECK(tn_data_parallel_check(p));
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor, *sum = tn_zeros_like(w),
+                      *exact = tn_zeros_like(w);
+            for (int r = 0; r < size; r++) {
+                tn_tensor *g = slope(w, r);
+                sum = tn_add(sum, tn_to_dtype(tn_to_dtype(g, TN_BF16), TN_F32));
+                exact = tn_add(exact, g);
+            }
+            sum = tn_to_dtype(tn_to_dtype(sum, TN_BF16), TN_F32);
+            EXPECT(tensor_difference(tn_grad(w), tn_mul_scalar(sum, 1.0 / size)) < bound);
+            EXPECT(tensor_difference(sum, exact) > 0);
+            for (int r = 1; r < size; r++)
+                EXPECT(tensor_difference(tn_grad(w), of_rank(tn_grad(w), r)) == 0);
+        }
+        for (size_t i = 0; i < p->n_buckets && tn_parallel_size() > 1; i++)
+            EXPECT(tn_dtype_of(p->bucket[i].message) == TN_BF16);
+        tn_data_parallel_free(p);
+        tn_module_drop(m);
+    }
+}
+
+/* 256 and ones, in bf16, where 256 + 1 is 256: the ones are not lost. f64 stays f64. */
+static void short_edges(char **argument)
+{
+    (void)argument;
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_module *m = model(tn_linear_new(1, 3, (tn_linear_options){ .no_bias = true }));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    tn_tensor *w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, rank == 0 ? 256 : 1.5))));
+    double sum = 256 + 1.5 * (size - 1), want = 2 * nearbyint(sum / 2); /* 2 apart, ties to even */
+    double got = tn_at(tn_grad(w), TN_INDEX(2, 0)) * size;
+    EXPECT(rounded_once() ? got == want : got >= 256 && got <= 256 + 2 * (size - 1));
+    tn_data_parallel_free(p);
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_module_zero_grad(m));
+    p = tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, 1 + 1e-9 * rank))));
+    double exact = 1 + 1e-9 * (size - 1) / 2;
+    EXPECT(fabs(tn_at(tn_grad(w), TN_INDEX(1, 0)) - exact) < 1e-15);
+    tn_data_parallel_free(p);
+    EXPECT(!tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_F16 }));
+    EXPECT(strstr(tn_error(), "messages 3: want TN_F32 or TN_BF16"));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
 /* ---- calls over all ranks -------------------------------------------------------------------- */
 
 static void calls(char **argument)
@@ -437,9 +556,9 @@ static void calls(char **argument)
     (void)argument;
     int rank = tn_parallel_rank(), size = tn_parallel_size();
     double ranks = size * (size - 1) / 2.0;
-    tn_tensor *f = tn_full_as(TN_SHAPE(3), rank, TN_F32, tn_cpu());
-    tn_tensor *i = tn_full_as(TN_SCALAR, rank, TN_I64, tn_cpu());
-    tn_tensor *d = tn_transpose(tn_mul_scalar(tn_ones(TN_SHAPE(2, 3)), rank), 0, 1);
+    tn_tensor *f = tn_full_as(TN_SHAPE(3), rank, TN_F32, where);
+    tn_tensor *i = tn_full_as(TN_SCALAR, rank, TN_I64, where);
+    tn_tensor *d = tn_transpose(tn_mul_scalar(there(tn_ones(TN_SHAPE(2, 3))), rank), 0, 1);
     TN_CHECK(tn_parallel_sum_(f));
     TN_CHECK(tn_parallel_sum_(i));
     TN_CHECK(tn_parallel_mean_(d));
@@ -452,6 +571,11 @@ static void calls(char **argument)
     EXPECT(tn_item(i) == size - 1);
     TN_CHECK(tn_parallel_barrier());
     TN_CHECK(tn_parallel_begin()); /* again: nothing */
+    if (where.type == TN_CPU || tn_cuda_device_count() < 2) return;
+    int other = (where.index + 1) % tn_cuda_device_count();
+    EXPECT(!tn_ones_like(tn_empty_as(TN_SHAPE(1), TN_F32, tn_cuda(other))));
+    EXPECT(strstr(tn_error(), "want one GPU in a process"));
+    tn_error_clear();
 }
 
 /* The same numbers on all ranks, other masks; and rank 0's state, saved, gives the same masks. */
@@ -461,7 +585,7 @@ static void random_numbers(char **argument)
     unsigned char state[TN_GENERATOR_STATE_SIZE];
     tn_manual_seed((uint64_t)tn_parallel_rank());
     TN_CHECK(tn_parallel_share_random());
-    tn_tensor *x = tn_rand(TN_SHAPE(50)), *ones = tn_ones(TN_SHAPE(50));
+    tn_tensor *x = tn_rand(TN_SHAPE(50)), *ones = there(tn_ones(TN_SHAPE(50)));
     EXPECT(tensor_difference(x, of_rank(x, 0)) == 0);
     tn_generator_get_state(tn_default_generator(), state); /* as rank 0's checkpoint has it */
     tn_tensor *mask = tn_dropout(ones, 0.5, true);
@@ -568,7 +692,7 @@ static void mismatch(char **argument)
     expect_refused(m);
     expect_refused(mlp(HIDDEN, odd)); /* more parameters, and buffers */
     m = mlp(HIDDEN, true);
-    if (odd) TN_CHECK(tn_module_set(m, "1.running_var", tn_ones(TN_SHAPE(2))));
+    if (odd) TN_CHECK(tn_module_set(m, "1.running_var", there(tn_ones(TN_SHAPE(2)))));
     expect_refused(m);
     m = mlp(HIDDEN, true);
     if (odd) TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "0.bias"), false));
@@ -585,6 +709,8 @@ static void mismatch(char **argument)
                    "bucket_bytes 26214400 and");
     tn_data_parallel_options mean = { .buffers = odd ? TN_BUFFERS_MEAN : TN_BUFFERS_FIRST };
     expect_options(mean, "TN_BUFFERS_MEAN, where rank 0 has");
+    tn_data_parallel_options rounded = { .messages = odd ? TN_BF16 : TN_F32 };
+    expect_options(rounded, "TN_BUFFERS_FIRST, messages bf16, where rank 0 has");
 }
 
 static int64_t requests, failing; /* the request that fails on the last rank; 0: none */
@@ -629,6 +755,87 @@ static void memory(char **argument)
     }
 }
 
+/* The shim's controls (tests/cuda_host/forced.cpp). */
+static void (*fail_call)(long long n);
+static const char *(*failed_call)(void);
+
+static void find_controls(void)
+{
+    void *module = dlopen(getenv("TN_CUDA_MODULE"), RTLD_NOW);
+    EXPECT(module != NULL);
+    void *symbol[] = { dlsym(module, "cuda_host_fail"), dlsym(module, "cuda_host_failed") };
+    EXPECT(symbol[0] && symbol[1]);
+    memcpy(&fail_call, &symbol[0], sizeof symbol[0]);
+    memcpy(&failed_call, &symbol[1], sizeof symbol[1]);
+}
+
+/* cuda only: call k of CUDA's and NCCL's fails on one rank in tn_data_parallel_new, for every k:
+ * all ranks refuse, or none. */
+static void faults(char **argument)
+{
+    (void)argument;
+    find_controls();
+    for (int odd = 0; odd < tn_parallel_size(); odd += tn_parallel_size() - 1) {
+        bool here = tn_parallel_rank() == odd;
+        int64_t refusals = 0, more = 1;
+        for (int64_t k = 1; more; k++) {
+            tn_scope scope = tn_scope_begin();
+            tn_manual_seed((uint64_t)tn_parallel_rank());
+            tn_module *m = mlp(HIDDEN, true);
+            tn_data_parallel_options o = { .bucket_bytes = 64, .messages = TN_BF16 };
+            if (here) fail_call(k);
+            tn_data_parallel *p = tn_data_parallel_new(m, o);
+            more = here && *failed_call() != '\0';
+            if (here) fail_call(0);
+            char text[32];
+            snprintf(text, sizeof text, "on rank %d ", odd);
+            EXPECT(p || strstr(tn_error(), text));
+            refusals += p == NULL;
+            if (p) TN_CHECK(tn_data_parallel_check(p));
+            tn_error_clear();
+            tn_data_parallel_free(p);
+            tn_tensor *all = tn_full_as(TN_SCALAR, (double)more, TN_I64, tn_cpu());
+            TN_CHECK(tn_parallel_sum_(all));
+            more = (int64_t)tn_item(all);
+            tn_module_drop(m);
+            tn_scope_end(scope);
+        }
+        EXPECT(refusals > 20);
+    }
+}
+
+static tn_tensor *captured_step(void *user, int n, tn_tensor *const *in)
+{
+    tn_module *m = user;
+    (void)n;
+    tn_tensor *loss = tn_cross_entropy(tn_forward(m, in[0]), in[1]);
+    tn_status status = tn_module_zero_grad(m);
+    if (status == TN_OK) status = tn_backward(loss);
+    return status == TN_OK ? loss : NULL;
+}
+
+/* cuda only: a step that averages is refused when it is captured, and plain ones go on. */
+static void capture(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_tensor *in[2] = { rows(first, n, 0, TN_F32), classes(first, n, 0) };
+    tn_capture *c = tn_capture_new(captured_step, m, where);
+    TN_CHECK_PTR(tn_capture_run(c, 2, in));
+    EXPECT(!tn_capture_run(c, 2, in));
+    EXPECT(strstr(tn_error(), "ranks exchange numbers inside a captured step"));
+    tn_error_clear();
+    tn_capture_free(c);
+    TN_CHECK_PTR(captured_step(m, 2, in));
+    tn_tensor *g = tn_grad(tn_get_parameter(m, "0.weight"));
+    EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
 static void die(char **argument)
 {
@@ -648,6 +855,12 @@ static void die(char **argument)
         TN_CHECK(tn_backward(loss));
         tn_scope_end(scope);
     }
+}
+
+static void gpus(char **argument)
+{
+    (void)argument;
+    printf("%d\n", tn_cuda_device_count());
 }
 
 /* Whether this process has mapped an MPI library. */
@@ -684,15 +897,27 @@ int main(int argc, char **argv)
         { "random", 0, random_numbers },
         { "mismatch", 0, mismatch },
         { "memory", 0, memory },
+        { "faults", 0, faults },
+        { "capture", 0, capture },
         { "two", 0, two },
         { "changed", 0, changed },
         { "maps", 1, maps },
+        { "gpus", 0, gpus },
         { "norm", 2, norm },
+        { "bf16", 3, train_bf16 },
+        { "short", 0, short_sums },
+        { "edges", 0, short_edges },
         { "uneven", 0, uneven },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
-    if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
+    if (argc > 1 && strcmp(argv[argc - 1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
     TN_CHECK(tn_parallel_begin());
+    if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
+        EXPECT(tn_cuda_device_count() > 0);
+        where = tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
+        argc--;
+        argv++;
+    }
     for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
         if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
             continue;

@@ -137,7 +137,7 @@ static tn_checkpoint checkpoint_of(run *r)
                             .optimizer = r->optimizer,
                             .scheduler = r->schedule,
                             .loader = r->loader,
-                            .generators = &r->own,
+                            .generators = r->own ? &r->own : NULL,
                             .n_generators = r->own != NULL,
                             .step = r->step };
 }
@@ -249,7 +249,7 @@ static void load_without(run *r, part left_out, const char *path)
         assert_ok(tn_list_add(fresh, buffers->entry[i].name, tn_clone(buffers->entry[i].tensor)));
     tn_checkpoint c = checkpoint_of(r);
     if (left_out == SCHEDULER) c.scheduler = NULL;
-    if (left_out == OWN_GENERATOR) c.n_generators = 0;
+    if (left_out == OWN_GENERATOR) c.generators = NULL, c.n_generators = 0;
     assert_ok(tn_checkpoint_load(&c, path));
     r->step = c.step;
     for (int i = 0; left_out == BUFFERS && i < buffers->n; i++)
@@ -308,7 +308,7 @@ static bool write_without(const char *from, const char *to, int k)
     tn_metadata own = { 2, keys, values };
     tni_safetensors file;
     assert_ok(tni_safetensors_open(&file, "test", from));
-    tn_list *list = tni_safetensors_list(&file, ""), *rest = tn_list_new();
+    tn_list *list = tni_safetensors_list(&file, "", NULL), *rest = tn_list_new();
     for (int i = 0; i < list->n; i++)
         if (i != k) assert_ok(tn_list_add(rest, list->entry[i].name, list->entry[i].tensor));
     const char *module;
@@ -375,6 +375,16 @@ START_TEST(generators_of_ones_own)
     assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "generators[0] is NULL");
     c = (tn_checkpoint){ .n_generators = -1 };
     assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "n_generators -1");
+    /* pointers without a number: nothing of them would be saved */
+    c = (tn_checkpoint){ .generators = g };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID,
+                 "n_generators 0 with generators: want how many they are, or NULL");
+    assert_fails(tn_checkpoint_load(&c, in_folder("two")), TN_E_INVALID, "n_generators 0");
+    c = (tn_checkpoint){ .parts = &(tn_checkpoint_part){ .name = "more" } };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID, "n_parts 0 with parts");
+    c = (tn_checkpoint){ .metadata.key = (const char *[]){ "lr" } };
+    assert_fails(tn_checkpoint_save(&c, in_folder("gap")), TN_E_INVALID,
+                 "metadata of 0 pairs, with strings: want as many keys and values");
     ck_assert_int_eq(files_in_folder(), 1);
     for (int i = 0; i < 3; i++) tn_generator_free(g[i]);
 }
@@ -543,7 +553,7 @@ START_TEST(ties_and_versions)
     assert_ok(tni_safetensors_open(&file, "test", in_folder("tied")));
     ck_assert_ptr_nonnull(tni_safetensors_find(&file, "model.0.weight"));
     ck_assert_ptr_null(tni_safetensors_find(&file, "model.2.weight"));
-    tn_list *part = tni_safetensors_list(&file, "model.");
+    tn_list *part = tni_safetensors_list(&file, "model.", NULL);
     assert_made(part);
     ck_assert_int_eq(tn_list_version(part, "1"), tn_list_version(tn_state_dict(m, ""), "1"));
     ck_assert_int_eq(tn_list_version(part, "1"), 2);

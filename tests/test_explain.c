@@ -755,6 +755,30 @@ START_TEST(gradients_that_add_up_on_purpose)
 }
 END_TEST
 
+/* Gradients that grew on used ones, and were then replaced by hand, each time in another way. */
+START_TEST(gradients_replaced_by_hand)
+{
+    box *m = pair(both);
+    tn_optim *opt = adam_of(&m->base);
+    tn_list *parameters = tn_parameters(&m->base);
+    take_steps(m, opt, 1, true);
+    assert_ok(tn_backward(mean_square(&m->base, sample())));
+    for (int k = 0; k < parameters->n; k++) {
+        tn_tensor *grad = tn_grad(parameters->entry[k].tensor);
+        if (_i == 0) assert_ok(tn_zero_(grad));
+        if (_i == 1) assert_ok(tn_fill_(grad, 0));
+        if (_i == 2) assert_ok(tn_copy_(grad, tn_ones_like(grad)));
+        if (_i == 3) memset(tn_data_mut(grad), 0, (size_t)tn_numel(grad) * sizeof(float));
+        if (_i == 4) assert_ok(tn_mul_scalar_(grad, 0.5));          /* they are still in it */
+        if (_i == 5) assert_ok(tn_zero_(tn_narrow(grad, 0, 0, 1))); /* in the rest of it */
+    }
+    take_steps(m, opt, 1, false);
+    assert_explained(&m->base, opt, mean_square, sample(), _i < 4 ? HEALTHY : REUSED);
+    tn_optim_free(opt);
+    tn_module_drop(&m->base);
+}
+END_TEST
+
 /* ---- nothing lasts --------------------------------------------------------------------------- */
 
 static tn_tensor *cached(box *m, tn_tensor *x)
@@ -1180,6 +1204,7 @@ Suite *test_suite(void)
     tcase_add_test(t, an_optimizer_over_half_a_model);
     tcase_add_test(t, gradients_that_were_not_cleared);
     tcase_add_test(t, gradients_that_add_up_on_purpose);
+    tcase_add_loop_test(t, gradients_replaced_by_hand, 0, 6);
     t = test_case(s, "nothing lasts");
     tcase_add_test(t, buffers_are_put_back);
     tcase_add_test(t, a_deleted_buffer_harms_no_other);

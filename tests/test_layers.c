@@ -932,10 +932,30 @@ static TCase *layer_case(Suite *s, const char *name)
     return t;
 }
 
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* A parameter is mostly named by its role, and a message says a word once. */
+START_TEST(a_role_is_said_once)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(3, 5)), *w = tn_ones(TN_SHAPE(2, 4)), *b = tn_ones(TN_SHAPE(3));
+    assert_ok(tn_set_name(w, "weight"));
+    assert_null(tn_linear(x, w, TN_NONE), TN_E_SHAPE, "tn_linear: x [3,5], weight [2,4]: last");
+    assert_ok(tn_set_name(w, "ht"));
+    assert_null(tn_linear(x, w, TN_NONE), TN_E_SHAPE, "tn_linear: x [3,5], weight ht [2,4]: last");
+    assert_ok(tn_set_name(w, "weight"));
+    assert_ok(tn_set_name(b, "bias"));
+    assert_ok(tn_set_name(x, "x"));
+    x = tn_narrow(x, 1, 0, 4);
+    assert_null(tn_linear(x, w, b), TN_E_SHAPE, "tn_linear: weight [2,4], bias [3]: want bias [2]");
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("layers");
-    TCase *t = layer_case(s, "initial values");
+    TCase *t = layer_case(s, "messages");
+    tcase_add_test(t, a_role_is_said_once);
+    t = layer_case(s, "initial values");
     tcase_add_test(t, IN_01_fans);
     tcase_add_test(t, IN_02_gains);
     tcase_add_test(t, IN_03_uniform_forms_bit_for_bit);

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The scripts of scripts/ and bench/ from another folder, through a symbolic link, in a folder with a space:
 # --help prints to standard output, an error one line to standard error with status 2, and neither
-# leaves anything behind. usage: test_scripts.sh
+# leaves anything behind. What scripts/demo builds. usage: test_scripts.sh BUILD-FOLDER
 #
 # Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed; run.sh
 # that keeps one order, goes on after losses that differ, or after a program that failed; summarise.py with other
-# bounds, or with the first way in place of the best.
+# bounds, or with the first way in place of the best; a target demo of the program alone.
 set -uo pipefail
+build=$(realpath "$1")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=tests/example_data.sh
 . "$root/tests/example_data.sh"
@@ -45,6 +46,10 @@ for script in "$dir/a copy"/scripts/* "$dir/a copy"/bench/*.sh; do
     done
 done
 s="$dir/a copy/scripts" b="$dir/a copy/bench"
+# A program alone would run without oneDNN, and not at all under mpirun.
+modules=$(cd "$build/src" && find . -name 'libtenon-*.so' -not -name 'libtenon-cuda.so' | sort)
+check 'demo, with all modules' same "$(ninja -C "$build" -t query demo | sed -n 's|^.* src/\(.*/libtenon-.*\)|./\1|p' | sort)" \
+    "$modules"
 check 'format, unknown option' refuses 'unknown argument --bogus' "$s/format" --bogus
 check 'build, an option first' refuses '"-Dcuda=disabled" in place of a folder' "$s/build" -Dcuda=disabled
 check 'build, no name' refuses '"" in place of a folder' "$s/build" ''

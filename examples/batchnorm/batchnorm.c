@@ -80,7 +80,7 @@ static void end_of_epoch(run *r)
         test = run_score(r, &r->test, 0);
         ex_check(tn_train(r->model, true));
     }
-    if (ex_signal()) {
+    if (ex_first(&set.shared, ex_signal())) {
         ex_training_resume(t, false);
         return;
     }
@@ -89,7 +89,8 @@ static void end_of_epoch(run *r)
     ex_say(&t->progress,
            "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
            (r->step + per_epoch - 1) / per_epoch, mean, test.loss, 100 * test.accuracy);
-    if (!set.shared.checkpoint_every && ex_checkpoint_due(t, r->step, true)) run_checkpoint(r);
+    bool due = !set.shared.checkpoint_every && ex_checkpoint_due(t, r->step, true);
+    if (ex_first(&set.shared, due)) run_checkpoint(r);
     ex_training_resume(t, true);
 }
 
@@ -99,7 +100,8 @@ static void one_step(run *r, tn_tensor *const *batch)
     r->watched = r->step < 3 && !set.shared.quiet;
     tn_tensor *loss = run_step(r, batch);
     ex_training_step(&r->training, r->step, loss, lr, !r->watched);
-    if (!r->training.leave && ex_checkpoint_due(&r->training, r->step, false)) run_checkpoint(r);
+    bool due = !r->training.leave && ex_checkpoint_due(&r->training, r->step, false);
+    if (ex_first(&set.shared, due)) run_checkpoint(r);
 }
 
 /* All steps; returns images per second. */
@@ -125,7 +127,7 @@ static double train(run *r)
         }
     }
     double rate = ex_training_end(t, r->step);
-    if ((t->leave || set.shared.checkpoint) && run_checkpoint(r))
+    if (ex_first(&set.shared, t->leave || set.shared.checkpoint) && run_checkpoint(r))
         ex_say_checkpoint(&set.shared, r->step);
     return rate;
 }
@@ -162,7 +164,7 @@ static void finish(run *r, bool trained, double rate)
 {
     const ex_settings *shared = &set.shared;
     bool whole = r->step >= r->total;
-    if (whole && shared->save) run_save_weights(r, trained);
+    if (whole && ex_first(shared, shared->save)) run_save_weights(r, trained);
     if (trained && !shared->quiet) printf("%" PRId64 " steps, %.0f images/s\n", r->step, rate);
     if (!trained && !shared->quiet) print_accuracy(r);
     if (whole && !shared->quiet) print_train_versus_eval(r);
@@ -190,9 +192,12 @@ int main(int argc, char **argv)
     ex_print_head(shared, &options);
     if (!shared->quiet) print_model(&r);
     if (shared->load) ex_check(tn_load(r.model, shared->load));
-    if (shared->resume) run_resume(&r);
+    r.shared = ex_share(shared, r.model, r.optimizer, set.batch, r.step);
+    if (shared->resume) {
+        run_resume(&r);
+        ex_check(tn_parallel_share_random());
+    }
     ex_say_resumed(shared, r.step, r.total, set.steps > 0 ? "--steps" : "--epochs");
-    r.shared = ex_share(shared, r.model, set.batch, r.step);
 
     bool trains = r.step < r.total;
     double rate = trains ? train(&r) : 0;

@@ -230,8 +230,10 @@ void run_save_weights(run *r, bool trained)
     ex_note(&notes, "format", "pt"); /* what PyTorch's own tools look for */
     ex_note(&notes, "model", "tenon batchnorm");
     tn_metadata metadata = ex_metadata(&notes);
-    tn_status status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
+    tn_status status = TN_OK;
+    if (tn_parallel_rank() == 0)
+        status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
     tn_scope_end(scope);
-    if (ex_saved(s, status)) return;
-    if (trained && (s->checkpoint || run_checkpoint(r))) ex_say_rescued(s);
+    if (ex_first(s, ex_saved(s, status))) return;
+    if (trained && (ex_first(s, s->checkpoint) || run_checkpoint(r))) ex_say_rescued(s);
 }

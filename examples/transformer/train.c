@@ -174,10 +174,12 @@ void run_save_weights(run *r, bool trained)
     ex_notes notes;
     tn_scope scope = tn_scope_begin();
     tn_metadata metadata = notes_of(r, EX_MODEL, &notes);
-    tn_status status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
+    tn_status status = TN_OK;
+    if (tn_parallel_rank() == 0)
+        status = tn_save_tensors(tn_state_dict(r->model, ""), &metadata, s->save);
     tn_scope_end(scope);
-    if (ex_saved(s, status)) return;
-    if (trained && (s->checkpoint || save_checkpoint(r))) ex_say_rescued(s);
+    if (ex_first(s, ex_saved(s, status))) return;
+    if (trained && (ex_first(s, s->checkpoint) || save_checkpoint(r))) ex_say_rescued(s);
 }
 
 void run_adopt(run *r)
@@ -278,7 +280,7 @@ double run_train(run *r)
         ex_training_step(t, r->step, loss, lr, true);
         tn_scope_end(scope);
         bool evaluate = s->eval_every > 0 && r->step % s->eval_every == 0 && r->step < s->steps;
-        bool due = ex_checkpoint_due(t, r->step, evaluate);
+        bool due = ex_first(&s->shared, ex_checkpoint_due(t, r->step, evaluate));
         if ((evaluate || due) && !t->leave) {
             ex_training_pause(t);
             if (evaluate) {
@@ -290,13 +292,13 @@ double run_train(run *r)
                     snprintf(valid, sizeof valid, ",%.6f", mean);
                 }
             }
-            if (due && !ex_signal()) save_checkpoint(r);
+            if (due && !ex_first(&s->shared, ex_signal())) save_checkpoint(r);
             ex_training_resume(t, evaluate);
         }
         ex_training_remark(t, valid);
     }
     double rate = ex_training_end(t, r->step);
-    if ((t->leave || s->shared.checkpoint) && save_checkpoint(r))
+    if (ex_first(&s->shared, t->leave || s->shared.checkpoint) && save_checkpoint(r))
         ex_say_checkpoint(&s->shared, r->step);
     return rate;
 }

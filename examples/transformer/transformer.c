@@ -175,7 +175,7 @@ static void finish(run *r, bool trained, double rate)
 {
     const ex_settings *shared = &set.shared;
     bool whole = r->step >= set.steps;
-    if (whole && shared->save) run_save_weights(r, trained);
+    if (whole && ex_first(shared, shared->save)) run_save_weights(r, trained);
     if (whole && r->text && (!shared->quiet || shared->plot)) report_losses(r, rate, trained);
     if (trained && shared->plot) run_plot(r);
     ex_let_signals();
@@ -202,9 +202,12 @@ int main(int argc, char **argv)
     ex_print_head(shared, &options);
     if (!shared->quiet) print_model(&r);
     if (shared->load) run_load_weights(&r);
-    if (shared->resume) run_resume(&r);
+    r.shared = ex_share(shared, r.model, r.optimizer, set.batch, r.step);
+    if (shared->resume) {
+        run_resume(&r);
+        ex_check(tn_parallel_share_random());
+    }
     ex_say_resumed(shared, r.step, set.steps, "--steps");
-    r.shared = ex_share(shared, r.model, set.batch, r.step);
 
     bool trained = r.step < set.steps;
     double rate = trained ? run_train(&r) : 0;

@@ -14,7 +14,7 @@ extern "C" {
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
-    int n;                     /* how many pairs */
+    int n;                     /* how many pairs; of 0, key and value are NULL */
     const char **key, **value; /* n of each */
 } tn_metadata;
 
@@ -112,9 +112,9 @@ typedef struct tn_checkpoint {
     tn_scheduler *scheduler;         /* its step and rates */
     struct tn_loader *loader;        /* its epoch, its position, its seed */
     tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */
-    int n_generators;                /* 0: none, whatever generators is */
+    int n_generators;                /* 0: none; generators is then NULL */
     const tn_checkpoint_part *parts; /* n_parts of them */
-    int n_parts;                     /* 0: none */
+    int n_parts;                     /* 0: none; parts is then NULL */
     /* save parameters that hold NaN or infinity: refused otherwise, by name */
     bool allow_nonfinite;
     int64_t step;         /* saved, and set on load */

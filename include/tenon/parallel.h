@@ -10,7 +10,8 @@
  *     tn_data_parallel_free(shared);
  *
  * A process is a rank: 0 to size - 1. A program that was not started by mpirun is rank 0 of 1:
- * every call here then returns at once, and no MPI library is opened. Models are on the CPU.
+ * every call here then returns at once, and no MPI library is opened. The ranks' models are all on
+ * CPUs, or each on a GPU of its own: then NCCL carries the gradients.
  *
  * All ranks call the same functions of this header in the same order, and tn_backward on the model
  * equally often: each of them waits for the others. One thread makes these calls.
@@ -23,7 +24,7 @@
 #ifndef TENON_PARALLEL_H
 #define TENON_PARALLEL_H
 
-#include <tenon/nn.h>
+#include <tenon/optim.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,15 +44,26 @@ extern "C" {
 TN_API TN_MUST_USE tn_status tn_parallel_begin(void);
 TN_API int tn_parallel_rank(void); /* of this process; 0 alone */
 TN_API int tn_parallel_size(void); /* how many ranks; 1 alone */
+/** The number of this process among those on its host, from 0: for its GPU, as in
+ *  tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count()). 0 alone. */
+TN_API int tn_parallel_local_rank(void);
 /** Returns when all ranks have called it. */
 TN_API TN_MUST_USE tn_status tn_parallel_barrier(void);
-/** t becomes rank `from`'s: the same shape and dtype on all ranks, on the CPU. In place. */
+/** t becomes rank `from`'s: the same shape and dtype on all ranks. In place. */
 TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
-/** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all. In place; not
- *  recorded. */
+/** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all, on the CPU of all or
+ *  on a GPU of all. In place; not recorded. */
 TN_API TN_MUST_USE tn_status tn_parallel_sum_(tn_tensor *t);
 /** The same divided by the number of ranks: f32 or f64. */
 TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
+/**
+ * The same on all ranks, after something that each of them did, or one alone: TN_OK, or the first
+ * failure, with its rank. Without it, ranks that go on would wait for one that has given up.
+ *
+ *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
+ *     TN_CHECK(tn_parallel_agree(saved));
+ */
+TN_API TN_MUST_USE tn_status tn_parallel_agree(tn_status status);
 /**
  * The default generator gets rank 0's state, except that dropout has masks of its own on each rank.
  * Numbers drawn from then on are the same on all ranks, as long as they draw equally many.
@@ -70,10 +82,11 @@ typedef enum tn_buffer_rule {
     TN_BUFFERS_OWN    /* nothing: each rank keeps its own */
 } tn_buffer_rule;
 
-/* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST */
+/* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST, messages in f32 */
 typedef struct tn_data_parallel_options {
-    int64_t bucket_bytes;   /* gradients that are sent together */
+    int64_t bucket_bytes;   /* gradients that are sent together, as they are sent */
     tn_buffer_rule buffers; /* of all persistent buffers; tn_data_parallel_set_buffers: of some */
+    tn_dtype messages;      /* TN_BF16: gradients are rounded, and half the bytes are sent */
 } tn_data_parallel_options;
 
 /**
@@ -84,6 +97,11 @@ typedef struct tn_data_parallel_options {
  *           runs; f32 sums (f64 of f64 parameters), divided by the number of ranks. When
  *           tn_backward returns, every rank has the same gradients, bit for bit. What was
  *           accumulated before (tn_data_parallel_set_sync) is part of the average
+ * Messages  TN_BF16: the gradients g of the ranks are rounded to bf16, summed in f32, and the sum
+ *           is rounded: an error of about 2^-8 (mean of |g| + |mean of g|) at most. Between GPUs
+ *           NCCL rounds each addition. Gradients of f64 parameters are sent as f64
+ * GPUs      libtenon-nccl.so, built where NCCL is found; TN_NCCL_MODULE names another file. Small
+ *           things, buffers among them, go over the CPU and MPI. Not inside a captured step
  * Unused    a parameter without a gradient on one rank counts as 0 there; without one on all, its
  *           gradient stays TN_NONE: see tn_data_parallel_unused
  * Buffers   persistent ones as the rule says; others are each rank's own. Extra state is not sent
@@ -91,8 +109,9 @@ typedef struct tn_data_parallel_options {
  *           backward: no rank may have one where others do not
  * Errors    NULL, on all ranks: a model that differs from rank 0's, with the rank and the first
  *           parameter or buffer whose name, shape, dtype or requires_grad differs; options other
- *           than rank 0's; no parameters; a parameter that another handle averages (not alone); a
- *           tensor on a GPU; bucket_bytes negative; no memory.
+ *           than rank 0's; no parameters; a parameter that another handle averages (not alone);
+ *           some tensors on a GPU and some not; TN_E_BACKEND: NCCL cannot be opened, or two ranks
+ *           are on one GPU; bucket_bytes negative; messages in another dtype; no memory.
  *           tn_backward, on all ranks: frozen parameters, buffers, their rules, or dtypes among
  *           f32, bf16 and f16 were changed since on some ranks only (the same change on all is
  *           allowed).
@@ -141,6 +160,45 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 TN_API TN_MUST_USE tn_status tn_batchnorm_set_sync(tn_module *m, bool on);
 /** Whether one BatchNorm layer does; false and a message for any other module. */
 TN_API bool tn_batchnorm_sync(const tn_module *m);
+/* ---- an optimizer's state, a part of it on each rank ----------------------------------------- */
+
+/**
+ * Deals the state of opt over the ranks, as ZeRO's stage 1 does: each parameter has its state on one
+ * rank, which alone updates it and sends the others the new values, in tn_optim_step. So a rank
+ * holds about 1/n of the state, and the parameters are, bit for bit, those of an optimizer whose
+ * state is not dealt. All parameters of opt are the model's.
+ *
+ * Dealt     whole parameters, of opt and of later groups: the largest first, each to the rank that
+ *           holds fewest bytes. State that opt has is kept where it belongs. A checkpoint that is
+ *           loaded later is read for the rank's own part only
+ * Step      tn_optim_step, also within tn_scaler_step, is a call of all ranks together. Errors are
+ *           the same on all, and then nothing has changed: those of one rank; other parameters,
+ *           rates, steps, or parameters with gradients than rank 0's; tn_data_parallel_set_sync is
+ *           off; p was freed
+ * Save      tn_optim_state_dict and all that saves want tn_data_parallel_gather before, where a step
+ *           was taken
+ * Alone     does nothing
+ * Errors    on all ranks; nothing has changed: TN_E_STATE: a parameter that p does not average;
+ *           dealt already; an optimizer that differs from rank 0's. Out of memory
+ * Source    Rajbhandari et al., ZeRO (2020), sec. 5.1
+ */
+TN_API TN_MUST_USE tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt);
+/**
+ * Brings the state of all optimizers that were dealt over p's ranks to rank 0, which alone can then
+ * save them, in the files of any other run. All ranks call it:
+ *
+ *     TN_CHECK(tn_data_parallel_gather(p));
+ *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
+ *     tn_data_parallel_release(p);
+ *     TN_CHECK(tn_parallel_agree(saved));
+ *
+ * Lasts     until tn_data_parallel_release, or the optimizer's next step or load: rank 0 needs the
+ *           memory for the whole state as long
+ * Errors    on all ranks, and nothing was gathered: out of memory on rank 0; steps that differ
+ */
+TN_API TN_MUST_USE tn_status tn_data_parallel_gather(tn_data_parallel *p);
+/** Frees what tn_data_parallel_gather brought; each rank keeps its own part. */
+TN_API void tn_data_parallel_release(tn_data_parallel *p);
 /** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
  *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
  *  rank 0. */

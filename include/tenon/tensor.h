@@ -44,7 +44,7 @@ typedef enum tn_dtype { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, 
 /** The kinds of devices. */
 typedef enum tn_device_type { TN_CPU = 0, TN_CUDA = 1 } tn_device_type;
 
-/** Where a tensor's memory is: tn_cpu() or tn_cuda(0). */
+/** Where a tensor's memory is: tn_cpu() or tn_cuda(0), or another GPU's number. */
 typedef struct tn_device {
     tn_device_type type; /* TN_CPU or TN_CUDA */
     int index;           /* among the devices of this type, from 0 */
@@ -101,7 +101,8 @@ TN_API extern tn_tensor tn_none_object;
 #define TN_NONE (&tn_none_object)
 
 TN_API tn_device tn_cpu(void); /* the CPU: where tensors are made */
-/** An NVIDIA GPU; whether it exists is checked when it is used. See tn_cuda_available. */
+/** An NVIDIA GPU; whether it exists is checked when it is used. See tn_cuda_available. A process
+ *  computes on one: the first that is used. */
 TN_API tn_device tn_cuda(int index);
 
 /** Bytes of one element; 0 for a dtype that does not exist */
@@ -421,8 +422,8 @@ TN_API bool tn_bf16_is_fast(tn_device device);
 TN_API bool tn_cuda_available(void);
 /** "" if a device can be used, else a sentence that says what is missing. Owner: the library. */
 TN_API const char *tn_cuda_why(void);
-/** The number of GPUs that this process sees; 0 if there is none. It computes on tn_cuda(0);
- *  CUDA_VISIBLE_DEVICES chooses among several. */
+/** The number of GPUs that this process sees (CUDA_VISIBLE_DEVICES says which); 0 if there is
+ *  none. */
 TN_API int tn_cuda_device_count(void);
 
 /** What a GPU is. */

@@ -38,7 +38,15 @@ typedef struct tn_trace_options {
  *
  * A step    is what forward computed since the last step of an optimizer, the backward passes over
  *           it, and the optimizers' steps after them. tn_trace_end ends an unfinished one
- * Told      ops that a backward went through. Parts that lead to no loss are left out
+ * Told      ops that a backward went through. Parts that lead to no loss are left out. Of a
+ *           gradient also what each hook makes of it, and its average over ranks (parallel.h)
+ * Moved     a parameter or buffer was, in the step, by a module's call (forward), in a backward, by
+ *           the optimizer, by anything else (hand), or by several of them. Not known: nobody was
+ *           seen, as where another thread wrote, or another tensor was put there
+ * Threads   only the calling one is watched. What another computes, writes or differentiates is not
+ *           told; tensors that it made are, from when this thread reads them. A nameless one that
+ *           another thread makes where one of the same shape was freed counts as that one, with
+ *           values of its own
  * Changes   nothing: parameters, buffers, gradients and generators keep their bits
  * Time      every result and gradient is read once, and all parameters and buffers three times a
  *           step; on a GPU every reading waits for the device

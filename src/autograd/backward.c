@@ -10,8 +10,7 @@
  * grad.
  *
  * Hooks are user code and may do anything, so a pass keeps references to its outputs (and through
- * them to every node) and to its inputs. A hook may start another pass, even over the same graph:
- * what this pass has in the fields of nodes and tensors is put aside until the other one ends.
+ * them to every node) and to its inputs. A hook may start another pass (nested.c).
  *
  * In-place accumulation happens only into a tensor that nobody else can see: one reference to the
  * handle, one to the storage, dense. Everything else is added out of place, so a backward may hand
@@ -19,10 +18,6 @@
  */
 #include "autograd/sync.h"
 #include "base/host.h"
-
-enum { MOST_NESTED = 64 };
-
-static _Thread_local tni_pass *innermost;
 
 /* ---- accumulation ---------------------------------------------------------------------------- */
 
@@ -123,12 +118,15 @@ tn_status tni_widen_grad(tni_grad *g)
 /* ---- one node -------------------------------------------------------------------------------- */
 
 /* Runs the hooks; *gradient becomes their result. A hook's changes of modes end with it. */
-static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor **gradient)
+static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor **gradient,
+                           tni_hooked now)
 {
     int64_t last = tni_hook_last(&gm->hooks);
     tni_hook hook = { 0 };
     tn_status status = TN_OK;
 
+    now.of = (int)(gm->hooks.n - gm->hooks.removed);
+    tni_tell_hooked(&now, *gradient);
     while (status == TN_OK && tni_hook_next(&gm->hooks, 0, last, &hook)) {
         tn_tensor *changed = ((tn_grad_hook)hook.call)(*gradient, hook.user);
 
@@ -140,6 +138,8 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
             tn_drop(*gradient);
             *gradient = changed;
         }
+        now.number++;
+        if (status == TN_OK) tni_tell_hooked(&now, *gradient);
     }
     return status;
 }
@@ -214,7 +214,8 @@ static tn_status arrive(tni_pass *p, tni_node *node)
         tni_gradmeta *gm = node->gm[i];
 
         if (!gm || !node->pending[i]) continue;
-        if (gm->hooks.n) status = run_hooks(p, gm, &node->pending[i]);
+        tni_hooked result = { .node = node, .output = i };
+        if (gm->hooks.n) status = run_hooks(p, gm, &node->pending[i], result);
         if (status == TN_OK && (p->wanted ? gm->mark == p->target : gm->retain)) {
             status = tni_pass_receive(p, gm, NULL);
             if (status == TN_OK) gm->pending = tn_keep(node->pending[i]);
@@ -317,8 +318,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
 }
 
-/* Marks a node as off the heap and drops its pending gradients. */
-static void leave(tni_node *node)
+void tni_leave(tni_node *node)
 {
     node->queued = false;
     for (int i = 0; i < node->n_out; i++) {
@@ -337,7 +337,7 @@ static tn_status step(tni_pass *p, tni_node *node)
     tn_tensor **block = small ? few : tni_alloc(nbytes);
 
     if (!block) {
-        leave(node);
+        tni_leave(node);
         return TN_E_NOMEM;
     }
     bool few_need[FEW];
@@ -349,7 +349,7 @@ static tn_status step(tni_pass *p, tni_node *node)
     tn_status status = arrive(p, node);
     if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_arrived(node);
     if (status == TN_OK) status = differentiate(p, node, &w);
-    leave(node);
+    tni_leave(node);
     p->node = NULL;
     if (!p->retain) release_kept(node);
     tn_scope_end(scope);
@@ -436,101 +436,13 @@ tn_status tni_pass_run(tni_pass *p)
         tni_receiver *r = &p->receivers[i];
 
         if (!r->leaf) continue;
-        if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending);
+        tni_hooked leaf = { .leaf = r->leaf };
+        if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending, leaf);
         if (status == TN_OK) status = tni_tell_finished(r->leaf, r->gm->pending);
     }
     tni_tell_ends(p, status);
     tni_show();
     return status;
-}
-
-/* ---- a pass within a pass -------------------------------------------------------------------- */
-
-static void put(tni_pass *p, tn_tensor **field)
-{
-    if (!*field) return;
-    p->aside[p->n_aside++] = (tni_put_aside){ field, *field };
-    *field = NULL;
-}
-
-static void put_outputs(tni_pass *p, tni_node *node)
-{
-    for (int i = 0; i < node->n_out; i++) put(p, &node->pending[i]);
-}
-
-static tn_status put_outer_aside(tni_pass *p)
-{
-    const tni_pass *outer = p->outer;
-    size_t n = outer->n_receivers + (outer->node ? (size_t)outer->node->n_out : 0);
-
-    for (size_t i = 0; i < outer->order.n; i++) n += (size_t)outer->order.heap[i]->n_out;
-    if (n == 0) return TN_OK;
-    if (!tni_room(&p->aside, &p->aside_capacity, 0, n, sizeof *p->aside)) return TN_E_NOMEM;
-    for (size_t i = 0; i < outer->order.n; i++) {
-        put_outputs(p, outer->order.heap[i]);
-        outer->order.heap[i]->queued = false;
-    }
-    if (outer->node) put_outputs(p, outer->node);
-    for (size_t i = 0; i < outer->n_receivers; i++) put(p, &outer->receivers[i].gm->pending);
-    return TN_OK;
-}
-
-/* Sets a mark, and remembers its old value for the outer pass. */
-tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to)
-{
-    if (p->outer) {
-        if (!tni_room(&p->old, &p->old_capacity, p->n_old, 1, sizeof(tni_old_mark)))
-            return TN_E_NOMEM;
-        p->old[p->n_old++] = (tni_old_mark){ mark, *mark };
-    }
-    *mark = to;
-    return TN_OK;
-}
-
-/* Until it ends, grad mode is the pass's and autocast is off: backward runs in the dtypes that
- * forward used. */
-tn_status tni_pass_begin(tni_pass *p, const char *function)
-{
-    p->outer = innermost;
-    p->depth = p->outer ? p->outer->depth + 1 : 0;
-    p->was_recording = tn_set_grad_enabled(p->create);
-    p->was_casting = tni_autocasting;
-    tni_autocasting = TN_F32;
-    innermost = p;
-    if (p->depth >= MOST_NESTED)
-        return tni_error(TN_E_STATE,
-                         "%s: %d passes are running, each in a hook of another: want hooks that "
-                         "come to an end",
-                         function, MOST_NESTED);
-    return p->outer ? put_outer_aside(p) : TN_OK;
-}
-
-/* Leaves nothing of the pass behind. */
-void tni_pass_end(tni_pass *p)
-{
-    while (p->order.n) leave(p->order.heap[--p->order.n]);
-    for (size_t i = 0; i < p->n_receivers; i++) {
-        tni_receiver *r = &p->receivers[i];
-
-        tn_drop(r->gm->pending);
-        r->gm->pending = NULL;
-    }
-    while (p->n_old--) *p->old[p->n_old].mark = p->old[p->n_old].was;
-    for (size_t i = 0; i < p->n_aside; i++) *p->aside[i].field = p->aside[i].gradient;
-    for (size_t i = 0; p->outer && i < p->outer->order.n; i++)
-        p->outer->order.heap[i]->queued = true;
-    innermost = p->outer;
-    tni_autocasting = p->was_casting;
-    tn_set_grad_enabled(p->was_recording);
-    /* the pass is no longer read from here on: freeing may call a user's release */
-    for (size_t i = 0; i < p->n_receivers; i++) {
-        tni_gradmeta_drop(p->receivers[i].gm);
-        tn_drop(p->receivers[i].leaf);
-    }
-    tni_room_free(&p->order.heap, &p->order.capacity, sizeof *p->order.heap);
-    tni_room_free(&p->receivers, &p->receiver_capacity, sizeof *p->receivers);
-    tni_room_free(&p->aside, &p->aside_capacity, sizeof *p->aside);
-    tni_room_free(&p->old, &p->old_capacity, sizeof *p->old);
 }
 
 /* ---- grads ----------------------------------------------------------------------------------- */
@@ -569,12 +481,16 @@ static tn_status add_to_grads(tni_pass *p)
             status = tn_copy_(r->gm->pending, average); /* of the sums with the old grads */
         else if (status == TN_OK && grad)
             status = tn_add_(r->gm->pending, grad);
+        if (status == TN_OK && average)
+            tni_tell_averaged(r->leaf, r->gm->pending, r->gm->sync->ranks);
         if (status == TN_OK && grad && r->leaf) status = tni_tell_finished(r->leaf, r->gm->pending);
     }
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_gradmeta *gm = p->receivers[i].gm;
-        gm->reused = gm->grad && (gm->reused || gm->used == 1 + tn_version(gm->grad));
+        bool reused = gm->grad && gm->used == 1 + tn_version(gm->grad);
+        reused |= tni_grad_reused(gm);
         gm->used = 0;
+        gm->reused = reused ? 1 + tn_version(gm->pending) : 0;
         tn_drop(gm->grad);
         gm->grad = gm->pending;
         gm->pending = NULL;

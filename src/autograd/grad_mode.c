@@ -103,9 +103,13 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
     if (!stored && !tni_none(grad)) return TN_E_NOMEM;
     tn_drop(gm->grad);
     gm->grad = stored;
-    gm->reused = false;
-    gm->used = 0;
+    gm->used = gm->reused = 0;
     return TN_OK;
+}
+
+bool tni_grad_reused(const tni_gradmeta *gm)
+{
+    return gm->grad && gm->reused > atomic_load(&gm->grad->storage->rewritten);
 }
 
 tn_status tn_retain_grad(tn_tensor *t)

@@ -229,8 +229,8 @@ struct tni_gradmeta {
     atomic_int refs;
     uint64_t mark; /* of the tn_gradients pass that wants this tensor's gradient */
     bool retain;
-    bool reused;         /* grad holds a gradient that a step has used already */
     uint64_t used;       /* 1 + grad's version when a step used it; 0: none has */
+    uint64_t reused;     /* the same, when backward added to a gradient that a step had used */
     tn_tensor *grad;     /* accumulated; NULL when none */
     tn_tensor *pending;  /* arrived in the pass that is running */
     tni_hook_list hooks; /* of tn_grad_hook */
@@ -240,6 +240,8 @@ struct tni_gradmeta {
     int awaited;    /* uses in the running pass's graph that are not differentiated yet */
 };
 
+/* Whether grad still holds a gradient that a step has used, and a later backward added to. */
+bool tni_grad_reused(const tni_gradmeta *gm);
 /* Whether a call leaves a node. */
 bool tni_wants_recording(const tni_call *c);
 /* Makes a node and attaches it to the outputs. On failure they stay without history. */

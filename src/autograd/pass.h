@@ -65,6 +65,9 @@ tn_status tni_pass_run(tni_pass *p);
 tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf);
 /* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p);
+bool tni_pass_is_open(void); /* some pass of this thread, between these two */
+/* Marks a node as off the heap and drops its pending gradients. */
+void tni_leave(tni_node *node);
 
 /* A mark that no node has, and the one after it. (gradients.c) */
 uint64_t tni_next_mark(void);

@@ -105,7 +105,7 @@ static tn_status receive(tni_pass *p, const tni_sync_leaf *l)
 {
     tni_gradmeta *gm = l->leaf->gm;
     if (!l->used || gm->pending) return TN_OK;
-    tn_tensor *own = tn_empty_as(l->leaf->shape, l->leaf->dtype, tn_cpu());
+    tn_tensor *own = tn_empty_as(l->leaf->shape, l->leaf->dtype, l->leaf->storage->device);
     if (!own) return tni_pending();
     tn_status status = tni_pass_receive(p, gm, l->leaf);
     if (status == TN_OK) gm->pending = tn_keep(own);

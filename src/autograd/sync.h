@@ -23,7 +23,7 @@ typedef struct tni_sync {
     struct tni_sync *next;
     bool off;    /* passes leave these leaves alone */
     bool active; /* takes part in the pass that is running */
-    int n;
+    int n, ranks;
     tni_sync_leaf *leaf;
     /* The pass begins; awaited of each leaf's gm counts its uses in the graph, 0 for none. */
     tn_status (*begin)(struct tni_sync *s);
@@ -35,7 +35,7 @@ typedef struct tni_sync {
     tn_status (*fail)(struct tni_sync *s, tn_status status);
 } tni_sync;
 
-/* Adds the leaves to this thread's passes. n, leaf and the functions are set. Out of memory:
+/* Adds the leaves to this thread's passes. n, ranks, leaf and the functions are set. Out of memory:
  * nothing was added. */
 tn_status tni_sync_add(tni_sync *s);
 void tni_sync_remove(tni_sync *s); /* in the same thread */

@@ -88,6 +88,18 @@ tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad)
     return w && w->finished ? w->finished(w, leaf, grad) : TN_OK;
 }
 
+void tni_tell_hooked(const tni_hooked *h, const tn_tensor *gradient)
+{
+    tni_watcher *w = watcher();
+    if (w && w->hooked) w->hooked(w, h, gradient);
+}
+
+void tni_tell_averaged(const tn_tensor *leaf, const tn_tensor *average, int ranks)
+{
+    tni_watcher *w = watcher();
+    if (w && w->averaged) w->averaged(w, leaf, average, ranks);
+}
+
 tn_status tni_tell_grad(tn_tensor *leaf, bool adding)
 {
     tni_watcher *w = watcher();

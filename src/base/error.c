@@ -22,11 +22,30 @@ static void trap(void)
     if (wanted && wanted[0] == '1') raise(SIGABRT);
 }
 
+/* "weight weight [2,2]", a tensor's role and its name, becomes "weight [2,2]". */
+static void say_roles_once(char *text)
+{
+    for (char *at = text; (at = strstr(at, " ["));) {
+        char *name = at;
+        while (name > text && name[-1] != ' ') name--;
+        size_t n = (size_t)(at - name);
+        char *role = (size_t)(name - text) > n ? name - n - 1 : name;
+        bool word = role == text || role[-1] == ' ';
+        if (role < name && n > 0 && word && memcmp(role, name, n) == 0) {
+            memmove(role, name, strlen(name) + 1);
+            at = role;
+        } else {
+            at++;
+        }
+    }
+}
+
 static void set(tn_status status, const char *format, va_list args)
 {
     TNI_C_NUMBERS;
 
     vsnprintf(message, sizeof message, format, args);
+    say_roles_once(message);
     size_t n = strlen(message);
     if (tni_error_context) tni_error_context(message + n, sizeof message - n);
     pending = status;

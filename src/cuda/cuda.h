@@ -157,6 +157,12 @@ tn_status tni_cuda_memory(tn_cuda_memory_stats *stats);
 void tni_cuda_memory_reset_peak(void);
 tn_status tni_cuda_memory_trim(void);
 tn_status tni_cuda_allow_tf32(bool allow);
+tn_status tni_cuda_use(int index);
+tn_status tni_cuda_stream_for(void **stream);
+int tni_cuda_device(void); /* the process's GPU; the first, if none was asked for */
+
+/* module.cu: whether GPU `index` can be used, found out without creating anything on it. */
+bool tni_cuda_fits(int index, char *why, size_t size);
 
 /* tn_status tni_cuda_softmax(const tni_softmax *a), and so on, each in the file of its name or
  * family. */

@@ -28,6 +28,7 @@ enum {
 /* Locks: of what is made at first use, of lost_why, of each direction of copies, of products. */
 static std::mutex making, losing, uploading, downloading, multiplying;
 static std::atomic<bool> made, lost;
+static std::atomic<int> device(-1);  /* the GPU of this process; -1: none was asked for */
 static char lost_why[FIRST_MESSAGE]; /* written once, before lost is set */
 static cudaMemPool_t pool;
 static int multiprocessors = 1;
@@ -153,13 +154,37 @@ tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *want
                                dtype_name(dtype), wanted);
 }
 
+int tni_cuda_device(void)
+{
+    int none = -1;
+    device.compare_exchange_strong(none, 0);
+    return device;
+}
+
+tn_status tni_cuda_use(int index)
+{
+    std::lock_guard<std::mutex> hold(making);
+    char why[256];
+    int now = device;
+    if (now >= 0 && index == now) return TN_OK;
+    if (index != 0 && !tni_cuda_fits(index, why, sizeof why))
+        return tni_cuda_host->fail(TN_E_DEVICE, "device cuda:%d: %s", index, why);
+    now = -1;
+    if (device.compare_exchange_strong(now, index)) return TN_OK;
+    return tni_cuda_host->fail(TN_E_DEVICE,
+                               "device cuda:%d: this process computes on cuda:%d: want one GPU in "
+                               "a process",
+                               index, now);
+}
+
 /* CUDA's current device is each thread's own, and the program may have chosen another one in
  * this. */
 static tn_status choose_device()
 {
     static thread_local bool chosen;
     if (chosen) return TN_OK;
-    if (tn_status failed = TN_CUDA(cudaSetDevice(0)); failed != TN_OK) return failed;
+    if (tn_status failed = TN_CUDA(cudaSetDevice(tni_cuda_device())); failed != TN_OK)
+        return failed;
     chosen = true;
     return TN_OK;
 }
@@ -188,7 +213,8 @@ static tn_status make_device()
     }
     if (!pool) {
         cudaMemPool_t found;
-        if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&found, 0)); failed != TN_OK)
+        if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&found, device));
+            failed != TN_OK)
             return failed;
         if (tn_status failed =
                 TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -196,8 +222,8 @@ static tn_status make_device()
             return failed;
         pool = found;
     }
-    if (tn_status failed =
-            TN_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    if (tn_status failed = TN_CUDA(
+            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
         failed != TN_OK)
         return failed;
     if (!fault_word) {
@@ -222,6 +248,16 @@ static tn_status ready()
     if (made) return lost ? say_lost() : TN_OK;
     std::lock_guard<std::mutex> hold(making);
     return made ? TN_OK : make_device();
+}
+
+tn_status tni_cuda_stream_for(void **stream)
+{
+    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_not_captured("ranks exchange numbers", "it outside");
+        failed != TN_OK)
+        return failed;
+    *stream = tni_cuda_stream;
+    return TN_OK;
 }
 
 tn_status tni_cuda_ready(void)
@@ -264,7 +300,7 @@ static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;
     if (tn_status failed =
-            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
         failed != TN_OK)
         return failed;
     workspace_bytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;

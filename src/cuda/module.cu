@@ -78,6 +78,8 @@ static void fill_table()
     table.memory_trim = tni_cuda_memory_trim;
     table.allow_tf32 = tni_cuda_allow_tf32;
     table.graphs = &tni_cuda_graphs;
+    table.use = tni_cuda_use;
+    table.stream = tni_cuda_stream_for;
 
     SLOT(alloc)
     SLOT(free)
@@ -101,17 +103,23 @@ static bool runs_on(const char *arch, int capability)
            ((translated && *end != 'f') || made_for / 10 == capability / 10);
 }
 
-/* Why the first device cannot be used, found out without creating anything on it. */
-static bool fits(char *why, size_t size)
+bool tni_cuda_fits(int index, char *why, size_t size)
 {
     int major = 0, minor = 0, pools = 0;
     bool code = false;
-    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    if (index < 0 || index >= devices) {
+        std::snprintf(why, size,
+                      "want one of tn_cuda(0) to tn_cuda(%d): CUDA_VISIBLE_DEVICES says which GPUs "
+                      "a process sees",
+                      devices - 1);
+        return false;
+    }
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
 
     if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
     if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, 0);
+        error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, index);
     if (error != cudaSuccess) {
         std::snprintf(why, size, "the CUDA device does not say what it is: %s (error %d)",
                       cudaGetErrorString(error), static_cast<int>(error));
@@ -149,7 +157,7 @@ tenon_cuda_open(const tni_host *host, const char *build_id, char *why, size_t si
                       static_cast<int>(error));
         return nullptr;
     }
-    if (!fits(why, size)) return nullptr;
+    if (!tni_cuda_fits(0, why, size)) return nullptr;
     tni_cuda_host = host;
     fill_table();
     return &table;

@@ -94,6 +94,10 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 {
     if (c->n_generators < 0)
         return tni_error(TN_E_INVALID, "%s: n_generators %d: want >= 0", function, c->n_generators);
+    if (c->n_generators == 0 && c->generators)
+        return tni_error(TN_E_INVALID,
+                         "%s: n_generators 0 with generators: want how many they are, or NULL",
+                         function);
     for (int i = 0; i < c->n_generators; i++)
         if (!c->generators || !c->generators[i])
             return tni_error(TN_E_INVALID, "%s: generators[%d] is NULL: want %d generators",

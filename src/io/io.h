@@ -23,9 +23,15 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
  * strides; otherwise dense ones are compared by number of elements only. */
 int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
+/* Which tensors of a file are not read, by their names without the prefix. */
+typedef struct tni_unread tni_unread;
+struct tni_unread {
+    bool (*skips)(const tni_unread *self, const char *name);
+};
 /* The tensors of an open file whose names begin with prefix, named without it, under all their
- * names, with the recorded state versions; CPU, current scope. */
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix);
+ * names, with the recorded state versions; CPU, current scope. Those that unread (NULL: none) skips
+ * have shape and dtype, and 0 for values. */
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix, const tni_unread *unread);
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);

@@ -121,13 +121,14 @@ tn_status tni_metadata_of(const tni_pair *pair, int n, tn_metadata *out)
 
 tn_status tni_metadata_check(const char *function, const tn_metadata *m)
 {
-    if (!m || m->n == 0) return TN_OK;
-    if (m->n < 0 || !m->key || !m->value)
+    if (!m || (m->n == 0 && !m->key && !m->value)) return TN_OK;
+    if (m->n <= 0 || !m->key || !m->value)
         return tni_error(TN_E_INVALID, "%s: metadata of %d pairs%s: want as many keys and values",
                          function, m->n,
-                         m->n < 0  ? ""
-                         : !m->key ? " whose key is NULL"
-                                   : " whose value is NULL");
+                         m->n < 0    ? ""
+                         : m->n == 0 ? ", with strings"
+                         : !m->key   ? " whose key is NULL"
+                                     : " whose value is NULL");
     for (int i = 0; i < m->n; i++)
         if (!m->key[i] || !m->value[i])
             return tni_error(TN_E_INVALID, "%s: metadata.%s[%d] is NULL: want a string", function,

@@ -33,9 +33,11 @@ static tn_status check_part(const char *function, const tn_checkpoint_part *p, i
 
 static tn_status check_parts(const char *function, const tn_checkpoint *c)
 {
-    if (c->n_parts < 0 || (c->n_parts && !c->parts))
+    if (c->n_parts < 0 || !c->n_parts != !c->parts)
         return tni_error(TN_E_INVALID, "%s: n_parts %d%s: want as many parts", function, c->n_parts,
-                         c->n_parts < 0 ? "" : " without parts");
+                         c->n_parts < 0 ? ""
+                         : c->parts     ? " with parts"
+                                        : " without parts");
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < c->n_parts; i++)
         status = check_part(function, &c->parts[i], i);
@@ -117,14 +119,60 @@ static tni_staged *stage(const tn_checkpoint_part *p, const tn_list *state)
     return tni_scaler_stage(p->scaler, state);
 }
 
+/* The state that another rank has, of an optimizer whose state is dealt over ranks. */
+typedef struct elsewhere {
+    tni_unread base;
+    const tn_optim *opt;
+    tni_bytes param; /* names of the parameters, an array of strings */
+    tni_names names;
+} elsewhere;
+
+static bool skips(const tni_unread *base, const char *name)
+{
+    const elsewhere *e = (const elsewhere *)base;
+    const char *dot = strrchr(name, '.');
+    char param[TNI_NAME_LIMIT + 1];
+    bool state = false;
+    for (int s = 0; dot && s < TNI_OPTIM_SLOTS; s++)
+        state |= e->opt->type->slot[s] && strcmp(dot + 1, e->opt->type->slot[s]) == 0;
+    if (!state || (size_t)(dot - name) >= sizeof param) return false;
+    snprintf(param, sizeof param, "%.*s", (int)(dot - name), name);
+    return tni_names_find(&e->names, param) >= 0;
+}
+
+static tn_list *read_state(tni_safetensors *file, const char *prefix, const tn_optim *opt)
+{
+    if (!opt || !opt->shards) return tni_safetensors_list(file, prefix, NULL);
+    elsewhere e = { .base.skips = skips, .opt = opt };
+    for (int i = 0; i < opt->n; i++)
+        if (tni_optim_elsewhere(opt, &opt->param[i]))
+            tni_bytes_add(&e.param, &opt->param[i].name, sizeof(char *));
+    bool made = !e.param.failed && tni_names_make(&e.names, e.param.data, sizeof(char *),
+                                                  (int)(e.param.n / sizeof(char *))) == TN_OK;
+    tn_list *list = made ? tni_safetensors_list(file, prefix, &e.base) : NULL;
+    tni_names_free(&e.names);
+    tni_bytes_free(&e.param);
+    return list;
+}
+
+/* Whether the part has something to save; false too after a failure. */
+static bool has_state(const tn_checkpoint_part *p, bool *failed)
+{
+    if (p->optimizer) return true;
+    const tn_list *now = state_of(p);
+    *failed = !now;
+    return now && now->n;
+}
+
 static tn_status read_part(tni_safetensors *file, tni_part *part)
 {
     char prefix[LONGEST + 2];
+    bool failed = false;
     snprintf(prefix, sizeof prefix, "%s.", part->p.name);
-    const tn_list *now = state_of(&part->p);
-    part->list = now ? tni_safetensors_list(file, prefix) : NULL;
+    bool wanted = has_state(&part->p, &failed);
+    part->list = failed ? NULL : read_state(file, prefix, part->p.optimizer);
     if (!part->list) return tni_pending();
-    if (now->n && !part->list->n)
+    if (wanted && !part->list->n)
         return tni_error(TN_E_NAME,
                          "%s: " TNI_PATH ": nothing of %s* is in it, but the part is given here",
                          file->in.function, file->in.path, prefix);

@@ -157,7 +157,14 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static tn_status add_tensors(tn_list *list, tni_safetensors *file, const char *prefix)
+/* The shape and dtype of a tensor that is not read: one 0, expanded. */
+static tn_tensor *described(const tni_safetensor *e)
+{
+    return tn_expand(tn_full_as(TN_SCALAR, 0, e->dtype, tn_cpu()), e->shape);
+}
+
+static tn_status add_tensors(tn_list *list, tni_safetensors *file, const char *prefix,
+                             const tni_unread *unread)
 {
     int n;
     int *places = tni_names_under(&file->by_name, prefix, &n);
@@ -165,9 +172,10 @@ static tn_status add_tensors(tn_list *list, tni_safetensors *file, const char *p
     for (int i = 0; status == TN_OK && i < n; i++) {
         const tni_safetensor *e = &file->entry[places[i]];
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-        entry.tensor = tni_safetensors_tensor(file, e);
-        status = entry.tensor ? tni_list_push(list, "", "", e->name + strlen(prefix), entry)
-                              : tni_pending();
+        const char *name = e->name + strlen(prefix);
+        bool skipped = unread && unread->skips(unread, name);
+        entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
+        status = entry.tensor ? tni_list_push(list, "", "", name, entry) : tni_pending();
     }
     tni_places_free(places, n);
     return status;
@@ -209,11 +217,11 @@ static tn_status add_versions(tn_list *list, const tni_safetensors *file, const 
     return status;
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix)
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix, const tni_unread *unread)
 {
     tn_list *list = tn_list_new();
     tn_scope scope = tn_scope_begin();
-    tn_status status = list ? add_tensors(list, file, prefix) : tni_pending();
+    tn_status status = list ? add_tensors(list, file, prefix, unread) : tni_pending();
     if (status == TN_OK) status = add_ties(list, file, prefix);
     if (status == TN_OK) status = add_versions(list, file, prefix);
     tn_scope_end(scope);

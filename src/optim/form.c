@@ -149,6 +149,7 @@ void tni_field_tensor(tni_form *f, const char *name, const tn_tensor *like, tn_t
                       tni_shape_text(&like->shape), tn_dtype_name(like->dtype));
         return;
     }
+    if (!value) return;
     tn_tensor *copy = tn_empty_as(like->shape, like->dtype, like->storage->device);
     if (copy && tn_copy_(copy, t) == TN_OK)
         *value = tn_keep(copy);

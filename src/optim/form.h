@@ -48,7 +48,7 @@ void tni_field_rate(tni_form *f, const char *name, double *value);   /* finite a
 /* A switch that decides what the other fields mean: a file must have the same value. */
 void tni_field_switch(tni_form *f, const char *name, bool value);
 /* A tensor of like's shape and dtype; loading makes a copy of the file's, on like's device, a
- * reference to which is put into *value. */
+ * reference to which is put into *value; value NULL: it is compared only. */
 void tni_field_tensor(tni_form *f, const char *name, const tn_tensor *like, tn_tensor **value);
 /* Notes that something does not fit: one of the three, and which it is. */
 void tni_form_note(tni_form *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);

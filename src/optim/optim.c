@@ -104,6 +104,8 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, tn
         status = take_entry(opt, f, &list->entry[taken], &opt->param[opt->n + taken]);
         taken += status == TN_OK;
     }
+    if (status == TN_OK && opt->shards)
+        status = opt->shards->deal(opt->shards, &opt->param[opt->n], taken);
     if (status == TN_OK) {
         group.base_lr = group.lr;
         opt->group[opt->n_groups++] = group;
@@ -160,6 +162,7 @@ tn_optim *tni_optim_keep(tn_optim *opt)
 void tn_optim_free(tn_optim *opt)
 {
     if (!opt || --opt->refs > 0) return;
+    if (opt->shards) opt->shards->drop(opt->shards);
     for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
     tni_room_free(&opt->call, &opt->call_capacity, sizeof *opt->call);
     tni_room_free(&opt->param, &opt->capacity, sizeof *opt->param);

@@ -38,9 +38,29 @@ typedef struct tni_optim_param {
     tn_tensor *tensor; /* one reference */
     tn_module *owner;  /* the module whose slot it is, one reference; NULL for a raw leaf */
     int group;
+    int holder;                        /* with shards: the rank that steps it and has its state */
     int64_t step;                      /* updates so far: 0 means no state */
     tn_tensor *state[TNI_OPTIM_SLOTS]; /* one reference each; NULL until first needed */
 } tni_optim_param;
+
+/*
+ * What an optimizer does differently when several processes (ranks) share out its parameters: each
+ * steps its own, and has only their state (parallel/shard.c).
+ */
+typedef struct tni_optim_shards tni_optim_shards;
+struct tni_optim_shards {
+    int own;         /* this rank: it holds the parameters with this holder */
+    bool whole;      /* the state of the others is here too, until the next step */
+    int64_t *starts; /* after begin: room for the kernel, which must not fail here alone */
+    /* n more parameters: sets their holders. On failure they are not added. */
+    tn_status (*deal)(tni_optim_shards *s, tni_optim_param *param, int n);
+    /* This rank has made ready for a step, with that status; returns the same on all ranks. */
+    tn_status (*begin)(tni_optim_shards *s, tn_status status);
+    /* Own parameters have their new values; sends them, and gets the others'. */
+    tn_status (*end)(tni_optim_shards *s);
+    /* The optimizer is freed. */
+    void (*drop)(tni_optim_shards *s);
+};
 
 struct tn_optim {
     int refs; /* the user's, and one per scheduler */
@@ -58,14 +78,27 @@ struct tn_optim {
     size_t call_capacity;   /* n and up */
     tni_optim_tensor *call; /* what step hands to the kernel */
     int64_t steps;
-    bool reused; /* the last step used a gradient that an earlier one had used */
+    bool reused;              /* the last step used a gradient that an earlier one had used */
+    tni_optim_shards *shards; /* NULL: all parameters are stepped here */
 };
+
+/* Whether another rank steps p and has its state. */
+static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_param *p)
+{
+    return opt->shards && p->holder != opt->shards->own;
+}
 
 /* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the list
  * holds a tensor that it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, tni_optim_group group);
 tn_optim *tni_optim_keep(tn_optim *opt);
+/* Whether a step leaves p alone: frozen, or without a gradient. */
+bool tni_optim_skips(const tni_optim_param *p);
+/* Makes all state of p that a step needs, or moves and casts it to where p is now. */
+tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p);
+/* Drops the state of parameters that are elsewhere. */
+void tni_optim_release(tn_optim *opt);
 /* Sets what the kernel reads of a parameter's group. */
 void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c);
 /* Sets a group's rate without moving the base that schedules multiply. */

@@ -7,7 +7,8 @@
  *                                    where it is not the first group's
  *            TYPE.steps, TYPE.beta1  i64; f64, the first group's: the type in the name makes
  *                                    another optimizer's file an error instead of a quiet mix
- * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
+ * Loading stages copies of everything and swaps them in at the end: it changes all or nothing. State
+ * that another rank has is compared, not copied.
  */
 #include <math.h>
 #include <stdio.h>
@@ -79,7 +80,7 @@ static void show_param(tni_form *f, const tn_optim *opt, const tni_optim_param *
     for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
         if (opt->slots >> s & 1)
             tni_field_tensor(f, tni_field_name(f, "%s.%s", p->name, opt->type->slot[s]), p->tensor,
-                             &now->state[s]);
+                             f->from && tni_optim_elsewhere(opt, p) ? NULL : &now->state[s]);
     tni_field_steps(f, tni_field_name(f, "%s.step", p->name), &now->step);
 }
 
@@ -89,9 +90,39 @@ static void show(tni_form *f, const tn_optim *opt, tn_optim *now)
     for (int i = 0; i < opt->n; i++) show_param(f, opt, &opt->param[i], &now->param[i]);
 }
 
+void tni_optim_release(tn_optim *opt)
+{
+    for (int i = 0; i < opt->n && opt->shards; i++) {
+        tni_optim_param *p = &opt->param[i];
+        for (int k = 0; k < TNI_OPTIM_SLOTS && tni_optim_elsewhere(opt, p); k++) {
+            tn_drop(p->state[k]);
+            p->state[k] = NULL;
+        }
+    }
+    if (opt->shards) opt->shards->whole = false;
+}
+
+/* The first parameter whose state would be missing in the list; NULL: none. */
+static const tni_optim_param *not_here(const tn_optim *opt)
+{
+    for (int i = 0; i < opt->n; i++) {
+        const tni_optim_param *p = &opt->param[i];
+        if (opt->slots && p->step > 0 && tni_optim_elsewhere(opt, p) && !opt->shards->whole)
+            return p;
+    }
+    return NULL;
+}
+
 tn_list *tn_optim_state_dict(tn_optim *opt)
 {
-    if (!opt) return tni_poisoned("tn_optim_state_dict", "opt");
+    static const char function[] = "tn_optim_state_dict";
+    if (!opt) return tni_poisoned(function, "opt");
+    const tni_optim_param *missing = not_here(opt);
+    if (missing)
+        return tni_fail(TN_E_STATE,
+                        "%s: the state of %s is on rank %d, this is rank %d: want "
+                        "tn_data_parallel_gather on all ranks before, and rank 0 to save",
+                        function, missing->name, missing->holder, opt->shards->own);
     tni_form f;
     tni_form_save(&f);
     show(&f, opt, opt);
@@ -122,6 +153,7 @@ static void put(tni_staged *base)
     staged *s = (staged *)base;
     tn_optim *opt = s->opt;
     opt->steps = s->now.steps;
+    if (opt->shards) opt->shards->whole = false;
     memcpy(opt->group, s->now.group, (size_t)opt->n_groups * sizeof *opt->group);
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i], *now = &s->now.param[i];

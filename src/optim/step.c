@@ -19,8 +19,8 @@ static tn_tensor *gradient_of(const tn_tensor *t)
     return t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
 }
 
-/* Skipped: frozen ones, and those without a gradient. Neither decays nor gets state. */
-static bool skipped(const tni_optim_param *p)
+/* Neither decays nor gets state. */
+bool tni_optim_skips(const tni_optim_param *p)
 {
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
@@ -38,7 +38,7 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
         return tni_error(TN_E_STATE,
                          "%s: %s has become a buffer: optimizers update parameters only", f,
                          p->name);
-    if (skipped(p)) return TN_OK;
+    if (tni_optim_skips(p)) return TN_OK;
     const tn_tensor *g = gradient_of(t);
     if (!tni_shape_equal(&g->shape, &t->shape))
         return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: want equal shapes", f,
@@ -80,6 +80,14 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
     return TN_OK;
 }
 
+tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p)
+{
+    tn_status status = TN_OK;
+    for (int s = 0; s < TNI_OPTIM_SLOTS && status == TN_OK; s++)
+        if (opt->slots & (1u << s)) status = ensure_state(opt, p, s);
+    return status;
+}
+
 void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c)
 {
     c->lr = group->lr;
@@ -92,11 +100,8 @@ void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c)
 /* Fills c with what the kernel reads; value is the dense tensor that it updates. */
 static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_tensor *c)
 {
-    for (int s = 0; s < TNI_OPTIM_SLOTS; s++) {
-        if (!(opt->slots & (1u << s))) continue;
-        tn_status status = ensure_state(opt, p, s);
-        if (status != TN_OK) return status;
-    }
+    tn_status status = tni_optim_ready(opt, p);
+    if (status != TN_OK) return status;
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
     tn_tensor *g = tni_dense(gradient_of(p->tensor));
     if (!value || !g) return tni_pending();
@@ -126,19 +131,19 @@ static tn_status write_back(const tni_optim_param *p, const tni_optim_tensor *c)
     return tni_copy_last(t->storage->backend, &to, &from);
 }
 
-/* Phases one and two; n receives how many parameters take part. */
+/* Phases one and two; n receives how many parameters are updated here. */
 static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
 {
     const tn_tensor *first = NULL;
     for (int i = 0; i < opt->n; i++) {
         tn_status status = check_param(&opt->param[i], first);
         if (status != TN_OK) return status;
-        if (!first && !skipped(&opt->param[i])) first = opt->param[i].tensor;
+        if (!first && !tni_optim_skips(&opt->param[i])) first = opt->param[i].tensor;
     }
     if (!first) return TN_OK;
     *backend = first->storage->backend;
     for (int i = 0; i < opt->n; i++) {
-        if (skipped(&opt->param[i])) continue;
+        if (tni_optim_skips(&opt->param[i]) || tni_optim_elsewhere(opt, &opt->param[i])) continue;
         tn_status status = describe(opt, &opt->param[i], &opt->call[*n]);
         if (status != TN_OK) return status;
         ++*n;
@@ -149,8 +154,8 @@ static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
 /* Backward sees by this that it adds to a gradient that was not cleared after a step. */
 static void use_up(tn_optim *opt, tni_gradmeta *gm)
 {
-    opt->reused |= gm->reused;
-    gm->reused = false;
+    opt->reused |= tni_grad_reused(gm);
+    gm->reused = 0;
     gm->used = 1 + tn_version(gm->grad);
 }
 
@@ -161,9 +166,11 @@ static tn_status finish(tn_optim *opt)
     opt->reused = false;
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
-        if (skipped(p)) continue;
-        tn_status copied = write_back(p, &opt->call[n++]);
-        if (copied != TN_OK) status = copied;
+        if (tni_optim_skips(p)) continue;
+        if (!tni_optim_elsewhere(opt, p)) {
+            tn_status copied = write_back(p, &opt->call[n++]);
+            if (copied != TN_OK) status = copied;
+        }
         tni_bump_version(p->tensor);
         for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
             if (p->state[s]) tni_bump_version(p->state[s]);
@@ -171,6 +178,17 @@ static tn_status finish(tn_optim *opt)
         p->step++;
     }
     return status;
+}
+
+/* The phase that writes: n parameters here and then, of several ranks, those of the others. */
+static tn_status update(tn_optim *opt, const tni_backend *backend, int n)
+{
+    tn_status status = TN_OK;
+    tni_optim_step step = { &opt->args, opt->call, n, opt->shards ? opt->shards->starts : NULL };
+    if (n > 0) status = backend->optim_step(&step);
+    if (status == TN_OK && (n > 0 || opt->shards)) status = finish(opt);
+    tn_status sent = opt->shards ? opt->shards->end(opt->shards) : TN_OK;
+    return status == TN_OK ? sent : status;
 }
 
 tn_status tn_optim_step(tn_optim *opt)
@@ -181,13 +199,12 @@ tn_status tn_optim_step(tn_optim *opt)
     bool was = tn_set_grad_enabled(false);
     const tni_backend *backend = NULL;
     int n = 0;
+    tni_optim_release(opt);
     tn_status status = prepare(opt, &backend, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);
-    if (status == TN_OK && n > 0) {
-        status = backend->optim_step(&(tni_optim_step){ &opt->args, opt->call, n });
-        if (status == TN_OK) status = finish(opt);
-    }
+    if (opt->shards) status = opt->shards->begin(opt->shards, status);
+    if (status == TN_OK) status = update(opt, backend, n);
     if (status == TN_OK) opt->steps++;
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->stepped)
         tni_watching->stepped(tni_watching, opt);

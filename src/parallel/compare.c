@@ -11,15 +11,12 @@
 
 enum { NOTE = 512 };
 
-/* FNV-1a, 64 bits: Fowler, Noll, Vo. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n)
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n)
 {
     const unsigned char *byte = data;
     for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
     return hash;
 }
-
-#define NO_HASH 0xcbf29ce484222325u
 
 tn_list *tni_persistent(tn_module *model)
 {
@@ -28,16 +25,16 @@ tn_list *tni_persistent(tn_module *model)
 
 uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list)
 {
-    uint64_t hash = NO_HASH;
+    uint64_t hash = TNI_NO_HASH;
     for (int i = 0; i < list->n; i++) {
         const tn_tensor *t = list->entry[i].tensor;
-        hash = hash_bytes(hash, list->entry[i].name, strlen(list->entry[i].name) + 1);
-        hash = hash_bytes(hash, &t->dtype, sizeof t->dtype);
-        hash = hash_bytes(hash, &t->shape.rank, sizeof t->shape.rank);
-        hash = hash_bytes(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
+        hash = tni_hash(hash, list->entry[i].name, strlen(list->entry[i].name) + 1);
+        hash = tni_hash(hash, &t->dtype, sizeof t->dtype);
+        hash = tni_hash(hash, &t->shape.rank, sizeof t->shape.rank);
+        hash = tni_hash(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
         if (list->entry[i].kind != TN_BUFFER) continue;
         tn_buffer_rule rule = tn_data_parallel_buffers(p, list->entry[i].name);
-        hash = hash_bytes(hash, &rule, sizeof rule);
+        hash = tni_hash(hash, &rule, sizeof rule);
     }
     return hash;
 }
@@ -71,6 +68,11 @@ tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status)
     if (strncmp(text, function, n) == 0 && strncmp(text + n, ": ", 2) == 0) text += n + 2;
     if (status != TN_OK) snprintf(own.text, sizeof own.text, "%.*s", NOTE - 1, text);
     return exchange_notes(function, group, &own);
+}
+
+tn_status tn_parallel_agree(tn_status status)
+{
+    return tni_ranks() ? tni_agree("tn_parallel_agree", tni_ranks_group(), status) : status;
 }
 
 /* ---- layouts --------------------------------------------------------------------------------- */
@@ -153,10 +155,11 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 {
     static const char *const rule[] = { "FIRST", "MEAN", "OWN" };
     text own = { 0 };
-    char line[96];
+    char line[128];
     const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
-    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s\n", p->bucket_bytes,
-             rule[p->rule]);
+    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s%s\ntensors on a %s\n",
+             p->bucket_bytes, rule[p->rule], p->messages == TN_BF16 ? ", messages bf16" : "",
+             p->device.type == TN_CUDA ? "GPU" : "CPU");
     tn_status status = parameters && buffers ? add_line(&own, line) : tni_pending();
     if (status == TN_OK) status = describe_all(&own, parameters);
     if (status == TN_OK) status = describe_all(&own, buffers);
@@ -173,7 +176,7 @@ static tn_status hash_tensor(const tn_tensor *t, uint64_t *hash)
     void *data = tni_alloc(nbytes + 1);
     if (!data) return TN_E_NOMEM;
     tn_status status = tn_copy_out(t, data, nbytes, t->dtype);
-    *hash = hash_bytes(NO_HASH, data, nbytes);
+    *hash = tni_hash(TNI_NO_HASH, data, nbytes);
     tni_free(data, nbytes + 1);
     return status;
 }

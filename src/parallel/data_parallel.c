@@ -11,12 +11,12 @@
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_status check_tensors(const char *function, const tn_list *list)
+static tn_status check_tensors(const char *function, const tn_list *list, tn_device device)
 {
     for (int i = 0; i < list->n; i++)
-        if (list->entry[i].tensor->storage->device.type != TN_CPU)
-            return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want the model there",
-                             function, list->entry[i].name);
+        if (list->entry[i].tensor->storage->device.type != device.type)
+            return tni_error(TN_E_DEVICE, "%s: %s is not on the %s: want the whole model there",
+                             function, list->entry[i].name, device.type == TN_CPU ? "CPU" : "GPU");
     return TN_OK;
 }
 
@@ -64,6 +64,9 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     if (o.buffers < TN_BUFFERS_FIRST || o.buffers > TN_BUFFERS_OWN)
         return tni_error(TN_E_INVALID, "%s: buffers %d: want one of tn_buffer_rule", function,
                          (int)o.buffers);
+    if (o.messages != TN_F32 && o.messages != TN_BF16)
+        return tni_error(TN_E_DTYPE, "%s: messages %d: want TN_F32 or TN_BF16", function,
+                         (int)o.messages);
     return TN_OK;
 }
 
@@ -82,10 +85,11 @@ static tn_status check_free(const char *function, const tn_list *parameters)
 }
 
 /* What a handle of several ranks needs, made on this one. */
-static tn_status fill_in(tn_data_parallel *p, const tn_list *parameters)
+static tn_status fill_in(const char *function, tn_data_parallel *p, const tn_list *parameters)
 {
     tn_status status = take_parameters(p, parameters);
     if (status == TN_OK) status = tni_buckets_make(p);
+    if (status == TN_OK) status = tni_wire_new(function, p->device, &p->group, &p->wire);
     tni_reduce_set(p);
     return status == TN_OK ? tni_sync_add(&p->sync) : status;
 }
@@ -101,24 +105,27 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     if (!p) return TN_E_NOMEM;
     p->model = tn_module_keep(model);
     p->rule = o.buffers;
+    p->messages = o.messages;
     p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
     const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
     if (!parameters || !buffers) return tni_pending();
     if (parameters->n == 0)
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
-    status = check_tensors(function, parameters);
-    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers);
+    p->device = parameters->entry[0].tensor->storage->device;
+    status = check_tensors(function, parameters, p->device);
+    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers, p->device);
     if (status == TN_OK) status = check_free(function, parameters);
-    return status == TN_OK && tni_ranks() ? fill_in(p, parameters) : status;
+    return status == TN_OK && tni_ranks() ? fill_in(function, p, parameters) : status;
 }
 
 /* Everything of all ranks together. */
-static tn_status join(const char *function, const tn_data_parallel *p)
+static tn_status join(const char *function, tn_data_parallel *p)
 {
     const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
     tn_status status = parameters && buffers ? TN_OK : tni_pending();
     status = tni_agree(function, p->group, status);
     if (status == TN_OK) status = tni_same_models(function, p);
+    if (status == TN_OK) status = tni_wire_join(function, &p->wire);
     if (status == TN_OK) status = copy_first(function, p->group, parameters);
     return status == TN_OK ? copy_first(function, p->group, buffers) : status;
 }
@@ -169,6 +176,8 @@ static void free_parameters(tn_data_parallel *p)
 void tn_data_parallel_free(tn_data_parallel *p)
 {
     if (!p) return;
+    tni_shards_detach(p);
+    if (!p->broken) tni_wire_free(&p->wire);
     if (p->sync.leaf) {
         tni_sync_remove(&p->sync);
         tni_buckets_free(p);

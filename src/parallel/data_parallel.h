@@ -5,7 +5,7 @@
 #define TNI_DATA_PARALLEL_H
 
 #include "autograd/sync.h"
-#include "parallel/group.h"
+#include "parallel/wire.h"
 
 /* What a rank's report begins with. */
 typedef struct tni_layouts {
@@ -15,9 +15,10 @@ typedef struct tni_layouts {
 
 /* Gradients that are sent together, in one row. */
 typedef struct tni_bucket {
-    tn_tensor *flat; /* [n] f32 or f64; one reference */
-    int first, n;    /* the parameters index[first .. first + n) */
-    int waiting;     /* those whose gradient is not there yet in this pass */
+    tn_tensor *flat;    /* [elements] f32 or f64; one reference */
+    tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
+    int first, n;       /* the parameters index[first .. first + n) */
+    int waiting;        /* those whose gradient is not there yet in this pass */
     bool sent;
     tni_mpi_request request;
 } tni_bucket;
@@ -35,10 +36,14 @@ typedef struct tni_prefix_rule {
     tn_buffer_rule rule;
 } tni_prefix_rule;
 
+struct tni_shard;
+
 struct tn_data_parallel {
     tni_sync sync; /* first; its leaves are the parameters */
     tni_mpi_group group;
     bool grouped;     /* group was made */
+    tn_device device; /* of all parameters and persistent buffers */
+    tni_wire wire;    /* of the gradients */
     tn_module *model; /* one reference */
     tni_part *part;   /* of each parameter */
     char **name;      /* its full name */
@@ -56,9 +61,11 @@ struct tn_data_parallel {
     char *block;            /* room for the buffers that are sent */
     size_t block_capacity;
     int64_t bucket_bytes;
+    tn_dtype messages; /* TN_F32, or TN_BF16 */
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;
+    struct tni_shard *shards; /* optimizers whose state is dealt over its ranks */
 };
 
 /* ---- compare.c ------------------------------------------------------------------------------- */
@@ -66,6 +73,9 @@ struct tn_data_parallel {
 /* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
  * shapes and dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
+/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo. */
+#define TNI_NO_HASH 0xcbf29ce484222325u
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
 /* A number over names, shapes, dtypes, and buffers' rules, of a list. */
@@ -77,6 +87,11 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 tn_status tni_buffers_room(tn_data_parallel *p, const tn_list *buffers);
 /* Makes the buffers what the rules say. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
+
+/* ---- shard.c --------------------------------------------------------------------------------- */
+
+/* p is freed: the optimizers are no longer of it. */
+void tni_shards_detach(tn_data_parallel *p);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "parallel/group.h"
+#include "parallel/wire.h"
 #include "tensor/random.h"
 
 static const tni_mpi *mpi;
@@ -77,7 +77,8 @@ tn_status tn_parallel_begin(void)
     if (!opened)
         return tni_error(TN_E_BACKEND,
                          "%s: %ld processes were started together, and tenon's module for MPI, %s, "
-                         "%s",
+                         "%s: want it built with Open MPI, and beside the library or where "
+                         "TN_MPI_MODULE says",
                          f, n, TNI_MPI_FILE, why);
     if (opened->size != n) /* mpirun is not this MPI's: each process would be a run of its own */
         return tni_error(TN_E_BACKEND,
@@ -96,6 +97,11 @@ tn_status tn_parallel_begin(void)
 int tn_parallel_rank(void)
 {
     return mpi ? mpi->rank : 0;
+}
+
+int tn_parallel_local_rank(void)
+{
+    return mpi ? mpi->local_rank : 0;
 }
 
 int tn_parallel_size(void)
@@ -130,11 +136,7 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t
 
 static tn_status check(const char *function, const tn_tensor *t)
 {
-    if (!t || tni_none(t)) return tni_poison(function, "t");
-    if (t->storage->device.type != TN_CPU)
-        return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want it there", function,
-                         tni_text(t));
-    return TN_OK;
+    return !t || tni_none(t) ? tni_poison(function, "t") : TN_OK;
 }
 
 tn_status tn_parallel_broadcast(tn_tensor *t, int from)
@@ -177,7 +179,7 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
 }
 
-/* Few numbers are summed without memory that could run out, and in one message: batch norm over all
+/* The sum on the CPU. Few numbers are summed without memory that could run out, and in one message: batch norm over all
  * ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
@@ -196,6 +198,28 @@ static tn_status sum_here(const char *function, tn_tensor *t)
     return status;
 }
 
+/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. */
+static tn_status sum_there(const char *function, tn_tensor *t)
+{
+    static tni_wire wire;
+    tni_mpi_request request;
+    tn_device device = t->storage->device;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *copy = tn_empty_as(t->shape, t->dtype, device);
+    tn_status status = copy ? tn_copy_(copy, t) : tni_pending();
+    if (!wire.line) {
+        if (status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
+        status = tni_agree(function, world, status);
+        if (status == TN_OK) status = tni_wire_join(function, &wire);
+        if (status != TN_OK) tni_wire_free(&wire);
+    }
+    if (status == TN_OK) status = tni_wire_sum(function, &wire, copy, copy, &request);
+    if (status == TN_OK) status = tni_wire_wait(function, &wire, &request);
+    if (status == TN_OK) status = tn_copy_(t, copy);
+    tn_scope_end(scope);
+    return status;
+}
+
 static tn_status reduce(const char *function, tn_tensor *t, bool mean)
 {
     tn_status status = check(function, t);
@@ -206,7 +230,7 @@ static tn_status reduce(const char *function, tn_tensor *t, bool mean)
     if (!mpi) return TN_OK;
     TN_NO_GRAD
     {
-        status = sum_here(function, t);
+        status = t->storage->device.type == TN_CPU ? sum_here(function, t) : sum_there(function, t);
         if (status == TN_OK && mean) status = tn_mul_scalar_(t, 1.0 / mpi->size);
     }
     return status;

@@ -14,34 +14,47 @@
 
 #define TNI_MPI_FILE "libtenon-mpi.so"
 #define TNI_MPI_SYMBOL "tenon_mpi_open"
-#define TNI_MPI_ID "tenon mpi 1"
+#define TNI_MPI_ID "tenon mpi 2"
 
-/* All ranks, with a sequence of messages of its own. */
+/* All ranks, with a sequence of messages of its own; and a second one, of the second messages that
+ * sums in bf16 take. */
 typedef struct tni_mpi_group {
-    uint64_t word;
+    uint64_t word, second;
+    uint64_t begun, followed; /* sums in bf16; those whose second message has left */
 } tni_mpi_group;
 
-/* A message on its way. */
+/* A sum on its way. */
 typedef struct tni_mpi_request {
     uint64_t word;
+    /* in bf16 */
+    tni_mpi_group *group; /* NULL: not in bf16, or its second message has left */
+    uint16_t *data, *scratch;
+    size_t n;
+    uint64_t number; /* of the sums in bf16 of its group */
 } tni_mpi_request;
 
 typedef struct tni_mpi {
-    const char *version; /* of the MPI library, one line */
-    int rank, size;
+    const char *version;        /* of the MPI library, one line */
+    int rank, size, local_rank; /* local: among the ranks of this host */
     const char *(*group_new)(tni_mpi_group *group);
     const char *(*group_free)(tni_mpi_group *group);
     /* data becomes the sum over ranks: n numbers of f32, f64 or i64. */
     const char *(*sum)(tni_mpi_group group, void *data, size_t n, tn_dtype dtype);
-    /* The same begun; at most INT_MAX numbers. data is MPI's until the request is done. */
-    const char *(*sum_begin)(tni_mpi_group group, void *data, size_t n, tn_dtype dtype,
-                             tni_mpi_request *request);
+    /* The same begun, of bf16 too; at most INT_MAX numbers. data is MPI's until the request is
+     * done. Of bf16: n is a multiple of the number of ranks, scratch is room for as many, MPI's as
+     * well, and each number is the sum in f32, rounded once. */
+    const char *(*sum_begin)(tni_mpi_group *group, void *data, void *scratch, size_t n,
+                             tn_dtype dtype, tni_mpi_request *request);
+    /* In the order in which they were begun. */
     const char *(*wait)(tni_mpi_request *request);
-    /* Lets messages move on; *done tells whether this one is. */
+    /* Lets messages move on; *done tells whether this sum is. In the same order. */
     const char *(*test)(tni_mpi_request *request, bool *done);
     const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
     /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
     const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);
+    /* Rank `to` gets data from rank `from`; the others, which call it too, have nothing to do and
+     * may give NULL. */
+    const char *(*move)(tni_mpi_group group, void *data, size_t nbytes, int from, int to);
     const char *(*barrier)(tni_mpi_group group);
     void (*finalize)(void);
     void (*abort)(int status); /* ends all ranks; does not return */

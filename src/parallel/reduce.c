@@ -10,13 +10,18 @@
  * accumulated, or 0.
  *
  * Open MPI moves messages on only inside of its own calls, so each complete gradient also asks for
- * the buckets on their way (test).
+ * the buckets on their way (test). On a GPU the host waits for nothing here: a bucket's sum begins
+ * behind the work that fills it, and what reads it stands behind the sum (wire.h).
+ *
+ * A bucket that travels as bf16 is collected in f32, rounded to a message when it is full, and read
+ * back from it when the sum is there.
  *
  * Then every rank tells the others, in a few bytes, which parameters had a gradient, which require
  * one, and the layout of its parameters and buffers. So all ranks agree on which averages count,
  * and a rank whose model has changed is found by all of them. A rank on which the pass has failed
  * sends whatever it has and reports that, so all fail together and can go on together.
  */
+#include "base/host.h"
 #include "parallel/data_parallel.h"
 
 static const char function[] = "tn_backward";
@@ -28,7 +33,29 @@ static tn_dtype wide(tn_dtype dtype)
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
-/* A bucket of the parameters order[first .. first + n), n elements in all. */
+/* What a parameter's gradient is sent as. */
+static tn_dtype sent_as(const tn_data_parallel *p, tn_dtype dtype)
+{
+    return dtype == TN_F64 ? TN_F64 : p->messages;
+}
+
+/* The tensors of a bucket of so many elements, in dtype. A sum in bf16 wants equal pieces for the
+ * ranks; while it is on its way flat is MPI's scratch. What fills the last piece up is 0. */
+static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t elements,
+                              tn_dtype dtype)
+{
+    int64_t size = tn_parallel_size(), n = elements;
+    bool is_short = sent_as(p, dtype) == TN_BF16;
+    if (is_short) n = (n + size - 1) / size * size;
+    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
+    b->message = is_short ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
+    if (!b->flat || !b->message) return tni_pending();
+    tn_keep(b->flat);
+    tn_keep(b->message);
+    return TN_OK;
+}
+
+/* A bucket of the parameters order[first .. first + n), `elements` in all. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
     if (elements > INT32_MAX)
@@ -41,9 +68,8 @@ static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t eleme
     tni_bucket *b = &p->bucket[p->n_buckets];
     *b = (tni_bucket){ .first = first, .n = n };
     tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
-    b->flat = tn_empty_as(TN_SHAPE(elements), dtype, tn_cpu());
-    if (!b->flat) return tni_pending();
-    tn_keep(b->flat);
+    tn_status status = make_tensors(p, b, elements, dtype);
+    if (status != TN_OK) return status;
     p->n_buckets++;
     int64_t at = 0;
     for (int i = first; i < first + n; i++) {
@@ -68,7 +94,8 @@ tn_status tni_buckets_make(tn_data_parallel *p)
     for (int i = 0; i < n && status == TN_OK; i++) {
         const tn_tensor *t = p->sync.leaf[p->order[i]].leaf;
         const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
-        int64_t size = tni_shape_numel(&t->shape), unit = (int64_t)tn_dtype_size(wide(t->dtype));
+        int64_t size = tni_shape_numel(&t->shape);
+        int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
         bool fits =
             (elements + size) * unit <= p->bucket_bytes && wide(t->dtype) == wide(before->dtype);
         if (i > first && !fits) {
@@ -84,9 +111,22 @@ tn_status tni_buckets_make(tn_data_parallel *p)
 void tni_buckets_free(tn_data_parallel *p)
 {
     for (int i = 0; i < p->sync.n; i++) tn_drop(p->sync.leaf[i].average);
-    for (size_t i = 0; i < p->n_buckets; i++)
-        if (!p->broken) tn_drop(p->bucket[i].flat); /* else MPI may still write to it */
+    for (size_t i = 0; i < p->n_buckets && !p->broken; i++) { /* else MPI may still write to them */
+        tn_drop(p->bucket[i].flat);
+        tn_drop(p->bucket[i].message);
+    }
     tni_room_free(&p->bucket, &p->bucket_capacity, sizeof *p->bucket);
+}
+
+/* Begins the sum of a bucket. */
+static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
+{
+    TNI_HOLD_TRAPS;
+    tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
+    if (status == TN_OK)
+        status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
+    b->sent = status == TN_OK;
+    return status;
 }
 
 /* Begins the sums of all full buckets whose turn it is. */
@@ -94,14 +134,8 @@ static tn_status send_full(tn_data_parallel *p)
 {
     tn_status status = TN_OK;
     while (p->next < p->n_buckets && p->bucket[p->next].waiting == 0 && status == TN_OK) {
-        tni_bucket *b = &p->bucket[p->next];
-        status = tni_ranks_status(function,
-                                  tni_ranks()->sum_begin(p->group, tni_data(b->flat),
-                                                         (size_t)tni_shape_numel(&b->flat->shape),
-                                                         b->flat->dtype, &b->request));
-        if (status != TN_OK) break;
-        b->sent = true;
-        p->next++;
+        status = send_bucket(p, &p->bucket[p->next]);
+        if (status == TN_OK) p->next++;
     }
     return status;
 }
@@ -109,10 +143,10 @@ static tn_status send_full(tn_data_parallel *p)
 /* Lets the buckets on their way move on. */
 static tn_status move_on(tn_data_parallel *p)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = TN_OK;
-    bool done = false;
     for (size_t i = 0; i < p->next && status == TN_OK; i++)
-        status = tni_ranks_status(function, tni_ranks()->test(&p->bucket[i].request, &done));
+        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
     return status;
 }
 
@@ -245,7 +279,7 @@ static tn_status check_parameters(const tn_data_parallel *p)
     bool same = now && now->n == p->sync.n;
     for (int i = 0; same && i < now->n; i++) {
         const tn_tensor *t = now->entry[i].tensor;
-        same = t == p->sync.leaf[i].leaf && t->storage->device.type == TN_CPU &&
+        same = t == p->sync.leaf[i].leaf && t->storage->device.type == p->device.type &&
                tni_shape_equal(&t->shape, &p->sync.leaf[i].average->shape) &&
                wide(t->dtype) == p->sync.leaf[i].average->dtype;
     }
@@ -294,11 +328,13 @@ static tn_status ready(tni_sync *s, int index)
 
 static tn_status wait_all(tn_data_parallel *p)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = TN_OK;
     for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
         tni_bucket *b = &p->bucket[i];
-        status = tni_ranks_status(function, tni_ranks()->wait(&b->request));
+        status = tni_wire_wait(function, &p->wire, &b->request);
         if (status == TN_OK) b->sent = false;
+        if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
         if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
     }
     return status;
@@ -348,6 +384,7 @@ static tn_status fail(tni_sync *s, tn_status status)
 
 void tni_reduce_set(tn_data_parallel *p)
 {
+    p->sync.ranks = tn_parallel_size();
     p->sync.begin = begin;
     p->sync.ready = ready;
     p->sync.finish = finish;

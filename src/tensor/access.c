@@ -202,6 +202,15 @@ double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
     return element(t, at);
 }
 
+void tni_bump_rewritten(tn_tensor *t)
+{
+    tni_storage *s = t->storage;
+    tni_bump_version(t);
+    if ((size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) != s->nbytes) return;
+    atomic_store_explicit(&s->rewritten, atomic_load_explicit(&s->version, memory_order_relaxed),
+                          memory_order_relaxed);
+}
+
 static bool readable(const char *function, const tn_tensor *t)
 {
     if (!t || tni_none(t)) {
@@ -231,7 +240,7 @@ const void *tn_data(const tn_tensor *t)
 void *tn_data_mut(tn_tensor *t)
 {
     if (!readable("tn_data_mut", t)) return NULL;
-    tni_bump_version(t);
+    tni_bump_rewritten(t);
     return tni_data(t);
 }
 

@@ -14,7 +14,7 @@ extern "C" {
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_BUILD_ID TN_VERSION " kernels-6"
+#define TNI_BUILD_ID TN_VERSION " kernels-7"
 
 /* The kernels, and GPU-only functions, named as in tensor.h. */
 typedef struct tni_cuda_module {
@@ -26,11 +26,19 @@ typedef struct tni_cuda_module {
     tn_status (*memory_trim)(void);
     tn_status (*allow_tf32)(bool allow);
     const struct tni_graphs *graphs; /* graphs.h: a training step captured and run again */
+    /* The process computes on this GPU from now on; an error when it does on another one. */
+    tn_status (*use)(int index);
+    /* The stream that all work is ordered in (a cudaStream_t), for libraries that wait for it; not
+     * inside a captured step. */
+    tn_status (*stream)(void **stream);
 } tni_cuda_module;
 
 /* The table, or NULL with the reason in why (size bytes). */
 typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id,
                                                 char *why, size_t size);
+
+/* The stream of the process's GPU, by that function (backend.c). */
+tn_status tni_cuda_stream_of(tn_device device, void **stream);
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,7 @@ typedef struct tni_storage {
     atomic_int refs;
     atomic_int buffer_marks; /* registered buffers over this memory: optimizers refuse it */
     _Atomic uint64_t version;
+    _Atomic uint64_t rewritten; /* version since the last function that put values of its own */
     tn_device device;
     const tni_backend *backend;
     void *data;
@@ -121,6 +122,9 @@ const tni_backend *tni_backend_for(tn_device device); /* NULL + message if unava
 /* How the device captures steps (graphs.h); NULL if it cannot (the CPU). */
 const struct tni_graphs *tni_graphs_for(tn_device device);
 void tni_bump_version(tn_tensor *t);
+/* The same after a function of the user's that left none of the old values, if t is all of its
+ * memory. */
+void tni_bump_rewritten(tn_tensor *t);
 void tni_storage_drop(tni_storage *s);
 /* Gives the handle t the storage, dtype and geometry of t2 (module moves). No version changes. */
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);

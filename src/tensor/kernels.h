@@ -346,6 +346,7 @@ typedef struct tni_optim_step {
     const tni_optim_args *args;
     const tni_optim_tensor *tensors;
     int n;
+    int64_t *starts; /* room for n + 1, so that the step cannot fail; NULL: it may */
 } tni_optim_step;
 
 /* ---- the list of kernels --------------------------------------------------------------------- */

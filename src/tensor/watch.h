@@ -16,6 +16,7 @@ struct tni_call;
 struct tni_node;
 struct tni_grad;
 struct tni_engine_pass;
+struct tni_hooked;
 struct tn_module;
 struct tn_optim;
 
@@ -49,8 +50,12 @@ struct tni_watcher {
     /* of that, `given` was brought to the shape and dtype of input i and added where it goes */
     void (*delivered)(tni_watcher *self, const struct tni_node *node, int i, tn_tensor *given,
                       tn_tensor *share);
+    /* a hook on a gradient has run, or the first is about to */
+    void (*hooked)(tni_watcher *self, const struct tni_hooked *h, const tn_tensor *gradient);
     /* the gradient of a leaf is complete */
     tn_status (*finished)(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad);
+    /* and is now the mean over the ranks of a run, of which the pass is over */
+    void (*averaged)(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *average, int ranks);
     /* leaf's grad is about to be set, or (adding) to be added to */
     tn_status (*grad_changes)(tni_watcher *self, tn_tensor *leaf, bool adding);
 

@@ -199,6 +199,7 @@ static tn_status note_loss(tn_trace *tr, const tn_tensor *loss)
         s->loss = v.mean;
         s->loss_known = true;
     }
+    if (root >= 0) s->root = root;
     if (root < 0 || status != TN_OK) {
         tni_numbers_free(&v);
         return status;

@@ -89,7 +89,8 @@ static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
     put_cell(file, &e->start);
     put_cell(file, &e->forward);
     put_cell(file, &e->step);
-    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved));
+    char moved[80];
+    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
 }
 
 static void put_ledger(FILE *file, const tni_told *told, size_t k)

@@ -9,7 +9,7 @@
 #include "base/host.h"
 #include "installed.h"
 #include "io/json.h"
-#include "trace/record.h"
+#include "trace/words.h"
 
 typedef struct out {
     FILE *file;
@@ -241,6 +241,24 @@ static void put_node(const out *o, size_t k)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
+/* ,"hooks":[...]: nothing where there are none */
+static void put_hooks(const out *o, int pass, int node, int output, int tensor)
+{
+    bool any = false;
+    for (size_t k = 0; k < o->step->n_hooks; k++) {
+        const tni_told_hook *h = &o->step->hooks[k];
+        if (h->pass != pass || h->node != node || h->output != output || h->tensor != tensor)
+            continue;
+        fprintf(o->file, "%s{\"number\":%d,\"of\":%d", any ? "," : ",\"hooks\":[", h->number,
+                h->of);
+        any = true;
+        put_value(o, "before", &h->before);
+        put_value(o, "after", &h->after);
+        fputc('}', o->file);
+    }
+    if (any) fputc(']', o->file);
+}
+
 static void put_incoming(const out *o, const tni_told_back *b)
 {
     bool any = false;
@@ -258,7 +276,9 @@ static void put_incoming(const out *o, const tni_told_back *b)
             put_id(o, b->adds[k].node);
             fprintf(o->file, ",\"in\":%d}", b->adds[k].in);
         }
-        fprintf(o->file, "]}");
+        fputc(']', o->file);
+        put_hooks(o, b->pass, b->node, i, -1);
+        fputc('}', o->file);
     }
 }
 
@@ -278,6 +298,7 @@ static void put_shares(const out *o, const tni_told_back *b)
             fprintf(o->file, ",\"reduced_from\":");
             put_shape(o, &s->from);
         }
+        if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, in->tensor);
         fputc('}', o->file);
     }
 }
@@ -338,8 +359,7 @@ static void put_update(const out *o, size_t i)
 
 static void put_entry(const out *o, size_t i)
 {
-    static const char *const moved[] = { "\"no\"", "\"by forward\"", "\"by the optimizer\"",
-                                         "\"by hand\"", "null" };
+    char moved[80];
     const tni_told_entry *e = &o->step->ledger[i];
     fprintf(o->file, "    {\"tensor\":");
     put_tensor(o, e->tensor);
@@ -347,13 +367,35 @@ static void put_entry(const out *o, size_t i)
     put_value(o, "forward", &e->forward);
     put_value(o, "step", &e->step);
     put_value(o, "grad", &e->grad);
-    fprintf(o->file, ",\"moved\":%s}", moved[e->moved]);
+    fprintf(o->file, ",\"moved\":");
+    if (e->moved & TNI_MOVED_UNKNOWN)
+        fprintf(o->file, "null}");
+    else
+        fprintf(o->file, "\"%s\"}", tni_moved_text(e->moved, moved, sizeof moved));
 }
 
 static void put_one_finding(const out *o, size_t i)
 {
     fprintf(o->file, "    ");
     put_finding(o, &o->step->findings[i]);
+}
+
+/* ,"averaged":[...]: nothing where there are none */
+static void put_averages(const out *o, int pass)
+{
+    bool any = false;
+    for (size_t k = 0; k < o->step->n_averages; k++) {
+        const tni_told_average *a = &o->step->averages[k];
+        if (a->pass != pass) continue;
+        fprintf(o->file, "%s{\"tensor\":", any ? "," : ",\"averaged\":[");
+        any = true;
+        put_tensor(o, a->tensor);
+        fprintf(o->file, ",\"ranks\":%d", a->ranks);
+        put_value(o, "before", &a->before);
+        put_value(o, "after", &a->after);
+        fputc('}', o->file);
+    }
+    if (any) fputc(']', o->file);
 }
 
 static void put_pass(const out *o, size_t i)
@@ -367,6 +409,7 @@ static void put_pass(const out *o, size_t i)
         put_text(o, p->error);
     else
         fprintf(o->file, "null");
+    put_averages(o, (int)i);
     fputc('}', o->file);
 }
 
@@ -390,7 +433,7 @@ static void put_step(out *o, size_t k)
     else
         fprintf(o->file, "null");
     fprintf(o->file, ",\"root\":");
-    put_id(o, s->n_passes ? s->passes[s->n_passes - 1].root : -1);
+    put_id(o, s->root);
     put_list(o, "calls", s->n_calls, put_call);
     put_list(o, "nodes", s->n_nodes, put_node);
     put_list(o, "passes", s->n_passes, put_pass);

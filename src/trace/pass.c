@@ -12,6 +12,7 @@ void tni_record_pass_free(tni_record_pass *p)
     tni_map_free(&p->newest);
     tni_map_free(&p->leaves);
     tni_map_free(&p->sum_of);
+    tni_numbers_free(&p->way);
     tni_room_free(&p->sums, &p->sums_room, sizeof *p->sums);
     tni_room_free(&p->adds, &p->room, sizeof *p->adds);
     tni_free(p, sizeof *p);
@@ -93,11 +94,13 @@ static void note_loss(tn_trace *tr, const tni_pass *pass)
     const tni_node *newest = pass->order.n ? pass->order.heap[0] : NULL;
     int root = newest ? tni_get(&tr->nodes, tni_sequence_key(newest->sequence)) : -1, i = 0;
     if (root < 0 || pass->outer || (pass->wanted && tr->now.loss_known)) return;
+    if (!tr->now.loss_known) tr->now.root = root;
     while (i + 1 < newest->n_out && !newest->pending[i]) i++;
     const tni_numbers *v = &tr->now.nodes[root].out[i].value;
     if (!v->known || v->n != 1) return;
     tr->now.loss = v->mean;
     tr->now.loss_known = true;
+    tr->now.root = root;
 }
 
 static tn_status begin_pass(tn_trace *tr, const tni_pass *pass)
@@ -299,6 +302,7 @@ static tn_status end_pass(tn_trace *tr, tn_status status)
         if (p->pass->receivers[i].leaf) judged = settle(tr, p->pass->receivers[i].leaf);
     if (judged == TN_OK) judged = tni_blame(tr, p->number);
     tr->pass = p->outer;
+    tr->ended = p->number;
     tni_record_pass_free(p);
     if (status == TN_OK || judged != TN_OK) return judged;
     told->error = tni_strdup(tn_error());

@@ -84,6 +84,15 @@ static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
            tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
 }
 
+/* Whether t is tensor i, as which its address is known. Another thread may have made it there. */
+static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
+{
+    const tni_told_tensor *told = &tr->told.tensors[i];
+    if (!fits(told, t)) return false;
+    if (!told->registered) return of >= 0 || strcmp(told->name, tn_name(t)) == 0;
+    return of >= 0 && tni_map_get(&tr->offsets, tni_index_key(i)) == tni_offset_value(t);
+}
+
 int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 {
     int i = tni_get(&tr->known, t), of = tni_get(&tr->storages, t->storage);
@@ -93,7 +102,7 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
         i = tni_get(&tr->known, t);
         of = tni_get(&tr->storages, t->storage);
     }
-    if (i >= 0 && fits(&tr->told.tensors[i], t)) return i;
+    if (i >= 0 && is_still(tr, t, i, of)) return i;
     i = of >= 0 && stands_for(tr, t, of) ? of : add_tensor(tr, t, of);
     return i >= 0 && tni_put(&tr->known, t, i) == TN_OK ? i : -1;
 }
@@ -308,16 +317,27 @@ static void called(tni_watcher *self, tn_module *m)
     tni_note_end(&note, tni_record_open(note.trace));
 }
 
+static unsigned who_writes(const tn_trace *tr)
+{
+    return tr->optimizing       ? TNI_MOVED_OPTIMIZER
+           : tni_calling()      ? TNI_MOVED_FORWARD
+           : tni_pass_is_open() ? TNI_MOVED_BACKWARD
+                                : TNI_MOVED_HAND;
+}
+
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tn_trace *tr = (tn_trace *)self;
     tni_place_write(t);
     int i = tni_get(&tr->storages, t->storage);
     tni_note note;
-    if (i < 0 || tr->optimizing || !tni_note_begin(&note, self)) return;
+    if (i < 0 || !tni_note_begin(&note, self)) return;
     int call = -1;
     tn_status status = TN_OK;
-    if (tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
+    tni_record_written(tr, i, who_writes(tr));
+    if (tr->optimizing)
+        ;
+    else if (tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
         status = call_here(tr, &call);
     else if (tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */

@@ -31,6 +31,7 @@ typedef struct tni_record_pass {
     tni_map leaves;   /* tensor -> the step of backward that has its last share + 1 */
     tni_map sum_of;   /* tensor -> its number in sums + 1 */
     double *sums;     /* norms of what leaves get, where that is not their only share */
+    tni_numbers way;  /* the gradient that is given to hooks, as it was before the next one */
     struct tni_record_add *adds;
     size_t n_adds, room, n_sums, sums_room;
 } tni_record_pass;
@@ -63,6 +64,7 @@ struct tn_trace {
     tni_place **places; /* of the calls, one reference each */
     size_t n_places, place_room;
     tni_record_pass *pass; /* the innermost that runs */
+    int ended;             /* the number of the outermost that ended last */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
     tn_status (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
     void *user;
@@ -93,6 +95,9 @@ void tni_record_pass_free(tni_record_pass *p);
 /* The norm of what a leaf gets from the pass that ends; last: its last share. */
 double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last);
 
+/* hooks.c: what becomes of gradients on their way */
+void tni_record_hooks(tni_watcher *w);
+
 /* blame.c: findings. At the end of the innermost pass, what is wrong with its gradients */
 tn_status tni_blame(tn_trace *tr, int pass);
 /* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
@@ -107,6 +112,8 @@ tn_status tni_record_open(tn_trace *tr);
 tn_status tni_record_close(tn_trace *tr);
 /* Notes the registered tensors as forward left them. */
 tn_status tni_record_after_forward(tn_trace *tr);
+/* Notes who writes a registered tensor, of tni_moved. */
+void tni_record_written(tn_trace *tr, int tensor, unsigned by);
 
 /* json.c: the account, with so many digits for each number; errors show in the file */
 void tni_trace_put_json(FILE *file, const tn_trace *trace, int digits);

@@ -30,11 +30,15 @@ typedef struct row {
     char cell[COLUMNS][CELL];
 } row;
 
-const char *tni_moved_text(tni_moved moved)
+const char *tni_moved_text(unsigned moved, char *text, size_t size)
 {
-    static const char *const text[] = { "no", "by forward", "by the optimizer", "by hand",
-                                        "not known" };
-    return text[moved];
+    static const char *const by[] = { "by hand", "by forward", "by backward", "by the optimizer" };
+    snprintf(text, size, "%s", moved & TNI_MOVED_UNKNOWN ? "not known" : moved ? "" : "no");
+    for (unsigned i = 0; i < 4 && !(moved & TNI_MOVED_UNKNOWN); i++) {
+        size_t n = strlen(text);
+        if (moved & 1u << i) snprintf(text + n, size - n, "%s%s", n ? " and " : "", by[i]);
+    }
+    return text;
 }
 
 static row row_of(const tni_words *w, const tni_told_entry *e)
@@ -74,6 +78,7 @@ void tni_say_state(const tni_words *w)
         row r = row_of(w, &s->ledger[i]);
         fprintf(w->file, "%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
         for (int c = 0; c < COLUMNS; c++) fprintf(w->file, "  %-*s", (int)width[c], r.cell[c]);
-        fprintf(w->file, "  %s\n", tni_moved_text(s->ledger[i].moved));
+        char moved[80];
+        fprintf(w->file, "  %s\n", tni_moved_text(s->ledger[i].moved, moved, sizeof moved));
     }
 }

@@ -75,16 +75,25 @@ tn_status tni_record_registered(tn_trace *tr)
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-static tni_told_entry *line_of(tn_trace *tr, const tn_entry *e)
+/* NULL: it has none. */
+static tni_told_entry *find_line(tn_trace *tr, int tensor)
 {
     tni_told_step *s = &tr->now;
-    int tensor = tni_get(&tr->names, e->name);
     for (size_t k = 0; k < s->n_ledger; k++) { /* entries come in the same order each time */
         size_t i = (tr->line + k) % s->n_ledger;
         if (s->ledger[i].tensor != tensor) continue;
         tr->line = i + 1;
         return &s->ledger[i];
     }
+    return NULL;
+}
+
+static tni_told_entry *line_of(tn_trace *tr, const tn_entry *e)
+{
+    tni_told_step *s = &tr->now;
+    int tensor = tni_get(&tr->names, e->name);
+    tni_told_entry *line = find_line(tr, tensor);
+    if (line) return line;
     if (tensor < 0 || !tni_room(&s->ledger, &s->ledger_room, s->n_ledger, 1, sizeof *s->ledger))
         return NULL;
     s->ledger[s->n_ledger] = (tni_told_entry){ .tensor = tensor };
@@ -100,7 +109,18 @@ static tn_status note_start(tn_trace *tr, const tn_entry *e)
 static tn_status note_forward(tn_trace *tr, const tn_entry *e)
 {
     tni_told_entry *line = line_of(tr, e);
-    return line ? tni_numbers_note(&line->forward, e->tensor, tr->values) : TN_E_NOMEM;
+    if (!line) return TN_E_NOMEM;
+    line->early |= line->late;
+    line->late = 0;
+    return tni_numbers_note(&line->forward, e->tensor, tr->values);
+}
+
+void tni_record_written(tn_trace *tr, int tensor, unsigned by)
+{
+    /* what follows an optimizer's step is in the numbers with which the next step starts */
+    bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
+    tni_told_entry *line = in ? find_line(tr, tensor) : NULL;
+    if (line) line->late |= by;
 }
 
 static tn_tensor *grad_of(const tn_tensor *t)
@@ -144,6 +164,7 @@ tn_status tni_record_open(tn_trace *tr)
     tn_status status = tni_record_close(tr);
     tr->over = false;
     tr->now.open = true;
+    tr->now.root = -1;
     if (status == TN_OK) status = tni_record_registered(tr);
     if (status != TN_OK || tr->late) return status;
     return each_entry(tr, note_start);
@@ -190,6 +211,9 @@ static void renumber(tn_trace *tr, const int *place)
         }
     for (size_t k = 0; k < s->n_passes; k++)
         if (s->passes[k].root >= 0) s->passes[k].root = place[s->passes[k].root];
+    if (s->root >= 0) s->root = place[s->root];
+    for (size_t k = 0; k < s->n_hooks; k++)
+        if (s->hooks[k].node >= 0) s->hooks[k].node = place[s->hooks[k].node];
     for (size_t k = 0; k < s->n_findings; k++)
         if (s->findings[k].node >= 0) s->findings[k].node = place[s->findings[k].node];
     for (size_t k = 0; k < s->n_backs; k++) {
@@ -227,12 +251,10 @@ static void judge_moves(tni_told_step *s)
 {
     for (size_t i = 0; i < s->n_ledger; i++) {
         tni_told_entry *e = &s->ledger[i];
-        if (!e->start.known)
-            e->moved = TNI_MOVED_UNKNOWN;
-        else if (tni_numbers_differ(&e->start, &e->forward))
-            e->moved = TNI_MOVED_FORWARD;
-        else if (tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step))
-            e->moved = s->stepped ? TNI_MOVED_OPTIMIZER : TNI_MOVED_HAND;
+        bool early = tni_numbers_differ(&e->start, &e->forward);
+        bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
+        e->moved = (early ? e->early : 0) | (late ? e->late : 0);
+        if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
     }
 }
 

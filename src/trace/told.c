@@ -29,6 +29,20 @@ static void back_free(tni_told_back *b)
     tni_room_free(&b->shares, &b->shares_room, sizeof *b->shares);
 }
 
+static void ways_free(tni_told_step *s)
+{
+    for (size_t i = 0; i < s->n_hooks; i++) {
+        tni_numbers_free(&s->hooks[i].before);
+        tni_numbers_free(&s->hooks[i].after);
+    }
+    for (size_t i = 0; i < s->n_averages; i++) {
+        tni_numbers_free(&s->averages[i].before);
+        tni_numbers_free(&s->averages[i].after);
+    }
+    tni_room_free(&s->hooks, &s->hook_room, sizeof *s->hooks);
+    tni_room_free(&s->averages, &s->average_room, sizeof *s->averages);
+}
+
 static void entries_free(tni_told_step *s)
 {
     for (size_t i = 0; i < s->n_updates; i++) {
@@ -54,6 +68,7 @@ void tni_told_step_free(tni_told_step *s)
     for (size_t i = 0; i < s->n_passes; i++) free_text(s->passes[i].error);
     for (size_t i = 0; i < s->n_backs; i++) back_free(&s->backs[i]);
     for (size_t i = 0; i < s->n_findings; i++) free_text(s->findings[i].text);
+    ways_free(s);
     entries_free(s);
     tni_room_free(&s->calls, &s->call_room, sizeof *s->calls);
     tni_room_free(&s->nodes, &s->node_room, sizeof *s->nodes);

@@ -122,6 +122,21 @@ typedef struct tni_told_back {
     int finding;
 } tni_told_back;
 
+/* What a hook made of a gradient. */
+typedef struct tni_told_hook {
+    int pass;
+    int node, output; /* of what arrives there; */
+    int tensor;       /* or, and node is -1, of what the pass brings to this leaf */
+    int number, of;   /* which of the hooks, from 1 */
+    tni_numbers before, after;
+} tni_told_hook;
+
+/* A leaf's gradient, when the ranks of a run had averaged it at the end of a pass. */
+typedef struct tni_told_average {
+    int pass, tensor, ranks;
+    tni_numbers before, after; /* before: not known where the pass brought none */
+} tni_told_average;
+
 typedef struct tni_told_pass {
     int root;
     bool accumulates; /* tn_backward, not tn_gradients */
@@ -134,18 +149,21 @@ typedef struct tni_told_update {
     tni_numbers before, after, gradient;
 } tni_told_update;
 
+/* Who moved a tensor: these, together. */
 typedef enum tni_moved {
-    TNI_MOVED_NOT,
-    TNI_MOVED_FORWARD,
-    TNI_MOVED_OPTIMIZER,
-    TNI_MOVED_HAND,
-    TNI_MOVED_UNKNOWN /* forward was not watched */
+    TNI_MOVED_NOT = 0,
+    TNI_MOVED_HAND = 1,    /* outside of any module's call */
+    TNI_MOVED_FORWARD = 2, /* a module's call */
+    TNI_MOVED_BACKWARD = 4,
+    TNI_MOVED_OPTIMIZER = 8,
+    TNI_MOVED_UNKNOWN = 16 /* nobody saw it, or forward was not watched */
 } tni_moved;
 
 typedef struct tni_told_entry { /* of the ledger */
     int tensor;
     tni_numbers start, forward, step, grad;
-    tni_moved moved;
+    unsigned early, late; /* who wrote it before the last backward, and since: of tni_moved */
+    unsigned moved;       /* who changed it by that */
 } tni_told_entry;
 
 typedef struct tni_told_finding {
@@ -157,17 +175,22 @@ typedef struct tni_told_finding {
 typedef struct tni_told_step {
     bool open, training;
     bool stepped; /* an optimizer has */
-    double loss;  /* of the last pass whose root has one element */
+    double loss;  /* of the last outermost pass whose root has one element */
     bool loss_known;
+    int root; /* the op that made it; else what the last outermost pass began with */
     tni_told_call *calls;
     tni_told_node *nodes;
     tni_told_pass *passes;
     tni_told_back *backs;
+    tni_told_hook *hooks;
+    tni_told_average *averages;
     tni_told_update *updates;
     tni_told_entry *ledger;
     tni_told_finding *findings;
-    size_t n_calls, n_nodes, n_passes, n_backs, n_updates, n_ledger, n_findings;
-    size_t call_room, node_room, pass_room, back_room, update_room, ledger_room, finding_room;
+    size_t n_calls, n_nodes, n_passes, n_backs, n_hooks, n_averages, n_updates, n_ledger;
+    size_t n_findings;
+    size_t call_room, node_room, pass_room, back_room, hook_room, average_room, update_room;
+    size_t ledger_room, finding_room;
 } tni_told_step;
 
 typedef struct tni_told {

@@ -70,3 +70,18 @@ const char *tni_source(const tni_words *w, const tni_told_in *in, char *text, si
     snprintf(text, size, in->output ? "%s #%d.%d" : "%s #%d", op->name, in->node, in->output);
     return text;
 }
+
+void tni_say_place(const tni_words *w, int node)
+{
+    const tni_told_node *n = &w->step->nodes[node];
+    fprintf(w->file, "  %s #%d", tni_op(w, n)->name, node);
+    if (n->call >= 0) {
+        const tni_told_call *c = &w->step->calls[n->call];
+        const tni_told_module *m = &w->told->modules[c->module];
+        fprintf(w->file, "  %s%s%s%s", m->path, m->path[0] ? " (" : "", m->type,
+                m->path[0] ? ")" : "");
+        if (c->time > 1) fprintf(w->file, ", call %d", c->time);
+    }
+    if (n->line) fprintf(w->file, "  %s", n->line);
+    fputc('\n', w->file);
+}

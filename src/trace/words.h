@@ -23,12 +23,21 @@ const char *tni_source(const tni_words *w, const tni_told_in *in, char *text, si
 /* The name of a tensor, or what it is. */
 const char *tni_tensor_name(const tni_words *w, int tensor);
 
-/* text.c: one step; backward alone, as tn_explain tells it */
+static inline const tni_told_op *tni_op(const tni_words *w, const tni_told_node *n)
+{
+    return &w->told->ops[n->op];
+}
+
+/* "  linear #4  head (Linear)  net.c:41" */
+void tni_say_place(const tni_words *w, int node);
+
+/* text.c, text_backward.c: one step; backward alone, as tn_explain tells it */
 void tni_say_forward(const tni_words *w);
 void tni_say_backward(const tni_words *w);
 /* state.c: the optimizer's step; the ledger */
 void tni_say_updates(const tni_words *w);
 void tni_say_state(const tni_words *w);
-const char *tni_moved_text(tni_moved moved);
+/* "by forward", "by hand and by the optimizer", "no", "not known" */
+const char *tni_moved_text(unsigned moved, char *text, size_t size);
 
 #endif

@@ -52,7 +52,8 @@ START_TEST(properties)
     ck_assert(p.name[0] && p.memory > 0 && p.major >= 8 && p.multiprocessors > 0);
     assert_fails(tn_cuda_get_properties(99, &p), TN_E_DEVICE, "device 99: want 0..");
     assert_fails(tn_cuda_get_properties(0, NULL), TN_E_INVALID, "properties");
-    assert_null(tn_empty_as(TN_SHAPE(2), TN_F32, tn_cuda(1)), TN_E_DEVICE, "CUDA_VISIBLE_DEVICES");
+    assert_null(tn_empty_as(TN_SHAPE(2), TN_F32, tn_cuda(99)), TN_E_DEVICE, "CUDA_VISIBLE_DEVICES");
+    assert_null(tn_empty_as(TN_SHAPE(2), TN_F32, tn_cuda(-1)), TN_E_DEVICE, "device cuda:-1: want");
     assert_ok(tn_set_tf32(true));
     assert_ok(tn_set_tf32(false));
     assert_ok(tn_cuda_synchronize());

@@ -67,6 +67,23 @@ cudaError_t failed(cudaError_t error);
 void enqueue(std::function<void()> work);
 /* Runs all that waits. */
 void flush();
+cudaError_t flushed(); /* a host that waits for it */
+bool is_flushing();
+bool all_done();
+/* Runs something that uses device memory. */
+void open_memory(const std::function<void()> &work);
+void settle();    /* the streams are of the current device */
+int device_now(); /* this thread's current one */
+
+/* streams.cpp: a stream beside the first one has a queue of its own. Its work runs as soon as what
+ * it waits for is done, if that is so when it is given; else as late as somebody waits for it, or
+ * after some milliseconds. Work of the first one goes into the queue. */
+void enqueue_in(cudaStream_t stream, std::function<void()> work);
+void drop_side_streams();
+/* The program ends: nobody may be there to wait for. Before the lock is wanted, whose holder may be
+ * waiting for another process. */
+void end_waiting();
+bool is_ending();
 
 /* graph.cpp: takes the work into the graph that is being captured; false: there is none. */
 bool record(std::function<void()> &work);

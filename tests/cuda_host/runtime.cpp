@@ -31,12 +31,6 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-struct cuda_host_stream {
-    int unused;
-};
-struct cuda_host_event {
-    bool recorded, done;
-};
 struct cuda_host_pool {
     uint64_t threshold, used, used_high, reserved, reserved_high;
 };
@@ -74,7 +68,9 @@ static const int processors = static_cast<int>(asked("TN_CUDA_PROCESSORS", 4));
 static long long launches, waits;
 static std::string fault;
 static thread_local cudaError_t last_error;
-static thread_local int current_device; /* 1: another than the one of the streams */
+static const int devices = static_cast<int>(asked("TN_CUDA_DEVICES", 1));
+static int home; /* the device of the streams and of all memory */
+static thread_local int current_device;
 
 void set_fault(const char *text, bool quiet)
 {
@@ -124,11 +120,49 @@ void flush()
     flushing = false;
 }
 
+bool is_flushing()
+{
+    return flushing;
+}
+
+bool all_done()
+{
+    return queue.empty();
+}
+
+void open_memory(const std::function<void()> &work)
+{
+    if (!flushing)
+        for (auto &b : blocks) ASAN_UNPOISON_MEMORY_REGION(b.first, b.second);
+    work();
+    if (!flushing)
+        for (auto &b : blocks) ASAN_POISON_MEMORY_REGION(b.first, b.second);
+}
+
+cudaError_t flushed()
+{
+    waits++;
+    flush();
+    return fault.empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
+}
+
+void settle()
+{
+    home = current_device;
+}
+
+int device_now()
+{
+    return current_device;
+}
+
 /* What is still in the queue when the program ends runs too: a freed block is not a leak. */
 static struct last_flush {
     ~last_flush()
     {
+        end_waiting();
         guard hold(lock);
+        drop_side_streams();
         flush();
     }
 } at_exit;
@@ -195,7 +229,7 @@ void launch_body(const char *name, const void *kernel, dim3 grid, dim3 block, si
         failed(cudaErrorLaunchOutOfResources);
         return;
     }
-    if (current_device != 0) {
+    if (current_device != home) {
         last_error = cudaErrorInvalidResourceHandle;
         return;
     }
@@ -396,29 +430,29 @@ cudaError_t cudaGetLastError()
 cudaError_t cudaGetDeviceCount(int *count)
 {
     CALL(cudaErrorNoDevice);
-    *count = 1;
+    *count = cuda_host::devices;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
     CALL(cudaErrorInvalidDevice);
-    if (device != 0) return failed(cudaErrorInvalidDevice);
-    cuda_host::current_device = 0;
+    if (device < 0 || device >= cuda_host::devices) return failed(cudaErrorInvalidDevice);
+    cuda_host::current_device = device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
     CALL(cudaErrorUnknown);
-    *device = 0;
+    *device = cuda_host::current_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
     CALL(cudaErrorInvalidDevice);
-    if (device != 0) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= cuda_host::devices) return failed(cudaErrorInvalidDevice);
     std::memset(p, 0, sizeof *p);
     std::snprintf(p->name, sizeof p->name, "host shim");
     p->totalGlobalMem = cuda_host::total;
@@ -437,7 +471,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
 {
     CALL(cudaErrorInvalidDevice);
-    if (device != 0) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= cuda_host::devices) return failed(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = cuda_host::STATIC_SHARED; break;
@@ -467,126 +501,6 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* ---- streams and events ---------------------------------------------------------------------- */
-
-static cudaError_t flushed()
-{
-    cuda_host::waits++;
-    cuda_host::flush();
-    return cuda_host::fault.empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
-}
-
-cudaError_t cudaDeviceSynchronize()
-{
-    CALL(cudaErrorUnknown);
-    NOT_CAPTURED(nullptr);
-    return flushed();
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
-{
-    CALL(cudaErrorMemoryAllocation);
-    (void)flags;
-    *stream = new cuda_host_stream();
-    return cudaSuccess;
-}
-
-/* Like cudaFreeAsync, a call that fails still destroys. */
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    guard hold(cuda_host::lock);
-    bool fails = cuda_host::fails(__func__);
-    delete stream;
-    return fails ? failed(cudaErrorInvalidValue) : cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    CALL(cudaErrorUnknown);
-    NOT_CAPTURED(stream);
-    return flushed();
-}
-
-/* "Not ready" is no failure, yet stays the thread's last error as one does. */
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    CALL(cudaErrorUnknown);
-    NOT_CAPTURED(stream);
-    (void)stream;
-    return cuda_host::queue.empty() ? cudaSuccess : failed(cudaErrorNotReady);
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
-{
-    CALL(cudaErrorInvalidValue);
-    (void)stream;
-    (void)event;
-    (void)flags; /* one queue: already in order */
-    return cudaSuccess;
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user)
-{
-    CALL(cudaErrorUnknown);
-    (void)stream;
-    cuda_host::enqueue([=]() { function(user); });
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-    CALL(cudaErrorMemoryAllocation);
-    (void)flags;
-    *event = new cuda_host_event();
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    CALL(cudaErrorInvalidValue);
-    cuda_host::flush();
-    delete event;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    CALL(cudaErrorInvalidValue);
-    NOT_CAPTURED(stream);
-    (void)stream;
-    event->recorded = true;
-    event->done = false;
-    cuda_host::enqueue([=]() { event->done = true; });
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-    CALL(cudaErrorInvalidValue);
-    return !event->recorded || event->done ? cudaSuccess : failed(cudaErrorNotReady);
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-    CALL(cudaErrorInvalidValue);
-    NOT_CAPTURED(nullptr);
-    return event->recorded && !event->done ? flushed() : cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
-{
-    CALL(cudaErrorInvalidValue);
-    (void)start;
-    (void)end;
-    *ms = 0;
-    return cudaSuccess;
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **block, size_t size)
@@ -612,7 +526,8 @@ cudaError_t cudaMallocAsync(void **block, size_t size, cudaStream_t stream)
     NOT_CAPTURED(stream);
     VALID;
     (void)stream;
-    if (cuda_host::current_device != 0) return cuda_host::failed(cudaErrorInvalidResourceHandle);
+    if (cuda_host::current_device != cuda_host::home)
+        return cuda_host::failed(cudaErrorInvalidResourceHandle);
     return cuda_host::take(block, size);
 }
 
@@ -667,7 +582,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {
     CALL(cudaErrorInvalidDevice);
-    if (device != 0) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= cuda_host::devices) return failed(cudaErrorInvalidDevice);
     *pool = &cuda_host::pool;
     return cudaSuccess;
 }
@@ -784,7 +699,7 @@ EXPORTED void cuda_host_stale(void)
 /* As if this thread had called cudaSetDevice(1) on a machine with two. */
 EXPORTED void cuda_host_other_device(void)
 {
-    cuda_host::current_device = 1;
+    cuda_host::current_device = cuda_host::home + 1;
 }
 
 EXPORTED void cuda_host_fault(const char *text)

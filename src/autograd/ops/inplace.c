@@ -157,7 +157,7 @@ tn_status tn_fill_(tn_tensor *x, double value)
     if (status) return status;
     status = tni_backend_of(x)->fill(
         &(tni_fill){ .y = tni_array_of(x), .value = { value, tn_int_of(value) } });
-    if (!status) tni_bump_version(x);
+    if (!status) tni_bump_rewritten(x);
     return status;
 }
 
@@ -168,7 +168,7 @@ tn_status tn_zero_(tn_tensor *x)
 
     if (status) return status;
     status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x) });
-    if (!status) tni_bump_version(x);
+    if (!status) tni_bump_rewritten(x);
     return status;
 }
 
@@ -195,7 +195,7 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     if (source) {
         status = tni_backend_of(x)->copy(
             &(tni_copy){ .y = tni_array_of(x), .x = tni_array_expand(source, &x->shape) });
-        if (!status) tni_bump_version(x);
+        if (!status) tni_bump_rewritten(x);
     } else {
         status = tni_pending();
     }
@@ -236,7 +236,7 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
         if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
         backend->free(staged, nbytes);
     }
-    if (status == TN_OK) tni_bump_version(t);
+    if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }
 

@@ -30,7 +30,7 @@ tn_status tn_uniform_(tn_tensor *t, double low, double high)
         return tni_error(TN_E_INVALID, "tn_uniform_: from %g to %g: want finite bounds in order",
                          low, high);
     status = tni_random_uniform(t, low, high);
-    if (status == TN_OK) tni_bump_version(t);
+    if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }
 
@@ -43,6 +43,6 @@ tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
     if (!(deviation >= 0.0))
         return tni_error(TN_E_INVALID, "tn_normal_: deviation %g: want 0 or more", deviation);
     status = tni_random_normal(t, mean, deviation);
-    if (status == TN_OK) tni_bump_version(t);
+    if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }

@@ -43,7 +43,8 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
  */
 typedef int64_t (*tni_size)(const void *context, int k);
 typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
-tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context);
+tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context,
+                               int64_t *starts);
 
 /* The table of one instruction set ("avx2") for tests; NULL if this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);

@@ -163,16 +163,17 @@ static void tensors_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context)
+tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context,
+                               int64_t *starts)
 {
     size_t nbytes = ((size_t)n + 1) * sizeof(int64_t);
-    int64_t *first = tni_alloc(nbytes);
+    int64_t *first = starts ? starts : tni_alloc(nbytes);
     if (!first) return TN_E_NOMEM;
     first[0] = 0;
     for (int k = 0; k < n; k++) first[k + 1] = first[k] + size(context, k);
     tensors_job job = { .span = span, .context = context, .n = n, .first = first };
     tni_parallel(first[n], TENSORS_GRAIN, tensors_chunk, &job);
-    tni_free(first, nbytes);
+    if (!starts) tni_free(first, nbytes);
     return TN_OK;
 }
 

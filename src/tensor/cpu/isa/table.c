@@ -60,7 +60,7 @@ static void lerp_span(const void *a, int k, int64_t begin, int64_t end)
 
 tn_status K(tni_lerp_all)(const tni_lerp_all *a)
 {
-    return tni_parallel_tensors(a->n, lerp_size, lerp_span, a);
+    return tni_parallel_tensors(a->n, lerp_size, lerp_span, a, NULL);
 }
 
 static int64_t step_size(const void *a, int k)
@@ -104,7 +104,7 @@ static void step_span(const void *a, int k, int64_t begin, int64_t end)
 
 tn_status K(tni_optim_step)(const tni_optim_step *a)
 {
-    return tni_parallel_tensors(a->n, step_size, step_span, a);
+    return tni_parallel_tensors(a->n, step_size, step_span, a, a->starts);
 }
 
 /* ---- which variant serves a dtype ------------------------------------------------------------ */

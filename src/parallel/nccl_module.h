@@ -1,0 +1,46 @@
+/*
+ * nccl_module.h - what the shared module libtenon-nccl.so offers: sums over ranks of numbers in GPU
+ * memory, without a type of NCCL's or CUDA's.
+ *
+ * Every function returns NULL, or the reason for a failure: text that lives until the thread's next
+ * call.
+ */
+#ifndef TNI_NCCL_MODULE_H
+#define TNI_NCCL_MODULE_H
+
+#include <stddef.h>
+
+#include <tenon/tensor.h>
+
+#define TNI_NCCL_FILE "libtenon-nccl.so"
+#define TNI_NCCL_SYMBOL "tenon_nccl_open"
+#define TNI_NCCL_ID "tenon nccl 1"
+
+enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
+
+/* A connection of all ranks, and a stream of its own for the sums. */
+typedef struct tni_nccl_line tni_nccl_line;
+
+typedef struct tni_nccl {
+    const char *version; /* of the NCCL library */
+    /* What this rank needs by itself: GPU `device`, whose work is ordered in `stream` (a
+     * cudaStream_t). */
+    const char *(*line_new)(int device, void *stream, tni_nccl_line **line);
+    const char *(*key_new)(void *key); /* on one rank: what makes a connection of theirs one */
+    /* Connects all ranks, which have the same key; waits for them. After line_new, in its
+     * thread. */
+    const char *(*line_join)(tni_nccl_line *line, const void *key, int rank, int size);
+    /* Waits for its sums. NULL is ignored. */
+    const char *(*line_free)(tni_nccl_line *line);
+    /* Begins a sum: n numbers of f32, f64, bf16 or i64 in device memory, which become the sum when
+     * all work that the program's stream has now is done, on all ranks. In the same order on all
+     * ranks. Returns at once. */
+    const char *(*sum_begin)(tni_nccl_line *line, void *data, size_t n, tn_dtype dtype);
+    /* What the program's stream gets from now on sees the sums begun so far. Returns at once. */
+    const char *(*wait)(tni_nccl_line *line);
+} tni_nccl;
+
+/* NULL + the reason in why. */
+typedef const tni_nccl *(*tni_nccl_open)(const char *id, char *why, size_t size);
+
+#endif

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# An optimizer whose state is dealt over ranks: the bits of one that is not, a rank's part of the memory,
+# checkpoints that any number of ranks loads, and failures that all ranks see. Skipped where tenon's module
+# for MPI was not built, or mpirun is missing.
+# usage: tests/parallel_shard.sh DRIVER MODULE
+set -euo pipefail
+driver=$(realpath "$1")
+TN_MPI_MODULE=${2:+$(realpath "$2")}
+# shellcheck source=tests/parallel_env.sh
+. "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+passed=0 failed=0
+verdict() { # WHAT STATUS
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
+    fi
+}
+ranks() { # RANKS MODE...
+    local status=0
+    if [ "$1" = 1 ]; then
+        timeout 60 "$driver" "${@:2}" >log 2>&1 || status=$?
+    else
+        timeout 60 mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
+    fi
+    verdict "$*" $status
+}
+bytes() { # FILE FILE: the same
+    local status=0
+    cmp "$1" "$2" >log 2>&1 || status=$?
+    verdict "cmp $*" $status
+}
+
+for n in 2 4; do
+    ranks $n bits
+    ranks $n memory state && sort log
+    ranks $n refusals
+    ranks $n fail none
+    status=0
+    [ ! -e none ] || status=1
+    verdict 'no file without its state' $status
+    TN_CACHE=0 ranks $n scarce 0 && cat log
+    TN_CACHE=0 ranks $n scarce $((n - 1)) && cat log
+done
+
+# A checkpoint of 4 ranks: loaded by any number of them, it comes out again byte for byte, and the run goes
+# on as it would have.
+ranks 4 train four 12
+for n in 1 2 4 8; do
+    for how in before after; do
+        ranks $n resume four again-$n 12 $how
+        bytes four again-$n
+        ranks 1 compare four.end again-$n.end 1e-12 && cat log
+    done
+done
+bytes four.end again-4.end
+
+# A rank that is killed while its state is gathered: the others end, and the old file stays.
+ranks 3 train three 3
+status=0 began=$SECONDS
+timeout 60 mpirun -n 3 "$driver" die killed >log 2>&1 || status=$?
+wrong=0
+{ [ $status != 0 ] && [ $status != 124 ] && [ $((SECONDS - began)) -le 30 ] && grep -q 'rank 2' log; } || wrong=1
+verdict "die: status $status" $wrong
+ranks 2 resume killed killed-again 5 before
+bytes killed killed-again
+find . -name 'killed*' >log
+verdict 'no temporary file' $(($(wc -l <log) - 3))
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Traces of data parallel runs: alone, and with 2 and 4 ranks. Skipped where tenon's module for MPI was
+# not built, or mpirun is missing.
+# usage: tests/parallel_trace.sh PROGRAM MODULE
+# Seen to fail: without the engine's word of the average; with the average in place of the rank's own.
+set -euo pipefail
+program=$(realpath "$1")
+TN_MPI_MODULE=${2:+$(realpath "$2")}
+# shellcheck source=tests/parallel_env.sh
+. "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
+"$program"
+for n in 2 4; do timeout 60 mpirun -n $n "$program"; done
