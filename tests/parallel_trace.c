@@ -23,8 +23,8 @@
 static void says(const char *text, bool wanted, const char *line)
 {
     if ((strstr(text, line) != NULL) == wanted) return;
-    fprintf(stderr, "rank %d: \"%s\" is %sin\n%s\n", tn_parallel_rank(), line,
-            wanted ? "not " : "", text);
+    fprintf(stderr, "rank %d: \"%s\" is %sin\n%s\n", tn_parallel_rank(), line, wanted ? "not " : "",
+            text);
     exit(1);
 }
 
@@ -74,9 +74,8 @@ static void check(tn_module *m, const tn_trace *trace, double before)
     says(text, n > 1, "averaged");
     free(text);
     text = written(tn_trace_json, trace);
-    snprintf(line, sizeof line,
-             "{\"tensor\":\"t0\",\"ranks\":%d,\"before\":{\"norm\":%.9g,",
-             n, own);
+    snprintf(line, sizeof line, "{\"tensor\":\"t0\",\"ranks\":%d,\"before\":{\"norm\":%.9g,", n,
+             own);
     says(text, n > 1, line);
     snprintf(line, sizeof line, "\"after\":{\"norm\":%.9g,", mean); /* where the leaf accumulates */
     says(text, true, line);

@@ -162,8 +162,7 @@ typedef struct counting {
     tn_tensor *w, *n;
 } counting;
 
-static const tn_module_type counting_type = { "Counting",
-                                              sizeof(counting),
+static const tn_module_type counting_type = { "Counting", sizeof(counting),
                                               .forward = counting_forward };
 
 static tn_tensor *counting_forward(tn_module *self, tn_tensor *x)
