@@ -1,6 +1,7 @@
 """A headless Chromium, driven over its DevTools pipe with nothing but Python's standard library."""
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ class Browser:
 
     def __init__(self, path, patience=60):
         self.patience, self.next_id, self.loaded, self.complaints = patience, 0, set(), []
+        self.answers, self.opened = {}, 0
         self.folder = tempfile.mkdtemp(prefix='tenon-browser-')
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
@@ -39,13 +41,13 @@ class Browser:
 
         self.process = subprocess.Popen(
             [path, '--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
-             '--disable-extensions', '--hide-scrollbars', '--remote-debugging-pipe', f'--user-data-dir={self.folder}',
+             '--disable-extensions', '--disable-component-update', '--disable-background-networking', '--disable-sync',
+             '--disable-gpu-vsync', '--disable-frame-rate-limit', '--hide-scrollbars', '--remote-debugging-pipe', f'--user-data-dir={self.folder}',
              'about:blank'],
             close_fds=False, preexec_fn=ends_as_3_and_4, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for end in [theirs_in, theirs_out, *ends]:
             os.close(end)
         self.to, self.of, self.pending, self.session = ours_out, ours_in, b'', None
-        os.set_blocking(self.of, False)
         target = self.call('Target.createTarget', url='about:blank')['targetId']
         self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
         for domain in ('Page', 'Runtime', 'Log'):
@@ -68,13 +70,9 @@ class Browser:
 
     def _message(self, until):
         while b'\0' not in self.pending:
-            if time.monotonic() > until:
+            if not select.select([self.of], [], [], max(0, until - time.monotonic()))[0]:
                 raise Broken('the browser does not answer')
-            try:
-                more = os.read(self.of, 1 << 20)
-            except BlockingIOError:
-                time.sleep(0.002)
-                continue
+            more = os.read(self.of, 1 << 20)
             if not more:
                 raise Broken(f'the browser ended ({self.process.poll()})')
             self.pending += more
@@ -93,35 +91,47 @@ class Browser:
         if message['method'] == 'Log.entryAdded':
             self.complaints.append('log: ' + params['entry']['text'])
 
-    def call(self, method, **params):
-        """A command of the protocol; its result."""
+    def send(self, method, **params):
+        """A command of the protocol; its number, for answer()."""
         self.next_id += 1
         message = {'id': self.next_id, 'method': method, 'params': params}
         if self.session:
             message['sessionId'] = self.session
-        data, until = json.dumps(message).encode() + b'\0', time.monotonic() + self.patience
+        data = json.dumps(message).encode() + b'\0'
         while data:
             data = data[os.write(self.to, data):]
-        while True:
-            answer = self._message(until)
-            if answer.get('id') == self.next_id:
-                if 'error' in answer:
-                    raise Broken(f"{method}: {answer['error']['message']}")
-                return answer['result']
-            if 'method' in answer:
-                self._note(answer)
+        return self.next_id
+
+    def answer(self, number, method=''):
+        """The result of a command that was sent. Answers to later ones may come first."""
+        until = time.monotonic() + self.patience
+        while number not in self.answers:
+            message = self._message(until)
+            if 'method' in message:
+                self._note(message)
+            else:
+                self.answers[message['id']] = message
+        answer = self.answers.pop(number)
+        if 'error' in answer:
+            raise Broken(f"{method}: {answer['error']['message']}")
+        return answer['result']
+
+    def call(self, method, **params):
+        """A command of the protocol; its result."""
+        return self.answer(self.send(method, **params), method)
 
     # ---- what a reader does ----
 
     def open(self, url):
         """Loads a page and waits until it is there. Always a new one, even where only the hash differs."""
-        for address in ('about:blank', url):
-            loader = self.call('Page.navigate', url=address)['loaderId']
-            until = time.monotonic() + self.patience
-            while loader not in self.loaded:
-                message = self._message(until)
-                if 'method' in message:
-                    self._note(message)
+        self.opened += 1
+        path, sign, anchor = url.partition('#')
+        loader = self.call('Page.navigate', url=f'{path}?{self.opened}{sign}{anchor}')['loaderId']
+        until = time.monotonic() + self.patience
+        while loader not in self.loaded:
+            message = self._message(until)
+            if 'method' in message:
+                self._note(message)
 
     def js(self, expression):
         """The value of an expression in the page."""
@@ -135,9 +145,12 @@ class Browser:
         text = key if len(key) == 1 else '\r' if key == 'Enter' else ''
         event = {'key': key, 'windowsVirtualKeyCode': CODES.get(key, ord(key.upper()) if len(key) == 1 and key.isalnum() else 0),
                  'modifiers': 8 if shift else 0}
+        sent = []
         for _ in range(times):
-            self.call('Input.dispatchKeyEvent', type='keyDown' if text else 'rawKeyDown', text=text, **event)
-            self.call('Input.dispatchKeyEvent', type='keyUp', **event)
+            sent.append(self.send('Input.dispatchKeyEvent', type='keyDown' if text else 'rawKeyDown', text=text, **event))
+            sent.append(self.send('Input.dispatchKeyEvent', type='keyUp', **event))
+        for number in sent:
+            self.answer(number, 'Input.dispatchKeyEvent')
 
     def write(self, text):
         """Puts a text where the cursor is."""

@@ -2,12 +2,15 @@
 """The pages of tn_graph_html in a headless Chromium, as a reader uses them.
 
 usage: page_check.py PAGE-DRIVER | --pages FOLDER
-The driver writes the pages. What a page shows is compared with the JSON in it, which is read here
-without the page's scripts. Skipped where there is no Chromium, with the reason.
-Seen to fail: with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at
-424 pixels where 420 are given; with a ledger made anew at each op (172 ms a step); with lines drawn past
-thousands of ops (the flat page took 30 s); with a formula that threw.
+The driver writes the pages. What a page shows is compared with the same account as tn_trace_json writes
+it, which knows nothing of the page. Skipped where there is no Chromium, with the reason.
+Seen to fail: with numbers unpacked as big-endian; with the side by side view's columns in another order;
+with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at 424 pixels where
+420 are given; with a ledger made anew at each op (172 ms a step); with lines drawn past thousands of ops
+(the flat page took 30 s); with a formula that threw.
 """
+import concurrent.futures
+import glob
 import json
 import os
 import re
@@ -18,7 +21,7 @@ import tempfile
 import browser
 
 OPEN_MS = 3000  # for 5,000 ops
-MOST_BYTES = 20e6
+MOST_BYTES = 10e6
 
 CHECKED = {'passed': 0, 'failed': 0}
 
@@ -42,6 +45,8 @@ def near(shown, true, digits=4):
     value = number(shown)
     if true != true or value != value:
         return true != true and value != value
+    if value == true:
+        return True
     return abs(value - true) <= abs(true) * 0.6 * 10 ** (1 - min(digits, 3)) + 1e-12
 
 
@@ -58,10 +63,9 @@ class Page:
 
     def __init__(self, tab, folder, name):
         self.tab, self.path = tab, os.path.join(folder, name + '.html')
-        text = open(self.path, encoding='utf-8').read()
-        self.bytes = len(text.encode())
-        data = re.search(r'<script type="application/json" id="traces">(.*?)</script>', text, re.S).group(1)
-        self.traces = json.loads(data)
+        self.bytes = os.path.getsize(self.path)
+        paths = sorted(glob.glob(os.path.join(folder, name + '.*.json')))
+        self.traces = [json.load(open(path, encoding='utf-8')) for path in paths]
         self.name = name
 
     def open(self, anchor=''):
@@ -213,10 +217,10 @@ def keys(page):
     page.open()
     tab.js("document.getElementById('speed').value = 300")
     tab.press(' ')
-    tab.js('new Promise((done) => setTimeout(done, 1100))')
+    tab.js('new Promise((done) => setTimeout(done, 700))')
     tab.press(' ')
     at = tab.js("Number(document.getElementById('slider').value)")
-    check(f'{page.name}: space plays and pauses', 2 <= at <= 4, at)
+    check(f'{page.name}: space plays and pauses', 1 <= at <= 3, at)
     page.quiet('with keys')
 
 
@@ -334,8 +338,10 @@ def tabbing(page):
 
 
 CONTRAST = '''(() => {
-    const rgb = (c) => { const d = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-        d.fillStyle = c; d.fillRect(0, 0, 1, 1); return [...d.getImageData(0, 0, 1, 1).data] };
+    const d = document.createElement('canvas').getContext('2d', { willReadFrequently: true }), known = new Map();
+    const read = (c) => { d.clearRect(0, 0, 1, 1); d.fillStyle = c; d.fillRect(0, 0, 1, 1);
+        return [...d.getImageData(0, 0, 1, 1).data] };
+    const rgb = (c) => { if (!known.has(c)) known.set(c, read(c)); return known.get(c) };
     const light = (c) => { const [r, g, b] = c.map((x) => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
         return 0.2126 * r + 0.7152 * g + 0.0722 * b };
     const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
@@ -407,30 +413,67 @@ def looks(page):
     page.quiet('in its looks')
 
 
+def columns(page):
+    """By row of the side by side view: for each trace its text, how many parts are marked, where it leads."""
+    rows = page.tab.js('''[...document.querySelectorAll('#compare-table tr[data-name]')].map((r) => [r.dataset.name,
+        [...r.children].map((c) => [c.textContent, c.querySelectorAll('.other').length, (c.querySelector('button') || {}).title ?? ''])])''')
+    return dict(rows)
+
+
 def modes(page):
     """Several traces."""
     tab = page.tab
     page.open()
     titles = [t['title'] for t in page.traces]
-    check('modes: a tab for each trace', page.texts('#tabs [role=tab]') == titles + ['Differences'])
+    check('modes: a tab for each trace', page.texts('#tabs [role=tab]') == titles + ['Side by side'])
     tab.js("document.querySelectorAll('#tabs [role=tab]')[1].click()")
     check('modes: the second is shown', 'eval mode' in page.text('#card') and 'trace=1' in tab.js('location.hash'),
           page.text('#card')[:80])
     check_ledger(page, page.traces[1]['steps'][0], page.traces[1])
     tab.js("document.querySelector('#tabs [aria-selected=true]').focus()")
     tab.press('ArrowRight', 2)
-    check('modes: the arrow keys go to the differences', tab.js("document.getElementById('main').hidden"))
-    rows = tab.js('''[...document.querySelectorAll('#compare-table tbody tr')].map((r) => [...r.children].map((c) =>
-        [c.textContent, c.className]))''')
-    table = {r[0][0]: r[1:] for r in rows if len(r) > 1}
-    check('modes: the mode differs in the second', [c[1] for c in table['mode']] == ['', 'other', ''], table.get('mode'))
+    check('modes: the arrow keys go to the side by side view', tab.js("document.getElementById('main').hidden"))
+    check('modes: a column for each trace', page.texts('#compare-table thead th') == titles)
+    table = columns(page)
+    check('modes: the mode differs in the second', [c[1] for c in table['mode']] == [0, 1, 0], table['mode'])
+    check('modes: so does the loss', [c[1] for c in table['loss']] == [0, 1, 0] and
+          all(near(c[0].replace('loss', ''), t['steps'][0]['loss']) for c, t in zip(table['loss'], page.traces)))
     mean = table['1.running_mean']
-    check('modes: forward moved the buffer in training only', 'by forward' in mean[0][0] and 'not moved' in mean[1][0])
-    check('modes: the frozen weight has no gradient', table['0.weight'][2][0].startswith('no gradient') and
-          table['0.weight'][2][1] == 'other', table['0.weight'])
-    before = len(rows)
-    tab.click('#compare-all')
-    check('modes: and what is the same', page.count('#compare-table tbody tr') >= before)
+    check('modes: forward moved the buffer in training only', 'by forward' in mean[0][0] and 'not moved' in mean[1][0] and
+          mean[1][1] > 0 and mean[2][1] == 0, mean)
+    check('modes: the frozen weight has no gradient', 'frozen' in table['0.weight'][2][0] and table['0.weight'][2][1] > 0,
+          table['0.weight'])
+    for t, trace in enumerate(page.traces):
+        step = trace['steps'][0]
+        for node in step['nodes']:
+            name = [n for n in table if n.endswith(f' {node["op"]} 1')]
+            found = [table[n][t] for n in name if table[n][t][2] == f'n{node["id"]}']
+            check(f'modes: {node["op"]} #{node["id"]} stands in column {t}', len(found) == 1, name)
+            shown = re.search(r'\] ?([^∂]*?)(∂.*|no gradient)?$', found[0][0]).groups()
+            incoming = next((b['incoming'][0]['value'] for b in step['backward'] if b['node'] == node['id']), None)
+            shape = node['out'][0]['shape']
+            check('modes: with its result and gradient', near(shown[0], summary(node['out'][0]['value'], shape)) and
+                  near(shown[1], summary(incoming, shape)), shown)
+    first = next(n for n in table if n.startswith('0#1 linear'))
+    check('modes: the place of a frozen op stays empty', [c[0] for c in table[first]][2] == 'not there')
+    order = [n for n in table if n.split(' ')[-1] == '1']
+    check('modes: ops in the order of forward', [table[n][0][2] for n in order] ==
+          [f'n{node["id"]}' for node in page.traces[0]['steps'][0]['nodes']], order)
+    tab.js("document.getElementById('next').focus()")
+    tab.press('ArrowRight', 2)
+    now = page.texts('#compare-table .now b')
+    check('modes: stepping marks the op in all columns', now == ['relu'] * 3, now) # the third trace's second op
+    tab.click('#compare-only')
+    some = columns(page)
+    check('modes: or only what differs', set(some) == {n for n, row in table.items() if any(c[1] or c[0] == 'not there' for c in row)},
+          (len(some), len(table)))
+    for scheme in ('dark', 'light'):
+        tab.media(prefers_color_scheme=scheme)
+        poor = tab.js(CONTRAST)
+        check(f'modes: {scheme} side by side, contrast of at least 4.5', not poor, poor[:4])
+    tab.js("document.querySelectorAll('#compare-table .now .same, #compare-table .same')[1].click()")
+    check('modes: a click goes to the op in its trace', not tab.js("document.getElementById('main').hidden") and
+          'trace=1' in tab.js('location.hash') and page.count('.item.chosen') == 1, tab.js('location.hash'))
     page.open('#step=0&trace=2')
     tab.click('#unfold')
     tab.press('-', 6)
@@ -441,6 +484,37 @@ def modes(page):
             1 for n in page.traces[2]['steps'][0]['nodes'] for i in n['in'] if i and i['gradient']),
         page.count('.edge .gradient'))
     page.quiet('with several traces')
+
+
+def same(page):
+    """Two equal traces."""
+    page.open()
+    page.tab.js("[...document.querySelectorAll('#tabs [role=tab]')].pop().click()")
+    table = columns(page)
+    check('same: nothing is marked', len(table) > 15 and all(c[1] == 0 and c == row[0] for row in table.values() for c in row))
+    page.tab.click('#compare-only')
+    check('same: nothing differs', not columns(page) and f': 0 of {len(table)} rows differ' in page.text('#compare-note'),
+          page.text('#compare-note'))
+    page.quiet('with equal traces')
+
+
+def hooked(page):
+    """Hooks on the way of a gradient."""
+    step = page.traces[0]['steps'][0]
+    at, back = next((k, b) for k, b in enumerate(step['backward']) if b['incoming'][0].get('hooks'))
+    page.open(f'#step={1 + len(step["nodes"]) + at}')
+    notes = [n for n in page.texts('#card .backward .note') if n.startswith('hook')]
+    want = [h for x in back['incoming'] + back['shares'] for h in x.get('hooks', [])]
+    check('hooked: each hook has a line', len(notes) == len(want) == 3, notes)
+    for note, hook in zip(notes, want):
+        head, change = note.split(': ')
+        check('hooked: which of how many', head == f"hook {hook['number']} of {hook['of']}", note)
+        if hook['before'] == hook['after']:
+            check('hooked: one that changes nothing', change == 'leaves it as it is', note)
+        else:
+            check('hooked: before and after', all(near(a, b['norm']) for a, b in
+                  zip(change.split(' → '), (hook['before'], hook['after']))), note)
+    page.quiet('with hooks')
 
 
 def nothing(page):
@@ -459,7 +533,7 @@ def large(page):
     tab, trace = page.tab, page.traces[0]
     nodes = len(trace['steps'][0]['nodes'])
     check(f'{page.name}: 5,000 ops', nodes >= 5000, nodes)
-    check(f'{page.name}: below 20 MB', page.bytes < MOST_BYTES, page.bytes)
+    check(f'{page.name}: below 10 MB', page.bytes < MOST_BYTES, page.bytes)
     opened = OPEN_MS
     for _ in range(3): # on a busy machine the fastest says most about the page
         page.open()
@@ -468,9 +542,15 @@ def large(page):
             break
     check(f'{page.name}: opened within 3 s', opened < OPEN_MS, f'{opened:.0f} ms')
     timed = lambda code: tab.js(f'(() => {{ const t = performance.now(); {code}; return performance.now() - t }})()')
-    stepped = timed(';'.join(['document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }))'] * 10)) / 10
+    key = lambda name: f'document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key: "{name}", bubbles: true }}))'
+    stepped = 100
+    for _ in range(3):
+        tab.js(key('Home'))
+        stepped = min(stepped, timed(';'.join([key('ArrowRight')] * 10)) / 10)
+        check(f'{page.name}: forward 10', 'forward 10 of' in page.where(), page.where())
+        if stepped < 50:
+            break
     check(f'{page.name}: a step in a tenth of a second', stepped < 100, f'{stepped:.0f} ms')
-    check(f'{page.name}: forward 10', 'forward 10 of' in page.where(), page.where())
     unfolded = min(timed("document.getElementById('unfold').click()") for _ in range(2))
     check(f'{page.name}: all unfolded within 3 s', unfolded < OPEN_MS, f'{unfolded:.0f} ms')
     check(f'{page.name}: draws what is in view only', 0 < page.count('.item') < 400, page.count('.item'))
@@ -486,9 +566,31 @@ def large(page):
     page.quiet('with 5,000 ops')
 
 
+SCENES = (walk, keys, folding, searching, predicting, tabbing, looks)
+# What each of two browsers does; the large pages, which are timed, come after them.
+SHARES = ({'transformer': SCENES, 'dead': (walk,), 'nonfinite': (walk,)},
+          {'mlp': SCENES, 'cnn': SCENES, 'modes': (modes,), 'same': (same,), 'hooked': (walk, hooked), 'nothing': (nothing,)})
+LARGE = {'deep': (large,), 'flat': (large,)}
+
+
+def visit(folder, share):
+    """The scenes of a share, in a browser of their own; how many checks passed and failed."""
+    CHECKED.update(passed=0, failed=0)
+    tab = browser.Browser(browser.program())
+    try:
+        tab.window(1280, 800)
+        tab.media(prefers_color_scheme='light')
+        for name, scenes in share.items():
+            page = Page(tab, folder, name)
+            for scene in scenes:
+                scene(page)
+    finally:
+        tab.close()
+    return dict(CHECKED)
+
+
 def main():
-    path = browser.program()
-    if not path:
+    if not browser.program():
         print('skipped: there is no Chromium')
         return 77
     with tempfile.TemporaryDirectory() as folder:
@@ -496,24 +598,12 @@ def main():
             folder = sys.argv[2]
         else:
             subprocess.run([sys.argv[1], folder], check=True)
-        tab = browser.Browser(path)
-        try:
-            tab.window(1280, 800)
-            tab.media(prefers_color_scheme='light')
-            page = {name: Page(tab, folder, name) for name in
-                    ('mlp', 'cnn', 'transformer', 'modes', 'dead', 'nothing', 'deep', 'flat')}
-            for name in ('mlp', 'cnn', 'transformer'):
-                for scene in (walk, keys, folding, searching, predicting, tabbing, looks):
-                    scene(page[name])
-            modes(page['modes'])
-            walk(page['dead'])
-            nothing(page['nothing'])
-            for name in ('deep', 'flat'):
-                large(page[name])
-        finally:
-            tab.close()
-    print(f"{CHECKED['passed']} passed, {CHECKED['failed']} failed")
-    return 1 if CHECKED['failed'] else 0
+        with concurrent.futures.ProcessPoolExecutor(2) as pool:
+            done = list(pool.map(visit, [folder] * len(SHARES), SHARES))
+        done.append(visit(folder, LARGE))
+    passed, failed = (sum(d[k] for d in done) for k in ('passed', 'failed'))
+    print(f'{passed} passed, {failed} failed')
+    return 1 if failed else 0
 
 
 if __name__ == '__main__':

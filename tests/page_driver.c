@@ -1,12 +1,16 @@
 /*
- * page_driver.c - writes the pages that page_check.py reads: a few training steps each, told.
+ * page_driver.c - writes the pages that page_check.py reads: a few training steps each, told; and
+ * the same accounts as JSON, as NAME.0.json, NAME.1.json, ...
  *
  * usage: page_driver FOLDER
  *   mlp.html          a net of two layers learns "one or the other, but not both", 3 steps
  *   cnn.html          the network of examples/batchnorm, 2 steps
  *   transformer.html  that of examples/transformer, small, 2 steps
  *   modes.html        a net with batch norm, thrice: trained, in eval mode, partly frozen
+ *   same.html         two traces of the same
  *   dead.html         a ReLU whose inputs are all negative
+ *   hooked.html       hooks change gradients on their way
+ *   nonfinite.html    NaN, infinities, numbers that no f32 holds
  *   nothing.html      a trace in which nothing happened
  *   deep.html         5,000 ops in modules in modules
  *   flat.html         5,000 ops, no module
@@ -32,6 +36,13 @@ static void write_page(const char *name, tn_trace *const *traces, int n)
     }
     TN_CHECK(tn_graph_html(file, traces, n));
     if (fclose(file) != 0) exit(1);
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%s/%s.%d.json", folder, name, i);
+        file = fopen(path, "w");
+        if (!file) exit(1);
+        TN_CHECK(tn_trace_json(file, traces[i]));
+        if (fclose(file) != 0) exit(1);
+    }
 }
 
 /* The steps of training, watched. Without opt backward runs, but nothing is moved. */
@@ -118,13 +129,13 @@ static tn_module *with_batchnorm(void)
     return model;
 }
 
-/* The same net and data: trained, in eval mode, with its first layer frozen. */
+/* The same net and data: trained, in eval mode, with its first layer frozen, trained again. */
 static void modes(void)
 {
-    static const char *const title[] = { "training", "eval", "first layer frozen" };
+    static const char *const title[] = { "training", "eval", "first layer frozen", "again" };
     tn_tensor *x = corners(), *y = tn_from_ints(classes, TN_SHAPE(4));
-    tn_trace *trace[3];
-    for (int i = 0; i < 3; i++) {
+    tn_trace *trace[4];
+    for (int i = 0; i < 4; i++) {
         tn_module *model = with_batchnorm();
         if (i == 1) TN_CHECK(tn_eval(model));
         if (i == 2) {
@@ -138,7 +149,54 @@ static void modes(void)
         tn_module_drop(model);
     }
     write_page("modes", trace, 3);
-    for (int i = 0; i < 3; i++) tn_trace_free(trace[i]);
+    write_page("same", (tn_trace *[]){ trace[0], trace[3] }, 2);
+    for (int i = 0; i < 4; i++) tn_trace_free(trace[i]);
+}
+
+static tn_tensor *times(tn_tensor *grad, void *factor)
+{
+    return tn_mul_scalar(grad, *(double *)factor);
+}
+
+static tn_tensor *as_it_is(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return grad;
+}
+
+/* Hooks on a result and on the leaf behind it. */
+static void hooked(void)
+{
+    static double ten = 10;
+    tn_tensor *w = tn_from_floats((float[]){ 1, -2, 3 }, TN_SHAPE(3));
+    TN_CHECK(tn_set_name(w, "w"));
+    TN_CHECK(tn_set_requires_grad(w, true));
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "hooked" });
+    TN_CHECK_PTR(trace);
+    tn_tensor *y = tn_square(w);
+    if (tn_register_hook(y, times, &ten) < 0 || tn_register_hook(y, as_it_is, NULL) < 0 ||
+        tn_register_hook(w, times, &ten) < 0)
+        exit(1);
+    TN_CHECK(tn_backward(tn_sum(tn_mul(y, y), NULL, 0, false)));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("hooked", &trace, 1);
+    tn_trace_free(trace);
+}
+
+/* NaN and infinities; numbers that no f32 holds. */
+static void nonfinite(void)
+{
+    tn_tensor *x = tn_from_floats((float[]){ 1, -1, 0, 4 }, TN_SHAPE(4));
+    tn_tensor *z = tn_from_data((double[]){ 1e300, -2e-300, 3 }, TN_SHAPE(3), TN_F64);
+    TN_CHECK(tn_set_requires_grad(x, true));
+    TN_CHECK(tn_set_requires_grad(z, true));
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "not finite" });
+    TN_CHECK_PTR(trace);
+    tn_tensor *y = tn_sum(tn_mul_scalar(z, 0.5), NULL, 0, false);
+    TN_CHECK(tn_backward(tn_add(tn_sum(tn_log(x), NULL, 0, false), y)));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("nonfinite", &trace, 1);
+    tn_trace_free(trace);
 }
 
 static void nothing(void)
@@ -195,8 +253,8 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(
-        void) = { mlp, cnn, transformer, modes, dead, nothing, deep, flat };
+    static void (*const pages[])(void) = { mlp,    cnn,       transformer, modes, dead,
+                                           hooked, nonfinite, nothing,     deep,  flat };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);

@@ -236,6 +236,9 @@ static void scarce_step(tn_module *m, tn_optim *opt, FILE *file, bool explain)
     if (tr && (status == TN_OK || status == TN_E_NOMEM)) { /* cut short, it can be written */
         tn_status text = tn_trace_text(file, tr), json = tn_trace_json(file, tr);
         ck_assert(text == TN_OK || text == TN_E_NOMEM);
+        tn_status page = tn_graph_html(file, &tr, 1);
+        ck_assert(page == TN_OK || page == TN_E_NOMEM);
+        if (status == TN_OK) status = page;
         if (status == TN_OK) status = json;
         if (status == TN_OK) status = tn_explain_diff(file, tr, tr);
     }

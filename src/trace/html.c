@@ -8,9 +8,8 @@
 #include <math.h>
 
 #include "base/host.h"
+#include "trace/json.h"
 #include "trace/page.h"
-#include "trace/record.h"
-#include "trace/words.h"
 
 enum { ROWS = 400 }; /* of a ledger in the static tables; the JSON has all */
 
@@ -141,14 +140,21 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static void put_traces(FILE *file, tn_trace *const *traces, int n)
+/* False: out of memory. */
+static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 {
-    fputc('[', file);
+    tni_pack pack = { .text_at.names = true };
+    tni_out o = { .file = file, .pack = &pack };
+    fprintf(file, "{\"traces\":[");
     for (int i = 0; i < n; i++) {
         if (i) fputc(',', file);
-        tni_trace_put_json(file, traces[i], 6);
+        tni_put_account(&o, &traces[i]->told);
     }
-    fputc(']', file);
+    fprintf(file, "],\n");
+    tni_put_tables(&o);
+    fputc('}', file);
+    tni_pack_free(&pack);
+    return !pack.failed;
 }
 
 tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n)
@@ -168,8 +174,8 @@ tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n)
             put_titles(file, traces, n);
         else if (part->next == TNI_PAGE_STATIC)
             put_static(file, traces, n);
-        else
-            put_traces(file, traces, n);
+        else if (!put_traces(file, traces, n))
+            return tni_error(TN_E_NOMEM, "%s: out of memory", f);
     }
     return tni_trace_written(f, file);
 }

@@ -1,101 +1,24 @@
 /*
- * json.c - an account as JSON.
- *
- * Written straight to the file, with nine digits for each number, more than an f32 has; in a page,
- * which shows four, with six.
+ * json.c - an account as JSON: written straight to the file, item by item.
  */
-#include <math.h>
-
 #include "base/host.h"
 #include "installed.h"
-#include "io/json.h"
-#include "trace/words.h"
-
-typedef struct out {
-    FILE *file;
-    const tni_told *told;
-    const tni_told_step *step;
-    int digits;
-} out;
+#include "trace/json.h"
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void put_text(const out *o, const char *text)
-{
-    size_t left = strlen(text), valid = tni_utf8(text, left);
-    fputc('"', o->file);
-    for (const unsigned char *c = (const unsigned char *)text; left > 0; c++, left--) {
-        if (valid == 0) { /* a byte of no character, or of one that was cut */
-            fputc('?', o->file);
-            valid = tni_utf8((const char *)c + 1, left - 1);
-            continue;
-        }
-        valid--;
-        if (*c == '"' || *c == '\\')
-            fprintf(o->file, "\\%c", *c);
-        else if (*c < ' ' || *c == '<') /* the latter for a script element's sake */
-            fprintf(o->file, "\\u%04x", *c);
-        else
-            fputc(*c, o->file);
-    }
-    fputc('"', o->file);
-}
-
-static void put_number(const out *o, double x)
-{
-    if (isfinite(x))
-        fprintf(o->file, "%.*g", o->digits, x);
-    else
-        fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
-}
-
-static void put_shape(const out *o, const tn_shape *s)
-{
-    fputc('[', o->file);
-    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
-    fputc(']', o->file);
-}
-
-static void put_field(const out *o, const char *name, double x)
-{
-    fprintf(o->file, "\"%s\":", name);
-    put_number(o, x);
-    fputc(',', o->file);
-}
-
-static void put_numbers(const out *o, const tni_numbers *v)
-{
-    if (!v->known) {
-        fprintf(o->file, "null");
-        return;
-    }
-    fputc('{', o->file);
-    put_field(o, "norm", v->norm);
-    put_field(o, "min", v->min);
-    put_field(o, "max", v->max);
-    put_field(o, "mean", v->mean);
-    fprintf(o->file, "\"zeros\":%" PRId64 ",\"nan\":%" PRId64 ",\"inf\":%" PRId64, v->zeros, v->nan,
-            v->inf);
-    if (v->value) fprintf(o->file, ",\"values\":[");
-    for (int64_t i = 0; v->value && i < v->n; i++) {
-        if (i) fputc(',', o->file);
-        put_number(o, v->value[i]);
-    }
-    fprintf(o->file, v->value ? "]}" : "}");
-}
-
-static void put_value(const out *o, const char *name, const tni_numbers *v)
+static void put_value(const tni_out *o, const char *name, const tni_numbers *v)
 {
     fprintf(o->file, ",\"%s\":", name);
-    put_numbers(o, v);
+    tni_put_numbers(o, v);
 }
 
-static void put_tensor(const out *o, int tensor)
+static void put_tensor(const tni_out *o, int tensor)
 {
     fprintf(o->file, "\"t%d\"", tensor);
 }
 
-static void put_id(const out *o, int id)
+static void put_id(const tni_out *o, int id)
 {
     if (id < 0)
         fprintf(o->file, "null");
@@ -109,14 +32,14 @@ static const char *boolean(bool b)
 }
 
 /* Before item i of a list: what parts it from the one before. */
-static void next(const out *o, size_t i)
+static void next(const tni_out *o, size_t i)
 {
     fprintf(o->file, i ? ",\n" : "\n");
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static void put_tensors(const out *o)
+static void put_tensors(const tni_out *o)
 {
     static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
     static const char *const held[] = { "null", "\"held\"", "\"not held\"", "\"refused\"" };
@@ -124,12 +47,12 @@ static void put_tensors(const out *o)
         const tni_told_tensor *t = &o->told->tensors[i];
         next(o, i);
         fprintf(o->file, "  {\"id\":\"t%zu\",\"name\":", i);
-        put_text(o, t->name);
+        tni_put_text(o, t->name);
         fprintf(o->file, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":", kind[t->kind],
                 tn_dtype_name(t->dtype));
-        put_shape(o, &t->shape);
+        tni_put_shape(o, &t->shape);
         fprintf(o->file, ",\"module\":");
-        put_text(o, t->module);
+        tni_put_text(o, t->module);
         fprintf(o->file,
                 ",\"registered\":%s,\"requires_grad\":%s,\"persistent\":%s,\"optimizer\":%s}",
                 boolean(t->registered), boolean(t->requires_grad), boolean(t->persistent),
@@ -137,28 +60,28 @@ static void put_tensors(const out *o)
     }
 }
 
-static void put_modules(const out *o)
+static void put_modules(const tni_out *o)
 {
     for (size_t i = 0; i < o->told->n_modules; i++) {
         next(o, i);
         fprintf(o->file, "  {\"path\":");
-        put_text(o, o->told->modules[i].path);
+        tni_put_text(o, o->told->modules[i].path);
         fprintf(o->file, ",\"type\":");
-        put_text(o, o->told->modules[i].type);
+        tni_put_text(o, o->told->modules[i].type);
         fputc('}', o->file);
     }
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void put_call(const out *o, size_t i)
+static void put_call(const tni_out *o, size_t i)
 {
     const tni_told_call *c = &o->step->calls[i];
     const tni_told_module *m = &o->told->modules[c->module];
     fprintf(o->file, "    {\"id\":%zu,\"module\":", i);
-    put_text(o, m->path);
+    tni_put_text(o, m->path);
     fprintf(o->file, ",\"type\":");
-    put_text(o, m->type);
+    tni_put_text(o, m->type);
     fprintf(o->file, ",\"time\":%d,\"outer\":", c->time);
     put_id(o, c->outer);
     fprintf(o->file, ",\"writes\":[");
@@ -169,7 +92,16 @@ static void put_call(const out *o, size_t i)
     fprintf(o->file, "]}");
 }
 
-static void put_in(const out *o, const tni_told_op *op, const tni_told_node *n, int i)
+/* Shape, dtype, and whether a gradient flows. In a page what most tensors have is left out. */
+static void put_kind(const tni_out *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
+{
+    fprintf(o->file, "\"shape\":");
+    tni_put_shape(o, shape);
+    if (!o->pack || dtype != TN_F32) fprintf(o->file, ",\"dtype\":\"%s\"", tn_dtype_name(dtype));
+    if (!o->pack || !gradient) fprintf(o->file, ",\"gradient\":%s", boolean(gradient));
+}
+
+static void put_in(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int i)
 {
     const tni_told_in *in = &n->in[i];
     char name[32];
@@ -178,46 +110,45 @@ static void put_in(const out *o, const tni_told_op *op, const tni_told_node *n, 
         return;
     }
     fprintf(o->file, "{\"name\":");
-    put_text(o, tni_told_name(op, i, n->n_in, name, sizeof name));
+    tni_put_text(o, tni_told_name(op, i, n->n_in, name, sizeof name));
     fprintf(o->file, ",\"from\":");
     if (in->node >= 0)
         put_id(o, in->node);
     else
         put_tensor(o, in->tensor);
-    fprintf(o->file, ",\"output\":%d,\"shape\":", in->output);
-    put_shape(o, &in->shape);
-    fprintf(o->file, ",\"dtype\":\"%s\",\"gradient\":%s", tn_dtype_name(in->dtype),
-            boolean(in->gradient));
+    fputc(',', o->file);
+    if (!o->pack || in->output) fprintf(o->file, "\"output\":%d,", in->output);
+    put_kind(o, &in->shape, in->dtype, in->gradient);
     if (in->value.known) put_value(o, "value", &in->value);
     fputc('}', o->file);
 }
 
-static void put_kept(const out *o, const tni_told_op *op, const tni_told_node *n, int k)
+static void put_kept(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int k)
 {
     const tni_told_kept *kept = &n->kept[k];
     char name[32] = "y";
     if (kept->what == TNI_KEPT_IN) tni_told_name(op, kept->index, n->n_in, name, sizeof name);
     if (kept->what == TNI_KEPT_SAVED) snprintf(name, sizeof name, "saved %d", kept->index);
     fprintf(o->file, "%s{\"what\":", k ? "," : "");
-    put_text(o, name);
+    tni_put_text(o, name);
     fprintf(o->file, ",\"bytes\":%zu}", kept->bytes);
 }
 
-static void put_node(const out *o, size_t k)
+static void put_node(const tni_out *o, size_t k)
 {
     const tni_told_node *n = &o->step->nodes[k];
     const tni_told_op *op = &o->told->ops[n->op];
     fprintf(o->file, "    {\"id\":%zu,\"op\":", k);
-    put_text(o, op->name);
+    tni_put_text(o, op->name);
     fprintf(o->file, ",\"formula\":");
-    put_text(o, op->formula);
+    tni_put_text(o, op->formula);
     fprintf(o->file, ",\"gradient\":");
-    put_text(o, op->gradient);
+    tni_put_text(o, op->gradient);
     fprintf(o->file, ",\"call\":");
     put_id(o, n->call);
     fprintf(o->file, ",\"line\":");
     if (n->line)
-        put_text(o, n->line);
+        tni_put_text(o, n->line);
     else
         fprintf(o->file, "null");
     fprintf(o->file, ",\n     \"in\":[");
@@ -227,10 +158,8 @@ static void put_node(const out *o, size_t k)
     }
     fprintf(o->file, "],\n     \"out\":[");
     for (int i = 0; i < n->n_out; i++) {
-        fprintf(o->file, "%s{\"shape\":", i ? "," : "");
-        put_shape(o, &n->out[i].shape);
-        fprintf(o->file, ",\"dtype\":\"%s\",\"gradient\":%s", tn_dtype_name(n->out[i].dtype),
-                boolean(n->out[i].gradient));
+        fprintf(o->file, "%s{", i ? "," : "");
+        put_kind(o, &n->out[i].shape, n->out[i].dtype, n->out[i].gradient);
         put_value(o, "value", &n->out[i].value);
         fputc('}', o->file);
     }
@@ -242,7 +171,7 @@ static void put_node(const out *o, size_t k)
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* ,"hooks":[...]: nothing where there are none */
-static void put_hooks(const out *o, int pass, int node, int output, int tensor)
+static void put_hooks(const tni_out *o, int pass, int node, int output, int tensor)
 {
     bool any = false;
     for (size_t k = 0; k < o->step->n_hooks; k++) {
@@ -259,7 +188,7 @@ static void put_hooks(const out *o, int pass, int node, int output, int tensor)
     if (any) fputc(']', o->file);
 }
 
-static void put_incoming(const out *o, const tni_told_back *b)
+static void put_incoming(const tni_out *o, const tni_told_back *b)
 {
     bool any = false;
     for (int i = 0; i < b->n_out; i++) {
@@ -282,7 +211,7 @@ static void put_incoming(const out *o, const tni_told_back *b)
     }
 }
 
-static void put_shares(const out *o, const tni_told_back *b)
+static void put_shares(const tni_out *o, const tni_told_back *b)
 {
     const tni_told_node *n = &o->step->nodes[b->node];
     for (size_t i = 0; i < b->n_shares; i++) {
@@ -296,14 +225,14 @@ static void put_shares(const out *o, const tni_told_back *b)
         put_value(o, "value", &s->value);
         if (s->reduced) {
             fprintf(o->file, ",\"reduced_from\":");
-            put_shape(o, &s->from);
+            tni_put_shape(o, &s->from);
         }
         if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, in->tensor);
         fputc('}', o->file);
     }
 }
 
-static void put_accumulated(const out *o, const tni_told_back *b)
+static void put_accumulated(const tni_out *o, const tni_told_back *b)
 {
     bool any = false;
     for (size_t i = 0; i < b->n_shares; i++) {
@@ -318,16 +247,16 @@ static void put_accumulated(const out *o, const tni_told_back *b)
     }
 }
 
-static void put_finding(const out *o, const tni_told_finding *f)
+static void put_finding(const tni_out *o, const tni_told_finding *f)
 {
     fprintf(o->file, "{\"kind\":\"%s\",\"node\":", f->kind);
     put_id(o, f->node);
     fprintf(o->file, ",\"text\":");
-    put_text(o, f->text);
+    tni_put_text(o, f->text);
     fputc('}', o->file);
 }
 
-static void put_back(const out *o, size_t k)
+static void put_back(const tni_out *o, size_t k)
 {
     const tni_told_back *b = &o->step->backs[k];
     fprintf(o->file, "    {\"node\":%d,\"pass\":%d,\"incoming\":[", b->node, b->pass + 1);
@@ -346,7 +275,7 @@ static void put_back(const out *o, size_t k)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-static void put_update(const out *o, size_t i)
+static void put_update(const tni_out *o, size_t i)
 {
     const tni_told_update *u = &o->step->updates[i];
     fprintf(o->file, "    {\"tensor\":");
@@ -357,7 +286,7 @@ static void put_update(const out *o, size_t i)
     fputc('}', o->file);
 }
 
-static void put_entry(const out *o, size_t i)
+static void put_entry(const tni_out *o, size_t i)
 {
     char moved[80];
     const tni_told_entry *e = &o->step->ledger[i];
@@ -374,14 +303,14 @@ static void put_entry(const out *o, size_t i)
         fprintf(o->file, "\"%s\"}", tni_moved_text(e->moved, moved, sizeof moved));
 }
 
-static void put_one_finding(const out *o, size_t i)
+static void put_one_finding(const tni_out *o, size_t i)
 {
     fprintf(o->file, "    ");
     put_finding(o, &o->step->findings[i]);
 }
 
 /* ,"averaged":[...]: nothing where there are none */
-static void put_averages(const out *o, int pass)
+static void put_averages(const tni_out *o, int pass)
 {
     bool any = false;
     for (size_t k = 0; k < o->step->n_averages; k++) {
@@ -398,7 +327,7 @@ static void put_averages(const out *o, int pass)
     if (any) fputc(']', o->file);
 }
 
-static void put_pass(const out *o, size_t i)
+static void put_pass(const tni_out *o, size_t i)
 {
     const tni_told_pass *p = &o->step->passes[i];
     fprintf(o->file, "    {\"pass\":%zu,\"root\":", i + 1);
@@ -406,14 +335,15 @@ static void put_pass(const out *o, size_t i)
     fprintf(o->file, ",\"accumulates\":%s,\"nodes\":%zu,\"error\":", boolean(p->accumulates),
             p->n_nodes);
     if (p->error)
-        put_text(o, p->error);
+        tni_put_text(o, p->error);
     else
         fprintf(o->file, "null");
     put_averages(o, (int)i);
     fputc('}', o->file);
 }
 
-static void put_list(const out *o, const char *name, size_t n, void (*put)(const out *, size_t))
+static void put_list(const tni_out *o, const char *name, size_t n,
+                     void (*put)(const tni_out *, size_t))
 {
     fprintf(o->file, ",\n   \"%s\":[", name);
     for (size_t i = 0; i < n; i++) {
@@ -423,13 +353,13 @@ static void put_list(const out *o, const char *name, size_t n, void (*put)(const
     fputc(']', o->file);
 }
 
-static void put_step(out *o, size_t k)
+static void put_step(tni_out *o, size_t k)
 {
     const tni_told_step *s = o->step = &o->told->steps[k];
     next(o, k);
     fprintf(o->file, "  {\"step\":%zu,\"training\":%s,\"loss\":", k + 1, boolean(s->training));
     if (s->loss_known)
-        put_number(o, s->loss);
+        tni_put_number(o, s->loss);
     else
         fprintf(o->file, "null");
     fprintf(o->file, ",\"root\":");
@@ -447,20 +377,20 @@ static void put_step(out *o, size_t k)
     fputc('}', o->file);
 }
 
-void tni_trace_put_json(FILE *file, const tn_trace *trace, int digits)
+void tni_put_account(const tni_out *to, const tni_told *told)
 {
-    out o = { file, &trace->told, NULL, digits };
-    fprintf(file, "{\"tenon_trace\":1,\"title\":");
-    put_text(&o, trace->told.title);
-    fprintf(file, ",\"tenon\":");
-    put_text(&o, TNI_VERSION);
-    fprintf(file, ",\n \"modules\":[");
+    tni_out o = { to->file, told, NULL, to->pack };
+    fprintf(o.file, "{\"tenon_trace\":1,\"title\":");
+    tni_put_text(&o, told->title);
+    fprintf(o.file, ",\"tenon\":");
+    tni_put_text(&o, TNI_VERSION);
+    fprintf(o.file, ",\n \"modules\":[");
     put_modules(&o);
-    fprintf(file, "],\n \"tensors\":[");
+    fprintf(o.file, "],\n \"tensors\":[");
     put_tensors(&o);
-    fprintf(file, "],\n \"steps\":[");
-    for (size_t k = 0; k < trace->told.n_steps; k++) put_step(&o, k);
-    fprintf(file, "]}\n");
+    fprintf(o.file, "],\n \"steps\":[");
+    for (size_t k = 0; k < told->n_steps; k++) put_step(&o, k);
+    fprintf(o.file, "]}\n");
 }
 
 tn_status tn_trace_json(FILE *file, const tn_trace *trace)
@@ -468,6 +398,6 @@ tn_status tn_trace_json(FILE *file, const tn_trace *trace)
     TNI_C_NUMBERS;
     tn_status status = tni_trace_writable("tn_trace_json", file, trace);
     if (status != TN_OK) return status;
-    tni_trace_put_json(file, trace, 9);
+    tni_put_account(&(tni_out){ .file = file }, &trace->told);
     return tni_trace_written("tn_trace_json", file);
 }

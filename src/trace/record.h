@@ -115,9 +115,6 @@ tn_status tni_record_after_forward(tn_trace *tr);
 /* Notes who writes a registered tensor, of tni_moved. */
 void tni_record_written(tn_trace *tr, int tensor, unsigned by);
 
-/* json.c: the account, with so many digits for each number; errors show in the file */
-void tni_trace_put_json(FILE *file, const tn_trace *trace, int digits);
-
 /* trace.c. Whether this thread may be watched; function: for the message */
 tn_status tni_trace_may_begin(const char *function, const tn_module *model);
 tn_trace *tni_trace_start(tn_trace_options options, bool late);

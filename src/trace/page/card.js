@@ -92,6 +92,20 @@ function sumNote(g, incoming, shape) {
     return note(`norms ${norms}; of the sum ${digits(incoming.value.norm)}`);
 }
 
+/* "hook 1 of 2: 0.5 → 0.25" */
+function hookNotes(hooks, shape) {
+    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `, h.before === h.after
+        ? 'leaves it as it is' : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
+}
+
+/* "averaged over 4 ranks: 0.31 → 0.28" */
+function averageNote(g, pass, tensor, shape) {
+    const found = g.step.passes.find((p) => p.pass === pass);
+    const a = ((found && found.averaged) || []).find((x) => x.tensor === tensor);
+    return a && note(`averaged over ${a.ranks} ranks: `,
+        a.before && [numberTag(a.before, shape), ' → '], numberTag(a.after, shape));
+}
+
 /* The gradient that comes in; where the result was used several times, as a sum. */
 function incomingEntry(g, node, incoming) {
     const shape = node.out[incoming.output].shape;
@@ -99,7 +113,8 @@ function incomingEntry(g, node, incoming) {
         Number.isInteger(s.from) ? ['share of ', linkToSource(g, s.from)] : 'the seed, 1']);
     const head = [make('i', {}, 'dy'), from.length > 1 ? ' comes in, a sum: ' : ' comes in: ', from,
         shapeTag(shape)];
-    return entry(head, incoming.value, shape, 'dy', sumNote(g, incoming, shape));
+    return entry(head, incoming.value, shape, 'dy',
+        [sumNote(g, incoming, shape), hookNotes(incoming.hooks, shape)]);
 }
 
 /* "grad = 0.1 + dw → 0.3 (2 of 2)" */
@@ -117,7 +132,9 @@ function shareEntry(g, node, share, back, mark) {
     const from = share.reduced_from;
     return entry(head, share.value, shape, what, [
         from && note(`summed over what was broadcast: ${shapeText(from)} → ${shapeText(shape)}`),
+        hookNotes(share.hooks, shape),
         added && addedNote(added, what, shape),
+        added && added.part === added.of && averageNote(g, back.pass, added.tensor, shape),
     ], mark && mark.in === share.in ? mark.element : undefined);
 }
 
@@ -248,7 +265,7 @@ function optimizerCard(g) {
 
 /* What happened in a step, in four sentences. */
 function storyOf(step) {
-    const moved = (by) => step.ledger.filter((line) => line.moved === by).length;
+    const moved = (by) => step.ledger.filter((line) => (line.moved || '').includes(by)).length;
     const mode = step.training === false ? 'eval mode' : 'training mode';
     return [`In ${mode}, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b', { class: 'num' }, digits(step.loss)), '. ',

@@ -1,8 +1,10 @@
 /*
- * compare.js - several traces beside each other: a tab for each, and a table of what differs.
+ * compare.js - several traces: a tab for each, and one in which they stand side by side, a column
+ * each, with what differs marked.
  *
  * Tensors and ops are the same in two traces if they have the same name: a tensor's is its name, an
- * op's the module's call that it is in, and which op of its kind it is there.
+ * op's the module's call that it is in, and which op of its kind it is there. Each is one row; where
+ * a trace has none, its place stays empty.
  */
 
 /* The same number, but for rounding; null: there is none. */
@@ -11,108 +13,140 @@ function alike(a, b) {
     return a === b || Math.abs(a - b) <= 1e-6 * Math.max(Math.abs(a), Math.abs(b));
 }
 
-const norm = (value) => (value ? number(value.norm) : null);
+/* ---- what is compared ------------------------------------------------------------------------ */
 
-/* Rows: { group, title, texts: one for each trace, differ }. `same` compares two of a list. */
-function row(group, title, list, textOf, same) {
-    const texts = list.map((x) => (x === null || x === undefined ? 'not there' : textOf(x)));
-    const first = list[0];
-    const equal = (x, i) => (same && x && first ? same(x, first) : texts[i] === texts[0]);
-    return { group, title, texts, differs: list.map((x, i) => !equal(x, i)) };
-}
+/* Part of a cell: a text, and the numbers that it stands for; without any the text counts. */
+const part = (cls, text, ...numbers) => ({ cls, text, numbers });
+const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.length
+    ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
-function stepRows(graphs) {
-    const steps = graphs.map((g) => g && g.step);
-    const movedBy = (who) => (step) =>
-        String(step.ledger.filter((line) => line.moved === who).length);
-    const add = (title, textOf, same) => row('The step', title, steps, textOf, same);
-    return [
-        add('mode', (step) => (step.training === false ? 'eval' : 'training')),
-        add('loss', (step) => digits(step.loss),
-            (a, b) => alike(number(a.loss), number(b.loss))),
-        add('ops in forward', (step) => String(step.nodes.length)),
-        add('ops in backward', (step) => String(step.backward.length)),
-        add('moved by the optimizer', movedBy('by the optimizer')),
-        add('moved by forward', movedBy('by forward')),
-    ];
+function facts(g) {
+    const { step } = g, movedBy = (who) =>
+        String(step.ledger.filter((line) => (line.moved || '').includes(who)).length);
+    return new Map([
+        ['mode', step.training === false ? 'eval' : 'training'],
+        ['ops in forward', String(step.nodes.length)],
+        ['ops in backward', String(step.backward.length)],
+        ['moved by the optimizer', movedBy('by the optimizer')],
+        ['moved by forward', movedBy('by forward')],
+    ].map(([name, text]) => [name, { head: name, parts: [part('fact', text)] }])
+        .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
 }
 
 /* By name: what the ledger says of a tensor. */
 function linesByName(g) {
     const lines = new Map();
-    for (const line of g ? g.step.ledger : []) {
-        const t = g.trace.byId.get(line.tensor);
-        lines.set(tensorName(t), { ...line, t });
+    for (const line of g.step.ledger) {
+        const t = g.trace.byId.get(line.tensor), size = (value) => summary(value, t.shape);
+        const frozen = t.kind === 'parameter' && !t.requires_grad ? 'frozen' : 'no gradient';
+        const by = line.moved === 'no' ? 'not moved'
+            : line.moved === null ? 'moved, not known by whom' : `moved ${line.moved}`;
+        lines.set(tensorName(t), { key: t.id, kind: t.kind, head: tensorName(t), shape: t.shape,
+            parts: [
+                part('value', `${summaryText(line.start, t.shape)} → ${summaryText(line.step,
+                    t.shape)}`, size(line.start), size(line.step)),
+                part('slope', line.grad ? `∂ ${summaryText(line.grad, t.shape)}` : frozen,
+                    ...(line.grad ? [size(line.grad)] : [])),
+                part('by', by)] });
     }
     return lines;
 }
 
-function lineText({ t, grad, start, step, moved: by }) {
-    const gradient = grad ? `gradient ${summaryText(grad, t.shape)}` : 'no gradient';
-    const values = `${summaryText(start, t.shape)} → ${summaryText(step, t.shape)}`;
-    return `${gradient}; ${values}, ${by === 'no' ? 'not moved' : by ?? 'moved by something unknown'}`;
-}
-
-const sameLine = (a, b) => a.moved === b.moved &&
-    ['grad', 'start', 'step'].every((k) => alike(norm(a[k]), norm(b[k])));
-
-/* By name: an op with the norms of its result and of the gradient that came to it. */
+/* By name: an op with its result and the gradient that came to it. */
 function opsByName(g) {
     const seen = new Map(), ops = new Map();
-    for (const node of g ? g.step.nodes : []) {
+    for (const node of g.step.nodes) {
         const call = g.call.get(node.call), base = `${call ? foldName(call) : ''} ${node.op}`;
         const n = (seen.get(base) || 0) + 1, k = (g.backwardOf.get(node.id) || [])[0];
         const back = k !== undefined && g.step.backward[k].incoming[0];
-        const where = nodeTitle(g, node);
+        const { value, shape } = node.out[0];
         seen.set(base, n);
-        ops.set(`${base} ${n}`, { title: n > 1 ? `${where}, number ${n}` : where,
-            result: norm(node.out[0].value), gradient: back ? norm(back.value) : null });
+        ops.set(`${base} ${n}`, { key: 'n' + node.id, kind: 'op', head: node.op, shape,
+            within: call ? callTitle(call) : 'outside of all modules',
+            parts: [part('value', summaryText(value, shape), summary(value, shape)),
+                part('slope', back ? `∂ ${summaryText(back.value, shape)}` : 'no gradient',
+                    ...(back ? [summary(back.value, shape)] : []))] });
     }
     return ops;
 }
 
-const opText = ({ result, gradient }) => `result ${digits(result)}, ` +
-    (gradient === null ? 'no gradient' : `gradient ${digits(gradient)}`);
-const sameOp = (a, b) => alike(a.result, b.result) && alike(a.gradient, b.gradient);
+/* All names, in an order that follows each of the maps. */
+function mergedNames(maps) {
+    let names = [];
+    for (const map of maps) {
+        const known = new Set(names), after = new Map();
+        let last = null;
+        for (const name of map.keys())
+            if (known.has(name)) last = name;
+            else addTo(after, last, name);
+        names = [null, ...names].flatMap((n) => [n, ...(after.get(n) || [])]).slice(1);
+    }
+    return names;
+}
 
-/* A row for each name that one of the maps has. */
-function rowsOf(group, maps, titleOf, textOf, same) {
-    const names = new Set(maps.flatMap((map) => [...map.keys()]));
-    return [...names].map((name) => {
-        const found = maps.map((map) => map.get(name));
-        return row(group, titleOf(name, found.find((x) => x)), found, textOf, same);
+/* Rows: { group, name, items: one for each trace, or undefined; differs }. */
+function rowsOf(group, graphs, mapOf) {
+    const maps = graphs.map((g) => (g ? mapOf(g) : new Map()));
+    return mergedNames(maps).map((name) => {
+        const items = maps.map((map) => map.get(name)), first = items.find((x) => x);
+        const differs = items.some((x) => !x || x.parts.some((p, i) => !samePart(p, first.parts[i])));
+        return { group, name, items, first, differs };
     });
 }
 
-function differences(graphs) {
-    return [...stepRows(graphs),
-        ...rowsOf('Parameters and buffers', graphs.map(linesByName), (name) => name, lineText,
-            sameLine),
-        ...rowsOf('Ops (norms)', graphs.map(opsByName), (_, op) => op.title, opText, sameOp)];
+const comparedRows = (graphs) => [...rowsOf('The step', graphs, facts),
+    ...rowsOf('Ops: results, and the gradients that come to them', graphs, opsByName),
+    ...rowsOf('Parameters and buffers: before and after the step, gradients', graphs, linesByName)];
+
+/* ---- the columns ----------------------------------------------------------------------------- */
+
+const ROWS_MOST = 500;
+
+/* What a trace has of a row; a click goes there. */
+function comparedCell(item, first, i) {
+    if (!item) return make('td', { class: 'absent' }, 'not there');
+    const parts = item.parts.map((p, k) => make('span',
+        { class: samePart(p, first.parts[k]) ? p.cls : `${p.cls} other` }, p.text));
+    if (!item.kind) return make('td', { class: 'fact' }, make('b', {}, item.head), parts);
+    const there = () => {
+        comparing(false);
+        showTrace(i);
+        choose(item.key);
+    };
+    return make('td', {}, make('button', { type: 'button', class: `same ${item.kind}`,
+        title: item.key, onclick: there }, make('span', { class: 'head' }, make('b', {}, item.head), ' ',
+        make('span', { class: 'shape' }, shapeText(item.shape))), parts));
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
-
-const DIFFERENCES_MOST = 500;
-
-function differenceRow({ title, texts, differs }) {
-    return make('tr', {}, make('th', { scope: 'row' }, title),
-        texts.map((text, i) => make('td', { class: differs[i] ? 'other' : null }, text)));
+function comparedTable(rows, current) {
+    const wide = (cls, text) => make('tr', { class: cls },
+        make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
+    let group = '', within = '';
+    return rows.map((r) => {
+        const heads = [], place = r.first.within || '';
+        if (r.group !== group) heads.push(wide('group', (group = r.group)));
+        if (place !== within && place) heads.push(wide('within', place));
+        within = place;
+        const here = r.items[state.trace] && r.items[state.trace].key === current;
+        return [heads, make('tr', { 'data-name': r.name, class: [r.differs ? 'differs' : '',
+            here ? 'now' : ''].join(' ').trim() || null },
+        r.items.map((item, i) => comparedCell(item, r.first, i)))];
+    });
 }
 
 function renderCompare() {
-    const s = position().s;
-    const rows = differences(traces.map((t) => (t.steps[s] ? graphOf(t, s) : null)));
-    const different = rows.filter((r) => r.differs.some((x) => x));
-    const shown = ($('compare-all').checked ? rows : different).slice(0, DIFFERENCES_MOST);
-    const title = (r, i) => (!i || shown[i - 1].group !== r.group) && make('tr', { class: 'group' },
-        make('th', { colspan: traces.length + 1, scope: 'colgroup' }, r.group));
-    const head = traces.map((t) => make('th', { scope: 'col' }, t.title));
-    $('compare-table').replaceChildren(make('thead', {}, make('tr', {}, make('td', {}), head)),
-        make('tbody', {}, shown.map((r, i) => [title(r, i), differenceRow(r)])));
+    const { s } = position(), rows = comparedRows(traces.map((t) => t.steps[s] ? graphOf(t, s) : null));
+    const different = rows.filter((r) => r.differs), only = $('compare-only').checked;
+    const shown = (only ? different : rows).slice(0, ROWS_MOST);
+    const head = (t) => make('th', { scope: 'col' }, t.title);
+    $('compare-table').replaceChildren(
+        make('thead', {}, make('tr', {}, traces.map(head))),
+        make('tbody', {}, comparedTable(shown, currentKey())));
     $('compare-note').textContent = `Step ${s + 1}: ${different.length} of ${rows.length} rows ` +
-        'differ' + (shown.length === DIFFERENCES_MOST ? `; ${shown.length} are shown` : '') +
-        '. Marked: what differs from the first column.';
+        'differ' + (shown.length === ROWS_MOST ? `; ${shown.length} are shown` : '') +
+        '. Marked: what differs from the first column that has it.';
+    const now = $('compare-table').querySelector('.now');
+    if (now) now.scrollIntoView({ block: 'nearest' });
 }
 
 /* ---- tabs ------------------------------------------------------------------------------------ */
@@ -147,6 +181,6 @@ function renderTabs() {
         comparing(false);
         showTrace(i);
         render();
-    })), tab('Differences', on, () => comparing(true)));
+    })), tab('Side by side', on, () => comparing(true)));
     $('tabs').hidden = false;
 }

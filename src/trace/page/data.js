@@ -1,7 +1,7 @@
 /*
  * data.js - the traces that the page was given, indexed for the other files.
  *
- * A trace is an account of training steps (its format: docs/autograd.md, "The page"). The page
+ * A trace is an account of training steps, as tn_trace_json writes it, but packed. The page
  * plays it as a row of positions: each training step as a whole, then each op of forward, each op
  * of backward, and the optimizer. Whatever is drawn or told depends on the position alone, so
  * going back is the same as going forward.
@@ -9,9 +9,7 @@
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
  */
 
-const traces = JSON.parse(document.getElementById('traces').textContent);
-
-/* ---- numbers and words ----------------------------------------------------------------------- */
+/* ---- what is packed -------------------------------------------------------------------------- */
 
 const NUMBERS_OF_STRINGS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
@@ -19,6 +17,105 @@ const NUMBERS_OF_STRINGS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 function number(x) {
     return typeof x === 'string' ? NUMBERS_OF_STRINGS[x] : x;
 }
+
+function fromBase64(text) {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), view = new DataView(bytes.buffer);
+    return Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+}
+
+/* Norm, extremes and so on, from all elements. */
+function numbersOf(values) {
+    const known = values.filter((x) => !Number.isNaN(x)), finite = values.filter(Number.isFinite);
+    const count = (test) => values.filter(test).length;
+    const most = finite.reduce((m, x) => Math.max(m, Math.abs(x)), 0) || 1;
+    const norm = most * Math.sqrt(finite.reduce((sum, x) => sum + (x / most) ** 2, 0));
+    const nan = count(Number.isNaN), inf = known.length - finite.length;
+    return { values, zeros: count((x) => x === 0), nan, inf,
+        norm: nan ? NaN : inf ? Infinity : norm,
+        min: known.length ? known.reduce((a, b) => Math.min(a, b)) : NaN,
+        max: known.length ? known.reduce((a, b) => Math.max(a, b)) : NaN,
+        mean: values.reduce((sum, x) => sum + x, 0) / values.length };
+}
+
+/* A row of the table of numbers, read when it is first asked for. */
+function unpackNumbers(packed) {
+    if (typeof packed === 'string') return numbersOf(fromBase64(packed));
+    if (typeof packed === 'number') return numbersOf([packed]);
+    const [norm, min, max, mean, zeros, nan, inf, values] = packed;
+    const all = { norm, min, max, mean, zeros, nan, inf };
+    for (const key in all) all[key] = number(all[key]);
+    return values ? { ...all, values: values.map(number) } : all;
+}
+
+class Numbers {
+    constructor(packed) {
+        this.packed = packed;
+    }
+    get all() {
+        return (this.made ??= unpackNumbers(this.packed));
+    }
+}
+for (const key of ['norm', 'min', 'max', 'mean', 'zeros', 'nan', 'inf', 'values'])
+    Object.defineProperty(Numbers.prototype, key, { get() { return this.all[key]; } });
+
+/* Puts texts, numbers and what is left out (f32, output 0, a gradient) in their places. The same
+ * numbers are the same object wherever they stand. */
+function unpack({ texts, values, traces: packed }) {
+    const table = values.map((row) => new Numbers(row));
+    const text = (object, ...keys) => {
+        for (const key of keys) if (Number.isInteger(object[key])) object[key] = texts[object[key]];
+    };
+    const numbers = (object, ...keys) => {
+        for (const key of keys) object[key] = Number.isInteger(object[key]) ? table[object[key]] : null;
+    };
+    const ends = (list) => (list || []).forEach((x) => numbers(x, 'before', 'after'));
+    const usual = (x) => {
+        if (!x) return;
+        x.output ??= 0;
+        x.dtype ??= 'f32';
+        x.gradient ??= true;
+        numbers(x, 'value');
+        text(x, 'name');
+    };
+    const node = (n) => {
+        text(n, 'op', 'formula', 'gradient', 'line');
+        n.in.forEach(usual);
+        n.out.forEach(usual);
+        n.kept.forEach((k) => text(k, 'what'));
+    };
+    const back = (b) => {
+        for (const x of [...b.incoming, ...b.shares]) {
+            numbers(x, 'value');
+            ends(x.hooks);
+        }
+        ends(b.accumulated);
+        if (b.finding) text(b.finding, 'text');
+    };
+    const step = (s) => {
+        s.loss = number(s.loss);
+        s.calls.forEach((c) => text(c, 'module', 'type'));
+        s.nodes.forEach(node);
+        s.backward.forEach(back);
+        for (const p of s.passes) {
+            text(p, 'error');
+            ends(p.averaged);
+        }
+        (s.updates || []).forEach((u) => numbers(u, 'before', 'after', 'gradient'));
+        s.ledger.forEach((line) => numbers(line, 'start', 'forward', 'step', 'grad'));
+        s.findings.forEach((f) => text(f, 'text'));
+    };
+    for (const t of packed) {
+        text(t, 'title', 'tenon');
+        t.modules.forEach((m) => text(m, 'path', 'type'));
+        t.tensors.forEach((x) => text(x, 'name', 'module'));
+        t.steps.forEach(step);
+    }
+    return packed;
+}
+
+const traces = unpack(JSON.parse(document.getElementById('traces').textContent));
+
+/* ---- numbers and words ----------------------------------------------------------------------- */
 
 /* So many digits, with a true minus sign. */
 function digits(x, many = 4) {
@@ -57,7 +154,7 @@ function bytesText(n) {
 const PHASES = ['whole', 'forward', 'backward', 'optimizer'];
 
 const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
-    updates: null, ledger: [], findings: [] };
+    passes: [], updates: null, ledger: [], findings: [] };
 
 /* Adds to a trace: tensors by id, and all positions. A trace of nothing has an empty step. */
 function indexTrace(trace) {
@@ -164,7 +261,7 @@ function callTitle(call, outer) {
 /* The end of a long name. */
 const shortened = (text) => (text.length > 18 ? '…' + text.slice(-17) : text);
 
-const tensorName = (t) => t.name || t.id;
+const tensorName = (t) => t.name || (t.requires_grad ? 'a leaf' : 'data');
 const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };
 
 /* "linear in 0 (Linear)" */

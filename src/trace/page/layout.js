@@ -54,7 +54,7 @@ function opItem(node, at) {
     const shape = shapeText(node.out[0].shape);
     return { key: 'n' + node.id, node, kind: 'op', t: at, title: node.op, note: shape,
         parent: node.call ?? null, h: NODE.height,
-        w: Math.max(NODE.least, textWidth(node.op, 13) + textWidth(shape, 11) + 30) };
+        w: Math.max(NODE.least, textWidth(node.op, 14) + textWidth(shape, 11) + 34) };
 }
 
 /* In its module's box a tensor has its short name. */

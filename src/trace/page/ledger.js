@@ -26,12 +26,12 @@ const COLUMNS = [
         moved(line.forward, line.step, t, '')],
     ['moved by', 'who changed it in this step', null, (g, t, line) =>
         line.moved === 'no' ? cell('moved muted', 'nobody')
-            : cell('moved', (line.moved ?? 'not known').replace(/by (the )?/, ''))],
+            : cell('moved', (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
 ];
 
 /* A cell that stands out where the value changed. */
 function moved(before, after, t, by) {
-    const same = JSON.stringify(before) === JSON.stringify(after);
+    const same = before === after;
     return make('td', { class: same ? 'num' : `num changed ${by}` }, summaryText(after, t.shape));
 }
 

@@ -341,7 +341,7 @@ function begin() {
     on('fit', 'click', fit);
     on('fold', 'click', () => foldAll(true));
     on('unfold', 'click', () => foldAll(false));
-    on('compare-all', 'change', renderCompare);
+    on('compare-only', 'change', renderCompare);
     on('search', 'input', renderSearch);
     on('search', 'keydown', searchKeys);
     on('search', 'blur', () => ($('found').hidden = true));
