@@ -73,6 +73,7 @@ static void memory_at_start(void)
 
 bench_flags bench_parse(int argc, char **argv, bench_flags f)
 {
+    TN_CHECK(tn_parallel_begin());
     const struct {
         const char *name;
         const char **text;
@@ -86,7 +87,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "batch", NULL, &f.batch, NULL },         { "steps", NULL, &f.steps, NULL },
         { "warmup", NULL, &f.warmup, NULL },       { "threads", NULL, &f.threads, NULL },
         { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
-        { "capture", NULL, NULL, &f.capture },
+        { "capture", NULL, NULL, &f.capture },     { "timeline", NULL, NULL, &f.timeline },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };
@@ -111,6 +112,8 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     waits = f.where.type == TN_CUDA;
     f.dtype = precision_of(f.precision, f.where);
     if (f.block == 0) f.block = f.where.type == TN_CUDA ? 10 : 1;
+    if (f.timeline && (waits || f.capture || f.block > 1))
+        refuse("timeline", "", "steps of a CPU, called and timed one by one");
     if (f.block > BENCH_BLOCK) refuse("block", "N", "64 at most");
     memory_at_start();
     return f;
@@ -150,6 +153,7 @@ void bench_line(const char *name, const char *metric, double *v, int64_t n)
 {
     qsort(v, (size_t)n, sizeof *v, by_value);
     double median = n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+    if (tn_parallel_rank() > 0) return;
     printf("%s,%s,%.8g,%.8g,%.8g\n", name, metric, median, v[0], v[n - 1]);
     fflush(stdout);
 }
@@ -178,9 +182,10 @@ void bench_banner(const char *name)
     tn_cuda_properties gpu = { .name = "no GPU" };
     if (waits) TN_CHECK(tn_cuda_get_properties(0, &gpu));
     char blas[128], simd[128];
-    fprintf(stderr, "# %s: tenon %s, %d threads, %s, %s, %s\n", name, tn_version_string(),
-            tn_num_threads(), info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd),
-            gpu.name);
+    if (tn_parallel_rank() > 0) return;
+    fprintf(stderr, "# %s: tenon %s, %d processes of %d threads, %s, %s, %s\n", name,
+            tn_version_string(), tn_parallel_size(), tn_num_threads(),
+            info("BLAS: ", blas, sizeof blas), info("SIMD: ", simd, sizeof simd), gpu.name);
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */

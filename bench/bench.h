@@ -21,14 +21,16 @@ typedef struct bench_flags {
     int64_t steps, warmup, threads;
     int64_t block; /* steps between two clock readings; a GPU waits only there */
     bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
+    bool timeline; /* also when each layer's gradients are complete */
     /* above 0: instead of timing, doubles the batch up to this, until memory runs out */
     int64_t find_batch;
     tn_device where; /* what device says */
     tn_dtype dtype;  /* of products under autocast; f32: no autocast */
 } bench_flags;
 
-/* Reads the flags, named as the fields above; ends the program with 2 on anything else, and with 1
- * if the device is missing. presets: values for flags not given. */
+/* Joins the other processes of an mpirun. Reads the flags, named as the fields above; ends the
+ * program with 2 on anything else, and with 1 if the device is missing. presets: values for flags
+ * not given. */
 bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
 /* Waits for the chosen device. */
@@ -38,7 +40,7 @@ void bench_wait(void);
 const char *bench_name(const bench_flags *f, const char *workload);
 
 double bench_now(void); /* seconds, monotonic */
-/* "name,metric,median,min,max"; sorts the values */
+/* "name,metric,median,min,max", printed by rank 0 alone; sorts the values */
 void bench_line(const char *name, const char *metric, double *values, int64_t n);
 void bench_one(const char *name, const char *metric, double value);
 /* Two lines: start_MiB, the memory that the program took up to bench_parse, libraries and all; and
@@ -69,7 +71,9 @@ typedef struct bench_task {
     void (*batch)(int64_t step, tn_tensor **x, tn_tensor **y); /* on the CPU */
 } bench_task;
 
-/* Trains on the batches and prints everything: times, rates, losses, memory. */
+/* Trains on the batches and prints everything: times, rates, losses, memory. Of several processes
+ * each takes its equal part of the rows, gradients are averaged, rates are those of all together;
+ * times and memory are rank 0's. */
 void bench_run(const bench_task *task, const bench_flags *flags);
 /* Two steps, the first of which makes the optimizer's state. False, and a line to stderr, if they
  * fail because memory runs out. */

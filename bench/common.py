@@ -38,11 +38,14 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")
     ap.add_argument("--data", help="a folder")
+    ap.add_argument("--meet", help="a file that the processes of an mpirun find each other by")
     for size in ("layers", "width", "context"):
         ap.add_argument("--" + size, type=int, default=0)
     args = ap.parse_args()
     vars(args).update({"attention": "fused", "layout": "contiguous"} | WAYS.get(args.way, {}))
     args.block = args.block or (10 if args.device == "cuda" else 1)
+    args.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+    args.ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
     return args
 
 
@@ -72,6 +75,12 @@ def setup(args, workload):
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(1)
+    if args.ranks > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{os.path.abspath(args.meet)}",
+                                             rank=args.rank, world_size=args.ranks)
+        if args.rank:  # rank 0 alone prints
+            sys.stdout = open(os.devnull, "w")
     if args.device == "cuda":
         if not torch.cuda.is_available():
             sys.exit("--device cuda: torch finds no GPU")
@@ -104,6 +113,12 @@ def place(net, args):
     if args.layout == "channels_last" or (args.device == "cuda" and args.precision == "bf16"):
         return net.to(args.device, memory_format=torch.channels_last)
     return net.to(args.device)
+
+
+def share(net, args):
+    """With several processes: PyTorch's DistributedDataParallel over gloo."""
+    import torch
+    return torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True) if args.ranks > 1 else net
 
 
 def optimizer(kind, parameters, **options):
@@ -213,6 +228,11 @@ class Session:
 
     def host_batch(self):
         x, y = self.batch(self.taken)
+        if self.args.ranks > 1:  # this rank's rows
+            if len(x) % self.args.ranks:
+                sys.exit(f"a batch of {len(x)}: want a multiple of {self.args.ranks}")
+            rows, rank = len(x) // self.args.ranks, self.args.rank
+            x, y = x[rank * rows:(rank + 1) * rows], y[rank * rows:(rank + 1) * rows]
         return (x.pin_memory(), y.pin_memory()) if self.args.device == "cuda" else (x, y)
 
     def step(self, x, y, parts):
@@ -262,6 +282,10 @@ def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
     s.run(args.warmup, args.block, timed=False)
     s.parts.clear()
     s.run(args.steps, args.block, parts=args.block == 1)
+    if args.ranks > 1:
+        for loss in s.losses.values():
+            torch.distributed.all_reduce(loss)
+            loss /= args.ranks
     losses, taken = {k: v.item() for k, v in s.losses.items()}, s.taken
     if args.block > 1:
         s.run(args.block, 1, parts=True, timed=False)
@@ -281,6 +305,8 @@ def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
         line(name, "reserved_gpu_MiB", [torch.cuda.max_memory_reserved() / 2**20])
     else:
         memory(args, name)
+    if args.ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
 def fits(args, net, optimizer, loss_of, batch):

@@ -80,6 +80,7 @@ if args.weights:
 net = net.to(args.device)
 opt = common.optimizer(torch.optim.AdamW, net.parameters(), lr=3e-4, betas=(0.9, 0.95),
                        weight_decay=0.1)
+net = common.share(net, args)
 if args.find_batch:
     found = 0
     while B <= args.find_batch and common.fits(args, net, opt, loss_of, batch):

@@ -25,6 +25,7 @@ if args.config == "mlp":
     opt = common.optimizer(torch.optim.Adam, net.parameters(), lr=1e-4)
 else:
     opt = common.optimizer(torch.optim.SGD, net.parameters(), lr=2e-3, momentum=0.9)
+net = common.share(net, args)
 
 
 def batch(i):

@@ -6,6 +6,10 @@
  * as in training, and the clock is read when the last one is done. The parts come from extra steps
  * that do wait; a captured step has none. The batches of a block are made before its clock starts;
  * copying them to the device is included.
+ *
+ * Of several processes (mpirun) each takes its equal part of every batch's rows, and backward
+ * averages the gradients. Every step ends when the last rank's backward does, so rank 0's clock
+ * speaks for all.
  */
 #include "bench.h"
 
@@ -18,10 +22,21 @@ typedef struct series {
     double *v;
 } series;
 
+/* A module with parameters of its own. */
+typedef struct layer {
+    char name[128];
+    double bytes; /* of its gradients */
+    double seen;  /* when backward had passed it, in this step; 0: not yet */
+    series ms;    /* after backward's start */
+} layer;
+
 typedef struct session {
     const bench_task *task;
     const bench_flags *flags;
+    tn_data_parallel *shared;
     series step, forward, backward, optimizer;
+    layer *layers; /* of --timeline, n_layers of them */
+    int n_layers;
     bool parts;          /* wait after each part */
     tn_capture *capture; /* NULL: steps are called */
     tn_tensor *losses;   /* of the first step, the tenth, the last: [3] on the device */
@@ -35,6 +50,67 @@ static void add(series *s, double value)
     s->v = v;
     s->v[s->n++] = value;
 }
+
+/* ---- when gradients are complete ------------------------------------------------------------- */
+
+/* A module whose inputs need no gradient is told of before it is differentiated: not noted. */
+static tn_status passed(tn_module *m, int n_in, tn_tensor **in, int n_out, tn_tensor *const *out,
+                        void *user)
+{
+    (void)m, (void)n_out, (void)out;
+    for (int i = 0; i < n_in; i++)
+        if (in[i] != TN_NONE) ((layer *)user)->seen = bench_now();
+    return TN_OK;
+}
+
+/* A layer for each module that has parameters of its own, in the order of registration. */
+static void find_layers(session *s)
+{
+    tn_list *all = tn_parameters(s->task->model);
+    TN_CHECK_PTR(all);
+    s->layers = calloc((size_t)all->n, sizeof *s->layers);
+    if (!s->layers) exit(1);
+    const tn_module *owner = NULL;
+    for (int i = 0; i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        layer *l = &s->layers[s->n_layers];
+        if (i == 0 || e->owner != owner) {
+            const char *dot = strrchr(e->name, '.');
+            int length = dot ? (int)(dot - e->name) : 0;
+            snprintf(l->name, sizeof l->name, "%.*s", length, e->name);
+            if (tn_register_full_backward_hook(e->owner, passed, l) < 0)
+                TN_CHECK(tn_error_status());
+            owner = e->owner;
+            s->n_layers++;
+        }
+        s->layers[s->n_layers - 1].bytes += (double)tn_numel(e->tensor) * 4;
+    }
+}
+
+/* Those that backward has not told of are complete when it ends. */
+static void note_layers(session *s, double begin, double end)
+{
+    for (int i = 0; i < s->n_layers; i++) {
+        layer *l = &s->layers[i];
+        add(&l->ms, 1e3 * ((l->seen > begin ? l->seen : end) - begin));
+    }
+}
+
+static void print_layers(session *s)
+{
+    for (int i = 0; i < s->n_layers; i++) {
+        layer *l = &s->layers[i];
+        char metric[160];
+        snprintf(metric, sizeof metric, "bytes of %s", l->name);
+        bench_one(s->task->name, metric, l->bytes);
+        snprintf(metric, sizeof metric, "ms_complete of %s", l->name);
+        bench_line(s->task->name, metric, l->ms.v, l->ms.n);
+        free(l->ms.v);
+    }
+    free(s->layers);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static double stamp(const session *s)
 {
@@ -60,6 +136,7 @@ static tn_tensor *step(void *user, int n, tn_tensor *const *in)
         add(&s->forward, 1e3 * (t1 - t0));
         add(&s->backward, 1e3 * (t2 - t1));
         add(&s->optimizer, 1e3 * (t3 - t2));
+        note_layers(s, t1, t2);
     }
     (void)n;
     return loss;
@@ -70,12 +147,27 @@ static void keep_loss(session *s, int which, tn_tensor *loss)
     TN_NO_GRAD TN_CHECK(tn_copy_(tn_select(s->losses, 0, which), loss));
 }
 
+/* This rank's rows of a batch. */
+static tn_tensor *own_part(tn_tensor *whole)
+{
+    int64_t ranks = tn_parallel_size(), rows = tn_size(whole, 0);
+    if (rows % ranks) {
+        fprintf(stderr, "bench: a batch of %" PRId64 ": want a multiple of %" PRId64 "\n", rows,
+                ranks);
+        exit(2);
+    }
+    return tn_narrow(whole, 0, tn_parallel_rank() * rows / ranks, rows / ranks);
+}
+
 /* n steps, at most BENCH_BLOCK; their mean time goes into s->step when timed. */
 static void block(session *s, int64_t n, bool timed)
 {
     tn_tensor *in[BENCH_BLOCK][2];
     tn_scope scope = tn_scope_begin();
-    for (int64_t i = 0; i < n; i++) s->task->batch(s->taken + i, &in[i][0], &in[i][1]);
+    for (int64_t i = 0; i < n; i++) {
+        s->task->batch(s->taken + i, &in[i][0], &in[i][1]);
+        for (int k = 0; k < 2; k++) in[i][k] = own_part(in[i][k]);
+    }
     bench_wait();
     double t0 = bench_now();
     for (int64_t i = 0; i < n; i++) {
@@ -140,7 +232,12 @@ void bench_run(const bench_task *k, const bench_flags *f)
     tn_scope scope = tn_scope_begin();
     s.losses = tn_full_as(TN_SHAPE(3), 0, TN_F32, f->where);
     bench_banner(k->name);
-    if (f->weights) TN_CHECK(tn_save(k->model, f->weights));
+    if (f->weights && tn_parallel_rank() == 0) TN_CHECK(tn_save(k->model, f->weights));
+    if (tn_parallel_size() > 1) {
+        s.shared = tn_data_parallel_new(k->model, (tn_data_parallel_options){ 0 });
+        TN_CHECK_PTR(s.shared);
+    }
+    if (f->timeline) find_layers(&s);
     if (f->capture) {
         s.capture = tn_capture_new(step, &s, f->where);
         TN_CHECK_PTR(s.capture);
@@ -152,14 +249,17 @@ void bench_run(const bench_task *k, const bench_flags *f)
     allocations = tn_memory().system_allocations - allocations;
     double loss[3];
     int64_t taken = s.taken;
+    if (tn_parallel_size() > 1) TN_CHECK(tn_parallel_mean_(s.losses));
     TN_CHECK(tn_copy_out(s.losses, loss, sizeof loss, TN_F64));
     s.parts = true;
     if (f->block > 1 && !s.capture) steps(&s, f->block, 1, false);
     print_times(&s);
+    print_layers(&s);
     print_losses(k, loss, taken);
     bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
     print_memory(k, f, allocations);
     tn_capture_free(s.capture);
+    tn_data_parallel_free(s.shared);
     tn_scope_end(scope);
 }
 

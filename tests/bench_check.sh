@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The benchmark programs on the CPU at their smallest: what they count, deliver and leave out; no times.
-# usage: tests/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER
+# usage: tests/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
-# batch dropped, and with bench_ops ending at the first op that does not exist in bf16.
+# batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
+# same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted.
 set -uo pipefail
-gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4")
+gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
@@ -49,5 +50,29 @@ check 'ops, f32' ends 0 'tenon_max_pool_f32,us_forward_backward,' "$ops" --confi
 rows=$(grep -c ',us_forward,' "$dir/said")
 check 'ops, bf16' ends 0 'tenon_relu_bf16,us_forward_backward,' "$ops" --config tiny --steps 1 --precision bf16
 check 'ops, as many' same "$(grep -cE ',us_forward,|_bf16: left out: .*bf16' "$dir/said")" "$rows"
+
+# When gradients are complete: the root's own, the token table's, last; the last norm's first. Bytes are all parameters'.
+check 'timeline' ends 0 'tenon_gpt_tiny,ms_complete of h.1.fc2,' "$gpt" --config tiny --timeline "${few[@]}"
+check 'timeline, bytes' same "$(awk -F, '$2 ~ /^bytes of / { sum += $3 } END { print sum }' "$dir/said")" \
+    $((4 * $(metric parameters "$dir/said")))
+check 'timeline, order' same "$(sed -n 's/^[^,]*,ms_complete of \([^,]*\),\([^,]*\),.*/\2 \1/p' "$dir/said" | sort -g |
+    sed -n 's/^[^ ]* //; 1p; $p')" "$(printf 'lnf\n')"
+check 'average, alone' ends 2 'want mpirun -n 2' "$average"
+
+# Two processes share a batch: the loss of the tenth step is the one process's, which has learned from all rows.
+if command -v mpirun >/dev/null && [ -e "$(dirname "$gpt")/../src/parallel/libtenon-mpi.so" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    export OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_hwloc_base_binding_policy=none
+    ten=(--config tiny --threads 1 --steps 2 --warmup 8)
+    check 'gpt, one process' ends 0 'loss_10' "$gpt" "${ten[@]}"
+    alone=$(metric loss_10 "$dir/said")
+    check 'gpt, two processes' ends 0 'loss_10' mpirun -n 2 "$gpt" "${ten[@]}"
+    check 'gpt, printed once' same "$(grep -c loss_10 "$dir/said")" 1
+    check 'gpt, the same loss' awk -v a="$alone" -v b="$(metric loss_10 "$dir/said")" 'BEGIN { exit !(a / b - 1 < 1e-6 && b / a - 1 < 1e-6) }'
+    check 'gpt, an odd batch' ends 2 'a batch of 3: want a multiple of 2' mpirun -n 2 "$gpt" --batch 3 "${ten[@]}"
+    check 'average, two processes' ends 0 'tenon_average_67108864,ms_local,' mpirun -n 2 "$average" --steps 1 --warmup 0
+else
+    echo 'no mpirun, or built without MPI: several processes were not tested'
+fi
 
 verdict

@@ -74,6 +74,10 @@ check 'run.sh, no number' refuses '--rounds "many": want a whole number' "$b/run
 check 'run.sh, no argument' refuses '--ways needs a list: want some of eager ' "$b/run.sh" --ways
 check 'run.sh, unknown workload' refuses 'there is no "dance": want some of gpt_small ' "$b/run.sh" --workloads mlp,dance x.csv
 check 'run.sh, no build' refuses 'a copy/build/bench: scripts/build makes it' "$b/run.sh" x.csv
+check 'parallel.sh, nothing' refuses 'want OUT.csv' "$b/parallel.sh"
+check 'parallel.sh, unknown option' refuses 'unknown option --bogus' "$b/parallel.sh" --bogus x.csv
+check 'parallel.sh, too many' refuses 'want some of 2 4 8' "$b/parallel.sh" --processes 3 x.csv
+check 'parallel.sh, no build' refuses 'a copy/build/bench: scripts/build makes it' "$b/parallel.sh" x.csv
 check 'scale.sh, no such name' refuses 'want a name that ends in .csv' "$b/scale.sh" x
 check 'scale.sh, unknown sweep' refuses 'want some of width depth' "$b/scale.sh" --sweeps time x.csv
 check 'scale.sh, no build' refuses 'no bench_gpt in ' "$b/scale.sh" x.csv
@@ -179,6 +183,33 @@ END
         ! python3 "$b/summarise.py" "$dir/other.csv"
     }
     check 'table, a loss too far in bf16' differs 's/loss_1,4.004/loss_1,4.05/'
+    # parallel.sh's lines: two rounds; programs that send nothing are added up.
+    while read -r side n round rate loss; do
+        for metric in "tokens/s,$rate" ms/step,9 ms_forward,3 ms_backward,5 ms_optimizer,1 loss_1,4 "loss_10,$loss"; do
+            echo "gpt_medium,8,$side,$n,$round,$metric,0,0"
+        done
+    done >"$dir/parallel.csv" <<'END'
+tenon 1 1 100 3
+tenon 2 1 190 3
+tenon-apart 2 1 110 5
+tenon-apart 2 1 90 5
+torch 2 1 150 3.00001
+tenon 1 2 120 3
+tenon 2 2 216 3
+END
+    python3 "$b/parallel.py" "$dir/parallel.csv" >"$dir/table2"
+    ratio() { # LINE: stands in the table of several processes
+        cat "$dir/table2"
+        grep -qxF -- "$1" "$dir/table2"
+    }
+    check 'parallel.py, a ratio' ratio '| gpt_medium | 8 | strong | tenon | 2 | 9 | 3 | 5 | 1 | 203 tokens/s | 1.85 | 1.80 to 1.90 |'
+    check 'parallel.py, apart' ratio '| gpt_medium | 8 | strong | tenon, apart | 2 | 9 | 3 | 5 | 1 | 200 tokens/s | 2.00 | 2.00 to 2.00 |'
+    check 'parallel.py, losses' ratio 'Losses of the first and the tenth step: 3.3e-06 apart at most, relatively.'
+    sed 's/3\.00001/3.0001/' "$dir/parallel.csv" >"$dir/parallel2.csv"
+    apart() { # exits with 1, and says what
+        ! python3 "$b/parallel.py" "$dir/parallel2.csv" >"$dir/said" 2>&1 && grep -q '^parallel.py: the losses differ: gpt_medium 8 loss_10' "$dir/said"
+    }
+    check 'parallel.py, losses that differ' apart
     check 'table, a sum too far' differs 's/batch-0_loader,checksum,10/batch-0_loader,checksum,10.001/'
     check 'table, a loss that is no number' differs 's/loss_1,4.004/loss_1,nan/'
 else
