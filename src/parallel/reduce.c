@@ -303,9 +303,11 @@ static tn_status begin(tni_sync *s)
         return tni_error(TN_E_STATE,
                          "%s: an earlier pass failed on this rank alone: want the program ended",
                          function);
+    p->begun = p->done = false;
+    tn_status status = tni_wire_ready(&p->wire, p->device);
+    if (status != TN_OK) return status; /* nothing was sent, and no rank waits */
     p->begun = true;
-    p->done = false;
-    tn_status status = check_parameters(p);
+    status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) {
         p->bucket[i].waiting = p->bucket[i].n;

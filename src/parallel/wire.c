@@ -60,17 +60,20 @@ void tni_wire_free(tni_wire *w)
     w->line = NULL;
 }
 
+tn_status tni_wire_ready(const tni_wire *w, tn_device device)
+{
+    void *stream;
+    return w->line ? tni_cuda_stream_of(device, &stream) : TN_OK;
+}
+
 tn_status tni_wire_sum(const char *function, tni_wire *w, tn_tensor *data, tn_tensor *scratch,
                        tni_mpi_request *request)
 {
     size_t n = (size_t)tni_shape_numel(&data->shape);
-    void *stream;
     if (!w->line)
         return tni_ranks_status(function,
                                 tni_ranks()->sum_begin(w->group, tni_data(data), tni_data(scratch),
                                                        n, data->dtype, request));
-    tn_status status = tni_cuda_stream_of(data->storage->device, &stream); /* not in a capture */
-    if (status != TN_OK) return status;
     return tni_ranks_status(function, nccl->sum_begin(w->line, tni_data(data), n, data->dtype));
 }
 
