@@ -19,7 +19,7 @@ tn_status tni_wire_new(const char *function, tn_device device, tni_mpi_group *gr
 tn_status tni_wire_join(const char *function, tni_wire *w);
 /* Waits for its sums. NULL in line: nothing. */
 void tni_wire_free(tni_wire *w);
-/* Before the first sum of a pass. TN_E_STATE in a step that is being captured: sums stay outside. */
+/* Before the first sum of a pass. TN_E_STATE in a step that is captured: sums stay outside. */
 tn_status tni_wire_ready(const tni_wire *w, tn_device device);
 /* Begins to make data the sum: f32, f64 or bf16, dense, at most INT32_MAX numbers. It is the wire's
  * until tni_wire_wait; so is scratch, of which MPI's sums of bf16 take as much (mpi_module.h). All
