@@ -252,15 +252,23 @@ static const char *barrier(tni_mpi_group group)
     return barrier_of(comm_of(group), "at a barrier");
 }
 
+/* Whether the program has ended MPI by itself, as one that began it does. */
+static bool is_over(void)
+{
+    int over = 0;
+    return MPI_Finalized(&over) == MPI_SUCCESS && over;
+}
+
 static void finalize(void)
 {
+    if (is_over()) return;
     tni_mpi_wait_end();
     MPI_Finalize();
 }
 
 static void end_all(int status)
 {
-    MPI_Abort(MPI_COMM_WORLD, status);
+    if (!is_over()) MPI_Abort(MPI_COMM_WORLD, status);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -56,8 +56,9 @@ typedef struct tni_mpi {
      * may give NULL. */
     const char *(*move)(tni_mpi_group group, void *data, size_t nbytes, int from, int to);
     const char *(*barrier)(tni_mpi_group group);
+    /* At the end; nothing where the program has ended MPI by itself. */
     void (*finalize)(void);
-    void (*abort)(int status); /* ends all ranks; does not return */
+    void (*abort)(int status); /* ends all ranks; else does not return */
 } tni_mpi;
 
 /* Starts MPI. NULL + the reason in why. */
