@@ -2,8 +2,8 @@
  * compare.c - whether all ranks have the same model: its layout at the start, its bits on request.
  *
  * Each rank compares itself with rank 0 and writes what differs, if anything, into a note of fixed
- * size; the notes are exchanged, so that every rank fails with the same message and none waits for
- * one that has given up.
+ * size. One small sum tells all ranks whether there is any; then the notes are exchanged, so that
+ * every rank fails with the same message and none waits for one that has given up.
  */
 #include <stdio.h>
 
@@ -49,8 +49,9 @@ typedef struct remark {
  * nothing is allocated, so no rank can fail here alone. */
 static tn_status exchange_notes(const char *function, tni_mpi_group group, const remark *own)
 {
-    tn_status status = TN_OK;
-    for (int r = 0; r < tn_parallel_size() && status == TN_OK; r++) {
+    int64_t any = own->status != TN_OK;
+    tn_status status = tni_ranks_status(function, tni_ranks()->sum(group, &any, 1, TN_I64));
+    for (int r = 0; r < tn_parallel_size() && status == TN_OK && any; r++) {
         remark theirs = *own;
         status =
             tni_ranks_status(function, tni_ranks()->broadcast(group, &theirs, sizeof theirs, r));
