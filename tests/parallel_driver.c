@@ -333,6 +333,33 @@ static void unused(char **argument)
     tn_module_drop(m);
 }
 
+/* A weight that two layers share is one parameter: its gradient leaves once, when both uses are
+ * there. */
+static void tied(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_linear_options o = { .no_bias = true };
+    tn_module *a = model(tn_linear_new(WIDTH, WIDTH, o)),
+              *b = model(tn_linear_new(WIDTH, WIDTH, o));
+    TN_CHECK(tn_module_set(b, "weight", tn_get_parameter(a, "weight")));
+    tn_module *m = tn_sequential(a, tn_tanh_new(), b);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    EXPECT(tn_parameters(m)->n == 1 && p->sync.n == (tni_ranks() ? 1 : 0));
+    tn_tensor *w = tn_get_parameter(a, "weight"), *copy = tn_clone(tn_detach(w));
+    TN_CHECK(tn_set_requires_grad(copy, true));
+    tn_tensor *x = rows(0, ROWS / n * n, 0, TN_F32), *mine = rows(first, n, 0, TN_F32);
+    tn_tensor *h = tn_tanh(tn_matmul(x, tn_transpose(copy, 0, 1)));
+    TN_CHECK(tn_backward(tn_mean(tn_matmul(h, tn_transpose(copy, 0, 1)), NULL, 0, false)));
+    TN_CHECK(tn_backward(tn_mean(tn_forward(m, mine), NULL, 0, false)));
+    EXPECT(tensor_difference(tn_grad(w), tn_grad(copy)) < 1e-6);
+    EXPECT(tensor_difference(tn_grad(w), of_rank(tn_grad(w), 0)) == 0);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* Frozen on all ranks: nothing is sent for it. Frozen on one: all ranks fail and name it. */
 static void frozen(char **argument)
 {
@@ -569,6 +596,11 @@ static void calls(char **argument)
     TN_CHECK(tn_fill_(i, rank));
     TN_CHECK(tn_parallel_broadcast(i, size - 1));
     EXPECT(tn_item(i) == size - 1);
+    tn_tensor *odd = tn_full_as(TN_SHAPE(rank == 1 ? 5 : 3), rank, TN_F32, where);
+    EXPECT(tn_parallel_broadcast(odd, 0) == TN_E_SHAPE);
+    EXPECT(strstr(tn_error(), "on rank 1 [5] of f32: want the shape and dtype of rank 0"));
+    EXPECT(tn_at(odd, TN_INDEX(0)) == rank);
+    tn_error_clear();
     TN_CHECK(tn_parallel_barrier());
     TN_CHECK(tn_parallel_begin()); /* again: nothing */
     if (where.type == TN_CPU || tn_cuda_device_count() < 2) return;
@@ -647,9 +679,9 @@ static void two(char **argument)
     tn_module_drop(m);
 }
 
-/* A cast that the buckets still hold, or a rule, on one rank only: all fail with one message, and
- * go on when it is undone. A loss that is no scalar is refused before anything leaves, though the
- * last layer, which it does not read, could have left at once. */
+/* A cast that the buckets still hold, a rule, or one more parameter, on one rank only: all fail
+ * with one message, and go on when it is undone. A loss that is no scalar is refused on all, though
+ * the last layer, which it does not read, can leave at once. */
 static void changed(char **argument)
 {
     (void)argument;
@@ -673,6 +705,9 @@ static void changed(char **argument)
     EXPECT(strstr(tn_error(), "the buffers of rank 1 have other names, shapes, dtypes or rules"));
     TN_CHECK(tn_data_parallel_set_buffers(p, "1.", TN_BUFFERS_MEAN));
     TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    if (odd) TN_CHECK(tn_register_parameter(m, "more", NULL, there(tn_ones(TN_SHAPE(1)))));
+    EXPECT(tn_backward(loss_of(m, first, n, 0, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "on rank 1 the model's parameters have changed"));
     tn_error_clear();
     tn_data_parallel_free(p);
     tn_module_drop(m);
@@ -747,6 +782,7 @@ static void memory(char **argument)
         failing = 0;
         made = p != NULL;
         EXPECT(made ? k > 20 : tn_error_status() == TN_E_NOMEM && strstr(tn_error(), text) != NULL);
+        EXPECT(made || !strstr(strstr(tn_error(), "on rank ") + 1, "on rank ")); /* named once */
         if (made && odd) printf("%d allocations\n", (int)k - 1);
         tn_error_clear();
         tn_data_parallel_free(p);
@@ -884,29 +920,14 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "train", 4, train },
-        { "compare", 3, compare },
-        { "differ", 0, differ },
-        { "buffers", 0, buffers },
-        { "unused", 0, unused },
-        { "frozen", 0, frozen },
-        { "overlap", 0, overlap },
-        { "dtypes", 0, dtypes },
-        { "calls", 0, calls },
-        { "die", 1, die },
-        { "random", 0, random_numbers },
-        { "mismatch", 0, mismatch },
-        { "memory", 0, memory },
-        { "faults", 0, faults },
-        { "capture", 0, capture },
-        { "two", 0, two },
-        { "changed", 0, changed },
-        { "maps", 1, maps },
-        { "gpus", 0, gpus },
-        { "norm", 2, norm },
-        { "bf16", 3, train_bf16 },
-        { "short", 0, short_sums },
-        { "edges", 0, short_edges },
+        { "train", 4, train },       { "compare", 3, compare },  { "differ", 0, differ },
+        { "buffers", 0, buffers },   { "unused", 0, unused },    { "frozen", 0, frozen },
+        { "tied", 0, tied },         { "overlap", 0, overlap },  { "dtypes", 0, dtypes },
+        { "calls", 0, calls },       { "die", 1, die },          { "random", 0, random_numbers },
+        { "mismatch", 0, mismatch }, { "memory", 0, memory },    { "faults", 0, faults },
+        { "capture", 0, capture },   { "two", 0, two },          { "changed", 0, changed },
+        { "maps", 1, maps },         { "gpus", 0, gpus },        { "norm", 2, norm },
+        { "bf16", 3, train_bf16 },   { "short", 0, short_sums }, { "edges", 0, short_edges },
         { "uneven", 0, uneven },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };

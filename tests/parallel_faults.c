@@ -8,12 +8,15 @@
  * The points in the middle of messages are reached through the table of the module for MPI: its
  * entries are replaced by ones that count and then strike.
  */
+#include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <tenon/tenon.h>
@@ -268,9 +271,10 @@ static void scarce_free(void *user, void *block, size_t size)
 }
 
 typedef struct shared_model {
-    tn_module *m;
-    tn_data_parallel *p;
-    tn_tensor *large, *small, *strided, *loss;
+    tn_module *m, *other;
+    tn_data_parallel *p, *q; /* of m, of other */
+    tn_tensor *large, *small, *strided, *x, *loss;
+    tn_tensor *(*loss_of)(struct shared_model *s);
 } shared_model;
 
 static tn_status sum_large(shared_model *s)
@@ -288,6 +292,11 @@ static tn_status sum_strided(shared_model *s)
     return tn_parallel_sum_(s->strided);
 }
 
+static tn_status mean_strided(shared_model *s)
+{
+    return tn_parallel_mean_(s->strided);
+}
+
 static tn_status compare_ranks(shared_model *s)
 {
     return tn_data_parallel_check(s->p);
@@ -303,8 +312,53 @@ static tn_status run_backward(shared_model *s)
     return tn_backward(s->loss);
 }
 
+static tn_tensor *network_loss(shared_model *s)
+{
+    return loss_of(s->m, 0);
+}
+
+static tn_tensor *sum_of(tn_module *m, const char *name)
+{
+    return tn_sum_all(tn_get_parameter(m, name));
+}
+
+/* All ranks have a gradient of it. */
+static tn_tensor *old_loss(shared_model *s)
+{
+    return tn_add(sum_of(s->m, "left"), sum_of(s->other, "one"));
+}
+
+/* After the ranks have agreed, a rank must need no memory: not for the average of a gradient that
+ * it lacks (one), or has from before (old), nor to part two that are one tensor (left, right). x is
+ * averaged by nobody and adds to an older gradient; there is a second handle. */
+static tn_tensor *branches_loss(shared_model *s)
+{
+    tn_tensor *both = tn_add(tn_get_parameter(s->m, "left"), tn_get_parameter(s->m, "right"));
+    tn_tensor *loss = tn_add(tn_sum_all(tn_mul(both, both)), tn_sum_all(s->x));
+    if (tn_parallel_rank() == 0) loss = tn_add(loss, sum_of(s->m, "one"));
+    return tn_add(loss, sum_of(s->other, "one"));
+}
+
+enum { MOST = 8 };
+
+/* References to the gradients; TN_NONE where there is none. */
+static void keep_gradients(const tn_list *list, tn_tensor **gradient)
+{
+    EXPECT(list && list->n <= MOST);
+    for (int i = 0; i < list->n; i++) gradient[i] = tn_keep(tn_grad(list->entry[i].tensor));
+}
+
+static void expect_gradients(const tn_list *list, tn_tensor **gradient, bool same)
+{
+    for (int i = 0; i < list->n; i++) {
+        EXPECT(!same || gradient[i] == tn_grad(list->entry[i].tensor));
+        tn_drop(gradient[i]);
+    }
+}
+
 /* The k-th allocation of the call fails on the last rank, for every k, until none is left: all
- * ranks fail, and say on which there was no memory. Then the call succeeds on all. */
+ * ranks fail, and say on which there was no memory; no gradient has changed. Then the call succeeds
+ * on all. */
 static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
 {
     bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
@@ -314,12 +368,19 @@ static void fails_together(const char *what, tn_status (*call)(shared_model *s),
     int64_t k = 0;
     while (status != TN_OK) {
         tn_scope scope = tn_scope_begin();
-        s->loss = call == run_backward ? loss_of(s->m, 0) : NULL;
+        const tn_list *list = tn_parameters(s->m);
+        tn_tensor *before[MOST];
+        s->loss = call == run_backward ? s->loss_of(s) : NULL;
+        keep_gradients(list, before);
         requests = 0;
         failing = odd ? ++k : 0;
         status = call(s);
         failing = 0;
         EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
+        tn_error_clear();
+        expect_gradients(list, before, status != TN_OK);
+        if (call == run_backward && status != TN_OK) /* the pass before it is long gone */
+            EXPECT(!tn_data_parallel_unused(s->p, -1));
         tn_error_clear();
         tn_scope_end(scope);
     }
@@ -327,11 +388,53 @@ static void fails_together(const char *what, tn_status (*call)(shared_model *s),
     TN_CHECK(tn_data_parallel_check(s->p));
 }
 
+/* A bag of parameters. */
+static tn_module *bag(int n, const char *const *name)
+{
+    tn_module *m = tn_module_dict_new();
+    TN_CHECK_PTR(m);
+    for (int i = 0; i < n; i++)
+        TN_CHECK(tn_register_parameter(m, name[i], NULL, tn_ones(TN_SHAPE(3))));
+    return m;
+}
+
 /* With TN_CACHE=0. */
+static void memory_of_branches(void)
+{
+    static const char *const name[] = { "one", "old", "left", "right" };
+    double size = tn_parallel_size();
+    shared_model s = { .m = bag(4, name), .other = bag(1, name), .x = tn_ones(TN_SHAPE(3)) };
+    TN_CHECK(tn_set_requires_grad(s.x, true));
+    TN_CHECK(tn_backward(tn_sum_all(s.x)));
+    s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 12 });
+    s.q = tn_data_parallel_new(s.other, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(s.p);
+    TN_CHECK_PTR(s.q);
+    tn_data_parallel_set_sync(s.p, false);
+    TN_CHECK(tn_backward(tn_mul_scalar(sum_of(s.m, "old"), tn_parallel_rank() + 1)));
+    tn_data_parallel_set_sync(s.p, true);
+    s.loss_of = old_loss;
+    fails_together("backward with older gradients", run_backward, &s);
+    TN_CHECK(tn_set_grad(tn_get_parameter(s.m, "left"), TN_NONE));
+    TN_CHECK(tn_set_grad(tn_get_parameter(s.other, "one"), TN_NONE));
+    s.loss_of = branches_loss;
+    fails_together("backward of branches", run_backward, &s);
+    EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "one")), TN_INDEX(2)) == 1 / size);
+    EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "old")), TN_INDEX(2)) == (size + 1) / 2);
+    EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "left")), TN_INDEX(2)) == 4);
+    EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "right")), TN_INDEX(2)) == 4);
+    EXPECT(tn_at(tn_grad(tn_get_parameter(s.other, "one")), TN_INDEX(2)) == 1);
+    EXPECT(tn_at(tn_grad(s.x), TN_INDEX(2)) == 2);
+    tn_data_parallel_free(s.q);
+    tn_data_parallel_free(s.p);
+    tn_module_drop(s.other);
+    tn_module_drop(s.m);
+}
+
 static void memory(char **argument)
 {
     (void)argument;
-    shared_model s = { .m = new_model() };
+    shared_model s = { .m = new_model(), .loss_of = network_loss };
     TN_CHECK(
         tn_batchnorm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
     s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
@@ -342,12 +445,95 @@ static void memory(char **argument)
     fails_together("sum", sum_large, &s);
     fails_together("mean", mean_small, &s);
     fails_together("sum of a view", sum_strided, &s);
+    fails_together("mean of a view", mean_strided, &s);
     fails_together("broadcast", send_large, &s);
     fails_together("check", compare_ranks, &s);
     fails_together("backward", run_backward, &s);
     EXPECT(tn_at(s.large, TN_INDEX(4999)) == tn_parallel_size());
     tn_data_parallel_free(s.p);
     tn_module_drop(s.m);
+    memory_of_branches();
+}
+
+/* ---- two handles, threads and processes ------------------------------------------------------ */
+
+/* A pass that reaches two handles, of which one or the other fails on all ranks: both go on. */
+static void handles(char **argument)
+{
+    (void)argument;
+    static const char *const name[] = { "a", "b" };
+    tn_module *m[2];
+    tn_data_parallel *p[2];
+    for (int i = 0; i < 2; i++) {
+        m[i] = bag(2, name);
+        p[i] = tn_data_parallel_new(m[i], (tn_data_parallel_options){ 0 });
+        TN_CHECK_PTR(p[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *t = tn_get_parameter(m[i], "b");
+        if (tn_parallel_rank() == 1) TN_CHECK(tn_set_requires_grad(t, false));
+        EXPECT(tn_backward(tn_add(sum_of(m[0], "a"), sum_of(m[1], "a"))) == TN_E_STATE);
+        EXPECT(strstr(tn_error(), "b requires grad on rank 0"));
+        TN_CHECK(tn_set_requires_grad(t, true));
+        TN_CHECK(tn_backward(tn_add(sum_of(m[0], "a"), sum_of(m[1], "a"))));
+        for (int k = 0; k < 2; k++)
+            EXPECT(tn_at(tn_grad(tn_get_parameter(m[k], "a")), TN_INDEX(0)) == i + 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_data_parallel_free(p[i]);
+        tn_module_drop(m[i]);
+    }
+}
+
+static void *backward_there(void *user)
+{
+    tn_scope scope = tn_scope_begin();
+    EXPECT(tn_backward(sum_of(user, "a")) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "in another thread"));
+    tn_scope_end(scope);
+    return NULL;
+}
+
+/* Another thread's backward is refused; a forked child's end is none of the run's. */
+static void beside(char **argument)
+{
+    (void)argument;
+    static const char *const name[] = { "a" };
+    pthread_t thread;
+    tn_module *m = bag(1, name);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    EXPECT(pthread_create(&thread, NULL, backward_there, m) == 0);
+    EXPECT(pthread_join(thread, NULL) == 0);
+    for (int how = 0; how < 2; how++) {
+        int ended;
+        pid_t child = fork();
+        if (child == 0) exit(how);
+        EXPECT(child > 0 && waitpid(child, &ended, 0) == child);
+        EXPECT(WIFEXITED(ended) && WEXITSTATUS(ended) == how);
+        TN_CHECK(tn_backward(sum_of(m, "a")));
+    }
+    EXPECT(tn_at(tn_grad(tn_get_parameter(m, "a")), TN_INDEX(0)) == 2);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* A program that begins and ends MPI itself (Open MPI 4 or 5, as the module). */
+static void own_mpi(void)
+{
+    int (*begin)(int *, char ***) = NULL;
+    void *library = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+    EXPECT(library != NULL);
+    void *symbol = dlsym(library, "MPI_Init");
+    memcpy(&begin, &symbol, sizeof begin);
+    EXPECT(begin && begin(NULL, NULL) == 0);
+    TN_CHECK(tn_parallel_begin());
+    EXPECT(tn_parallel_size() > 1);
+    TN_CHECK(tn_parallel_barrier());
+    int (*end)(void) = NULL;
+    symbol = dlsym(library, "MPI_Finalize");
+    memcpy(&end, &symbol, sizeof end);
+    EXPECT(end && end() == 0);
 }
 
 /* ---- what is said of other ranks ------------------------------------------------------------- */
@@ -444,12 +630,16 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "train", 5, train },     { "check", 2, check },   { "apart", 0, apart },
-        { "explain", 0, explain }, { "memory", 0, memory }, { "early", 0, early },
-        { "endless", 1, endless },
+        { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
+        { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
+        { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
     if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
+    if (argc == 2 && strcmp(argv[1], "own") == 0) {
+        own_mpi();
+        return 0;
+    }
     TN_CHECK(tn_parallel_begin());
     for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
         if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)

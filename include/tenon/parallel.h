@@ -49,7 +49,8 @@ TN_API int tn_parallel_size(void); /* how many ranks; 1 alone */
 TN_API int tn_parallel_local_rank(void);
 /** Returns when all ranks have called it. */
 TN_API TN_MUST_USE tn_status tn_parallel_barrier(void);
-/** t becomes rank `from`'s: the same shape and dtype on all ranks. In place. */
+/** t becomes rank `from`'s. In place. Errors, on all ranks: TN_E_SHAPE: t is of other shapes or
+ *  dtypes on some; no memory on one of them. */
 TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
 /** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all, on the CPU of all or
  *  on a GPU of all. In place; not recorded. */
@@ -114,9 +115,8 @@ typedef struct tn_data_parallel_options {
  *           are on one GPU; bucket_bytes negative; messages in another dtype; no memory.
  *           tn_backward, on all ranks: frozen parameters, buffers, their rules, or dtypes among
  *           f32, bf16 and f16 were changed since on some ranks only (the same change on all is
- *           allowed).
- *           tn_backward, before it sends anything, on the ranks where parameters were added,
- *           replaced, reshaped, moved, or cast to or from f64: make it again, on all.
+ *           allowed); parameters were added, replaced, reshaped, moved, or cast to or from f64:
+ *           make it again, on all.
  *           Any other failure of tn_backward on one rank (no memory, a hook that fails) is one on
  *           all, with its number; no gradient has changed, and all can go on. But not in a pass
  *           through a BatchNorm over all ranks, whose sums the others wait for: end the program
@@ -141,7 +141,7 @@ TN_API tn_buffer_rule tn_data_parallel_buffers(const tn_data_parallel *p, const 
 /** The parameters that require grad and had no gradient on a rank after the last averaging
  *  backward; rank -1: on none. Any rank may ask about any. Alone: those that have none now. Owner:
  *  current scope. Errors: TN_E_INDEX: no such rank; TN_E_STATE: of several ranks, before the first
- *  averaging backward. */
+ *  averaging backward, or after one that failed. */
 TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 /**
  * Sets whether every BatchNorm1d and BatchNorm2d of the tree m computes its batch statistics, in

@@ -464,6 +464,14 @@ static tn_status own(tni_gradmeta *gm)
     return is_ours_alone(gm->pending) ? TN_OK : tni_copy_pending(gm);
 }
 
+/* Copies need memory, so they are made before other processes rely on this pass. */
+static tn_status own_all(const tni_pass *p)
+{
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) status = own(p->receivers[i].gm);
+    return status;
+}
+
 /* First everything that can fail, then the commit. A grad that the user can see is replaced, not
  * changed. */
 static tn_status add_to_grads(tni_pass *p)
@@ -474,8 +482,7 @@ static tn_status add_to_grads(tni_pass *p)
         tni_receiver *r = &p->receivers[i];
         tn_tensor *grad = r->gm->grad, *average = tni_sync_average(p, r->gm);
 
-        status = own(r->gm);
-        if (status == TN_OK && r->leaf) status = tni_sync_check(p, r->leaf);
+        if (r->leaf) status = tni_sync_check(p, r->leaf);
         if (status == TN_OK && r->leaf) status = tni_tell_grad(r->leaf, true);
         if (status == TN_OK && average)
             status = tn_copy_(r->gm->pending, average); /* of the sums with the old grads */
@@ -520,6 +527,7 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
     tn_scope_end(scope);
     scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_run(&p);
+    if (status == TN_OK) status = own_all(&p);
     if (status == TN_OK) status = tni_sync_finish(&p);
     if (status == TN_OK) status = add_to_grads(&p);
     status = tni_sync_end(&p, status);

@@ -71,7 +71,7 @@ tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
 {
     p->synced = true;
     for (tni_sync *s = tni_syncs; s; s = s->next) {
-        s->active = false;
+        s->active = s->agreed = false;
         for (int i = 0; i < s->n; i++) s->leaf[i].leaf->gm->awaited = 0;
     }
     tn_status status = count_uses(output);
@@ -100,27 +100,67 @@ tn_status tni_sync_delivered(tni_pass *p, const tni_node *node)
     return status;
 }
 
-/* A leaf without a gradient here gets the average of the others'. */
+/* Room for the average, in a leaf without a gradient in this pass. */
 static tn_status receive(tni_pass *p, const tni_sync_leaf *l)
 {
     tni_gradmeta *gm = l->leaf->gm;
-    if (!l->used || gm->pending) return TN_OK;
-    tn_tensor *own = tn_empty_as(l->leaf->shape, l->leaf->dtype, l->leaf->storage->device);
+    if (gm->pending) return TN_OK;
+    tn_tensor *own = tn_full_as(l->leaf->shape, 0, l->leaf->dtype, l->leaf->storage->device);
     if (!own) return tni_pending();
     tn_status status = tni_pass_receive(p, gm, l->leaf);
     if (status == TN_OK) gm->pending = tn_keep(own);
     return status;
 }
 
-tn_status tni_sync_finish(tni_pass *p)
+/* Leaves that have a gradient from before, which is averaged too. */
+static tn_status receive_old(tni_pass *p, tni_sync *s)
 {
     tn_status status = TN_OK;
-    tn_scope scope = tn_scope_begin();
-    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next) {
-        if (!s->active) continue;
-        status = s->finish(s);
-        for (int i = 0; i < s->n && status == TN_OK; i++) status = receive(p, &s->leaf[i]);
+    for (int i = 0; i < s->n && status == TN_OK; i++) {
+        const tn_tensor *leaf = s->leaf[i].leaf;
+        if (leaf->requires_grad && leaf->gm->grad) status = receive(p, &s->leaf[i]);
     }
+    return status;
+}
+
+/* Leaves of which only other processes have a gradient. */
+static tn_status receive_new(tni_pass *p, tni_sync *s)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < s->n && status == TN_OK; i++)
+        if (s->leaf[i].used) status = receive(p, &s->leaf[i]);
+    return s->agree(s, status);
+}
+
+/* Calls one of them for all that take part. */
+static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
+{
+    tn_status status = TN_OK;
+    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next)
+        if (s->active) status = call(p, s);
+    return status;
+}
+
+static tn_status finish_one(tni_pass *p, tni_sync *s)
+{
+    (void)p;
+    return s->finish(s);
+}
+
+static tn_status agreed(tni_pass *p, tni_sync *s)
+{
+    (void)p;
+    s->agreed = true;
+    return TN_OK;
+}
+
+tn_status tni_sync_finish(tni_pass *p)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = each(p, receive_old);
+    if (status == TN_OK) status = each(p, finish_one);
+    if (status == TN_OK) status = each(p, receive_new);
+    if (status == TN_OK) status = each(p, agreed);
     tn_scope_end(scope);
     return status;
 }

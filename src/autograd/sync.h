@@ -23,6 +23,7 @@ typedef struct tni_sync {
     struct tni_sync *next;
     bool off;    /* passes leave these leaves alone */
     bool active; /* takes part in the pass that is running */
+    bool agreed; /* all processes go through with this pass: what fails now fails here alone */
     int n, ranks;
     tni_sync_leaf *leaf;
     /* The pass begins; awaited of each leaf's gm counts its uses in the graph, 0 for none. */
@@ -31,6 +32,8 @@ typedef struct tni_sync {
     tn_status (*ready)(struct tni_sync *s, int index);
     /* All are, after the leaves' hooks (NULL: none): fills average and used. */
     tn_status (*finish)(struct tni_sync *s);
+    /* Leaves without a gradient here have got room for the average, with that status. */
+    tn_status (*agree)(struct tni_sync *s, tn_status status);
     /* The pass failed after begin was called, or at its end; returns what the pass does. */
     tn_status (*fail)(struct tni_sync *s, tn_status status);
 } tni_sync;

@@ -78,28 +78,30 @@ static size_t bytes_of(const tn_data_parallel *p, const tn_list *list, bool mean
     return nbytes;
 }
 
-tn_status tni_buffers_room(tn_data_parallel *p, const tn_list *buffers)
+/* The block has the numbers to be averaged, room for as many, then the bytes to be sent, and room
+ * for as many: for the copies that tell what has changed. */
+tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
 {
-    size_t first = bytes_of(p, buffers, false), mean = bytes_of(p, buffers, true);
-    size_t want = 2 * TNI_MAX(first, mean);
-    return tni_room(&p->block, &p->block_capacity, 0, want, 1) ? TN_OK : TN_E_NOMEM;
+    size_t mean = 2 * bytes_of(p, buffers, true), sent = 2 * bytes_of(p, buffers, false);
+    if (!tni_room(&p->block, &p->block_capacity, 0, mean + sent, 1)) return TN_E_NOMEM;
+    tn_status status = mean ? pack(p, buffers, true, p->block) : TN_OK;
+    return status == TN_OK && sent ? pack(p, buffers, false, p->block + mean) : status;
 }
 
-static tn_status share(const tn_data_parallel *p, const tn_list *list, bool mean)
+static tn_status share(const tn_data_parallel *p, const tn_list *list, bool mean, size_t at)
 {
     size_t nbytes = bytes_of(p, list, mean);
-    char *block = p->block;
     if (nbytes == 0) return TN_OK;
-    tn_status status = pack(p, list, mean, block);
+    char *block = p->block + at;
     memcpy(block + nbytes, block, nbytes);
-    if (status == TN_OK) status = exchange(p, mean, block, nbytes);
+    tn_status status = exchange(p, mean, block, nbytes);
     return status == TN_OK ? unpack(p, list, mean, block, block + nbytes) : status;
 }
 
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)
 {
-    tn_status status = share(p, buffers, false);
-    return status == TN_OK ? share(p, buffers, true) : status;
+    tn_status status = share(p, buffers, false, 2 * bytes_of(p, buffers, true));
+    return status == TN_OK ? share(p, buffers, true, 0) : status;
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */

@@ -49,8 +49,7 @@ static tn_status copy_first(const char *function, tni_mpi_group group, const tn_
 {
     tn_status status = TN_OK;
     for (int i = 0; i < list->n && status == TN_OK; i++)
-        status =
-            tni_agree(function, group, tni_ranks_copy(function, group, list->entry[i].tensor, 0));
+        status = tni_ranks_copy(function, group, list->entry[i].tensor, 0);
     return status;
 }
 
@@ -241,7 +240,10 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
                         tn_parallel_size() - 1);
     if (!tni_ranks()) return unused_alone(p);
     if (!p->reported)
-        return tni_fail(TN_E_STATE, "%s: there was no averaging backward: want one before", f);
+        return tni_fail(TN_E_STATE,
+                        "%s: there was no averaging backward, or the last one failed: want one "
+                        "before",
+                        f);
     tn_list *list = tn_list_new();
     for (int i = 0; i < p->sync.n && list; i++)
         if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)

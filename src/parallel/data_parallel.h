@@ -52,7 +52,6 @@ struct tn_data_parallel {
     size_t n_buckets, bucket_capacity;
     size_t next;            /* bucket to be sent */
     bool begun;             /* in this pass: the others wait for our sums and our report */
-    bool done;              /* in this pass: all ranks have agreed that it succeeds */
     bool broken;            /* sums are on their way that nobody waits for */
     bool apart;             /* a pass succeeded on other ranks and failed on this one */
     size_t n_bytes;         /* of a rank's report */
@@ -83,9 +82,9 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 
-/* Makes room for the buffers, so that sharing them cannot run out of memory. */
-tn_status tni_buffers_room(tn_data_parallel *p, const tn_list *buffers);
-/* Makes the buffers what the rules say. */
+/* Copies the buffers to p->block: what can fail on this rank alone, before the others are told. */
+tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers);
+/* Makes the buffers what the rules say, after tni_buffers_pack. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
 
 /* ---- shard.c --------------------------------------------------------------------------------- */

@@ -203,7 +203,7 @@ static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
         set_bit(p->reports, 2 * i, p->part[i].used);
         set_bit(p->reports, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
     }
-    return tni_buffers_room(p, buffers);
+    return tni_buffers_pack(p, buffers);
 }
 
 static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
@@ -303,7 +303,7 @@ static tn_status begin(tni_sync *s)
         return tni_error(TN_E_STATE,
                          "%s: an earlier pass failed on this rank alone: want the program ended",
                          function);
-    p->begun = p->done = false;
+    p->begun = false;
     tn_status status = tni_wire_ready(&p->wire, p->device);
     if (status != TN_OK) return status; /* nothing was sent, and no rank waits */
     p->begun = true;
@@ -362,8 +362,20 @@ static tn_status finish(tni_sync *s)
             s->leaf[i].used |= tni_report_used(p, r, i);
     }
     p->reported = true;
-    p->done = true;
-    return tni_share_buffers(p, buffers);
+    status = tni_share_buffers(p, buffers);
+    p->apart = status != TN_OK;
+    return status;
+}
+
+/* All ranks know from the reports whether one of them needed memory for an average. */
+static tn_status agree(tni_sync *s, tn_status status)
+{
+    const tn_data_parallel *p = owner(s);
+    bool needed = false;
+    for (int i = 0; i < s->n; i++)
+        for (int r = 0; r < tn_parallel_size() && s->leaf[i].used; r++)
+            needed |= !tni_report_used(p, r, i);
+    return needed ? tni_agree(function, p->group, status) : status;
 }
 
 /* The others wait: they get sums of no meaning, and the news. Then all fail, and nothing is on its
@@ -371,7 +383,8 @@ static tn_status finish(tni_sync *s)
 static tn_status fail(tni_sync *s, tn_status status)
 {
     tn_data_parallel *p = owner(s);
-    p->apart |= p->done;
+    p->apart |= s->agreed;
+    p->reported = false;
     if (!p->begun) return status;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = 0;
     tni_saved_error why;
@@ -390,5 +403,6 @@ void tni_reduce_set(tn_data_parallel *p)
     p->sync.begin = begin;
     p->sync.ready = ready;
     p->sync.finish = finish;
+    p->sync.agree = agree;
     p->sync.fail = fail;
 }
