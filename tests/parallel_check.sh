@@ -26,12 +26,12 @@ verdict() { # WHAT STATUS
 }
 ranks() { # RANKS MODE...
     local status=0
-    timeout 60 mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
+    timeout $limit mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
     verdict "$*" $status
 }
 one() {
     local status=0
-    timeout 60 "$driver" "$@" >log 2>&1 || status=$?
+    timeout $limit "$driver" "$@" >log 2>&1 || status=$?
     verdict "$*" $status
 }
 
@@ -41,7 +41,9 @@ one train f64 0 1 f64
 one train f32 0 1 f32
 one norm f64 n64
 one norm f32 n32
+one wide w64
 for n in 2 4; do
+    up_to $n || continue
     # one bucket; many of them; accumulated in pieces of which the last one sends
     ranks $n train f64 0 1 a && one compare f64 a 1e-12
     ranks $n train f64 64 1 b && one compare f64 b 1e-12
@@ -54,6 +56,8 @@ for n in 2 4; do
     # batch norm over all ranks, buffers included
     ranks $n norm f64 e && one compare n64 e 1e-12
     ranks $n norm f32 f && one compare n32 f 5e-6 && cat log
+    # two threads in each process, and the optimizer's state dealt over the ranks
+    TN_NUM_THREADS=2 ranks $n wide w && one compare w64 w 1e-12 && cat log
     for mode in uneven differ buffers unused frozen tied overlap dtypes short edges calls random mismatch two \
         changed; do
         ranks $n $mode
@@ -69,7 +73,7 @@ for mode in uneven short tied; do ranks 3 $mode; done
 # mpirun for one that was killed, from the program itself for the other.
 for how in killed exited; do
     began=$SECONDS status=0
-    timeout 60 mpirun -n 3 "$driver" die $how >log 2>&1 || status=$?
+    timeout $limit mpirun -n 3 "$driver" die $how >log 2>&1 || status=$?
     took=$((SECONDS - began))
     [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -q 'rank 2' log
     verdict "die $how: status $status after $took s" $?
@@ -84,7 +88,7 @@ verdict 'a missing module is an error' $?
 # mpirun of another MPI than the module's: each process would be a run of its own.
 another() { # TEXT COMMAND...
     local status=0 wrong=0
-    timeout 60 "${@:2}" >log 2>&1 || status=$?
+    timeout $limit "${@:2}" >log 2>&1 || status=$?
     { [ $status = 1 ] && grep -q "$1" log; } || wrong=1
     verdict "another mpirun: $1" $wrong
 }

@@ -161,6 +161,41 @@ static void train_bf16(char **argument)
     train((char *[]){ argument[0], argument[1], pieces, argument[2] });
 }
 
+/* wide FILE: layers so wide that each op is shared out among the threads of the process, while
+ * buckets are on their way; an optimizer whose state is dealt over the ranks. f64. */
+static void wide(char **argument)
+{
+    enum { BATCH = 128, FEATURES = 300, MIDDLE = 512 };
+    int64_t n = BATCH / tn_parallel_size(), first = n * tn_parallel_rank();
+    tn_manual_seed(7);
+    tn_module *m =
+        model(tn_sequential(tn_linear_new(FEATURES, MIDDLE, (tn_linear_options){ 0 }),
+                            tn_batchnorm1d_new(MIDDLE, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                            tn_linear_new(MIDDLE, FEATURES, (tn_linear_options){ 0 })));
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 100000 });
+    TN_CHECK_PTR(p);
+    tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 1e-3 });
+    TN_CHECK_PTR(opt);
+    if (tn_parallel_size() > 1) TN_CHECK(tn_data_parallel_shard(p, opt));
+    tn_tensor *x = tn_to_dtype(there(tn_randn(TN_SHAPE(BATCH, FEATURES))), TN_F64);
+    for (int step = 0; step < 3; step++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *mine = tn_narrow(x, 0, first, n);
+        TN_CHECK(tn_optim_zero_grad(opt));
+        TN_CHECK(tn_backward(tn_mse_loss(tn_forward(m, mine), mine, TN_MEAN)));
+        TN_CHECK(tn_optim_step(opt));
+        TN_CHECK(tn_data_parallel_check(p));
+        tn_scope_end(scope);
+    }
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_save(m, argument[0]));
+    tn_data_parallel_free(p);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+
 /* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
  * all rows, whose gradients every rank computes for itself. */
 static void uneven(char **argument)
@@ -920,14 +955,31 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "train", 4, train },       { "compare", 3, compare },  { "differ", 0, differ },
-        { "buffers", 0, buffers },   { "unused", 0, unused },    { "frozen", 0, frozen },
-        { "tied", 0, tied },         { "overlap", 0, overlap },  { "dtypes", 0, dtypes },
-        { "calls", 0, calls },       { "die", 1, die },          { "random", 0, random_numbers },
-        { "mismatch", 0, mismatch }, { "memory", 0, memory },    { "faults", 0, faults },
-        { "capture", 0, capture },   { "two", 0, two },          { "changed", 0, changed },
-        { "maps", 1, maps },         { "gpus", 0, gpus },        { "norm", 2, norm },
-        { "bf16", 3, train_bf16 },   { "short", 0, short_sums }, { "edges", 0, short_edges },
+        { "train", 4, train },
+        { "compare", 3, compare },
+        { "differ", 0, differ },
+        { "buffers", 0, buffers },
+        { "unused", 0, unused },
+        { "frozen", 0, frozen },
+        { "tied", 0, tied },
+        { "overlap", 0, overlap },
+        { "dtypes", 0, dtypes },
+        { "calls", 0, calls },
+        { "die", 1, die },
+        { "random", 0, random_numbers },
+        { "mismatch", 0, mismatch },
+        { "memory", 0, memory },
+        { "faults", 0, faults },
+        { "capture", 0, capture },
+        { "two", 0, two },
+        { "changed", 0, changed },
+        { "maps", 1, maps },
+        { "gpus", 0, gpus },
+        { "norm", 2, norm },
+        { "wide", 1, wide },
+        { "bf16", 3, train_bf16 },
+        { "short", 0, short_sums },
+        { "edges", 0, short_edges },
         { "uneven", 0, uneven },
     };
     static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };

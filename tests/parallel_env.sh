@@ -1,11 +1,19 @@
 # Sourced by the scripts that start several processes, with the module's path in $TN_MPI_MODULE: how mpirun
 # runs here, where there are fewer cores than ranks, and perhaps no user but root.
 # shellcheck shell=bash
+# shellcheck disable=SC2034
 skip() { echo "$(basename "$0"): skipped: $1"; exit 77; }
 [ -n "$TN_MPI_MODULE" ] || skip 'built without MPI'
 command -v mpirun >/dev/null || skip 'there is no mpirun'
 export TN_MPI_MODULE TN_NUM_THREADS=1 OMP_NUM_THREADS=1
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # Open MPI keeps memory to the end
+# Open MPI keeps memory to the end; whole stacks tell that it was Open MPI, whose code has no frame pointers.
+LSAN_OPTIONS=suppressions=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/parallel_leaks.supp:print_suppressions=0
+export LSAN_OPTIONS ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}fast_unwind_on_malloc=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+# TENON_BRIEF=yes, for sanitizers: 2 ranks where it is 2 and 4 elsewhere, every fourth optimizer, more seconds for
+# each run.
+most=4 every=1 limit=60
+[ -z "${TENON_BRIEF:-}" ] || most=2 every=4 limit=240
+up_to() { [ "$1" -le $most ]; } # RANKS: whether a case with so many is run

@@ -11,13 +11,14 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TN_MPI_MODULE=${3:+$(realpath "$3")}
 # shellcheck source=tests/parallel_env.sh
 . "$here/parallel_env.sh"
+export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 # the examples let Open MPI close its parts: see parallel_kept.c
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 
-ranks() { timeout 60 mpirun -n "$@"; }
+ranks() { timeout $limit mpirun -n "$@"; }
 example_text >text
 small=(--text text --batch 12 --context 16 --layers 1 --d-model 16 --heads 2 --quiet --eval-every 0)
 losses() { cut -d, -f2 "$1"; }

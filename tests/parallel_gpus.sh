@@ -34,17 +34,17 @@ verdict() { # WHAT STATUS
 }
 ranks() { # RANKS MODE...
     local status=0
-    timeout 60 mpirun -n "$1" "$driver" cuda "${@:2}" >log 2>&1 || status=$?
+    timeout $limit mpirun -n "$1" "$driver" cuda "${@:2}" >log 2>&1 || status=$?
     verdict "$*" $status
 }
 one() {
     local status=0
-    timeout 60 "$driver" "$@" >log 2>&1 || status=$?
+    timeout $limit "$driver" "$@" >log 2>&1 || status=$?
     verdict "$*" $status
 }
 refused() { # TEXT MODE...: by both ranks, in words
     local status=0 wrong=0
-    timeout 60 mpirun -n 2 "$driver" cuda "${@:2}" >log 2>&1 || status=$?
+    timeout $limit mpirun -n 2 "$driver" cuda "${@:2}" >log 2>&1 || status=$?
     { [ $status != 0 ] && [ $status != 124 ] && grep -q "$1" log; } || wrong=1
     verdict "$1: status $status" $wrong
 }
@@ -53,6 +53,7 @@ one train f64 0 1 f64
 one train f32 0 1 f32
 one norm f64 n64
 for n in 2 4; do
+    up_to $n || continue
     [ $n -le "$gpus" ] || continue
     ranks $n train f64 64 1 a && one compare f64 a 1e-12
     ranks $n train f64 0 3 b && one compare f64 b 1e-12

@@ -49,7 +49,7 @@ chmod +x agent
 unset OMPI_MCA_btl # shared memory is not for hosts
 on_hosts=(mpirun --mca plm_rsh_agent "$work/agent" --mca btl 'self,tcp' --mca btl_tcp_if_include "$net.0/24"
     --mca oob_tcp_if_include "$net.0/24" -x TN_MPI_MODULE -x TN_NUM_THREADS -x OMP_NUM_THREADS -x ASAN_OPTIONS
-    -x TSAN_OPTIONS -x TN_PARALLEL_TIMEOUT)
+    -x LSAN_OPTIONS -x TSAN_OPTIONS -x TN_PARALLEL_TIMEOUT)
 export TSAN_OPTIONS=${TSAN_OPTIONS:-} TN_PARALLEL_TIMEOUT=${TN_PARALLEL_TIMEOUT:-60}
 
 passed=0 failed=0
@@ -62,7 +62,7 @@ verdict() { # WHAT STATUS
 }
 runs() { # COMMAND...
     local status=0
-    timeout 60 "$@" >log 2>&1 || status=$?
+    timeout $limit "$@" >log 2>&1 || status=$?
     verdict "$*" $status
 }
 
@@ -99,7 +99,12 @@ within() { # SECONDS COMMAND...
     return 1
 }
 gone() { ! kill -0 "$run" 2>/dev/null; }
-no_ranks() { ! on_host "$1" | xargs -r ps -o comm= -p | grep -q parallel_faults; }
+no_ranks() {
+    local id
+    for id in $(on_host "$1"); do
+        ! grep -qsx parallel_faults "/proc/$id/comm" || return 1
+    done
+}
 are_named() { grep -q "rank 0 of 3: .* without an answer from rank 1:" log; }
 
 # mpirun notices when it asks often enough whether its hosts are there: it names the host and ends the others.

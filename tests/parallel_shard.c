@@ -244,8 +244,7 @@ static void one_kind(int kind, tn_dtype dtype, bool scaled)
 
 static void bits(char **argument)
 {
-    (void)argument;
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < KINDS; kind += atoi(argument[0])) {
         one_kind(kind, TN_F32, kind == 4);
         one_kind(kind, TN_BF16, false);
     }
@@ -607,7 +606,7 @@ int main(int argc, char **argv)
         int arguments;
         void (*run)(char **argument);
     } mode[] = {
-        { "bits", 0, bits },     { "memory", 1, memory },     { "train", 2, train },
+        { "bits", 1, bits },     { "memory", 1, memory },     { "train", 2, train },
         { "resume", 4, resume }, { "compare", 3, compare },   { "fail", 1, fail },
         { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, scarce },
     };

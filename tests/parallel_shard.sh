@@ -26,9 +26,9 @@ verdict() { # WHAT STATUS
 ranks() { # RANKS MODE...
     local status=0
     if [ "$1" = 1 ]; then
-        timeout 60 "$driver" "${@:2}" >log 2>&1 || status=$?
+        timeout $limit "$driver" "${@:2}" >log 2>&1 || status=$?
     else
-        timeout 60 mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
+        timeout $limit mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
     fi
     verdict "$*" $status
 }
@@ -39,7 +39,8 @@ bytes() { # FILE FILE: the same
 }
 
 for n in 2 4; do
-    ranks $n bits
+    up_to $n || continue
+    ranks $n bits $every
     ranks $n memory state && sort log
     ranks $n refusals
     ranks $n fail none
@@ -52,20 +53,21 @@ done
 
 # A checkpoint of 4 ranks: loaded by any number of them, it comes out again byte for byte, and the run goes
 # on as it would have.
-ranks 4 train four 12
+ranks $most train four 12
 for n in 1 2 4 8; do
+    up_to $((n / 2)) || continue
     for how in before after; do
         ranks $n resume four again-$n 12 $how
         bytes four again-$n
         ranks 1 compare four.end again-$n.end 1e-12 && cat log
     done
 done
-bytes four.end again-4.end
+bytes four.end again-$most.end
 
 # A rank that is killed while its state is gathered: the others end, and the old file stays.
 ranks 3 train three 3
 status=0 began=$SECONDS
-timeout 60 mpirun -n 3 "$driver" die killed >log 2>&1 || status=$?
+timeout $limit mpirun -n 3 "$driver" die killed >log 2>&1 || status=$?
 wrong=0
 { [ $status != 0 ] && [ $status != 124 ] && [ $((SECONDS - began)) -le 30 ] && grep -q 'rank 2' log; } || wrong=1
 verdict "die: status $status" $wrong

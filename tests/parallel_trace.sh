@@ -9,4 +9,7 @@ TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel_env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
 "$program"
-for n in 2 4; do timeout 60 mpirun -n $n "$program"; done
+for n in 2 4; do
+    up_to $n || continue
+    timeout $limit mpirun -n $n "$program"
+done
