@@ -4,14 +4,17 @@
 usage: page_check.py PAGE-DRIVER | --pages FOLDER
 The driver writes the pages. What a page shows is compared with the same account as tn_trace_json writes
 it, which knows nothing of the page. Skipped where there is no Chromium, with the reason.
-Seen to fail: with numbers unpacked as big-endian; with the side by side view's columns in another order;
+Seen to fail: with numbers unpacked as big-endian, packed in six digits, or with the last bytes shifted wrongly;
+with the side by side view's columns in another order, infinite taken for finite, or always its first rows;
+with "<" or "&" written as they are; with a click that leads to another trace; without a zero's sign;
 with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at 424 pixels where
-420 are given; with a ledger made anew at each op (172 ms a step); with lines drawn past thousands of ops
-(the flat page took 30 s); with a formula that threw.
+420 are given; in a narrow window without the current op; with a ledger made anew at each op (172 ms a step);
+with lines drawn past thousands of ops (the flat page took 30 s); with a formula that threw.
 """
 import concurrent.futures
 import glob
 import json
+import math
 import os
 import re
 import subprocess
@@ -36,18 +39,17 @@ def check(what, right, seen=''):
 def number(text):
     """A number as the page writes it."""
     text = text.replace('−', '-').replace('∞', 'inf').replace('∂', '').strip()
-    return float(text)
+    return float(text) if text != '-0' else -0.0
 
 
-def near(shown, true, digits=4):
-    """Whether a text is this number in so many digits."""
+def near(shown, true):
+    """Whether a text is this number: in four digits, in three before an exponent."""
     true = float(true)
     value = number(shown)
-    if true != true or value != value:
-        return true != true and value != value
-    if value == true:
-        return True
-    return abs(value - true) <= abs(true) * 0.6 * 10 ** (1 - min(digits, 3)) + 1e-12
+    if not math.isfinite(true) or true == 0:
+        return repr(value) == repr(true)
+    unit = 10.0 ** (math.floor(math.log10(abs(true))) - (2 if 'e' in shown else 3))
+    return abs(value - true) <= 0.5001 * unit + 1e-6 * abs(true)
 
 
 def summary(value, shape):
@@ -58,6 +60,16 @@ def summary(value, shape):
     return value['mean'] if size == 1 else value['norm']
 
 
+def whole(text):
+    """An integer of JSON; the zero with a sign keeps it."""
+    return -0.0 if text == '-0' else int(text)
+
+
+def told(shown, value, shape):
+    """Whether a text is what stands for a tensor; one without elements has none."""
+    return shown == '' if 0 in shape else near(shown, summary(value, shape))
+
+
 class Page:
     """A page in the browser, and the traces in it."""
 
@@ -65,7 +77,7 @@ class Page:
         self.tab, self.path = tab, os.path.join(folder, name + '.html')
         self.bytes = os.path.getsize(self.path)
         paths = sorted(glob.glob(os.path.join(folder, name + '.*.json')))
-        self.traces = [json.load(open(path, encoding='utf-8')) for path in paths]
+        self.traces = [json.loads(open(path, encoding='utf-8').read(), parse_int=whole) for path in paths]
         self.name = name
 
     def open(self, anchor=''):
@@ -98,6 +110,57 @@ class Page:
         self.tab.complaints.clear()
 
 
+# ---- what is packed -------------------------------------------------------------------------------
+
+CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'src', 'trace', 'page', 'data.js')
+
+UNPACKED = """(() => { %s
+    const plain = (k, v) => v instanceof Numbers ? v.all : typeof v !== 'number' ? v : Object.is(v, -0) ? '-0'
+        : Number.isFinite(v) ? v : Number.isNaN(v) ? 'nan' : v > 0 ? 'inf' : '-inf';
+    return JSON.stringify(traces, plain) })()"""
+
+
+def same_number(a, b, scale):
+    """But for the 24 bits of an f32."""
+    a, b = float(a), float(b)
+    if not math.isfinite(b):
+        return repr(a) == repr(b)
+    return abs(a - b) <= 1e-7 * max(abs(b), scale)
+
+
+def unlike(a, b, at='', scale=0.0):
+    """Where what the page has unpacked is not what the account says; '' if nowhere."""
+    if isinstance(b, dict):
+        numbers = 'norm' in b and 'zeros' in b
+        scale = max(abs(float(b[k])) for k in ('min', 'max')) if numbers else 0.0
+        names = b.keys() | {k for k, v in a.items() if v is not None} if isinstance(a, dict) else ['?']
+        found = (unlike((a or {}).get(k), b.get(k), f'{at}.{k}', scale if math.isfinite(scale) else 0.0) for k in sorted(names))
+    elif isinstance(b, list):
+        if not isinstance(a, list) or len(a) != len(b):
+            return f'{at}: {str(a)[:60]} for {str(b)[:60]}'
+        found = (unlike(x, y, f'{at}[{i}]', scale) for i, (x, y) in enumerate(zip(a, b)))
+    else:
+        amounts = isinstance(b, (int, float)) and not isinstance(b, bool) or b in ('nan', 'inf', '-inf')
+        right = a is not None and same_number(a, b, scale) if amounts else a == b
+        if right and b == 0 and '.values[' in at: # a zero has its sign
+            right = repr(float(a)) == repr(float(b))
+        return '' if right else f'{at}: {a!r} for {b!r}'
+    return next((x for x in found if x), '')
+
+
+def unpacking(page):
+    """All that the page unpacks, against the account."""
+    with open(CODE, encoding='utf-8') as file:
+        code = file.read().split('/* ---- numbers and words')[0]
+    page.open()
+    packed = json.loads(page.tab.js(UNPACKED % code), parse_int=whole)
+    check(f'{page.name}: as many traces', len(packed) == len(page.traces))
+    for k, trace in enumerate(page.traces):
+        found = unlike(packed[k], trace)
+        check(f'{page.name}: what is unpacked is the account', not found, found)
+    page.quiet('when unpacking')
+
+
 # ---- reading the numbers back --------------------------------------------------------------------
 
 def node_of(step, key):
@@ -116,7 +179,7 @@ def check_card(page, step, phase, i):
     parts = dict(shown)
     outs = parts['forward'][-len(node['out']):]
     for out, (size, cells) in zip(node['out'], outs):
-        check(f'{at}: the result', near(size, summary(out['value'], out['shape'])), size)
+        check(f'{at}: the result', told(size, out['value'], out['shape']), size)
         check_cells(at, cells, out['value'])
     if not entry:
         return
@@ -124,12 +187,12 @@ def check_card(page, step, phase, i):
     want += [(x['value'], node['in'][x['in']]['shape']) for x in entry['shares']]
     check(f'{at}: all gradients are there', len(parts['backward']) == len(want), len(parts['backward']))
     for (value, shape), (size, cells) in zip(want, parts['backward']):
-        check(f'{at}: a gradient', near(size, summary(value, shape)), size)
+        check(f'{at}: a gradient', told(size, value, shape), size)
         check_cells(at, cells, value)
 
 
 def check_cells(at, cells, value):
-    values = value.get('values') or []
+    values = (value.get('values') or [])[:1024]
     if len(values) < 2:
         return
     check(f'{at}: a cell for each element', len(cells) == len(values), f'{len(cells)} for {len(values)}')
@@ -383,6 +446,11 @@ def looks(page):
         page.open('#step=3')
         check(f'{page.name}: {width} pixels are wide enough', tab.js('document.documentElement.scrollWidth') <= width,
               tab.js('document.documentElement.scrollWidth'))
+    tab.window(700, 900)
+    page.open(f'#step={len(page.traces[0]["steps"][0]["nodes"])}')
+    check(f'{page.name}: in a narrow window the current op and its card are in view', tab.js("""
+        ['.item.current', '#card h2'].every((s) => { const r = document.querySelector(s).getBoundingClientRect();
+            return r.top >= 0 && r.bottom <= innerHeight })"""))
     tab.window(1280, 800)
     page.open()
     check(f'{page.name}: fills the window, no more', tab.js('document.documentElement.scrollHeight') <= 800 and
@@ -449,6 +517,8 @@ def modes(page):
             name = [n for n in table if n.endswith(f' {node["op"]} 1')]
             found = [table[n][t] for n in name if table[n][t][2] == f'n{node["id"]}']
             check(f'modes: {node["op"]} #{node["id"]} stands in column {t}', len(found) == 1, name)
+            if len(found) != 1:
+                continue
             shown = re.search(r'\] ?([^∂]*?)(∂.*|no gradient)?$', found[0][0]).groups()
             incoming = next((b['incoming'][0]['value'] for b in step['backward'] if b['node'] == node['id']), None)
             shape = node['out'][0]['shape']
@@ -471,9 +541,9 @@ def modes(page):
         tab.media(prefers_color_scheme=scheme)
         poor = tab.js(CONTRAST)
         check(f'modes: {scheme} side by side, contrast of at least 4.5', not poor, poor[:4])
-    tab.js("document.querySelectorAll('#compare-table .now .same, #compare-table .same')[1].click()")
+    tab.js("document.querySelector('#compare-table td:last-child .same').click()")
     check('modes: a click goes to the op in its trace', not tab.js("document.getElementById('main').hidden") and
-          'trace=1' in tab.js('location.hash') and page.count('.item.chosen') == 1, tab.js('location.hash'))
+          'trace=2' in tab.js('location.hash') and page.count('.item.chosen') == 1, tab.js('location.hash'))
     page.open('#step=0&trace=2')
     tab.click('#unfold')
     tab.press('-', 6)
@@ -515,6 +585,105 @@ def hooked(page):
             check('hooked: before and after', all(near(a, b['norm']) for a, b in
                   zip(change.split(' → '), (hook['before'], hook['after']))), note)
     page.quiet('with hooks')
+
+
+def averaged(page):
+    """An average over ranks, put into the page as a run of several processes writes it."""
+    step = page.traces[0]['steps'][0]
+    at, leaf = next((k, a) for k, b in enumerate(step['backward']) for a in b['accumulated'])
+    with open(page.path, encoding='utf-8') as file:
+        html = file.read()
+    head, data, tail = re.match(r'(.*<script type="application/json" id="traces">)(.*?)(</script>.*)', html, re.S).groups()
+    packed = json.loads(data)
+    mine = packed['traces'][0]['steps'][0]['backward'][at]['accumulated'][0]
+    packed['traces'][0]['steps'][0]['passes'][0]['averaged'] = [
+        {'tensor': leaf['tensor'], 'ranks': 4, 'before': mine['after'], 'after': len(packed['values'])}]
+    packed['values'].append([0.5, 0, 0.5, 0.1, 0, 0, 0])
+    changed = Page(page.tab, os.path.dirname(page.path), page.name)
+    changed.path = page.path.replace('.html', '.averaged.html')
+    with open(changed.path, 'w', encoding='utf-8') as file:
+        file.write(head + json.dumps(packed) + tail)
+    changed.open(f'#step={1 + len(step["nodes"]) + at}')
+    notes = [n for n in page.texts('#card .backward .note') if n.startswith('averaged')]
+    found = re.fullmatch(r'averaged over 4 ranks: (.*) → 0\.5', notes[0]) if len(notes) == 1 else None
+    check('averaged: the leaf says so', found and near(found[1], leaf['after']['norm']), notes)
+    page.quiet('with an average')
+
+
+def kinds(page):
+    """All dtypes, and the extremes of size."""
+    step = page.traces[0]['steps'][0]
+    dtypes = {x['dtype'] for n in step['nodes'] for x in n['in'] + n['out'] if x}
+    check('kinds: all are there', dtypes >= {'f32', 'f64', 'bf16', 'f16', 'i64', 'bool'}, dtypes)
+    page.open()
+    for node in step['nodes']:
+        page.tab.press('ArrowRight')
+        shown = page.tab.js("""[...document.querySelectorAll('#card .forward .tensors > li')].map((li) =>
+            [li.querySelector('.shape').textContent, li.querySelector('.stats').textContent,
+             [...li.querySelectorAll('.values > .note')].map((n) => n.textContent)])""")
+        for x, (shape, stats, more) in zip([x for x in node['in'] if x] + node['out'], shown):
+            check('kinds: shape and dtype', shape == f"[{','.join(map(str, x['shape']))}] {x['dtype']}", (shape, x))
+            n = math.prod(x['shape'])
+            check('kinds: an empty tensor says so', (stats == 'no elements') == (n == 0), stats)
+            check('kinds: many cells are cut', more == ([f'and {n - 1024} elements more'] if n > 1024 else []), (n, more))
+    page.quiet('with kinds')
+
+
+def names(page):
+    """Names and formulas that would break a page."""
+    tab, trace = page.tab, page.traces[0]
+    node = trace['steps'][0]['nodes'][0]
+    leaf = next(t['name'] for t in trace['tensors'] if t['kind'] == 'tensor')
+    own = next(t['name'] for t in trace['tensors'] if t['kind'] == 'parameter')
+    check('names: the account has them', (trace['title'], leaf, own, node['op'], node['formula']) == (
+        ']]> <i>t</i>? &lt;', 'w" onclick=\'x()\'>漢 \n\t??', '<i>"ä', 'a"<b>&amp;\'\\', 'y = </script><!-- ü 🙂'),
+        (trace['title'], leaf, own, node))
+    page.open('#step=1')
+    check('names: the title is text', page.text('h1') == page.text('title') == trace['title'], page.text('h1'))
+    check('names: the formula is text', page.text('#card .formula') == node['formula'], page.text('#card .formula'))
+    check('names: an op is text', page.text('.item.current .name') == node['op'] and node['op'] in page.text('#where'))
+    page.open('#step=4')
+    check('names: so is its gradient', page.where().find('backward') > 0 and
+          node['gradient'] in (page.open('#step=6') or page.texts('#card .backward .formula')), page.texts('#card .backward .formula'))
+    check('names: nothing became markup', page.count('[onclick], b[class=""], h1 *, svg i, #still i') == 0 and
+          page.count('script') == 2)
+    check('names: in the tables without script, too', all(x in page.text('#still') for x in (trace['title'], own)))
+    tab.press('/')
+    tab.write(leaf[:3])
+    tab.press('Enter')
+    check('names: found by its first letters', page.text('#card h2') == leaf, page.text('#card h2'))
+    page.quiet('with names')
+
+
+def apart(page):
+    """What is infinite or NaN differs from what is not; what was rounded otherwise does not."""
+    page.open()
+    page.tab.js("[...document.querySelectorAll('#tabs [role=tab]')].pop().click()")
+    table = columns(page)
+    for name, marks in (('loss', 1), (' log 1', 1), (' add 1', 1), ('leaf 1', 2)):
+        check(f'apart: {name}', name in table and [c[1] for c in table[name]] == [0, marks, marks, marks, 0], table.get(name))
+    page.quiet('with what is apart')
+
+
+def long_pair(page):
+    """Two traces with more ops than are shown at once."""
+    tab = page.tab
+    page.open()
+    tab.js("[...document.querySelectorAll('#tabs [role=tab]')].pop().click()")
+    check('long: the first ops, the leaf, and how many are not shown', page.count('#compare-table tr[data-name]') == 6 + 200 + 1 and
+          any('1003 rows below' in t for t in page.texts('#compare-table .within')), page.texts('#compare-table .within'))
+    key = 'document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }))'
+    took = tab.js(f'(() => {{ const t = performance.now(); for (let i = 0; i < 100; i++) {key};'
+                  'return (performance.now() - t) / 100 })()')
+    check('long: a step in a tenth of a second', took < 100, f'{took:.0f} ms')
+    for at in (101, 700, 1201):
+        tab.js(f'document.getElementById("slider").value = {at}; '
+               'document.getElementById("slider").dispatchEvent(new Event("input"))')
+        now = tab.js("""[...document.querySelectorAll('#compare-table .now')].map((r) => [r.querySelector('button').title,
+            r.getBoundingClientRect().top >= 0 && r.getBoundingClientRect().bottom <= innerHeight])""")
+        check(f'long: op {at} is marked and in view', now == [[f'n{at - 1}', True]], now)
+    print(f'long: two traces of 1,200 ops side by side, a step in {took:.1f} ms')
+    page.quiet('with long traces')
 
 
 def nothing(page):
@@ -566,11 +735,12 @@ def large(page):
     page.quiet('with 5,000 ops')
 
 
-SCENES = (walk, keys, folding, searching, predicting, tabbing, looks)
+SCENES = (unpacking, walk, keys, folding, searching, predicting, tabbing, looks)
 # What each of two browsers does; the large pages, which are timed, come after them.
-SHARES = ({'transformer': SCENES, 'dead': (walk,), 'nonfinite': (walk,)},
-          {'mlp': SCENES, 'cnn': SCENES, 'modes': (modes,), 'same': (same,), 'hooked': (walk, hooked), 'nothing': (nothing,)})
-LARGE = {'deep': (large,), 'flat': (large,)}
+SHARES = ({'transformer': SCENES, 'dead': (unpacking, walk), 'nonfinite': (unpacking, walk), 'kinds': (unpacking, walk, kinds)},
+          {'mlp': SCENES, 'cnn': SCENES, 'modes': (unpacking, modes), 'same': (unpacking, same), 'apart': (unpacking, apart),
+           'hooked': (unpacking, walk, hooked, averaged), 'names': (unpacking, walk, names), 'nothing': (unpacking, nothing)})
+LARGE = {'deep': (large,), 'flat': (unpacking, large), 'long': (unpacking, long_pair)}
 
 
 def visit(folder, share):

@@ -11,10 +11,15 @@
  *   dead.html         a ReLU whose inputs are all negative
  *   hooked.html       hooks change gradients on their way
  *   nonfinite.html    NaN, infinities, numbers that no f32 holds
+ *   kinds.html        tensors of all dtypes, without elements, of one number, with many numbers
+ *   names.html        names and formulas that would break a page
+ *   apart.html        results that are the same but for being infinite, or not
+ *   long.html         1,200 ops, twice
  *   nothing.html      a trace in which nothing happened
  *   deep.html         5,000 ops in modules in modules
  *   flat.html         5,000 ops, no module
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,6 +204,94 @@ static void nonfinite(void)
     tn_trace_free(trace);
 }
 
+/* Tensors of all dtypes, without elements, of one number, of more than are shown. */
+static void kinds(void)
+{
+    static const tn_dtype dtypes[] = { TN_BF16, TN_F16, TN_F64 };
+    tn_tensor *w = tn_from_floats((float[]){ 1, -0.0f, 3e-41f, -4, 70000, 6 }, TN_SHAPE(2, 3));
+    tn_tensor *many = tn_randn(TN_SHAPE(40, 50)), *row = tn_from_ints(classes, TN_SHAPE(4));
+    tn_tensor *model = tn_full(TN_SCALAR, 0.5);
+    tn_tensor *leaf[] = { w, many, model };
+    for (int i = 0; i < 3; i++) TN_CHECK(tn_set_requires_grad(leaf[i], true));
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "kinds", .values = 3000 });
+    TN_CHECK_PTR(trace);
+    tn_tensor *sum = tn_sum(tn_mul(many, model), NULL, 0, false);
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *half = tn_square(tn_to_dtype(w, dtypes[i]));
+        sum = tn_add(sum, tn_sum(tn_to_dtype(half, TN_F32), NULL, 0, false));
+    }
+    tn_tensor *rows = tn_index_select(w, 0, row);
+    tn_tensor *kept = tn_where(tn_gt(rows, tn_zeros_like(rows)), rows, tn_neg(rows));
+    tn_tensor *none = tn_narrow(w, 0, 0, 0);
+    tn_tensor *joined = tn_cat((tn_tensor *[]){ none, kept }, 2, 0);
+    TN_CHECK(tn_backward(tn_add(sum, tn_sum(joined, NULL, 0, false))));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("kinds", &trace, 1);
+    tn_trace_free(trace);
+}
+
+static tn_status twice(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    (void)c, (void)n_in, (void)n_out;
+    out[0] = tn_mul_scalar(in[0], 2);
+    return TN_OK;
+}
+
+static tn_status twice_back(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                            tn_tensor **din)
+{
+    (void)c, (void)n_out, (void)n_in;
+    din[0] = tn_mul_scalar(dout[0], 2);
+    return TN_OK;
+}
+
+/* What would end a script, an element, an attribute or a string; letters of two to four bytes, and
+ * one that is cut. */
+static void names(void)
+{
+    static const tn_custom_op op = { .name = "a\"<b>&amp;'\\",
+                                     .formula = "y = </script><!-- \xc3\xbc \xf0\x9f\x99\x82",
+                                     .forward = twice,
+                                     .backward = twice_back,
+                                     .gradient = "dx = <script> \"2\" dy" };
+    tn_tensor *x = tn_full(TN_SHAPE(2), 1);
+    TN_CHECK(tn_set_name(x, "w\" onclick='x()'>\xe6\xbc\xa2 \n\t\xe6\xbc"));
+    TN_CHECK(tn_set_requires_grad(x, true));
+    tn_module *model = tn_sequential_of(NULL, 0);
+    TN_CHECK_PTR(model);
+    tn_register_parameter(model, "<i>\"\xc3\xa4", NULL, tn_full(TN_SHAPE(2), 3));
+    tn_trace *trace =
+        tn_trace_begin((tn_trace_options){ .model = model, .title = "]]> <i>t</i>\xff &lt;" });
+    TN_CHECK_PTR(trace);
+    tn_tensor *p = tn_get_parameter(model, "<i>\"\xc3\xa4");
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_backward(tn_sum(tn_mul(tn_apply(&op, NULL, 1, &x), p), NULL, 0, false)));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("names", &trace, 1);
+    tn_trace_free(trace);
+    tn_module_drop(model);
+}
+
+/* 0.5 log x + 1 at 1, 0, infinity, NaN, and at 1 again with rounding: 1.0000049 and 1.0000054. */
+static void apart(void)
+{
+    static const float at[] = { 1, 0, INFINITY, NAN, 1 };
+    static const char *const title[] = { "one", "zero", "infinity", "NaN", "one again" };
+    tn_tensor *b = tn_full(TN_SCALAR, 2);
+    tn_trace *trace[5];
+    for (int i = 0; i < 5; i++) {
+        tn_tensor *x = tn_full(TN_SCALAR, at[i]);
+        TN_CHECK(tn_set_requires_grad(x, true));
+        trace[i] = tn_trace_begin((tn_trace_options){ .title = title[i] });
+        TN_CHECK_PTR(trace[i]);
+        tn_tensor *y = tn_add(tn_log(x), b);
+        TN_CHECK(tn_backward(tn_mul_scalar(y, i == 4 ? 0.5000027 : 0.50000245)));
+        TN_CHECK(tn_trace_end(trace[i]));
+    }
+    write_page("apart", trace, 5);
+    for (int i = 0; i < 5; i++) tn_trace_free(trace[i]);
+}
+
 static void nothing(void)
 {
     tn_trace *trace =
@@ -232,18 +325,32 @@ static void deep(void)
     page("deep", model, tn_randn(TN_SHAPE(4, WIDTH)), tn_from_ints(classes, TN_SHAPE(4)), 1);
 }
 
-static void flat(void)
+/* n times x = sin(x + w), with no module. */
+static tn_trace *sines(const char *title, int n)
 {
-    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "5,000 ops" });
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = title });
     TN_CHECK_PTR(trace);
     tn_tensor *w = tn_full(TN_SHAPE(8), 0.5), *x = w;
     TN_CHECK(tn_set_name(w, "w"));
     TN_CHECK(tn_set_requires_grad(w, true));
-    for (int i = 0; i < 2500; i++) x = tn_sin(tn_add(x, w));
+    for (int i = 0; i < n; i++) x = tn_sin(tn_add(x, w));
     TN_CHECK(tn_backward(tn_mean(x, NULL, 0, false)));
     TN_CHECK(tn_trace_end(trace));
+    return trace;
+}
+
+static void flat(void)
+{
+    tn_trace *trace = sines("5,000 ops", 2500);
     write_page("flat", &trace, 1);
     tn_trace_free(trace);
+}
+
+static void long_pair(void)
+{
+    tn_trace *trace[] = { sines("first", 600), sines("second", 601) };
+    write_page("long", trace, 2);
+    for (int i = 0; i < 2; i++) tn_trace_free(trace[i]);
 }
 
 int main(int argc, char **argv)
@@ -253,8 +360,9 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(void) = { mlp,    cnn,       transformer, modes, dead,
-                                           hooked, nonfinite, nothing,     deep,  flat };
+    static void (*const pages[])(void) = { mlp,       cnn,   transformer, modes,    dead,
+                                           hooked,    kinds, names,       apart,    nothing,
+                                           nonfinite, deep,  flat,        long_pair };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);

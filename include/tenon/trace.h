@@ -43,10 +43,14 @@ typedef struct tn_trace_options {
  * Moved     a parameter or buffer was, in the step, by a module's call (forward), in a backward, by
  *           the optimizer, by anything else (hand), or by several of them. Not known: nobody was
  *           seen, as where another thread wrote, or another tensor was put there
- * Threads   only the calling one is watched. What another computes, writes or differentiates is not
- *           told; tensors that it made are, from when this thread reads them. A nameless one that
- *           another thread makes where one of the same shape was freed counts as that one, with
- *           values of its own
+ * Threads   Only the calling one is watched. Of what other threads do, seen is
+ *           - an op, if a backward pass here goes through it: as far as the tape remembers it, as
+ *             in tn_explain without a trace
+ *           - a tensor that another thread made, as a loader's: from when an op here reads it
+ *           - a write: by the new value of a parameter or buffer; who moved it is not known
+ *           and nothing else: no backward pass, no optimizer step. A tensor without a name that
+ *           another thread made may get the id of an earlier one of the same shape and dtype that
+ *           was freed; each op still has the values that it read
  * Changes   nothing: parameters, buffers, gradients and generators keep their bits
  * Time      every result and gradient is read once, and all parameters and buffers three times a
  *           step; on a GPU every reading waits for the device

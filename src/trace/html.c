@@ -8,23 +8,30 @@
 #include <math.h>
 
 #include "base/host.h"
+#include "io/json.h"
 #include "trace/json.h"
 #include "trace/page.h"
 
 enum { ROWS = 400 }; /* of a ledger in the static tables; the JSON has all */
 
-/* Text in an element or an attribute. */
+/* Text in an element; a byte of no character, or of one that was cut, becomes "?". */
 static void put_text(FILE *file, const char *text)
 {
-    for (const char *c = text; *c; c++)
+    size_t left = strlen(text), valid = tni_utf8(text, left);
+    for (const char *c = text; left > 0; c++, left--) {
+        if (valid == 0) {
+            fputc('?', file);
+            valid = tni_utf8(c + 1, left - 1);
+            continue;
+        }
+        valid--;
         if (*c == '<')
             fputs("&lt;", file);
         else if (*c == '&')
             fputs("&amp;", file);
-        else if (*c == '"')
-            fputs("&quot;", file);
         else
             fputc(*c, file);
+    }
 }
 
 static void put_titles(FILE *file, tn_trace *const *traces, int n)

@@ -1,9 +1,9 @@
 /*
  * json_values.c - texts and numbers in JSON, and the tables of a packed account.
  *
- * For programs a number has nine digits, more than an f32 has. In a page all values of a tensor are
- * one string, their f32 in base64, from which the page finds norm, extremes and mean; six digits,
- * of which it shows four, where they are too many or no f32.
+ * A number has nine digits, more than an f32 has. In a page all values of a tensor are one string,
+ * their f32 in base64, from which the page finds norm, extremes and mean; where they are too many
+ * for that, or no f32, these are written as digits.
  */
 #include <float.h>
 #include <math.h>
@@ -69,7 +69,7 @@ void tni_put_text(const tni_out *o, const char *text)
 void tni_put_number(const tni_out *o, double x)
 {
     if (isfinite(x))
-        fprintf(o->file, "%.*g", o->pack ? 6 : 9, x);
+        fprintf(o->file, "%.9g", x);
     else
         fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }

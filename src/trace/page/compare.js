@@ -3,14 +3,14 @@
  * each, with what differs marked.
  *
  * Tensors and ops are the same in two traces if they have the same name: a tensor's is its name, an
- * op's the module's call that it is in, and which op of its kind it is there. Each is one row; where
- * a trace has none, its place stays empty.
+ * op's the module's call that it is in, and which op of its kind it is there. Each is one row;
+ * where a trace has none, its place stays empty.
  */
 
 /* The same number, but for rounding; null: there is none. */
 function alike(a, b) {
-    if (a === null || b === null || Number.isNaN(a)) return Object.is(a, b);
-    return a === b || Math.abs(a - b) <= 1e-6 * Math.max(Math.abs(a), Math.abs(b));
+    if (!Number.isFinite(a) || !Number.isFinite(b)) return Object.is(a, b);
+    return Math.abs(a - b) <= 1e-6 * Math.max(Math.abs(a), Math.abs(b));
 }
 
 /* ---- what is compared ------------------------------------------------------------------------ */
@@ -33,39 +33,52 @@ function facts(g) {
         .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
 }
 
-/* By name: what the ledger says of a tensor. */
+/* By name: what the ledger says of a tensor, and the leaves that are not registered. */
 function linesByName(g) {
     const lines = new Map();
+    const add = (name, t, values, grad, by) => {
+        const size = (value) => summary(value, t.shape);
+        const none = t.kind === 'parameter' && !t.requires_grad ? 'frozen' : 'no gradient';
+        lines.set(name, { key: t.id, kind: t.kind, head: name, shape: t.shape, parts: [
+            part('value', values.map((v) => summaryText(v, t.shape)).join(' → '),
+                ...values.map(size)),
+            part('slope', grad ? `∂ ${summaryText(grad, t.shape)}` : none,
+                ...(grad ? [size(grad)] : [])),
+            part('by', by)] });
+    };
     for (const line of g.step.ledger) {
-        const t = g.trace.byId.get(line.tensor), size = (value) => summary(value, t.shape);
-        const frozen = t.kind === 'parameter' && !t.requires_grad ? 'frozen' : 'no gradient';
+        const t = g.trace.byId.get(line.tensor);
         const by = line.moved === 'no' ? 'not moved'
             : line.moved === null ? 'moved, not known by whom' : `moved ${line.moved}`;
-        lines.set(tensorName(t), { key: t.id, kind: t.kind, head: tensorName(t), shape: t.shape,
-            parts: [
-                part('value', `${summaryText(line.start, t.shape)} → ${summaryText(line.step,
-                    t.shape)}`, size(line.start), size(line.step)),
-                part('slope', line.grad ? `∂ ${summaryText(line.grad, t.shape)}` : frozen,
-                    ...(line.grad ? [size(line.grad)] : [])),
-                part('by', by)] });
+        add(tensorName(t), t, [line.start, line.step], line.grad, by);
+    }
+    let nameless = 0;
+    for (const t of g.trace.tensors) {
+        if (g.ledger.has(t.id) || !t.requires_grad || !g.readers.has(t.id)) continue;
+        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).pop();
+        add(t.name || `leaf ${++nameless}`, t, [inputValue(g, node.in[i])], last && last.value,
+            'not registered');
     }
     return lines;
 }
 
-/* By name: an op with its result and the gradient that came to it. */
+/* By name: an op with its first result, the others that a gradient came to, and the gradients. */
 function opsByName(g) {
     const seen = new Map(), ops = new Map();
     for (const node of g.step.nodes) {
         const call = g.call.get(node.call), base = `${call ? foldName(call) : ''} ${node.op}`;
-        const n = (seen.get(base) || 0) + 1, k = (g.backwardOf.get(node.id) || [])[0];
-        const back = k !== undefined && g.step.backward[k].incoming[0];
-        const { value, shape } = node.out[0];
+        const n = (seen.get(base) || 0) + 1;
+        const back = (g.backwardOf.get(node.id) || []).flatMap((k) => g.step.backward[k].incoming);
+        const outputs = new Set([0, ...back.map((x) => x.output)]);
+        const all = [[...outputs].map((k) => [node.out[k].value, node.out[k].shape]),
+            back.map((x) => [x.value, node.out[x.output].shape])];
+        const texts = all.map((list) => list.map((x) => summaryText(...x)).join(', '));
+        const sizes = all.map((list) => list.map((x) => summary(...x)));
         seen.set(base, n);
-        ops.set(`${base} ${n}`, { key: 'n' + node.id, kind: 'op', head: node.op, shape,
-            within: call ? callTitle(call) : 'outside of all modules',
-            parts: [part('value', summaryText(value, shape), summary(value, shape)),
-                part('slope', back ? `∂ ${summaryText(back.value, shape)}` : 'no gradient',
-                    ...(back ? [summary(back.value, shape)] : []))] });
+        ops.set(`${base} ${n}`, { key: 'n' + node.id, kind: 'op', head: node.op,
+            shape: node.out[0].shape, within: call ? callTitle(call) : 'outside of all modules',
+            parts: [part('value', texts[0], ...sizes[0]),
+                part('slope', back.length ? `∂ ${texts[1]}` : 'no gradient', ...sizes[1])] });
     }
     return ops;
 }
@@ -89,18 +102,33 @@ function rowsOf(group, graphs, mapOf) {
     const maps = graphs.map((g) => (g ? mapOf(g) : new Map()));
     return mergedNames(maps).map((name) => {
         const items = maps.map((map) => map.get(name)), first = items.find((x) => x);
-        const differs = items.some((x) => !x || x.parts.some((p, i) => !samePart(p, first.parts[i])));
+        const other = (x) => x.parts.some((p, i) => !samePart(p, first.parts[i]));
+        const differs = items.some((x) => !x || other(x));
         return { group, name, items, first, differs };
     });
 }
 
-const comparedRows = (graphs) => [...rowsOf('The step', graphs, facts),
-    ...rowsOf('Ops: results, and the gradients that come to them', graphs, opsByName),
-    ...rowsOf('Parameters and buffers: before and after the step, gradients', graphs, linesByName)];
+const comparedRows = (graphs) => [rowsOf('The step', graphs, facts),
+    rowsOf('Ops: results, and the gradients that come to them', graphs, opsByName),
+    rowsOf('Parameters, buffers and leaves: before and after the step, gradients', graphs,
+        linesByName)];
 
 /* ---- the columns ----------------------------------------------------------------------------- */
 
-const ROWS_MOST = 500;
+const ROWS_MOST = 200; /* of a group: those around the current op */
+
+/* Which rows of a group are shown: from, to. They do not change with each step. */
+function windowOf(rows, current) {
+    const at = rows.findIndex((r) => isCurrent(r, current)), part = ROWS_MOST / 2;
+    const from = Math.floor((at - part / 2) / part) * part;
+    const first = Math.max(0, Math.min(from, rows.length - ROWS_MOST));
+    return [first, Math.min(rows.length, first + ROWS_MOST)];
+}
+
+function isCurrent(row, current) {
+    const item = row.items[state.trace];
+    return item !== undefined && item.key === current;
+}
 
 /* What a trace has of a row; a click goes there. */
 function comparedCell(item, first, i) {
@@ -114,39 +142,59 @@ function comparedCell(item, first, i) {
         choose(item.key);
     };
     return make('td', {}, make('button', { type: 'button', class: `same ${item.kind}`,
-        title: item.key, onclick: there }, make('span', { class: 'head' }, make('b', {}, item.head), ' ',
+        title: item.key, onclick: there }, make('span', { class: 'head' },
+        make('b', {}, item.head), ' ',
         make('span', { class: 'shape' }, shapeText(item.shape))), parts));
 }
 
-function comparedTable(rows, current) {
+/* The rows of a group, with headings, and how many are not shown above and below. */
+function comparedGroup(rows, [from, to]) {
     const wide = (cls, text) => make('tr', { class: cls },
         make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
-    let group = '', within = '';
-    return rows.map((r) => {
-        const heads = [], place = r.first.within || '';
-        if (r.group !== group) heads.push(wide('group', (group = r.group)));
-        if (place !== within && place) heads.push(wide('within', place));
+    const lines = [];
+    let within = '';
+    if (rows.length) lines.push(wide('group', rows[0].group));
+    if (from) lines.push(wide('within', `${plural(from, 'row')} above are not shown`));
+    for (const r of rows.slice(from, to)) {
+        const place = r.first.within || '';
+        if (place !== within && place) lines.push(wide('within', place));
         within = place;
-        const here = r.items[state.trace] && r.items[state.trace].key === current;
-        return [heads, make('tr', { 'data-name': r.name, class: [r.differs ? 'differs' : '',
-            here ? 'now' : ''].join(' ').trim() || null },
-        r.items.map((item, i) => comparedCell(item, r.first, i)))];
-    });
+        const line = make('tr', { 'data-name': r.name, class: r.differs ? 'differs' : null },
+            r.items.map((item, i) => comparedCell(item, r.first, i)));
+        lines.push(Object.assign(line, { row: r }));
+    }
+    if (to < rows.length)
+        lines.push(wide('within', `${plural(rows.length - to, 'row')} below are not shown`));
+    return lines;
 }
 
+/* The rows of a step, made when first asked for. */
+const comparedAt = new Map();
+let comparedShown = ''; /* which of them the table has */
+
 function renderCompare() {
-    const { s } = position(), rows = comparedRows(traces.map((t) => t.steps[s] ? graphOf(t, s) : null));
-    const different = rows.filter((r) => r.differs), only = $('compare-only').checked;
-    const shown = (only ? different : rows).slice(0, ROWS_MOST);
+    const { s } = position(), current = currentKey(), only = $('compare-only').checked;
+    if (!comparedAt.has(s)) comparedAt.set(s,
+        comparedRows(traces.map((t) => (t.steps[s] ? graphOf(t, s) : null))));
+    const groups = comparedAt.get(s).map((rows) => (only ? rows.filter((r) => r.differs) : rows));
+    const windows = groups.map((rows) => windowOf(rows, current));
+    const shown = [s, only, ...windows].join(' ');
+    if (shown !== comparedShown) fillCompare(comparedAt.get(s).flat(), groups, windows);
+    comparedShown = shown;
+    for (const line of $('compare-table').querySelectorAll('tr[data-name]'))
+        line.classList.toggle('now', isCurrent(line.row, current));
+    const now = $('compare-table').querySelector('.now');
+    if (now) now.scrollIntoView({ block: 'nearest' });
+}
+
+function fillCompare(all, groups, windows) {
     const head = (t) => make('th', { scope: 'col' }, t.title);
     $('compare-table').replaceChildren(
         make('thead', {}, make('tr', {}, traces.map(head))),
-        make('tbody', {}, comparedTable(shown, currentKey())));
-    $('compare-note').textContent = `Step ${s + 1}: ${different.length} of ${rows.length} rows ` +
-        'differ' + (shown.length === ROWS_MOST ? `; ${shown.length} are shown` : '') +
-        '. Marked: what differs from the first column that has it.';
-    const now = $('compare-table').querySelector('.now');
-    if (now) now.scrollIntoView({ block: 'nearest' });
+        make('tbody', {}, groups.map((rows, i) => comparedGroup(rows, windows[i]))));
+    const differ = all.filter((r) => r.differs).length;
+    $('compare-note').textContent = `Step ${position().s + 1}: ${differ} of ${all.length} rows ` +
+        'differ. Marked: what differs from the first column that has it.';
 }
 
 /* ---- tabs ------------------------------------------------------------------------------------ */

@@ -19,7 +19,8 @@ function number(x) {
 }
 
 function fromBase64(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), view = new DataView(bytes.buffer);
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
     return Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
 }
 
@@ -66,12 +67,12 @@ function unpack({ texts, values, traces: packed }) {
         for (const key of keys) if (Number.isInteger(object[key])) object[key] = texts[object[key]];
     };
     const numbers = (object, ...keys) => {
-        for (const key of keys) object[key] = Number.isInteger(object[key]) ? table[object[key]] : null;
+        for (const key of keys)
+            object[key] = Number.isInteger(object[key]) ? table[object[key]] : null;
     };
     const ends = (list) => (list || []).forEach((x) => numbers(x, 'before', 'after'));
     const usual = (x) => {
         if (!x) return;
-        x.output ??= 0;
         x.dtype ??= 'f32';
         x.gradient ??= true;
         numbers(x, 'value');
@@ -79,7 +80,10 @@ function unpack({ texts, values, traces: packed }) {
     };
     const node = (n) => {
         text(n, 'op', 'formula', 'gradient', 'line');
-        n.in.forEach(usual);
+        n.in.forEach((x) => {
+            usual(x);
+            if (x) x.output ??= 0;
+        });
         n.out.forEach(usual);
         n.kept.forEach((k) => text(k, 'what'));
     };
@@ -123,6 +127,7 @@ function digits(x, many = 4) {
     if (x === null || x === undefined) return '–';
     if (Number.isNaN(x)) return 'NaN';
     if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
+    if (Object.is(x, -0)) return '−0';
     const size = Math.abs(x);
     let text;
     if (size !== 0 && (size >= 1e5 || size < 1e-3))
@@ -258,8 +263,9 @@ function callTitle(call, outer) {
     return (path ? `${path} (${call.type})` : call.type) + time;
 }
 
-/* The end of a long name. */
-const shortened = (text) => (text.length > 18 ? '…' + text.slice(-17) : text);
+/* Both ends of a long name: "blocks.0….in_proj_weight". */
+const shortened = (text) =>
+    (text.length > 24 ? `${text.slice(0, 8)}…${text.slice(-15)}` : text);
 
 const tensorName = (t) => t.name || (t.requires_grad ? 'a leaf' : 'data');
 const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };

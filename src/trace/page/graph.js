@@ -88,6 +88,7 @@ function gradientText(g, item, done) {
 let view = null;          /* what layoutGraph gave */
 let viewOf = null;        /* the graph that it is of */
 const drawn = new Map();  /* elements in the drawing, by key */
+const titles = new Map(); /* those of unfolded boxes, which stand over the lines */
 
 /* Lays out again, after folding or in another step; keeps the place of the key's item on screen. */
 function relayout(keep) {
@@ -96,8 +97,7 @@ function relayout(keep) {
         before.y * state.zoom - scroll.scrollTop];
     viewOf = graph();
     view = layoutGraph(viewOf, state.folded);
-    for (const e of drawn.values()) e.remove();
-    drawn.clear();
+    for (const key of [...drawn.keys()]) erase(key);
     resize();
     const after = keep && view.items.get(keep);
     if (before && after)
@@ -134,12 +134,15 @@ function draw(everything) {
             seen.add(e.key);
             if (!drawn.has(e.key)) addEdge(e);
         }
-    for (const [key, e] of drawn)
-        if (!seen.has(key)) {
-            e.remove();
-            drawn.delete(key);
-        }
+    for (const key of [...drawn.keys()]) if (!seen.has(key)) erase(key);
     paint();
+}
+
+/* Takes an item or a line out of the drawing. */
+function erase(key) {
+    for (const e of [drawn.get(key), titles.get(key)]) if (e) e.remove();
+    drawn.delete(key);
+    titles.delete(key);
 }
 
 function addEdge(e) {
@@ -188,8 +191,13 @@ function addItem(item) {
         tabindex: -1, 'aria-label': label(item), transform: `translate(${item.x},${item.y})`,
         'aria-expanded': item.kind === 'box' ? String(open) : null }, outline(item));
     const hint = item.node && item.node.formula ? '\n' + item.node.formula : '';
-    group.append(make('svg:title', {}, label(item) + hint),
-        make('svg:text', { class: 'name', x: inset, y: y1 }, item.title));
+    const name = make('svg:text', { class: 'name', x: inset, y: y1 }, item.title);
+    group.append(make('svg:title', {}, label(item) + hint), name);
+    if (open) {
+        titles.set(item.key, name);
+        name.setAttribute('transform', `translate(${item.x},${item.y})`);
+        $('titles').append(name);
+    }
     if (item.kind === 'box') {
         const sign = open ? '−' : '+';
         group.append(make('svg:text', { class: 'fold', x: item.w - 14, y: 18 }, sign));

@@ -84,12 +84,14 @@ function gridKeys(event, cells, columns) {
     to.focus();
 }
 
+const CELLS_MOST = 1024;
+
 /* The values of a tensor, rows of its last axis (of at most 16), a gap between matrices. Each cell
  * tells its number when the mouse is on it or it has the focus. mark: an element to be marked. */
 function grid(value, shape, what, mark) {
     if (!value || !value.values || value.values.length < 2) return null;
-    const x = value.values.map(number);
-    const most = Math.max(...x.filter(Number.isFinite).map(Math.abs), 0);
+    const x = value.values.slice(0, CELLS_MOST), left = value.values.length - x.length;
+    const most = x.reduce((m, v) => (Number.isFinite(v) ? Math.max(m, Math.abs(v)) : m), 0);
     const columns = Math.min(shape.length ? shape[shape.length - 1] : 1, 16) || 1;
     const rows = shape.length > 2 ? shape[shape.length - 2] : Infinity;
     const wide = columns <= 8; /* room for numbers */
@@ -112,7 +114,8 @@ function grid(value, shape, what, mark) {
         class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what,
         onmouseover: tell, onfocusin: tell, onkeydown: (event) => gridKeys(event, cells, columns),
     }, make('tbody', {}, lines));
-    return make('div', { class: 'values' }, table, told);
+    return make('div', { class: 'values' }, table, told,
+        left > 0 && note(`and ${plural(left, 'element')} more`));
 }
 
 /* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
@@ -120,7 +123,8 @@ function valueLine(value, shape) {
     if (!value) return make('span', { class: 'muted' }, 'not known');
     const out = make('span', { class: 'stats' }), n = elements(shape);
     const put = (cls, text) => out.append(make('b', { class: cls }, text));
-    if (n === 1) put('num', summaryText(value, shape));
+    if (n === 0) out.append('no elements');
+    else if (n === 1) put('num', summaryText(value, shape));
     else {
         out.append('norm ');
         put('num', digits(value.norm));
