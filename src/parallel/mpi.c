@@ -8,6 +8,12 @@
  * Message-Passing Interface Standard, version 3.1, chapters 5 (collectives), 8.3 (errors), 12.4
  * (threads).
  *
+ * Sums: Open MPI 4.1 takes a tree of whole messages for every sum in place: 2 log2(n) times the
+ * data over n ranks, one message after the other. So it is told before it starts to halve and
+ * double (Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp, 2005, sec. 4.5), which sends
+ * the data twice, however many ranks there are. Fewer numbers than ranks cannot be halved; those of
+ * tn_parallel_sum_ keep the tree.
+ *
  * A sum in bf16 is two messages, as many bytes together as MPI's own sums send over a ring. Rank r
  * of n gets the r-th of n pieces from every rank (all to all), adds them in f32, rounds, and sends
  * the result to all (gather). So the numbers are rounded where they leave and where they return,
@@ -19,6 +25,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "parallel/mpi_module.h"
@@ -175,10 +182,23 @@ static const char *wait(tni_mpi_request *request)
     return why;
 }
 
+/* Up the tree to rank 0, and down again. */
+static const char *sum_few(tni_mpi_group group, void *data, int n, tn_dtype dtype)
+{
+    MPI_Comm comm = comm_of(group);
+    MPI_Datatype type = type_of(dtype);
+    MPI_Request r;
+    const void *from = table.rank == 0 ? MPI_IN_PLACE : data;
+    const char *why = tni_mpi_count();
+    if (!why) why = finish("in a sum", MPI_Ireduce(from, data, n, type, MPI_SUM, 0, comm, &r), &r);
+    return why ? why : finish("in a sum", MPI_Ibcast(data, n, type, 0, comm, &r), &r);
+}
+
 static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype)
 {
     char *at = data;
     const char *why = NULL;
+    if (n && n < (size_t)table.size) return sum_few(group, data, (int)n, dtype);
     while (n && !why) {
         size_t piece = n < 1 << 28 ? n : 1 << 28;
         tni_mpi_request request = { 0 };
@@ -300,6 +320,13 @@ static int find_local_rank(void)
     return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
 }
 
+/* For Open MPI, which reads it when it starts; elsewhere it means nothing. What the user has chosen
+ * stays. */
+static bool choose_sums(void)
+{
+    return setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;
+}
+
 static int start(void)
 {
     int given = MPI_THREAD_SINGLE, started = 0;
@@ -320,7 +347,7 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
         return NULL;
     }
     int n = 0;
-    const char *reason = tni_mpi_reason(start());
+    const char *reason = choose_sums() ? tni_mpi_reason(start()) : "out of memory";
     fill_table();
     if (!reason) reason = tni_mpi_wait_open(table.rank, table.size);
     if (reason) {
