@@ -42,7 +42,8 @@ typedef struct tn_graph_value {
     bool gradient;  /* of an input: a gradient goes back to `from`; of an output: it may take one */
     int from;       /* of an input: id of the op or tensor that it came from; else -1 */
     int output;     /* of an input: which output of that op; 0 for a tensor */
-    /** What backward reads of it: borrowed, to be read only; NULL: nothing, or freed already. */
+    /** What is kept of it for backward: borrowed, to be read only; NULL: nothing, or freed already.
+     *  Nothing either of an activation's result that backward computes again (tn_gelu, ...). */
     const tn_tensor *kept;
     size_t kept_bytes; /* its size in memory; counts at every op that keeps it */
     uint64_t version;  /* at forward; another tn_version(kept) now makes backward fail */

@@ -144,65 +144,12 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
     return status;
 }
 
-static tn_status check_version(const tni_node *node, const tni_kept *kept, const char *role,
-                               int index)
-{
-    uint64_t now = tn_version(kept->alias);
-    char which[32] = "";
-
-    if (now == kept->version) return TN_OK;
-    if (index >= 0) snprintf(which, sizeof which, " %d", index);
-    return tni_error(TN_E_STATE,
-                     "tn_backward: %s%s of %s%s, %s, was changed in place after it was "
-                     "recorded (version %" PRIu64 ", now %" PRIu64
-                     "): want it unchanged until backward; "
-                     "tn_clone it before the change",
-                     role, which, tni_op_prefix(node->op), node->op->name, tni_text(kept->alias),
-                     kept->version, now);
-}
-
-tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
-{
-    tn_tensor *t = tni_alias_raw(alias);
-    if (!t) return NULL;
-    atomic_fetch_add_explicit(&from->refs, 1, memory_order_relaxed);
-    t->node = from;
-    t->out_index = index;
-    t->requires_grad = true;
-    return tn_scope_adopt(t);
-}
-
-/* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
- * its history. */
-static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *from, tn_tensor *leaf,
-                          int index)
-{
-    if (!p->create || (!from && !leaf)) return kept->alias;
-    if (leaf) return leaf;
-    return tni_with_history(kept->alias, from, index);
-}
-
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge)
 {
     if (!edge->node && !edge->leaf) return false;
     if (!p->wanted) return true;
     if (edge->node) return edge->node->mark == p->wanted;
     return edge->leaf->gm && edge->leaf->gm->mark == p->target;
-}
-
-static void release(tni_node *node, tn_tensor **kept)
-{
-    if (!*kept) return;
-    node->spent = true;
-    tn_drop(*kept);
-    *kept = NULL;
-}
-
-static void release_kept(tni_node *node)
-{
-    for (int i = 0; i < node->n_in; i++) release(node, &node->x[i].alias);
-    release(node, &node->y.alias);
-    for (int i = 0; i < node->n_saved; i++) release(node, &node->saved[i]);
 }
 
 /* Hooks, retained grads and captures of this node's outputs. */
@@ -273,7 +220,6 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
     for (int i = 0; i < node->n_in; i++) {
         w->need[i] = tni_pass_leads_on(p, &node->edge[i]);
         w->dx[i] = TN_NONE;
-        w->x[i] = NULL;
         any |= w->need[i];
     }
     if (!any) return TN_OK;
@@ -282,20 +228,8 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                          "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
                          tni_op_prefix(node->op), node->op->name);
-    tn_status status;
-    for (int i = 0; i < node->n_in; i++) {
-        const tni_edge *edge = &node->edge[i];
-
-        if (!node->x[i].alias) continue;
-        if ((status = check_version(node, &node->x[i], "input", i)) != TN_OK) return status;
-        w->x[i] = restore(p, &node->x[i], edge->node, edge->leaf, edge->index);
-        if (!w->x[i]) return tni_pending();
-    }
-    if (node->y.alias) {
-        if ((status = check_version(node, &node->y, "the result", -1)) != TN_OK) return status;
-        g.y = restore(p, &node->y, node, NULL, 0);
-        if (!g.y) return tni_pending();
-    }
+    tn_status status = tni_kept_read(p, node, &g);
+    if (status != TN_OK) return status;
     for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
     g.dy = w->dys[0];
     for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
@@ -351,7 +285,7 @@ static tn_status step(tni_pass *p, tni_node *node)
     if (status == TN_OK) status = differentiate(p, node, &w);
     tni_leave(node);
     p->node = NULL;
-    if (!p->retain) release_kept(node);
+    if (!p->retain) tni_kept_free(node);
     tn_scope_end(scope);
     if (!small) tni_free(block, nbytes);
     return status;

@@ -96,8 +96,9 @@ struct tn_op {
     /* outputs alias input 0 (variable arity: output i aliases input i): shape fills strided
      * specs, there is no forward */
     bool view;
-    bool any_device;            /* inputs may live on different devices (to, copy) */
-    bool custom;                /* the user's: messages have its name without tn_ */
+    bool any_device; /* inputs may live on different devices (to, copy) */
+    bool custom;     /* the user's: messages have its name without tn_ */
+    bool cheap; /* arity 1, reads x: others that read y compute it again in backward (kept.c) */
     const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
@@ -202,11 +203,13 @@ typedef struct tni_origin tni_origin;
 typedef struct tni_kept {
     tn_tensor *alias;
     uint64_t version;
+    bool remade; /* of an input: alias is NULL, the op that made it computes it again (kept.c) */
 } tni_kept;
 
 struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
+    atomic_int holds;  /* of a cheap op: on x[0].alias (kept.c) */
     bool spent;        /* what it kept has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */
@@ -248,6 +251,12 @@ bool tni_wants_recording(const tni_call *c);
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Keeps t for backward, as it is now. */
 bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
+/* The same for input t of a node whose edge i is set; a cheap op's result is not kept. */
+bool tni_keep_input(tni_node *node, int i, const tn_tensor *t);
+/* Node no longer reads input i. */
+void tni_kept_let_go(tni_node *node, int i);
+/* Frees what the node kept, after its turn in a backward. */
+void tni_kept_free(tni_node *node);
 /* A kept alias with the history of output `index` of a node, in the current scope. */
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */

@@ -1,5 +1,5 @@
 /*
- * pass.h - one pass of the engine: what backward.c, order.c and gradients.c share.
+ * pass.h - one pass of the engine: what backward.c, kept.c, order.c and gradients.c share.
  */
 #ifndef TNI_PASS_H
 #define TNI_PASS_H
@@ -75,6 +75,9 @@ uint64_t tni_next_mark(void);
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
 /* Whether the pass wants the gradient that this edge leads to. */
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
+
+/* Fills g->x and g->y with what backward reads of the node's inputs and result. (kept.c) */
+tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g);
 
 /* Whether somebody besides the engine may see t's memory change. */
 bool tni_is_shared(const tn_tensor *t);

@@ -127,11 +127,13 @@ static void put_kept(const tni_out *o, const tni_told_op *op, const tni_told_nod
 {
     const tni_told_kept *kept = &n->kept[k];
     char name[32] = "y";
-    if (kept->what == TNI_KEPT_IN) tni_told_name(op, kept->index, n->n_in, name, sizeof name);
+    bool again = kept->what == TNI_KEPT_AGAIN;
+    if (kept->what == TNI_KEPT_IN || again)
+        tni_told_name(op, kept->index, n->n_in, name, sizeof name);
     if (kept->what == TNI_KEPT_SAVED) snprintf(name, sizeof name, "saved %d", kept->index);
     fprintf(o->file, "%s{\"what\":", k ? "," : "");
     tni_put_text(o, name);
-    fprintf(o->file, ",\"bytes\":%zu}", kept->bytes);
+    fprintf(o->file, ",\"bytes\":%zu%s}", kept->bytes, again ? ",\"again\":true" : "");
 }
 
 static void put_node(const tni_out *o, size_t k)

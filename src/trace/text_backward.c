@@ -241,24 +241,36 @@ static void say_others(const tni_words *w, int node)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* "  x is not kept: gelu #3 computes it again where it is read" */
+static void say_again(const tni_words *w, const tni_told_node *n, const tni_told_kept *kept)
+{
+    char name[32], source[64];
+    if (kept->what != TNI_KEPT_AGAIN) return;
+    fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
+            tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name),
+            tni_source(w, &n->in[kept->index], source, sizeof source));
+}
+
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
 static void say_freed(const tni_words *w, const tni_told_back *b)
 {
     const tni_told_node *n = &w->step->nodes[b->node];
     char name[32];
-    if (!n->n_kept) return;
-    fprintf(w->file, b->freed ? "  freed" : "  keeps");
+    int said = 0;
     for (int k = 0; k < n->n_kept; k++) {
         const tni_told_kept *kept = &n->kept[k];
+        if (kept->what == TNI_KEPT_AGAIN) continue;
         if (kept->what == TNI_KEPT_IN)
             tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name);
         else if (kept->what == TNI_KEPT_OUT)
             tni_told_result(tni_op(w, n), 0, name, sizeof name);
         else
             snprintf(name, sizeof name, "saved %d", kept->index);
-        fprintf(w->file, "%s %s %zu B", k ? "," : "", name, kept->bytes);
+        if (!said) fprintf(w->file, b->freed ? "  freed" : "  keeps");
+        fprintf(w->file, "%s %s %zu B", said++ ? "," : "", name, kept->bytes);
     }
-    fprintf(w->file, b->freed ? "; still kept %zu B\n" : "; kept in all %zu B\n", b->kept);
+    if (said)
+        fprintf(w->file, b->freed ? "; still kept %zu B\n" : "; kept in all %zu B\n", b->kept);
 }
 
 /* ---- a step of backward ---------------------------------------------------------------------- */
@@ -279,6 +291,7 @@ static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
     fprintf(w->file, "backward %zu/%zu", number, w->step->passes[b->pass].n_nodes);
     tni_say_place(w, b->node);
     say_arrivals(w, b);
+    for (int k = 0; k < n->n_kept; k++) say_again(w, n, &n->kept[k]);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, b, &b->shares[i]);
     const char *where = tni_told_where(tni_op(w, n));
     if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);

@@ -76,7 +76,12 @@ typedef struct tni_told_out {
 } tni_told_out;
 
 typedef struct tni_told_kept {
-    enum { TNI_KEPT_IN, TNI_KEPT_OUT, TNI_KEPT_SAVED } what;
+    enum {
+        TNI_KEPT_IN,
+        TNI_KEPT_OUT,
+        TNI_KEPT_SAVED,
+        TNI_KEPT_AGAIN /* an input: nothing is kept, backward computes it again */
+    } what;
     int index;
     size_t bytes;
 } tni_told_kept;

@@ -65,10 +65,12 @@ function resultEntry(node, i) {
 function forwardPart(g, node) {
     const kept = (node.kept || []).filter((k) => k.bytes);
     const names = kept.map((k) => `${k.what} ${bytesText(k.bytes)}`).join(', ');
+    const again = (node.kept || []).filter((k) => k.again)
+        .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
         make('ul', { class: 'tensors' }, node.in.map((_, i) => inputEntry(g, node, i)),
             node.out.map((_, i) => resultEntry(node, i))),
-        note(kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.'));
+        note((kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.') + again));
 }
 
 /* ---- an op: backward ------------------------------------------------------------------------- */
