@@ -6,9 +6,9 @@
  * What is kept is known by tn_data_mut: it counts as a change in place, so a result that it was
  * called on before it was read is kept.
  *
- * Seen to fail: let_go (kept.c) freed x although other inputs held it; hold took it without
- * counting; tni_keep_input did not look at the version; remake gave no history to its result. Each
- * time a test here failed that no other one did.
+ * Seen to fail, in kept.c: let_go freed x although other inputs held it; hold did not count; x was
+ * let go of twice; nothing was computed again, or whatever had been changed; x's version was not
+ * looked at; the result had no history (second_derivatives).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -355,6 +355,8 @@ START_TEST(one_graph_is_freed_while_another_still_needs_y)
     for (int k = 0; k < 2; k++) loss[k] = total(linear(y, w[k]));
     assert_ok(tn_backward(loss[0]));
     loss[2] = total(linear(y, w[2]));
+    /* a second pass that comes to y's op fails, and lets go of nothing */
+    assert_fails(tn_backward(tn_sum(y, NULL, 0, false)), TN_E_STATE, "used by an earlier backward");
     ck_assert_int_eq(seen_of(loss[1], "linear").inputs_kept, 1);
     ck_assert_int_eq(seen_of(loss[1], "gelu").inputs_kept, 1);   /* for loss[1] */
     ck_assert_int_eq(seen_of(loss[2], "linear").inputs_kept, 1); /* for loss[1], too */
