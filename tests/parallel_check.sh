@@ -85,6 +85,12 @@ TN_MPI_MODULE=/nowhere.so mpirun -n 2 "$driver" calls >log 2>&1 || status=$?
 [ $status != 0 ] && grep -q '2 processes were started together' log
 verdict 'a missing module is an error' $?
 
+# srun (Slurm) is an mpirun with PMIx, and without it starts programs that have nothing to do with each other.
+status=0
+timeout $limit mpirun -n 2 env -u OMPI_COMM_WORLD_SIZE SLURM_STEP_NUM_TASKS=2 "$driver" maps mapped >log 2>&1 || status=$?
+verdict 'srun with PMIx' $status
+SLURM_STEP_NUM_TASKS=2 one maps unmapped
+
 # mpirun of another MPI than the module's: each process would be a run of its own.
 another() { # TEXT COMMAND...
     local status=0 wrong=0

@@ -42,8 +42,11 @@ tn_status tni_ranks_status(const char *function, const char *reason)
 /* How many processes were started together, and the variable that says so; 1 when none does. */
 static long processes(const char **name)
 {
-    static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
-    for (size_t i = 0; i < sizeof variable / sizeof *variable; i++) {
+    static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                            "SLURM_STEP_NUM_TASKS" };
+    /* srun also starts programs that have nothing to do with each other: then without PMIx */
+    size_t n = getenv("PMIX_RANK") ? 3 : 2;
+    for (size_t i = 0; i < n; i++) {
         const char *text = getenv(*name = variable[i]);
         if (text) return strtol(text, NULL, 10);
     }
@@ -193,11 +196,12 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
 }
 
+enum { FEW = 2048 };
+
 /* The sum on the CPU. Few numbers are summed without memory that could run out, and in
  * one message: batch norm over all ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
-    enum { FEW = 2048 };
     union {
         float f32[FEW + 1];
         double f64[FEW + 1];
@@ -212,21 +216,21 @@ static tn_status sum_here(const char *function, tn_tensor *t)
     return status;
 }
 
-/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. */
+/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. Whether
+ * all have memory for many numbers is asked first; for few the host doesn't wait for the others. */
 static tn_status sum_there(const char *function, tn_tensor *t)
 {
     static tni_wire wire;
+    bool is_new = !wire.line;
     tni_mpi_request request;
     tn_device device = t->storage->device;
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_empty_as(t->shape, t->dtype, device);
     tn_status status = copy ? tn_copy_(copy, t) : tni_pending();
-    if (!wire.line) {
-        if (status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
-        status = tni_agree(function, world, status);
-        if (status == TN_OK) status = tni_wire_join(function, &wire);
-        if (status != TN_OK) tni_wire_free(&wire);
-    }
+    if (is_new && status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
+    if (is_new || tni_shape_numel(&t->shape) > FEW) status = tni_agree(function, world, status);
+    if (is_new && status == TN_OK) status = tni_wire_join(function, &wire);
+    if (is_new && status != TN_OK) tni_wire_free(&wire);
     if (status == TN_OK) status = tni_wire_sum(function, &wire, copy, copy, &request);
     if (status == TN_OK) status = tni_wire_wait(function, &wire, &request);
     if (status == TN_OK) status = tn_copy_(t, copy);
