@@ -13,11 +13,15 @@ src/parallel/reduce.c does it, from the last registered layer to the first; a bu
 complete and the one before it has arrived. Sending overlaps with backward; copying, adding and dividing take the
 processor's time. A sum of n bytes over p processes, a being a message's latency and b the seconds a byte:
 
-    ring      2 (p - 1) a + 2 (p - 1)/p n b           Patarasuk and Yuan (2009), sec. 3: least bytes
-    halving   2 log2(p) a + 2 (p - 1)/p n b           Rabenseifner's, in Thakur, Rabenseifner and Gropp (2005), sec. 4.5
-    tree      log2(p) (a + n b)                       recursive doubling, the same, sec. 4.4: whole messages
+    ring      2 (p - 1) a + 2 (p - 1)/p n b     Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009): the
+                                                least bytes
+    halving   2 log2(p) a + 2 (p - 1)/p n b     Rabenseifner's, in Thakur, Rabenseifner and Gropp, Optimization of
+                                                collective communication operations in MPICH (2005), sec. 4.5; what
+                                                src/parallel/mpi.c asks Open MPI for
+    tree      log2(p) (a + n b)                 recursive doubling, the same section: whole messages
 
-Left out: other traffic, switches that are shared, processes that are late. So these are upper bounds.
+The additions, n (p - 1)/p of them there (n log2(p) in a tree), are in the processor's part, as n. Left out: other
+traffic, switches that are shared, processes that are late. So these are upper bounds.
 """
 import math
 import statistics
