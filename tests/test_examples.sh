@@ -253,9 +253,18 @@ check 'autograd, the same drawing again' "$autograd" --net --dot net2.dot
 check 'autograd, byte for byte' cmp net.dot net2.dot
 
 # ---- pages of the first steps ------------------------------------------------------------------
+# FILE: a page, with the words of its account where the account has places in the list of words
+spelled_out() {
+    python3 - "$1" <<'PYTHON'
+import json, re, sys
+page = open(sys.argv[1]).read()
+words = json.loads(re.search(r'"texts":(\[.*?\]),\n', page, re.S)[1])
+print(re.sub(r'"(op|line|name)":(\d+)\b', lambda m: f'"{m[1]}":{json.dumps(words[int(m[2])])}', page))
+PYTHON
+}
 page() { # FILE STEPS PATTERN: a whole page of so many steps, in whose account a line matches
     tail -n 1 "$1" | grep -qx '</html>' && same "$(grep -cE '^ *\{"step":[0-9]+,' "$1")" "$2" &&
-        grep -qE -- "$3" "$1"
+        spelled_out "$1" | grep -E -- "$3" >/dev/null
 }
 check 'transformer, a page' t --quiet --steps 4 --html t.html --html-steps 2
 check 'transformer, its page' page t.html 2 '"op":"scaled_dot_product_attention".*"line":"model.c:[0-9]+"'
