@@ -16,23 +16,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-passed=0 failed=0
-verdict() { # WHAT STATUS
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
-    fi
-}
 ranks() { # RANKS MODE...
     local status=0
     timeout $limit mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 one() {
     local status=0
     timeout $limit "$driver" "$@" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 
 one maps unmapped
@@ -76,19 +68,19 @@ for how in killed exited; do
     timeout $limit mpirun -n 3 "$driver" die $how >log 2>&1 || status=$?
     took=$((SECONDS - began))
     [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -q 'rank 2' log
-    verdict "die $how: status $status after $took s" $?
+    outcome "die $how: status $status after $took s" $?
 done
 
 # Several processes, and a module that cannot be opened: not n runs side by side.
 status=0
 TN_MPI_MODULE=/nowhere.so mpirun -n 2 "$driver" calls >log 2>&1 || status=$?
 [ $status != 0 ] && grep -q '2 processes were started together' log
-verdict 'a missing module is an error' $?
+outcome 'a missing module is an error' $?
 
 # srun (Slurm) is an mpirun with PMIx, and without it starts programs that have nothing to do with each other.
 status=0
 timeout $limit mpirun -n 2 env -u OMPI_COMM_WORLD_SIZE SLURM_STEP_NUM_TASKS=2 "$driver" maps mapped >log 2>&1 || status=$?
-verdict 'srun with PMIx' $status
+outcome 'srun with PMIx' $status
 SLURM_STEP_NUM_TASKS=2 one maps unmapped
 
 # mpirun of another MPI than the module's: each process would be a run of its own.
@@ -96,7 +88,7 @@ another() { # TEXT COMMAND...
     local status=0 wrong=0
     timeout $limit "${@:2}" >log 2>&1 || status=$?
     { [ $status = 1 ] && grep -q "$1" log; } || wrong=1
-    verdict "another mpirun: $1" $wrong
+    outcome "another mpirun: $1" $wrong
 }
 another 'PMI_SIZE is 2, and MPI .* has 1 processes' env PMI_SIZE=2 "$driver" calls
 another 'OMPI_COMM_WORLD_SIZE is 3, and MPI .* has 2 processes' \

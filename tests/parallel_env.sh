@@ -1,5 +1,5 @@
 # Sourced by the scripts that start several processes, with the module's path in $TN_MPI_MODULE: how mpirun
-# runs here, where there are fewer cores than ranks, and perhaps no user but root.
+# runs here, where there are fewer cores than ranks, and perhaps no user but root; and how results are counted.
 # shellcheck shell=bash
 # shellcheck disable=SC2034
 skip() { echo "$(basename "$0"): skipped: $1"; exit 77; }
@@ -17,3 +17,12 @@ export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
 most=4 every=1 limit=60
 [ -z "${TENON_BRIEF:-}" ] || most=2 every=4 limit=240
 up_to() { [ "$1" -le $most ]; } # RANKS: whether a case with so many is run
+# What a run printed is in the file log.
+passed=0 failed=0
+outcome() { # WHAT STATUS
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
+    fi
+}

@@ -20,25 +20,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-passed=0 failed=0
-verdict() { # WHAT STATUS
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
-    fi
-}
 runs() { # COMMAND...: succeeds
     local status=0
     timeout $limit "$@" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 ends() { # TEXT COMMAND...: fails within 30 s, and says TEXT
     local status=0 wrong=0 began=$SECONDS took
     timeout $limit "${@:2}" >log 2>&1 || status=$?
     took=$((SECONDS - began))
     { [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -Eq -- "$1" log; } || wrong=1
-    verdict "${*:2}: '$1', status $status after $took s" $wrong
+    outcome "${*:2}: '$1', status $status after $took s" $wrong
 }
 # RANKS HOW POINT RANK CALL STEP TEXT: a run that goes on from step 4 ends, and leaves a file of step STEP, or of
 # one less where rank 0 may have been ended before it had saved.
@@ -84,7 +76,7 @@ up_to 4 && ends_at 4 stopped end 2 0 8 'rank [013] of 4: waited at the .* end fo
 TN_PARALLEL_TIMEOUT=3 ends 'all ranks have waited for each other for 3 s' mpirun -n 2 "$driver" apart
 status=0
 grep -Eq '(this rank at a barrier, rank 1 in a sum|this rank in a sum, rank 0 at a barrier)' log || status=$?
-verdict 'who waits where' $status
+outcome 'who waits where' $status
 TN_PARALLEL_TIMEOUT=soon ends "TN_PARALLEL_TIMEOUT is 'soon': want" mpirun -n 2 "$driver" explain
 
 echo "$passed passed, $failed failed"

@@ -24,29 +24,21 @@ cd "$work"
 gpus=$("$driver" gpus)
 [ "$gpus" -ge 2 ] || skip "$gpus GPUs are here, and every rank needs one"
 
-passed=0 failed=0
-verdict() { # WHAT STATUS
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
-    fi
-}
 ranks() { # RANKS MODE...
     local status=0
     timeout $limit mpirun -n "$1" "$driver" cuda "${@:2}" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 one() {
     local status=0
     timeout $limit "$driver" "$@" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 refused() { # TEXT MODE...: by both ranks, in words
     local status=0 wrong=0
     timeout $limit mpirun -n 2 "$driver" cuda "${@:2}" >log 2>&1 || status=$?
     { [ $status != 0 ] && [ $status != 124 ] && grep -q "$1" log; } || wrong=1
-    verdict "$1: status $status" $wrong
+    outcome "$1: status $status" $wrong
 }
 
 one train f64 0 1 f64
@@ -69,7 +61,7 @@ done
 
 began=$SECONDS
 refused 'rank 1' die killed
-[ $((SECONDS - began)) -le 30 ] || verdict 'a rank that is killed ends the others within 30 s' 1
+[ $((SECONDS - began)) -le 30 ] || outcome 'a rank that is killed ends the others within 30 s' 1
 TN_NCCL_MODULE=/nowhere.so refused 'on rank 0 several ranks train on GPUs' differ
 if [ $shim = yes ]; then
     TN_CUDA_DEVICES=1 refused 'Duplicate GPU detected' differ

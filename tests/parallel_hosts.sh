@@ -52,18 +52,10 @@ on_hosts=(mpirun --mca plm_rsh_agent "$work/agent" --mca btl 'self,tcp' --mca bt
     -x LSAN_OPTIONS -x TSAN_OPTIONS -x TN_PARALLEL_TIMEOUT)
 export TSAN_OPTIONS=${TSAN_OPTIONS:-} TN_PARALLEL_TIMEOUT=${TN_PARALLEL_TIMEOUT:-60}
 
-passed=0 failed=0
-verdict() { # WHAT STATUS
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
-    fi
-}
 runs() { # COMMAND...
     local status=0
     timeout $limit "$@" >log 2>&1 || status=$?
-    verdict "$*" $status
+    outcome "$*" $status
 }
 
 printf "$net.%s slots=2\n" "${hosts[@]}" >two
@@ -71,7 +63,7 @@ printf "$net.%s slots=1\n" "${hosts[@]}" >one
 runs "${on_hosts[@]}" --hostfile one -n 3 hostname
 status=0
 [ "$(sort log | tr '\n' ' ')" = 'host11 host12 host13 ' ] || status=1
-verdict 'three hosts' $status
+outcome 'three hosts' $status
 runs "$driver" train f64 0 1 single
 for n in 2 3; do # hosts with a rank each, and one with two
     runs "${on_hosts[@]}" --hostfile one -n $n "$driver" train f64 64 1 "$work/many"
@@ -113,7 +105,7 @@ vanishes --mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oo
 status=0
 { within 30 gone && ! wait $run && grep -q "Remote daemon: .* on node $net.12" log; } || status=1
 within 5 no_ranks 11 || status=1
-verdict 'mpirun notices that a host has vanished' $status
+outcome 'mpirun notices that a host has vanished' $status
 runs "$faults" check file 0
 
 # Otherwise the ranks do, after their time: they name the rank and end, there and on the host that was cut off.
@@ -125,7 +117,7 @@ export TN_PARALLEL_TIMEOUT=3
 vanishes
 status=0
 { within 30 are_named && within 10 no_ranks 11 && within 10 no_ranks 12 && within 10 no_ranks 13; } || status=1
-verdict 'the ranks notice that a host has vanished' $status
+outcome 'the ranks notice that a host has vanished' $status
 { kill -9 $run; wait $run || true; } 2>/dev/null
 runs "$faults" check file 0
 

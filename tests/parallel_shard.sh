@@ -15,14 +15,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-passed=0 failed=0
-verdict() { # WHAT STATUS
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)) && echo "FAILED: $1" && head -20 log
-    fi
-}
 ranks() { # RANKS MODE...
     local status=0
     if [ "$1" = 1 ]; then
@@ -30,12 +22,12 @@ ranks() { # RANKS MODE...
     else
         timeout $limit mpirun -n "$1" "$driver" "${@:2}" >log 2>&1 || status=$?
     fi
-    verdict "$*" $status
+    outcome "$*" $status
 }
 bytes() { # FILE FILE: the same
     local status=0
     cmp "$1" "$2" >log 2>&1 || status=$?
-    verdict "cmp $*" $status
+    outcome "cmp $*" $status
 }
 
 for n in 2 4; do
@@ -46,7 +38,7 @@ for n in 2 4; do
     ranks $n fail none
     status=0
     [ ! -e none ] || status=1
-    verdict 'no file without its state' $status
+    outcome 'no file without its state' $status
     TN_CACHE=0 ranks $n scarce 0 && cat log
     TN_CACHE=0 ranks $n scarce $((n - 1)) && cat log
 done
@@ -70,11 +62,11 @@ status=0 began=$SECONDS
 timeout $limit mpirun -n 3 "$driver" die killed >log 2>&1 || status=$?
 wrong=0
 { [ $status != 0 ] && [ $status != 124 ] && [ $((SECONDS - began)) -le 30 ] && grep -q 'rank 2' log; } || wrong=1
-verdict "die: status $status" $wrong
+outcome "die: status $status" $wrong
 ranks 2 resume killed killed-again 5 before
 bytes killed killed-again
 find . -name 'killed*' >log
-verdict 'no temporary file' $(($(wc -l <log) - 3))
+outcome 'no temporary file' $(($(wc -l <log) - 3))
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
