@@ -97,6 +97,20 @@ static unsigned reads_of(const tni_call *c)
     return reads;
 }
 
+bool tni_keep_alias(tni_kept *kept, const tn_tensor *t)
+{
+    kept->alias = tni_alias_raw(t);
+    kept->version = tn_version(t);
+    return kept->alias != NULL;
+}
+
+static bool keep(tni_node *node, int i, const tn_tensor *t)
+{
+    if (TNI_UNLIKELY(node->op->cheap || (t->node && t->node->op->cheap)))
+        return tni_keep_cheap(node, i, t);
+    return tni_keep_alias(&node->x[i], t);
+}
+
 /* A node with everything in one block: the struct, its arrays, the args. */
 static tni_node *node_new(const tni_call *c, size_t args_size)
 {
@@ -156,7 +170,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
                 edge->leaf = tn_keep(t);
             }
         }
-        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !tni_keep_input(node, i, t)) goto fail;
+        if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep(node, i, t)) goto fail;
     }
     for (int i = 0; i < c->n_out; i++)
         node->out[i] = (tni_meta){ .shape = c->out[i]->shape, .dtype = c->out[i]->dtype };

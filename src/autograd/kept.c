@@ -24,13 +24,6 @@
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-bool tni_keep_alias(tni_kept *kept, const tn_tensor *t)
-{
-    kept->alias = tni_alias_raw(t);
-    kept->version = tn_version(t);
-    return kept->alias != NULL;
-}
-
 static bool hold(tni_node *node)
 {
     int n = atomic_load_explicit(&node->holds, memory_order_relaxed);
@@ -48,10 +41,9 @@ static void let_go(tni_node *node)
     node->x[0].alias = NULL;
 }
 
-bool tni_keep_input(tni_node *node, int i, const tn_tensor *t)
+bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t)
 {
     tni_kept *kept = &node->x[i];
-
     kept->remade = t->node && t->node->op->cheap && tn_version(t) == 0 && hold(t->node);
     if (kept->remade) return true;
     if (node->op->cheap) atomic_init(&node->holds, 1);
@@ -74,7 +66,7 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
                      "): want it unchanged until backward; "
                      "tn_clone it before the change",
                      role, which, tni_op_prefix(node->op), node->op->name, tni_text(kept->alias),
-                     kept->version, now);
+                     (uint64_t)kept->version, now);
 }
 
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
@@ -109,23 +101,28 @@ static tn_tensor *remake(const tni_pass *p, const tni_edge *edge)
     return y && p->create ? tni_with_history(y, from, edge->index) : y;
 }
 
-tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
+/* Whether backward reads input i for the gradients that are wanted. */
+static bool is_read(const tni_node *node, const tni_grad *g, int i)
 {
     unsigned reads = 0;
+    for (int k = 0; k < node->n_in; k++)
+        if (g->need[k]) reads |= node->op->reads[node->op->arity < 0 ? 0 : k];
+    return reads & TNI_X(i);
+}
+
+tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
+{
     tn_status status;
 
-    for (int i = 0; i < node->n_in; i++)
-        if (g->need[i]) reads |= node->op->reads[node->op->arity < 0 ? 0 : i];
     for (int i = 0; i < node->n_in; i++) {
         const tni_edge *edge = &node->edge[i];
         const tni_kept *kept = &node->x[i];
-
         g->x[i] = NULL;
-        if (kept->remade && reads & TNI_X(i)) {
-            g->x[i] = remake(p, edge);
-        } else if (kept->alias) {
+        if (kept->alias) {
             if ((status = check_version(node, kept, "input", i)) != TN_OK) return status;
             g->x[i] = restore(p, kept, edge->node, edge->leaf, edge->index);
+        } else if (TNI_UNLIKELY(kept->remade) && is_read(node, g, i)) {
+            g->x[i] = remake(p, edge);
         } else {
             continue;
         }

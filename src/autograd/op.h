@@ -202,8 +202,8 @@ typedef struct tni_origin tni_origin;
 /* A tensor that backward reads: an alias without history, and its version at forward. */
 typedef struct tni_kept {
     tn_tensor *alias;
-    uint64_t version;
-    bool remade; /* of an input: alias is NULL, the op that made it computes it again (kept.c) */
+    uint64_t version : 63;
+    uint64_t remade : 1; /* an input: alias is NULL, its op computes it again (kept.c) */
 } tni_kept;
 
 struct tni_node {
@@ -251,8 +251,8 @@ bool tni_wants_recording(const tni_call *c);
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Keeps t for backward, as it is now. */
 bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
-/* The same for input t of a node whose edge i is set; a cheap op's result is not kept. */
-bool tni_keep_input(tni_node *node, int i, const tn_tensor *t);
+/* The same for input t, edge i set, where node's op or t's is cheap: t's result is not kept. */
+bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t);
 /* Node no longer reads input i. */
 void tni_kept_let_go(tni_node *node, int i);
 /* Frees what the node kept, after its turn in a backward. */
