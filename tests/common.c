@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "scarce.h"
+
 static int64_t live_before;
 static tn_scope scope;
 
@@ -26,6 +28,12 @@ tn_status test_set_allocator(const tn_allocator *allocator)
     tn_status status = tn_set_allocator(allocator);
     scope = tn_scope_begin();
     return status;
+}
+
+void scarce_install(void)
+{
+    scarce = (scarce_memory){ .most = SIZE_MAX };
+    assert_ok(test_set_allocator(&scarce_allocator));
 }
 
 TCase *test_case(Suite *suite, const char *name)

@@ -1,5 +1,5 @@
 /*
- * parallel_driver.c - one rank of a data parallel run, for parallel_check.sh: each mode is a small
+ * parallel_driver.c - one rank of a data parallel run, for parallel_ranks.sh: each mode is a small
  * training run or a failure, the same program in every process.
  *
  *     parallel_driver [cuda] MODE [ARGUMENT...]
@@ -18,18 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tenon/tenon.h>
+#include "rank.h"
+#include "scarce.h"
 
 #include "parallel/data_parallel.h"
-
-#define EXPECT(what)                                                                               \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
-                    tn_parallel_rank(), #what, tn_error());                                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
 
@@ -783,21 +775,6 @@ static void mismatch(char **argument)
     expect_options(rounded, "TN_BUFFERS_FIRST, messages bf16, where rank 0 has");
 }
 
-static int64_t requests, failing; /* the request that fails on the last rank; 0: none */
-
-static void *scarce_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void scarce_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 /* Of the last rank's allocations in tn_data_parallel_new the k-th fails, for every k: all ranks
  * refuse. With TN_CACHE=0. */
 static void memory(char **argument)
@@ -810,11 +787,11 @@ static void memory(char **argument)
     for (int64_t k = 1; !made; k++) {
         tn_scope scope = tn_scope_begin();
         tn_module *m = mlp(HIDDEN, true);
-        requests = 0;
-        failing = odd ? k : 0;
+        scarce.requests = 0;
+        scarce.failing = odd ? k : 0;
         tn_data_parallel *p =
             tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
-        failing = 0;
+        scarce.failing = 0;
         made = p != NULL;
         EXPECT(made ? k > 20 : tn_error_status() == TN_E_NOMEM && strstr(tn_error(), text) != NULL);
         EXPECT(made || !strstr(strstr(tn_error(), "on rank ") + 1, "on rank ")); /* named once */
@@ -948,13 +925,15 @@ static void maps(char **argument)
 
 /* ---- the modes ------------------------------------------------------------------------------- */
 
+static void on_the_gpu(void)
+{
+    EXPECT(tn_cuda_device_count() > 0);
+    where = tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
+}
+
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int arguments;
-        void (*run)(char **argument);
-    } mode[] = {
+    static const rank_mode mode[] = {
         { "train", 4, train },       { "compare", 3, compare }, { "differ", 0, differ },
         { "buffers", 0, buffers },   { "unused", 0, unused },   { "frozen", 0, frozen },
         { "tied", 0, tied },         { "overlap", 0, overlap }, { "dtypes", 0, dtypes },
@@ -965,24 +944,8 @@ int main(int argc, char **argv)
         { "wide", 1, wide },         { "bf16", 3, train_bf16 }, { "short", 0, short_sums },
         { "edges", 0, short_edges }, { "uneven", 0, uneven },
     };
-    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
-    if (argc > 1 && strcmp(argv[argc - 1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
-    TN_CHECK(tn_parallel_begin());
-    if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
-        EXPECT(tn_cuda_device_count() > 0);
-        where = tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
-        argc--;
-        argv++;
-    }
-    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
-        if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
-            continue;
-        tn_scope scope = tn_scope_begin();
-        mode[i].run(argv + 2);
-        tn_scope_end(scope);
-        EXPECT(tn_live_tensors() == 0);
-        return 0;
-    }
-    fprintf(stderr, "parallel_driver: unknown mode\n");
-    return 2;
+    bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    return rank_main(
+        argc - cuda, argv + cuda,
+        (rank_program){ mode, sizeof mode / sizeof *mode, "memory", cuda ? on_the_gpu : NULL });
 }

@@ -19,18 +19,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <tenon/tenon.h>
+#include "rank.h"
+#include "scarce.h"
 
 #include "parallel/group.h"
-
-#define EXPECT(what)                                                                               \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
-                    tn_parallel_rank(), #what, tn_error());                                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3, STEPS = 4 };
 
@@ -255,21 +247,6 @@ static void early(char **argument)
 
 /* ---- no memory on one rank ------------------------------------------------------------------- */
 
-static int64_t requests, failing; /* the request that fails; 0: none */
-
-static void *scarce_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void scarce_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 typedef struct shared_model {
     tn_module *m, *other;
     tn_data_parallel *p, *q; /* of m, of other */
@@ -372,10 +349,10 @@ static void fails_together(const char *what, tn_status (*call)(shared_model *s),
         tn_tensor *before[MOST];
         s->loss = call == run_backward ? s->loss_of(s) : NULL;
         keep_gradients(list, before);
-        requests = 0;
-        failing = odd ? ++k : 0;
+        scarce.requests = 0;
+        scarce.failing = odd ? ++k : 0;
         status = call(s);
-        failing = 0;
+        scarce.failing = 0;
         EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
         tn_error_clear();
         expect_gradients(list, before, status != TN_OK);
@@ -625,31 +602,15 @@ static void explain(char **argument)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int arguments;
-        void (*run)(char **argument);
-    } mode[] = {
+    static const rank_mode mode[] = {
         { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
         { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
         { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
     };
-    static const tn_allocator scarce = { scarce_alloc, scarce_free, NULL };
-    if (argc > 1 && strcmp(argv[1], "memory") == 0) TN_CHECK(tn_set_allocator(&scarce));
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();
         return 0;
     }
-    TN_CHECK(tn_parallel_begin());
-    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
-        if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
-            continue;
-        tn_scope scope = tn_scope_begin();
-        mode[i].run(argv + 2);
-        tn_scope_end(scope);
-        EXPECT(tn_live_tensors() == 0);
-        return 0;
-    }
-    fprintf(stderr, "parallel_faults: unknown mode\n");
-    return 2;
+    return rank_main(argc, argv,
+                     (rank_program){ mode, sizeof mode / sizeof *mode, "memory", NULL });
 }

@@ -15,16 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tenon/tenon.h>
-
-#define EXPECT(what)                                                                               \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
-                    tn_parallel_rank(), #what, tn_error());                                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "rank.h"
+#include "scarce.h"
 
 static bool last_rank(void)
 {
@@ -532,21 +524,6 @@ static void refusals(char **argument)
 
 /* ---- no memory ------------------------------------------------------------------------------- */
 
-static int64_t requests, failing; /* the request that fails on the last rank; 0: none */
-
-static void *scarce_alloc(void *user, size_t size)
-{
-    void *block = NULL;
-    (void)user;
-    return ++requests != failing && posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void scarce_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
-
 static tn_status deal_step_gather(run *r, int *done)
 {
     tn_status status = TN_OK;
@@ -561,7 +538,7 @@ static tn_status deal_step_gather(run *r, int *done)
 
 /* scarce RANK: of that rank's allocations the k-th fails, for every k, in dealing, a step, and
  * gathering: all ranks fail, nothing has changed, and the next try succeeds. */
-static void scarce(char **argument)
+static void out_of_memory(char **argument)
 {
     bool odd = tn_parallel_rank() == atoi(argument[0]);
     bool whole = false;
@@ -576,10 +553,10 @@ static void scarce(char **argument)
         tn_module *was = tn_module_clone(r.m);
         TN_CHECK(tn_backward(distance(r.m, 0, 1, NULL)));
         int done = 0;
-        requests = 0;
-        failing = odd ? k : 0;
+        scarce.requests = 0;
+        scarce.failing = odd ? k : 0;
         tn_status status = deal_step_gather(&r, &done);
-        failing = 0;
+        scarce.failing = 0;
         at[done]++;
         whole = status == TN_OK;
         EXPECT(whole || (status == TN_E_NOMEM && strstr(tn_error(), text)));
@@ -601,27 +578,11 @@ static void scarce(char **argument)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int arguments;
-        void (*run)(char **argument);
-    } mode[] = {
+    static const rank_mode mode[] = {
         { "bits", 1, bits },     { "memory", 1, memory },     { "train", 2, train },
         { "resume", 4, resume }, { "compare", 3, compare },   { "fail", 1, fail },
-        { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, scarce },
+        { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, out_of_memory },
     };
-    static const tn_allocator small = { scarce_alloc, scarce_free, NULL };
-    if (argc > 1 && strcmp(argv[1], "scarce") == 0) TN_CHECK(tn_set_allocator(&small));
-    TN_CHECK(tn_parallel_begin());
-    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++) {
-        if (argc < 2 || strcmp(argv[1], mode[i].name) != 0 || argc - 2 != mode[i].arguments)
-            continue;
-        tn_scope scope = tn_scope_begin();
-        mode[i].run(argv + 2);
-        tn_scope_end(scope);
-        EXPECT(tn_live_tensors() == 0);
-        return 0;
-    }
-    fprintf(stderr, "parallel_shard: unknown mode\n");
-    return 2;
+    return rank_main(argc, argv,
+                     (rank_program){ mode, sizeof mode / sizeof *mode, "scarce", NULL });
 }

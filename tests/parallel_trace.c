@@ -8,16 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tenon/tenon.h>
-
-#define EXPECT(what)                                                                               \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
-                    tn_parallel_rank(), #what, tn_error());                                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "rank.h"
 
 /* The text must hold the line, or must not. */
 static void says(const char *text, bool wanted, const char *line)

@@ -3,9 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common.h"
-
-scarce_memory scarce;
+scarce_memory scarce = { .most = SIZE_MAX };
 
 static void *scarce_alloc(void *user, size_t size)
 {
@@ -24,12 +22,7 @@ static void scarce_free(void *user, void *block, size_t size)
     free(block);
 }
 
-void scarce_install(void)
-{
-    static const tn_allocator allocator = { scarce_alloc, scarce_free, NULL };
-    scarce = (scarce_memory){ .most = SIZE_MAX };
-    assert_ok(test_set_allocator(&allocator));
-}
+const tn_allocator scarce_allocator = { scarce_alloc, scarce_free, NULL };
 
 void scarce_allow(int64_t n)
 {

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tenon/tenon.h>
+
 /* ---- the library's allocator ----------------------------------------------------------------- */
 
 typedef struct scarce_memory {
@@ -22,10 +24,11 @@ typedef struct scarce_memory {
     size_t most;      /* limit of bytes for one request */
 } scarce_memory;
 extern scarce_memory scarce;
+extern const tn_allocator scarce_allocator; /* refuses nothing at first */
 
-/* Makes it the library's allocator, and sets it to refuse nothing. The fixture's scope is closed
- * and reopened for this, so everything made in it is freed. The library's cache may answer requests
- * instead: use TN_CACHE=0 or tn_memory_trim() if every request counts. */
+/* In a Check suite: makes it the library's allocator, refusing nothing. The fixture's scope is
+ * closed and reopened for this, so everything made in it is freed. The library's cache may answer
+ * requests instead: use TN_CACHE=0 or tn_memory_trim() if every request counts. */
 void scarce_install(void);
 /* The next n requests are granted, and no other; INT64_MAX: all. */
 void scarce_allow(int64_t n);

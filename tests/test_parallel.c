@@ -1,7 +1,7 @@
 /*
  * test_parallel.c - a program that runs alone: every call of parallel.h does at once what it means
  * for one rank, nothing of MPI is opened, and what is wrong is refused. Runs of several processes:
- * parallel_check.sh.
+ * parallel_ranks.sh.
  */
 #include "common.h"
 

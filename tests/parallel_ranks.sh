@@ -2,7 +2,7 @@
 # Data parallel training over MPI on this machine, with 2 and 4 ranks: the driver's modes, and the
 # weights of n ranks against those of one process. Skipped where tenon's module for MPI was not
 # built, or mpirun is missing.
-# usage: tests/parallel_check.sh DRIVER MODULE
+# usage: tests/parallel_ranks.sh DRIVER MODULE
 # Seen to fail: with src/parallel/reduce.c not dividing by the number of ranks, not adding older
 # gradients, or not waiting for a bucket; buffers.c averaging integers; compare.c without a note;
 # data_parallel.c not sending rank 0's parameters; sync_batchnorm.c dividing by n for running_var, or with

@@ -1,0 +1,39 @@
+/*
+ * rank.h - what the programs of several ranks share: their modes, and what must hold.
+ */
+#ifndef TENON_TESTS_RANK_H
+#define TENON_TESTS_RANK_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tenon/tenon.h>
+
+#define EXPECT(what)                                                                               \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: rank %d: %s does not hold (%s)\n", __FILE__, __LINE__,         \
+                    tn_parallel_rank(), #what, tn_error());                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+typedef struct rank_mode {
+    const char *name;
+    int arguments; /* how many */
+    void (*run)(char **argument);
+} rank_mode;
+
+typedef struct rank_program {
+    const rank_mode *modes;
+    size_t n;
+    const char *scarce;  /* the mode that runs with the allocator of scarce.h; NULL: none */
+    void (*begun)(void); /* called once the ranks are joined; NULL: nothing */
+} rank_program;
+
+/* main of a program that is called as PROGRAM MODE [ARGUMENT...]: joins the other ranks and runs
+ * the mode, after which no tensor may be left. */
+int rank_main(int argc, char **argv, rank_program program);
+
+#endif
