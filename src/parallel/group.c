@@ -62,7 +62,7 @@ static void at_end(int status, void *unused)
         return;
     }
     fflush(NULL); /* MPI_Abort ends the process before exit does it */
-    mpi->abort(status);
+    mpi->end_all(status);
 }
 
 tn_status tn_parallel_begin(void)

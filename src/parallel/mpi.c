@@ -308,7 +308,7 @@ static void fill_table(void)
     table.move = move;
     table.barrier = barrier;
     table.finalize = finalize;
-    table.abort = end_all;
+    table.end_all = end_all;
 }
 
 /* The number of this rank among those that share its memory. */

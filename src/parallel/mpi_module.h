@@ -58,7 +58,7 @@ typedef struct tni_mpi {
     const char *(*barrier)(tni_mpi_group group);
     /* At the end; nothing where the program has ended MPI by itself. */
     void (*finalize)(void);
-    void (*abort)(int status); /* ends all ranks; else does not return */
+    void (*end_all)(int status); /* ends all ranks; else does not return */
 } tni_mpi;
 
 /* Starts MPI. NULL + the reason in why. */
