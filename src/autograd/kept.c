@@ -11,8 +11,8 @@
  * saves y's memory between forward and backward. y is kept all the same
  *   - if it was changed in place before it was read: then it isn't what its op computed;
  *   - if its op keeps no x: x is computed again itself, or a backward has freed it;
- *   - if it was read through a view or a cast, which are results of other ops;
- *   - if the reader is an op of the user's (custom.c).
+ *   - if it was read through a view or a cast, results of other ops, or by an op of the user's;
+ *   - if it is in half precision: there the time weighs more than the memory (docs/design.md).
  * A change of y after it was read does no harm; of x it is the error that y's own op would give.
  *
  * Freeing: a backward may be done with y's op while ops of another graph still need its x. So x is
@@ -27,7 +27,6 @@
 static bool hold(tni_node *node)
 {
     int n = atomic_load_explicit(&node->holds, memory_order_relaxed);
-
     while (n > 0 && !atomic_compare_exchange_weak_explicit(
                         &node->holds, &n, n + 1, memory_order_acquire, memory_order_relaxed))
         continue;
@@ -44,7 +43,8 @@ static void let_go(tni_node *node)
 bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t)
 {
     tni_kept *kept = &node->x[i];
-    kept->remade = t->node && t->node->op->cheap && tn_version(t) == 0 && hold(t->node);
+    kept->remade = t->node && t->node->op->cheap && tn_version(t) == 0 &&
+                   tn_dtype_size(t->dtype) > 2 && hold(t->node);
     if (kept->remade) return true;
     if (node->op->cheap) atomic_init(&node->holds, 1);
     return tni_keep_alias(kept, t);
