@@ -80,8 +80,7 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
 {
     gpt *m = (gpt *)self;
     tn_tensor *x = tn_add(tn_embedding(m->wte, ids, -1), m->wpe);
-    x = tn_forward(m->lnf, tn_forward(m->h, x));
-    return tn_linear(x, m->wte, TN_NONE);
+    return tn_forward(m->lnf, tn_forward(m->h, x));
 }
 
 static const tn_module_type gpt_type = { .name = "GPT",
@@ -109,7 +108,10 @@ static tn_module *gpt_new(void)
 
 static tn_tensor *loss(tn_module *model, tn_tensor *x, tn_tensor *y)
 {
-    return tn_cross_entropy(tn_flatten(tn_forward(model, x), 0, 1), tn_flatten(y, 0, 1));
+    return tn_cross_entropy(
+        tn_flatten(tn_linear(tn_forward(model, x), ((gpt *)model)->wte, TN_NONE), 0, 1),
+        tn_flatten(y, 0, 1));
+    return tn_linear_cross_entropy(tn_forward(model, x), ((gpt *)model)->wte, TN_NONE, y);
 }
 
 static void batch(int64_t step, tn_tensor **x, tn_tensor **y)

@@ -359,6 +359,25 @@ TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
  */
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
                                         tn_cross_entropy_options o);
+/**
+ * tn_cross_entropy(tn_linear(x, weight, bias), target), some rows of the logits at a time: of a
+ * language model's logits, its largest array, neither all nor their gradient are ever in memory.
+ * Forward computes the gradients too, so it takes longer, and backward next to nothing.
+ *
+ * Shapes   x [..., in], weight [C, in], bias [C] or TN_NONE, target i64 [...] as x without its last
+ *          axis. C is the last axis of the logits, whatever the rank
+ * Grad     as the two calls'                   keeps x, weight, bias, and the gradients of the three
+ * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
+ *          in f16 all logits are made at once
+ * Errors   as the two calls'
+ * Source   Hsu et al., Liger Kernel (2024), section 3.2
+ */
+TN_API tn_tensor *tn_linear_cross_entropy(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                          tn_tensor *target);
+/** The same with options. With TN_NO_REDUCTION, and for class probabilities as target ([..., C]),
+ *  all logits are made at once. */
+TN_API tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                               tn_tensor *target, tn_cross_entropy_options o);
 /** Mean over rows of -log_p[target], log_p [N, C, ...] being log-probabilities; options as above
  *  (label_smoothing must be 0). */
 TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);

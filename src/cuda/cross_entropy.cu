@@ -18,7 +18,7 @@ template <typename R> struct ce_job {
     R *dx, *row_loss, *row_weight, *lse;
     const R *x, *w, *drow;
     const int64_t *target;
-    int64_t n, c, d, drow_stride[2], ignore;
+    int64_t n, c, d, drow_stride[2], ignore, first;
     R keep, spread; /* 1 - e, e / c */
     tni_cuda_fault *fault;
     int64_t launch;
@@ -28,7 +28,7 @@ template <typename R>
 static __device__ __forceinline__ bool ce_counts(const ce_job<R> &job, int64_t row, int64_t t,
                                                  bool report)
 {
-    return row_counts(t, job.c, job.ignore, row, job.fault, job.launch, report);
+    return row_counts(t, job.c, job.ignore, job.first + row, job.fault, job.launch, report);
 }
 
 /* What one thread writes of row number `row`; sum: of w[j] (lse - x[j]), 0 without smoothing. */
@@ -234,6 +234,7 @@ template <typename R> static tn_status run_forward(const tni_cross_entropy *a)
     ce_job<R> job = ce_job_of<R>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = static_cast<R *>(a->row_loss.data);
     job.row_weight = static_cast<R *>(a->row_weight.data);
+    job.first = a->first;
     return forward(job);
 }
 

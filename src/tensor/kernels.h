@@ -158,6 +158,7 @@ typedef struct tni_cross_entropy {
     tni_array weight; /* [c], or data NULL */
     double smoothing;
     int64_t ignore; /* rows of this target, or of -100, count for nothing */
+    int64_t first;  /* the number of the first row in messages */
 } tni_cross_entropy;
 
 typedef struct tni_cross_entropy_grad {

@@ -536,6 +536,25 @@ def losses():
     row("cross_entropy_probabilities_spatial", ce, wide(2, 3, 4), probabilities(2, 3, 4))
     row("cross_entropy_probabilities_all", lambda x, t, w: ce(x, t, w, reduction="sum", label_smoothing=0.1),
         wide(4, 5), probabilities(4, 5), weight)
+
+    def lce(name, *inputs, **options):
+        def of(x, w, b, t, *class_weight):
+            logits = F.linear(x.reshape(-1, w.shape[1]), w, b)
+            target = t.reshape(-1) if t.dtype == torch.int64 else t.reshape(logits.shape)
+            return ce(logits, target, *class_weight, **options)
+        row("linear_cross_entropy" + name, of, *inputs)
+    xwb = wide(4, 3), wide(5, 3), wide(5)
+    lce("", *xwb, index(4, n=5))
+    row("linear_cross_entropy_no_bias", lambda x, w, t: ce(F.linear(x, w), t), wide(4, 3), wide(5, 3), index(4, n=5))
+    lce("_language", wide(2, 3, 4), wide(5, 4), wide(5), index(2, 3, n=5))
+    lce("_vector", wide(3), wide(5, 3), wide(5), index(n=5))
+    lce("_sum", *xwb, index(4, n=5), reduction="sum")
+    row("linear_cross_entropy_rows", lambda x, w, b, t: ce(F.linear(x, w, b).flatten(0, 1), t.flatten(),
+                                                           reduction="none").reshape(t.shape),
+        wide(2, 3, 4), wide(5, 4), wide(5), index(2, 3, n=5))
+    lce("_ignored", *xwb, given([0, 2, 3, 2], False, i64), ignore_index=2)
+    lce("_weight_smoothing", *xwb, index(4, n=5), weight, label_smoothing=0.2)
+    lce("_probabilities", wide(2, 3, 4), wide(5, 4), wide(5), probabilities(2, 3, 5), label_smoothing=0.1)
     nll = F.nll_loss
     row("nll_loss", nll, real(4, 5, low=-3, high=-0.1), index(4, n=5))
     row("nll_loss_sum", lambda x, t: nll(x, t, reduction="sum"), real(4, 5), index(4, n=5))

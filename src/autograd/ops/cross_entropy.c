@@ -66,41 +66,42 @@ static tn_tensor *over_classes(tn_tensor *vector, int rank, int axis)
     return tn_reshape(vector, shape);
 }
 
-/* The formula above in ops. A value per row is unsqueezed at the class axis. */
-static tn_status ce_backward(tni_grad *g)
+tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *weight,
+                                   tn_tensor *drow, int axis, double smoothing, int64_t ignore)
 {
-    const ce_args *args = g->args;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
-    tn_tensor *x = g->x[0];
-    tn_tensor *target = g->x[1];
-    tn_tensor *weight = g->x[2];
-    int rank = g->in[0].shape.rank;
-    int64_t classes = g->in[0].shape.size[args->axis];
+    int rank = tn_rank(x);
+    int64_t classes = tn_size(x, axis);
     tn_dtype dtype = tn_dtype_of(x);
 
-    tn_tensor *ignored = tni_ignored_rows(target, args->ignore);
+    tn_tensor *ignored = tni_ignored_rows(target, ignore);
     tn_tensor *safe = tn_masked_fill(target, ignored, 0);
-    tn_tensor *ids = over_classes(tni_iota(classes, tn_device_of(x)), rank, args->axis);
-    tn_tensor *onehot = tn_to_dtype(tn_eq(tn_unsqueeze(safe, args->axis), ids), dtype);
-    tn_tensor *drow = tn_unsqueeze(tn_masked_fill(tni_dy(g, 0), ignored, 0), args->axis);
-    tn_tensor *p = tn_softmax(x, args->axis);
-    tn_tensor *main = tn_mul_scalar(tn_sub(p, onehot), 1.0 - args->smoothing);
+    tn_tensor *ids = over_classes(tni_iota(classes, tn_device_of(x)), rank, axis);
+    tn_tensor *onehot = tn_to_dtype(tn_eq(tn_unsqueeze(safe, axis), ids), dtype);
+    drow = tn_unsqueeze(tn_masked_fill(drow, ignored, 0), axis);
+    tn_tensor *p = tn_softmax(x, axis);
+    tn_tensor *main = tn_mul_scalar(tn_sub(p, onehot), 1.0 - smoothing);
     tn_tensor *spread;
     if (rows_absent(weight)) {
         spread = tn_sub_scalar(tn_mul_scalar(p, (double)classes), 1.0);
     } else {
-        tn_tensor *w = over_classes(weight, rank, args->axis);
-        tn_tensor *w_target = tn_sum(tn_mul(onehot, w), &args->axis, 1, true);
+        tn_tensor *w = over_classes(weight, rank, axis);
+        tn_tensor *w_target = tn_sum(tn_mul(onehot, w), &axis, 1, true);
         main = tn_mul(main, w_target);
         spread = tn_sub(tn_mul(p, tn_sum(weight, NULL, 0, false)), w);
     }
     tn_tensor *dx = main;
-    if (args->smoothing != 0)
-        dx = tn_add(main, tn_mul_scalar(spread, args->smoothing / (double)classes));
-    dx = tn_mul(drow, dx);
-    g->dx[0] = tn_masked_fill(dx, tn_unsqueeze(ignored, args->axis), 0);
-    return TN_OK;
+    if (smoothing != 0) dx = tn_add(main, tn_mul_scalar(spread, smoothing / (double)classes));
+    return tn_masked_fill(tn_mul(drow, dx), tn_unsqueeze(ignored, axis), 0);
+}
+
+static tn_status ce_backward(tni_grad *g)
+{
+    const ce_args *args = g->args;
+    tn_status status = tni_widen_grad(g);
+    if (status == TN_OK)
+        g->dx[0] = tni_cross_entropy_slope(g->x[0], g->x[1], g->x[2], tni_dy(g, 0), args->axis,
+                                           args->smoothing, args->ignore);
+    return status;
 }
 
 /* Gradients per row as [n, d] with strides: dense, one value for all, or copied. */

@@ -64,6 +64,10 @@ static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 /* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not
  * fit. */
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
+/* The gradient of cross entropy by logits x (cross_entropy.c), in ops. drow: of each row's loss, of
+ * target's shape or broadcast to it; weight may be NULL or TN_NONE. */
+tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *weight,
+                                   tn_tensor *drow, int axis, double smoothing, int64_t ignore);
 /* Checks what an options struct says about weights (not NULL here) and smoothing; C classes. */
 tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
                                   int64_t classes, const tn_tensor *logits);

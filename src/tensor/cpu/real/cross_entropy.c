@@ -180,7 +180,7 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
 {
     int64_t n = a->x.size[0];
     tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
-                                         a->x.size[1], a->ignore);
+                                         a->x.size[1], a->ignore, a->first);
     if (status != TN_OK) return status;
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = a->row_loss.data;
@@ -268,7 +268,7 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
 {
     int64_t n = a->x.size[0];
     tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
-                                         a->x.size[1], a->ignore);
+                                         a->x.size[1], a->ignore, 0);
     if (status != TN_OK) return status;
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.dx = a->dx.data;

@@ -38,7 +38,7 @@ tn_status K(tni_nll)(const tni_nll *a)
                     .d = a->x.size[2],
                     .ignore = a->ignore };
     int64_t rows = a->x.size[0] * job.d;
-    tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, a->ignore);
+    tn_status status = row_check_classes("tn_nll_loss", job.target, rows, job.c, a->ignore, 0);
     if (status == TN_OK) tni_parallel(rows, row_grain(1, 4), nll_rows, &job);
     return status;
 }
@@ -66,7 +66,7 @@ tn_status K(tni_nll_grad)(const tni_nll_grad *a)
                     .d = a->dx.size[2],
                     .ignore = a->ignore };
     int64_t n = a->dx.size[0];
-    tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, a->ignore);
+    tn_status status = row_check_classes("tn_nll_loss", job.target, n * job.d, job.c, a->ignore, 0);
     if (status == TN_OK && n * job.c * job.d > 0)
         tni_parallel(n, row_grain(job.c * job.d, 1), nll_grad_planes, &job);
     return status;

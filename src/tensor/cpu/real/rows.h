@@ -37,7 +37,7 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
 
 /* Checks every class id before anything is written. */
 static inline tn_status row_check_classes(const char *function, const int64_t *target, int64_t n,
-                                          int64_t c, int64_t ignore)
+                                          int64_t c, int64_t ignore, int64_t first)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
@@ -45,7 +45,7 @@ static inline tn_status row_check_classes(const char *function, const int64_t *t
             return tni_error(TN_E_INDEX,
                              "%s: target value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
                              " (or %" PRId64 " to ignore)",
-                             function, t, i, c - 1, ignore);
+                             function, t, first + i, c - 1, ignore);
         }
     }
     return TN_OK;

@@ -1,0 +1,415 @@
+/*
+ * linear_cross_entropy.c - cross entropy of the logits that a linear layer makes, some rows of them
+ * at a time: of a language model's logits [N, C] only a piece is ever in memory.
+ *
+ * Forward makes the logits of a piece, the loss of its rows, and, where gradients will be wanted,
+ * writes the logits' gradient dl over them and adds its part to
+ *     dx = dl W        dW = dl^T x        db = column sums of dl
+ * so that backward only multiplies by the gradient of the loss: no product is computed twice. dW
+ * and db are summed in f32 where x is bf16. scale is 1 / sum w[t] for the mean, 1 for the sum.
+ *
+ * With several orders of derivatives backward computes all logits again, with ops.
+ */
+#include "autograd/ops/products.h"
+#include "autograd/ops/rows.h"
+#include "tensor/formulas.h"
+
+enum { X, W, B, TARGET, WEIGHT, SCALE, N_IN };
+
+typedef struct lce_args {
+    double smoothing;
+    int64_t ignore;
+    bool wanted[3]; /* x, W and b want a gradient, which forward then saves, in this order */
+} lce_args;
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+enum {
+    PIECE = 1 << 24,       /* logits at once: 64 MiB in f32. Fewer would add to dW more often */
+    ROUNDED_PART = 1 << 20 /* elements of a part of dW that is rounded to bf16 before it is added */
+};
+
+typedef struct job {
+    const tni_backend *backend;
+    const lce_args *args;
+    tn_dtype dtype, wide;       /* of logits and of sums */
+    int64_t n, k, classes;      /* x [n, k], W [classes, k] */
+    int64_t first, m;           /* the piece: rows [first, first + m) */
+    tn_tensor *const *in;       /* x, W and b in dtype */
+    tn_tensor *dl, *loss, *lse; /* [m, classes]; [2, n]: losses and their weights; [n] */
+    tn_tensor *part, *widened;  /* of a sum: in dtype; in wide, where that is another */
+    tn_tensor *grad[3];         /* of x, W and b; NULL: not wanted */
+} job;
+
+static int64_t rows_at_once(int64_t n, int64_t k, int64_t classes)
+{
+    int64_t most = TNI_MAX(PIECE / TNI_MAX(classes, 1), k / 4); /* dl is no smaller than dW / 4 */
+    int64_t pieces = (n - 1) / TNI_MAX(most, 1) + 1;
+    return (n - 1) / pieces + 1;
+}
+
+static tni_array matrix(const tn_tensor *t, int64_t first, int64_t rows, int64_t cols)
+{
+    size_t skipped = (size_t)(first * cols) * tn_dtype_size(t->dtype);
+    return (tni_array){ (char *)tni_data(t) + skipped, t->dtype, 2, { rows, cols }, { cols, 1 } };
+}
+
+/* sum = part for the first piece, else sum += part. */
+static tn_status add(const job *j, tni_array sum, tni_array part)
+{
+    if (j->first == 0) return j->backend->copy(&(tni_copy){ sum, part });
+    if (part.dtype != sum.dtype) {
+        tni_array wide = matrix(j->widened, 0, part.size[0], part.size[1]);
+        tn_status status = j->backend->copy(&(tni_copy){ wide, part });
+        if (status != TN_OK) return status;
+        part = wide;
+    }
+    return j->backend->binary(&(tni_binary){ TNI_B_add, sum, sum, part, NULL });
+}
+
+/* C = or += A B, each [rows, cols] or, if turned, its transpose; bias [cols of C], or NULL. */
+static tn_status multiply(const job *j, tni_array c, tni_array a, bool turn_a, tni_array b,
+                          bool turn_b, const void *bias, bool accumulate)
+{
+    tni_gemm g = { .dtype = j->dtype,
+                   .m = c.size[0],
+                   .n = c.size[1],
+                   .k = a.size[!turn_a],
+                   .batch = 1,
+                   .a = a.data,
+                   .b = b.data,
+                   .c = c.data,
+                   .a_row = a.stride[turn_a],
+                   .a_col = a.stride[!turn_a],
+                   .b_row = b.stride[turn_b],
+                   .b_col = b.stride[!turn_b],
+                   .c_row = c.stride[0],
+                   .bias = bias,
+                   .accumulate = accumulate };
+    return j->backend->gemm(&g);
+}
+
+static tni_array piece_of_x(const job *j)
+{
+    return matrix(j->in[X], j->first, j->m, j->k);
+}
+static tni_array all_dl(const job *j)
+{
+    return matrix(j->dl, 0, j->m, j->classes);
+}
+static tni_array all_w(const job *j)
+{
+    return matrix(j->in[W], 0, j->classes, j->k);
+}
+
+/* dW += dl^T x, straight into it, or by parts that are rounded. */
+static tn_status add_dw(const job *j)
+{
+    bool rounded = j->dtype != j->wide;
+    int64_t step = rounded ? TNI_MAX(ROUNDED_PART / j->k, 1) : j->classes;
+    tn_status status = TN_OK;
+    for (int64_t c = 0; c < j->classes && status == TN_OK; c += step) {
+        int64_t rows = TNI_MIN(step, j->classes - c);
+        tni_array sum = matrix(j->grad[W], c, rows, j->k), dl = all_dl(j);
+        tni_array part = rounded ? matrix(j->part, 0, rows, j->k) : sum;
+        dl.data = (char *)dl.data + (size_t)c * tn_dtype_size(dl.dtype);
+        dl.size[1] = rows;
+        status = multiply(j, part, dl, true, piece_of_x(j), false, NULL, !rounded && j->first > 0);
+        if (status == TN_OK && rounded) status = add(j, sum, part);
+    }
+    return status;
+}
+
+static tn_status add_db(const job *j)
+{
+    tni_array part = matrix(j->part, 0, 1, j->classes);
+    tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_dl(j), .p = &(double){ 0 } };
+    tn_status status = j->backend->reduce(&r);
+    return status == TN_OK ? add(j, matrix(j->grad[B], 0, 1, j->classes), part) : status;
+}
+
+/* Elements [first, first + m) of row `row` of t [.., n], as [m, 1]. */
+static tni_array column(const job *j, const tn_tensor *t, int64_t row)
+{
+    return matrix(t, row * j->n + j->first, j->m, 1);
+}
+
+static tn_status one_piece(const job *j, tn_tensor *const *in)
+{
+    tni_array x = { tni_data(j->dl), j->dtype, 3, { j->m, j->classes, 1 }, { j->classes, 1, 1 } };
+    tni_array target = column(j, in[TARGET], 0), lse = column(j, j->lse, 0);
+    tni_array weight = rows_array(in[WEIGHT], 1, j->classes, 0, 0);
+    tni_array scale = { tni_data(in[SCALE]), j->wide, 2, { j->m, 1 }, { 0, 0 } };
+    tni_cross_entropy loss = {
+        column(j, j->loss, 0), column(j, j->loss, 1), lse,     x, target, weight,
+        j->args->smoothing,    j->args->ignore,       j->first
+    };
+    tni_cross_entropy_grad slope = {
+        x, scale, lse, x, target, weight, j->args->smoothing, j->args->ignore
+    };
+    const void *b = tni_none(j->in[B]) ? NULL : tni_data(j->in[B]);
+    tn_status status = multiply(j, all_dl(j), piece_of_x(j), false, all_w(j), true, b, false);
+    if (status == TN_OK) status = j->backend->cross_entropy(&loss);
+    if (!j->grad[X] && !j->grad[W] && !j->grad[B]) return status;
+    if (status == TN_OK) status = j->backend->cross_entropy_grad(&slope);
+    if (status == TN_OK && j->grad[X])
+        status = multiply(j, matrix(j->grad[X], j->first, j->m, j->k), all_dl(j), false, all_w(j),
+                          false, NULL, false);
+    if (status == TN_OK && j->grad[W]) status = add_dw(j);
+    if (status == TN_OK && j->grad[B]) status = add_db(j);
+    return status;
+}
+
+/* t itself, or a copy of another dtype without history. */
+static tn_tensor *as_dtype(tn_tensor *t, tn_dtype dtype)
+{
+    if (tni_none(t) || t->dtype == dtype) return t;
+    tn_tensor *y = tni_new_dense(t->shape, dtype, t->storage->device);
+    tni_copy copy = { .x = tni_array_of(t) };
+    if (!y) return NULL;
+    copy.y = tni_array_of(y);
+    return tni_backend_of(t)->copy(&copy) == TN_OK ? y : NULL;
+}
+
+static bool make_room(job *j, tn_device device)
+{
+    int64_t part = j->grad[B] ? j->classes : 1;
+    if (j->dtype != j->wide && j->grad[W])
+        part = TNI_MAX(part, TNI_MIN(TNI_MAX(ROUNDED_PART, j->k), j->classes * j->k));
+    return (j->dl = tni_new_dense(TN_SHAPE(j->m, j->classes), j->dtype, device)) &&
+           (j->loss = tni_new_dense(TN_SHAPE(2, j->n), j->wide, device)) &&
+           (j->lse = tni_new_dense(TN_SHAPE(j->n), j->wide, device)) &&
+           (j->part = tni_new_dense(TN_SHAPE(part), j->dtype, device)) &&
+           (j->widened =
+                j->dtype == j->wide ? j->part : tni_new_dense(TN_SHAPE(part), j->wide, device));
+}
+
+static tn_status lce_shape(tni_call *c)
+{
+    c->out_spec[0].dtype = tni_wide_dtype(c->in[X]->dtype);
+    c->out_spec[0].shape = (tn_shape){ 0 };
+    for (int i = X; i <= B; i++) {
+        if (!((const lce_args *)c->args)->wanted[i]) continue;
+        c->saved_spec[c->n_saved].shape = c->in[i]->shape;
+        c->saved_spec[c->n_saved++].dtype =
+            i == X ? c->in[i]->dtype : tni_wide_dtype(c->in[i]->dtype);
+    }
+    return TN_OK;
+}
+
+static tn_status lce_forward(tni_call *c)
+{
+    const tn_tensor *x = c->in[X], *w = c->in[W];
+    tn_tensor *in[N_IN];
+    job j = { .backend = tni_backend_of(x),
+              .args = c->args,
+              .dtype = x->dtype,
+              .wide = tni_wide_dtype(x->dtype),
+              .n = x->shape.size[0],
+              .k = x->shape.size[1],
+              .classes = w->shape.size[0],
+              .in = in };
+    tn_status status = TN_OK;
+    for (int i = 0, saved = 0; i < N_IN; i++) {
+        in[i] = i <= B ? as_dtype(c->in[i], x->dtype) : c->in[i];
+        if (!in[i]) return tni_pending();
+        if (i <= B && j.args->wanted[i]) j.grad[i] = c->saved[saved++];
+    }
+    int64_t step = j.m = rows_at_once(j.n, j.k, j.classes);
+    if (!make_room(&j, c->device)) return tni_pending();
+    for (; j.first < j.n && status == TN_OK; j.first += step) {
+        j.m = TNI_MIN(step, j.n - j.first);
+        status = one_piece(&j, in);
+    }
+    if (status != TN_OK) return status;
+    tni_array loss = matrix(c->out[0], 0, 1, 1);
+    tni_reduce sum = { TNI_R_sum, loss, matrix(j.loss, 0, 1, j.n), &(double){ 0 } };
+    tni_binary scaled = { TNI_B_mul, loss, loss, matrix(in[SCALE], 0, 1, 1), NULL };
+    status = j.backend->reduce(&sum);
+    return status == TN_OK ? j.backend->binary(&scaled) : status;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* saved times the gradient of the loss, which most often is 1: then without a copy. */
+static tn_tensor *times(tn_tensor *saved, tn_tensor *dy)
+{
+    if (saved->storage->device.type == TN_CPU &&
+        (dy->dtype == TN_F64 ? *(double *)tni_data(dy) : *(float *)tni_data(dy)) == 1)
+        return tn_scope_adopt(tni_alias_raw(saved));
+    return tn_mul(tni_wide(saved), dy);
+}
+
+static tn_status lce_backward(tni_grad *g)
+{
+    const lce_args *args = g->args;
+    if (!tni_composed()) {
+        for (int i = X, saved = -1; i <= B; i++)
+            if (args->wanted[i] && (saved++, g->need[i])) g->dx[i] = times(g->saved[saved], g->dy);
+        return TN_OK;
+    }
+    tn_tensor *x = g->x[X], *w = tn_to_dtype(g->x[W], g->in[X].dtype);
+    tn_tensor *b = g->in[B].absent ? TN_NONE : tn_to_dtype(g->x[B], g->in[X].dtype);
+    tn_tensor *drow = tn_expand(tn_mul(tni_dy(g, 0), g->x[SCALE]), g->in[TARGET].shape);
+    tn_tensor *l = tni_wide(tn_linear(x, w, b)), *weight = g->x[WEIGHT];
+    if (!l) return tni_pending();
+    if (!rows_absent(weight)) weight = tni_wide(weight);
+    tn_tensor *dl = tn_to_dtype(
+        tni_cross_entropy_slope(l, g->x[TARGET], weight, drow, 1, args->smoothing, args->ignore),
+        g->in[X].dtype);
+    if (g->need[X]) g->dx[X] = tn_matmul(dl, w);
+    if (g->need[W]) g->dx[W] = tn_matmul(tn_transpose(dl, 0, 1), x);
+    if (g->need[B]) g->dx[B] = tn_sum(dl, TN_AXES(0), false);
+    return TN_OK;
+}
+
+enum {
+    READS =
+        TNI_X(X) | TNI_X(W) | TNI_X(B) | TNI_X(TARGET) | TNI_X(WEIGHT) | TNI_X(SCALE) | TNI_SAVED
+};
+
+static const tn_op linear_cross_entropy_op = {
+    .name = "linear_cross_entropy",
+    .formula = "loss = scale sum_n w[t_n] (lse_n - l_n[t_n]), l = x W^T + b, lse = logsumexp(l)",
+    .gradient = "dx = dl W; dW = dl^T x; db = sum_n dl; where dl = dloss scale w[t] (softmax(l) - "
+                "onehot(t)), as cross_entropy's",
+    .arity = N_IN,
+    .optional = TNI_X(B) | TNI_X(WEIGHT),
+    .dtypes = TNI_MIXED_FLOAT,
+    .autocast = TNI_CAST_KEEP,
+    .reads = { READS, READS, READS },
+    .dense = TNI_ALL_X,
+    .shape = lce_shape,
+    .forward = lce_forward,
+    .backward = lce_backward,
+};
+
+/* ---- the function ---------------------------------------------------------------------------- */
+
+static const char function[] = "tn_linear_cross_entropy";
+
+/* 1 / sum of the weights of the rows that count, or 1; without history. */
+static tn_tensor *scale_of(tn_tensor *target, const tn_cross_entropy_options *o, int64_t classes,
+                           tn_dtype dtype, tn_device device)
+{
+    if (o->reduction == TN_SUM) return tn_full_as(TN_SCALAR, 1, dtype, device);
+    tn_tensor *ignored = tni_ignored_rows(target, rows_ignore(o)), *each;
+    if (tni_none(o->weight)) {
+        each = tn_full_as(target->shape, 1, dtype, device);
+    } else { /* a bad class is the kernel's to refuse */
+        tn_tensor *safe = tn_clamp(target, 0, (double)(classes - 1));
+        each = tn_to_dtype(tn_index_select(o->weight, 0, safe), dtype);
+    }
+    return tn_reciprocal(tn_sum(tn_masked_fill(each, ignored, 0), NULL, 0, false));
+}
+
+static tn_tensor *by_pieces(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *target,
+                            const tn_cross_entropy_options *o)
+{
+    tn_tensor *scale = NULL;
+    tn_dtype wide = tni_wide_dtype(x->dtype);
+    TN_NO_GRAD scale = scale_of(target, o, w->shape.size[0], wide, tn_device_of(x));
+    tn_tensor *in[N_IN] = { x, w, b, target, o->weight, scale };
+    lce_args args = { o->label_smoothing, rows_ignore(o), { false } };
+    for (int i = X; i <= B; i++) args.wanted[i] = tn_grad_enabled() && in[i]->requires_grad;
+    tn_tensor *loss = tni_apply(&linear_cross_entropy_op, &args, sizeof args, N_IN, in);
+    return tni_autocasting == TN_F32 ? tn_to_dtype(loss, x->dtype) : loss;
+}
+
+static tn_status check_sizes(const tn_tensor *x, const tn_tensor *w, const tn_tensor *b,
+                             const tn_tensor *target, const tn_tensor *class_weight)
+{
+    int last = x->shape.rank - 1;
+    bool ids = !tn_dtype_is_float(target->dtype);
+    if (last < 0 || w->shape.rank != 2 || w->shape.size[1] != x->shape.size[last])
+        return tni_error(TN_E_SHAPE, "%s: x %s, weight %s: want x [..., in] and weight [C, in]",
+                         function, tni_text(x), tni_text(w));
+    int64_t classes = w->shape.size[0];
+    if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != classes))
+        return tni_error(TN_E_SHAPE, "%s: weight %s, bias %s: want bias [%" PRId64 "]", function,
+                         tni_text(w), tni_text(b), classes);
+    if (!tni_none(class_weight) &&
+        (class_weight->shape.rank != 1 || class_weight->shape.size[0] != classes))
+        return tni_error(TN_E_SHAPE, "%s: weight %s, class weights %s: want them [%" PRId64 "]",
+                         function, tni_text(w), tni_text(class_weight), classes);
+    tn_shape want = x->shape;
+    want.size[last] = classes;
+    want.rank -= ids;
+    if (!tni_shape_equal(&want, &target->shape))
+        return tni_error(TN_E_SHAPE, "%s: x %s, weight %s, target %s of %s: want target %s, %s",
+                         function, tni_text(x), tni_text(w), tni_text(target),
+                         tn_dtype_name(target->dtype), tni_shape_text(&want),
+                         ids ? "class ids" : "probabilities");
+    return TN_OK;
+}
+
+static tn_status check_dtypes(const tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
+{
+    bool alike = x->dtype == w->dtype && (tni_none(b) || x->dtype == b->dtype);
+    if (alike && tn_dtype_is_float(x->dtype)) return TN_OK;
+    return tni_error(TN_E_DTYPE, "%s: x is %s, weight is %s, bias is %s: want one floating dtype",
+                     function, tn_dtype_name(x->dtype), tn_dtype_name(w->dtype),
+                     tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
+}
+
+/* What a region of autocast makes of x: W and b are cast inside. */
+static tn_tensor *cast(tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
+{
+    bool stays = x->dtype == TN_F64 || w->dtype == TN_F64 || (!tni_none(b) && b->dtype == TN_F64);
+    if (tni_autocasting != TN_F32 && !stays) return tn_to_dtype(x, tni_autocasting);
+    return check_dtypes(x, w, b) == TN_OK ? x : NULL;
+}
+
+/* All logits at once: where a value for each row, or for probabilities, wants them; where there is
+ * nothing to cut; and in f16, where gradients that no scaler has scaled yet would be rounded to 0. */
+static bool wants_all(const tn_tensor *x, const tn_tensor *w, const tn_tensor *target,
+                      const tn_cross_entropy_options *o)
+{
+    return o->reduction == TN_NO_REDUCTION || tn_dtype_is_float(target->dtype) ||
+           tn_numel(x) == 0 || tn_numel(w) == 0 || x->dtype == TN_F16;
+}
+
+static tn_tensor *at_once(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *target,
+                          const tn_cross_entropy_options *o)
+{
+    tn_shape rows = target->shape;
+    bool ids = !tn_dtype_is_float(target->dtype);
+    rows.rank -= !ids;
+    int64_t n = tni_shape_numel(&rows);
+    tn_shape flat = ids ? TN_SHAPE(n) : TN_SHAPE(n, w->shape.size[0]);
+    tn_tensor *logits = tn_linear(tn_reshape(x, TN_SHAPE(n, w->shape.size[1])), w, b);
+    tn_tensor *loss = tn_cross_entropy_with(logits, tn_reshape(target, flat), *o);
+    return o->reduction == TN_NO_REDUCTION ? tn_reshape(loss, rows) : loss;
+}
+
+tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                        tn_tensor *target, tn_cross_entropy_options o)
+{
+    if (!x || !weight || !target)
+        return tni_poisoned(function, !x ? "x" : !weight ? "weight" : "target");
+    if (!bias) return tni_poisoned_optional(function, "bias");
+    o.weight = tni_option_tensor(function, "weight", o.weight);
+    if (!o.weight) return NULL;
+    if (tni_none(x) || tni_none(weight) || tni_none(target))
+        return tni_fail(TN_E_INVALID, "%s: x, weight or target is TN_NONE: want tensors", function);
+    if (check_sizes(x, weight, bias, target, o.weight) != TN_OK ||
+        tni_check_class_options(function, &o, weight->shape.size[0], x) != TN_OK)
+        return NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *low = cast(x, weight, bias), *loss = NULL;
+    if (low && wants_all(low, weight, target, &o)) {
+        loss = at_once(x, weight, bias, target, &o);
+    } else if (low && (target = tni_index_arg(function, target))) {
+        low = tn_reshape(low, TN_SHAPE(tn_numel(target), weight->shape.size[1]));
+        target = tn_reshape(target, TN_SHAPE(tn_numel(target)));
+        if (low && target) loss = by_pieces(low, weight, bias, target, &o);
+    }
+    return tn_scope_return(scope, loss);
+}
+
+tn_tensor *tn_linear_cross_entropy(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                   tn_tensor *target)
+{
+    return tn_linear_cross_entropy_with(x, weight, bias, target,
+                                        (tn_cross_entropy_options){ .weight = TN_NONE });
+}

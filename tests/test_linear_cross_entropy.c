@@ -1,0 +1,316 @@
+/*
+ * test_linear_cross_entropy.c - cross entropy of a linear layer, some rows of logits at a time: it
+ * is what tn_cross_entropy(tn_linear(x, w, b), target) is, for any number of pieces, and the logits
+ * are never all in memory. What one piece gives is compared with PyTorch in test_ops.c.
+ *
+ * Seen to fail: a piece's part of dW or db replacing the sum; the part's classes always the first;
+ * rows of dx, losses or targets of the first piece; the row in a message without the piece's first;
+ * an unwanted gradient counted among the saved; backward without the loss's gradient.
+ */
+#include "common.h"
+#include "scarce.h"
+
+/* Of 2^16 classes 256 rows are made at once: three pieces. dW is 2^21 elements, in bf16 summed from
+ * two parts. */
+enum { N = 600, K = 32, C = 1 << 16, INPUTS = 3 };
+
+typedef struct problem {
+    tn_tensor *in[INPUTS]; /* x, w, b */
+    tn_tensor *target;
+    tn_cross_entropy_options o;
+} problem;
+
+static tn_tensor *leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
+{
+    tn_tensor *t = random_as(shape, -1, 1, seed, dtype);
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
+static problem problem_of(int64_t n, int64_t classes, tn_dtype dtype)
+{
+    problem p = { .in = { leaf(TN_SHAPE(n, K), 1, dtype), leaf(TN_SHAPE(classes, K), 2, dtype),
+                          leaf(TN_SHAPE(classes), 3, dtype) },
+                  .target = tn_full_as(TN_SHAPE(n), 0, TN_I64, tn_cpu()) };
+    int64_t *t = tn_data_mut(p.target);
+    assert_made(t);
+    for (int64_t i = 0; i < n; i++) t[i] = i % 7 == 3 ? -100 : i * 104729 % classes;
+    return p;
+}
+
+static tn_tensor *by_pieces(const problem *p)
+{
+    return tn_linear_cross_entropy_with(p->in[0], p->in[1], p->in[2], p->target, p->o);
+}
+
+static tn_tensor *by_two_calls(const problem *p)
+{
+    return tn_cross_entropy_with(tn_linear(p->in[0], p->in[1], p->in[2]), p->target, p->o);
+}
+
+static void gradients(tn_tensor *loss, const problem *p, tn_tensor **grads)
+{
+    assert_ok(tn_gradients(1, &loss, NULL, INPUTS, (tn_tensor **)p->in, grads, 0));
+}
+
+static void assert_same_bits(const tn_tensor *a, const tn_tensor *b)
+{
+    assert_close(a, b, 0, 0);
+}
+
+static const tn_dtype dtypes[] = { TN_F32, TN_F64 };
+static const tn_cross_entropy_options options[] = {
+    { 0 },
+    { .reduction = TN_SUM },
+    { .label_smoothing = 0.1, .use_ignore_index = true, .ignore_index = 104729 % C },
+};
+
+START_TEST(pieces_are_the_two_calls)
+{
+    tn_dtype dtype = dtypes[_i % 2];
+    problem p = problem_of(N, C, dtype);
+    p.o = options[_i / 2];
+    if (_i / 2 == 2) p.o.weight = random_as(TN_SHAPE(C), 0.5, 2, 4, dtype);
+    double close = dtype == TN_F32 ? 2e-5 : 1e-12;
+    tn_tensor *made = by_pieces(&p), *expected = by_two_calls(&p), *g[INPUTS], *h[INPUTS];
+    assert_close(made, expected, dtype == TN_F32 ? 1e-6 : 1e-13, 0);
+    gradients(made, &p, g);
+    gradients(expected, &p, h);
+    for (int i = 0; i < INPUTS; i++) {
+        tn_tensor *most = tn_norm(h[i], INFINITY, NULL, 0, false);
+        assert_close(g[i], h[i], close, close * tn_item(most) / 10);
+    }
+    TN_NO_GRAD assert_same_bits(by_pieces(&p), made);
+}
+END_TEST
+
+/* Each input alone, and pairs of them: what forward saved is found again. */
+START_TEST(some_inputs_want_no_gradient)
+{
+    problem p = problem_of(N, C, TN_F32);
+    tn_tensor *all[INPUTS], *g[INPUTS];
+    gradients(by_pieces(&p), &p, all);
+    for (int wanted = 1; wanted < 8; wanted++) {
+        tn_tensor *in[INPUTS];
+        int n = 0;
+        problem some = p;
+        for (int i = 0; i < INPUTS; i++)
+            if (wanted >> i & 1)
+                in[n++] = p.in[i];
+            else
+                some.in[i] = tn_detach(p.in[i]);
+        tn_tensor *loss = by_pieces(&some), *late = by_pieces(&p);
+        assert_ok(tn_gradients(1, &loss, NULL, n, in, g, 0));
+        for (int i = 0, k = 0; i < INPUTS; i++)
+            if (wanted >> i & 1) assert_same_bits(g[k++], all[i]);
+        assert_ok(tn_gradients(1, &late, NULL, n, in, g, 0)); /* wanted by forward, not here */
+        for (int i = 0, k = 0; i < INPUTS; i++)
+            if (wanted >> i & 1) assert_same_bits(g[k++], all[i]);
+    }
+}
+END_TEST
+
+START_TEST(the_loss_is_scaled_and_the_graph_kept)
+{
+    problem p = problem_of(20, 50, TN_F64);
+    tn_tensor *once[INPUTS], *loss = by_pieces(&p);
+    gradients(by_two_calls(&p), &p, once);
+    assert_ok(tn_backward_from(tn_mul_scalar(loss, 3), TN_NONE, TN_RETAIN_GRAPH));
+    assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
+    assert_ok(tn_backward(loss));
+    for (int i = 0; i < INPUTS; i++)
+        assert_close(tn_grad(p.in[i]), tn_mul_scalar(once[i], 5), 1e-12, 1e-15);
+    assert_fails(tn_backward(loss), TN_E_STATE, "used by an earlier backward");
+}
+END_TEST
+
+/* The mean over no row. */
+START_TEST(all_rows_ignored)
+{
+    problem p = problem_of(4, 5, TN_F32);
+    tn_tensor *g[INPUTS];
+    p.target = tn_full_as(TN_SHAPE(4), -100, TN_I64, tn_cpu());
+    tn_tensor *loss = by_pieces(&p);
+    ck_assert(isnan(tn_item(loss)));
+    gradients(loss, &p, g);
+    for (int i = 0; i < INPUTS; i++) assert_same_bits(g[i], tn_zeros_like(p.in[i]));
+    p.in[0] = leaf(TN_SHAPE(0, K), 1, TN_F32);
+    p.target = tn_full_as(TN_SHAPE(0), 0, TN_I64, tn_cpu());
+    ck_assert(isnan(tn_item(by_pieces(&p))));
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int64_t peak_of(tn_tensor *(*loss)(const problem *p), const problem *p)
+{
+    tn_scope scope = tn_scope_begin();
+    int64_t before = tn_memory().in_use;
+    tn_tensor *g[INPUTS];
+    tn_memory_reset_peak();
+    gradients(loss(p), p, g);
+    int64_t peak = tn_memory().peak_in_use - before;
+    tn_scope_end(scope);
+    return peak;
+}
+
+START_TEST(the_logits_are_never_all_there)
+{
+    problem p = problem_of(N, C, TN_F32);
+    int64_t logits = (int64_t)N * C * 4, dw = (int64_t)C * K * 4;
+    ck_assert_int_lt(peak_of(by_pieces, &p), logits / 2 + 2 * dw);
+    ck_assert_int_gt(peak_of(by_two_calls, &p), 2 * logits);
+}
+END_TEST
+
+/* A request that fails succeeds the second time if there was something cached to give back. */
+START_TEST(out_of_memory_changes_nothing)
+{
+    scarce_install();
+    problem p = problem_of(6, 5, _i ? TN_BF16 : TN_F32);
+    int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
+    int refusals = 0;
+    bool failed = true;
+    for (int64_t k = 1; failed; k++) {
+        tn_error_clear();
+        tn_memory_trim();
+        tn_scope scope = tn_scope_begin();
+        scarce.requests = 0;
+        scarce.failing = k;
+        tn_tensor *loss = by_pieces(&p);
+        tn_status status = loss ? tn_backward(loss) : tn_error_status();
+        scarce.failing = 0;
+        failed = scarce.requests >= k;
+        bool refused = status == TN_E_NOMEM;
+        ck_assert(refused ? failed : status == TN_OK);
+        refusals += refused;
+        for (int i = 0; i < INPUTS; i++) {
+            ck_assert_int_eq(tn_is_none(tn_grad(p.in[i])), refused);
+            assert_ok(tn_set_grad(p.in[i], TN_NONE));
+        }
+        tn_scope_end(scope);
+        if (!failed) break;
+        ck_assert_int_eq(tn_live_tensors(), live);
+        ck_assert_int_le(tn_memory().in_use, in_use + 1024); /* leaves' gradient data, made once */
+    }
+    ck_assert_int_gt(refusals, 20);
+}
+END_TEST
+
+/* ---- threads, half precision ----------------------------------------------------------------- */
+
+START_TEST(bits_for_any_threads)
+{
+    static const int threads[] = { 1, 2, 3, 7 };
+    problem p = problem_of(N, C, TN_F32);
+    tn_tensor *first[INPUTS] = { NULL }, *g[INPUTS], *loss = NULL, *again = NULL;
+    for (int i = 0; i < 4; i++) {
+        assert_ok(tn_set_num_threads(threads[i]));
+        if (_i)
+            TN_AUTOCAST(TN_BF16) again = by_pieces(&p);
+        else
+            again = by_pieces(&p);
+        gradients(again, &p, i ? g : first);
+        if (i) assert_same_bits(again, loss);
+        for (int k = 0; k < INPUTS && i; k++) assert_same_bits(g[k], first[k]);
+        loss = again;
+    }
+}
+END_TEST
+
+/* In a region the loss and the gradients of f32 leaves are f32. Beside f64, errors are those of
+ * rounding logits, and each part of a sum, to bf16. */
+START_TEST(autocast)
+{
+    problem p = problem_of(N, C, TN_F32), exact = p;
+    tn_tensor *g[INPUTS], *h[INPUTS], *two[INPUTS], *loss = NULL, *both = NULL;
+    for (int i = 0; i < INPUTS; i++) {
+        exact.in[i] = tn_detach(tn_to_dtype(p.in[i], TN_F64));
+        assert_ok(tn_set_requires_grad(exact.in[i], true));
+    }
+    TN_AUTOCAST(TN_BF16)
+    {
+        loss = by_pieces(&p);
+        both = by_two_calls(&p);
+    }
+    ck_assert_int_eq(tn_dtype_of(loss), TN_F32);
+    tn_tensor *expected = by_two_calls(&exact);
+    assert_close(tn_to_dtype(loss, TN_F64), expected, 1e-3, 0);
+    gradients(loss, &p, g);
+    gradients(both, &p, two);
+    gradients(expected, &exact, h);
+    for (int i = 0; i < INPUTS; i++) {
+        ck_assert_int_eq(tn_dtype_of(g[i]), TN_F32);
+        tn_tensor *off = tn_sub(tn_to_dtype(g[i], TN_F64), h[i]);
+        tn_tensor *off_two = tn_sub(tn_to_dtype(two[i], TN_F64), h[i]);
+        double norm = tn_item(tn_norm(h[i], 2, NULL, 0, false));
+        double one = tn_item(tn_norm(off, 2, NULL, 0, false)) / norm;
+        double other = tn_item(tn_norm(off_two, 2, NULL, 0, false)) / norm;
+        ck_assert_msg(one < 1e-2 && one < 1.5 * other, "gradient %d: off by %g, two calls %g", i,
+                      one, other);
+    }
+}
+END_TEST
+
+/* In f16, where small gradients would be rounded to 0 before a scaler scales them. */
+START_TEST(f16_is_the_two_calls)
+{
+    problem p = problem_of(20, 50, TN_F32);
+    tn_tensor *g[INPUTS], *h[INPUTS], *loss = NULL, *both = NULL;
+    TN_AUTOCAST(TN_F16)
+    {
+        loss = by_pieces(&p);
+        both = by_two_calls(&p);
+    }
+    assert_same_bits(loss, both);
+    gradients(loss, &p, g);
+    gradients(both, &p, h);
+    for (int i = 0; i < INPUTS; i++) assert_same_bits(g[i], h[i]);
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+START_TEST(refusals)
+{
+    problem p = problem_of(N, C, TN_F32);
+    tn_tensor *x = p.in[0], *w = p.in[1], *b = p.in[2], *t = p.target;
+    ((int64_t *)tn_data_mut(t))[450] = C;
+    assert_null(by_pieces(&p), TN_E_INDEX, "target value 65536 at row 450: want 0..65535");
+    assert_null(tn_linear_cross_entropy(x, tn_narrow(w, 1, 0, 3), b, t), TN_E_SHAPE,
+                "want x [..., in] and weight [C, in]");
+    assert_null(tn_linear_cross_entropy(x, w, tn_narrow(b, 0, 0, 3), t), TN_E_SHAPE,
+                "want bias [65536]");
+    assert_null(tn_linear_cross_entropy(x, w, b, tn_narrow(t, 0, 0, 3)), TN_E_SHAPE,
+                "want target [600], class ids");
+    assert_null(tn_linear_cross_entropy(x, w, b, x), TN_E_SHAPE,
+                "want target [600,65536], probabilities");
+    assert_null(tn_linear_cross_entropy(tn_to_dtype(x, TN_BF16), w, b, t), TN_E_DTYPE,
+                "x is bf16, weight is f32, bias is f32: want one floating dtype");
+    assert_null(tn_linear_cross_entropy(x, w, TN_NONE, tn_to_dtype(t, TN_U8)), TN_E_DTYPE, "u8");
+    assert_null(tn_linear_cross_entropy(TN_NONE, w, b, t), TN_E_INVALID, "want tensors");
+    p.o.weight = tn_ones(TN_SHAPE(3));
+    assert_null(by_pieces(&p), TN_E_SHAPE, "class weights [3]: want them [65536]");
+    p.o.weight = leaf(TN_SHAPE(C), 1, TN_F32);
+    assert_null(by_pieces(&p), TN_E_INVALID, "tn_detach(weight)");
+    p.o = (tn_cross_entropy_options){ .label_smoothing = 2 };
+    assert_null(by_pieces(&p), TN_E_INVALID, "label_smoothing 2");
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("linear_cross_entropy");
+    TCase *t = test_case(suite, "linear_cross_entropy");
+    tcase_add_loop_test(t, pieces_are_the_two_calls, 0, 6);
+    tcase_add_test(t, some_inputs_want_no_gradient);
+    tcase_add_test(t, the_loss_is_scaled_and_the_graph_kept);
+    tcase_add_test(t, all_rows_ignored);
+    tcase_add_test(t, the_logits_are_never_all_there);
+    tcase_add_loop_test(t, out_of_memory_changes_nothing, 0, 2);
+    tcase_add_loop_test(t, bits_for_any_threads, 0, 2);
+    tcase_add_test(t, autocast);
+    tcase_add_test(t, f16_is_the_two_calls);
+    tcase_add_test(t, refusals);
+    return suite;
+}
