@@ -24,19 +24,25 @@ trap 'rm -rf "$scratch"' EXIT
 
 count() { # BUILD NAME: lines "function instructions"
     TN_ONEDNN=off valgrind --tool=callgrind --callgrind-out-file="$scratch/$2" \
-        "$1/bench/bench_ops" --threads 1 --config tiny >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2 && exit 1; }
+        "$1/bench/bench_ops" --threads 1 --config tiny >"$scratch/log" 2>&1 || {
+        cat "$scratch/log" >&2
+        exit 1
+    }
     callgrind_annotate --inclusive=yes --threshold=100 "$scratch/$2" | tr -d , |
         sed -nE 's/^ *([0-9]+) .*:(tn_(add|add_|mul|matmul|backward))( .*)?$/\2 \1/p' | sort -u >"$scratch/$2.lines"
+    [ -s "$scratch/$2.lines" ] || refuse "callgrind_annotate names no function that $1/bench/bench_ops calls: want a build with symbols"
 }
+count "$before" a
+count "$after" b
 echo '| instructions | before | after | ratio |'
 echo '| --- | ---: | ---: | ---: |'
-count "$before" a && count "$after" b
 join "$scratch/a.lines" "$scratch/b.lines" | awk '{ printf "| %s | %d | %d | %.4f |\n", $1, $2, $3, $3 / $2 }'
 
+core=$(taskset -cp $$) core=${core##*[!0-9]} # the last one that this script may use
 for ((i = 0; i < rounds; i++)); do
     for side in before after again; do
         build=$before && [ $side != after ] || build=$after
-        taskset -c 1 "$build/bench/bench_ops" --threads 1 --config tiny 2>/dev/null |
+        taskset -c "$core" "$build/bench/bench_ops" --threads 1 --config tiny 2>/dev/null |
             sed -n "s/^tenon_tiny_/$side,/p"
     done
 done >"$scratch/times"

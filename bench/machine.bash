@@ -1,4 +1,4 @@
-# Sourced by run.sh and scale.sh, which set $here: options, what is missing, what the results are headed with.
+# Sourced by the scripts that run on a CPU, which set $here: options, what is missing, what the results are headed with.
 # shellcheck shell=bash disable=SC2154,SC2034
 script=${0##*/}
 usage() { # the comment at the head of the script
@@ -19,6 +19,25 @@ choose() { # OPTION LIST CHOICE...: the list into ${chosen[@]}
         [[ -n $one && $all == *" $one "* ]] || refuse "$1 $2: there is no \"$one\": want some of${all% }"
     done
 }
+# The file that the results go into, as $out, and how many rounds, where none were given.
+want_out() { # ARGUMENT...
+    [ $# -eq 1 ] || refuse 'want OUT.csv, one file for the results (see --help)'
+    out=$(realpath -m "$1") rounds=${rounds:-${quick:+1}} rounds=${rounds:-5}
+}
+note() { # into the results' head and onto the terminal
+    echo "# $*" | tee -a "$out" >&2
+}
+failed() { # STATUS COMMAND...: ends, with the last lines of $log
+    {
+        echo "$script: failed with $1: ${*:2}"
+        tail -n 5 "$log"
+    } >&2
+    exit 1
+}
+turn_about() { # ROUND NAME...: the names into ${order[@]}, backwards in every other round
+    order=("${@:2}")
+    [ $(($1 % 2)) -eq 1 ] || mapfile -t order < <(printf '%s\n' "${@:2}" | tac)
+}
 want_build() { # PROGRAM...: in $build
     local program
     build=${BUILD:-$(dirname "$here")/build}/bench
@@ -26,10 +45,13 @@ want_build() { # PROGRAM...: in $build
         [ -x "$build/$program" ] || refuse "no $program in $build: scripts/build makes it (or BUILD=FOLDER of another build)"
     done
 }
-want_torch() { # $python
-    local why
+want_python() { # $python
     python=${PYTHON:-python3}
     command -v "$python" >/dev/null || refuse "no $python: scripts/setup python3 (or PYTHON=PROGRAM)"
+}
+want_torch() { # $python
+    local why
+    want_python
     why=$("$python" -c 'import numpy, torch' 2>&1) ||
         refuse "$python cannot import numpy and torch (${why:+${why##*$'\n'}, }it ends with $?): python3 -m venv FOLDER && FOLDER/bin/pip install torch numpy, then PYTHON=FOLDER/bin/python (scripts/setup python3-torch python3-numpy libopenblas0-openmp installs Debian's, which is older and slower)"
 }
@@ -45,7 +67,7 @@ no_compiler() {
         return 1
     fi
 }
-machine_notes() { # with note() of the caller, and $threads and $here
+machine_notes() { # with $threads and $here
     local flag has='' commit load
     for flag in avx2 avx512f avx512_bf16 amx_tile amx_bf16; do
         ! grep -qw $flag /proc/cpuinfo || has+="${has:+ }$flag"

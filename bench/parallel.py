@@ -9,12 +9,12 @@ The rates of one round are divided by that round's rate of one process; the rati
 Ends with 1 when losses differ by more than 1e-5: of two sides with the same processes and batch, and of a GPT also
 between numbers of processes. (A CNN's batch norms see their own process's rows only.)
 """
-import math
 import statistics
 import sys
 
+from summarise import CPU_BOUNDS, apart, say_differing
+
 SIDES = {"tenon": "tenon", "tenon-apart": "tenon, apart", "torch": "PyTorch DDP", "torch-apart": "PyTorch, apart"}
-BOUND = 1e-5
 
 
 def read(paths):
@@ -73,10 +73,9 @@ def differing(values):
             for v in sum(metrics.get(metric, {}).values(), []):
                 groups.setdefault(group, []).append((f"{side} {processes}", v))
     for group, found in groups.items():
-        losses = [v for _, v in found]
-        far = (max(losses) - min(losses)) / abs(max(losses)) if all(map(math.isfinite, losses)) else math.inf
+        far = apart(dict(enumerate(v for _, v in found)))
         most = max(most, far)
-        if far > BOUND:
+        if not far <= CPU_BOUNDS["f32"]:
             bad.append(" ".join(map(str, group)) + ": " + ", ".join(f"{who}: {v:.8g}" for who, v in found))
     return bad, most
 
@@ -89,9 +88,7 @@ def main():
     for note in notes:
         print(note + "\n")
     bad, most = differing(values)
-    for text in bad:
-        print(f"**The losses differ, so the times compare nothing:** {text}\n")
-        print(f"parallel.py: the losses differ: {text}", file=sys.stderr)
+    say_differing("parallel.py", bad)
     table(values)
     print(f"\nLosses of the first and the tenth step: {most:.1e} apart at most, relatively.")
     return 1 if bad else 0

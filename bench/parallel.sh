@@ -11,7 +11,7 @@
 # --apart           also as many independent programs at once, which send nothing: the most that processes can reach here
 # --rounds N        default 5; the table shows medians of the rounds
 # --quick           one round of the smallest sizes: shows that all of it runs; its times mean nothing
-# environment: BUILD (release build, default build), PYTHON (with torch and numpy, default python3)
+# environment: BUILD (release build, default build), PYTHON (default python3; for torch's side with torch and numpy)
 #
 # Each process is bound to a core; more processes than cores share them. Ends with 1 when a program failed, or when
 # losses differ. bench/parallel.py OUT.csv... prints the table of several such files.
@@ -34,10 +34,10 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -eq 1 ] || refuse 'want OUT.csv, one file for the results (see --help)'
-out=$(realpath -m "$1") rounds=${rounds:-${quick:+1}} rounds=${rounds:-5}
+want_out "$@"
 want_build bench_gpt bench_images
-want_torch # its twins, and the table's script
+want_python # for the table
+[[ " ${sides[*]} " != *' torch '* ]] || want_torch
 command -v mpirun >/dev/null || refuse 'no mpirun: scripts/setup openmpi-bin'
 : >"$out" || refuse "$out cannot be written"
 cores=$(nproc) scratch=$(mktemp -d)
@@ -45,9 +45,6 @@ trap 'rm -rf "$scratch"' EXIT
 log=$scratch/log
 : >"$log"
 cd "$scratch"
-note() { # into the results' head and onto the terminal
-    echo "# $*" | tee -a "$out" >&2
-}
 machine_notes
 note "$(mpirun --version | head -n 1), $rounds rounds${quick:+, quick: no time here means anything}"
 export OMP_NUM_THREADS=1
@@ -56,13 +53,6 @@ export OMP_NUM_THREADS=1
 # A program's lines, headed by what ran: workload, rows of the whole batch, side, processes, round.
 lines() { # SIDE PROCESSES FILE
     sed -n "s/^[^#,]*,/$workload,$batch,$1,$2,$round,/p" "$3" >>"$out"
-}
-failed() { # COMMAND...
-    {
-        echo "parallel.sh: failed: $*"
-        tail -n 5 "$log"
-    } >&2
-    exit 1
 }
 # The program of a side, for rows of the whole batch.
 command_of() { # SIDE ROWS
@@ -81,15 +71,20 @@ command_of() { # SIDE ROWS
     esac
     command+=(--batch "$2" "${few[@]}" --threads 1 --precision f32)
 }
+# The initial weights, which torch's side reads: by a run of tenon's that is not recorded.
+write_weights() { # ROWS
+    command_of tenon "$1"
+    command+=(--steps 1 --warmup 0 --weights "$scratch/$workload")
+    "${command[@]}" >"$scratch/said" 2>>"$log" || failed $? "${command[@]}"
+}
 # The processes of one run, together.
 together() { # SIDE PROCESSES
     local place=(--bind-to core)
     [ "$2" -le "$cores" ] || place=(--bind-to none --oversubscribe)
     command_of "$1" "$batch"
-    [ "$1" = torch ] || [ -e "$scratch/$workload" ] || command+=(--weights "$scratch/$workload")
     [ "$1" = tenon ] || command+=(--weights "$scratch/$workload")
     rm -f "$scratch/meet"
-    mpirun -n "$2" "${place[@]}" "${command[@]}" >"$scratch/said" 2>>"$log" || failed "mpirun -n $2 ${command[*]}"
+    mpirun -n "$2" "${place[@]}" "${command[@]}" >"$scratch/said" 2>>"$log" || failed $? mpirun -n "$2" "${command[@]}"
     lines "$1" "$2" "$scratch/said"
 }
 # As many programs that know nothing of each other, each with its rows.
@@ -102,7 +97,7 @@ beside() { # SIDE PROCESSES
         taskset -c "$i" "${command[@]}" >"$scratch/said$i" 2>>"$log" &
         running+=($!)
     done
-    for i in "${running[@]}"; do wait "$i" || failed "${command[*]}"; done
+    for i in "${running[@]}"; do wait "$i" || failed $? "${command[@]}"; done
     for ((i = 0; i < $2; i++)); do lines "$1-apart" "$2" "$scratch/said$i"; done
 }
 declare -A rows=([gpt_medium]=8 [gpt_small]=32 [cnn]=128)
@@ -113,11 +108,9 @@ for round in $(seq "$rounds"); do
         read -ra few <<<"${counts[$workload]}"
         one=${rows[$workload]}
         [ -z "$quick" ] || { few=(--steps 2 --warmup 8) && one=8; }
-        order=("${sides[@]}")
-        [ $((round % 2)) -eq 1 ] || mapfile -t order < <(printf '%s\n' "${sides[@]}" | tac)
-        [ -e "$scratch/$workload" ] || order=(tenon "${order[@]/tenon/}") # it writes the weights
+        turn_about "$round" "${sides[@]}"
+        [ "$round" -gt 1 ] || [[ " ${sides[*]} " != *' torch '* ]] || write_weights "$one"
         for side in "${order[@]}"; do
-            [ -n "$side" ] || continue
             batch=$one && together "$side" 1
             for n in "${processes[@]}"; do
                 for kind in "${scaling[@]}"; do

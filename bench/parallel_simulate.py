@@ -5,7 +5,7 @@ usage: parallel_simulate.py TIMELINE AVERAGE OUT.svg [AVERAGE_N:N RESULTS.csv...
 
 TIMELINE: lines of `bench_gpt --config medium --threads 1 --timeline`: the parts of a step, and when each layer's
 gradients are complete in backward. AVERAGE: lines of `mpirun -n 2 bench_average`. OUT.svg gets the efficiency against
-the number of processes; tables go to standard output. With files of parallel.sh (--apart, --scaling weak) behind them,
+the number of processes (-: no picture); tables go to standard output. With files of parallel.sh (--apart, --scaling weak) behind them,
 the model is also compared with what was measured; AVERAGE_N:N is bench_average with N processes, for N above 2.
 
 The model. Every process computes the same rows however many there are (weak scaling). Buckets are filled as
@@ -24,6 +24,7 @@ The additions, n (p - 1)/p of them there (n log2(p) in a tree), are in the proce
 traffic, switches that are shared, processes that are late. So these are upper bounds.
 """
 import math
+import re
 import statistics
 import sys
 
@@ -136,9 +137,13 @@ def cost(averages, n):
 
 def compare(metrics, measured, results):
     """The model of this machine, where nothing overlaps (a process's core does both), beside what was measured: the
-    step of programs that send nothing, and the cost of the buckets."""
+    step of programs that send nothing, which processes beyond the machine's cores share, and the cost of the buckets."""
     import parallel
-    values, _ = parallel.read(results)
+    values, notes = parallel.read(results)
+    cores = {int(n) for n in re.findall(r", (\d+) CPUs", "\n".join(notes))}
+    if len(cores) != 1:
+        sys.exit("parallel_simulate.py: want the results of one machine, whose notes say \"N CPUs\"")
+    cores = cores.pop()
     middle = lambda key, metric: statistics.median(sum(values[key][metric].values(), []))
     print("\n| processes | rows each | computing, ms | averaging, ms | a step: model | measured | model / measured |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -148,7 +153,7 @@ def compare(metrics, measured, results):
         _, rows, _, p = key
         if rows // p not in apart or p not in measured:
             continue
-        computing = apart[rows // p] * max(1, p / 2)
+        computing = apart[rows // p] * max(1, p / cores)
         averaging = sum(cost(measured[p], n) for n, _ in buckets)
         found = middle(key, "ms/step")
         print(f"| {p} | {rows // p} | {computing:.0f} | {averaging:.1f} | {computing + averaging:.0f} | {found:.0f} | "
@@ -168,7 +173,8 @@ def main():
     print(f"Measured: forward {metrics['ms_forward']:.0f} ms, backward {metrics['ms_backward']:.0f} ms, optimizer "
           f"{metrics['ms_optimizer']:.1f} ms, {total / 1e6:.1f} MB of gradients; copying, adding and dividing "
           f"{1e-9 / local:.1f} GB/s.\n")
-    draw(metrics, local, sys.argv[3])
+    if sys.argv[3] != "-":
+        draw(metrics, local, sys.argv[3])
     table(metrics, local)
     measured, results = {2: averages}, []
     for word in sys.argv[4:]:

@@ -37,8 +37,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -eq 1 ] || refuse 'want OUT.csv, one file for the results (see --help)'
-out=$(realpath -m "$1") rounds=${rounds:-${quick:+1}} rounds=${rounds:-5}
+want_out "$@"
 want_build bench_gpt bench_images bench_ops bench_loader
 want_torch
 data=${DATA:-/usr/share/datasets/fashion-mnist}
@@ -51,9 +50,6 @@ trap 'rm -rf "$scratch"; [ ${#beside[@]} = 0 ] || kill "${beside[@]}"' EXIT
 log=$scratch/log
 : >"$log"
 
-note() { # into the results' head and onto the terminal
-    echo "# $*" | tee -a "$out" >&2
-}
 machine_notes
 note "$rounds rounds, $busy busy processes beside"
 [ -z "$quick" ] || note 'quick: the smallest sizes, one process after another; no time here means anything'
@@ -72,12 +68,7 @@ export OMP_NUM_THREADS=$threads
 # One program; its lines go into the results.
 run() { # PROGRAM ARG...
     echo "+ $*" >>"$log"
-    "$@" --threads "$threads" >>"$out" 2>>"$log" && return
-    {
-        echo "run.sh: failed with $?: $* --threads $threads"
-        tail -n 5 "$log"
-    } >&2
-    exit 1
+    "$@" --threads "$threads" >>"$out" 2>>"$log" || failed $? "$@" --threads "$threads"
 }
 # Tenon and every way, in this order in one round and backwards in the next. Weights are written once.
 turns() { # PROGRAM TWIN WAYS ARG...
@@ -91,7 +82,7 @@ turns() { # PROGRAM TWIN WAYS ARG...
         same=(--weights "$weights")
         [ -e "$weights" ] || mine=("${same[@]}")
     fi
-    [ $((round % 2)) -eq 1 ] || mapfile -t order < <(printf '%s\n' "${order[@]}" | tac)
+    turn_about "$round" "${order[@]}"
     for way in "${order[@]}"; do
         case $way in
         tenon) run "$build/$1" "${@:4}" "${mine[@]}" ;;

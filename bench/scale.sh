@@ -31,10 +31,10 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -eq 1 ] || refuse 'want OUT.csv, one file for the results (see --help)'
+want_out "$@"
 [[ $1 == *.csv ]] || refuse "\"$1\": want a name that ends in .csv"
 [[ $dtype != *,* ]] || refuse "--dtype $dtype: want one"
-out=$(realpath -m "$1") python=${PYTHON:-python3}
+python=${PYTHON:-python3}
 if no_plot=$("$python" -c 'import matplotlib' 2>&1); then no_plot=; else no_plot=${no_plot:-it ends with $?}; fi
 how="pip install matplotlib for $python, or scripts/setup python3-matplotlib and PYTHON=/usr/bin/python3"
 draw() {
@@ -50,9 +50,6 @@ want_build bench_gpt
 [ -z "$torch" ] || want_torch
 : >"$out" || refuse "$out cannot be written"
 [ -z "$no_plot" ] || echo "scale.sh: there will be no picture without matplotlib: $how; then scale.sh --plot $1" >&2
-note() {
-    echo "# $*" | tee -a "$out" >&2
-}
 machine_notes
 note "GPT, training steps in $dtype, $rounds rounds${quick:+, quick: no time here means anything}"
 echo 'sweep,value,side,ms,least,most,GFLOP' >>"$out"

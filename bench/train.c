@@ -26,7 +26,7 @@ typedef struct series {
 typedef struct layer {
     char name[128];
     double bytes; /* of its gradients */
-    double seen;  /* when backward had passed it, in this step; 0: not yet */
+    double seen;  /* when backward last passed it */
     series ms;    /* after backward's start */
 } layer;
 

@@ -170,7 +170,6 @@ tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer
         ex_check(tn_data_parallel_shard(shared, optimizer));
         s->dealt = shared;
     }
-    ex_check(tn_parallel_share_random());
     return shared;
 }
 

@@ -69,9 +69,9 @@ tn_dtype ex_precision(const ex_settings *s);
 tn_scaler *ex_scaler(tn_dtype precision);
 /* In a run of several processes (mpirun), the handle that averages the model's gradients, after
  * weights were loaded, and before a checkpoint is, so that with --shard each process reads its own
- * part; rank 0's numbers go to all. NULL alone. Refuses a batch that does not divide by the ranks,
- * and processes that begin after another step than process 0 or from another checkpoint. Owner: the
- * caller, ex_unshare. */
+ * part; tn_parallel_share_random follows that. NULL alone. Refuses a batch that does not divide by
+ * the ranks, and processes that begin after another step than process 0 or from another checkpoint.
+ * Owner: the caller, ex_unshare. */
 tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer, int64_t batch,
                            int64_t step);
 /* With --shard process 0's answer in all of them, for what they do together; else own. */

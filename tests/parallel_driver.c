@@ -884,6 +884,37 @@ static void capture(char **argument)
     tn_module_drop(m);
 }
 
+/* cuda only: state is dealt where parameters are on the CPU, and a step says so when they
+ * have moved since; an optimizer that was refused steps as before. */
+static void dealt(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.1 });
+    EXPECT(tn_data_parallel_shard(p, opt) == TN_E_DEVICE);
+    EXPECT(strstr(tn_error(), "tn_data_parallel_shard: "));
+    EXPECT(strstr(tn_error(), "0.weight is on a GPU: want all parameters on the CPU"));
+    tn_error_clear();
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    TN_CHECK(tn_optim_step(opt));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+
+    TN_CHECK(tn_module_to(m, tn_cpu()));
+    p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.1 });
+    TN_CHECK(tn_data_parallel_shard(p, opt));
+    TN_CHECK(tn_module_to(m, where));
+    EXPECT(tn_optim_step(opt) == TN_E_DEVICE);
+    EXPECT(strstr(tn_error(), "0.weight is on a GPU"));
+    tn_error_clear();
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
 static void die(char **argument)
 {
@@ -942,7 +973,7 @@ int main(int argc, char **argv)
         { "capture", 0, capture },   { "two", 0, two },         { "changed", 0, changed },
         { "maps", 1, maps },         { "gpus", 0, gpus },       { "norm", 2, norm },
         { "wide", 1, wide },         { "bf16", 3, train_bf16 }, { "short", 0, short_sums },
-        { "edges", 0, short_edges }, { "uneven", 0, uneven },
+        { "edges", 0, short_edges }, { "uneven", 0, uneven },   { "dealt", 0, dealt },
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -4,7 +4,7 @@
 # stands for CUDA and NCCL; on real GPUs with the real two, with as many ranks as there are GPUs.
 # usage: tests/parallel_gpus.sh DRIVER MPI-MODULE CUDA-MODULE NCCL-MODULE
 # Seen to fail: with src/parallel/nccl.c not waiting before a sum, or behind it (the sum is not there yet),
-# and src/parallel/reduce.c not dividing.
+# and src/parallel/reduce.c not dividing; parameters on a GPU dealt, or not looked at in a step.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
@@ -52,7 +52,8 @@ for n in 2 4; do
     ranks $n train f32 64 1 c && one compare f32 c 2e-6 && cat log
     ranks $n bf16 f32 64 d && one compare f32 d 2e-2 && cat log
     ranks $n norm f64 e && one compare n64 e 1e-12
-    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed capture; do
+    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed capture \
+        dealt; do
         ranks $n $mode
     done
     TN_CACHE=0 ranks $n memory

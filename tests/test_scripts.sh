@@ -5,7 +5,9 @@
 #
 # Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed; run.sh
 # that keeps one order, goes on after losses that differ, or after a program that failed; summarise.py with other
-# bounds, or with the first way in place of the best; a target demo of the program alone.
+# bounds, or with the first way in place of the best; a target demo of the program alone; parallel.sh that records runs of
+# tenon where torch's side alone was asked for, or wants PyTorch for tenon's; dispatch.sh that goes on without counts, or
+# runs on CPU 1; the simulation with cores of its own, without halves of a ring's bytes, or with a bucket that leaves early.
 set -uo pipefail
 build=$(realpath "$1")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -210,10 +212,122 @@ END
         ! python3 "$b/parallel.py" "$dir/parallel2.csv" >"$dir/said" 2>&1 && grep -q '^parallel.py: the losses differ: gpt_medium 8 loss_10' "$dir/said"
     }
     check 'parallel.py, losses that differ' apart
+
+    # The simulation of a model of two layers of 5 MB, the second complete half-way through backward. With 8 processes, 10
+    # Gbit/s and a ring, one bucket: forward 100 ms + backward 200 + copying 10 + 14 messages of 30 us + 14 ms of bytes +
+    # reports 0.09 + optimizer 10 = 334.5, where one process takes 310. Two buckets, the first sent while backward goes on:
+    # 100 + 210 + 0.42 + 7 + 0.09 + 10 = 327.5. Processes beyond the cores share them.
+    printf 'tenon_gpt_medium,%s,0,0\n' ms_forward,100 ms_backward,200 ms_optimizer,10 'bytes of a,5000000' \
+        'ms_complete of a,200' 'bytes of b,5000000' 'ms_complete of b,100' >"$dir/timeline"
+    printf 'tenon_average_10000000,%s,0,0\n' ms,20 ms_local,10 >"$dir/average"
+    sed 's/ms,20/ms,40/' "$dir/average" >"$dir/average8"
+    simulates() { # CPUS LINE: stands in the simulation's tables
+        {
+            echo "# a processor (x86_64), $1 CPUs, 1 threads, load 0.1 at the start"
+            echo 'gpt_medium,8,tenon-apart,2,1,ms/step,300,0,0'
+            echo 'gpt_medium,8,tenon,2,1,ms/step,320,0,0'
+            echo 'gpt_medium,32,tenon,8,1,ms/step,800,0,0'
+        } >"$dir/measured.csv"
+        python3 "$b/parallel_simulate.py" "$dir/timeline" "$dir/average" - "$dir/average8:8" "$dir/measured.csv" >"$dir/said"
+        cat "$dir/said"
+        grep -qxF -- "$2" "$dir/said"
+    }
+    check 'simulation, one bucket' simulates 2 '| x 1 | 10 Gbit/s Ethernet | ring | 25 MiB | 93 % | 91 % | 78 % |'
+    check 'simulation, two buckets' simulates 2 '| x 1 | 10 Gbit/s Ethernet | ring | 1 MiB | 95 % | 93 % | 80 % |'
+    check 'simulation, measured' simulates 2 '| 2 | 4 | 300 | 20.0 | 320 | 320 | 1.00 |'
+    check 'simulation, two cores' simulates 2 '| 8 | 4 | 1200 | 40.0 | 1240 | 800 | 1.55 |'
+    check 'simulation, four cores' simulates 4 '| 8 | 4 | 600 | 40.0 | 640 | 800 | 0.80 |'
     check 'table, a sum too far' differs 's/batch-0_loader,checksum,10/batch-0_loader,checksum,10.001/'
     check 'table, a loss that is no number' differs 's/loss_1,4.004/loss_1,nan/'
 else
     echo 'no python3: run.sh and its table were not tested'
+fi
+
+# dispatch.sh with a valgrind that counts nothing, and a report of the given lines; times are the program's, on the last
+# of the CPUs that may be used.
+mkdir -p "$dir/tools" "$dir/old/bench" "$dir/new/bench"
+printf '#!/bin/sh\nexit 0\n' >"$dir/tools/valgrind"
+cat >"$dir/tools/callgrind_annotate" <<'END'
+#!/bin/sh
+for file; do :; done
+cat "$REPORTS/${file##*/}"
+END
+printf '#!/bin/sh\necho tenon_tiny_add_f32,ns,100,80,120\n' >"$dir/old/bench/bench_ops"
+printf '#!/bin/sh\necho tenon_tiny_add_f32,ns,110,100,120\n' >"$dir/new/bench/bench_ops"
+cat >"$dir/tools/taskset" <<'END'
+#!/bin/sh
+[ "$1" != -cp ] || { echo "pid $2's current affinity list: 0,3-5"; exit; }
+[ "$1 $2" = '-c 5' ] && shift 2 && exec "$@"
+END
+chmod +x "$dir/tools"/* "$dir/old/bench/bench_ops" "$dir/new/bench/bench_ops"
+dispatches() { # STATUS LINE BEFORE AFTER: with reports of these lines; - : none, and a failure
+    local status=0
+    rm -rf "$dir/reports" && mkdir "$dir/reports"
+    [ "$3" = - ] || echo "$3" >"$dir/reports/a"
+    [ "$4" = - ] || echo "$4" >"$dir/reports/b"
+    env PATH="$dir/tools:$PATH" REPORTS="$dir/reports" "$b/dispatch.sh" "$dir/old" "$dir/new" 2 >"$dir/said" 2>&1 || status=$?
+    cat "$dir/said"
+    [ $status -eq "$1" ] && grep -qF -- "$2" "$dir/said"
+}
+if command -v python3 >/dev/null; then
+    one=' 2,000 (50%)  ops.c:tn_add [bench_ops]' more=' 2,100 (50%)  ops.c:tn_add [bench_ops]'
+    check 'dispatch.sh, instructions' dispatches 0 '| tn_add | 2000 | 2100 | 1.0500 |' "$one" "$more"
+    check 'dispatch.sh, times' dispatches 0 '| add_f32 | 80.0 / 100.0 | 100.0 / 110.0 | 1.250 / 1.100 | 1.000 / 1.000 |' "$one" "$more"
+    for wrong in before after; do
+        reports=("$one" "$more")
+        [ $wrong = before ] && reports[0]=- || reports[1]=-
+        check "dispatch.sh, no report $wrong" dispatches 1 'No such file' "${reports[@]}"
+        [ $wrong = before ] && reports[0]='nothing' || reports[1]='nothing'
+        check "dispatch.sh, no function $wrong" dispatches 2 'names no function' "${reports[@]}"
+    done
+fi
+
+# parallel.sh with an mpirun that starts one program, and a GPT of which only lines are printed.
+cat >"$dir/tools/mpirun" <<'END'
+#!/bin/sh
+[ "$1" != --version ] || { echo 'mpirun of this test'; exit; }
+while :; do
+    case $1 in
+    -n | --bind-to) shift 2 ;;
+    --oversubscribe) shift ;;
+    *) exec "$@" ;;
+    esac
+done
+END
+cat >"$dir/a copy/build/bench/bench_gpt" <<'END'
+#!/bin/sh
+side=${SIDE:-tenon} weights='' steps=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --weights) weights=$2 ;;
+    --steps) steps=$2 ;;
+    esac
+    shift
+done
+[ $side = tenon ] && [ -n "$weights" ] && : >"$weights"
+[ $side = tenon ] || [ -e "$weights" ] || exit 4
+echo "$side $steps" >>"$CALLS"
+printf "${side}_gpt,%s,1,1\n" tokens/s,100 ms/step,9 ms_forward,3 ms_backward,5 ms_optimizer,1 loss_1,4 loss_10,3
+END
+cat >"$dir/python" <<END
+#!/bin/sh
+case \$1 in
+-c) exit \${NO_TORCH:-0} ;;
+*/torch_gpt.py) shift && SIDE=torch exec "$dir/a copy/build/bench/bench_gpt" "\$@" ;;
+*) exec python3 "\$@" ;;
+esac
+END
+chmod +x "$dir/tools/mpirun"
+parallel() { # SIDE CALLS [VARIABLE=VALUE]: two processes of a side alone; what ran, in order, and what stands in the file
+    : >"$dir/calls"
+    env PATH="$dir/tools:$PATH" PYTHON="$dir/python" CALLS="$dir/calls" "${@:3}" "$b/parallel.sh" --workloads gpt_small \
+        --sides "$1" --scaling strong --quick "$dir/p.csv" >"$dir/said" 2>&1 || { cat "$dir/said" && return 1; }
+    cat "$dir/said" "$dir/p.csv" "$dir/calls"
+    [ "$(tr '\n' ' ' <"$dir/calls")" = "$2" ] && [ "$(grep -v '^#' "$dir/p.csv" | cut -d, -f3 | sort -u)" = "$1" ]
+}
+if command -v python3 >/dev/null; then
+    check 'parallel.sh, torch alone' parallel torch 'tenon 1 torch 2 torch 2 '
+    check 'parallel.sh, tenon without PyTorch' parallel tenon 'tenon 2 tenon 2 ' NO_TORCH=1
 fi
 check 'gpu.sh, nothing' refuses 'want OUT.md' "$b/gpu.sh"
 check 'gpu.sh, no number' refuses '--minutes needs a number' "$b/gpu.sh" --minutes x

@@ -203,10 +203,8 @@ int main(int argc, char **argv)
     if (!shared->quiet) print_model(&r);
     if (shared->load) run_load_weights(&r);
     r.shared = ex_share(shared, r.model, r.optimizer, set.batch, r.step);
-    if (shared->resume) {
-        run_resume(&r);
-        ex_check(tn_parallel_share_random());
-    }
+    if (shared->resume) run_resume(&r);
+    ex_check(tn_parallel_share_random());
     ex_say_resumed(shared, r.step, set.steps, "--steps");
 
     bool trained = r.step < set.steps;

@@ -151,8 +151,8 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
  * nothing.
  *
  * Ranks    all of them call such a layer equally often, in the same order, and run backward through
- *          it; their x may have different numbers of rows. Two sums of 2 C numbers, forward and
- *          backward
+ *          it; their x may have different numbers of rows. Forward makes three sums, of the number
+ *          of values and twice of C numbers; backward two of C numbers
  * Kept     by clones; not by tn_freeze_batchnorm and tn_thaw_batchnorm, nor in files
  * Errors   no such layer in m. In forward: one value per channel in all ranks together
  * Source   Ioffe and Szegedy (2015), algorithm 1, over the union of the ranks' batches
@@ -171,7 +171,7 @@ TN_API TN_MUST_USE tn_status tn_data_parallel_check(const tn_data_parallel *p);
  * Deals the state of opt over the ranks, as ZeRO's stage 1 does: each parameter has its state on
  * one rank, which alone updates it and sends the others the new values, in tn_optim_step. So a rank
  * holds about 1/n of the state, and the parameters are, bit for bit, those of an optimizer whose
- * state is not dealt. All parameters of opt are the model's.
+ * state is not dealt. All parameters of opt are the model's, and on the CPU.
  *
  * Dealt     whole parameters, of opt and of later groups: the largest first, each to the rank that
  *           holds fewest bytes. State that opt has is kept where it belongs. A checkpoint that is
@@ -184,7 +184,8 @@ TN_API TN_MUST_USE tn_status tn_data_parallel_check(const tn_data_parallel *p);
  *           was taken
  * Alone     does nothing
  * Errors    on all ranks; nothing has changed: TN_E_STATE: a parameter that p does not average;
- *           dealt already; an optimizer that differs from rank 0's. Out of memory
+ *           dealt already; an optimizer that differs from rank 0's. TN_E_DEVICE: parameters on a
+ *           GPU. Out of memory
  * Source    Rajbhandari et al., ZeRO (2020), sec. 5.1
  */
 TN_API TN_MUST_USE tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt);

@@ -98,7 +98,7 @@ struct tn_op {
     bool view;
     bool any_device; /* inputs may live on different devices (to, copy) */
     bool custom;     /* the user's: messages have its name without tn_ */
-    bool cheap; /* arity 1, reads x: others that read y compute it again in backward (kept.c) */
+    bool cheap;      /* arity 1, reads x: who else reads y (f32, f64) computes it again (kept.c) */
     const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
@@ -251,7 +251,7 @@ bool tni_wants_recording(const tni_call *c);
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Keeps t for backward, as it is now. */
 bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
-/* The same for input t, edge i set, where node's op or t's is cheap: t's result is not kept. */
+/* The same for input t, edge i set, where node's op or t's is cheap: f32 and f64 are not kept. */
 bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t);
 /* Node no longer reads input i. */
 void tni_kept_let_go(tni_node *node, int i);

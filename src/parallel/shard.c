@@ -41,7 +41,17 @@ static int by_size(const void *a, const void *b)
     return x->param - y->param;
 }
 
-/* Whether p averages the gradients of all of them. */
+/* Values are packed and sent by the host. */
+static tn_status check_device(const char *function, const tni_optim_param *param)
+{
+    if (param->tensor->storage->device.type == TN_CPU) return TN_OK;
+    return tni_error(TN_E_DEVICE,
+                     "%s: %s is on a GPU: want all parameters on the CPU, where alone state is "
+                     "dealt over ranks",
+                     function, param->name);
+}
+
+/* Whether p averages the gradients of all of them, and all are on the CPU. */
 static tn_status check_params(const char *function, const tn_data_parallel *p,
                               const tni_optim_param *param, int n)
 {
@@ -52,6 +62,8 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
                              "%s: %s is no parameter of the model of this tn_data_parallel: want "
                              "gradients averaged over the ranks",
                              function, param[i].name);
+        tn_status status = check_device(function, &param[i]);
+        if (status != TN_OK) return status;
     }
     return TN_OK;
 }
@@ -170,9 +182,8 @@ static tn_status make_dense(tni_shard *s)
         const tn_tensor *t = opt->param[i].tensor;
         s->dense[i] = NULL;
         if (tni_optim_skips(&opt->param[i])) continue;
-        if (t->storage->device.type != TN_CPU)
-            return tni_error(TN_E_DEVICE, "%s: %s is not on the CPU: want the model there",
-                             step_function, opt->param[i].name);
+        tn_status status = check_device(step_function, &opt->param[i]); /* moved since */
+        if (status != TN_OK) return status;
         if (tni_is_dense(t)) continue;
         s->dense[i] = tn_empty_as(t->shape, t->dtype, tn_cpu());
         if (!s->dense[i]) return tni_pending();
