@@ -662,6 +662,9 @@ def apart(page):
     table = columns(page)
     for name, marks in (('loss', 1), (' log 1', 1), (' add 1', 1), ('leaf 1', 2)):
         check(f'apart: {name}', name in table and [c[1] for c in table[name]] == [0, marks, marks, marks, 0], table.get(name))
+    page.tab.js("document.querySelector('#compare-table tr[data-name=\"leaf 1\"] button').click()")
+    heads = page.texts('#card .entry')
+    check('apart: the leaf has its gradient still', len(heads) == 2 and heads[1].startswith('gradient from log'), heads)
     page.quiet('with what is apart')
 
 

@@ -55,7 +55,7 @@ function linesByName(g) {
     let nameless = 0;
     for (const t of g.trace.tensors) {
         if (g.ledger.has(t.id) || !t.requires_grad || !g.readers.has(t.id)) continue;
-        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).pop();
+        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).at(-1);
         add(t.name || `leaf ${++nameless}`, t, [inputValue(g, node.in[i])], last && last.value,
             'not registered');
     }
