@@ -215,7 +215,7 @@ def check_ledger(page, step, trace):
               near(start, size(line['start'])) and near(after, size(line['forward'])) and
               near(stepped, size(line['step'])) and
               (grad == '–' if line['grad'] is None else near(grad, size(line['grad']))) and
-              (by == 'nobody') == (line['moved'] == 'no') and by.split()[-1] == line['moved'].replace('no', 'nobody').split()[-1],
+              by == ('nobody' if line['moved'] == 'no' else line['moved'].replace('by the ', '').replace('by ', '')),
               (kind, file, held, grad, start, after, stepped, by))
 
 
@@ -547,11 +547,8 @@ def modes(page):
     page.open('#step=0&trace=2')
     tab.click('#unfold')
     tab.press('-', 6)
-    weight = next(t for t in page.traces[2]['tensors'] if t['name'] == '0.weight')['id']
-    check('modes: no gradient edge to what is frozen', tab.js('''(() => { const at = (k) => document.querySelector(
-        `.item[data-key=${k}]`); return !!at(%s) })()''' % json.dumps(weight)) in (True, False) and
-        page.count('.edge .gradient') == sum(
-            1 for n in page.traces[2]['steps'][0]['nodes'] for i in n['in'] if i and i['gradient']),
+    check('modes: no gradient edge to what is frozen', page.count('.edge .gradient') == sum(
+        1 for n in page.traces[2]['steps'][0]['nodes'] for i in n['in'] if i and i['gradient']),
         page.count('.edge .gradient'))
     page.quiet('with several traces')
 
