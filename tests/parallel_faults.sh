@@ -16,22 +16,8 @@ driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel_env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+scratch
 
-runs() { # COMMAND...: succeeds
-    local status=0
-    timeout $limit "$@" >log 2>&1 || status=$?
-    outcome "$*" $status
-}
-ends() { # TEXT COMMAND...: fails within 30 s, and says TEXT
-    local status=0 wrong=0 began=$SECONDS took
-    timeout $limit "${@:2}" >log 2>&1 || status=$?
-    took=$((SECONDS - began))
-    { [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -Eq -- "$1" log; } || wrong=1
-    outcome "${*:2}: '$1', status $status after $took s" $wrong
-}
 # RANKS HOW POINT RANK CALL STEP TEXT: a run that goes on from step 4 ends, and leaves a file of step STEP, or of
 # one less where rank 0 may have been ended before it had saved.
 ends_at() {
@@ -79,5 +65,4 @@ grep -Eq '(this rank at a barrier, rank 1 in a sum|this rank in a sum, rank 0 at
 outcome 'who waits where' $status
 TN_PARALLEL_TIMEOUT=soon ends "TN_PARALLEL_TIMEOUT is 'soon': want" mpirun -n 2 "$driver" explain
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+results
