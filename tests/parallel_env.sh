@@ -19,7 +19,7 @@ most=4 every=1 limit=60
 [ -z "${TENON_BRIEF:-}" ] || most=2 every=4 limit=240
 up_to() { [ "$1" -le $most ]; } # RANKS: whether a case with so many is run
 work='' # a folder of the script's own
-scratch() { work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT && cd "$work"; }
+scratch() { work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT && cd "$work" || exit 1; }
 # What a run printed is in the file log.
 passed=0 failed=0
 outcome() { # WHAT STATUS

@@ -14,7 +14,7 @@ TN_MPI_MODULE=${3:+$(realpath "$3")}
 export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 # the examples let Open MPI close its parts: see parallel_kept.c
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
-scratch || exit 1
+scratch
 dir=$work
 
 ranks() { timeout $limit mpirun -n "$@"; }

@@ -1,7 +1,7 @@
 /*
- * parallel_faults.c - one rank of a run in which something goes wrong, for parallel_faults.sh: a
- * rank that is killed, stopped, or ends too early, at a chosen point of a training run; ranks that
- * part ways; and what tn_explain_training says of the other ranks.
+ * parallel_faults.c - one rank of a run in which something goes wrong, for parallel_faults.sh and
+ * parallel_hosts.sh: a rank that is killed, stopped, or ends too early, at a chosen point of a
+ * training run; ranks that part ways; and what tn_explain_training says of the other ranks.
  *
  *     parallel_faults MODE [ARGUMENT...]
  *
@@ -24,7 +24,7 @@
 
 #include "parallel/group.h"
 
-enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3, STEPS = 4 };
+enum { STEPS = 4 };
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
@@ -52,13 +52,8 @@ static tn_optim *new_optim(tn_module *m)
 /* Of this rank's part of a batch. */
 static tn_tensor *loss_of(tn_module *m, int64_t step)
 {
-    double x[ROWS * WIDTH];
-    int64_t class[ROWS], n = ROWS / tn_parallel_size(), first = n * tn_parallel_rank();
-    for (int64_t i = 0; i < n * WIDTH; i++)
-        x[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
-    for (int64_t i = 0; i < n; i++) class[i] = ((first + i) * (step + 2)) % CLASSES;
-    return tn_cross_entropy(tn_forward(m, tn_from_data(x, TN_SHAPE(n, WIDTH), TN_F64)),
-                            tn_from_ints(class, TN_SHAPE(n)));
+    int64_t n = ROWS / tn_parallel_size(), first = n * tn_parallel_rank();
+    return tn_cross_entropy(tn_forward(m, data_rows(first, n, step)), data_classes(first, n, step));
 }
 
 static void train_step(tn_module *m, tn_optim *opt, int64_t step)
@@ -196,9 +191,7 @@ static void check(char **argument)
     train_step(loaded, loaded_opt, c.step);
     tn_list *a = tn_state_dict(m, NULL), *b = tn_state_dict(loaded, NULL);
     for (int i = 0; i < a->n; i++)
-        EXPECT(tn_item(tn_max_all(tn_abs(tn_sub(tn_to_dtype(a->entry[i].tensor, TN_F64),
-                                                tn_to_dtype(b->entry[i].tensor, TN_F64))))) <
-               1e-12);
+        EXPECT(tensor_difference(a->entry[i].tensor, b->entry[i].tensor) < 1e-12);
     tn_optim_free(opt);
     tn_optim_free(loaded_opt);
     tn_module_drop(m);
@@ -338,7 +331,7 @@ static void expect_gradients(const tn_list *list, tn_tensor **gradient, bool sam
  * on all. */
 static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
 {
-    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    bool odd = last_rank();
     char text[32];
     snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
     tn_status status = TN_E_NOMEM;
@@ -515,12 +508,10 @@ static void own_mpi(void)
 
 /* ---- what is said of other ranks ------------------------------------------------------------- */
 
-/* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
 static tn_tensor *branches(tn_module *m, void *user)
 {
     (void)user;
-    tn_tensor *x = tn_ones(TN_SHAPE(2, WIDTH)), *y = tn_forward(tn_get_submodule(m, "all"), x);
-    if (tn_parallel_rank() == 0) y = tn_add(y, tn_forward(tn_get_submodule(m, "one"), x));
+    tn_tensor *y = branches_forward(m, tn_ones(TN_SHAPE(2, WIDTH)));
     return tn_mean(tn_square(y), NULL, 0, false);
 }
 
@@ -546,14 +537,9 @@ static void explain(char **argument)
 {
     (void)argument;
     static tn_explain_report report;
-    static const char *const name[] = { "all", "one", "none" };
     char want[2048], here[32];
     int rank = tn_parallel_rank(), size = tn_parallel_size();
-    tn_module *m = tn_module_dict_new();
-    for (int i = 0; i < 3; i++) {
-        tn_module *child = tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true });
-        TN_CHECK(tn_register_module(m, name[i], NULL, child));
-    }
+    tn_module *m = branches_new();
     snprintf(here, sizeof here, " on rank %d of %d", rank, size);
     EXPECT(strstr(explained(m, &report), "(ranks): no tn_data_parallel averages the model's "
                                          "gradients\n"));
