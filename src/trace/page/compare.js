@@ -21,14 +21,13 @@ const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.l
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
 function facts(g) {
-    const { step } = g, movedBy = (who) =>
-        String(step.ledger.filter((line) => (line.moved || '').includes(who)).length);
+    const { step } = g;
     return new Map([
         ['mode', step.training === false ? 'eval' : 'training'],
         ['ops in forward', String(step.nodes.length)],
         ['ops in backward', String(step.backward.length)],
-        ['moved by the optimizer', movedBy('by the optimizer')],
-        ['moved by forward', movedBy('by forward')],
+        ['moved by the optimizer', String(movedBy(step, 'by the optimizer'))],
+        ['moved by forward', String(movedBy(step, 'by forward'))],
     ].map(([name, text]) => [name, { head: name, parts: [part('fact', text)] }])
         .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
 }
