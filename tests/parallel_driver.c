@@ -764,8 +764,7 @@ static void memory(char **argument)
     for (int64_t k = 1; !made; k++) {
         tn_scope scope = tn_scope_begin();
         tn_module *m = mlp(HIDDEN, true);
-        scarce.requests = 0;
-        scarce.failing = odd ? k : 0;
+        scarce_fail(odd ? k : 0);
         tn_data_parallel *p =
             tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
         scarce.failing = 0;

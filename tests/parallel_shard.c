@@ -539,8 +539,7 @@ static void out_of_memory(char **argument)
         tn_module *was = tn_module_clone(r.m);
         TN_CHECK(tn_backward(distance(r.m, 0, 1, NULL)));
         int done = 0;
-        scarce.requests = 0;
-        scarce.failing = odd ? k : 0;
+        scarce_fail(odd ? k : 0);
         tn_status status = deal_step_gather(&r, &done);
         scarce.failing = 0;
         at[done]++;
