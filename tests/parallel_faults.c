@@ -342,8 +342,7 @@ static void fails_together(const char *what, tn_status (*call)(shared_model *s),
         tn_tensor *before[MOST];
         s->loss = call == run_backward ? s->loss_of(s) : NULL;
         keep_gradients(list, before);
-        scarce.requests = 0;
-        scarce.failing = odd ? ++k : 0;
+        scarce_fail(odd ? ++k : 0);
         status = call(s);
         scarce.failing = 0;
         EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
@@ -532,6 +531,26 @@ static void say(char *text, size_t size, const char *name, const char *where)
              name, where, tn_parallel_size());
 }
 
+/* Nine ranks: of more than seven others, six are named. */
+static void many(char **argument)
+{
+    (void)argument;
+    static tn_explain_report report;
+    tn_module *m = branches_new();
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_backward(branches(m, NULL)));
+    const char *got = explained(m, &report);
+    if (tn_parallel_rank() < 2)
+        EXPECT(strstr(got,
+                      tn_parallel_rank()
+                          ? "one.weight: no gradient on ranks 2, 3, 4, 5, 6, 7 and 8 of 9 "
+                          : "one.weight: no gradient on ranks 1, 2, 3, 4, 5, 6 and 2 more of 9 "));
+    TN_CHECK(tn_parallel_barrier());
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* Each rank in turn asks alone, while the others wait at a barrier. */
 static void explain(char **argument)
 {
@@ -592,6 +611,7 @@ int main(int argc, char **argv)
         { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
         { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
         { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
+        { "many", 0, many },
     };
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();

@@ -49,6 +49,7 @@ ends_at 2 killed wait 0 2 6 'rank 0 '
 # Who returns from main while others wait for it is named at once.
 ends_at 2 ended forward 1 0 6 'rank 0 of 2: rank 1 has ended its program'
 up_to 4 && ends_at 4 ended wait 2 2 6 'rank [013] of 4: rank 2 has ended its program'
+up_to 4 && runs mpirun -n 9 "$driver" many
 up_to 4 && runs mpirun -n 6 "$driver" early # rank 1 passes it on to others
 runs mpirun -n 2 "$driver" beside
 runs mpirun -n 2 "$driver" own
