@@ -220,7 +220,7 @@ START_TEST(who_moved_it)
     if (what & STEP) assert_ok(tn_optim_step(opt));
     if (what & STEP) assert_ok(tn_fill_(n, 77)); /* belongs to a next step */
     assert_ok(tn_trace_end(tr));
-    char got[80];
+    char got[TNI_MOVED_TEXT];
     const tni_told_step *s = step_of(tr, 0);
     const char *text = told(tr);
     static const char *const name[] = { "w", "n" };
