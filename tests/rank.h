@@ -42,7 +42,7 @@ double tensor_difference(tn_tensor *a, tn_tensor *b);
 
 enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
 
-/* Rows `first` to `first + n`, in f64, and their classes, of a data set that every rank can make. */
+/* Rows `first` to `first + n` of a data set that every rank can make, in f64; their classes. */
 tn_tensor *data_rows(int64_t first, int64_t n, int64_t step);
 tn_tensor *data_classes(int64_t first, int64_t n, int64_t step);
 
