@@ -1,6 +1,7 @@
 /*
- * parallel_driver.c - one rank of a data parallel run, for parallel_ranks.sh: each mode is a small
- * training run or a failure, the same program in every process.
+ * parallel_driver.c - one rank of a data parallel run, for parallel_ranks.sh, parallel_gpus.sh and
+ * parallel_hosts.sh: each mode is a small training run or a failure, the same program in every
+ * process.
  *
  *     parallel_driver [cuda] MODE [ARGUMENT...]
  *
@@ -23,8 +24,6 @@
 
 #include "parallel/data_parallel.h"
 
-enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
-
 /* ---- data and models ------------------------------------------------------------------------- */
 
 static tn_device where; /* they are */
@@ -43,23 +42,14 @@ static tn_module *model(tn_module *m)
     return m;
 }
 
-/* Rows `first` to `first + n` of a data set that every rank can make. */
 static tn_tensor *rows(int64_t first, int64_t n, int64_t step, tn_dtype dtype)
 {
-    double *value = malloc((size_t)(n * WIDTH) * sizeof *value);
-    EXPECT(value != NULL);
-    for (int64_t i = 0; i < n * WIDTH; i++)
-        value[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
-    tn_tensor *t = tn_to_dtype(tn_from_data(value, TN_SHAPE(n, WIDTH), TN_F64), dtype);
-    free(value);
-    return there(t);
+    return there(tn_to_dtype(data_rows(first, n, step), dtype));
 }
 
 static tn_tensor *classes(int64_t first, int64_t n, int64_t step)
 {
-    int64_t value[ROWS];
-    for (int64_t i = 0; i < n; i++) value[i] = ((first + i) * (step + 2)) % CLASSES;
-    return there(tn_from_ints(value, TN_SHAPE(n)));
+    return there(data_classes(first, n, step));
 }
 
 /* This rank's part of a batch of ROWS. */
@@ -81,11 +71,6 @@ static tn_module *mlp(int64_t hidden, bool norm)
 static tn_tensor *loss_of(tn_module *m, int64_t first, int64_t n, int64_t step, tn_dtype dtype)
 {
     return tn_cross_entropy(tn_forward(m, rows(first, n, step, dtype)), classes(first, n, step));
-}
-
-static double tensor_difference(tn_tensor *a, tn_tensor *b)
-{
-    return tn_item(tn_max_all(tn_abs(tn_sub(tn_to_dtype(a, TN_F64), tn_to_dtype(b, TN_F64)))));
 }
 
 /* A tensor's value on a rank, known to all. */
@@ -325,26 +310,18 @@ static void buffers(char **argument)
 
 /* ---- parameters that get no gradient --------------------------------------------------------- */
 
-/* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
 static void unused(char **argument)
 {
     (void)argument;
     int64_t first, n = part(&first);
     tn_manual_seed(3);
-    tn_module *m = tn_module_dict_new(), *child[3];
-    static const char *const name[] = { "all", "one", "none" };
-    for (int i = 0; i < 3; i++) {
-        child[i] = model(tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true }));
-        TN_CHECK(tn_register_module(m, name[i], NULL, child[i]));
-    }
+    tn_module *m = model(branches_new());
     tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
     TN_CHECK_PTR(p);
     EXPECT(!tn_data_parallel_unused(p, 0) && strstr(tn_error(), "no averaging backward"));
     tn_error_clear();
     tn_tensor *x = rows(first, n, 0, TN_F32), *weight = tn_get_parameter(m, "one.weight");
-    tn_tensor *y = tn_forward(child[0], x);
-    if (tn_parallel_rank() == 0) y = tn_add(y, tn_forward(child[1], x));
-    TN_CHECK(tn_backward(tn_sum(y, NULL, 0, false)));
+    TN_CHECK(tn_backward(tn_sum(branches_forward(m, x), NULL, 0, false)));
 
     tn_tensor *sums = tn_sum(rows(0, ROWS / tn_parallel_size(), 0, TN_F32), TN_AXES(0), true);
     tn_tensor *want = tn_mul_scalar(tn_expand(sums, TN_SHAPE(CLASSES, WIDTH)),
@@ -744,7 +721,7 @@ static void changed(char **argument)
 static void mismatch(char **argument)
 {
     (void)argument;
-    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    bool odd = last_rank();
     char text[128];
     snprintf(text, sizeof text, "on rank %d the model has", tn_parallel_size() - 1);
     refused = text;
@@ -780,15 +757,14 @@ static void mismatch(char **argument)
 static void memory(char **argument)
 {
     (void)argument;
-    bool odd = tn_parallel_rank() == tn_parallel_size() - 1, made = false;
+    bool odd = last_rank(), made = false;
     char text[32];
     snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
     tn_manual_seed((uint64_t)tn_parallel_rank());
     for (int64_t k = 1; !made; k++) {
         tn_scope scope = tn_scope_begin();
         tn_module *m = mlp(HIDDEN, true);
-        scarce.requests = 0;
-        scarce.failing = odd ? k : 0;
+        scarce_fail(odd ? k : 0);
         tn_data_parallel *p =
             tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
         scarce.failing = 0;
@@ -926,7 +902,7 @@ static void die(char **argument)
     for (int64_t step = 0;; step++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *loss = loss_of(m, first, n, step, TN_F32);
-        if (step == 3 && tn_parallel_rank() == tn_parallel_size() - 1) {
+        if (step == 3 && last_rank()) {
             if (strcmp(argument[0], "killed") == 0) raise(SIGKILL);
             fprintf(stderr, "rank %d ends\n", tn_parallel_rank()); /* as a program says why */
             exit(3);

@@ -14,9 +14,8 @@ TN_MPI_MODULE=${3:+$(realpath "$3")}
 export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 # the examples let Open MPI close its parts: see parallel_kept.c
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
+scratch
+dir=$work
 
 ranks() { timeout $limit mpirun -n "$@"; }
 example_text >text

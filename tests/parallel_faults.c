@@ -1,7 +1,7 @@
 /*
- * parallel_faults.c - one rank of a run in which something goes wrong, for parallel_faults.sh: a
- * rank that is killed, stopped, or ends too early, at a chosen point of a training run; ranks that
- * part ways; and what tn_explain_training says of the other ranks.
+ * parallel_faults.c - one rank of a run in which something goes wrong, for parallel_faults.sh and
+ * parallel_hosts.sh: a rank that is killed, stopped, or ends too early, at a chosen point of a
+ * training run; ranks that part ways; and what tn_explain_training says of the other ranks.
  *
  *     parallel_faults MODE [ARGUMENT...]
  *
@@ -24,7 +24,7 @@
 
 #include "parallel/group.h"
 
-enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3, STEPS = 4 };
+enum { STEPS = 4 };
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
@@ -52,13 +52,8 @@ static tn_optim *new_optim(tn_module *m)
 /* Of this rank's part of a batch. */
 static tn_tensor *loss_of(tn_module *m, int64_t step)
 {
-    double x[ROWS * WIDTH];
-    int64_t class[ROWS], n = ROWS / tn_parallel_size(), first = n * tn_parallel_rank();
-    for (int64_t i = 0; i < n * WIDTH; i++)
-        x[i] = sin(1.7 * (double)(first * WIDTH + i) + 0.3 * (double)step);
-    for (int64_t i = 0; i < n; i++) class[i] = ((first + i) * (step + 2)) % CLASSES;
-    return tn_cross_entropy(tn_forward(m, tn_from_data(x, TN_SHAPE(n, WIDTH), TN_F64)),
-                            tn_from_ints(class, TN_SHAPE(n)));
+    int64_t n = ROWS / tn_parallel_size(), first = n * tn_parallel_rank();
+    return tn_cross_entropy(tn_forward(m, data_rows(first, n, step)), data_classes(first, n, step));
 }
 
 static void train_step(tn_module *m, tn_optim *opt, int64_t step)
@@ -196,9 +191,7 @@ static void check(char **argument)
     train_step(loaded, loaded_opt, c.step);
     tn_list *a = tn_state_dict(m, NULL), *b = tn_state_dict(loaded, NULL);
     for (int i = 0; i < a->n; i++)
-        EXPECT(tn_item(tn_max_all(tn_abs(tn_sub(tn_to_dtype(a->entry[i].tensor, TN_F64),
-                                                tn_to_dtype(b->entry[i].tensor, TN_F64))))) <
-               1e-12);
+        EXPECT(tensor_difference(a->entry[i].tensor, b->entry[i].tensor) < 1e-12);
     tn_optim_free(opt);
     tn_optim_free(loaded_opt);
     tn_module_drop(m);
@@ -338,7 +331,7 @@ static void expect_gradients(const tn_list *list, tn_tensor **gradient, bool sam
  * on all. */
 static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
 {
-    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    bool odd = last_rank();
     char text[32];
     snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
     tn_status status = TN_E_NOMEM;
@@ -349,8 +342,7 @@ static void fails_together(const char *what, tn_status (*call)(shared_model *s),
         tn_tensor *before[MOST];
         s->loss = call == run_backward ? s->loss_of(s) : NULL;
         keep_gradients(list, before);
-        scarce.requests = 0;
-        scarce.failing = odd ? ++k : 0;
+        scarce_fail(odd ? ++k : 0);
         status = call(s);
         scarce.failing = 0;
         EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
@@ -515,12 +507,10 @@ static void own_mpi(void)
 
 /* ---- what is said of other ranks ------------------------------------------------------------- */
 
-/* Three branches: all ranks use the first, rank 0 alone the second, nobody the third. */
 static tn_tensor *branches(tn_module *m, void *user)
 {
     (void)user;
-    tn_tensor *x = tn_ones(TN_SHAPE(2, WIDTH)), *y = tn_forward(tn_get_submodule(m, "all"), x);
-    if (tn_parallel_rank() == 0) y = tn_add(y, tn_forward(tn_get_submodule(m, "one"), x));
+    tn_tensor *y = branches_forward(m, tn_ones(TN_SHAPE(2, WIDTH)));
     return tn_mean(tn_square(y), NULL, 0, false);
 }
 
@@ -541,19 +531,34 @@ static void say(char *text, size_t size, const char *name, const char *where)
              name, where, tn_parallel_size());
 }
 
+/* Nine ranks: of more than seven others, six are named. */
+static void many(char **argument)
+{
+    (void)argument;
+    static tn_explain_report report;
+    tn_module *m = branches_new();
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_backward(branches(m, NULL)));
+    const char *got = explained(m, &report);
+    if (tn_parallel_rank() < 2)
+        EXPECT(strstr(got,
+                      tn_parallel_rank()
+                          ? "one.weight: no gradient on ranks 2, 3, 4, 5, 6, 7 and 8 of 9 "
+                          : "one.weight: no gradient on ranks 1, 2, 3, 4, 5, 6 and 2 more of 9 "));
+    TN_CHECK(tn_parallel_barrier());
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* Each rank in turn asks alone, while the others wait at a barrier. */
 static void explain(char **argument)
 {
     (void)argument;
     static tn_explain_report report;
-    static const char *const name[] = { "all", "one", "none" };
     char want[2048], here[32];
     int rank = tn_parallel_rank(), size = tn_parallel_size();
-    tn_module *m = tn_module_dict_new();
-    for (int i = 0; i < 3; i++) {
-        tn_module *child = tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ .no_bias = true });
-        TN_CHECK(tn_register_module(m, name[i], NULL, child));
-    }
+    tn_module *m = branches_new();
     snprintf(here, sizeof here, " on rank %d of %d", rank, size);
     EXPECT(strstr(explained(m, &report), "(ranks): no tn_data_parallel averages the model's "
                                          "gradients\n"));
@@ -606,6 +611,7 @@ int main(int argc, char **argv)
         { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
         { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
         { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
+        { "many", 0, many },
     };
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();

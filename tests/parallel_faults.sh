@@ -16,22 +16,8 @@ driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel_env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+scratch
 
-runs() { # COMMAND...: succeeds
-    local status=0
-    timeout $limit "$@" >log 2>&1 || status=$?
-    outcome "$*" $status
-}
-ends() { # TEXT COMMAND...: fails within 30 s, and says TEXT
-    local status=0 wrong=0 began=$SECONDS took
-    timeout $limit "${@:2}" >log 2>&1 || status=$?
-    took=$((SECONDS - began))
-    { [ $status != 0 ] && [ $status != 124 ] && [ $took -le 30 ] && grep -Eq -- "$1" log; } || wrong=1
-    outcome "${*:2}: '$1', status $status after $took s" $wrong
-}
 # RANKS HOW POINT RANK CALL STEP TEXT: a run that goes on from step 4 ends, and leaves a file of step STEP, or of
 # one less where rank 0 may have been ended before it had saved.
 ends_at() {
@@ -63,6 +49,7 @@ ends_at 2 killed wait 0 2 6 'rank 0 '
 # Who returns from main while others wait for it is named at once.
 ends_at 2 ended forward 1 0 6 'rank 0 of 2: rank 1 has ended its program'
 up_to 4 && ends_at 4 ended wait 2 2 6 'rank [013] of 4: rank 2 has ended its program'
+up_to 4 && runs mpirun -n 9 "$driver" many
 up_to 4 && runs mpirun -n 6 "$driver" early # rank 1 passes it on to others
 runs mpirun -n 2 "$driver" beside
 runs mpirun -n 2 "$driver" own
@@ -79,5 +66,4 @@ grep -Eq '(this rank at a barrier, rank 1 in a sum|this rank in a sum, rank 0 at
 outcome 'who waits where' $status
 TN_PARALLEL_TIMEOUT=soon ends "TN_PARALLEL_TIMEOUT is 'soon': want" mpirun -n 2 "$driver" explain
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+results

@@ -17,57 +17,36 @@ export TN_CUDA_MODULE TN_NCCL_MODULE
 if [ "$3" = "$4" ]; then shim=yes; else shim=no; fi
 [ $shim = no ] || export TN_CUDA_DEVICES=4
 unset MALLOC_PERTURB_ # meson's: mpirun reads freed memory when two ranks abort at once, and crashes
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+scratch
 
 gpus=$("$driver" gpus)
 [ "$gpus" -ge 2 ] || skip "$gpus GPUs are here, and every rank needs one"
 
-ranks() { # RANKS MODE...
-    local status=0
-    timeout $limit mpirun -n "$1" "$driver" cuda "${@:2}" >log 2>&1 || status=$?
-    outcome "$*" $status
-}
-one() {
-    local status=0
-    timeout $limit "$driver" "$@" >log 2>&1 || status=$?
-    outcome "$*" $status
-}
-refused() { # TEXT MODE...: by both ranks, in words
-    local status=0 wrong=0
-    timeout $limit mpirun -n 2 "$driver" cuda "${@:2}" >log 2>&1 || status=$?
-    { [ $status != 0 ] && [ $status != 124 ] && grep -q "$1" log; } || wrong=1
-    outcome "$1: status $status" $wrong
-}
-
-one train f64 0 1 f64
-one train f32 0 1 f32
-one norm f64 n64
+ranks 1 train f64 0 1 f64
+ranks 1 train f32 0 1 f32
+ranks 1 norm f64 n64
 for n in 2 4; do
     up_to $n || continue
     [ $n -le "$gpus" ] || continue
-    ranks $n train f64 64 1 a && one compare f64 a 1e-12
-    ranks $n train f64 0 3 b && one compare f64 b 1e-12
-    ranks $n train f32 64 1 c && one compare f32 c 2e-6 && cat log
-    ranks $n bf16 f32 64 d && one compare f32 d 2e-2 && cat log
-    ranks $n norm f64 e && one compare n64 e 1e-12
+    ranks $n cuda train f64 64 1 a && ranks 1 compare f64 a 1e-12
+    ranks $n cuda train f64 0 3 b && ranks 1 compare f64 b 1e-12
+    ranks $n cuda train f32 64 1 c && ranks 1 compare f32 c 2e-6 && cat log
+    ranks $n cuda bf16 f32 64 d && ranks 1 compare f32 d 2e-2 && cat log
+    ranks $n cuda norm f64 e && ranks 1 compare n64 e 1e-12
     for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed capture \
         dealt; do
-        ranks $n $mode
+        ranks $n cuda $mode
     done
-    TN_CACHE=0 ranks $n memory
-    [ $shim = no ] || ranks $n faults
+    TN_CACHE=0 ranks $n cuda memory
+    [ $shim = no ] || ranks $n cuda faults
 done
 
-began=$SECONDS
-refused 'rank 1' die killed
-[ $((SECONDS - began)) -le 30 ] || outcome 'a rank that is killed ends the others within 30 s' 1
-TN_NCCL_MODULE=/nowhere.so refused 'on rank 0 several ranks train on GPUs' differ
+two=(mpirun -n 2 "$driver" cuda)
+ends 'rank 1' "${two[@]}" die killed
+TN_NCCL_MODULE=/nowhere.so ends 'on rank 0 several ranks train on GPUs' "${two[@]}" differ
 if [ $shim = yes ]; then
-    TN_CUDA_DEVICES=1 refused 'Duplicate GPU detected' differ
-    TN_NCCL_BROKEN=1 refused 'tn_backward: rank 1 of 2: NCCL: a sum: remote process exited' train f32 64 1 x
+    TN_CUDA_DEVICES=1 ends 'Duplicate GPU detected' "${two[@]}" differ
+    TN_NCCL_BROKEN=1 ends 'tn_backward: rank 1 of 2: NCCL: a sum: remote process exited' "${two[@]}" train f32 64 1 x
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+results

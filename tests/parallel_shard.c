@@ -18,11 +18,6 @@
 #include "rank.h"
 #include "scarce.h"
 
-static bool last_rank(void)
-{
-    return tn_parallel_rank() == tn_parallel_size() - 1;
-}
-
 /* ---- bags of parameters ---------------------------------------------------------------------- */
 
 static const struct {
@@ -306,17 +301,6 @@ static void memory(char **argument)
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-enum { ROWS = 24, WIDTH = 5 };
-
-static tn_tensor *rows(int64_t step)
-{
-    double value[ROWS * WIDTH];
-    int64_t n = ROWS / tn_parallel_size();
-    for (int i = 0; i < ROWS * WIDTH; i++) value[i] = sin(1.7 * i + 0.3 * (double)step);
-    return tn_narrow(tn_from_data(value, TN_SHAPE(ROWS, WIDTH), TN_F64), 0, n * tn_parallel_rank(),
-                     n);
-}
-
 static tn_status save(tn_data_parallel *p, const tn_checkpoint *c, const char *path)
 {
     tn_status status = tn_data_parallel_gather(p);
@@ -354,7 +338,8 @@ static void run_steps(run *r, int64_t end)
 {
     for (; r->c.step < end; r->c.step++) {
         tn_scope scope = tn_scope_begin();
-        tn_tensor *y = tn_forward(r->m, rows(r->c.step));
+        int64_t n = 2 * ROWS / tn_parallel_size();
+        tn_tensor *y = tn_forward(r->m, data_rows(n * tn_parallel_rank(), n, r->c.step));
         TN_CHECK(tn_optim_zero_grad(r->opt));
         TN_CHECK(tn_backward(tn_mean(tn_square(tn_add_scalar(y, -1)), NULL, 0, false)));
         TN_CHECK(tn_optim_step(r->opt));
@@ -412,9 +397,7 @@ static void compare(char **argument)
         EXPECT(list[0][k]->n == list[1][k]->n);
         for (int i = 0; i < list[0][k]->n; i++, n++) {
             const tn_entry *e = &list[0][k]->entry[i];
-            tn_tensor *x = tn_to_dtype(e->tensor, TN_F64);
-            tn_tensor *y = tn_to_dtype(tn_list_get(list[1][k], e->name), TN_F64);
-            most = fmax(most, tn_item(tn_max_all(tn_abs(tn_sub(x, y)))));
+            most = fmax(most, tensor_difference(e->tensor, tn_list_get(list[1][k], e->name)));
         }
     }
     printf("%d tensors, largest difference %.2g, at most %s\n", n, most, argument[2]);
@@ -517,7 +500,10 @@ static void refusals(char **argument)
     EXPECT(tn_data_parallel_shard(r.p, other) == TN_E_STATE);
     EXPECT(strstr(tn_error(), "on rank 1 the optimizer has another type"));
     tn_optim_free(other);
-    EXPECT(tn_data_parallel_shard(r.p, odd ? NULL : r.opt) != TN_OK);
+    other = tn_adam(tn_parameters(r.m), (tn_adam_options){ 0 });
+    EXPECT(tn_data_parallel_shard(r.p, odd ? NULL : other) != TN_OK);
+    EXPECT(strstr(tn_error(), "on rank 1"));
+    tn_optim_free(other);
     tn_error_clear();
     run_free(&r);
 }
@@ -553,8 +539,7 @@ static void out_of_memory(char **argument)
         tn_module *was = tn_module_clone(r.m);
         TN_CHECK(tn_backward(distance(r.m, 0, 1, NULL)));
         int done = 0;
-        scarce.requests = 0;
-        scarce.failing = odd ? k : 0;
+        scarce_fail(odd ? k : 0);
         tn_status status = deal_step_gather(&r, &done);
         scarce.failing = 0;
         at[done]++;

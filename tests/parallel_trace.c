@@ -87,8 +87,7 @@ static void explain(tn_module *m)
     int n = tn_parallel_size();
     FILE *file = open_memstream(&text, &size);
     tn_explain_options o = { .model = m, .again = again };
-    EXPECT(tn_explain(file, loss_of(m), o) == TN_OK);
-    fclose(file);
+    EXPECT(file && tn_explain(file, loss_of(m), o) == TN_OK && fclose(file) == 0);
     snprintf(line, sizeof line, "(1 of 1)   grad %d   slope %d, finite difference ",
              tn_parallel_rank() + 1, tn_parallel_rank() + 1);
     says(text, true, line);
@@ -98,10 +97,9 @@ static void explain(tn_module *m)
     free(text);
 }
 
-int main(void)
+static void told(char **argument)
 {
-    TN_CHECK(tn_parallel_begin());
-    tn_scope scope = tn_scope_begin();
+    (void)argument;
     tn_linear_options o = { .no_bias = true };
     tn_module *m = tn_sequential(tn_linear_new(1, 1, o), tn_linear_new(1, 1, o));
     TN_CHECK_PTR(m);
@@ -125,7 +123,10 @@ int main(void)
     tn_trace_free(trace);
     tn_data_parallel_free(shared);
     tn_module_drop(m);
-    tn_scope_end(scope);
-    EXPECT(tn_live_tensors() == 0);
-    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const rank_mode mode[] = { { "told", 0, told } };
+    return rank_main(argc, argv, (rank_program){ mode, 1, NULL, NULL });
 }

@@ -4,12 +4,13 @@
 # usage: tests/parallel_trace.sh PROGRAM MODULE
 # Seen to fail: without the engine's word of the average; with the average in place of the rank's own.
 set -euo pipefail
-program=$(realpath "$1")
+driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel_env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/parallel_env.sh"
-"$program"
-for n in 2 4; do
+scratch
+for n in 1 2 4; do
     up_to $n || continue
-    timeout $limit mpirun -n $n "$program"
+    ranks $n told
 done
+results

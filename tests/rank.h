@@ -1,5 +1,5 @@
 /*
- * rank.h - what the programs of several ranks share: their modes, and what must hold.
+ * rank.h - what the programs of several ranks share: their modes, what must hold, data and a model.
  */
 #ifndef TENON_TESTS_RANK_H
 #define TENON_TESTS_RANK_H
@@ -35,5 +35,20 @@ typedef struct rank_program {
 /* main of a program that is called as PROGRAM MODE [ARGUMENT...]: joins the other ranks and runs
  * the mode, after which no tensor may be left. */
 int rank_main(int argc, char **argv, rank_program program);
+
+bool last_rank(void);
+/* The largest, of elements as f64. */
+double tensor_difference(tn_tensor *a, tn_tensor *b);
+
+enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
+
+/* Rows `first` to `first + n` of a data set that every rank can make, in f64; their classes. */
+tn_tensor *data_rows(int64_t first, int64_t n, int64_t step);
+tn_tensor *data_classes(int64_t first, int64_t n, int64_t step);
+
+/* Three branches, linear without a bias: "all" is used by all ranks, "one" by rank 0 alone, "none"
+ * by nobody. */
+tn_module *branches_new(void);
+tn_tensor *branches_forward(tn_module *m, tn_tensor *x);
 
 #endif

@@ -24,9 +24,14 @@ static void scarce_free(void *user, void *block, size_t size)
 
 const tn_allocator scarce_allocator = { scarce_alloc, scarce_free, NULL };
 
-void scarce_allow(int64_t n)
+void scarce_fail(int64_t k)
 {
     scarce.requests = 0;
-    scarce.failing = n == INT64_MAX ? 0 : n + 1;
+    scarce.failing = k;
+}
+
+void scarce_allow(int64_t n)
+{
+    scarce_fail(n == INT64_MAX ? 0 : n + 1);
     scarce.sticky = true;
 }

@@ -30,6 +30,8 @@ extern const tn_allocator scarce_allocator; /* refuses nothing at first */
  * closed and reopened for this, so everything made in it is freed. The library's cache may answer
  * requests instead: use TN_CACHE=0 or tn_memory_trim() if every request counts. */
 void scarce_install(void);
+/* The k-th request from here on fails, 1 for the first; 0: none. */
+void scarce_fail(int64_t k);
 /* The next n requests are granted, and no other; INT64_MAX: all. */
 void scarce_allow(int64_t n);
 

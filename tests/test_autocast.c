@@ -889,8 +889,7 @@ START_TEST(allocations_fail)
     for (int64_t k = 1;; k++) {
         tn_error_clear();
         tn_scope scope = tn_scope_begin();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 1 });
         tn_scaler *s = tn_scaler_new((tn_scaler_options){ 0 });
         tn_tensor *loss = NULL;

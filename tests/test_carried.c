@@ -883,8 +883,7 @@ START_TEST(failures_change_nothing)
             ck_assert_int_lt(k, 5000);
             tn_error_clear();
             tn_scope scope = tn_scope_begin();
-            scarce.requests = 0;
-            scarce.failing = k;
+            scarce_fail(k);
             tn_module *made = NULL;
             if (what == 0)
                 done = tn_ema_update(ema, m) == TN_OK;

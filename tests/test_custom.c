@@ -566,8 +566,7 @@ START_TEST(memory_runs_out)
         tn_tensor **in = polar_inputs(), *out[3];
         int made = tn_live_tensors();
         tn_memory_trim();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_status status = tn_apply_n(&polar_op, NULL, 2, in, 3, out);
         if (status != TN_OK) ck_assert(tn_live_tensors() == made && !out[0] && !out[2]);
         if (status == TN_OK) status = tn_backward(sum(tn_mul(out[0], out[1])));

@@ -992,7 +992,7 @@ START_TEST(memory_that_runs_out)
     int64_t in_use = tn_memory().in_use;
     bool done = false;
     for (int64_t k = 1; !done; k++) {
-        scarce.requests = 0, scarce.failing = k;
+        scarce_fail(k);
         tn_status status = tn_explain_training(NULL, &m->base, opt, mean_square, x, &report);
         scarce.failing = 0;
         done = scarce.requests < k;

@@ -44,8 +44,7 @@ START_TEST(op_rows_survive_allocation_failure)
     for (int64_t k = 1; k <= CAP; k++) {
         tn_error_clear();
         tn_scope scope = tn_scope_begin();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_status status = forward_and_backward(row, &c);
         scarce.failing = 0;
         bool failed = scarce.requests >= k;
@@ -83,8 +82,7 @@ START_TEST(a_failed_step_changes_nothing)
         tn_optim *optimizer = tn_adamw(parameters, (tn_adamw_options){ .lr = 1e-3 });
         assert_made(optimizer);
         tn_error_clear();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_scope scope = tn_scope_begin();
         tn_tensor *loss = tn_cross_entropy(tn_forward(model, x), y);
         tn_status status = tn_backward(loss);

@@ -643,8 +643,7 @@ START_TEST(memory_runs_out)
         int n = 0;
         int64_t live = tn_live_tensors();
         tn_memory_trim();
-        scarce.requests = 0;
-        scarce.failing = k + 1;
+        scarce_fail(k + 1);
         TN_PLACES y = tn_forward(m, x);
         tn_status status =
             y ? tn_graph_visit(y, count, &n, (tn_graph_options){ .model = m }) : tn_error_status();

@@ -349,7 +349,7 @@ START_TEST(memory_runs_out)
         set_up();
         uint64_t before = fingerprint();
         tn_error_clear();
-        scarce.requests = 0, scarce.failing = k;
+        scarce_fail(k);
         tn_scope inner = tn_scope_begin();
         bool ok = rows[_i % ROWS].call();
         scarce.failing = 0;

@@ -322,8 +322,7 @@ START_TEST(out_of_memory_while_saving_and_loading)
             ck_assert_int_lt(k, 1000);
             int64_t live = tn_live_tensors();
             tn_memory_trim(); /* otherwise freed blocks would be reused without a call */
-            scarce.requests = 0;
-            scarce.failing = k;
+            scarce_fail(k);
             status = what ? tn_load(m, in_folder("b.pt")) : tn_save(m, in_folder("a.pt"));
             scarce.failing = 0;
             ck_assert_int_eq(tn_live_tensors(), live);

@@ -916,8 +916,7 @@ START_TEST(memory_that_runs_out_changes_nothing)
         int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
         tn_error_clear();
         tn_scope s = tn_scope_begin();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_status status = sweeps[_i](&p);
         done = k > 0 && scarce.requests < k;
         scarce.failing = 0;

@@ -31,7 +31,7 @@ START_TEST(a_group_that_finds_no_memory_is_not_added)
             assert_ok(tn_list_add(i ? more : first, all->entry[i].name, all->entry[i].tensor));
         tn_optim *opt = tn_sgd(first, (tn_sgd_options){ .lr = 1 });
         assert_made(opt);
-        scarce.requests = 0, scarce.failing = k;
+        scarce_fail(k);
         tn_status status = tn_optim_add_group(opt, more, (tn_group_options){ 0 });
         scarce.failing = 0;
         bool failed = scarce.requests >= k;

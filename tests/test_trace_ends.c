@@ -259,8 +259,7 @@ START_TEST(memory_runs_out)
         tn_module *m = tn_linear_new(2, 1, (tn_linear_options){ 0 });
         tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 });
         tn_memory_trim();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         scarce.sticky = _i & 1;
         scarce_step(m, opt, file, _i & 2);
         done = scarce.requests < scarce.failing;

@@ -101,7 +101,7 @@ void tni_lines_free(tni_lines *lines);
 /* ---- explain_ranks.c ------------------------------------------------------------------------- */
 
 /* " on rank 1 of 2"; "" alone. */
-const char *tni_explain_here(char *text, size_t size);
+void tni_explain_here(char *text, size_t size);
 /* A finding for each parameter that had no gradient on another rank in the last averaging backward,
  * and their number; or a note that says why nothing is known. Sends nothing. */
 tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list *parameters,

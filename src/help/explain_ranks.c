@@ -10,12 +10,11 @@
 
 enum { NAMED = 6 }; /* ranks; any more are only counted */
 
-const char *tni_explain_here(char *text, size_t size)
+void tni_explain_here(char *text, size_t size)
 {
     text[0] = '\0';
     if (tn_parallel_size() > 1)
         snprintf(text, size, " on rank %d of %d", tn_parallel_rank(), tn_parallel_size());
-    return text;
 }
 
 /* "rank 1", "ranks 1, 2 and 3", "ranks 1, 2, 3, 4, 5, 6 and 9 more": the other ranks that had no

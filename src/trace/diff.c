@@ -117,7 +117,7 @@ static void compare_entry(diff *d, const tni_told_entry *a, const tni_told_entry
         fprintf(line(d), "%s: ", name);
         say_both(d, "gradient", &a->grad, &b->grad);
     }
-    char x[80], y[80];
+    char x[TNI_MOVED_TEXT], y[TNI_MOVED_TEXT];
     if (a->moved != b->moved)
         fprintf(line(d), "%s: moved: %s in a, %s in b\n", name,
                 tni_moved_text(a->moved, x, sizeof x), tni_moved_text(b->moved, y, sizeof y));

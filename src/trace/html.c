@@ -95,7 +95,7 @@ static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
     put_cell(file, &e->start);
     put_cell(file, &e->forward);
     put_cell(file, &e->step);
-    char moved[80];
+    char moved[TNI_MOVED_TEXT];
     fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
 }
 

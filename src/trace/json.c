@@ -37,6 +37,13 @@ static void next(const tni_out *o, size_t i)
     fprintf(o->file, i ? ",\n" : "\n");
 }
 
+static void put_shape(const tni_out *o, const tn_shape *s)
+{
+    fputc('[', o->file);
+    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
+    fputc(']', o->file);
+}
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static void put_tensors(const tni_out *o)
@@ -50,7 +57,7 @@ static void put_tensors(const tni_out *o)
         tni_put_text(o, t->name);
         fprintf(o->file, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":", kind[t->kind],
                 tn_dtype_name(t->dtype));
-        tni_put_shape(o, &t->shape);
+        put_shape(o, &t->shape);
         fprintf(o->file, ",\"module\":");
         tni_put_text(o, t->module);
         fprintf(o->file,
@@ -96,7 +103,7 @@ static void put_call(const tni_out *o, size_t i)
 static void put_kind(const tni_out *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
 {
     fprintf(o->file, "\"shape\":");
-    tni_put_shape(o, shape);
+    put_shape(o, shape);
     if (!o->pack || dtype != TN_F32) fprintf(o->file, ",\"dtype\":\"%s\"", tn_dtype_name(dtype));
     if (!o->pack || !gradient) fprintf(o->file, ",\"gradient\":%s", boolean(gradient));
 }
@@ -227,7 +234,7 @@ static void put_shares(const tni_out *o, const tni_told_back *b)
         put_value(o, "value", &s->value);
         if (s->reduced) {
             fprintf(o->file, ",\"reduced_from\":");
-            tni_put_shape(o, &s->from);
+            put_shape(o, &s->from);
         }
         if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, in->tensor);
         fputc('}', o->file);
@@ -290,7 +297,7 @@ static void put_update(const tni_out *o, size_t i)
 
 static void put_entry(const tni_out *o, size_t i)
 {
-    char moved[80];
+    char moved[TNI_MOVED_TEXT];
     const tni_told_entry *e = &o->step->ledger[i];
     fprintf(o->file, "    {\"tensor\":");
     put_tensor(o, e->tensor);

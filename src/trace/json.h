@@ -26,15 +26,15 @@ typedef struct tni_out {
     tni_pack *pack; /* NULL: as it is */
 } tni_out;
 
+/* json_values.c */
 void tni_put_text(const tni_out *o, const char *text);
 void tni_put_number(const tni_out *o, double x);
-void tni_put_shape(const tni_out *o, const tn_shape *s);
 void tni_put_numbers(const tni_out *o, const tni_numbers *v);
-
-/* json.c: a whole account */
-void tni_put_account(const tni_out *to, const tni_told *told);
 /* "texts":[...],"values":[...], after all that refers to them */
 void tni_put_tables(const tni_out *o);
 void tni_pack_free(tni_pack *pack);
+
+/* json.c: a whole account */
+void tni_put_account(const tni_out *to, const tni_told *told);
 
 #endif

@@ -74,13 +74,6 @@ void tni_put_number(const tni_out *o, double x)
         fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }
 
-void tni_put_shape(const tni_out *o, const tn_shape *s)
-{
-    fputc('[', o->file);
-    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
-    fputc(']', o->file);
-}
-
 static void put_field(const tni_out *o, const char *name, double x)
 {
     fprintf(o->file, "\"%s\":", name);

@@ -338,11 +338,10 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     int call = -1;
     tn_status status = TN_OK;
     tni_record_written(tr, i, who_writes(tr));
-    if (tr->optimizing)
-        ;
-    else if (tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
+    bool mine = !tr->optimizing;
+    if (mine && tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
         status = call_here(tr, &call);
-    else if (tr->now.n_passes && !tr->pass && !tni_calling())
+    else if (mine && tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */
     if (status == TN_OK && call >= 0) status = note_write(tr, call, i);
     tni_note_end(&note, status);

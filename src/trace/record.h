@@ -64,7 +64,7 @@ struct tn_trace {
     tni_place **places; /* of the calls, one reference each */
     size_t n_places, place_room;
     tni_record_pass *pass; /* the innermost that runs */
-    int ended;             /* the number of the outermost that ended last */
+    int ended;             /* the number of the pass that ended last */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
     tn_status (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
     void *user;

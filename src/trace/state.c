@@ -78,7 +78,7 @@ void tni_say_state(const tni_words *w)
         row r = row_of(w, &s->ledger[i]);
         fprintf(w->file, "%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
         for (int c = 0; c < COLUMNS; c++) fprintf(w->file, "  %-*s", (int)width[c], r.cell[c]);
-        char moved[80];
+        char moved[TNI_MOVED_TEXT];
         fprintf(w->file, "  %s\n", tni_moved_text(s->ledger[i].moved, moved, sizeof moved));
     }
 }

@@ -205,7 +205,7 @@ static void say_buffer(const tni_words *w, int tensor, bool written)
     if (e && tni_numbers_differ(&e->start, &e->forward)) {
         tni_amount(&e->start, start, sizeof start);
         tni_amount(&e->forward, forward, sizeof forward);
-        char by[80];
+        char by[TNI_MOVED_TEXT];
         if (e->early == TNI_MOVED_FORWARD)
             fprintf(w->file, "; forward moved %s -> %s", start, forward);
         else

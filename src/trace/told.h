@@ -155,14 +155,14 @@ typedef struct tni_told_update {
 } tni_told_update;
 
 /* Who moved a tensor: these, together. */
-typedef enum tni_moved {
+enum tni_moved {
     TNI_MOVED_NOT = 0,
     TNI_MOVED_HAND = 1,    /* outside of any module's call */
     TNI_MOVED_FORWARD = 2, /* a module's call */
     TNI_MOVED_BACKWARD = 4,
     TNI_MOVED_OPTIMIZER = 8,
     TNI_MOVED_UNKNOWN = 16 /* nobody saw it, or forward was not watched */
-} tni_moved;
+};
 
 typedef struct tni_told_entry { /* of the ledger */
     int tensor;

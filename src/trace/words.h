@@ -38,6 +38,7 @@ void tni_say_backward(const tni_words *w);
 void tni_say_updates(const tni_words *w);
 void tni_say_state(const tni_words *w);
 /* "by forward", "by hand and by the optimizer", "no", "not known" */
+enum { TNI_MOVED_TEXT = 80 }; /* room for it */
 const char *tni_moved_text(unsigned moved, char *text, size_t size);
 
 #endif

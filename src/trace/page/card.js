@@ -267,15 +267,15 @@ function optimizerCard(g) {
 
 /* What happened in a step, in four sentences. */
 function storyOf(step) {
-    const moved = (by) => step.ledger.filter((line) => (line.moved || '').includes(by)).length;
     const mode = step.training === false ? 'eval mode' : 'training mode';
     return [`In ${mode}, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b', { class: 'num' }, digits(step.loss)), '. ',
         step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
             : 'There was no backward. ',
-        step.updates ? `The optimizer moved ${plural(moved('by the optimizer'), 'parameter')}; `
+        step.updates
+            ? `The optimizer moved ${plural(movedBy(step, 'by the optimizer'), 'parameter')}; `
             : 'No optimizer step was taken; ',
-        `forward moved ${plural(moved('by forward'), 'buffer')}.`];
+        `forward moved ${plural(movedBy(step, 'by forward'), 'buffer')}.`];
 }
 
 /* The losses of all steps, with links to them. */

@@ -21,14 +21,13 @@ const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.l
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
 function facts(g) {
-    const { step } = g, movedBy = (who) =>
-        String(step.ledger.filter((line) => (line.moved || '').includes(who)).length);
+    const { step } = g;
     return new Map([
         ['mode', step.training === false ? 'eval' : 'training'],
         ['ops in forward', String(step.nodes.length)],
         ['ops in backward', String(step.backward.length)],
-        ['moved by the optimizer', movedBy('by the optimizer')],
-        ['moved by forward', movedBy('by forward')],
+        ['moved by the optimizer', String(movedBy(step, 'by the optimizer'))],
+        ['moved by forward', String(movedBy(step, 'by forward'))],
     ].map(([name, text]) => [name, { head: name, parts: [part('fact', text)] }])
         .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
 }
@@ -55,7 +54,7 @@ function linesByName(g) {
     let nameless = 0;
     for (const t of g.trace.tensors) {
         if (g.ledger.has(t.id) || !t.requires_grad || !g.readers.has(t.id)) continue;
-        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).pop();
+        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).at(-1);
         add(t.name || `leaf ${++nameless}`, t, [inputValue(g, node.in[i])], last && last.value,
             'not registered');
     }

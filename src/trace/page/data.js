@@ -123,7 +123,6 @@ const traces = unpack(JSON.parse(document.getElementById('traces').textContent))
 
 /* So many digits, with a true minus sign. */
 function digits(x, many = 4) {
-    x = number(x);
     if (x === null || x === undefined) return '–';
     if (Number.isNaN(x)) return 'NaN';
     if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
@@ -144,7 +143,7 @@ const elements = (shape) => shape.reduce((n, size) => n * size, 1);
 function summary(value, shape) {
     if (!value) return null;
     const one = value.values ? value.values.length === 1 : shape && elements(shape) === 1;
-    return number(one ? (value.values ? value.values[0] : value.mean) : value.norm);
+    return one ? (value.values ? value.values[0] : value.mean) : value.norm;
 }
 
 const summaryText = (value, shape, many) => (value ? digits(summary(value, shape), many) : '–');
@@ -185,6 +184,10 @@ function addTo(map, key, item) {
     if (list) list.push(item);
     else map.set(key, [item]);
 }
+
+/* How many registered tensors moved in a step by whom: "by forward". */
+const movedBy = (step, who) =>
+    step.ledger.filter((line) => (line.moved || '').includes(who)).length;
 
 /* Where each tensor stands: in the call of the first op that reads it, else in that which writes
  * it; data with a name outside of all. A tensor that no op of the step touches is in the ledger

@@ -20,8 +20,8 @@ const askedKey = () => `${state.trace}.${state.at}`;
 
 /* An element that is not zero if there is one; not always the first. */
 function chooseElement(value, seed) {
-    if (!value.values) return { element: null, truth: number(value.norm) };
-    const x = value.values.map(number), n = x.length;
+    if (!value.values) return { element: null, truth: value.norm };
+    const x = value.values, n = x.length;
     for (let k = 0; k < n; k++) {
         const i = (seed * 5 + 3 + k) % n;
         if (x[i] !== 0) return { element: i, truth: x[i] };
@@ -48,7 +48,7 @@ function readNumber(text) {
 function isRight(answer, truth, value) {
     if (Number.isNaN(truth)) return Number.isNaN(answer);
     if (!Number.isFinite(truth)) return answer === truth;
-    const most = Math.max(Math.abs(number(value.max)), Math.abs(number(value.min)));
+    const most = Math.max(Math.abs(value.max), Math.abs(value.min));
     return Math.abs(answer - truth) <= 0.01 * (truth === 0 ? most : Math.abs(truth));
 }
 

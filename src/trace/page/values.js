@@ -25,7 +25,7 @@ function formula(text, put) {
     return out;
 }
 
-const bracketed = (x) => (number(x) < 0 ? `(${digits(x)})` : digits(x));
+const bracketed = (x) => (x < 0 ? `(${digits(x)})` : digits(x));
 
 /* Up to four numbers in a formula. */
 function numbersText(value) {
