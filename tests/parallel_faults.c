@@ -245,6 +245,48 @@ static void early(char **argument)
     EXPECT(tn_item(tn_rand(TN_SCALAR)) == want);
 }
 
+static const char *lose(tni_mpi_group group, void *data, size_t nbytes, int from)
+{
+    const char *why = real.broadcast(group, data, nbytes, from);
+    return why ? why : "lost";
+}
+
+static void expect_apart(tn_status status)
+{
+    EXPECT(status == TN_E_STATE && strstr(tn_error(), "failed on this rank alone"));
+    tn_error_clear();
+}
+
+/* The last rank loses the buffers at the end of a backward that succeeds on the others: it takes no
+ * further part, and steps no state that is dealt. */
+static void alone(char **argument)
+{
+    (void)argument;
+    tn_module *m = new_model();
+    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_optim *opt = new_optim(m);
+    TN_CHECK(tn_data_parallel_shard(p, opt));
+    train_step(m, opt, 0);
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    tni_mpi *table = (tni_mpi *)tni_ranks();
+    real = *table;
+    if (odd) table->broadcast = lose;
+    tn_status status = tn_backward(loss_of(m, 1));
+    table->broadcast = real.broadcast;
+    EXPECT(status == (odd ? TN_E_BACKEND : TN_OK));
+    if (!odd) TN_CHECK(tn_optim_step(opt)); /* fails: the last rank ends */
+    EXPECT(odd);
+    tn_error_clear();
+    expect_apart(tn_optim_step(opt));
+    expect_apart(tn_data_parallel_gather(p));
+    expect_apart(tn_backward(loss_of(m, 1)));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* ---- no memory on one rank ------------------------------------------------------------------- */
 
 typedef struct shared_model {
@@ -606,6 +648,7 @@ int main(int argc, char **argv)
         { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
         { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
         { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
+        { "alone", 0, alone },
     };
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();

@@ -97,6 +97,8 @@ void tni_shards_detach(tn_data_parallel *p);
 /* Makes the buckets. */
 tn_status tni_buckets_make(tn_data_parallel *p);
 void tni_buckets_free(tn_data_parallel *p);
+/* TN_E_STATE after a pass that this rank did not end as the others did: p sends nothing more. */
+tn_status tni_usable(const char *function, const tn_data_parallel *p);
 /* Sets the functions of p->sync. */
 void tni_reduce_set(tn_data_parallel *p);
 /* A rank's report of the last pass, bit by bit: whether it had a gradient. */

@@ -291,20 +291,21 @@ static tn_status check_parameters(const tn_data_parallel *p)
                      function);
 }
 
+tn_status tni_usable(const char *caller, const tn_data_parallel *p)
+{
+    if (!p->broken && !p->apart) return TN_OK;
+    return tni_error(
+        TN_E_STATE, "%s: an earlier backward failed %s: want the program ended", caller,
+        p->broken ? "while gradients were on their way to other ranks" : "on this rank alone");
+}
+
 static tn_status begin(tni_sync *s)
 {
     tn_data_parallel *p = owner(s);
-    if (p->broken)
-        return tni_error(TN_E_STATE,
-                         "%s: an earlier pass failed while gradients were on their way to other "
-                         "ranks: want the program ended",
-                         function);
-    if (p->apart)
-        return tni_error(TN_E_STATE,
-                         "%s: an earlier pass failed on this rank alone: want the program ended",
-                         function);
+    tn_status status = tni_usable(function, p);
+    if (status != TN_OK) return status;
     p->begun = false;
-    tn_status status = tni_wire_ready(&p->wire, p->device);
+    status = tni_wire_ready(&p->wire, p->device);
     if (status != TN_OK) return status; /* nothing was sent, and no rank waits */
     p->begun = true;
     status = check_parameters(p);

@@ -213,11 +213,8 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 {
     tni_shard *s = (tni_shard *)base;
     if (!s->p) return freed(step_function);
-    if (s->p->broken)
-        return tni_error(TN_E_STATE,
-                         "%s: a backward failed while gradients were on their way to other ranks: "
-                         "want the program ended",
-                         step_function);
+    tn_status usable = tni_usable(step_function, s->p);
+    if (usable != TN_OK) return usable;
     if (status == TN_OK && s->p->sync.off)
         status = tni_error(TN_E_STATE,
                            "%s: gradients are not averaged (tn_data_parallel_set_sync is off): "
