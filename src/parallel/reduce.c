@@ -306,7 +306,7 @@ static tn_status begin(tni_sync *s)
     if (status != TN_OK) return status;
     p->begun = false;
     status = tni_wire_ready(&p->wire, p->device);
-    if (status != TN_OK) return status; /* nothing was sent, and no rank waits */
+    if (status != TN_OK) return status; /* captured: on all ranks; a lost GPU: the others wait */
     p->begun = true;
     status = check_parameters(p);
     p->next = 0;
