@@ -19,7 +19,6 @@ typedef struct tni_bucket {
     tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
     int first, n;       /* the parameters index[first .. first + n) */
     int waiting;        /* those whose gradient is not there yet in this pass */
-    bool sent;
     tni_mpi_request request;
 } tni_bucket;
 

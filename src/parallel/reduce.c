@@ -123,10 +123,8 @@ static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
 {
     TNI_HOLD_TRAPS;
     tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
-    if (status == TN_OK)
-        status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
-    b->sent = status == TN_OK;
-    return status;
+    if (status != TN_OK) return status;
+    return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
 }
 
 /* Begins the sums of all full buckets whose turn it is. */
@@ -310,10 +308,7 @@ static tn_status begin(tni_sync *s)
     p->begun = true;
     status = check_parameters(p);
     p->next = 0;
-    for (size_t i = 0; i < p->n_buckets; i++) {
-        p->bucket[i].waiting = p->bucket[i].n;
-        p->bucket[i].sent = false;
-    }
+    for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
     for (int i = 0; i < s->n; i++) p->part[i] = (tni_part){ .bucket = p->part[i].bucket };
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
@@ -336,7 +331,6 @@ static tn_status wait_all(tn_data_parallel *p)
     for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
         tni_bucket *b = &p->bucket[i];
         status = tni_wire_wait(function, &p->wire, &b->request);
-        if (status == TN_OK) b->sent = false;
         if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
         if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
     }
