@@ -450,6 +450,38 @@ static void memory_of_branches(void)
     tn_module_drop(s.m);
 }
 
+/* A handle of tensors of so many elements, which all share one, on ranks that have little memory:
+ * what the failure says. */
+static const char *large_handle(int n, const int64_t *size, tn_dtype messages)
+{
+    static const char *const name[] = { "a", "b", "c" };
+    tn_module *m = tn_module_dict_new();
+    TN_CHECK_PTR(m);
+    for (int i = 0; i < n; i++)
+        TN_CHECK(tn_register_parameter(
+            m, name[i], NULL, tn_detach(tn_expand(tn_ones(TN_SHAPE(1)), TN_SHAPE(size[i])))));
+    scarce.most = 1 << 20;
+    EXPECT(!tn_data_parallel_new(m, (tn_data_parallel_options){ INT64_MAX, .messages = messages }));
+    scarce.most = SIZE_MAX;
+    tn_module_drop(m);
+    return tn_error();
+}
+
+/* What MPI cannot count is sent in two messages; the bytes are those of the first one's sums. A
+ * tensor that is too large by itself is refused. */
+static void memory_of_buckets(void)
+{
+    const int64_t half = 1 << 30, three[] = { half, half, half }, two[] = { half, half - 1 },
+                  whole[] = { 2 * half - 1 }, more[] = { 2 * half };
+    EXPECT(strstr(large_handle(3, three, TN_F32), "want 4294967296 bytes"));
+    EXPECT(strstr(large_handle(2, two, TN_F32), "want 8589934588 bytes"));
+    EXPECT(strstr(large_handle(2, two, TN_BF16), "want 2147483648 bytes")); /* equal pieces */
+    EXPECT(strstr(large_handle(1, whole, TN_F32), "want 8589934588 bytes"));
+    EXPECT(strstr(large_handle(1, whole, TN_BF16), "a takes 2147483648 numbers in a message"));
+    EXPECT(strstr(large_handle(1, more, TN_F32), "a takes 2147483648 numbers in a message"));
+    tn_error_clear();
+}
+
 static void memory(char **argument)
 {
     (void)argument;
@@ -472,6 +504,7 @@ static void memory(char **argument)
     tn_data_parallel_free(s.p);
     tn_module_drop(s.m);
     memory_of_branches();
+    memory_of_buckets();
 }
 
 /* ---- two handles, threads and processes ------------------------------------------------------ */

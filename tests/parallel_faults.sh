@@ -7,11 +7,11 @@
 # Seen to fail: "explain" with a rank named that is this one, or with reports of gradients that are not there;
 # "memory" without reduce.c's look at the failed reports, without tni_agree before sums or hashes, with handles left
 # out of a pass that could not be counted, with buffers' room not checked, with gradients copied, or room for averages
-# made, after the ranks have agreed; "handles" with a handle that takes the other's failure for its own; "alone" with a step that
-# goes on after such a pass; "beside" with
-# ends of other processes taken for the rank's; "own" with MPI ended twice; "ended" with mpi_wait.c deaf to ends, or
-# not told of them; "early" with every end taken for a fault; "apart" with questions that nobody answers; "stopped"
-# without a timeout.
+# made, after the ranks have agreed, with buckets of any size, or of bf16 that is filled up after its size was
+# checked; "handles" with a handle that takes the other's failure for its own; "alone" with a step that goes on after
+# such a pass; "beside" with ends of other processes taken for the rank's; "own" with MPI ended twice; "ended" with
+# mpi_wait.c deaf to ends, or not told of them; "early" with every end taken for a fault; "apart" with questions that
+# nobody answers; "stopped" without a timeout.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
