@@ -61,7 +61,7 @@ static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_para
     if (tni_map_get(&opt->names, p->name))
         return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
                          p->name);
-    if (tni_map_put(&opt->names, p->name, p->name) < 0) return tni_pending();
+    if (tni_map_put(&opt->names, p->name, (void *)(p - opt->param + 1)) < 0) return tni_pending();
     if (tni_map_put(&opt->tensors, p->tensor, p->name) >= 0) return TN_OK;
     tni_map_remove(&opt->names, p->name);
     return tni_pending();

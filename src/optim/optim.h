@@ -74,7 +74,8 @@ struct tn_optim {
     int n;
     size_t capacity;
     tni_optim_param *param;
-    tni_map names, tensors; /* of the parameters -> name */
+    tni_map names;          /* of the parameters -> index + 1 */
+    tni_map tensors;        /* -> name */
     size_t call_capacity;   /* n and up */
     tni_optim_tensor *call; /* what step hands to the kernel */
     int64_t steps;
@@ -110,6 +111,8 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value);
 
 /* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
+/* Whether it wants the values of a tensor with that name: not of state that another rank has. */
+bool tni_optim_reads(const tn_optim *opt, const char *name);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);
 
