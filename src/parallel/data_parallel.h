@@ -71,9 +71,6 @@ struct tn_data_parallel {
 /* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
  * shapes and dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
-/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo. */
-#define TNI_NO_HASH 0xcbf29ce484222325u
-uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
 /* A number over names, shapes, dtypes, and buffers' rules, of a list. */

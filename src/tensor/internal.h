@@ -143,6 +143,10 @@ tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b);
 /* The shape of a broadcast. false: they do not fit. */
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
 
+/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo; from TNI_NO_HASH on. (compare.c) */
+#define TNI_NO_HASH UINT64_C(0xcbf29ce484222325)
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
+
 /* ---- scopes (scope.c) ------------------------------------------------------------------------ */
 
 /* Enters an object in the current scope, which takes over one reference and releases it with drop.
