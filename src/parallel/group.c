@@ -134,7 +134,7 @@ static tn_status same_kind(const char *function, tni_mpi_group group, const tn_t
 
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t, int from)
 {
-    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
+    size_t nbytes = tni_bytes_of(t);
     tn_status status = same_kind(function, group, t, from);
     char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own ? own + nbytes : NULL;
     if (status == TN_OK) status = own ? tn_copy_out(t, own, nbytes, t->dtype) : TN_E_NOMEM;

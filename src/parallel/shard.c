@@ -19,11 +19,6 @@
 
 static const char step_function[] = "tn_optim_step";
 
-static size_t bytes_of(const tn_tensor *t)
-{
-    return (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-}
-
 /* ---- dealing --------------------------------------------------------------------------------- */
 
 typedef struct card {
@@ -60,7 +55,7 @@ static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
 {
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
-        cards[i] = (card){ i, t->requires_grad, (int64_t)bytes_of(t) };
+        cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
         s->names = tni_hash(s->names, param[i].name, strlen(param[i].name) + 1);
     }
     qsort(cards, (size_t)n, sizeof *cards, by_size);
@@ -113,7 +108,8 @@ static void describe(const tni_shard *s, tni_shard_word *word)
     word->taking = TNI_NO_HASH;
     for (int i = 0; i < opt->n; i++) {
         const tni_optim_param *p = &opt->param[i];
-        int64_t layout[] = { (int64_t)bytes_of(p->tensor), p->tensor->dtype, p->holder, p->group };
+        int64_t layout[] = { (int64_t)tni_bytes_of(p->tensor), p->tensor->dtype, p->holder,
+                             p->group };
         bool skipped = tni_optim_skips(p);
         word->layout = tni_hash(word->layout, layout, sizeof layout);
         word->numbers = tni_hash(word->numbers, &p->step, sizeof p->step);
@@ -189,7 +185,7 @@ static tn_status make_block(tni_shard *s)
         size_t nbytes = 0;
         for (int i = 0; i < s->opt->n; i++) {
             const tni_optim_param *p = &s->opt->param[i];
-            if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += bytes_of(p->tensor);
+            if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += tni_bytes_of(p->tensor);
         }
         s->most = TNI_MAX(s->most, nbytes);
     }
@@ -237,13 +233,13 @@ static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
         const tni_optim_param *p = &s->opt->param[place->param];
         if (p->holder != rank || tni_optim_skips(p)) continue;
         const tn_tensor *dense = s->dense[place->param] ? s->dense[place->param] : p->tensor;
-        size_t length = TNI_MIN(bytes_of(p->tensor) - place->at, n);
+        size_t length = TNI_MIN(tni_bytes_of(p->tensor) - place->at, n);
         char *value = (char *)tni_data(dense) + place->at;
         if (length) memcpy(to ? piece : value, to ? value : piece, length);
         piece += length;
         place->at += length;
         n -= length;
-        if (place->at < bytes_of(p->tensor)) return;
+        if (place->at < tni_bytes_of(p->tensor)) return;
     }
 }
 

@@ -34,7 +34,7 @@ static tn_status make_ready(tn_optim *opt)
 static tn_status transfer(const char *function, const tni_shard *s, const tni_optim_param *p, int k)
 {
     bool ours = s->base.own == 0 || s->base.own == p->holder;
-    size_t nbytes = (size_t)tni_shape_numel(&p->tensor->shape) * tn_dtype_size(p->tensor->dtype);
+    size_t nbytes = tni_bytes_of(p->tensor);
     void *data = ours ? tni_data(p->state[k]) : NULL;
     return tni_ranks_status(function, tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
 }

@@ -206,7 +206,7 @@ void tni_bump_rewritten(tn_tensor *t)
 {
     tni_storage *s = t->storage;
     tni_bump_version(t);
-    if ((size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) != s->nbytes) return;
+    if (tni_bytes_of(t) != s->nbytes) return;
     atomic_store_explicit(&s->rewritten, atomic_load_explicit(&s->version, memory_order_relaxed),
                           memory_order_relaxed);
 }

@@ -41,8 +41,7 @@ uint64_t tn_hash(const tn_tensor *t)
     hash = tni_hash(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
     hash = tni_hash(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
     if (t->storage->device.type == TN_CPU && tni_is_dense(t))
-        return tni_hash(hash, tni_data(t),
-                        (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype));
+        return tni_hash(hash, tni_data(t), tni_bytes_of(t));
     size_t nbytes;
     void *values = values_of(t, t->dtype, &nbytes);
     if (!values) return 0;

@@ -133,6 +133,11 @@ static inline bool tni_none(const tn_tensor *t)
     return t == TN_NONE;
 }
 void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
+/* The bytes of its elements; 0 for NULL. */
+static inline size_t tni_bytes_of(const tn_tensor *t)
+{
+    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
+}
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype);
 /* The dtype to which two operands with axes are promoted (ops.h). */
