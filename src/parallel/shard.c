@@ -56,7 +56,6 @@ static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
         cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
-        s->names = tni_hash(s->names, param[i].name, strlen(param[i].name) + 1);
     }
     qsort(cards, (size_t)n, sizeof *cards, by_size);
     for (int i = 0; i < n; i++) {
@@ -102,23 +101,20 @@ static void describe(const tni_shard *s, tni_shard_word *word)
     const tn_optim *opt = s->opt;
     const char *type = opt->type->name;
     int kind[] = { (int)opt->slots, opt->args.flag, opt->args.maximize };
-    word->layout = tni_hash(s->names, type, strlen(type) + 1);
+    word->layout = tni_hash(TNI_NO_HASH, type, strlen(type) + 1);
     word->layout = tni_hash(word->layout, kind, sizeof kind);
     word->numbers = tni_hash(TNI_NO_HASH, &opt->steps, sizeof opt->steps);
+    word->numbers = tni_hash(word->numbers, opt->group, (size_t)opt->n_groups * sizeof *opt->group);
     word->taking = TNI_NO_HASH;
     for (int i = 0; i < opt->n; i++) {
         const tni_optim_param *p = &opt->param[i];
         int64_t layout[] = { (int64_t)tni_bytes_of(p->tensor), p->tensor->dtype, p->holder,
                              p->group };
         bool skipped = tni_optim_skips(p);
+        word->layout = tni_hash(word->layout, p->name, strlen(p->name) + 1);
         word->layout = tni_hash(word->layout, layout, sizeof layout);
         word->numbers = tni_hash(word->numbers, &p->step, sizeof p->step);
         word->taking = tni_hash(word->taking, &skipped, sizeof skipped);
-    }
-    for (int k = 0; k < opt->n_groups; k++) {
-        const tni_optim_group *g = &opt->group[k];
-        double number[] = { g->lr, g->weight_decay, g->number[0], g->number[1], g->number[2] };
-        word->numbers = tni_hash(word->numbers, number, sizeof number);
     }
 }
 
@@ -323,7 +319,6 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
         .own = tn_parallel_rank(), .deal = deal, .begin = begin, .end = end, .drop = drop
     };
     s->opt = opt;
-    s->names = TNI_NO_HASH;
     s->load = tni_calloc_n(size, sizeof *s->load);
     s->word = tni_calloc_n(size, sizeof *s->word);
     s->place = tni_calloc_n(size, sizeof *s->place);

@@ -26,7 +26,6 @@ typedef struct tni_shard {
     tn_optim *opt;          /* which drops this when it is freed */
     tn_data_parallel *p;    /* NULL: it was freed */
     struct tni_shard *next; /* of p's */
-    uint64_t names;         /* a number over the names of all parameters */
     int64_t *load;          /* of each rank: bytes of the parameters that it holds */
     tni_shard_word *word;   /* of each rank */
     tni_shard_place *place; /* of each rank, in a step */
