@@ -3,7 +3,8 @@
  *
  * Three phases, and only the last one writes: check every parameter, make what is missing (state,
  * dense gradients), one kernel call over all. So a failed step has changed nothing that can be
- * seen. Only strided parameters are written after it, each by a copy that is tried twice.
+ * seen. Only strided parameters are written after it, each by a copy that is tried twice. Where
+ * state is dealt over ranks, these agree before the last phase, and new values go round after it.
  */
 #include "autograd/op.h"
 #include "nn/module.h"

@@ -1,5 +1,6 @@
 /*
- * compare.c - whether all ranks have the same model: its layout at the start, its bits on request.
+ * compare.c - whether all ranks have the same model: its layout in words at the start, as a number
+ * in each pass, its bits on request; and how a failure of one rank becomes one of all (tni_agree).
  *
  * Each rank compares itself with rank 0 and writes what differs, if anything, into a note of fixed
  * size. One small sum tells all ranks whether there is any; then the notes are exchanged, so that

@@ -26,7 +26,7 @@ tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status)
 /* What is known of a parameter's gradient on a rank, from the last averaging backward. */
 typedef enum tni_told {
     TNI_TOLD_ALONE,   /* nobody averages its gradients */
-    TNI_TOLD_NOTHING, /* there was no averaging backward yet */
+    TNI_TOLD_NOTHING, /* no averaging backward yet, or the last one failed */
     TNI_TOLD_MISSING, /* there was none, though the parameter requires one */
     TNI_TOLD_FINE
 } tni_told;
