@@ -155,9 +155,7 @@ static tn_status make_dense(tni_shard *s)
 {
     const tn_optim *opt = s->opt;
     size_t n = (size_t)opt->n;
-    if (!tni_room(&s->dense, &s->dense_capacity, 0, n, sizeof *s->dense) ||
-        !tni_room(&s->base.starts, &s->starts_capacity, 0, n + 1, sizeof *s->base.starts))
-        return TN_E_NOMEM;
+    if (!tni_room(&s->dense, &s->dense_capacity, 0, n, sizeof *s->dense)) return TN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = opt->param[i].tensor;
         s->dense[i] = NULL;
@@ -296,7 +294,6 @@ static void drop(tni_optim_shards *base)
     tni_free(s->word, size * sizeof *s->word);
     tni_free(s->place, size * sizeof *s->place);
     tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
-    tni_room_free(&s->base.starts, &s->starts_capacity, sizeof *s->base.starts);
     tni_free(s, sizeof *s);
 }
 
