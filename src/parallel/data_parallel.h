@@ -5,6 +5,7 @@
 #define TNI_DATA_PARALLEL_H
 
 #include "autograd/sync.h"
+#include "base/map.h"
 #include "parallel/wire.h"
 
 /* What a rank's report begins with. */

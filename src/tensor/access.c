@@ -244,6 +244,11 @@ void *tn_data_mut(tn_tensor *t)
     return tni_data(t);
 }
 
+size_t tni_bytes_of(const tn_tensor *t)
+{
+    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
+}
+
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)
 {
     if (tn_dtype_size(dtype) == 0)

@@ -4,15 +4,8 @@
 #include <math.h>
 
 #include "base/host.h"
+#include "base/map.h"
 #include "tensor/internal.h"
-
-uint64_t tni_hash(uint64_t hash, const void *data, size_t n)
-{
-    const unsigned char *bytes = data;
-
-    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
 
 /* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
 static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)

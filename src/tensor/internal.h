@@ -132,12 +132,8 @@ static inline bool tni_none(const tn_tensor *t)
 {
     return t == TN_NONE;
 }
-void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
-/* The bytes of its elements; 0 for NULL. */
-static inline size_t tni_bytes_of(const tn_tensor *t)
-{
-    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
-}
+void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
+size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype);
 /* The dtype to which two operands with axes are promoted (ops.h). */
@@ -147,10 +143,6 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b);
 tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b);
 /* The shape of a broadcast. false: they do not fit. */
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
-
-/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo; from TNI_NO_HASH on. (compare.c) */
-#define TNI_NO_HASH UINT64_C(0xcbf29ce484222325)
-uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 
 /* ---- scopes (scope.c) ------------------------------------------------------------------------ */
 
