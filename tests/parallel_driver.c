@@ -23,6 +23,7 @@
 #include "scarce.h"
 
 #include "parallel/data_parallel.h"
+#include "tensor/graphs.h"
 
 /* ---- data and models ------------------------------------------------------------------------- */
 
@@ -838,6 +839,18 @@ static tn_tensor *captured_step(void *user, int n, tn_tensor *const *in)
     return status == TN_OK ? loss : NULL;
 }
 
+/* What a captured step needs is measured on this rank's GPU, whichever it is. */
+static void measure(void)
+{
+    enum { N = 1 << 20 };
+    const tni_graphs *graphs = tni_graphs_for(where);
+    tni_graph_size size;
+    graphs->measure_begin(&size);
+    TN_CHECK_PTR(tn_empty_as(TN_SHAPE(N), TN_F32, where));
+    graphs->measure_end(&size);
+    EXPECT(size.memory >= N * sizeof(float));
+}
+
 /* cuda only: a step that averages is refused when it is captured, and plain ones go on. */
 static void capture(char **argument)
 {
@@ -846,6 +859,7 @@ static void capture(char **argument)
     tn_module *m = mlp(HIDDEN, false);
     tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
     TN_CHECK_PTR(p);
+    measure();
     tn_tensor *in[2] = { rows(first, n, 0, TN_F32), classes(first, n, 0) };
     tn_capture *c = tn_capture_new(captured_step, m, where);
     TN_CHECK_PTR(tn_capture_run(c, 2, in));

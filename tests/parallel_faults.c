@@ -238,6 +238,48 @@ static void early(char **argument)
     EXPECT(tn_item(tn_rand(TN_SCALAR)) == want);
 }
 
+static const char *lose(tni_mpi_group group, void *data, size_t nbytes, int from)
+{
+    const char *why = real.broadcast(group, data, nbytes, from);
+    return why ? why : "lost";
+}
+
+static void expect_apart(tn_status status)
+{
+    EXPECT(status == TN_E_STATE && strstr(tn_error(), "failed on this rank alone"));
+    tn_error_clear();
+}
+
+/* The last rank loses the buffers at the end of a backward that succeeds on the others: it takes no
+ * further part, and steps no state that is dealt. */
+static void alone(char **argument)
+{
+    (void)argument;
+    tn_module *m = new_model();
+    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_optim *opt = new_optim(m);
+    TN_CHECK(tn_data_parallel_shard(p, opt));
+    train_step(m, opt, 0);
+    bool odd = tn_parallel_rank() == tn_parallel_size() - 1;
+    tni_mpi *table = (tni_mpi *)tni_ranks();
+    real = *table;
+    if (odd) table->broadcast = lose;
+    tn_status status = tn_backward(loss_of(m, 1));
+    table->broadcast = real.broadcast;
+    EXPECT(status == (odd ? TN_E_BACKEND : TN_OK));
+    if (!odd) TN_CHECK(tn_optim_step(opt)); /* fails: the last rank ends */
+    EXPECT(odd);
+    tn_error_clear();
+    expect_apart(tn_optim_step(opt));
+    expect_apart(tn_data_parallel_gather(p));
+    expect_apart(tn_backward(loss_of(m, 1)));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
 /* ---- no memory on one rank ------------------------------------------------------------------- */
 
 typedef struct shared_model {
@@ -400,6 +442,38 @@ static void memory_of_branches(void)
     tn_module_drop(s.m);
 }
 
+/* A handle of tensors of so many elements, which all share one, on ranks that have little memory:
+ * what the failure says. */
+static const char *large_handle(int n, const int64_t *size, tn_dtype messages)
+{
+    static const char *const name[] = { "a", "b", "c" };
+    tn_module *m = tn_module_dict_new();
+    TN_CHECK_PTR(m);
+    for (int i = 0; i < n; i++)
+        TN_CHECK(tn_register_parameter(
+            m, name[i], NULL, tn_detach(tn_expand(tn_ones(TN_SHAPE(1)), TN_SHAPE(size[i])))));
+    scarce.most = 1 << 20;
+    EXPECT(!tn_data_parallel_new(m, (tn_data_parallel_options){ INT64_MAX, .messages = messages }));
+    scarce.most = SIZE_MAX;
+    tn_module_drop(m);
+    return tn_error();
+}
+
+/* What MPI cannot count is sent in two messages; the bytes are those of the first one's sums. A
+ * tensor that is too large by itself is refused. */
+static void memory_of_buckets(void)
+{
+    const int64_t half = 1 << 30, three[] = { half, half, half }, two[] = { half, half - 1 },
+                  whole[] = { 2 * half - 1 }, more[] = { 2 * half };
+    EXPECT(strstr(large_handle(3, three, TN_F32), "want 4294967296 bytes"));
+    EXPECT(strstr(large_handle(2, two, TN_F32), "want 8589934588 bytes"));
+    EXPECT(strstr(large_handle(2, two, TN_BF16), "want 2147483648 bytes")); /* equal pieces */
+    EXPECT(strstr(large_handle(1, whole, TN_F32), "want 8589934588 bytes"));
+    EXPECT(strstr(large_handle(1, whole, TN_BF16), "a takes 2147483648 numbers in a message"));
+    EXPECT(strstr(large_handle(1, more, TN_F32), "a takes 2147483648 numbers in a message"));
+    tn_error_clear();
+}
+
 static void memory(char **argument)
 {
     (void)argument;
@@ -422,6 +496,7 @@ static void memory(char **argument)
     tn_data_parallel_free(s.p);
     tn_module_drop(s.m);
     memory_of_branches();
+    memory_of_buckets();
 }
 
 /* ---- two handles, threads and processes ------------------------------------------------------ */
@@ -611,7 +686,7 @@ int main(int argc, char **argv)
         { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
         { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
         { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
-        { "many", 0, many },
+        { "many", 0, many },       { "alone", 0, alone },
     };
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();

@@ -7,10 +7,11 @@
 # Seen to fail: "explain" with a rank named that is this one, or with reports of gradients that are not there;
 # "memory" without reduce.c's look at the failed reports, without tni_agree before sums or hashes, with handles left
 # out of a pass that could not be counted, with buffers' room not checked, with gradients copied, or room for averages
-# made, after the ranks have agreed; "handles" with a handle that takes the other's failure for its own; "beside" with
-# ends of other processes taken for the rank's; "own" with MPI ended twice; "ended" with mpi_wait.c deaf to ends, or
-# not told of them; "early" with every end taken for a fault; "apart" with questions that nobody answers; "stopped"
-# without a timeout.
+# made, after the ranks have agreed, with buckets of any size, or of bf16 that is filled up after its size was
+# checked; "handles" with a handle that takes the other's failure for its own; "alone" with a step that goes on after
+# such a pass; "beside" with ends of other processes taken for the rank's; "own" with MPI ended twice; "ended" with
+# mpi_wait.c deaf to ends, or not told of them; "early" with every end taken for a fault; "apart" with questions that
+# nobody answers; "stopped" without a timeout.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}
@@ -51,6 +52,7 @@ ends_at 2 ended forward 1 0 6 'rank 0 of 2: rank 1 has ended its program'
 up_to 4 && ends_at 4 ended wait 2 2 6 'rank [013] of 4: rank 2 has ended its program'
 up_to 4 && runs mpirun -n 9 "$driver" many
 up_to 4 && runs mpirun -n 6 "$driver" early # rank 1 passes it on to others
+ends 'rank 0 of 2: rank 1 has ended its program' mpirun -n 2 "$driver" alone
 runs mpirun -n 2 "$driver" beside
 runs mpirun -n 2 "$driver" own
 

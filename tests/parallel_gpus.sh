@@ -4,7 +4,8 @@
 # stands for CUDA and NCCL; on real GPUs with the real two, with as many ranks as there are GPUs.
 # usage: tests/parallel_gpus.sh DRIVER MPI-MODULE CUDA-MODULE NCCL-MODULE
 # Seen to fail: with src/parallel/nccl.c not waiting before a sum, or behind it (the sum is not there yet),
-# and src/parallel/reduce.c not dividing; parameters on a GPU dealt, or not looked at in a step.
+# src/parallel/reduce.c not dividing, src/cuda/capture.cu measuring on the first GPU; parameters on a GPU dealt, or not
+# looked at in a step.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}

@@ -175,8 +175,7 @@ START_TEST(out_of_memory_changes_nothing)
         tn_error_clear();
         tn_memory_trim();
         tn_scope scope = tn_scope_begin();
-        scarce.requests = 0;
-        scarce.failing = k;
+        scarce_fail(k);
         tn_tensor *loss = by_pieces(&p);
         tn_status status = loss ? tn_backward(loss) : tn_error_status();
         scarce.failing = 0;

@@ -366,7 +366,7 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
  *
  * Shapes   x [..., in], weight [C, in], bias [C] or TN_NONE, target i64 [...] as x without its last
  *          axis. C is the last axis of the logits, whatever the rank
- * Grad     as the two calls'                   keeps x, weight, bias, and the gradients of the three
+ * Grad     as the two calls'                   keeps x, weight, bias and their gradients
  * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
  *          in f16 all logits are made at once
  * Errors   as the two calls'

@@ -53,7 +53,8 @@ TN_API TN_MUST_USE tn_status tn_parallel_barrier(void);
  *  dtypes on some; no memory on one of them. */
 TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
 /** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all, on the CPU of all or
- *  on a GPU of all. In place; not recorded. */
+ *  on a GPU of all. In place; not recorded. On a GPU, sums of at most 2,048 numbers after the first
+ *  fail on one rank alone where that has no memory, and the others wait for it: end the program. */
 TN_API TN_MUST_USE tn_status tn_parallel_sum_(tn_tensor *t);
 /** The same divided by the number of ranks: f32 or f64. */
 TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
@@ -119,7 +120,8 @@ typedef struct tn_data_parallel_options {
  *           make it again, on all.
  *           Any other failure of tn_backward on one rank (no memory, a hook that fails) is one on
  *           all, with its number; no gradient has changed, and all can go on. But not in a pass
- *           through a BatchNorm over all ranks, whose sums the others wait for: end the program
+ *           through a BatchNorm over all ranks, whose sums the others wait for, nor where a rank
+ *           begins no pass (tn_backward(NULL), a loss without history, a lost GPU): end the program
  * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
  * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
  */

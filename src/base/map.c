@@ -71,6 +71,13 @@ uint64_t tni_hash_address(const void *address)
     return z ^ z >> 31;
 }
 
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* ---- cells ----------------------------------------------------------------------------------- */
 
 static size_t home(const tni_map *map, const void *key, size_t n)

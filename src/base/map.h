@@ -39,5 +39,9 @@ void tni_map_free(tni_map *map);
 
 /* Hashes an address to a random-looking number that is fixed for the life of the process. */
 uint64_t tni_hash_address(const void *address);
+/* The same number in every process: FNV-1a, 64 bits, of more bytes, from TNI_NO_HASH on. Fowler,
+ * Noll, Vo. */
+#define TNI_NO_HASH UINT64_C(0xcbf29ce484222325)
+uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 
 #endif

@@ -135,7 +135,7 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
     if (from->storage->device.type != TN_CPU) return tn_copy_(to, from);
     from = tni_dense(from);
     if (!from) return tni_pending();
-    size_t nbytes = (size_t)tn_numel(from) * tn_dtype_size(from->dtype);
+    size_t nbytes = tni_bytes_of(from);
     tni_bump_version(to);
     return tni_backend_of(to)->upload(tni_data(to), tni_data(from), nbytes);
 }

@@ -198,7 +198,8 @@ static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
     uint64_t none = 0;
     if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
     cudaMemPool_t pool;
-    if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0)); failed != TN_OK)
+    if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, tni_cuda_device()));
+        failed != TN_OK)
         return failed;
     if (reset)
         if (tn_status failed =

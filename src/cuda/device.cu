@@ -163,7 +163,6 @@ int tni_cuda_device(void)
 
 tn_status tni_cuda_use(int index)
 {
-    std::lock_guard<std::mutex> hold(making);
     char why[256];
     int now = device;
     if (now >= 0 && index == now) return TN_OK;

@@ -60,11 +60,6 @@ static bool same_view(const tn_tensor *a, const tn_tensor *b)
            memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride) == 0;
 }
 
-static size_t bytes_of(const tn_tensor *t)
-{
-    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
-}
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static tn_status know(walk *w, const tn_list *list)
@@ -235,7 +230,7 @@ static tn_graph_value value_of(tni_meta meta, const tn_tensor *kept, uint64_t ve
                              .shape = meta.shape,
                              .from = -1,
                              .kept = kept,
-                             .kept_bytes = bytes_of(kept),
+                             .kept_bytes = tni_bytes_of(kept),
                              .version = version };
 }
 

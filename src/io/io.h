@@ -24,10 +24,10 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
 int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
 /* Which tensors of a file are not read, by their names without the prefix. */
-typedef struct tni_unread tni_unread;
-struct tni_unread {
-    bool (*skips)(const tni_unread *self, const char *name);
-};
+typedef struct tni_unread {
+    bool (*skips)(const void *reader, const char *name);
+    const void *reader;
+} tni_unread;
 /* The tensors of an open file whose names begin with prefix, named without it, under all their
  * names, with the recorded state versions; CPU, current scope. Those that unread (NULL: none) skips
  * have shape and dtype, and 0 for values. */

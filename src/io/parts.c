@@ -119,40 +119,9 @@ static tni_staged *stage(const tn_checkpoint_part *p, const tn_list *state)
     return tni_scaler_stage(p->scaler, state);
 }
 
-/* The state that another rank has, of an optimizer whose state is dealt over ranks. */
-typedef struct elsewhere {
-    tni_unread base;
-    const tn_optim *opt;
-    tni_bytes param; /* names of the parameters, an array of strings */
-    tni_names names;
-} elsewhere;
-
-static bool skips(const tni_unread *base, const char *name)
+static bool skips(const void *opt, const char *name)
 {
-    const elsewhere *e = (const elsewhere *)base;
-    const char *dot = strrchr(name, '.');
-    char param[TNI_NAME_LIMIT + 1];
-    bool state = false;
-    for (int s = 0; dot && s < TNI_OPTIM_SLOTS; s++)
-        state |= e->opt->type->slot[s] && strcmp(dot + 1, e->opt->type->slot[s]) == 0;
-    if (!state || (size_t)(dot - name) >= sizeof param) return false;
-    snprintf(param, sizeof param, "%.*s", (int)(dot - name), name);
-    return tni_names_find(&e->names, param) >= 0;
-}
-
-static tn_list *read_state(tni_safetensors *file, const char *prefix, const tn_optim *opt)
-{
-    if (!opt || !opt->shards) return tni_safetensors_list(file, prefix, NULL);
-    elsewhere e = { .base.skips = skips, .opt = opt };
-    for (int i = 0; i < opt->n; i++)
-        if (tni_optim_elsewhere(opt, &opt->param[i]))
-            tni_bytes_add(&e.param, &opt->param[i].name, sizeof(char *));
-    bool made = !e.param.failed && tni_names_make(&e.names, e.param.data, sizeof(char *),
-                                                  (int)(e.param.n / sizeof(char *))) == TN_OK;
-    tn_list *list = made ? tni_safetensors_list(file, prefix, &e.base) : NULL;
-    tni_names_free(&e.names);
-    tni_bytes_free(&e.param);
-    return list;
+    return !tni_optim_reads(opt, name);
 }
 
 /* Whether the part has something to save; false too after a failure. */
@@ -170,7 +139,8 @@ static tn_status read_part(tni_safetensors *file, tni_part *part)
     bool failed = false;
     snprintf(prefix, sizeof prefix, "%s.", part->p.name);
     bool wanted = has_state(&part->p, &failed);
-    part->list = failed ? NULL : read_state(file, prefix, part->p.optimizer);
+    tni_unread unread = { skips, part->p.optimizer };
+    part->list = failed ? NULL : tni_safetensors_list(file, prefix, unread.reader ? &unread : NULL);
     if (!part->list) return tni_pending();
     if (wanted && !part->list->n)
         return tni_error(TN_E_NAME,

@@ -173,7 +173,7 @@ static tn_status add_tensors(tn_list *list, tni_safetensors *file, const char *p
         const tni_safetensor *e = &file->entry[places[i]];
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
         const char *name = e->name + strlen(prefix);
-        bool skipped = unread && unread->skips(unread, name);
+        bool skipped = unread && unread->skips(unread->reader, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
         status = entry.tensor ? tni_list_push(list, "", "", name, entry) : tni_pending();
     }

@@ -61,7 +61,7 @@ static tn_status enter_tables(tn_optim *opt, const char *f, const tni_optim_para
     if (tni_map_get(&opt->names, p->name))
         return tni_error(TN_E_NAME, "%s: two parameters are named %s: state is kept by name", f,
                          p->name);
-    if (tni_map_put(&opt->names, p->name, p->name) < 0) return tni_pending();
+    if (tni_map_put(&opt->names, p->name, (void *)(p - opt->param + 1)) < 0) return tni_pending();
     if (tni_map_put(&opt->tensors, p->tensor, p->name) >= 0) return TN_OK;
     tni_map_remove(&opt->names, p->name);
     return tni_pending();
@@ -89,7 +89,8 @@ static tn_status make_room(tn_optim *opt, int more)
     bool fits =
         tni_room(&opt->group, &opt->group_capacity, (size_t)opt->n_groups, 1, sizeof *opt->group) &&
         tni_room(&opt->param, &opt->capacity, n, extra, sizeof *opt->param) &&
-        tni_room(&opt->call, &opt->call_capacity, n, extra, sizeof *opt->call);
+        tni_room(&opt->call, &opt->call_capacity, n, extra, sizeof *opt->call) &&
+        tni_room(&opt->starts, &opt->starts_capacity, n, extra + 1, sizeof *opt->starts);
     return fits ? TN_OK : TN_E_NOMEM;
 }
 
@@ -140,11 +141,7 @@ tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigne
                         slots);
     tn_optim *opt = tni_calloc(sizeof *opt);
     if (!opt) return NULL;
-    opt->refs = 1;
-    opt->type = type;
-    opt->args = args;
-    opt->slots = slots;
-    opt->initial = initial;
+    *opt = (tn_optim){ .refs = 1, .type = type, .args = args, .slots = slots, .initial = initial };
     opt->names.names = true;
     if (add_group(opt, f, parameters, group) != TN_OK) {
         tn_optim_free(opt);
@@ -165,6 +162,7 @@ void tn_optim_free(tn_optim *opt)
     if (opt->shards) opt->shards->drop(opt->shards);
     for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
     tni_room_free(&opt->call, &opt->call_capacity, sizeof *opt->call);
+    tni_room_free(&opt->starts, &opt->starts_capacity, sizeof *opt->starts);
     tni_room_free(&opt->param, &opt->capacity, sizeof *opt->param);
     tni_room_free(&opt->group, &opt->group_capacity, sizeof *opt->group);
     tni_map_free(&opt->names);

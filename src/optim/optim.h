@@ -49,9 +49,8 @@ typedef struct tni_optim_param {
  */
 typedef struct tni_optim_shards tni_optim_shards;
 struct tni_optim_shards {
-    int own;         /* this rank: it holds the parameters with this holder */
-    bool whole;      /* the state of the others is here too, until the next step */
-    int64_t *starts; /* after begin: room for the kernel, which must not fail here alone */
+    int own;    /* this rank: it holds the parameters with this holder */
+    bool whole; /* the state of the others is here too, until the next step */
     /* n more parameters: sets their holders. On failure they are not added. */
     tn_status (*deal)(tni_optim_shards *s, tni_optim_param *param, int n);
     /* This rank has made ready for a step, with that status; returns the same on all ranks. */
@@ -74,9 +73,11 @@ struct tn_optim {
     int n;
     size_t capacity;
     tni_optim_param *param;
-    tni_map names, tensors; /* of the parameters -> name */
-    size_t call_capacity;   /* n and up */
-    tni_optim_tensor *call; /* what step hands to the kernel */
+    tni_map names;                         /* of the parameters -> index + 1 */
+    tni_map tensors;                       /* -> name */
+    size_t call_capacity, starts_capacity; /* n and up */
+    tni_optim_tensor *call;                /* what step hands to the kernel */
+    int64_t *starts;                       /* room for the kernel, so that it cannot fail */
     int64_t steps;
     bool reused;              /* the last step used a gradient that an earlier one had used */
     tni_optim_shards *shards; /* NULL: all parameters are stepped here */
@@ -110,6 +111,8 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value);
 
 /* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
+/* Whether it wants the values of a tensor with that name: not of state that another rank has. */
+bool tni_optim_reads(const tn_optim *opt, const char *name);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);
 

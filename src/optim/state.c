@@ -84,6 +84,17 @@ static void show_param(tni_form *f, const tn_optim *opt, const tni_optim_param *
     tni_field_steps(f, tni_field_name(f, "%s.step", p->name), &now->step);
 }
 
+/* The names are those of show_param. */
+bool tni_optim_reads(const tn_optim *opt, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    intptr_t at = dot ? (intptr_t)tni_map_get_name(&opt->names, name, (size_t)(dot - name)) : 0;
+    bool elsewhere = at && tni_optim_elsewhere(opt, &opt->param[at - 1]);
+    for (int s = 0; elsewhere && s < TNI_OPTIM_SLOTS; s++)
+        if (opt->type->slot[s] && strcmp(dot + 1, opt->type->slot[s]) == 0) return false;
+    return true;
+}
+
 static void show(tni_form *f, const tn_optim *opt, tn_optim *now)
 {
     show_numbers(f, opt, now);

@@ -3,7 +3,8 @@
  *
  * Three phases, and only the last one writes: check every parameter, make what is missing (state,
  * dense gradients), one kernel call over all. So a failed step has changed nothing that can be
- * seen. Only strided parameters are written after it, each by a copy that is tried twice.
+ * seen. Strided parameters are written after it, each by a copy that is tried twice; and where
+ * state is dealt over ranks, they agree before the last phase and send new values after it.
  */
 #include "autograd/op.h"
 #include "nn/module.h"
@@ -147,7 +148,7 @@ static tn_status finish(tn_optim *opt)
 static tn_status update(tn_optim *opt, const tni_backend *backend, int n)
 {
     tn_status status = TN_OK;
-    tni_optim_step step = { &opt->args, opt->call, n, opt->shards ? opt->shards->starts : NULL };
+    tni_optim_step step = { &opt->args, opt->call, n, opt->starts };
     if (n > 0) status = backend->optim_step(&step);
     if (status == TN_OK && (n > 0 || opt->shards)) status = finish(opt);
     tn_status sent = opt->shards ? opt->shards->end(opt->shards) : TN_OK;

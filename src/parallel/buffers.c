@@ -20,7 +20,7 @@ static bool averaged(const tn_data_parallel *p, const tn_entry *e, bool *sent)
 
 static size_t size_of(const tn_tensor *t, bool mean)
 {
-    return (size_t)tni_shape_numel(&t->shape) * (mean ? sizeof(double) : tn_dtype_size(t->dtype));
+    return mean ? (size_t)tni_shape_numel(&t->shape) * sizeof(double) : tni_bytes_of(t);
 }
 
 /* Copies the buffers of one kind to a block, one after the other. */

@@ -1,5 +1,6 @@
 /*
- * compare.c - whether all ranks have the same model: its layout at the start, its bits on request.
+ * compare.c - whether all ranks have the same model: its layout in words at the start, as a number
+ * in each pass, its bits on request; and how a failure of one rank becomes one of all (tni_agree).
  *
  * Each rank compares itself with rank 0 and writes what differs, if anything, into a note of fixed
  * size. One small sum tells all ranks whether there is any; then the notes are exchanged, so that
@@ -10,13 +11,6 @@
 #include "parallel/data_parallel.h"
 
 enum { NOTE = 512 };
-
-uint64_t tni_hash(uint64_t hash, const void *data, size_t n)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
-    return hash;
-}
 
 tn_list *tni_persistent(tn_module *model)
 {
@@ -171,24 +165,15 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-static tn_status hash_tensor(const tn_tensor *t, uint64_t *hash)
-{
-    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-    void *data = tni_alloc(nbytes + 1);
-    if (!data) return TN_E_NOMEM;
-    tn_status status = tn_copy_out(t, data, nbytes, t->dtype);
-    *hash = tni_hash(TNI_NO_HASH, data, nbytes);
-    tni_free(data, nbytes + 1);
-    return status;
-}
-
 /* The hashes of all tensors of both lists; n of them. */
 static tn_status hash_lists(const tn_list *const list[2], uint64_t *hashes)
 {
     tn_status status = TN_OK;
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < list[k]->n && status == TN_OK; i++)
-            status = hash_tensor(list[k]->entry[i].tensor, hashes++);
+        for (int i = 0; i < list[k]->n && status == TN_OK; i++) {
+            *hashes = tn_hash(list[k]->entry[i].tensor);
+            if (*hashes++ == 0) status = tn_error_status();
+        }
     return status;
 }
 

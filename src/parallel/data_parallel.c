@@ -44,12 +44,12 @@ static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
     return status;
 }
 
-/* Parameters and persistent buffers become rank 0's. */
+/* Parameters and persistent buffers, which tni_same_models has compared, become rank 0's. */
 static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
 {
     tn_status status = TN_OK;
     for (int i = 0; i < list->n && status == TN_OK; i++)
-        status = tni_ranks_copy(function, group, list->entry[i].tensor, 0);
+        status = tni_ranks_copy(function, group, status, list->entry[i].tensor, 0);
     return status;
 }
 

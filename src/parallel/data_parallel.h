@@ -5,6 +5,7 @@
 #define TNI_DATA_PARALLEL_H
 
 #include "autograd/sync.h"
+#include "base/map.h"
 #include "parallel/wire.h"
 
 /* What a rank's report begins with. */
@@ -19,7 +20,6 @@ typedef struct tni_bucket {
     tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
     int first, n;       /* the parameters index[first .. first + n) */
     int waiting;        /* those whose gradient is not there yet in this pass */
-    bool sent;
     tni_mpi_request request;
 } tni_bucket;
 
@@ -72,9 +72,6 @@ struct tn_data_parallel {
 /* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
  * shapes and dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
-/* FNV-1a, 64 bits, of more bytes: Fowler, Noll, Vo. */
-#define TNI_NO_HASH 0xcbf29ce484222325u
-uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
 /* A number over names, shapes, dtypes, and buffers' rules, of a list. */
@@ -97,6 +94,8 @@ void tni_shards_detach(tn_data_parallel *p);
 /* Makes the buckets. */
 tn_status tni_buckets_make(tn_data_parallel *p);
 void tni_buckets_free(tn_data_parallel *p);
+/* TN_E_STATE after a pass that this rank did not end as the others did: p sends nothing more. */
+tn_status tni_usable(const char *function, const tn_data_parallel *p);
 /* Sets the functions of p->sync. */
 void tni_reduce_set(tn_data_parallel *p);
 /* A rank's report of the last pass, bit by bit: whether it had a gradient. */

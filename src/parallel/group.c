@@ -119,23 +119,10 @@ tn_status tn_parallel_barrier(void)
     return mpi ? tni_ranks_status("tn_parallel_barrier", mpi->barrier(world)) : TN_OK;
 }
 
-/* Whether rank `from` has a tensor of t's shape and dtype; called by all. */
-static tn_status same_kind(const char *function, tni_mpi_group group, const tn_tensor *t, int from)
+tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
+                         int from)
 {
-    int64_t own[2 + TN_MAX_RANK] = { t->dtype, t->shape.rank }, theirs[2 + TN_MAX_RANK];
-    for (int i = 0; i < t->shape.rank; i++) own[2 + i] = t->shape.size[i];
-    memcpy(theirs, own, sizeof own);
-    tn_status status =
-        tni_ranks_status(function, mpi->broadcast(group, theirs, sizeof theirs, from));
-    if (status != TN_OK || memcmp(own, theirs, sizeof own) == 0) return status;
-    return tni_error(TN_E_SHAPE, "%s: %s of %s: want the shape and dtype of rank %d", function,
-                     tni_text(t), tn_dtype_name(t->dtype), from);
-}
-
-tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_tensor *t, int from)
-{
-    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-    tn_status status = same_kind(function, group, t, from);
+    size_t nbytes = tni_bytes_of(t);
     char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own ? own + nbytes : NULL;
     if (status == TN_OK) status = own ? tn_copy_out(t, own, nbytes, t->dtype) : TN_E_NOMEM;
     status = tni_agree(function, group, status);
@@ -156,6 +143,19 @@ static tn_status check(const char *function, const tn_tensor *t)
     return !t || tni_none(t) ? tni_poison(function, "t") : TN_OK;
 }
 
+/* Whether rank `from` has a tensor of t's shape and dtype; called by all. */
+static tn_status same_kind(const char *function, const tn_tensor *t, int from)
+{
+    int64_t own[2 + TN_MAX_RANK] = { t->dtype, t->shape.rank }, theirs[2 + TN_MAX_RANK];
+    for (int i = 0; i < t->shape.rank; i++) own[2 + i] = t->shape.size[i];
+    memcpy(theirs, own, sizeof own);
+    tn_status status =
+        tni_ranks_status(function, mpi->broadcast(world, theirs, sizeof theirs, from));
+    if (status != TN_OK || memcmp(own, theirs, sizeof own) == 0) return status;
+    return tni_error(TN_E_SHAPE, "%s: %s of %s: want the shape and dtype of rank %d", function,
+                     tni_text(t), tn_dtype_name(t->dtype), from);
+}
+
 tn_status tn_parallel_broadcast(tn_tensor *t, int from)
 {
     static const char f[] = "tn_parallel_broadcast";
@@ -164,7 +164,7 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     if (from < 0 || from >= tn_parallel_size())
         return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", f, from,
                          tn_parallel_size() - 1);
-    return mpi ? tni_ranks_copy(f, world, t, from) : TN_OK;
+    return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
 }
 
 /* One number more than the tensor's travels along: how many ranks have failed before. */

@@ -134,14 +134,15 @@ static void list_places(char *text, size_t size, const char *what)
 {
     size_t at = (size_t)snprintf(text, size, "this rank %s", what);
     int named = 0;
-    for (int r = 0; r < run.size && named < NAMED; r++) {
+    for (int r = 0; r < run.size && named < NAMED && at < size; r++) {
         const note *n = &run.peer[r].in;
+        char away[48] = "";
         if (r == run.rank || (n->begun == run.begun && strcmp(n->what, what) == 0)) continue;
         long further = (long)(n->begun - run.begun);
-        at += (size_t)snprintf(text + at, size - at, ", rank %d %s", r, n->what);
         if (further)
-            at += (size_t)snprintf(text + at, size - at, " (%ld call%s %s)", labs(further),
-                                   labs(further) == 1 ? "" : "s", further < 0 ? "before" : "after");
+            snprintf(away, sizeof away, " (%ld call%s %s)", labs(further),
+                     labs(further) == 1 ? "" : "s", further < 0 ? "before" : "after");
+        at += (size_t)snprintf(text + at, size - at, ", rank %d %s%s", r, n->what, away);
         named++;
     }
 }

@@ -39,16 +39,21 @@ static tn_dtype sent_as(const tn_data_parallel *p, tn_dtype dtype)
     return dtype == TN_F64 ? TN_F64 : p->messages;
 }
 
-/* The tensors of a bucket of so many elements, in dtype. A sum in bf16 wants equal pieces for the
- * ranks; while it is on its way flat is MPI's scratch. What fills the last piece up is 0. */
-static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t elements,
-                              tn_dtype dtype)
+/* How many numbers are sent of so many gradients: a sum in bf16 wants equal pieces for the ranks,
+ * and 0 fills the last one up. */
+static int64_t numbers(const tn_data_parallel *p, int64_t elements, tn_dtype dtype)
 {
-    int64_t size = tn_parallel_size(), n = elements;
-    bool is_short = sent_as(p, dtype) == TN_BF16;
-    if (is_short) n = (n + size - 1) / size * size;
+    int64_t size = sent_as(p, dtype) == TN_BF16 ? tn_parallel_size() : 1;
+    return (elements + size - 1) / size * size;
+}
+
+/* The tensors of a bucket of n numbers, in dtype. While a sum in bf16 is on its way flat is MPI's
+ * scratch. */
+static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t n, tn_dtype dtype)
+{
     b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
-    b->message = is_short ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
+    b->message =
+        sent_as(p, dtype) == TN_BF16 ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
     if (!b->flat || !b->message) return tni_pending();
     tn_keep(b->flat);
     tn_keep(b->message);
@@ -58,17 +63,18 @@ static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t 
 /* A bucket of the parameters order[first .. first + n), `elements` in all. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
-    if (elements > INT32_MAX)
+    tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
+    int64_t sent = numbers(p, elements, dtype);
+    if (sent > INT32_MAX)
         return tni_error(TN_E_UNSUPPORTED,
-                         "tn_data_parallel_new: %s has %" PRId64
-                         " elements: want fewer than 2^31 in a tensor",
-                         p->name[p->order[first]], elements);
+                         "tn_data_parallel_new: %s takes %" PRId64
+                         " numbers in a message: want fewer than 2^31 of a tensor",
+                         p->name[p->order[first]], sent);
     if (!tni_room(&p->bucket, &p->bucket_capacity, p->n_buckets, 1, sizeof *p->bucket))
         return TN_E_NOMEM;
     tni_bucket *b = &p->bucket[p->n_buckets];
     *b = (tni_bucket){ .first = first, .n = n };
-    tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
-    tn_status status = make_tensors(p, b, elements, dtype);
+    tn_status status = make_tensors(p, b, sent, dtype);
     if (status != TN_OK) return status;
     p->n_buckets++;
     int64_t at = 0;
@@ -96,8 +102,9 @@ tn_status tni_buckets_make(tn_data_parallel *p)
         const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
         int64_t size = tni_shape_numel(&t->shape);
         int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
-        bool fits =
-            (elements + size) * unit <= p->bucket_bytes && wide(t->dtype) == wide(before->dtype);
+        bool fits = (elements + size) * unit <= p->bucket_bytes &&
+                    numbers(p, elements + size, t->dtype) <= INT32_MAX &&
+                    wide(t->dtype) == wide(before->dtype);
         if (i > first && !fits) {
             status = add_bucket(p, first, i - first, elements);
             first = i;
@@ -123,10 +130,8 @@ static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
 {
     TNI_HOLD_TRAPS;
     tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
-    if (status == TN_OK)
-        status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
-    b->sent = status == TN_OK;
-    return status;
+    if (status != TN_OK) return status;
+    return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
 }
 
 /* Begins the sums of all full buckets whose turn it is. */
@@ -291,28 +296,26 @@ static tn_status check_parameters(const tn_data_parallel *p)
                      function);
 }
 
+tn_status tni_usable(const char *caller, const tn_data_parallel *p)
+{
+    if (!p->broken && !p->apart) return TN_OK;
+    return tni_error(
+        TN_E_STATE, "%s: an earlier backward failed %s: want the program ended", caller,
+        p->broken ? "while gradients were on their way to other ranks" : "on this rank alone");
+}
+
 static tn_status begin(tni_sync *s)
 {
     tn_data_parallel *p = owner(s);
-    if (p->broken)
-        return tni_error(TN_E_STATE,
-                         "%s: an earlier pass failed while gradients were on their way to other "
-                         "ranks: want the program ended",
-                         function);
-    if (p->apart)
-        return tni_error(TN_E_STATE,
-                         "%s: an earlier pass failed on this rank alone: want the program ended",
-                         function);
+    tn_status status = tni_usable(function, p);
+    if (status != TN_OK) return status;
     p->begun = false;
-    tn_status status = tni_wire_ready(&p->wire, p->device);
-    if (status != TN_OK) return status; /* nothing was sent, and no rank waits */
+    status = tni_wire_ready(&p->wire, p->device);
+    if (status != TN_OK) return status; /* captured: on all ranks; a lost GPU: the others wait */
     p->begun = true;
     status = check_parameters(p);
     p->next = 0;
-    for (size_t i = 0; i < p->n_buckets; i++) {
-        p->bucket[i].waiting = p->bucket[i].n;
-        p->bucket[i].sent = false;
-    }
+    for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
     for (int i = 0; i < s->n; i++) p->part[i] = (tni_part){ .bucket = p->part[i].bucket };
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
@@ -335,7 +338,6 @@ static tn_status wait_all(tn_data_parallel *p)
     for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
         tni_bucket *b = &p->bucket[i];
         status = tni_wire_wait(function, &p->wire, &b->request);
-        if (status == TN_OK) b->sent = false;
         if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
         if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
     }

@@ -19,11 +19,6 @@
 
 static const char step_function[] = "tn_optim_step";
 
-static size_t bytes_of(const tn_tensor *t)
-{
-    return (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype);
-}
-
 /* ---- dealing --------------------------------------------------------------------------------- */
 
 typedef struct card {
@@ -72,8 +67,7 @@ static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
 {
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
-        cards[i] = (card){ i, t->requires_grad, (int64_t)bytes_of(t) };
-        s->names = tni_hash(s->names, param[i].name, strlen(param[i].name) + 1);
+        cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
     }
     qsort(cards, (size_t)n, sizeof *cards, by_size);
     for (int i = 0; i < n; i++) {
@@ -119,22 +113,20 @@ static void describe(const tni_shard *s, tni_shard_word *word)
     const tn_optim *opt = s->opt;
     const char *type = opt->type->name;
     int kind[] = { (int)opt->slots, opt->args.flag, opt->args.maximize };
-    word->layout = tni_hash(s->names, type, strlen(type) + 1);
+    word->layout = tni_hash(TNI_NO_HASH, type, strlen(type) + 1);
     word->layout = tni_hash(word->layout, kind, sizeof kind);
     word->numbers = tni_hash(TNI_NO_HASH, &opt->steps, sizeof opt->steps);
+    word->numbers = tni_hash(word->numbers, opt->group, (size_t)opt->n_groups * sizeof *opt->group);
     word->taking = TNI_NO_HASH;
     for (int i = 0; i < opt->n; i++) {
         const tni_optim_param *p = &opt->param[i];
-        int64_t layout[] = { (int64_t)bytes_of(p->tensor), p->tensor->dtype, p->holder, p->group };
+        int64_t layout[] = { (int64_t)tni_bytes_of(p->tensor), p->tensor->dtype, p->holder,
+                             p->group };
         bool skipped = tni_optim_skips(p);
+        word->layout = tni_hash(word->layout, p->name, strlen(p->name) + 1);
         word->layout = tni_hash(word->layout, layout, sizeof layout);
         word->numbers = tni_hash(word->numbers, &p->step, sizeof p->step);
         word->taking = tni_hash(word->taking, &skipped, sizeof skipped);
-    }
-    for (int k = 0; k < opt->n_groups; k++) {
-        const tni_optim_group *g = &opt->group[k];
-        double number[] = { g->lr, g->weight_decay, g->number[0], g->number[1], g->number[2] };
-        word->numbers = tni_hash(word->numbers, number, sizeof number);
     }
 }
 
@@ -175,9 +167,7 @@ static tn_status make_dense(tni_shard *s)
 {
     const tn_optim *opt = s->opt;
     size_t n = (size_t)opt->n;
-    if (!tni_room(&s->dense, &s->dense_capacity, 0, n, sizeof *s->dense) ||
-        !tni_room(&s->base.starts, &s->starts_capacity, 0, n + 1, sizeof *s->base.starts))
-        return TN_E_NOMEM;
+    if (!tni_room(&s->dense, &s->dense_capacity, 0, n, sizeof *s->dense)) return TN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = opt->param[i].tensor;
         s->dense[i] = NULL;
@@ -200,7 +190,7 @@ static tn_status make_block(tni_shard *s)
         size_t nbytes = 0;
         for (int i = 0; i < s->opt->n; i++) {
             const tni_optim_param *p = &s->opt->param[i];
-            if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += bytes_of(p->tensor);
+            if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += tni_bytes_of(p->tensor);
         }
         s->most = TNI_MAX(s->most, nbytes);
     }
@@ -224,11 +214,8 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 {
     tni_shard *s = (tni_shard *)base;
     if (!s->p) return freed(step_function);
-    if (s->p->broken)
-        return tni_error(TN_E_STATE,
-                         "%s: a backward failed while gradients were on their way to other ranks: "
-                         "want the program ended",
-                         step_function);
+    tn_status usable = tni_usable(step_function, s->p);
+    if (usable != TN_OK) return usable;
     if (status == TN_OK && s->p->sync.off)
         status = tni_error(TN_E_STATE,
                            "%s: gradients are not averaged (tn_data_parallel_set_sync is off): "
@@ -251,13 +238,13 @@ static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
         const tni_optim_param *p = &s->opt->param[place->param];
         if (p->holder != rank || tni_optim_skips(p)) continue;
         const tn_tensor *dense = s->dense[place->param] ? s->dense[place->param] : p->tensor;
-        size_t length = TNI_MIN(bytes_of(p->tensor) - place->at, n);
+        size_t length = TNI_MIN(tni_bytes_of(p->tensor) - place->at, n);
         char *value = (char *)tni_data(dense) + place->at;
         if (length) memcpy(to ? piece : value, to ? value : piece, length);
         piece += length;
         place->at += length;
         n -= length;
-        if (place->at < bytes_of(p->tensor)) return;
+        if (place->at < tni_bytes_of(p->tensor)) return;
     }
 }
 
@@ -318,7 +305,6 @@ static void drop(tni_optim_shards *base)
     tni_free(s->word, size * sizeof *s->word);
     tni_free(s->place, size * sizeof *s->place);
     tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
-    tni_room_free(&s->base.starts, &s->starts_capacity, sizeof *s->base.starts);
     tni_free(s, sizeof *s);
 }
 
@@ -341,7 +327,6 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
         .own = tn_parallel_rank(), .deal = deal, .begin = begin, .end = end, .drop = drop
     };
     s->opt = opt;
-    s->names = TNI_NO_HASH;
     s->load = tni_calloc_n(size, sizeof *s->load);
     s->word = tni_calloc_n(size, sizeof *s->word);
     s->place = tni_calloc_n(size, sizeof *s->place);

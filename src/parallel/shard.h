@@ -26,12 +26,11 @@ typedef struct tni_shard {
     tn_optim *opt;          /* which drops this when it is freed */
     tn_data_parallel *p;    /* NULL: it was freed */
     struct tni_shard *next; /* of p's */
-    uint64_t names;         /* a number over the names of all parameters */
     int64_t *load;          /* of each rank: bytes of the parameters that it holds */
     tni_shard_word *word;   /* of each rank */
     tni_shard_place *place; /* of each rank, in a step */
     tn_tensor **dense;      /* of each parameter, in a step: a copy if it is not dense, or NULL */
-    size_t dense_capacity, starts_capacity;
+    size_t dense_capacity;
     size_t most, piece;  /* bytes of the rank that sends most in a step; of each in one message */
     char *block;         /* a piece of this rank, then one of each: (1 + size) piece */
     size_t block_nbytes; /* 0: none */

@@ -34,7 +34,7 @@ static tn_status make_ready(tn_optim *opt)
 static tn_status transfer(const char *function, const tni_shard *s, const tni_optim_param *p, int k)
 {
     bool ours = s->base.own == 0 || s->base.own == p->holder;
-    size_t nbytes = (size_t)tni_shape_numel(&p->tensor->shape) * tn_dtype_size(p->tensor->dtype);
+    size_t nbytes = tni_bytes_of(p->tensor);
     void *data = ours ? tni_data(p->state[k]) : NULL;
     return tni_ranks_status(function, tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
 }
@@ -57,13 +57,9 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
 {
     static const char f[] = "tn_data_parallel_gather";
     if (!p) return tni_poison(f, "p");
-    if (p->broken)
-        return tni_error(TN_E_STATE,
-                         "%s: a backward failed while gradients were on their way to other ranks: "
-                         "want the program ended",
-                         f);
+    tn_status status = tni_usable(f, p);
+    if (status != TN_OK) return status;
     tn_scope scope = tn_scope_begin();
-    tn_status status = TN_OK;
     TN_NO_GRAD
     {
         for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);

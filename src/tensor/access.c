@@ -206,7 +206,7 @@ void tni_bump_rewritten(tn_tensor *t)
 {
     tni_storage *s = t->storage;
     tni_bump_version(t);
-    if ((size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) != s->nbytes) return;
+    if (tni_bytes_of(t) != s->nbytes) return;
     atomic_store_explicit(&s->rewritten, atomic_load_explicit(&s->version, memory_order_relaxed),
                           memory_order_relaxed);
 }
@@ -242,6 +242,11 @@ void *tn_data_mut(tn_tensor *t)
     if (!readable("tn_data_mut", t)) return NULL;
     tni_bump_rewritten(t);
     return tni_data(t);
+}
+
+size_t tni_bytes_of(const tn_tensor *t)
+{
+    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
 }
 
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype)

@@ -12,7 +12,6 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const tni_cuda_module *cuda;
 static char why[512];
-static atomic_int gpu = -1; /* the one that the process computes on; -1: none so far */
 
 tn_device tn_cpu(void)
 {
@@ -76,12 +75,7 @@ const tni_backend *tni_backend_for(tn_device device)
         return tni_fail(TN_E_DEVICE,
                         "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                         device.index, tn_cuda_why());
-    int now = atomic_load_explicit(&gpu, memory_order_relaxed);
-    if (now < 0 || device.index != now) {
-        if (cuda->use(device.index) != TN_OK) return NULL;
-        atomic_store_explicit(&gpu, device.index, memory_order_relaxed);
-    }
-    return &cuda->backend;
+    return cuda->use(device.index) == TN_OK ? &cuda->backend : NULL;
 }
 
 tn_status tni_cuda_stream_of(tn_device device, void **stream)

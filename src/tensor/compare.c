@@ -4,17 +4,8 @@
 #include <math.h>
 
 #include "base/host.h"
+#include "base/map.h"
 #include "tensor/internal.h"
-
-/* FNV-1a with 64 bits. Source: Fowler, Noll and Vo; offset basis and prime from their
- * description */
-static uint64_t fnv(uint64_t hash, const void *data, size_t n)
-{
-    const unsigned char *bytes = data;
-
-    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
 
 /* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
 static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
@@ -32,22 +23,22 @@ static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 
 uint64_t tn_hash(const tn_tensor *t)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = TNI_NO_HASH;
 
     if (!t) {
         tni_poison("tn_hash", "t");
         return 0;
     }
     if (tni_none(t)) return hash;
-    hash = fnv(hash, &(int32_t){ t->shape.rank }, sizeof(int32_t));
-    hash = fnv(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
-    hash = fnv(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
+    hash = tni_hash(hash, &(int32_t){ t->shape.rank }, sizeof(int32_t));
+    hash = tni_hash(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);
+    hash = tni_hash(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
     if (t->storage->device.type == TN_CPU && tni_is_dense(t))
-        return fnv(hash, tni_data(t), (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype));
+        return tni_hash(hash, tni_data(t), tni_bytes_of(t));
     size_t nbytes;
     void *values = values_of(t, t->dtype, &nbytes);
     if (!values) return 0;
-    hash = fnv(hash, values, nbytes);
+    hash = tni_hash(hash, values, nbytes);
     tni_free(values, nbytes);
     return hash;
 }

@@ -132,7 +132,8 @@ static inline bool tni_none(const tn_tensor *t)
 {
     return t == TN_NONE;
 }
-void *tni_data(const tn_tensor *t); /* first element, wherever it lives */
+void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
+size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype);
 /* The dtype to which two operands with axes are promoted (ops.h). */

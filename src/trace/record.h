@@ -152,9 +152,4 @@ static inline void *tni_offset_value(const tn_tensor *t)
     return (void *)((uintptr_t)t->offset + 1);
 }
 
-static inline size_t tni_bytes_of(const tn_tensor *t)
-{
-    return t ? (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(t->dtype) : 0;
-}
-
 #endif

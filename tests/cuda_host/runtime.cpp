@@ -60,7 +60,9 @@ static bool flushing;
 static std::map<char *, size_t> blocks, pinned;   /* device and page-locked memory: start, size */
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
-static std::map<size_t, int> kept; /* by the pool of what was freed: size, how many */
+static cuda_host_pool other = { 0, 0, 0, 0,
+                                0 }; /* of all other devices: nothing is taken from it */
+static std::map<size_t, int> kept;   /* by the pool of what was freed: size, how many */
 static size_t total = static_cast<size_t>(asked("TN_CUDA_MEMORY", 16LL << 30));
 static const int capability = static_cast<int>(asked("TN_CUDA_CAPABILITY", 90));
 static const int pools = static_cast<int>(asked("TN_CUDA_POOLS", 1));
@@ -583,7 +585,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {
     CALL(cudaErrorInvalidDevice);
     if (device < 0 || device >= cuda_host::devices) return failed(cudaErrorInvalidDevice);
-    *pool = &cuda_host::pool;
+    *pool = device == cuda_host::home ? &cuda_host::pool : &cuda_host::other;
     return cudaSuccess;
 }
 

@@ -107,7 +107,7 @@ static tn_status to_forward(tni_call *c)
     if (tni_host_refused("tn_to", "moves a tensor between devices",
                          "it moved before, or as an input of tn_capture_run"))
         return TN_E_STATE;
-    size_t nbytes = (size_t)tn_numel(x) * tn_dtype_size(x->dtype);
+    size_t nbytes = tni_bytes_of(x);
     if (x->storage->device.type == TN_CPU)
         return tni_backend_of(y)->upload(tni_data(y), tni_data(x), nbytes);
     if (y->storage->device.type == TN_CPU)

@@ -360,8 +360,8 @@ static tn_tensor *cast(tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
     return check_dtypes(x, w, b) == TN_OK ? x : NULL;
 }
 
-/* All logits at once: where a value for each row, or for probabilities, wants them; where there is
- * nothing to cut; and in f16, where gradients that no scaler has scaled yet would be rounded to 0. */
+/* All logits at once: for a value per row, or probabilities as target; where there is nothing to
+ * cut; and in f16, where gradients that no scaler has scaled yet would be rounded to 0. */
 static bool wants_all(const tn_tensor *x, const tn_tensor *w, const tn_tensor *target,
                       const tn_cross_entropy_options *o)
 {
