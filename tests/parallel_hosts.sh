@@ -55,7 +55,8 @@ printf "$net.%s slots=2\n" "${hosts[@]}" >two
 printf "$net.%s slots=1\n" "${hosts[@]}" >one
 runs "${on_hosts[@]}" --hostfile one -n 3 hostname
 status=0
-[ "$(sort log | tr '\n' ' ')" = 'host11 host12 host13 ' ] || status=1
+# beside warnings of mpirun's: a host's process may be too quick for its setpgid
+[ "$(grep '^host' log | sort | tr '\n' ' ')" = 'host11 host12 host13 ' ] || status=1
 outcome 'three hosts' $status
 runs "$driver" train f64 0 1 single
 for n in 2 3; do # hosts with a rank each, and one with two

@@ -306,9 +306,13 @@ static tn_tensor *scale_of(tn_tensor *target, const tn_cross_entropy_options *o,
 static tn_tensor *by_pieces(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *target,
                             const tn_cross_entropy_options *o)
 {
+    target = tni_index_arg(function, target);
+    target = target ? tn_reshape(target, TN_SHAPE(tn_numel(target))) : NULL;
+    x = target ? tn_reshape(x, TN_SHAPE(tn_numel(target), w->shape.size[1])) : NULL;
+    if (!x) return NULL;
     tn_tensor *scale = NULL;
-    tn_dtype wide = tni_wide_dtype(x->dtype);
-    TN_NO_GRAD scale = scale_of(target, o, w->shape.size[0], wide, tn_device_of(x));
+    TN_NO_GRAD
+    scale = scale_of(target, o, w->shape.size[0], tni_wide_dtype(x->dtype), tn_device_of(x));
     tn_tensor *in[N_IN] = { x, w, b, target, o->weight, scale };
     lce_args args = { o->label_smoothing, rows_ignore(o), { false } };
     for (int i = X; i <= B; i++) args.wanted[i] = tn_grad_enabled() && in[i]->requires_grad;
@@ -343,21 +347,30 @@ static tn_status check_sizes(const tn_tensor *x, const tn_tensor *w, const tn_te
     return TN_OK;
 }
 
-static tn_status check_dtypes(const tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
+static tn_status dtype_error(const tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
 {
-    bool alike = x->dtype == w->dtype && (tni_none(b) || x->dtype == b->dtype);
-    if (alike && tn_dtype_is_float(x->dtype)) return TN_OK;
     return tni_error(TN_E_DTYPE, "%s: x is %s, weight is %s, bias is %s: want one floating dtype",
                      function, tn_dtype_name(x->dtype), tn_dtype_name(w->dtype),
                      tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
 }
 
-/* What a region of autocast makes of x: W and b are cast inside. */
-static tn_tensor *cast(tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
+/* in: x, w and b. In a region of autocast x gets its dtype, as w and b do inside the op if they are
+ * f32; elsewhere, and where one is f64, the three have one dtype. */
+static bool cast(tn_tensor *in[3])
 {
-    bool stays = x->dtype == TN_F64 || w->dtype == TN_F64 || (!tni_none(b) && b->dtype == TN_F64);
-    if (tni_autocasting != TN_F32 && !stays) return tn_to_dtype(x, tni_autocasting);
-    return check_dtypes(x, w, b) == TN_OK ? x : NULL;
+    bool alike = true, low = tni_autocasting != TN_F32;
+    for (int i = X; i <= B; i++) {
+        if (tni_none(in[i])) continue;
+        if (!tn_dtype_is_float(in[i]->dtype)) return dtype_error(in[X], in[W], in[B]) == TN_OK;
+        alike = alike && in[i]->dtype == in[X]->dtype;
+        low = low && in[i]->dtype != TN_F64;
+    }
+    if (!low && !alike) return dtype_error(in[X], in[W], in[B]) == TN_OK;
+    for (int i = X; i <= B && low; i++)
+        if (!tni_none(in[i]) && (i == X || in[i]->dtype != TN_F32) &&
+            !(in[i] = tn_to_dtype(in[i], tni_autocasting)))
+            return false;
+    return true;
 }
 
 /* All logits at once: for a value per row, or probabilities as target; where there is nothing to
@@ -392,18 +405,13 @@ tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tens
     if (!o.weight) return NULL;
     if (tni_none(x) || tni_none(weight) || tni_none(target))
         return tni_fail(TN_E_INVALID, "%s: x, weight or target is TN_NONE: want tensors", function);
-    if (check_sizes(x, weight, bias, target, o.weight) != TN_OK ||
-        tni_check_class_options(function, &o, weight->shape.size[0], x) != TN_OK)
-        return NULL;
+    tn_tensor *in[] = { x, weight, bias }, *loss = NULL;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *low = cast(x, weight, bias), *loss = NULL;
-    if (low && wants_all(low, weight, target, &o)) {
-        loss = at_once(x, weight, bias, target, &o);
-    } else if (low && (target = tni_index_arg(function, target))) {
-        low = tn_reshape(low, TN_SHAPE(tn_numel(target), weight->shape.size[1]));
-        target = tn_reshape(target, TN_SHAPE(tn_numel(target)));
-        if (low && target) loss = by_pieces(low, weight, bias, target, &o);
-    }
+    o.weight = tni_autocast_f32(o.weight);
+    if (o.weight && check_sizes(x, weight, bias, target, o.weight) == TN_OK &&
+        tni_check_class_options(function, &o, weight->shape.size[0], x) == TN_OK && cast(in))
+        loss = (wants_all(in[X], weight, target, &o) ? at_once : by_pieces)(in[X], in[W], in[B],
+                                                                            target, &o);
     return tn_scope_return(scope, loss);
 }
 
