@@ -112,6 +112,26 @@ START_TEST(ulp_bounds_f64)
 }
 END_TEST
 
+/* On a fine grid: Phi within 1.5e-7, and the slope; beyond, all or nothing. */
+START_TEST(gelu_f32)
+{
+    for (int i = -300000; i <= 300000; i++) {
+        float x = (float)i * 5e-5f;
+        double cdf = 0.5 * erfc(-(double)x * TNI_SQRT_HALF);
+        double slope = cdf + (double)x * TNI_NORMAL_DENSITY_0 * exp(-0.5 * (double)x * (double)x);
+        ck_assert_msg(fabs((double)tn_gelu_f32(x) - x * cdf) <= 1.5e-7 * fabs((double)x),
+                      "gelu_f32(%.9g) = %.9g, want %.9g", x, tn_gelu_f32(x), x * cdf);
+        ck_assert_msg(fabs((double)tn_gelu_slope_f32(x) - slope) <= 1.5e-7,
+                      "gelu_slope_f32(%.9g) = %.9g, want %.9g", x, tn_gelu_slope_f32(x), slope);
+    }
+    ck_assert(tn_gelu_f32(-1e30f) == 0.0f && tn_gelu_f32(1e30f) == 1e30f);
+    ck_assert(tn_gelu_f32(INFINITY) == INFINITY && isnan(tn_gelu_f32(-INFINITY)));
+    ck_assert(tn_gelu_slope_f32(-INFINITY) == 0.0f && tn_gelu_slope_f32(INFINITY) == 1.0f);
+    ck_assert(isnan(tn_gelu_f32(NAN)) && isnan(tn_gelu_f32(-NAN)) && isnan(tn_gelu_slope_f32(NAN)));
+    ck_assert(signbit(tn_gelu_f32(-0.0f)) && tn_gelu_slope_f32(0.0f) == 0.5f);
+}
+END_TEST
+
 START_TEST(special_values)
 {
     ck_assert(tn_exp_f32(-INFINITY) == 0.0f && tn_exp_f32(INFINITY) == INFINITY &&
@@ -814,6 +834,7 @@ Suite *test_suite(void)
 
     tcase_add_loop_test(functions_case, ulp_bounds_f32, 0, 6);
     tcase_add_loop_test(functions_case, ulp_bounds_f64, 0, 6);
+    tcase_add_test(functions_case, gelu_f32);
     tcase_add_test(functions_case, special_values);
     tcase_add_test(functions_case, short_floats);
     tcase_add_test(kernels, unary_rows);

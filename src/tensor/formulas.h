@@ -39,7 +39,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(leaky_relu, 1, LIGHT, x > (R)0 ? x : p * x)                                                  \
     F(elu, 1, HEAVY, x > (R)0 ? x : p * M(expm1)(x))                                               \
     F(silu, 0, HEAVY, x * M(sigmoid)(x))                                                           \
-    F(gelu, 0, HEAVY, x * M(normal_cdf)(x))                                                        \
+    F(gelu, 0, HEAVY, M(gelu)(x))                                                                  \
     F(gelu_tanh, 0, HEAVY, x * M(gelu_tanh_gate)(x))                                               \
     F(softplus, 2, HEAVY, p * x > q ? x : M(log1p)(M(exp)(p * x > q ? (R)0 : p * x)) / p)          \
     F(clamp, 2, LIGHT, x < p ? p : x > q ? q : x)                                                  \
@@ -205,7 +205,91 @@ enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
 #define TNI_NORMAL_DENSITY_0 0.39894228040143267794 /* 1 / sqrt(2 pi) */
 #define TNI_GELU_CUBIC 0.044715                     /* Hendrycks and Gimpel (2016), section 2 */
 
-/* gelu: slope Phi(x) + x phi(x). gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u),
+/* ---- gelu: y = x Phi(x), slope Phi(x) + x phi(x) --------------------------------------------- */
+
+TN_FN double tn_normal_cdf_f64(double x)
+{
+    return 0.5 * (1.0 + tn_erf_f64(x * TNI_SQRT_HALF));
+}
+
+TN_FN double tn_gelu_f64(double x)
+{
+    return x * tn_normal_cdf_f64(x);
+}
+
+TN_FN double tn_gelu_slope_f64(double x)
+{
+    double c = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;
+    double density = TNI_NORMAL_DENSITY_0 * tn_exp_f64(-0.5 * c * c);
+    return tn_normal_cdf_f64(x) + c * density;
+}
+
+/* In f32 erf, with its two ranges, and another exp for the slope would take twice the time: here it
+ * is one range and one 2^t. The polynomials have the least maximal error in Phi and in the slope
+ * (Lawson's algorithm, on values of 40 digits). */
+
+/* 2^t for -127.5 < t < 128.5, off by 1e-7 of it: 0 below -126.5, inf above 127.5. t = n + r,
+ * |r| <= 1/2: adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest. */
+TN_FN float tn_exp2_f32(float t)
+{
+    const float shift = 12582912.0f + 127.0f;
+    float biased = t + shift, r = t - (biased - shift), p = 0x1.5bba14p-10f;
+
+    p = p * r + 0x1.3cea88p-7f;
+    p = p * r + 0x1.c6b752p-5f;
+    p = p * r + 0x1.ebf9bcp-3f;
+    p = p * r + 0x1.62e42ap-1f;
+    p = p * r + 1.0f;
+    return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
+}
+
+/* x / (1 + 2^u), where u = log2(Phi(-x) / Phi(x)) is x times a polynomial in x^2. Its x is kept
+ * between -6.6126, where u = 128, and 5.6, where Phi is 1: as integers, since of a choice between
+ * floats gcc makes paths, each with its division. A NaN is still in the numerator. */
+TN_FN float tn_gelu_f32(float x)
+{
+    uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-6.6126f);
+    bits = bits < low ? bits : low;
+    int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(5.6f);
+    float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
+    float s = c * c, u = -0x1.372d70p-41f;
+
+    u = u * s + 0x1.de95a8p-35f;
+    u = u * s - 0x1.1b5cc2p-29f;
+    u = u * s + 0x1.231684p-25f;
+    u = u * s - 0x1.1cc94ap-26f;
+    u = u * s - 0x1.34d6d8p-17f;
+    u = u * s + 0x1.40a70ap-13f;
+    u = u * s + 0x1.b3658ap-14f;
+    u = u * s - 0x1.ad6db0p-4f;
+    u = u * s - 0x1.26aec4p+1f;
+    return x / (1.0f + tn_exp2_f32(u * c));
+}
+
+/* At -a: e^(-a^2/2) (G - phi(0) a), with Phi(-a) = e^(-a^2/2) G. G is a polynomial in
+ * v = a / (1 + 0.2875 a), up to where the first factor ends. */
+TN_FN float tn_gelu_slope_f32(float x)
+{
+    const float half_log2_e = 0x1.715476p-1f;
+    float a = tn_abs_f32(x);
+    a = a > 13.27f ? 13.27f : a;
+    float v = a / (1.0f + 0.2875f * a), g = 0x1.fdc0d0p-20f;
+
+    g = g * v - 0x1.4863a6p-16f;
+    g = g * v + 0x1.afa0eap-16f;
+    g = g * v + 0x1.5e2d9ep-12f;
+    g = g * v + 0x1.6555e0p-12f;
+    g = g * v - 0x1.6bfe8cp-6f;
+    g = g * v + 0x1.151b84p-3f;
+    g = g * v - 0x1.988460p-2f;
+    g = g * v + 0.5f;
+    float left = tn_exp2_f32(-half_log2_e * a * a) * (g - (float)TNI_NORMAL_DENSITY_0 * a);
+    return x > 0.0f ? 1.0f - left : left;
+}
+
+/* ---- formulas of both types ------------------------------------------------------------------ */
+
+/* gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u),
  * u = sqrt(2/pi) (x + 0.044715 x^3); slope g + 2 x g (1 - g) u'. silu: slope s (1 + x (1 - s)).
  * norm: d (sum |x|^p)^(1/p) / dx = sign(x) (|x| / y)^(p-1); 0 at x = 0, and for p = 1 sign(x). */
 #define TNI_SHARED_FORMULAS(R, S)                                                                  \
@@ -217,16 +301,6 @@ enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
     {                                                                                              \
         R s = tn_sigmoid_##S(x);                                                                   \
         return s * ((R)1 + x * ((R)1 - s));                                                        \
-    }                                                                                              \
-    TN_FN R tn_normal_cdf_##S(R x)                                                                 \
-    {                                                                                              \
-        return (R)0.5 * ((R)1 + tn_erf_##S(x * (R)TNI_SQRT_HALF));                                 \
-    }                                                                                              \
-    TN_FN R tn_gelu_slope_##S(R x)                                                                 \
-    {                                                                                              \
-        R c = x < (R)-40 ? (R)-40 : x > (R)40 ? (R)40 : x;                                         \
-        R density = (R)TNI_NORMAL_DENSITY_0 * tn_exp_##S((R)-0.5 * c * c);                         \
-        return tn_normal_cdf_##S(x) + c * density;                                                 \
     }                                                                                              \
     TN_FN R tn_gelu_tanh_gate_##S(R x)                                                             \
     {                                                                                              \
