@@ -11,6 +11,7 @@ import time
 WAYS = {
     "eager": {},
     "eager-written": {"attention": "written"},     # softmax(q k^T) v in four calls
+    "eager-pieces": {"loss": "pieces"},            # F.linear_cross_entropy, some logits at a time
     "eager-channels": {"layout": "channels_last"},  # for convolutions
     "compiled": {"compile": "default"},
     "compiled-written": {"compile": "default", "attention": "written"},
@@ -42,7 +43,7 @@ def parse(steps, warmup, config=None):
     for size in ("layers", "width", "context"):
         ap.add_argument("--" + size, type=int, default=0)
     args = ap.parse_args()
-    vars(args).update({"attention": "fused", "layout": "contiguous"} | WAYS.get(args.way, {}))
+    vars(args).update({"attention": "fused", "layout": "contiguous", "loss": "whole"} | WAYS.get(args.way, {}))
     args.block = args.block or (10 if args.device == "cuda" else 1)
     args.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
     args.ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))

@@ -5,7 +5,7 @@
 #
 # --workloads LIST  of gpt_small gpt_medium gpt2 cnn mlp loader ops    (a list with commas; by default all of it)
 # --dtypes LIST     of f32 bf16
-# --ways LIST       of eager eager-written eager-channels compiled compiled-written compiled-channels, for loader each-0
+# --ways LIST       of eager eager-written eager-pieces eager-channels compiled compiled-written compiled-channels, for loader each-0
 #                   each-2 batch-0 batch-2; a workload takes those that change something in it (bench/README.md)
 # --rounds N        default 5; the table shows medians of the rounds
 # --threads N       on both sides, default 2
@@ -21,7 +21,7 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=bench/machine.bash
 . "$here/machine.bash"
 workloads=(gpt_small gpt_medium gpt2 cnn mlp loader ops) dtypes=(f32 bf16)
-ways=(eager eager-written eager-channels compiled compiled-written compiled-channels each-0 each-2 batch-0 batch-2)
+ways=(eager eager-written eager-pieces eager-channels compiled compiled-written compiled-channels each-0 each-2 batch-0 batch-2)
 rounds='' threads=2 busy=0 quick=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -91,6 +91,7 @@ turns() { # PROGRAM TWIN WAYS ARG...
     done
 }
 gpt=(bench_gpt torch_gpt.py 'eager eager-written compiled compiled-written') large=("${gpt[@]}")
+huge=(bench_gpt torch_gpt.py "${gpt[2]} eager-pieces") # the vocabulary
 cnn=(bench_images torch_images.py 'eager eager-channels compiled compiled-channels')
 mlp=(bench_images torch_images.py 'eager compiled')
 loader=(bench_loader torch_loader.py 'each-0 each-2 batch-0 batch-2')
@@ -98,7 +99,7 @@ ops=(bench_ops torch_ops.py 'eager eager-written eager-channels compiled')
 small=small medium=(medium) gpt2=gpt2 few=()
 if [ -n "$quick" ]; then
     small=tiny medium=(tiny --batch 3) gpt2=tiny few=(--steps 2 --warmup 9)
-    gpt[2]='eager eager-written compiled' large[2]='eager eager-written' cnn[2]='eager eager-channels compiled'
+    gpt[2]='eager eager-written compiled' large[2]='eager eager-written' huge[2]='eager eager-written eager-pieces' cnn[2]='eager eager-channels compiled'
     ops[2]='eager eager-written eager-channels'
 fi
 for round in $(seq "$rounds"); do
@@ -109,7 +110,7 @@ for round in $(seq "$rounds"); do
             case $workload in
             gpt_small) turns "${gpt[@]}" --config $small "${p[@]}" "${few[@]}" ;;
             gpt_medium) turns "${large[@]}" --config "${medium[@]}" "${p[@]}" --steps 6 --warmup 4 "${few[@]}" ;;
-            gpt2) turns "${large[@]}" --config $gpt2 --batch 1 "${p[@]}" --steps 3 --warmup 2 "${few[@]}" ;;
+            gpt2) turns "${huge[@]}" --config $gpt2 --batch 1 "${p[@]}" --steps 3 --warmup 2 "${few[@]}" ;;
             cnn) turns "${cnn[@]}" --config cnn "${p[@]}" ${quick:+--batch 16} "${few[@]}" ;;
             mlp) turns "${mlp[@]}" --config mlp "${p[@]}" --steps 300 --warmup 20 "${few[@]}" ;;
             loader) [ "$dtype" != "${dtypes[0]}" ] || turns "${loader[@]}" --data "$data" ${quick:+--steps 1} ;;

@@ -17,6 +17,7 @@ SIDES = {"tenon": "tenon", "graph": "tenon, captured", "torch": "PyTorch", "comp
 OURS = ("tenon", "graph")
 # The ways on a CPU, as common.py has them.
 WAYS = {"eager": "eager", "eager-written": "eager, attention written out",
+        "eager-pieces": "eager, logits by pieces",
         "eager-channels": "eager, channels last", "compiled": "torch.compile",
         "compiled-written": "torch.compile, attention written out",
         "compiled-channels": "torch.compile, channels last",

@@ -60,7 +60,8 @@ class GPT(nn.Module):
         x = F.embedding(ids, self.wte) + self.wpe
         for block in self.h:
             x = block(x, self.mask)
-        return F.linear(self.lnf(x), self.wte)
+        x = self.lnf(x)
+        return x if args.loss == "pieces" else F.linear(x, self.wte)
 
 
 def batch(i):
@@ -69,6 +70,8 @@ def batch(i):
 
 
 def loss_of(x, y):
+    if args.loss == "pieces":
+        return F.linear_cross_entropy(net(x).view(-1, D), table, y.view(-1), options=nn.LinearCrossEntropyOptions())
     return F.cross_entropy(net(x).view(-1, V), y.view(-1))
 
 
@@ -78,6 +81,7 @@ if args.weights:
                                            ("attn.in_proj_bias", "qkv.bias"),
                                            ("attn.out_proj", "proj")))
 net = net.to(args.device)
+table = net.wte
 opt = common.optimizer(torch.optim.AdamW, net.parameters(), lr=3e-4, betas=(0.9, 0.95),
                        weight_decay=0.1)
 net = common.share(net, args)
