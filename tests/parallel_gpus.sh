@@ -3,9 +3,9 @@
 # and their weights against those of one process on the CPU. Over the shim of tests/cuda_host, where one module
 # stands for CUDA and NCCL; on real GPUs with the real two, with as many ranks as there are GPUs.
 # usage: tests/parallel_gpus.sh DRIVER MPI-MODULE CUDA-MODULE NCCL-MODULE
-# Seen to fail: with src/parallel/nccl.c not waiting before a sum, or behind it (the sum is not there yet),
-# src/parallel/reduce.c not dividing, src/cuda/capture.cu measuring on the first GPU; parameters on a GPU dealt, or not
-# looked at in a step.
+# Seen to fail: with src/parallel/nccl.c not waiting before a sum, or behind it (the sum is not there yet), or with a
+# stream for each of its lines (the shim refuses sums in two streams); src/parallel/reduce.c not dividing,
+# src/cuda/capture.cu measuring on the first GPU; parameters on a GPU dealt, or not looked at in a step.
 set -euo pipefail
 driver=$(realpath "$1")
 TN_MPI_MODULE=${2:+$(realpath "$2")}

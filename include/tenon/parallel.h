@@ -154,7 +154,8 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
  *
  * Ranks    all of them call such a layer equally often, in the same order, and run backward through
  *          it; their x may have different numbers of rows. Forward makes three sums, of the number
- *          of values and twice of C numbers; backward two of C numbers
+ *          of values and twice of C numbers; backward two of C numbers. On GPUs, where the ranks'
+ *          graphs differ, they may wait for each other without end
  * Kept     by clones; not by tn_freeze_batchnorm and tn_thaw_batchnorm, nor in files
  * Errors   no such layer in m. In forward: one value per channel in all ranks together
  * Source   Ioffe and Szegedy (2015), algorithm 1, over the union of the ranks' batches

@@ -6,7 +6,13 @@
  * Sums have a stream beside the one of all other work, so that they go on while backward computes.
  * Events order the two: a sum begins when the numbers are there (full), and what reads them begins
  * when it is done (summed). The host waits for neither. Errors that NCCL finds while it sends are
- * asked for at each call. Source: NVIDIA, NCCL user guide, "Communicators" and "Error handling".
+ * asked for at each call.
+ *
+ * All lines of a GPU share that stream: a sum that has begun holds the GPU until the other ranks
+ * come to it, and CUDA does not promise that two streams go on side by side. With a stream each,
+ * one rank could wait in the sum of one line and another rank in that of another, for ever. In one
+ * stream sums run in the order of the calls, which is the same on all ranks. Source: NVIDIA, NCCL
+ * user guide, "Communicators" and "Error handling".
  */
 #include <nccl.h>
 #include <stdio.h>
@@ -17,11 +23,14 @@
 
 struct tni_nccl_line {
     int device;
-    cudaStream_t program, own;
+    cudaStream_t program, own; /* own: of all lines of this device */
     cudaEvent_t full, summed;
     ncclComm_t comm;
     bool joined;
+    tni_nccl_line *next;
 };
+
+static tni_nccl_line *lines; /* all there are */
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -60,10 +69,25 @@ static const char *look(const tni_nccl_line *line)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
+static cudaStream_t stream_of(int device)
+{
+    for (const tni_nccl_line *line = lines; line; line = line->next)
+        if (line->device == device && line->own) return line->own;
+    return NULL;
+}
+
+static void leave_list(const tni_nccl_line *line)
+{
+    tni_nccl_line **at = &lines;
+    while (*at != line) at = &(*at)->next;
+    *at = line->next;
+}
+
 static const char *line_free(tni_nccl_line *line)
 {
     const char *failed = NULL, *also;
     if (!line) return NULL;
+    leave_list(line);
     if (line->joined) {
         failed = CUDA_CALL(cudaSetDevice, line->device);
         also = CUDA_CALL(cudaStreamSynchronize, line->own);
@@ -73,7 +97,7 @@ static const char *line_free(tni_nccl_line *line)
     }
     if (line->full) cudaEventDestroy(line->full);
     if (line->summed) cudaEventDestroy(line->summed);
-    if (line->own) cudaStreamDestroy(line->own);
+    if (line->own && !stream_of(line->device)) cudaStreamDestroy(line->own);
     cudaGetLastError();
     free(line);
     return failed;
@@ -86,8 +110,12 @@ static const char *line_new(int device, void *stream, tni_nccl_line **made)
     if (!line) return "out of memory";
     line->device = device;
     line->program = (cudaStream_t)stream;
+    line->own = stream_of(device);
+    line->next = lines;
+    lines = line;
     const char *failed = CUDA_CALL(cudaSetDevice, device);
-    if (!failed) failed = CUDA_CALL(cudaStreamCreateWithFlags, &line->own, cudaStreamNonBlocking);
+    if (!failed && !line->own)
+        failed = CUDA_CALL(cudaStreamCreateWithFlags, &line->own, cudaStreamNonBlocking);
     if (!failed) failed = CUDA_CALL(cudaEventCreateWithFlags, &line->full, cudaEventDisableTiming);
     if (!failed)
         failed = CUDA_CALL(cudaEventCreateWithFlags, &line->summed, cudaEventDisableTiming);

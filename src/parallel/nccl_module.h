@@ -18,7 +18,8 @@
 
 enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
 
-/* A connection of all ranks, and a stream of its own for the sums. */
+/* A connection of all ranks. The sums of all lines of a GPU are in one stream, beside the
+ * program's: they run in the order of the calls. */
 typedef struct tni_nccl_line tni_nccl_line;
 
 typedef struct tni_nccl {
@@ -30,11 +31,11 @@ typedef struct tni_nccl {
     /* Connects all ranks, which have the same key; waits for them. After line_new, in its
      * thread. */
     const char *(*line_join)(tni_nccl_line *line, const void *key, int rank, int size);
-    /* Waits for its sums. NULL is ignored. */
+    /* Waits for the sums of all lines of its GPU. NULL is ignored. */
     const char *(*line_free)(tni_nccl_line *line);
     /* Begins a sum: n numbers of f32, f64, bf16 or i64 in device memory, which become the sum when
      * all work that the program's stream has now is done, on all ranks. In the same order on all
-     * ranks. Returns at once. */
+     * ranks, whatever the lines. Returns at once. */
     const char *(*sum_begin)(tni_nccl_line *line, void *data, size_t n, tn_dtype dtype);
     /* What the program's stream gets from now on sees the sums begun so far. Returns at once. */
     const char *(*wait)(tni_nccl_line *line);

@@ -5,11 +5,14 @@
  *
  * Like NCCL it refuses two ranks on one device, and adds bf16 with a rounding at every addition. It
  * breaks the device where NCCL would wait for ever or give wrong numbers: when the ranks' calls do
- * not fit together. TN_NCCL_BROKEN=n in the environment: rank n learns of a failure that nobody's
- * call returned, after its third sum.
+ * not fit together. It refuses a sum while one of another communicator is on its way in another
+ * stream: CUDA does not promise that the two go on side by side, so two ranks that begin with
+ * different ones may wait for ever. TN_NCCL_BROKEN=n in the environment: rank n learns of a failure
+ * that nobody's call returned, after its third sum.
  */
 #include "nccl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <ctime>
@@ -17,6 +20,7 @@
 #include <new>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #include "internal.h"
 #include "tensor/math.h"
@@ -43,7 +47,11 @@ struct cuda_host_comm {
     size_t size;
     int rank, ranks;
     long long given, done; /* sums */
+    cudaStream_t stream;   /* of the last one */
 };
+
+/* This rank's; never destroyed. */
+static std::vector<cuda_host_comm *> &comms = *new std::vector<cuda_host_comm *>();
 
 static thread_local char last_text[256];
 
@@ -160,7 +168,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
         result = ncclInvalidUsage;
     }
     if (result == ncclSuccess)
-        *comm = c;
+        comms.push_back(*comm = c);
     else
         delete c;
     return result;
@@ -173,6 +181,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         std::fprintf(stderr, "cuda_host: a communicator is destroyed with sums on their way\n");
         return refuse(ncclInvalidUsage, "sums are on their way");
     }
+    comms.erase(std::remove(comms.begin(), comms.end(), comm), comms.end());
     munmap(comm->all, comm->size);
     delete comm;
     return ncclSuccess;
@@ -260,6 +269,13 @@ static void run(cuda_host_comm *c, const char *from, char *to, call own)
     }
 }
 
+static bool two_streams(cudaStream_t stream)
+{
+    for (const cuda_host_comm *c : comms)
+        if (c->done < c->given && c->stream != stream) return true;
+    return false;
+}
+
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
@@ -268,7 +284,10 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     if (cuda_host::captured(stream)) return refuse(ncclInvalidUsage, "inside of a capture");
     if (n && (!cuda_host::device_block(from) || !cuda_host::device_block(to)))
         return refuse(ncclInvalidArgument, "no device memory");
+    if (two_streams(stream))
+        return refuse(ncclInvalidUsage, "sums are on their way in two streams");
     call own = { n, type, comm->given++ };
+    comm->stream = stream;
     cuda_host::enqueue_in(stream, [=]() {
         run(comm, static_cast<const char *>(from), static_cast<char *>(to), own);
     });
