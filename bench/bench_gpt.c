@@ -108,9 +108,6 @@ static tn_module *gpt_new(void)
 
 static tn_tensor *loss(tn_module *model, tn_tensor *x, tn_tensor *y)
 {
-    return tn_cross_entropy(
-        tn_flatten(tn_linear(tn_forward(model, x), ((gpt *)model)->wte, TN_NONE), 0, 1),
-        tn_flatten(y, 0, 1));
     return tn_linear_cross_entropy(tn_forward(model, x), ((gpt *)model)->wte, TN_NONE, y);
 }
 
