@@ -37,14 +37,10 @@ static bool is_ours_alone(const tn_tensor *t)
 /* *sum += g, in place where nobody can notice. */
 static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
 {
-    if (!*sum) {
-        *sum = tn_keep(g);
-        return TN_OK;
-    }
-    if (!create && is_ours_alone(*sum)) return tn_add_(*sum, g);
-    tn_tensor *total = tn_add(*sum, g);
+    if (*sum && !create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
+    tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
-    tn_keep(total);
+    total = tni_scope_take(total);
     tn_drop(*sum);
     *sum = total;
     return TN_OK;
@@ -191,36 +187,24 @@ static tn_status run_kernel(tni_grad *g)
     if (dense & TNI_DY && !(g->dy = tni_dense(g->dy))) return tni_pending();
     for (int i = 0; i < g->n_in; i++) {
         if (!g->need[i]) continue;
-        g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
+        g->dx[i] = tni_new_dense(&g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
         if (!g->dx[i]) return tni_pending();
     }
     return g->op->kernel_grad(g);
 }
 
-typedef struct work {
-    tn_tensor **dys, **x, **dx;
-    bool *need;
-} work;
-
-static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
+/* block: room for n_out + 2 n_in tensors and n_in bools */
+static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block)
 {
-    tni_grad g = { .op = node->op,
-                   .args = node->args,
-                   .n_in = node->n_in,
-                   .n_out = node->n_out,
-                   .dys = w->dys,
-                   .x = w->x,
-                   .saved = node->saved,
-                   .in = node->in,
-                   .out = node->out,
-                   .need = w->need,
-                   .dx = w->dx };
-    bool any = false;
+    int n_in = node->n_in, n_out = node->n_out;
+    tn_tensor **dys = block, **x = dys + n_out, **dx = x + n_in;
+    bool *need = (bool *)(dx + n_in), any = false;
 
-    for (int i = 0; i < node->n_in; i++) {
-        w->need[i] = tni_pass_leads_on(p, &node->edge[i]);
-        w->dx[i] = TN_NONE;
-        any |= w->need[i];
+    for (int i = 0; i < n_in; i++) {
+        need[i] = tni_pass_leads_on(p, &node->edge[i]);
+        any |= need[i];
+        dx[i] = TN_NONE;
+        x[i] = NULL;
     }
     if (!any) return TN_OK;
     if (node->spent)
@@ -228,26 +212,38 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                          "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
                          tni_op_prefix(node->op), node->op->name);
+    tni_grad g = { .op = node->op,
+                   .args = node->args,
+                   .n_in = n_in,
+                   .n_out = n_out,
+                   .dys = dys,
+                   .x = x,
+                   .saved = node->saved,
+                   .in = node->in,
+                   .out = node->out,
+                   .need = need,
+                   .dx = dx };
+    for (int i = n_out - 1; i >= 0; i--) {
+        dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
+        if (node->pending[i]) g.dy = node->pending[i];
+    }
     tn_status status = tni_kept_read(p, node, &g);
+    if (status == TN_OK) status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
     if (status != TN_OK) return status;
-    for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
-    g.dy = w->dys[0];
-    for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
-    status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
-    for (int i = 0; i < node->n_in && status == TN_OK; i++)
-        if (!w->dx[i]) status = tni_poison("tn_backward", "a gradient");
-    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_differentiated(node, &g);
-    if (status != TN_OK) return status;
-    for (int i = 0; i < node->n_in; i++) {
-        tn_tensor *dx = w->dx[i];
+    for (int i = 0; i < n_in; i++)
+        if (!dx[i]) return tni_poison("tn_backward", "a gradient");
+    if (TNI_UNLIKELY(tni_watching) && (status = tni_tell_differentiated(node, &g)) != TN_OK)
+        return status;
+    for (int i = 0; i < n_in; i++) {
         const tni_edge *edge = &node->edge[i];
 
-        if (!w->need[i] || tni_none(dx)) continue;
-        if (!(dx = fit(dx, &node->in[i]))) return tni_pending();
-        status = edge->node ? deliver_to_node(p, edge->node, edge->index, dx)
-                            : deliver_to_leaf(p, edge->leaf, dx);
+        if (!need[i] || tni_none(dx[i])) continue;
+        tn_tensor *share = fit(dx[i], &node->in[i]);
+        if (!share) return tni_pending();
+        status = edge->node ? deliver_to_node(p, edge->node, edge->index, share)
+                            : deliver_to_leaf(p, edge->leaf, share);
         if (status != TN_OK) return status;
-        if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, w->dx[i], dx);
+        if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, dx[i], share);
     }
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
 }
@@ -263,31 +259,24 @@ void tni_leave(tni_node *node)
 
 static tn_status step(tni_pass *p, tni_node *node)
 {
-    enum { FEW = 8 };
-    tn_tensor *few[3 * FEW];
+    tn_tensor *few[24];
     size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
     size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
-    bool small = n_in <= FEW && n_out <= FEW;
-    tn_tensor **block = small ? few : tni_alloc(nbytes);
+    tn_tensor **block = nbytes <= sizeof few ? few : tni_alloc(nbytes);
 
     if (!block) {
         tni_leave(node);
         return TN_E_NOMEM;
     }
-    bool few_need[FEW];
-    work w = { block, block + n_out, block + n_out + n_in,
-               small ? few_need : (bool *)(block + n_out + 2 * n_in) };
-    tn_scope scope = tn_scope_begin();
     node->queued = false;
     p->node = node;
     tn_status status = arrive(p, node);
     if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_arrived(node);
-    if (status == TN_OK) status = differentiate(p, node, &w);
+    if (status == TN_OK) status = differentiate(p, node, block);
     tni_leave(node);
     p->node = NULL;
     if (!p->retain) tni_kept_free(node);
-    tn_scope_end(scope);
-    if (!small) tni_free(block, nbytes);
+    if (block != few) tni_free(block, nbytes);
     return status;
 }
 
@@ -365,7 +354,12 @@ tn_status tni_pass_run(tni_pass *p)
 
     tni_hide();
     tni_tell_begins(p);
-    while (p->order.n && status == TN_OK) status = step(p, tni_order_pop(&p->order));
+    tn_scope scope = tn_scope_begin(); /* of one step after the other */
+    while (p->order.n && status == TN_OK) {
+        status = step(p, tni_order_pop(&p->order));
+        if (!tni_scope_clear(scope)) scope = tn_scope_begin(); /* a hook ended it */
+    }
+    tn_scope_end(scope);
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
 
