@@ -64,12 +64,11 @@ static bool is_open(tn_scope s)
 bool tni_scope_clear(tn_scope s)
 {
     if (!is_open(s)) return false;
-    size_t first = scopes.frames[s.depth].first;
     do {
         /* close inner scopes, also those that a drop left open */
         scopes.depth = (size_t)s.depth + 1;
         scopes.lost = false;
-        if (scopes.n == first) return true;
+        if (scopes.n <= scopes.frames[s.depth].first) return true;
         entry e = scopes.entries[--scopes.n];
         e.drop(e.object);
     } while (is_open(s));
