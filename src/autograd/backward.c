@@ -34,13 +34,14 @@ static bool is_ours_alone(const tn_tensor *t)
     return !tni_is_shared(t) && !t->node && tni_is_dense(t);
 }
 
-/* *sum += g, in place where nobody can notice. */
-static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
+/* *sum += g, in place where nobody can notice. take: nothing else in this step uses g, so the sum
+ * may have the scope's reference to it. */
+static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create, bool take)
 {
     if (*sum && !create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
     tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
-    total = tni_scope_take(total);
+    total = take || *sum ? tni_scope_take(total) : tn_keep(total);
     tn_drop(*sum);
     *sum = total;
     return TN_OK;
@@ -55,15 +56,15 @@ tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
     return TN_OK;
 }
 
-static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g)
+static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g, bool take)
 {
     tni_gradmeta *gm = tni_gradmeta_of(leaf);
 
     if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
-    return accumulate(&gm->pending, g, p->create);
+    return accumulate(&gm->pending, g, p->create, take);
 }
 
-static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g)
+static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g, bool take)
 {
     if (!node->queued) {
         tn_status status = tni_order_push(&p->order, node);
@@ -71,7 +72,7 @@ static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tens
         if (status != TN_OK) return status;
         node->queued = true;
     }
-    return accumulate(&node->pending[index], g, p->create);
+    return accumulate(&node->pending[index], g, p->create, take);
 }
 
 /* Sums t down to shape (undoing a broadcast). */
@@ -240,8 +241,9 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block)
         if (!need[i] || tni_none(dx[i])) continue;
         tn_tensor *share = fit(dx[i], &node->in[i]);
         if (!share) return tni_pending();
-        status = edge->node ? deliver_to_node(p, edge->node, edge->index, share)
-                            : deliver_to_leaf(p, edge->leaf, share);
+        bool last = i == n_in - 1; /* earlier ones may be handed out again */
+        status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
+                            : deliver_to_leaf(p, edge->leaf, share, last);
         if (status != TN_OK) return status;
         if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, dx[i], share);
     }
@@ -341,9 +343,9 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
 
         if (!seed) return tni_pending();
         if (outputs[i]->node)
-            status = deliver_to_node(p, outputs[i]->node, outputs[i]->out_index, seed);
+            status = deliver_to_node(p, outputs[i]->node, outputs[i]->out_index, seed, false);
         else
-            status = deliver_to_leaf(p, outputs[i], seed);
+            status = deliver_to_leaf(p, outputs[i], seed, false);
     }
     return status;
 }
