@@ -743,7 +743,7 @@ START_TEST(an_op_within_an_op)
 }
 END_TEST
 
-/* y = 5 a + 3 b + 5 c; one tensor is the gradient of a and of c. The user's data: a permuted one. */
+/* y = 5 a + 3 b + 5 c; a and c have one tensor as gradient, with user data a transposed one. */
 static tn_status shared_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
                                 tn_tensor **out)
 {

@@ -34,8 +34,7 @@ static bool is_ours_alone(const tn_tensor *t)
     return !tni_is_shared(t) && !t->node && tni_is_dense(t);
 }
 
-/* *sum += g, in place where nobody can notice. take: nothing else in this step uses g, so the sum
- * may have the scope's reference to it. */
+/* *sum += g, in place where nobody can notice. take: g is not used again in this step. */
 static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create, bool take)
 {
     if (*sum && !create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
@@ -241,7 +240,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block)
         if (!need[i] || tni_none(dx[i])) continue;
         tn_tensor *share = fit(dx[i], &node->in[i]);
         if (!share) return tni_pending();
-        bool last = i == n_in - 1; /* earlier ones may be handed out again */
+        bool last = i == n_in - 1; /* what earlier ones gave may come again */
         status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
                             : deliver_to_leaf(p, edge->leaf, share, last);
         if (status != TN_OK) return status;
@@ -364,7 +363,6 @@ tn_status tni_pass_run(tni_pass *p)
     tn_scope_end(scope);
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
-
         if (!r->leaf) continue;
         tni_hooked leaf = { .leaf = r->leaf };
         if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending, leaf);
@@ -388,7 +386,7 @@ tn_status tni_copy_pending(tni_gradmeta *gm)
     return TN_OK;
 }
 
-/* Makes gm->pending a tensor that may become a grad: alone, dense, without history. */
+/* Makes gm->pending fit to become a grad: alone, dense, without history. */
 static tn_status own(tni_gradmeta *gm)
 {
     return is_ours_alone(gm->pending) ? TN_OK : tni_copy_pending(gm);

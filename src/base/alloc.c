@@ -246,7 +246,8 @@ static inline void *allocate(size_t size, const size_t *data, int64_t *count, in
 
     if (class >= 0) {
         take();
-        block = lists[class];
+        /* a block a little smaller than TNI_LARGE has the class of TNI_LARGE */
+        block = size < TNI_LARGE ? lists[class] : NULL;
         if (TNI_LIKELY(block != NULL)) {
             lists[class] = lists[class]->next;
             stats.cached -= (int64_t)rounded;
