@@ -8,7 +8,7 @@
  * Seen to fail, in src/autograd/custom.c: keep_inputs() left out; check_others() left out;
  * check_unchanged() left out; the op's free not called; hand_over() without the status;
  * run_forward() without switching recording off; run_backward() without forward's autocast; plain[]
- * not set.
+ * not set. In src/autograd/backward.c: deliver with `last` always true.
  */
 #include <pthread.h>
 
@@ -743,6 +743,44 @@ START_TEST(an_op_within_an_op)
 }
 END_TEST
 
+/* y = 5 a + 3 b + 5 c; a and c have one tensor as gradient, with user data a transposed one. */
+static tn_status shared_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                                tn_tensor **out)
+{
+    (void)c, (void)n_in, (void)n_out;
+    out[0] = tn_add(tn_mul_scalar(tn_add(in[0], in[2]), 5), tn_mul_scalar(in[1], 3));
+    return TN_OK;
+}
+
+static tn_status shared_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                                 tn_tensor **din)
+{
+    (void)n_out, (void)n_in;
+    din[1] = tn_mul_scalar(dout[0], 3);
+    din[0] = din[2] = tn_mul_scalar(dout[0], 5);
+    if (tn_custom_user(c)) din[0] = din[2] = tn_transpose(din[0], 0, 1);
+    return TN_OK;
+}
+
+/* The sum of the first two inputs' gradients must not be made in the tensor that is the third's. */
+START_TEST(one_tensor_may_be_two_gradients)
+{
+    static int permuted;
+    static const tn_custom_op op = { .name = "shared",
+                                     .forward = shared_forward,
+                                     .backward = shared_backward };
+    tn_tensor *x = leaf64((double[]){ 1, 2, 3, 4 }, TN_SHAPE(2, 2));
+    tn_tensor *z = leaf64((double[]){ 0, 0, 0, 0 }, TN_SHAPE(2, 2));
+    assert_ok(
+        tn_backward(sum(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, z }))));
+    assert_values(tn_grad(x), 0, 8, 8, 8, 8);
+    assert_values(tn_grad(z), 0, 5, 5, 5, 5);
+    assert_ok(
+        tn_backward(sum(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, x }))));
+    assert_values(tn_grad(x), 0, 21, 21, 21, 21);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("custom");
@@ -753,6 +791,7 @@ Suite *test_suite(void)
     tcase_add_test(t, several_outputs);
     tcase_add_test(t, an_output_without_gradient);
     tcase_add_test(t, a_gradient_may_be_none_or_broadcast);
+    tcase_add_loop_test(t, one_tensor_may_be_two_gradients, 0, 2);
     tcase_add_test(t, integers_carry_no_history);
     tcase_add_test(t, plain_c_is_differentiated_once);
     t = test_case(suite, "errors");

@@ -4,7 +4,7 @@
  *
  * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
  * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
- * short, or only from segments of the usual size: those tests.
+ * short, or only from segments of the usual size, or taken from a list: those tests.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -128,6 +128,24 @@ START_TEST(large_blocks_are_joined_and_cut)
         if (round == 0) asked = tn_memory().system_allocations;
     }
     ck_assert_int_eq(tn_memory().system_allocations, asked);
+}
+END_TEST
+
+/* The largest block of a list and the smallest that is cut from a segment: neither becomes the
+ * other, though both round to 1 MiB. */
+START_TEST(the_least_large_block)
+{
+    double sizes[] = { 1 - 64.0 / MIB, 1, 1 - 64.0 / MIB };
+    int64_t before = tn_memory().cached;
+    for (int i = 0; i < 3; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *t = mebibytes(sizes[i]);
+        tn_scope_end(scope);
+        assert_ok(tn_fill_(t, 1));
+        tn_drop(t);
+    }
+    tn_memory_trim();
+    ck_assert_int_le(tn_memory().cached, before);
 }
 END_TEST
 
@@ -282,6 +300,7 @@ Suite *test_suite(void)
     tcase_add_test(t, cnn_stays_flat);
     TCase *large = test_case(suite, "large");
     tcase_add_test(large, large_blocks_are_joined_and_cut);
+    tcase_add_test(large, the_least_large_block);
     tcase_add_test(large, large_blocks_do_not_overlap);
     tcase_add_test(large, large_blocks_from_a_sparing_system);
     tcase_add_test(test_case(suite, "attention"), attention_takes_little);

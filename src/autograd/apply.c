@@ -153,6 +153,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     int owners = 0;
 
     if (!node) return TN_E_NOMEM;
+    node->keeps = reads || c->op->custom;
     if (args_size) memcpy(node->args, c->args, args_size);
     if (c->op->keep) c->op->keep(node->args);
     for (int i = 0; i < c->n_in; i++) {

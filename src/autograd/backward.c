@@ -34,17 +34,13 @@ static bool is_ours_alone(const tn_tensor *t)
     return !tni_is_shared(t) && !t->node && tni_is_dense(t);
 }
 
-/* *sum += g, in place where nobody can notice. */
-static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create)
+/* *sum += g, in place where nobody can notice. take: g is not used again in this step. */
+static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create, bool take)
 {
-    if (!*sum) {
-        *sum = tn_keep(g);
-        return TN_OK;
-    }
-    if (!create && is_ours_alone(*sum)) return tn_add_(*sum, g);
-    tn_tensor *total = tn_add(*sum, g);
+    if (*sum && !create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
+    tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
-    tn_keep(total);
+    total = take || *sum ? tni_scope_take(total) : tn_keep(total);
     tn_drop(*sum);
     *sum = total;
     return TN_OK;
@@ -59,15 +55,15 @@ tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
     return TN_OK;
 }
 
-static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g)
+static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g, bool take)
 {
     tni_gradmeta *gm = tni_gradmeta_of(leaf);
 
     if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
-    return accumulate(&gm->pending, g, p->create);
+    return accumulate(&gm->pending, g, p->create, take);
 }
 
-static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g)
+static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g, bool take)
 {
     if (!node->queued) {
         tn_status status = tni_order_push(&p->order, node);
@@ -75,7 +71,7 @@ static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tens
         if (status != TN_OK) return status;
         node->queued = true;
     }
-    return accumulate(&node->pending[index], g, p->create);
+    return accumulate(&node->pending[index], g, p->create, take);
 }
 
 /* Sums t down to shape (undoing a broadcast). */
@@ -191,36 +187,24 @@ static tn_status run_kernel(tni_grad *g)
     if (dense & TNI_DY && !(g->dy = tni_dense(g->dy))) return tni_pending();
     for (int i = 0; i < g->n_in; i++) {
         if (!g->need[i]) continue;
-        g->dx[i] = tni_new_dense(g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
+        g->dx[i] = tni_new_dense(&g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
         if (!g->dx[i]) return tni_pending();
     }
     return g->op->kernel_grad(g);
 }
 
-typedef struct work {
-    tn_tensor **dys, **x, **dx;
-    bool *need;
-} work;
-
-static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
+/* block: room for n_out + 2 n_in tensors and n_in bools */
+static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block)
 {
-    tni_grad g = { .op = node->op,
-                   .args = node->args,
-                   .n_in = node->n_in,
-                   .n_out = node->n_out,
-                   .dys = w->dys,
-                   .x = w->x,
-                   .saved = node->saved,
-                   .in = node->in,
-                   .out = node->out,
-                   .need = w->need,
-                   .dx = w->dx };
-    bool any = false;
+    int n_in = node->n_in, n_out = node->n_out;
+    tn_tensor **dys = block, **x = dys + n_out, **dx = x + n_in;
+    bool *need = (bool *)(dx + n_in), any = false;
 
-    for (int i = 0; i < node->n_in; i++) {
-        w->need[i] = tni_pass_leads_on(p, &node->edge[i]);
-        w->dx[i] = TN_NONE;
-        any |= w->need[i];
+    for (int i = 0; i < n_in; i++) {
+        need[i] = tni_pass_leads_on(p, &node->edge[i]);
+        any |= need[i];
+        dx[i] = TN_NONE;
+        x[i] = NULL;
     }
     if (!any) return TN_OK;
     if (node->spent)
@@ -228,26 +212,39 @@ static tn_status differentiate(tni_pass *p, tni_node *node, work *w)
                          "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
                          tni_op_prefix(node->op), node->op->name);
+    tni_grad g = { .op = node->op,
+                   .args = node->args,
+                   .n_in = n_in,
+                   .n_out = n_out,
+                   .dys = dys,
+                   .x = x,
+                   .saved = node->saved,
+                   .in = node->in,
+                   .out = node->out,
+                   .need = need,
+                   .dx = dx };
+    for (int i = n_out - 1; i >= 0; i--) {
+        dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
+        if (node->pending[i]) g.dy = node->pending[i];
+    }
     tn_status status = tni_kept_read(p, node, &g);
+    if (status == TN_OK) status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
     if (status != TN_OK) return status;
-    for (int i = 0; i < node->n_out; i++) w->dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
-    g.dy = w->dys[0];
-    for (int i = 0; i < node->n_out && tni_none(g.dy); i++) g.dy = w->dys[i];
-    status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
-    for (int i = 0; i < node->n_in && status == TN_OK; i++)
-        if (!w->dx[i]) status = tni_poison("tn_backward", "a gradient");
-    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_differentiated(node, &g);
-    if (status != TN_OK) return status;
-    for (int i = 0; i < node->n_in; i++) {
-        tn_tensor *dx = w->dx[i];
+    for (int i = 0; i < n_in; i++)
+        if (!dx[i]) return tni_poison("tn_backward", "a gradient");
+    if (TNI_UNLIKELY(tni_watching) && (status = tni_tell_differentiated(node, &g)) != TN_OK)
+        return status;
+    for (int i = 0; i < n_in; i++) {
         const tni_edge *edge = &node->edge[i];
 
-        if (!w->need[i] || tni_none(dx)) continue;
-        if (!(dx = fit(dx, &node->in[i]))) return tni_pending();
-        status = edge->node ? deliver_to_node(p, edge->node, edge->index, dx)
-                            : deliver_to_leaf(p, edge->leaf, dx);
+        if (!need[i] || tni_none(dx[i])) continue;
+        tn_tensor *share = fit(dx[i], &node->in[i]);
+        if (!share) return tni_pending();
+        bool last = i == n_in - 1; /* what earlier ones gave may come again */
+        status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
+                            : deliver_to_leaf(p, edge->leaf, share, last);
         if (status != TN_OK) return status;
-        if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, w->dx[i], dx);
+        if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, dx[i], share);
     }
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
 }
@@ -263,31 +260,24 @@ void tni_leave(tni_node *node)
 
 static tn_status step(tni_pass *p, tni_node *node)
 {
-    enum { FEW = 8 };
-    tn_tensor *few[3 * FEW];
+    tn_tensor *few[24];
     size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
     size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
-    bool small = n_in <= FEW && n_out <= FEW;
-    tn_tensor **block = small ? few : tni_alloc(nbytes);
+    tn_tensor **block = nbytes <= sizeof few ? few : tni_alloc(nbytes);
 
     if (!block) {
         tni_leave(node);
         return TN_E_NOMEM;
     }
-    bool few_need[FEW];
-    work w = { block, block + n_out, block + n_out + n_in,
-               small ? few_need : (bool *)(block + n_out + 2 * n_in) };
-    tn_scope scope = tn_scope_begin();
     node->queued = false;
     p->node = node;
     tn_status status = arrive(p, node);
     if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_arrived(node);
-    if (status == TN_OK) status = differentiate(p, node, &w);
+    if (status == TN_OK) status = differentiate(p, node, block);
     tni_leave(node);
     p->node = NULL;
     if (!p->retain) tni_kept_free(node);
-    tn_scope_end(scope);
-    if (!small) tni_free(block, nbytes);
+    if (block != few) tni_free(block, nbytes);
     return status;
 }
 
@@ -352,9 +342,9 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
 
         if (!seed) return tni_pending();
         if (outputs[i]->node)
-            status = deliver_to_node(p, outputs[i]->node, outputs[i]->out_index, seed);
+            status = deliver_to_node(p, outputs[i]->node, outputs[i]->out_index, seed, false);
         else
-            status = deliver_to_leaf(p, outputs[i], seed);
+            status = deliver_to_leaf(p, outputs[i], seed, false);
     }
     return status;
 }
@@ -365,10 +355,14 @@ tn_status tni_pass_run(tni_pass *p)
 
     tni_hide();
     tni_tell_begins(p);
-    while (p->order.n && status == TN_OK) status = step(p, tni_order_pop(&p->order));
+    tn_scope scope = tn_scope_begin(); /* of one step after the other */
+    while (p->order.n && status == TN_OK) {
+        status = step(p, tni_order_pop(&p->order));
+        if (!tni_scope_clear(scope)) scope = tn_scope_begin(); /* a hook ended it */
+    }
+    tn_scope_end(scope);
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
-
         if (!r->leaf) continue;
         tni_hooked leaf = { .leaf = r->leaf };
         if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending, leaf);
@@ -392,7 +386,7 @@ tn_status tni_copy_pending(tni_gradmeta *gm)
     return TN_OK;
 }
 
-/* Makes gm->pending a tensor that may become a grad: alone, dense, without history. */
+/* Makes gm->pending fit to become a grad: alone, dense, without history. */
 static tn_status own(tni_gradmeta *gm)
 {
     return is_ours_alone(gm->pending) ? TN_OK : tni_copy_pending(gm);

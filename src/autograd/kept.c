@@ -55,10 +55,10 @@ bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t)
 static tn_status check_version(const tni_node *node, const tni_kept *kept, const char *role,
                                int index)
 {
-    uint64_t now = tn_version(kept->alias);
-    char which[32] = "";
+    uint64_t now = atomic_load_explicit(&kept->alias->storage->version, memory_order_relaxed);
 
-    if (now == kept->version) return TN_OK;
+    if (TNI_LIKELY(now == kept->version)) return TN_OK;
+    char which[32] = "";
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
                      "tn_backward: %s%s of %s%s, %s, was changed in place after it was "
@@ -82,12 +82,11 @@ tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
 
 /* A kept alias for use in backward: the alias itself, or, when gradients are recorded, one with
  * its history. */
-static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, tni_node *from, tn_tensor *leaf,
-                          int index)
+static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, const tni_edge *edge)
 {
-    if (!p->create || (!from && !leaf)) return kept->alias;
-    if (leaf) return leaf;
-    return tni_with_history(kept->alias, from, index);
+    if (TNI_LIKELY(!p->create) || (!edge->node && !edge->leaf)) return kept->alias;
+    if (edge->leaf) return edge->leaf;
+    return tni_with_history(kept->alias, edge->node, edge->index);
 }
 
 /* The result of a cheap op once more. */
@@ -114,15 +113,14 @@ tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
     tn_status status;
 
+    if (!node->keeps) return TN_OK;
     for (int i = 0; i < node->n_in; i++) {
-        const tni_edge *edge = &node->edge[i];
         const tni_kept *kept = &node->x[i];
-        g->x[i] = NULL;
         if (kept->alias) {
             if ((status = check_version(node, kept, "input", i)) != TN_OK) return status;
-            g->x[i] = restore(p, kept, edge->node, edge->leaf, edge->index);
+            g->x[i] = restore(p, kept, &node->edge[i]);
         } else if (TNI_UNLIKELY(kept->remade) && is_read(node, g, i)) {
-            g->x[i] = remake(p, edge);
+            g->x[i] = remake(p, &node->edge[i]);
         } else {
             continue;
         }
@@ -130,7 +128,7 @@ tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
     }
     if (!node->y.alias) return TN_OK;
     if ((status = check_version(node, &node->y, "the result", -1)) != TN_OK) return status;
-    g->y = restore(p, &node->y, node, NULL, 0);
+    g->y = restore(p, &node->y, &(tni_edge){ .node = node });
     return g->y ? TN_OK : tni_pending();
 }
 
@@ -161,6 +159,7 @@ static void drop(tni_node *node, tn_tensor **kept)
 
 void tni_kept_free(tni_node *node)
 {
+    if (!node->keeps) return;
     for (int i = 0; i < node->n_in; i++) {
         if (!node->x[i].alias && !node->x[i].remade) continue;
         tni_kept_let_go(node, i);

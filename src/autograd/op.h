@@ -210,7 +210,7 @@ struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
     atomic_int holds;  /* of a cheap op: on x[0].alias (kept.c) */
-    bool spent;        /* what it kept has been freed */
+    bool keeps, spent; /* may keep something for backward; that has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */
     uint64_t mark;     /* of the pass that last visited it */

@@ -225,9 +225,20 @@ static void *allocate_large(size_t size, size_t *rounded)
     return block;
 }
 
+/* A block that no list has. *rounded: what it takes. */
+static void *allocate_new(size_t size, size_t *rounded)
+{
+    if (TNI_UNLIKELY(cached < 0)) decide();
+    if (cached && size >= TNI_LARGE) return allocate_large(size, rounded);
+    size_t wanted = cached ? *rounded : TNI_MAX(size, 1);
+    stats.system_allocations++;
+    void *block = system_alloc(wanted);
+    return !block && trim_locked() ? system_alloc(wanted) : block;
+}
+
 /* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: of
  * a storage, the bytes of its elements, for the statistics. Both may be NULL. */
-static void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
+static inline void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
 {
     size_t rounded = 0;
     int class = class_of(size, &rounded);
@@ -235,17 +246,13 @@ static void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *
 
     if (class >= 0) {
         take();
-        if (TNI_UNLIKELY(cached < 0)) decide();
-        if (cached && size >= TNI_LARGE) {
-            block = allocate_large(size, &rounded);
-        } else if (cached && lists[class]) {
-            block = lists[class];
+        /* a block a little smaller than TNI_LARGE has the class of TNI_LARGE */
+        block = size < TNI_LARGE ? lists[class] : NULL;
+        if (TNI_LIKELY(block != NULL)) {
             lists[class] = lists[class]->next;
             stats.cached -= (int64_t)rounded;
         } else {
-            stats.system_allocations++;
-            block = system_alloc(cached ? rounded : (size ? size : 1));
-            if (!block && trim_locked()) block = system_alloc(cached ? rounded : (size ? size : 1));
+            block = allocate_new(size, &rounded);
         }
         if (block) {
             stats.in_use += (int64_t)rounded;
@@ -309,20 +316,20 @@ void tni_free_counted(void *block, size_t size, int64_t *count)
     int class = class_of(size, &rounded);
     take();
     if (count) --*count;
-    bool large = cached > 0 && size >= TNI_LARGE;
-    if (large) rounded = tni_large_free(block);
-    stats.in_use -= (int64_t)rounded;
-    if (large) {
-        stats.cached += (int64_t)rounded;
-    } else if (cached > 0) {
-        free_block *head = block;
+    if (TNI_LIKELY(cached > 0)) {
+        if (TNI_LIKELY(size < TNI_LARGE)) {
+            free_block *head = block;
 
-        head->next = lists[class];
-        lists[class] = head;
+            head->next = lists[class];
+            lists[class] = head;
+        } else {
+            rounded = tni_large_free(block);
+        }
         stats.cached += (int64_t)rounded;
     } else {
         system_free(block, size ? size : 1);
     }
+    stats.in_use -= (int64_t)rounded;
     give();
 }
 

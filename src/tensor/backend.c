@@ -68,14 +68,18 @@ bool tn_cuda_available(void)
     return cuda != NULL;
 }
 
-const tni_backend *tni_backend_for(tn_device device)
+static const tni_backend *cuda_backend_for(tn_device device)
 {
-    if (device.type == TN_CPU) return tni_cpu_backend();
     if (!tn_cuda_available())
         return tni_fail(TN_E_DEVICE,
                         "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                         device.index, tn_cuda_why());
     return cuda->use(device.index) == TN_OK ? &cuda->backend : NULL;
+}
+
+const tni_backend *tni_backend_for(tn_device device)
+{
+    return device.type == TN_CPU ? tni_cpu_backend() : cuda_backend_for(device);
 }
 
 tn_status tni_cuda_stream_of(tn_device device, void **stream)

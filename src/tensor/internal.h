@@ -78,7 +78,13 @@ tn_status tni_shape_fits(const char *function, const tn_shape *shape);
     "want at most %d axes, sizes of 0 and up, and fewer than 2^60 elements (a size of 0 counts "   \
     "as 1)"
 enum { TNI_WIDEST = 8 }; /* bytes */
-bool tni_shape_equal(const tn_shape *a, const tn_shape *b);
+static inline bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
+{
+    if (a->rank != b->rank) return false;
+    for (int i = 0; i < TNI_MIN(a->rank, TN_MAX_RANK); i++)
+        if (a->size[i] != b->size[i]) return false;
+    return true;
+}
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);
 /* Whether a size is the TN_NO_SIZE of a failed tn_size: then the pending error stays, or function's
  * is set. */
@@ -95,7 +101,7 @@ const char *tni_text(const tn_tensor *t);
 
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);
-tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device);
+tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device);
 /* The same for a public function, whose name starts the error message. */
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device);
 /* A new handle on t's storage with other geometry, no history, in the current scope. */
@@ -154,6 +160,10 @@ bool tni_scope_open(void);
  * user runs, neither in it nor in a drop. */
 size_t tni_scope_mark(void);
 void tni_scope_cut(size_t mark);
+/* Drops what a scope and those within it hold, and closes those; s stays open. false: it is not. */
+bool tni_scope_clear(tn_scope s);
+/* A reference to t: the current scope's if t is the newest in it, and leaves it; else one more. */
+tn_tensor *tni_scope_take(tn_tensor *t);
 /* Whether object (any address) is held only by `from` and scopes within it, and so is freed with
  * them. Takes time in proportion to their entries. */
 bool tni_scope_alone(tn_scope from, const void *object);

@@ -232,8 +232,8 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
         return fill(t, draw_uniforms, bounds);
     /* the masks first: if they do not fit, nothing is drawn */
     tn_scope scope = tn_scope_begin();
-    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
-    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
+    tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
+    tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? fill(t, draw_uniforms, bounds) : tni_pending();
     if (status == TN_OK) status = leave_out_the_end(t, below, reached, low, high);
     tn_scope_end(scope);
@@ -273,8 +273,8 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     const tni_backend *backend = tni_backend_of(t);
     tni_array drawn = tni_array_of(t), to = tni_array_of(cast);
     tn_scope scope = tn_scope_begin();
-    tn_tensor *below = tni_new_dense(t->shape, TN_BOOL, t->storage->device);
-    tn_tensor *reached = below ? tni_new_dense(t->shape, TN_BOOL, t->storage->device) : NULL;
+    tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
+    tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? draw_into(t, normal) : tni_pending();
 
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });

@@ -41,17 +41,6 @@ static uint64_t next_serial(void)
     return scopes.serial++;
 }
 
-/* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
-static void close_scope(int64_t depth)
-{
-    scopes.depth = (size_t)depth;
-    scopes.lost = false;
-    if (scopes.depth) return;
-    tni_room_free(&scopes.entries, &scopes.capacity, sizeof(entry));
-    tni_room_free(&scopes.frames, &scopes.frame_capacity, sizeof(frame));
-    scopes = (stack){ 0 };
-}
-
 tn_scope tn_scope_begin(void)
 {
     if (!tni_room(&scopes.frames, &scopes.frame_capacity, scopes.depth, 1, sizeof(frame))) {
@@ -72,21 +61,28 @@ static bool is_open(tn_scope s)
            scopes.frames[s.depth].serial == s.serial;
 }
 
-void tn_scope_end(tn_scope s)
+bool tni_scope_clear(tn_scope s)
 {
-    if (!is_open(s)) return;
-    size_t first = scopes.frames[s.depth].first;
+    if (!is_open(s)) return false;
     do {
         /* close inner scopes, also those that a drop left open */
         scopes.depth = (size_t)s.depth + 1;
         scopes.lost = false;
-        if (scopes.n > first) {
-            entry e = scopes.entries[--scopes.n];
+        if (scopes.n <= scopes.frames[s.depth].first) return true;
+        entry e = scopes.entries[--scopes.n];
+        e.drop(e.object);
+    } while (is_open(s));
+    return false;
+}
 
-            e.drop(e.object);
-        }
-    } while (is_open(s) && scopes.n > first);
-    if (is_open(s)) close_scope(s.depth);
+/* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
+void tn_scope_end(tn_scope s)
+{
+    if (!tni_scope_clear(s)) return;
+    if ((scopes.depth = (size_t)s.depth) > 0) return;
+    tni_room_free(&scopes.entries, &scopes.capacity, sizeof(entry));
+    tni_room_free(&scopes.frames, &scopes.frame_capacity, sizeof(frame));
+    scopes = (stack){ 0 };
 }
 
 size_t tni_scope_mark(void)
@@ -137,6 +133,16 @@ tn_tensor *tn_scope_adopt(tn_tensor *t)
     if (!t) return tni_poisoned("tn_scope_adopt", "t");
     if (tni_none(t)) return t;
     return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
+}
+
+tn_tensor *tni_scope_take(tn_tensor *t)
+{
+    if (!scopes.depth || scopes.lost || scopes.n == scopes.frames[scopes.depth - 1].first)
+        return tn_keep(t);
+    const entry *newest = &scopes.entries[scopes.n - 1];
+    if (newest->object != t || newest->drop != drop_tensor) return tn_keep(t);
+    scopes.n--;
+    return t;
 }
 
 tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)

@@ -73,14 +73,6 @@ tn_status tni_shape_fits(const char *function, const tn_shape *shape)
                      *function ? ": " : "", tni_shape_text(shape), TN_MAX_RANK);
 }
 
-bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
-{
-    if (a->rank != b->rank) return false;
-    for (int i = 0; i < TNI_MIN(a->rank, TN_MAX_RANK); i++)
-        if (a->size[i] != b->size[i]) return false;
-    return true;
-}
-
 void tni_dense_strides(const tn_shape *shape, int64_t *stride)
 {
     int64_t step = 1;
@@ -230,8 +222,8 @@ void tni_bump_version(tn_tensor *t)
 
 /* A handle over s (whose reference it takes over), in no scope; stride NULL: dense. Releases s on
  * failure. */
-static tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *shape,
-                             const int64_t *stride, int64_t offset)
+static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *shape,
+                                    const int64_t *stride, int64_t offset)
 {
     tn_tensor *t = tni_alloc_counted(sizeof *t, &live);
 
@@ -260,25 +252,21 @@ static tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *sha
     return t;
 }
 
-static tn_tensor *handle_of(tni_storage *s, const tni_spec *spec)
+/* function: the public function called, or "" if the caller adds its name. strided: where the
+ * elements lie; NULL: dense. */
+static tn_tensor *new_for(const char *function, tn_dtype dtype, const tn_shape *shape,
+                          const tni_spec *strided, tn_device device)
 {
-    return spec->strided ? handle_new(s, spec->dtype, &spec->shape, spec->stride, spec->offset)
-                         : handle_new(s, spec->dtype, &spec->shape, NULL, 0);
-}
-
-/* function: the public function called, or "" if the caller adds its name. */
-static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device device)
-{
-    int64_t numel = tni_shape_numel(&spec->shape);
-    size_t item = tn_dtype_size(spec->dtype);
+    int64_t numel = tni_shape_numel(shape);
+    size_t item = tn_dtype_size(dtype);
 
     if (TNI_UNLIKELY(numel < 0)) {
-        tni_shape_fits(function, &spec->shape);
+        tni_shape_fits(function, shape);
         return NULL;
     }
     if (item == 0)
         return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function,
-                        *function ? ": " : "", (int)spec->dtype);
+                        *function ? ": " : "", (int)dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE,
                         "%s%sno scope is open: want tn_scope_begin before making tensors, so "
@@ -286,23 +274,24 @@ static tn_tensor *new_for(const char *function, const tni_spec *spec, tn_device 
                         function, *function ? ": " : "");
     tni_storage *s = storage_new((size_t)numel * item, device);
     if (!s) return NULL;
-    tn_tensor *t = handle_of(s, spec);
+    tn_tensor *t = handle_new(s, dtype, shape, strided ? strided->stride : NULL,
+                              strided ? strided->offset : 0);
     return t ? tn_scope_adopt(t) : NULL;
 }
 
 tn_tensor *tni_new(const tni_spec *spec, tn_device device)
 {
-    return new_for("", spec, device);
+    return new_for("", spec->dtype, &spec->shape, spec->strided ? spec : NULL, device);
 }
 
-tn_tensor *tni_new_dense(tn_shape shape, tn_dtype dtype, tn_device device)
+tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device)
 {
-    return new_for("", &(tni_spec){ .dtype = dtype, .shape = shape }, device);
+    return new_for("", dtype, shape, NULL, device);
 }
 
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    return new_for(function, &(tni_spec){ .dtype = dtype, .shape = shape }, device);
+    return new_for(function, dtype, &shape, NULL, device);
 }
 
 tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device)
@@ -349,7 +338,8 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
     tn_tensor *a;
 
     if (tni_shape_fits("", &spec->shape) != TN_OK) return NULL;
-    a = handle_of(storage_keep(t->storage), spec);
+    a = handle_new(storage_keep(t->storage), spec->dtype, &spec->shape,
+                   spec->strided ? spec->stride : NULL, spec->strided ? spec->offset : 0);
     return a ? tn_scope_adopt(a) : NULL;
 }
 
@@ -475,7 +465,7 @@ bool tni_is_dense(const tn_tensor *t)
 tn_tensor *tni_dense(tn_tensor *t)
 {
     if (!t || tni_none(t) || tni_is_dense(t)) return t;
-    tn_tensor *y = tni_new_dense(t->shape, t->dtype, t->storage->device);
+    tn_tensor *y = tni_new_dense(&t->shape, t->dtype, t->storage->device);
     if (!y) return NULL;
     tni_array to = tni_array_of(y);
     tni_array from = tni_array_of(t);

@@ -112,7 +112,7 @@ static tn_status to_forward(tni_call *c)
         return tni_backend_of(y)->upload(tni_data(y), tni_data(x), nbytes);
     if (y->storage->device.type == TN_CPU)
         return tni_backend_of(x)->download(tni_data(y), tni_data(x), nbytes);
-    tn_tensor *host = tni_new_dense(x->shape, x->dtype, tn_cpu());
+    tn_tensor *host = tni_new_dense(&x->shape, x->dtype, tn_cpu());
     if (!host) return tni_pending();
     tn_status status = tni_backend_of(x)->download(tni_data(host), tni_data(x), nbytes);
     return status ? status : tni_backend_of(y)->upload(tni_data(y), tni_data(host), nbytes);

@@ -29,7 +29,8 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
 /* A single value in the promoted dtype. */
 static tn_tensor *cast_single(tn_tensor *t, tn_dtype dtype)
 {
-    tn_tensor *single = t->dtype == dtype ? t : tni_new_dense(TN_SCALAR, dtype, t->storage->device);
+    tn_tensor *single =
+        t->dtype == dtype ? t : tni_create("", TN_SCALAR, dtype, t->storage->device);
 
     if (!single || single == t) return single;
     tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
@@ -78,7 +79,7 @@ tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like)
 {
     if (!a || !b) return NULL;
-    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    tn_tensor *y = tni_new_dense(&like->shape, like->dtype, a->storage->device);
     return y && tni_run_binary(function, y, a, b, p) == TN_OK ? y : NULL;
 }
 
@@ -86,7 +87,7 @@ tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, co
                       const tni_meta *like)
 {
     if (!a || !b || !c) return NULL;
-    tn_tensor *y = tni_new_dense(like->shape, like->dtype, a->storage->device);
+    tn_tensor *y = tni_new_dense(&like->shape, like->dtype, a->storage->device);
     if (!y) return NULL;
     tni_ternary k = { function,
                       .y = tni_array_of(y),

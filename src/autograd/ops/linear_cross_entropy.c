@@ -164,7 +164,7 @@ static tn_status one_piece(const job *j, tn_tensor *const *in)
 static tn_tensor *as_dtype(tn_tensor *t, tn_dtype dtype)
 {
     if (tni_none(t) || t->dtype == dtype) return t;
-    tn_tensor *y = tni_new_dense(t->shape, dtype, t->storage->device);
+    tn_tensor *y = tni_new_dense(&t->shape, dtype, t->storage->device);
     tni_copy copy = { .x = tni_array_of(t) };
     if (!y) return NULL;
     copy.y = tni_array_of(y);
@@ -176,12 +176,12 @@ static bool make_room(job *j, tn_device device)
     int64_t part = j->grad[B] ? j->classes : 1;
     if (j->dtype != j->wide && j->grad[W])
         part = TNI_MAX(part, TNI_MIN(TNI_MAX(ROUNDED_PART, j->k), j->classes * j->k));
-    return (j->dl = tni_new_dense(TN_SHAPE(j->m, j->classes), j->dtype, device)) &&
-           (j->loss = tni_new_dense(TN_SHAPE(2, j->n), j->wide, device)) &&
-           (j->lse = tni_new_dense(TN_SHAPE(j->n), j->wide, device)) &&
-           (j->part = tni_new_dense(TN_SHAPE(part), j->dtype, device)) &&
+    return (j->dl = tni_create("", TN_SHAPE(j->m, j->classes), j->dtype, device)) &&
+           (j->loss = tni_create("", TN_SHAPE(2, j->n), j->wide, device)) &&
+           (j->lse = tni_create("", TN_SHAPE(j->n), j->wide, device)) &&
+           (j->part = tni_create("", TN_SHAPE(part), j->dtype, device)) &&
            (j->widened =
-                j->dtype == j->wide ? j->part : tni_new_dense(TN_SHAPE(part), j->wide, device));
+                j->dtype == j->wide ? j->part : tni_create("", TN_SHAPE(part), j->wide, device));
 }
 
 static tn_status lce_shape(tni_call *c)

@@ -43,8 +43,8 @@ static tn_status triangle_forward(tni_call *c)
     int64_t m = x->shape.size[row], n = x->shape.size[row + 1];
 
     if (tni_shape_numel(&x->shape) == 0) return TN_OK;
-    tn_tensor *values = tni_new_dense(TN_SHAPE(m + n - 1), TN_BOOL, c->device);
-    tn_tensor *mask = tni_new_dense(TN_SHAPE(m, n), TN_BOOL, c->device);
+    tn_tensor *values = tni_create("", TN_SHAPE(m + n - 1), TN_BOOL, c->device);
+    tn_tensor *mask = tni_create("", TN_SHAPE(m, n), TN_BOOL, c->device);
     if (!values || !mask) return tni_pending();
     tni_array vector = tni_array_of(values);
     tni_array rows = tni_array_of(mask);

@@ -104,7 +104,8 @@ static void chunk(void *context, int64_t begin, int64_t end)
 
 static tn_dtype type_of(tn_dtype dtype)
 {
-    return dtype == TN_F64 ? TN_F64 : tn_dtype_is_float(dtype) ? TN_F32 : TN_I64;
+    if (dtype == TN_F32 || dtype == TN_F64) return dtype;
+    return tn_dtype_is_float(dtype) ? TN_F32 : TN_I64;
 }
 
 static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
@@ -124,9 +125,22 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
      : (type) == TN_F64 ? K64(table)[function]                                                     \
                         : K(table)[function])
 
-/* Of the four arrays n count; the others stand in for what the row does not read. */
-static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost, int n,
-                     const tni_array *const *arrays, const double *p)
+/* The number of elements if the arrays are row-major without gaps, and so one run each; else -1. */
+static inline int64_t one_run(const tni_array *const *arrays)
+{
+    int64_t n = 1;
+
+    for (int d = arrays[0]->rank - 1; d >= 0; d--) {
+        for (int k = 0; k < TNI_WALK_ARRAYS; k++)
+            if (arrays[k]->stride[d] != n) return -1;
+        n *= arrays[0]->size[d];
+    }
+    return n;
+}
+
+static tn_status run_walk(const char *name, tni_row row, tn_dtype type, tn_dtype row_type,
+                          bool convert, int cost, int n, const tni_array *const *arrays,
+                          const double *p)
 {
     if (!row) {
         return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
@@ -139,9 +153,8 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
     j.row = row;
     j.p = p;
     j.type = type;
-    j.row_type = predicate ? TN_BOOL : type;
-    j.convert = arrays[0]->dtype != j.row_type;
-    for (int k = 1; k < n; k++) j.convert |= arrays[k]->dtype != type;
+    j.row_type = row_type;
+    j.convert = convert;
     for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
         j.data[k] = arrays[k]->data;
         j.dtype[k] = arrays[k]->dtype;
@@ -150,6 +163,23 @@ static tn_status run(const char *name, tni_row row, tn_dtype type, bool predicat
                         : (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
     tni_parallel(j.walk.numel, cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
+    return TN_OK;
+}
+
+/* Of the four arrays n count; the others stand in for what the row does not read. Few elements in
+ * one run need no walk: they are one call of the row, as chunk would make it. */
+static inline tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost,
+                            int n, const tni_array *const *arrays, const double *p)
+{
+    int64_t elements = one_run(arrays);
+    tn_dtype row_type = predicate ? TN_BOOL : type;
+    bool convert = arrays[0]->dtype != row_type;
+
+    for (int k = 1; k < n; k++) convert |= arrays[k]->dtype != type;
+    if (convert || !row || elements < 0 || elements > GRAIN_HEAVY)
+        return run_walk(name, row, type, row_type, convert, cost, n, arrays, p);
+    row(elements, arrays[0]->data, 1, arrays[1]->data, 1, arrays[2]->data, 1, arrays[3]->data, 1,
+        p);
     return TN_OK;
 }
 
