@@ -72,6 +72,9 @@ typedef struct tni_reducer {
                  int64_t col_stride, tni_acc *acc, const tni_acc *center, double p);
     /* acc[j] = acc[j] o other[j] */
     void (*combine)(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other);
+    /* cols of the pass TNI_SUM, where x is bf16 */
+    void (*sum_bf16)(int64_t rows, int64_t cols, const void *x, int64_t row_stride,
+                     int64_t col_stride, tni_acc *acc);
 } tni_reducer;
 
 extern const tni_reducer K32(tni_reducer);

@@ -141,15 +141,18 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     int64_t row_stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
     int64_t col_stride = j->kept.x[j->kept.rank - 1];
     const tni_acc *center = j->center ? j->center + o : NULL;
+    bool low = j->dtype == TN_BF16 && j->pass == TNI_SUM;
 
     const tni_acc none = j->reducer->identity(j->pass);
     for (int64_t i = 0; i < cols; i++) acc[i] = none;
     while (begin < end) {
         const char *at = x + place(r, begin, &left) * j->item;
         int64_t n = TNI_MIN(left, end - begin);
-        if (!j->convert)
+        if (low)
+            j->reducer->sum_bf16(n, cols, at, row_stride, col_stride, acc);
+        else if (!j->convert)
             j->reducer->cols(j->pass, n, cols, at, row_stride, col_stride, acc, center, j->p);
-        for (int64_t i = 0; j->convert && i < n; i += ROWS) {
+        for (int64_t i = 0; j->convert && !low && i < n; i += ROWS) {
             int64_t rows = TNI_MIN(n - i, (int64_t)ROWS);
             for (int64_t k = 0; k < rows; k++) {
                 const char *row = at + (i + k) * row_stride * j->item;

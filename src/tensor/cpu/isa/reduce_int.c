@@ -58,4 +58,4 @@ static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other
     for (int64_t j = 0; j < n; j++) acc[j].i = join(pass, acc[j].i, other[j].i);
 }
 
-const tni_reducer K(tni_reducer) = { identity, row, cols, combine };
+const tni_reducer K(tni_reducer) = { identity, row, cols, combine, NULL };

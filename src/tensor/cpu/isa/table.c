@@ -146,6 +146,8 @@ static bool no_other(const void *a, tn_status *status)
         const tni_batch_norm *: BIT(tni_batch_norm, y) | BIT(tni_batch_norm, x),                   \
         const tni_batch_norm_grad *: BIT(tni_batch_norm_grad, dx) |                                \
             BIT(tni_batch_norm_grad, dy) | BIT(tni_batch_norm_grad, x),                            \
+        const tni_layer_norm_grad *: BIT(tni_layer_norm_grad, dx) |                                \
+            BIT(tni_layer_norm_grad, dy) | BIT(tni_layer_norm_grad, x),                            \
         const tni_conv2d *: BIT(tni_conv2d, y),                                                    \
         const tni_conv2d_grad_weight *: BIT(tni_conv2d_grad_weight, dy),                           \
         default: 0)

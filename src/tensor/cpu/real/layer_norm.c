@@ -8,8 +8,10 @@
  *
  * dw and db: each block of rows, whose number depends only on n, sums into its own line; the lines
  * are added in order, in double. So the bits are the same for any number of threads.
+ *
+ * In f32, the gradient takes dy, x and dx in bf16 and f16 too: a row passes through a buffer then.
  */
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/rows.h"
 
 typedef struct ln_job {
@@ -62,9 +64,13 @@ tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 /* ---- gradient -------------------------------------------------------------------------------- */
 
 typedef struct lng_job {
-    REAL *dx, *dw, *db;
+    void *dx; /* like dy and x of this dtype */
+    const void *dy, *x;
+    tn_dtype dtype;
+    REAL *dw, *db;
     REAL *partial; /* [blocks, 2, f]: dw, db; NULL when neither is wanted */
-    const REAL *dy, *x, *mean, *rstd, *w;
+    REAL *buffers; /* [lanes, 3, f] of dx, dy, x; NULL when these are REAL */
+    const REAL *mean, *rstd, *w;
     int64_t n, f, block_rows, blocks;
 } lng_job;
 
@@ -99,18 +105,28 @@ grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *re
     }
 }
 
+/* Row i of x or dy; if it is bf16 or f16, in the k-th row of the lane. */
+static inline const REAL *read_row(const lng_job *job, const void *x, int64_t i, REAL *lane, int k)
+{
+    if (!lane) return (const REAL *)x + i * job->f;
+    TNI_LOAD(TN_F32, job->f, lane + k * job->f, (const uint16_t *)x + i * job->f, job->dtype, 1);
+    return lane + k * job->f;
+}
+
 static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
     int64_t f = job->f;
+    REAL *lane = job->buffers ? job->buffers + tni_lane() * 3 * f : NULL;
     for (int64_t block = begin; block < end; block++) {
         REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
         REAL *db = job->partial ? dw + f : NULL;
         if (dw) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
         int64_t last = TNI_MIN((block + 1) * job->block_rows, job->n);
         for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *x = job->x + i * f, *dy = job->dy + i * f, *w = job->w;
-            REAL *dx = job->dx ? job->dx + i * f : NULL;
+            const REAL *dy = read_row(job, job->dy, i, lane, 1), *w = job->w;
+            const REAL *x = read_row(job, job->x, i, lane, 2);
+            REAL *dx = !job->dx ? NULL : lane ? lane : (REAL *)job->dx + i * f;
             REAL mean = job->mean[i], rstd = job->rstd[i];
             if (!dx) {
                 grad_row(NULL, dw, db, dy, x, NULL, mean, rstd, f);
@@ -121,6 +137,7 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
                 w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f)
                   : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f);
             }
+            if (dx && lane) TNI_STORE(TN_F32, f, (uint16_t *)job->dx + i * f, job->dtype, 1, dx);
         }
     }
 }
@@ -150,10 +167,11 @@ static void combine_chunk(void *context, int64_t begin, int64_t end)
 tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
 {
     lng_job job = { .dx = a->dx.data,
-                    .dw = a->dweight.data,
-                    .db = a->dbias.data,
                     .dy = a->dy.data,
                     .x = a->x.data,
+                    .dtype = a->x.dtype,
+                    .dw = a->dweight.data,
+                    .db = a->dbias.data,
                     .mean = a->mean.data,
                     .rstd = a->rstd.data,
                     .w = a->weight.data,
@@ -162,26 +180,26 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
     /* at most 64 blocks, of at least 16 rows */
     job.block_rows = TNI_MAX(16, (job.n + 63) / 64);
     job.blocks = (job.n + job.block_rows - 1) / job.block_rows;
-    size_t nbytes = 0;
-    if (job.dw || job.db) {
-        size_t count;
-        if (!tni_mul_size((size_t)job.blocks * 2, (size_t)job.f, &count) ||
-            !tni_mul_size(count, sizeof(REAL), &nbytes)) {
-            return tni_error(TN_E_NOMEM,
-                             "tn_layer_norm: rows of %" PRId64 " elements are too large", job.f);
-        }
-        nbytes = TNI_MAX(nbytes, 64);
-        job.partial = tni_alloc(nbytes);
-        if (!job.partial) return TN_E_NOMEM;
-    }
-    tni_parallel(job.blocks, row_grain(job.f * job.block_rows, 4), layer_norm_grad_chunk, &job);
-    if (job.partial) {
-        if (job.f * job.blocks >= 65536)
-            tni_parallel(job.f, COLUMNS, combine_chunk, &job);
-        else
-            for (int64_t at = 0; at < job.f; at += COLUMNS)
-                combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
-        tni_free(job.partial, nbytes);
-    }
+    int64_t grain = row_grain(job.f * job.block_rows, 4);
+    int lanes = tni_lanes(job.blocks, grain);
+    bool summed = job.dw || job.db;
+    size_t sums = summed ? (size_t)job.blocks * 2 : 0, floats = 0, nbytes = 0;
+    size_t buffers = tni_is_short(job.dtype) ? (size_t)lanes * 3 : 0;
+    if (!tni_mul_size(sums + buffers, (size_t)job.f, &floats) ||
+        !tni_mul_size(floats, sizeof(REAL), &nbytes))
+        return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",
+                         job.f);
+    nbytes = TNI_MAX(nbytes, 64);
+    REAL *scratch = sums + buffers ? tni_alloc(nbytes) : NULL;
+    if (sums + buffers && !scratch) return TN_E_NOMEM;
+    if (sums) job.partial = scratch;
+    if (buffers) job.buffers = scratch + sums * (size_t)job.f;
+    if (lanes) tni_parallel_lanes(lanes, job.blocks, grain, layer_norm_grad_chunk, &job);
+    if (summed && job.f * job.blocks >= 65536)
+        tni_parallel(job.f, COLUMNS, combine_chunk, &job);
+    else
+        for (int64_t at = 0; summed && at < job.f; at += COLUMNS)
+            combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
+    tni_free(scratch, nbytes);
     return TN_OK;
 }

@@ -167,31 +167,30 @@ static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_ac
     acc->f = join(pass, acc->f, v);
 }
 
-TN_FN void sum_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs,
+TN_FN REAL element(const void *x, bool low, int64_t i)
+{
+    return low ? (REAL)tn_from_bf16(((const uint16_t *)x)[i]) : ((const REAL *)x)[i];
+}
+
+/* low: x is bf16. */
+TN_FN void sum_cols(tni_pass pass, bool low, int64_t rows, int64_t cols, const void *x, int64_t rs,
                     int64_t cs, tni_acc *acc, const REAL *c, REAL p)
 {
     int64_t r = 0;
 
-    if (cs == 1) {
-        for (; r + GROUP <= rows; r += GROUP) {
-            const REAL *at = x + r * rs;
+#define TERM(k) term(pass, element(x, low, (r + (k)) * rs + j), c[j], p)
+    for (; cs == 1 && r + GROUP <= rows; r += GROUP) {
 #pragma omp simd
-            for (int64_t j = 0; j < cols; j++) {
-                REAL s01 = term(pass, at[j], c[j], p) + term(pass, at[j + rs], c[j], p);
-                REAL s23 =
-                    term(pass, at[j + 2 * rs], c[j], p) + term(pass, at[j + 3 * rs], c[j], p);
-                REAL s45 =
-                    term(pass, at[j + 4 * rs], c[j], p) + term(pass, at[j + 5 * rs], c[j], p);
-                REAL s67 =
-                    term(pass, at[j + 6 * rs], c[j], p) + term(pass, at[j + 7 * rs], c[j], p);
-                acc[j].f += (double)((s01 + s23) + (s45 + s67));
-            }
+        for (int64_t j = 0; j < cols; j++) {
+            REAL s01 = TERM(0) + TERM(1), s23 = TERM(2) + TERM(3);
+            REAL s45 = TERM(4) + TERM(5), s67 = TERM(6) + TERM(7);
+            acc[j].f += (double)((s01 + s23) + (s45 + s67));
         }
     }
-    for (; r < rows; r++) {
-        const REAL *at = x + r * rs;
-        for (int64_t j = 0; j < cols; j++) acc[j].f += (double)term(pass, at[j * cs], c[j], p);
-    }
+#undef TERM
+    for (; r < rows; r++)
+        for (int64_t j = 0; j < cols; j++)
+            acc[j].f += (double)term(pass, element(x, low, r * rs + j * cs), c[j], p);
 }
 
 TN_FN void join_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, int64_t rs,
@@ -206,20 +205,23 @@ TN_FN void join_cols(tni_pass pass, int64_t rows, int64_t cols, const REAL *x, i
     }
 }
 
-static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t rs, int64_t cs,
+static void cols(tni_pass pass, int64_t rows, int64_t n, const void *x, int64_t rs, int64_t cs,
                  tni_acc *acc, const tni_acc *center, double p)
 {
-    const REAL *x = xx;
     REAL c[TNI_BLOCK];
 
     for (int64_t j = 0; j < n; j++) c[j] = center ? finite_center(center[j].f) : (REAL)0;
     switch (pass) {
-    case TNI_SUM: sum_cols(TNI_SUM, rows, n, x, rs, cs, acc, c, (REAL)p); break;
+    case TNI_SUM: sum_cols(TNI_SUM, false, rows, n, x, rs, cs, acc, c, (REAL)p); break;
     case TNI_SUM_SQUARE_DIFF:
-        sum_cols(TNI_SUM_SQUARE_DIFF, rows, n, x, rs, cs, acc, c, (REAL)p);
+        sum_cols(TNI_SUM_SQUARE_DIFF, false, rows, n, x, rs, cs, acc, c, (REAL)p);
         break;
-    case TNI_SUM_EXP_DIFF: sum_cols(TNI_SUM_EXP_DIFF, rows, n, x, rs, cs, acc, c, (REAL)p); break;
-    case TNI_SUM_ABS_POW: sum_cols(TNI_SUM_ABS_POW, rows, n, x, rs, cs, acc, c, (REAL)p); break;
+    case TNI_SUM_EXP_DIFF:
+        sum_cols(TNI_SUM_EXP_DIFF, false, rows, n, x, rs, cs, acc, c, (REAL)p);
+        break;
+    case TNI_SUM_ABS_POW:
+        sum_cols(TNI_SUM_ABS_POW, false, rows, n, x, rs, cs, acc, c, (REAL)p);
+        break;
     case TNI_PROD: join_cols(TNI_PROD, rows, n, x, rs, cs, acc); break;
     case TNI_LARGEST: join_cols(TNI_LARGEST, rows, n, x, rs, cs, acc); break;
     case TNI_SMALLEST: join_cols(TNI_SMALLEST, rows, n, x, rs, cs, acc); break;
@@ -227,6 +229,13 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t
     case TNI_ANY: join_cols(TNI_ANY, rows, n, x, rs, cs, acc); break;
     case TNI_ALL: join_cols(TNI_ALL, rows, n, x, rs, cs, acc); break;
     }
+}
+
+static void sum_bf16_cols(int64_t rows, int64_t n, const void *x, int64_t rs, int64_t cs,
+                          tni_acc *acc)
+{
+    const REAL none[TNI_BLOCK] = { 0 };
+    sum_cols(TNI_SUM, true, rows, n, x, rs, cs, acc, none, 0);
 }
 
 static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other)
@@ -237,4 +246,4 @@ static void combine(tni_pass pass, int64_t n, tni_acc *acc, const tni_acc *other
         for (int64_t j = 0; j < n; j++) acc[j].f = join(pass, acc[j].f, other[j].f);
 }
 
-const tni_reducer K(tni_reducer) = { identity, row, cols, combine };
+const tni_reducer K(tni_reducer) = { identity, row, cols, combine, sum_bf16_cols };
