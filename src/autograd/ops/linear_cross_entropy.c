@@ -37,7 +37,7 @@ typedef struct job {
     int64_t first, m;           /* the piece: rows [first, first + m) */
     tn_tensor *const *in;       /* x, W and b in dtype */
     tn_tensor *dl, *loss, *lse; /* [m, classes]; [2, n]: losses and their weights; [n] */
-    tn_tensor *part, *widened;  /* of a sum: in dtype; in wide, where that is another */
+    tn_tensor *part;            /* of a sum, in dtype */
     tn_tensor *grad[3];         /* of x, W and b; NULL: not wanted */
 } job;
 
@@ -58,12 +58,6 @@ static tni_array matrix(const tn_tensor *t, int64_t first, int64_t rows, int64_t
 static tn_status add(const job *j, tni_array sum, tni_array part)
 {
     if (j->first == 0) return j->backend->copy(&(tni_copy){ sum, part });
-    if (part.dtype != sum.dtype) {
-        tni_array wide = matrix(j->widened, 0, part.size[0], part.size[1]);
-        tn_status status = j->backend->copy(&(tni_copy){ wide, part });
-        if (status != TN_OK) return status;
-        part = wide;
-    }
     return j->backend->binary(&(tni_binary){ TNI_B_add, sum, sum, part, NULL });
 }
 
@@ -179,9 +173,7 @@ static bool make_room(job *j, tn_device device)
     return (j->dl = tni_create("", TN_SHAPE(j->m, j->classes), j->dtype, device)) &&
            (j->loss = tni_create("", TN_SHAPE(2, j->n), j->wide, device)) &&
            (j->lse = tni_create("", TN_SHAPE(j->n), j->wide, device)) &&
-           (j->part = tni_create("", TN_SHAPE(part), j->dtype, device)) &&
-           (j->widened =
-                j->dtype == j->wide ? j->part : tni_create("", TN_SHAPE(part), j->wide, device));
+           (j->part = tni_create("", TN_SHAPE(part), j->dtype, device));
 }
 
 static tn_status lce_shape(tni_call *c)

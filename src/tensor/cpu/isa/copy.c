@@ -89,25 +89,42 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* y[b][a] = x[a][b] for a tile of a x b, small enough to stay in the L1 cache. */
+/* y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a
+ * multiple of 1 KiB apart: they share a few of its sets. Then they pass through a buffer.
+ * A column has a function of its own, or gcc puts vectors together on the stack. */
 #define MOVE_TILE(T)                                                                               \
+    static                                                                                         \
+        __attribute__((noinline)) void column_##T(T *to, const T *from, int64_t step, int64_t n)   \
     {                                                                                              \
-        const T *from = (const T *)(const void *)x;                                                \
-        for (int64_t b = 0; b < nb; b++) {                                                         \
-            T *to = (T *)(void *)y + b * y_b;                                                      \
-            for (int64_t a = 0; a < na; a++) to[a] = from[a * x_a + b];                            \
+        for (int64_t a = 0; a < n; a++) to[a] = from[a * step];                                    \
+    }                                                                                              \
+    static void move_tile_##T(int64_t na, int64_t nb, T *y, int64_t y_b, const T *x, int64_t x_a)  \
+    {                                                                                              \
+        enum { ROW = TILE + 8, PART = 8 };                                                         \
+        _Alignas(64) T tile[TILE * ROW];                                                           \
+        bool share = x_a * (int64_t)sizeof(T) % 1024 == 0;                                         \
+        for (int64_t a = 0; share && a < na; a++) {                                                \
+            int64_t b = 0;                                                                         \
+            for (; b + PART <= nb; b += PART)                                                      \
+                memcpy(tile + a * ROW + b, x + a * x_a + b, PART * sizeof(T));                     \
+            for (; b < nb; b++) tile[a * ROW + b] = x[a * x_a + b];                                \
         }                                                                                          \
-        break;                                                                                     \
+        if (share) x = tile, x_a = ROW;                                                            \
+        for (int64_t b = 0; b < nb; b++) column_##T(y + b * y_b, x + b, x_a, na);                  \
     }
+MOVE_TILE(uint8_t)
+MOVE_TILE(uint16_t)
+MOVE_TILE(uint32_t)
+MOVE_TILE(uint64_t)
 
-static void move_tile(int64_t na, int64_t nb, char *y, int64_t y_b, const char *x, int64_t x_a,
+static void move_tile(int64_t na, int64_t nb, void *y, int64_t y_b, const void *x, int64_t x_a,
                       int64_t item)
 {
     switch (item) {
-    case 1: MOVE_TILE(uint8_t)
-    case 2: MOVE_TILE(uint16_t)
-    case 4: MOVE_TILE(uint32_t)
-    default: MOVE_TILE(uint64_t)
+    case 1: move_tile_uint8_t(na, nb, y, y_b, x, x_a); break;
+    case 2: move_tile_uint16_t(na, nb, y, y_b, x, x_a); break;
+    case 4: move_tile_uint32_t(na, nb, y, y_b, x, x_a); break;
+    default: move_tile_uint64_t(na, nb, y, y_b, x, x_a);
     }
 }
 
