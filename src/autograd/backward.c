@@ -35,12 +35,12 @@ static bool is_ours_alone(const tn_tensor *t)
 }
 
 /* *sum += g, in place where nobody can notice. take: g is not used again in this step. */
-static tn_status accumulate(tn_tensor **sum, tn_tensor *g, bool create, bool take)
+static tn_status accumulate(const tni_pass *p, tn_tensor **sum, tn_tensor *g, bool take)
 {
-    if (*sum && !create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
+    if (*sum && !p->create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
     tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
-    total = take || *sum ? tni_scope_take(total) : tn_keep(total);
+    total = take || *sum ? tni_scope_take(p->scope, total) : tn_keep(total);
     tn_drop(*sum);
     *sum = total;
     return TN_OK;
@@ -58,20 +58,18 @@ tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
 static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g, bool take)
 {
     tni_gradmeta *gm = tni_gradmeta_of(leaf);
-
     if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
-    return accumulate(&gm->pending, g, p->create, take);
+    return accumulate(p, &gm->pending, g, take);
 }
 
 static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g, bool take)
 {
     if (!node->queued) {
         tn_status status = tni_order_push(&p->order, node);
-
         if (status != TN_OK) return status;
         node->queued = true;
     }
-    return accumulate(&node->pending[index], g, p->create, take);
+    return accumulate(p, &node->pending[index], g, take);
 }
 
 /* Sums t down to shape (undoing a broadcast). */
@@ -155,7 +153,6 @@ static tn_status arrive(tni_pass *p, tni_node *node)
 
     for (int i = 0; i < node->n_out && status == TN_OK; i++) {
         tni_gradmeta *gm = node->gm[i];
-
         if (!gm || !node->pending[i]) continue;
         tni_hooked result = { .node = node, .output = i };
         if (gm->hooks.n) status = run_hooks(p, gm, &node->pending[i], result);
@@ -193,12 +190,12 @@ static tn_status run_kernel(tni_grad *g)
     return g->op->kernel_grad(g);
 }
 
-/* block: room for n_out + 2 n_in tensors and n_in bools */
-static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block)
+/* block, need: room for n_out + 2 n_in tensors and for n_in */
+static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, bool *need)
 {
     int n_in = node->n_in, n_out = node->n_out;
     tn_tensor **dys = block, **x = dys + n_out, **dx = x + n_in;
-    bool *need = (bool *)(dx + n_in), any = false;
+    bool any = false;
 
     for (int i = 0; i < n_in; i++) {
         need[i] = tni_pass_leads_on(p, &node->edge[i]);
@@ -261,9 +258,11 @@ void tni_leave(tni_node *node)
 static tn_status step(tni_pass *p, tni_node *node)
 {
     tn_tensor *few[24];
-    size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out;
-    size_t nbytes = (n_out + 2 * n_in) * sizeof(tn_tensor *) + n_in * sizeof(bool);
-    tn_tensor **block = nbytes <= sizeof few ? few : tni_alloc(nbytes);
+    bool few_need[8];
+    size_t n_in = (size_t)node->n_in, n_out = (size_t)node->n_out, n = n_out + 2 * n_in;
+    size_t nbytes = n * sizeof(tn_tensor *) + n_in * sizeof(bool);
+    bool small = n_in <= 8 && n <= 24;
+    tn_tensor **block = small ? few : tni_alloc(nbytes);
 
     if (!block) {
         tni_leave(node);
@@ -273,11 +272,12 @@ static tn_status step(tni_pass *p, tni_node *node)
     p->node = node;
     tn_status status = arrive(p, node);
     if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_arrived(node);
-    if (status == TN_OK) status = differentiate(p, node, block);
+    if (status == TN_OK)
+        status = differentiate(p, node, block, small ? few_need : (bool *)(block + n));
     tni_leave(node);
     p->node = NULL;
     if (!p->retain) tni_kept_free(node);
-    if (block != few) tni_free(block, nbytes);
+    if (!small) tni_free(block, nbytes);
     return status;
 }
 
@@ -355,12 +355,12 @@ tn_status tni_pass_run(tni_pass *p)
 
     tni_hide();
     tni_tell_begins(p);
-    tn_scope scope = tn_scope_begin(); /* of one step after the other */
+    p->scope = tn_scope_begin(); /* of one step after the other */
     while (p->order.n && status == TN_OK) {
         status = step(p, tni_order_pop(&p->order));
-        if (!tni_scope_clear(scope)) scope = tn_scope_begin(); /* a hook ended it */
+        if (!tni_scope_clear(p->scope)) p->scope = tn_scope_begin(); /* a hook ended it */
     }
-    tn_scope_end(scope);
+    tn_scope_end(p->scope);
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
         if (!r->leaf) continue;

@@ -47,6 +47,7 @@ typedef struct tni_engine_pass {
     uint64_t wanted;
     uint64_t target; /* tn_gradients: gm->mark of the inputs */
     bool retain;
+    tn_scope scope; /* while it runs: of the current step */
     bool create;
     bool synced;        /* tells this thread's tni_syncs (sync.h) */
     bool was_recording; /* grad mode of the caller */

@@ -162,8 +162,8 @@ size_t tni_scope_mark(void);
 void tni_scope_cut(size_t mark);
 /* Drops what a scope and those within it hold, and closes those; s stays open. false: it is not. */
 bool tni_scope_clear(tn_scope s);
-/* A reference to t: the current scope's if t is the newest in it, and leaves it; else one more. */
-tn_tensor *tni_scope_take(tn_tensor *t);
+/* A reference to t: the current scope's, if s is open and t its newest; else one more. */
+tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t);
 /* Whether object (any address) is held only by `from` and scopes within it, and so is freed with
  * them. Takes time in proportion to their entries. */
 bool tni_scope_alone(tn_scope from, const void *object);

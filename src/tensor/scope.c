@@ -135,9 +135,9 @@ tn_tensor *tn_scope_adopt(tn_tensor *t)
     return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
 }
 
-tn_tensor *tni_scope_take(tn_tensor *t)
+tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t)
 {
-    if (!scopes.depth || scopes.lost || scopes.n == scopes.frames[scopes.depth - 1].first)
+    if (!is_open(s) || scopes.lost || scopes.n == scopes.frames[scopes.depth - 1].first)
         return tn_keep(t);
     const entry *newest = &scopes.entries[scopes.n - 1];
     if (newest->object != t || newest->drop != drop_tensor) return tn_keep(t);

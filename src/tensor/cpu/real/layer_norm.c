@@ -194,7 +194,10 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
     if (sums + buffers && !scratch) return TN_E_NOMEM;
     if (sums) job.partial = scratch;
     if (buffers) job.buffers = scratch + sums * (size_t)job.f;
-    if (lanes) tni_parallel_lanes(lanes, job.blocks, grain, layer_norm_grad_chunk, &job);
+    if (buffers)
+        tni_parallel_lanes(lanes, job.blocks, grain, layer_norm_grad_chunk, &job);
+    else
+        tni_parallel(job.blocks, grain, layer_norm_grad_chunk, &job);
     if (summed && job.f * job.blocks >= 65536)
         tni_parallel(job.f, COLUMNS, combine_chunk, &job);
     else
