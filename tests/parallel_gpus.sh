@@ -17,7 +17,6 @@ TN_CUDA_MODULE=$(realpath "$3") TN_NCCL_MODULE=$(realpath "$4")
 export TN_CUDA_MODULE TN_NCCL_MODULE
 if [ "$3" = "$4" ]; then shim=yes; else shim=no; fi
 [ $shim = no ] || export TN_CUDA_DEVICES=4
-unset MALLOC_PERTURB_ # meson's: mpirun reads freed memory when two ranks abort at once, and crashes
 scratch
 
 gpus=$("$driver" gpus)
