@@ -48,7 +48,9 @@ static bool cut(pieces *p, tn_dtype dtype)
         parts = TNI_MIN(parts, MAX_PARTS);
         p->images = (z->n + parts - 1) / parts;
     } else {
-        p->images = TNI_MAX(1, TNI_MIN(z->n / 4, (int64_t)(PIECE_BYTES / (x + y + 1))));
+        int64_t most = TNI_MAX(1, (int64_t)(PIECE_BYTES / (x + y + 1)));
+        int64_t pieces = (z->n + 4 * most - 1) / (4 * most) * 4; /* as many for each thread */
+        p->images = (z->n + pieces - 1) / pieces;
     }
     p->n = (z->n - 1) / p->images + 1;
     p->x = x * (size_t)p->images;

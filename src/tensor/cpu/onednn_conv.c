@@ -42,11 +42,19 @@ static dnnl_data_type_t type_of(const tni_convolution *c, int i)
     return i == WEIGHTS && c->kind == TNI_CONV_DW ? dnnl_f32 : tni_dnnl_type(c->dtype);
 }
 
+/* What a kernel is asked for by: tenon's layout; oneDNN's choice; images in blocks of 16 channels,
+ * weights as oneDNN chooses. */
+enum { PLAIN, ANY, BLOCKS, LAYOUTS };
+
 static dnnl_status_t make_layout(tni_layout *l, const tni_convolution *c, const shape *s, int i,
-                                 bool any)
+                                 int layout)
 {
-    static const dnnl_format_tag_t plain[] = { dnnl_nchw, dnnl_oihw, dnnl_a, dnnl_nchw };
-    dnnl_format_tag_t tag = any ? dnnl_format_tag_any : plain[i];
+    static const dnnl_format_tag_t tags[LAYOUTS][TNI_OPERANDS] = {
+        { dnnl_nchw, dnnl_oihw, dnnl_a, dnnl_nchw },
+        { dnnl_format_tag_any, dnnl_format_tag_any, dnnl_a, dnnl_format_tag_any },
+        { dnnl_nChw16c, dnnl_format_tag_any, dnnl_a, dnnl_nChw16c },
+    };
+    dnnl_format_tag_t tag = tags[layout][i];
 #if DNNL_VERSION_MAJOR >= 3
     return dnnl_memory_desc_create_with_tag(l, s->rank[i], s->size[i], type_of(c, i), tag);
 #else
@@ -111,7 +119,7 @@ static dnnl_status_t choose(const tni_convolution *c, const shape *s, const tni_
     memcpy(h, l, sizeof h);
     dnnl_primitive_desc_t forward = NULL;
     tni_layout weights = { 0 };
-    dnnl_status_t status = make_layout(&weights, &hint, s, WEIGHTS, true);
+    dnnl_status_t status = make_layout(&weights, &hint, s, WEIGHTS, ANY);
     h[WEIGHTS] = weights;
     if (status == dnnl_success) status = choose_forward(&hint, s, h, &forward);
     if (status == dnnl_success) status = choose_backward(c, s, l, forward, chosen);
@@ -190,24 +198,47 @@ static bool is_fast(const_dnnl_primitive_desc_t chosen)
     return strncmp(name, "jit", 3) == 0 || strncmp(name, "brg", 3) == 0;
 }
 
+/* Sets *chosen to a fast kernel, or leaves it NULL. */
+static dnnl_status_t choose_in(int layout, const tni_convolution *c, const shape *s,
+                               dnnl_primitive_desc_t *chosen)
+{
+    tni_layout wanted[TNI_OPERANDS] = { 0 };
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < TNI_OPERANDS && status == dnnl_success; i++)
+        status = make_layout(&wanted[i], c, s, i, layout);
+    if (status == dnnl_success) status = choose(c, s, wanted, chosen);
+    if (status == dnnl_success && !is_fast(*chosen)) {
+        dnnl_primitive_desc_destroy(*chosen);
+        *chosen = NULL;
+    }
+    for (int i = 0; i < TNI_OPERANDS; i++) tni_layout_free(&wanted[i]);
+    return status;
+}
+
+/* With AVX-512 oneDNN by itself chooses channels last for a forward pass, whose kernel and copies
+ * are slower by a tenth than those of blocks. AMX has kernels for channels last alone. */
+static bool prefers_blocks(const tni_convolution *c)
+{
+    unsigned has = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
+    return c->sizes.c % 16 == 0 && c->sizes.o % 16 == 0 &&
+           (c->dtype == TN_F32 || (has & amx) != amx);
+}
+
 static dnnl_status_t make_convolution(tni_dnnl_plan *plan, const void *what)
 {
     const tni_convolution *c = what;
     shape s = shape_of(&c->sizes);
-    tni_layout any[TNI_OPERANDS] = { 0 }, plain[TNI_OPERANDS] = { 0 };
+    tni_layout plain[TNI_OPERANDS] = { 0 };
     dnnl_primitive_desc_t chosen = NULL;
     dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < TNI_OPERANDS && status == dnnl_success; i++) {
-        status = make_layout(&any[i], c, &s, i, i != BIAS);
-        if (status == dnnl_success) status = make_layout(&plain[i], c, &s, i, false);
-    }
-    if (status == dnnl_success) status = choose(c, &s, any, &chosen);
-    if (status == dnnl_success && is_fast(chosen)) status = add_steps(plan, c, chosen, plain);
-    if (chosen) dnnl_primitive_desc_destroy(chosen);
-    for (int i = 0; i < TNI_OPERANDS; i++) {
-        tni_layout_free(&any[i]);
-        tni_layout_free(&plain[i]);
-    }
+    if (prefers_blocks(c)) status = choose_in(BLOCKS, c, &s, &chosen);
+    if (!chosen && status != dnnl_out_of_memory) status = choose_in(ANY, c, &s, &chosen);
+    if (!chosen) return status;
+    for (int i = 0; i < TNI_OPERANDS && status == dnnl_success; i++)
+        status = make_layout(&plain[i], c, &s, i, PLAIN);
+    if (status == dnnl_success) status = add_steps(plan, c, chosen, plain);
+    dnnl_primitive_desc_destroy(chosen);
+    for (int i = 0; i < TNI_OPERANDS; i++) tni_layout_free(&plain[i]);
     return status;
 }
 
