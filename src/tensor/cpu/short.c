@@ -49,7 +49,7 @@ static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy
 
 /* ---- rows, some at a time -------------------------------------------------------------------- */
 
-enum { PIECE = 4096, CHUNK_PIECES = 4 }; /* elements of an operand in a piece, about */
+enum { PIECE = 1024, CHUNK_PIECES = 16 }; /* elements of an operand in a piece, about */
 
 typedef struct rows_job {
     const tni_short *s;

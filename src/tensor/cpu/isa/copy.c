@@ -10,7 +10,7 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/walk.h"
 
-enum { GRAIN = 32768, TILE = 32 };
+enum { GRAIN = 32768, TILE = 64 };
 
 typedef struct job {
     tni_walk walk; /* array 0: y, array 1: x */
@@ -89,33 +89,63 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a
+/*
+ * A block of N x N elements is transposed in registers of 16 bytes: after log2(N) rounds of
+ * "row i and row i + N / 2, turn about" element (a, b) has moved to (b, a).
+ * Source: the perfect shuffle of Stone, Parallel Processing with the Perfect Shuffle (1971).
+ *
+ * y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a
  * multiple of 1 KiB apart: they share a few of its sets. Then they pass through a buffer.
- * A column has a function of its own, or gcc puts vectors together on the stack. */
-#define MOVE_TILE(T)                                                                               \
-    static                                                                                         \
-        __attribute__((noinline)) void column_##T(T *to, const T *from, int64_t step, int64_t n)   \
+ */
+#define FRONT_8 0, 2
+#define BACK_8 1, 3
+#define FRONT_4 0, 4, 1, 5
+#define BACK_4 2, 6, 3, 7
+#define FRONT_2 0, 8, 1, 9, 2, 10, 3, 11
+#define BACK_2 4, 12, 5, 13, 6, 14, 7, 15
+#define FRONT_1 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define BACK_1 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+
+#define MOVE_TILE(T, SIZE)                                                                         \
+    static inline void move_block_##T(T *y, int64_t y_b, const T *x, int64_t x_a)                  \
     {                                                                                              \
-        for (int64_t a = 0; a < n; a++) to[a] = from[a * step];                                    \
+        enum { N = 16 / SIZE };                                                                    \
+        typedef T vector __attribute__((vector_size(16)));                                         \
+        vector row[N], next[N];                                                                    \
+        for (int i = 0; i < N; i++) memcpy(&row[i], x + i * x_a, 16);                              \
+        for (int round = 1; round < N; round *= 2) {                                               \
+            for (int i = 0; i < N / 2; i++) {                                                      \
+                next[2 * i] = __builtin_shufflevector(row[i], row[i + N / 2], FRONT_##SIZE);       \
+                next[2 * i + 1] = __builtin_shufflevector(row[i], row[i + N / 2], BACK_##SIZE);    \
+            }                                                                                      \
+            for (int i = 0; i < N; i++) row[i] = next[i];                                          \
+        }                                                                                          \
+        for (int i = 0; i < N; i++) memcpy(y + i * y_b, &row[i], 16);                              \
     }                                                                                              \
     static void move_tile_##T(int64_t na, int64_t nb, T *y, int64_t y_b, const T *x, int64_t x_a)  \
     {                                                                                              \
-        enum { ROW = TILE + 8, PART = 8 };                                                         \
+        enum { N = 16 / SIZE, ROW = TILE + N };                                                    \
         _Alignas(64) T tile[TILE * ROW];                                                           \
-        bool share = x_a * (int64_t)sizeof(T) % 1024 == 0;                                         \
-        for (int64_t a = 0; share && a < na; a++) {                                                \
-            int64_t b = 0;                                                                         \
-            for (; b + PART <= nb; b += PART)                                                      \
-                memcpy(tile + a * ROW + b, x + a * x_a + b, PART * sizeof(T));                     \
-            for (; b < nb; b++) tile[a * ROW + b] = x[a * x_a + b];                                \
+        if (x_a * SIZE % 1024 == 0) {                                                              \
+            for (int64_t a = 0; a < na; a++)                                                       \
+                for (int64_t b = 0; b < nb; b++) tile[a * ROW + b] = x[a * x_a + b];               \
+            x = tile, x_a = ROW;                                                                   \
         }                                                                                          \
-        if (share) x = tile, x_a = ROW;                                                            \
-        for (int64_t b = 0; b < nb; b++) column_##T(y + b * y_b, x + b, x_a, na);                  \
+        int64_t b = 0;                                                                             \
+        for (; b + N <= nb; b += N) {                                                              \
+            int64_t a = 0;                                                                         \
+            for (; a + N <= na; a += N)                                                            \
+                move_block_##T(y + b * y_b + a, y_b, x + a * x_a + b, x_a);                        \
+            for (; a < na; a++)                                                                    \
+                for (int i = 0; i < N; i++) y[(b + i) * y_b + a] = x[a * x_a + b + i];             \
+        }                                                                                          \
+        for (; b < nb; b++)                                                                        \
+            for (int64_t a = 0; a < na; a++) y[b * y_b + a] = x[a * x_a + b];                      \
     }
-MOVE_TILE(uint8_t)
-MOVE_TILE(uint16_t)
-MOVE_TILE(uint32_t)
-MOVE_TILE(uint64_t)
+MOVE_TILE(uint8_t, 1)
+MOVE_TILE(uint16_t, 2)
+MOVE_TILE(uint32_t, 4)
+MOVE_TILE(uint64_t, 8)
 
 static void move_tile(int64_t na, int64_t nb, void *y, int64_t y_b, const void *x, int64_t x_a,
                       int64_t item)
