@@ -146,6 +146,12 @@ void *tni_segment_alloc(size_t size)
     return allocator.alloc ? system_alloc(size) : map_pages(huge_pages(size));
 }
 
+/* Pages cost addresses alone until they are touched, and blocks of one segment can be joined. */
+size_t tni_segment_most(void)
+{
+    return (size_t)(allocator.alloc ? 128 : 4096) << 20;
+}
+
 void tni_segment_free(void *segment, size_t size)
 {
     if (allocator.free)

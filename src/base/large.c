@@ -6,9 +6,8 @@
  * activations are made, the gradients of the last step are free. So a free block is cut to size for
  * whoever comes next, in place of being kept for its own size. Free blocks are listed by size, 32
  * lists to a power of two, and a bit says which lists are not empty: finding one takes the same
- * time however many there are. Requests are rounded up to a list's least size (at most 3 % is
- * lost), so any block of the list found is large enough, and a step that repeats finds again what
- * it gave back.
+ * time however many there are. Of its own list a request looks at the first few blocks, the sizes
+ * of the last step among them; any block of a later list is large enough.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,11 +20,12 @@ enum {
     STEPS = 32,  /* lists per power of two */
     LOG2_STEPS = 5,
     LOG2_LEAST = 18, /* smaller remainders stay with the block that they were cut from */
-    ROWS = 63 - LOG2_LEAST
+    ROWS = 63 - LOG2_LEAST,
+    PAGE = 4096, /* sizes are multiples of it */
+    TRIES = 16   /* blocks of a request's own list */
 };
 
 #define FIRST_SEGMENT ((size_t)16 << 20)
-#define MOST_SEGMENT ((size_t)128 << 20)
 
 typedef struct block {
     size_t size;                  /* with this header */
@@ -50,12 +50,6 @@ static void place(size_t size, int *row, int *column)
     *column = (int)(size >> (log2 - LOG2_STEPS)) & (STEPS - 1);
 }
 
-static size_t rounded(size_t size)
-{
-    size_t step = (size_t)1 << (log2_of(size) - LOG2_STEPS);
-    return (size + step - 1) / step * step;
-}
-
 static void list(block *b)
 {
     int row, column;
@@ -77,12 +71,15 @@ static void unlist(block *b)
     if (!lists[row][column]) filled[row] &= ~((uint32_t)1 << column);
 }
 
-/* A free block of at least size bytes, which are rounded; NULL: none. */
+/* A free block of at least size bytes; NULL: none. */
 static block *find(size_t size)
 {
-    int row, column;
+    int row, column, tries = TRIES;
     place(size, &row, &column);
-    uint32_t there = filled[row] >> column << column;
+    for (block *b = lists[row][column]; b && tries--; b = b->next)
+        if (b->size >= size) return b;
+    if (++column == STEPS) column = 0, row++;
+    uint32_t there = row < ROWS ? filled[row] >> column << column : 0;
     while (!there && ++row < ROWS) there = filled[row];
     return there ? lists[row][__builtin_ctz(there)] : NULL;
 }
@@ -90,7 +87,7 @@ static block *find(size_t size)
 /* A new segment as one block; larger ones as the program grows, or as large as the system has. */
 static block *segment(size_t size, size_t *added)
 {
-    size_t more = TNI_MAX(size, TNI_MIN(TNI_MAX(total, FIRST_SEGMENT), MOST_SEGMENT));
+    size_t more = TNI_MAX(size, TNI_MIN(TNI_MAX(total, FIRST_SEGMENT), tni_segment_most()));
     block *b = tni_segment_alloc(more);
     if (!b && more > size) b = tni_segment_alloc(more = size);
     if (!b) return NULL;
@@ -123,7 +120,7 @@ static void join(block *b)
 
 void *tni_large_alloc(size_t size, size_t *nbytes, size_t *added)
 {
-    size_t want = rounded(size + HEADER);
+    size_t want = (size + HEADER + PAGE - 1) / PAGE * PAGE;
     block *b = find(want);
     *added = 0;
     if (b)

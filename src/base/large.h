@@ -12,6 +12,8 @@
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
 void tni_segment_free(void *segment, size_t size);
+/* The most that is asked for ahead of need. */
+size_t tni_segment_most(void);
 /* What [from, end) of a segment holds is not needed any more. */
 void tni_segment_idle(char *from, const char *end);
 
