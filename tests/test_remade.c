@@ -8,7 +8,8 @@
  *
  * Seen to fail, in kept.c: let_go freed x although other inputs held it; hold did not count; x was
  * let go of twice; nothing was computed again, or whatever had been changed; x's version was not
- * looked at; the result had no history (second_derivatives).
+ * looked at; the result had no history (second_derivatives); a norm's inputs were let go of one by
+ * one; its bias was checked for its own gradient; small results were computed again, too.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -242,7 +243,7 @@ START_TEST(other_readers_and_layouts)
 }
 END_TEST
 
-/* A result in half precision is kept, also where it is half only in a region of autocast. */
+/* A small result in half precision is kept, also where it is half only in a region of autocast. */
 START_TEST(half_precision_is_kept)
 {
     static const tn_dtype half[] = { TN_BF16, TN_F16 };
@@ -254,6 +255,94 @@ START_TEST(half_precision_is_kept)
     TN_AUTOCAST(dtype)
     z = linear(a->f(tn_matmul(input(TN_F32), square)), weight(0, TN_F32));
     ck_assert_int_eq(seen_of(z, "linear").inputs_kept, 2);
+}
+END_TEST
+
+/* ---- large results --------------------------------------------------------------------------- */
+
+enum { WIDE = 1024 };
+
+/* x's norm (what: 0), or its activation. */
+static tn_tensor *large(int what, tn_tensor **leaves, int keep)
+{
+    tn_tensor *y = what ? activations[what - 1].f(leaves[0])
+                        : tn_layer_norm(leaves[0], 1, leaves[1], leaves[2], 1e-5);
+    return linear(keep ? kept(y) : y, leaves[3]);
+}
+
+static void large_leaves(int64_t rows, tn_dtype dtype, tn_tensor **leaves)
+{
+    leaves[0] = leaf(TN_SHAPE(rows, WIDE), 1, dtype);
+    leaves[1] = leaf(TN_SHAPE(WIDE), 2, dtype);
+    leaves[2] = leaf(TN_SHAPE(WIDE), 3, dtype);
+    leaves[3] = leaf(TN_SHAPE(OUT, WIDE), 4, dtype);
+}
+
+/* From 3 MiB on a norm is computed again, and an activation also in half precision; with the same
+ * bits, whichever gradients are asked for, and in two graphs of which one is freed. */
+START_TEST(large_results_are_computed_again)
+{
+    tn_dtype dtype = _i / 2 ? TN_BF16 : TN_F32;
+    int what = _i % 2, n = what ? 1 : 3;
+    int64_t rows = (3 << 20) / (WIDE * (int64_t)tn_dtype_size(dtype));
+    tn_tensor *leaves[4], *made[4], *expected[4];
+    large_leaves(rows - 1, dtype, leaves);
+    int least = seen_of(large(what, leaves, 0), "linear").inputs_kept;
+    ck_assert_int_eq(least, what && dtype == TN_F32 ? 1 : 2);
+    large_leaves(rows, dtype, leaves);
+    ck_assert_int_eq(seen_of(large(what, leaves, 0), "linear").inputs_kept, 1);
+    ck_assert_int_eq(seen_of(large(what, leaves, 1), "linear").inputs_kept, 2);
+    leaves[n] = leaves[3];
+    tn_tensor *loss = total(large(what, leaves, 0));
+    gradients(total(large(what, leaves, 1)), n + 1, leaves, expected);
+    assert_ok(tn_gradients(1, &loss, NULL, 1, &leaves[n], made, TN_RETAIN_GRAPH));
+    assert_same_bits("of the weight alone", made[0], expected[n]);
+    gradients(loss, n + 1, leaves, made);
+    for (int i = 0; i <= n; i++) assert_same_bits("large", made[i], expected[i]);
+}
+END_TEST
+
+/* The weight and the bias of a norm belong to what y is computed from; its own gradient reads no
+ * bias. Either may be absent. */
+START_TEST(a_norm_and_its_weights)
+{
+    tn_tensor *leaves[4], *x[1], *expected[1];
+    for (int absent = 0; absent < 3; absent++) {
+        large_leaves(1024, TN_F32, leaves);
+        if (absent) leaves[absent] = TN_NONE;
+        gradients(total(large(0, leaves, 1)), 1, leaves, expected);
+        gradients(total(large(0, leaves, 0)), 1, leaves, x);
+        assert_same_bits("without a weight or a bias", x[0], expected[0]);
+    }
+    for (int keep = 0; keep < 2; keep++) {
+        large_leaves(1024, TN_F32, leaves);
+        tn_tensor *loss = total(large(0, leaves, keep));
+        TN_NO_GRAD assert_ok(tn_mul_scalar_(leaves[2], 3));
+        if (keep)
+            assert_ok(tn_backward(loss));
+        else
+            assert_fails(tn_backward(loss), TN_E_STATE, "input 2 of tn_layer_norm");
+    }
+}
+END_TEST
+
+/* One graph is freed while another one still computes y from the norm's inputs; the order of the
+ * two, and a graph that is dropped without a backward. */
+START_TEST(a_norm_in_two_graphs)
+{
+    tn_tensor *leaves[4], *other = leaf(TN_SHAPE(OUT, WIDE), 9, TN_F32), *g[1], *expected[1];
+    for (int order = 0; order < 3; order++) {
+        tn_scope scope = tn_scope_begin();
+        large_leaves(1024, TN_F32, leaves);
+        tn_tensor *y = tn_layer_norm(leaves[0], 1, leaves[1], leaves[2], 1e-5);
+        tn_tensor *a = total(linear(y, leaves[3])), *b = total(linear(y, other));
+        gradients(total(linear(kept(tn_detach(y)), other)), 1, &other, expected);
+        if (order == 0) assert_ok(tn_backward(a));
+        if (order != 2) gradients(b, 1, &other, g);
+        if (order == 1) assert_ok(tn_backward(total(linear(tn_detach(y), leaves[3]))));
+        if (order != 2) assert_same_bits("of the other graph", g[0], expected[0]);
+        tn_scope_end(scope);
+    }
 }
 END_TEST
 
@@ -438,19 +527,28 @@ static void *records(void *user)
     return NULL;
 }
 
+/* An activation or a large norm. */
+static tn_tensor *cheap(int norm, tn_tensor *x, tn_tensor *gain)
+{
+    return norm ? tn_layer_norm(x, 1, gain, gain, 1e-5) : tn_gelu(x);
+}
+
 /* A thread records on y while this one's backward frees y's graph: it gets x, or keeps y. */
 START_TEST(recording_beside_a_backward)
 {
-    enum { ROUNDS = 200, THREADS = 2 };
-    tn_tensor *x = input(TN_F32), *w = weight(0, TN_F32), *expected[THREADS];
-    tn_tensor *own[THREADS] = { weight(1, TN_F32), weight(2, TN_F32) };
-    for (int i = 0; i < THREADS; i++)
-        gradients(total(linear(tn_gelu(x), own[i])), 1, &own[i], &expected[i]);
-    for (int round = 0; round < ROUNDS; round++) {
+    enum { THREADS = 2 };
+    int64_t rows = _i ? 3072 : ROWS, wide = _i ? 256 : WIDTH;
+    tn_tensor *x = leaf(TN_SHAPE(rows, wide), 1, TN_F32), *gain = leaf(TN_SHAPE(wide), 2, TN_F32);
+    tn_tensor *w = leaf(TN_SHAPE(OUT, wide), 3, TN_F32), *expected[THREADS], *own[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        own[i] = leaf(TN_SHAPE(OUT, wide), (uint64_t)(4 + i), TN_F32);
+        gradients(total(linear(cheap(_i, x, gain), own[i])), 1, &own[i], &expected[i]);
+    }
+    for (int round = 0; round < (_i ? 12 : 200); round++) {
         tn_scope scope = tn_scope_begin();
         pthread_barrier_t start;
         pthread_barrier_init(&start, NULL, THREADS + 1);
-        tn_tensor *y = tn_gelu(x), *loss = total(linear(y, w)), *g;
+        tn_tensor *y = cheap(_i, x, gain), *loss = total(linear(y, w)), *g;
         pthread_t thread[THREADS];
         other o[THREADS];
         for (int i = 0; i < THREADS; i++) {
@@ -462,7 +560,7 @@ START_TEST(recording_beside_a_backward)
         for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
         for (int i = 0; i < THREADS; i++) {
             gradients(o[i].loss, 1, &own[i], &g);
-            assert_same_bits("gelu", g, expected[i]);
+            assert_same_bits("recorded beside", g, expected[i]);
             tn_drop(o[i].loss);
         }
         pthread_barrier_destroy(&start);
@@ -482,6 +580,9 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, gradients_have_the_bits_of_those_with_y_kept, 0, 2 * N_ACTIVATIONS);
     tcase_add_loop_test(t, other_readers_and_layouts, 0, N_READERS);
     tcase_add_loop_test(t, half_precision_is_kept, 0, 2 * N_ACTIVATIONS);
+    tcase_add_loop_test(t, large_results_are_computed_again, 0, 4);
+    tcase_add_test(t, a_norm_and_its_weights);
+    tcase_add_test(t, a_norm_in_two_graphs);
     tcase_add_loop_test(t, second_derivatives, 0, N_ACTIVATIONS);
     t = test_case(s, "changes");
     tcase_add_test(t, a_result_changed_before_it_is_read_is_kept);
@@ -493,6 +594,6 @@ Suite *test_suite(void)
     tcase_add_test(t, dropped_graphs_leave_nothing);
     tcase_add_loop_test(t, out_of_memory_changes_nothing, 0, 2);
     t = test_case(s, "threads");
-    tcase_add_test(t, recording_beside_a_backward);
+    tcase_add_loop_test(t, recording_beside_a_backward, 0, 2);
     return s;
 }

@@ -100,6 +100,14 @@ tn_tensor *tni_dy(const tni_grad *g, int i)
     return tn_full_as(g->out[i].shape, 0, g->out[i].dtype, g->dy->storage->device);
 }
 
+tn_tensor *tni_sum_so_far(const tni_grad *g)
+{
+    const tni_edge *to = g->edge;
+    if (tni_composed() || (!to->node && !to->leaf->gm)) return NULL;
+    tn_tensor *sum = to->node ? to->node->pending[to->index] : to->leaf->gm->pending;
+    return sum && is_ours_alone(sum) ? sum : NULL;
+}
+
 tn_status tni_widen_grad(tni_grad *g)
 {
     bool made = (g->dy = tni_wide(g->dy)) != NULL;
@@ -213,12 +221,15 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
                    .args = node->args,
                    .n_in = n_in,
                    .n_out = n_out,
+                   .dy = NULL,
                    .dys = dys,
                    .x = x,
+                   .y = NULL,
                    .saved = node->saved,
                    .in = node->in,
                    .out = node->out,
                    .need = need,
+                   .edge = node->edge,
                    .dx = dx };
     for (int i = n_out - 1; i >= 0; i--) {
         dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
@@ -238,8 +249,9 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         tn_tensor *share = fit(dx[i], &node->in[i]);
         if (!share) return tni_pending();
         bool last = i == n_in - 1; /* what earlier ones gave may come again */
-        status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
-                            : deliver_to_leaf(p, edge->leaf, share, last);
+        if (TNI_LIKELY(g.edge || i > 0))
+            status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
+                                : deliver_to_leaf(p, edge->leaf, share, last);
         if (status != TN_OK) return status;
         if (TNI_UNLIKELY(tni_watching)) tni_tell_delivered(node, i, dx[i], share);
     }
@@ -283,70 +295,10 @@ static tn_status step(tni_pass *p, tni_node *node)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
-static tn_status no_history(const tni_pass *p, const char *function, const tn_tensor *output)
+tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
 {
-    if (!p->was_recording)
-        return tni_error(TN_E_STATE,
-                         "%s: %s has no history and does not require grad, and recording is off in "
-                         "this thread: want it computed outside of TN_NO_GRAD, and after "
-                         "tn_set_grad_enabled(true)",
-                         function, tni_text(output));
-    return tni_error(TN_E_STATE,
-                     "%s: %s has no history and does not require grad: want a result of recorded "
-                     "ops on tensors that require grad",
-                     function, tni_text(output));
-}
-
-/* A seed that the graph may take: of the output's shape, dtype and device. */
-static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *output,
-                           tn_tensor *seed)
-{
-    if (!output || tni_none(output)) {
-        tni_poison(function, "the output");
-        return NULL;
-    }
-    if (!output->requires_grad) {
-        no_history(p, function, output);
-        return NULL;
-    }
-    tn_device device = output->storage->device;
-    if (!seed) return tni_poisoned_optional(function, "a seed");
-    if (tni_none(seed)) {
-        if (tni_shape_numel(&output->shape) != 1)
-            return tni_fail(TN_E_SHAPE,
-                            "%s: %s has %" PRId64
-                            " elements and no seed was given: want one element, "
-                            "or a seed of its shape (tn_backward_from)",
-                            function, tni_text(output), tni_shape_numel(&output->shape));
-        return tn_full_as(output->shape, 1, output->dtype, device);
-    }
-    if (!tni_shape_equal(&seed->shape, &output->shape) || seed->dtype != output->dtype)
-        return tni_fail(TN_E_SHAPE,
-                        "%s: seed %s of %s for output %s of %s: want the same shape and dtype",
-                        function, tni_text(seed), tn_dtype_name(seed->dtype), tni_text(output),
-                        tn_dtype_name(output->dtype));
-    if (seed->storage->device.type != device.type || seed->storage->device.index != device.index)
-        return tni_fail(TN_E_DEVICE,
-                        "%s: seed %s and output %s are on different devices: want one device",
-                        function, tni_text(seed), tni_text(output));
-    return seed;
-}
-
-tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
-                        tn_tensor *const *seeds)
-{
-    tn_status status = TN_OK;
-
-    for (int i = 0; i < n && status == TN_OK; i++) {
-        tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
-
-        if (!seed) return tni_pending();
-        if (outputs[i]->node)
-            status = deliver_to_node(p, outputs[i]->node, outputs[i]->out_index, seed, false);
-        else
-            status = deliver_to_leaf(p, outputs[i], seed, false);
-    }
-    return status;
+    return t->node ? deliver_to_node(p, t->node, t->out_index, g, false)
+                   : deliver_to_leaf(p, t, g, false);
 }
 
 tn_status tni_pass_run(tni_pass *p)

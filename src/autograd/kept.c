@@ -5,20 +5,23 @@
  * Kept is an alias (storage and geometry, no history), with the version that the memory had. A
  * change in place since then is an error, as the gradient would be wrong.
  *
- * The result y of a cheap op (tn_op's cheap: an activation) is not kept for the ops that read it:
- * their backward computes it again, by the op that made it, from the x that this op keeps for its
- * own gradient. The bits are the same, so the gradients are. That costs an elementwise pass, and
- * saves y's memory between forward and backward. y is kept all the same
+ * The result y of a cheap op (tn_op's cheap: an activation, or a norm whose y is large) is not kept
+ * for the ops that read it: their backward computes it again, by the op that made it, from the
+ * inputs that this op keeps for its own gradient, and the rest of its inputs, which are small. The
+ * bits are the same, so the gradients are. That costs a pass over x, and saves y's memory between
+ * forward and backward. y is kept all the same
  *   - if it was changed in place before it was read: then it isn't what its op computed;
  *   - if its op keeps no x: x is computed again itself, or a backward has freed it;
  *   - if it was read through a view or a cast, results of other ops, or by an op of the user's;
- *   - if it is in half precision: there the time weighs more than the memory (docs/design.md).
- * A change of y after it was read does no harm; of x it is the error that y's own op would give.
+ *   - if it is small and in half precision, where time weighs more (docs/design.md).
+ * A change of y after it was read does no harm; of an input it is the error that y's own op would
+ * give.
  *
- * Freeing: a backward may be done with y's op while ops of another graph still need its x. So x is
- * counted, in node->holds: once for y's op, until a backward has freed what it kept, and once for
- * each input that is computed again. The last to let go frees x. Nobody can take hold of it once
- * the count is 0, so an op recorded on y while another thread frees y's graph gets x or keeps y.
+ * Freeing: a backward may be done with y's op while ops of another graph still need its inputs. So
+ * they are counted, in node->holds: once for y's op, until a backward has freed what it kept, and
+ * once for each input that is computed again. The last to let go frees them. Nobody can take hold
+ * once the count is 0, so an op recorded on y while another thread frees y's graph gets them or
+ * keeps y.
  */
 #include "autograd/pass.h"
 
@@ -33,31 +36,45 @@ static bool hold(tni_node *node)
     return n > 0;
 }
 
+static void forget(tni_kept *kept)
+{
+    tn_drop(kept->alias);
+    kept->alias = NULL;
+}
+
 static void let_go(tni_node *node)
 {
     if (atomic_fetch_sub_explicit(&node->holds, 1, memory_order_acq_rel) != 1) return;
-    tn_drop(node->x[0].alias);
-    node->x[0].alias = NULL;
+    for (int i = 0; i < node->n_in; i++)
+        if (node->x[i].alias) forget(&node->x[i]);
+}
+
+bool tni_is_remade(const tn_op *op, const tn_tensor *y)
+{
+    size_t item = tn_dtype_size(y->dtype), least = item > 2 ? op->cheap : TNI_CHEAP_LARGE;
+    return op->cheap && item * (size_t)tni_shape_numel(&y->shape) >= least;
 }
 
 bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t)
 {
     tni_kept *kept = &node->x[i];
-    kept->remade = t->node && t->node->op->cheap && tn_version(t) == 0 &&
-                   tn_dtype_size(t->dtype) > 2 && hold(t->node);
+    kept->remade = (i == 0 || !node->op->cheap) && t->node && tn_version(t) == 0 &&
+                   tni_is_remade(t->node->op, t) && hold(t->node);
     if (kept->remade) return true;
-    if (node->op->cheap) atomic_init(&node->holds, 1);
+    if (node->op->cheap && i == 0) atomic_init(&node->holds, 1);
     return tni_keep_alias(kept, t);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static tn_status check_version(const tni_node *node, const tni_kept *kept, const char *role,
-                               int index)
+static bool is_unchanged(const tni_kept *kept)
 {
-    uint64_t now = atomic_load_explicit(&kept->alias->storage->version, memory_order_relaxed);
+    return atomic_load_explicit(&kept->alias->storage->version, memory_order_relaxed) ==
+           kept->version;
+}
 
-    if (TNI_LIKELY(now == kept->version)) return TN_OK;
+static tn_status changed(const tni_node *node, const tni_kept *kept, const char *role, int index)
+{
     char which[32] = "";
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
@@ -66,7 +83,7 @@ static tn_status check_version(const tni_node *node, const tni_kept *kept, const
                      "): want it unchanged until backward; "
                      "tn_clone it before the change",
                      role, which, tni_op_prefix(node->op), node->op->name, tni_text(kept->alias),
-                     (uint64_t)kept->version, now);
+                     (uint64_t)kept->version, tn_version(kept->alias));
 }
 
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index)
@@ -90,13 +107,20 @@ static tn_tensor *restore(const tni_pass *p, const tni_kept *kept, const tni_edg
 }
 
 /* The result of a cheap op once more. */
-static tn_tensor *remake(const tni_pass *p, const tni_edge *edge)
+__attribute__((cold)) static tn_tensor *remake(const tni_pass *p, const tni_edge *edge)
 {
     tni_node *from = edge->node;
-    tn_tensor *y = NULL;
+    tn_tensor *in[TNI_MAX_IN], *y = NULL;
 
-    if (check_version(from, &from->x[0], "input", 0) != TN_OK) return NULL;
-    TN_NO_GRAD y = tni_apply(from->op, from->args, 0, 1, &from->x[0].alias);
+    for (int i = 0; i < from->n_in; i++) {
+        const tni_kept *kept = &from->x[i];
+        in[i] = from->in[i].absent ? TN_NONE : kept->alias;
+        if (!from->in[i].absent && !is_unchanged(kept)) {
+            changed(from, kept, "input", i);
+            return NULL;
+        }
+    }
+    TN_NO_GRAD y = tni_apply(from->op, from->args, 0, from->n_in, in);
     return y && p->create ? tni_with_history(y, from, edge->index) : y;
 }
 
@@ -111,23 +135,21 @@ static bool is_read(const tni_node *node, const tni_grad *g, int i)
 
 tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
-    tn_status status;
-
     if (!node->keeps) return TN_OK;
     for (int i = 0; i < node->n_in; i++) {
         const tni_kept *kept = &node->x[i];
-        if (kept->alias) {
-            if ((status = check_version(node, kept, "input", i)) != TN_OK) return status;
-            g->x[i] = restore(p, kept, &node->edge[i]);
-        } else if (TNI_UNLIKELY(kept->remade) && is_read(node, g, i)) {
+        if (!kept->alias && !kept->remade) continue;
+        if (TNI_UNLIKELY(kept->remade || node->op->cheap) && !is_read(node, g, i)) continue;
+        if (TNI_UNLIKELY(kept->remade))
             g->x[i] = remake(p, &node->edge[i]);
-        } else {
-            continue;
-        }
+        else if (TNI_LIKELY(is_unchanged(kept)))
+            g->x[i] = restore(p, kept, &node->edge[i]);
+        else
+            return changed(node, kept, "input", i);
         if (!g->x[i]) return tni_pending();
     }
     if (!node->y.alias) return TN_OK;
-    if ((status = check_version(node, &node->y, "the result", -1)) != TN_OK) return status;
+    if (!is_unchanged(&node->y)) return changed(node, &node->y, "the result", -1);
     g->y = restore(p, &node->y, &(tni_edge){ .node = node });
     return g->y ? TN_OK : tni_pending();
 }
@@ -141,11 +163,10 @@ void tni_kept_let_go(tni_node *node, int i)
     if (kept->remade) {
         kept->remade = false;
         let_go(node->edge[i].node);
-    } else if (kept->alias && node->op->cheap) {
-        if (!node->spent) let_go(node); /* else it has */
+    } else if (kept->alias && node->op->cheap && node->x[0].alias) {
+        if (i == 0 && !node->spent) let_go(node); /* of all inputs; else it has */
     } else if (kept->alias) {
-        tn_drop(kept->alias);
-        kept->alias = NULL;
+        forget(kept);
     }
 }
 
@@ -159,12 +180,19 @@ static void drop(tni_node *node, tn_tensor **kept)
 
 void tni_kept_free(tni_node *node)
 {
-    if (!node->keeps) return;
-    for (int i = 0; i < node->n_in; i++) {
-        if (!node->x[i].alias && !node->x[i].remade) continue;
-        tni_kept_let_go(node, i);
-        node->spent = true;
+    bool any = false;
+
+    if (!node->keeps || node->spent) return;
+    for (int i = node->n_in - 1; i >= 0; i--) { /* a cheap op's hold, which goes with x[0], last */
+        tni_kept *kept = &node->x[i];
+        if (!kept->alias && !kept->remade) continue;
+        if (TNI_LIKELY(!kept->remade && !node->op->cheap))
+            forget(kept);
+        else
+            tni_kept_let_go(node, i);
+        any = true;
     }
+    node->spent = any;
     drop(node, &node->y.alias);
     for (int i = 0; i < node->n_saved; i++) drop(node, &node->saved[i]);
 }

@@ -23,6 +23,9 @@
 #define TNI_SAVED (1u << 17) /* what forward put into saved[] */
 #define TNI_DY (1u << 18)    /* for dense_grad: the gradient of output 0 */
 
+/* For tn_op's cheap: from so many bytes on, computing again is worth its time (docs/design.md). */
+#define TNI_CHEAP_LARGE ((size_t)3 << 20)
+
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
     /* all present floating inputs have one dtype; at least input 0 is floating */
@@ -78,6 +81,9 @@ typedef struct tni_grad {
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
     const bool *need; /* per input */
+    /* where input 0's gradient goes; NULL once backward has added it there (tni_sum_so_far): dx[0]
+     * may be TN_NONE then */
+    const struct tni_edge *edge;
     /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of broadcast shape:
      * the engine reduces, casts and copies, and checks for NULL */
     tn_tensor **dx;
@@ -98,7 +104,7 @@ struct tn_op {
     bool view;
     bool any_device; /* inputs may live on different devices (to, copy) */
     bool custom;     /* the user's: messages have its name without tn_ */
-    bool cheap;      /* arity 1, reads x: who else reads y (f32, f64) computes it again (kept.c) */
+    size_t cheap;    /* if y has so many bytes, who reads it computes it again (kept.c); 0: never */
     const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also
@@ -157,6 +163,8 @@ tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of inp
 
 /* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
+/* The sum of input 0's gradients so far, of its shape, if backward may add to it; else NULL. */
+tn_tensor *tni_sum_so_far(const tni_grad *g);
 /* For a backward written with ops whose kernel computes in f32: dy and all that it reads become
  * f32 instead of bf16 and f16, so that only the gradient is rounded (by the engine). */
 tn_status tni_widen_grad(tni_grad *g);
@@ -209,7 +217,7 @@ typedef struct tni_kept {
 struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
-    atomic_int holds;  /* of a cheap op: on x[0].alias (kept.c) */
+    atomic_int holds;  /* of a cheap op: on the inputs that it keeps (kept.c) */
     bool keeps, spent; /* may keep something for backward; that has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */
@@ -249,9 +257,11 @@ bool tni_grad_reused(const tni_gradmeta *gm);
 bool tni_wants_recording(const tni_call *c);
 /* Makes a node and attaches it to the outputs. On failure they stay without history. */
 tn_status tni_record(const tni_call *c, size_t args_size);
+/* Whether who reads y, a result of op, computes it again: y need not be kept, all inputs must. */
+bool tni_is_remade(const tn_op *op, const tn_tensor *y);
 /* Keeps t for backward, as it is now. */
 bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
-/* The same for input t, edge i set, where node's op or t's is cheap: f32 and f64 are not kept. */
+/* The same for input t, edge i set, where node's op or t's is cheap. */
 bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t);
 /* Node no longer reads input i. */
 void tni_kept_let_go(tni_node *node, int i);

@@ -60,6 +60,8 @@ tn_status tni_pass_begin(tni_pass *p, const char *function);
 /* Puts the outputs' seeds (NULL: ones) where their gradients arrive. */
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
                         tn_tensor *const *seeds);
+/* Adds g to what has arrived for t, a result of the graph or a leaf. */
+tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g);
 /* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */
 tn_status tni_pass_run(tni_pass *p);
 /* Call it before a gradient is put into gm->pending. */

@@ -226,9 +226,28 @@ tn_status tni_take_forward(tni_call *c)
     return tni_name_index_error(c->op, tni_backend_of(x)->take(&a));
 }
 
+/* Adds the slices of y to x. */
+static tn_status add_slices(const tni_take_args *args, tn_tensor *x, const tn_tensor *y,
+                            const tn_tensor *index)
+{
+    take_sizes s = take_sizes_of(args, index);
+    tni_take_add a = { .x = rows_array(x, 3, s.outer, s.v, s.inner),
+                       .y = rows_array(y, 3, s.outer, s.n, s.inner),
+                       .index = rows_array(index, 1, s.n, 0, 0),
+                       .skip = args->skip };
+    return tni_backend_of(x)->take_add(&a);
+}
+
+/* A table that also stands elsewhere in a model, as an output layer's weight, has a sum of its size
+ * by now. So no zeros of that size are made and added, unless somebody watches. */
 tn_status tni_take_backward(tni_grad *g)
 {
-    tn_tensor *in[2] = { g->dy, g->x[1] };
+    tn_tensor *in[2] = { tni_dense(g->dy), tni_dense(g->x[1]) }, *sum = tni_sum_so_far(g);
+    if (sum && in[0] && in[1] && sum->dtype == in[0]->dtype && tn_dtype_size(sum->dtype) > 2) {
+        tn_status status = add_slices(g->args, sum, in[0], in[1]);
+        if (status != TN_OK || !tni_watching) return status;
+        g->edge = NULL;
+    }
     g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
     return TN_OK;
 }
@@ -257,17 +276,10 @@ static tn_status take_add_shape(tni_call *c)
 
 static tn_status take_add_forward(tni_call *c)
 {
-    const tni_take_args *args = c->args;
     tn_tensor *y = c->in[0];
-    tn_tensor *index = c->in[1];
-    take_sizes s = take_sizes_of(args, index);
-    tni_take_add a = { .x = rows_array(c->out[0], 3, s.outer, s.v, s.inner),
-                       .y = rows_array(y, 3, s.outer, s.n, s.inner),
-                       .index = rows_array(index, 1, s.n, 0, 0),
-                       .skip = args->skip };
-    tn_status status = tni_backend_of(y)->fill(&(tni_fill){ .y = a.x });
+    tn_status status = tni_backend_of(y)->fill(&(tni_fill){ .y = tni_array_of(c->out[0]) });
     if (status == TN_OK && tni_shape_numel(&y->shape) > 0) /* nothing: of any dtype */
-        status = tni_backend_of(y)->take_add(&a);
+        status = add_slices(c->args, c->out[0], y, c->in[1]);
     return tni_name_index_error(c->op, status);
 }
 

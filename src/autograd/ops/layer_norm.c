@@ -110,6 +110,7 @@ static const tn_op layer_norm_op = {
     .arity = 3,
     .optional = TNI_X(1) | TNI_X(2),
     .dtypes = TNI_MIXED_FLOAT,
+    .cheap = TNI_CHEAP_LARGE,
     .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,

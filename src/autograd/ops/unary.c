@@ -203,7 +203,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                          \
-                .cheap = ((kind_)&CHEAP) != 0,                                                     \
+                .cheap = ((kind_)&CHEAP) ? 1 : 0,                                                  \
                 .reads = { reads_ },                                                               \
                 .shape = unary_shape,                                                              \
                 .forward = unary_forward,                                                          \

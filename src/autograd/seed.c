@@ -1,0 +1,68 @@
+/*
+ * seed.c - what a pass starts from: the outputs that the caller names, and their gradients, which
+ * are checked here.
+ */
+#include "autograd/pass.h"
+
+static tn_status no_history(const tni_pass *p, const char *function, const tn_tensor *output)
+{
+    if (!p->was_recording)
+        return tni_error(TN_E_STATE,
+                         "%s: %s has no history and does not require grad, and recording is off in "
+                         "this thread: want it computed outside of TN_NO_GRAD, and after "
+                         "tn_set_grad_enabled(true)",
+                         function, tni_text(output));
+    return tni_error(TN_E_STATE,
+                     "%s: %s has no history and does not require grad: want a result of recorded "
+                     "ops on tensors that require grad",
+                     function, tni_text(output));
+}
+
+/* A seed that the graph may take: of the output's shape, dtype and device. */
+static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *output,
+                           tn_tensor *seed)
+{
+    if (!output || tni_none(output)) {
+        tni_poison(function, "the output");
+        return NULL;
+    }
+    if (!output->requires_grad) {
+        no_history(p, function, output);
+        return NULL;
+    }
+    tn_device device = output->storage->device;
+    if (!seed) return tni_poisoned_optional(function, "a seed");
+    if (tni_none(seed)) {
+        if (tni_shape_numel(&output->shape) != 1)
+            return tni_fail(TN_E_SHAPE,
+                            "%s: %s has %" PRId64
+                            " elements and no seed was given: want one element, "
+                            "or a seed of its shape (tn_backward_from)",
+                            function, tni_text(output), tni_shape_numel(&output->shape));
+        return tn_full_as(output->shape, 1, output->dtype, device);
+    }
+    if (!tni_shape_equal(&seed->shape, &output->shape) || seed->dtype != output->dtype)
+        return tni_fail(TN_E_SHAPE,
+                        "%s: seed %s of %s for output %s of %s: want the same shape and dtype",
+                        function, tni_text(seed), tn_dtype_name(seed->dtype), tni_text(output),
+                        tn_dtype_name(output->dtype));
+    if (seed->storage->device.type != device.type || seed->storage->device.index != device.index)
+        return tni_fail(TN_E_DEVICE,
+                        "%s: seed %s and output %s are on different devices: want one device",
+                        function, tni_text(seed), tni_text(output));
+    return seed;
+}
+
+tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
+                        tn_tensor *const *seeds)
+{
+    tn_status status = TN_OK;
+
+    for (int i = 0; i < n && status == TN_OK; i++) {
+        tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
+
+        if (!seed) return tni_pending();
+        status = tni_pass_give(p, outputs[i], seed);
+    }
+    return status;
+}
