@@ -6,7 +6,7 @@
  * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
  * short, or only from segments of the usual size, or taken from a list: those tests. Sizes rounded
  * up by 3 %; the embedding's gradient as a table of zeros, or delivered as well as added, or added
- * to a sum that the user sees: those tests.
+ * to a sum that the user sees, or taken from a copy without history: those tests.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -339,6 +339,25 @@ START_TEST(a_tied_table_elsewhere)
 }
 END_TEST
 
+/* The gradient of y is not row-major there, and the table stands elsewhere, too. */
+static tn_tensor *cubes(tn_tensor **in, void *user)
+{
+    static const int64_t ids[] = { 1, 2, 1, 4 };
+    (void)user;
+    tn_tensor *y = tn_embedding(in[0], tn_from_data(ids, TN_SHAPE(4), TN_I64), -1);
+    tn_tensor *turned = tn_transpose(y, 0, 1), *all = tn_pow_scalar(in[0], 3);
+    return tn_add(tn_sum(tn_mul(turned, tn_square(turned)), NULL, 0, false),
+                  tn_sum(all, NULL, 0, false));
+}
+
+START_TEST(a_tied_table_twice_differentiated)
+{
+    tn_tensor *w = random_f64(TN_SHAPE(5, 3), -1, 1, 4);
+    assert_ok(tn_set_requires_grad(w, true));
+    assert_ok(tn_gradcheck(cubes, &w, 1, NULL, (tn_gradcheck_options){ .second = true }));
+}
+END_TEST
+
 /* Told or not, the same bits. */
 START_TEST(a_tied_table_told)
 {
@@ -408,6 +427,7 @@ Suite *test_suite(void)
     tcase_add_test(tied, a_tied_table_takes_no_zeros);
     tcase_add_test(tied, a_tied_table_elsewhere);
     tcase_add_test(tied, a_tied_table_told);
+    tcase_add_test(tied, a_tied_table_twice_differentiated);
     tcase_add_test(test_case(suite, "sanitizer"), use_after_free_is_reported);
     return suite;
 }

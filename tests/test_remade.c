@@ -326,6 +326,22 @@ START_TEST(a_norm_and_its_weights)
 }
 END_TEST
 
+/* An explanation doesn't blame a change of the bias where nobody computes y again. */
+START_TEST(a_changed_bias_explained)
+{
+    tn_tensor *leaves[4];
+    large_leaves(1024, TN_F32, leaves);
+    tn_tensor *loss = total(large(0, leaves, 1));
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(leaves[2], 3));
+    char text[1 << 14] = "";
+    FILE *file = fmemopen(text, sizeof text - 1, "w");
+    ck_assert_ptr_nonnull(file);
+    assert_ok(tn_explain(file, loss, (tn_explain_options){ 0 }));
+    fclose(file);
+    ck_assert_msg(strstr(text, "layer_norm") && !strstr(text, "overwritten"), "%s", text);
+}
+END_TEST
+
 /* One graph is freed while another one still computes y from the norm's inputs; the order of the
  * two, and a graph that is dropped without a backward. */
 START_TEST(a_norm_in_two_graphs)
@@ -582,6 +598,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, half_precision_is_kept, 0, 2 * N_ACTIVATIONS);
     tcase_add_loop_test(t, large_results_are_computed_again, 0, 4);
     tcase_add_test(t, a_norm_and_its_weights);
+    tcase_add_test(t, a_changed_bias_explained);
     tcase_add_test(t, a_norm_in_two_graphs);
     tcase_add_loop_test(t, second_derivatives, 0, N_ACTIVATIONS);
     t = test_case(s, "changes");

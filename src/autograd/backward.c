@@ -105,7 +105,9 @@ tn_tensor *tni_sum_so_far(const tni_grad *g)
     const tni_edge *to = g->edge;
     if (tni_composed() || (!to->node && !to->leaf->gm)) return NULL;
     tn_tensor *sum = to->node ? to->node->pending[to->index] : to->leaf->gm->pending;
-    return sum && is_ours_alone(sum) ? sum : NULL;
+    bool here = sum && sum->storage->device.type == g->dy->storage->device.type &&
+                sum->storage->device.index == g->dy->storage->device.index;
+    return here && is_ours_alone(sum) ? sum : NULL;
 }
 
 tn_status tni_widen_grad(tni_grad *g)

@@ -163,7 +163,8 @@ tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of inp
 
 /* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
-/* The sum of input 0's gradients so far, of its shape, if backward may add to it; else NULL. */
+/* The sum of input 0's gradients so far, of its shape, on dy's device, if backward may add to it;
+ * else NULL. */
 tn_tensor *tni_sum_so_far(const tni_grad *g);
 /* For a backward written with ops whose kernel computes in f32: dy and all that it reads become
  * f32 instead of bf16 and f16, so that only the gradient is rounded (by the engine). */

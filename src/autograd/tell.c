@@ -82,6 +82,12 @@ void tni_tell_delivered(const tni_node *node, int i, tn_tensor *given, tn_tensor
     if (w && w->delivered) w->delivered(w, node, i, given, share);
 }
 
+bool tni_tells_gradients(void)
+{
+    const tni_watcher *w = watcher();
+    return w && (w->differentiated || w->delivered);
+}
+
 tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad)
 {
     tni_watcher *w = watcher();

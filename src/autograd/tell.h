@@ -23,6 +23,8 @@ tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g);
 void tni_tell_begins(const struct tni_engine_pass *p);
 void tni_tell_ends(const struct tni_engine_pass *p, tn_status status);
 void tni_tell_delivered(const tni_node *node, int i, tn_tensor *given, tn_tensor *share);
+/* Whether the watcher is told of each gradient that an op's backward gives. */
+bool tni_tells_gradients(void);
 tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad);
 void tni_tell_hooked(const tni_hooked *h, const tn_tensor *gradient);
 void tni_tell_averaged(const tn_tensor *leaf, const tn_tensor *average, int ranks);

@@ -48,6 +48,17 @@ static size_t kept_by(const tni_node *node)
     return n;
 }
 
+/* Whether a cheap op keeps input i only for those who compute its result again, and nobody does. */
+static bool is_idle(const tni_node *node, int i)
+{
+    unsigned reads = 0;
+    if (!node->op->cheap || atomic_load_explicit(&node->holds, memory_order_relaxed) > 1)
+        return false;
+    for (int k = 0; k < node->n_in; k++)
+        if (node->edge[k].node || node->edge[k].leaf) reads |= node->op->reads[k];
+    return !(reads & TNI_X(i));
+}
+
 /* A node that the pass may visit: its source line, and whether what it kept is still the same. */
 static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
 {
@@ -57,7 +68,8 @@ static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
     n->told = true;
     if (!n->line && line[0] && !(n->line = tni_strdup(line))) return TN_E_NOMEM;
     for (int i = 0; status == TN_OK && i < node->n_in; i++)
-        if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version)
+        if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
+            !is_idle(node, i))
             status = tni_blame_change(tr, at, i, node->x[i].alias);
     if (status == TN_OK && node->y.alias && tn_version(node->y.alias) != node->y.version)
         status = tni_blame_change(tr, at, -1, node->y.alias);

@@ -9,6 +9,7 @@
  * second derivatives need no code of their own. take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
+#include "autograd/tell.h"
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
@@ -238,16 +239,24 @@ static tn_status add_slices(const tni_take_args *args, tn_tensor *x, const tn_te
     return tni_backend_of(x)->take_add(&a);
 }
 
+/* Adds to the sum of the gradients so far, if there is one to add to. */
+static tn_status add_to_sum(tni_grad *g)
+{
+    tn_tensor *sum = tni_sum_so_far(g);
+    if (!sum || sum->dtype != g->dy->dtype || tn_dtype_size(sum->dtype) <= 2) return TN_OK;
+    tn_tensor *dy = tni_dense(g->dy), *index = tni_dense(g->x[1]);
+    tn_status status = dy && index ? add_slices(g->args, sum, dy, index) : tni_pending();
+    if (status == TN_OK) g->edge = NULL;
+    return status;
+}
+
 /* A table that also stands elsewhere in a model, as an output layer's weight, has a sum of its size
- * by now. So no zeros of that size are made and added, unless somebody watches. */
+ * by now. So no zeros of that size are made and added, unless somebody is told of them. */
 tn_status tni_take_backward(tni_grad *g)
 {
-    tn_tensor *in[2] = { tni_dense(g->dy), tni_dense(g->x[1]) }, *sum = tni_sum_so_far(g);
-    if (sum && in[0] && in[1] && sum->dtype == in[0]->dtype && tn_dtype_size(sum->dtype) > 2) {
-        tn_status status = add_slices(g->args, sum, in[0], in[1]);
-        if (status != TN_OK || !tni_watching) return status;
-        g->edge = NULL;
-    }
+    tn_tensor *in[2] = { g->dy, g->x[1] };
+    tn_status status = add_to_sum(g);
+    if (status != TN_OK || (!g->edge && !tni_tells_gradients())) return status;
     g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
     return TN_OK;
 }

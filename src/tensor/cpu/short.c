@@ -49,12 +49,13 @@ static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy
 
 /* ---- rows, some at a time -------------------------------------------------------------------- */
 
-enum { PIECE = 1024, CHUNK_PIECES = 16 }; /* elements of an operand in a piece, about */
+/* Elements of an operand, about: in a piece, and in what a thread takes at a time. */
+enum { PIECE = 1024, CHUNK = 16384 };
 
 typedef struct rows_job {
     const tni_short *s;
     int64_t row[TNI_SHORT_MOST]; /* elements in a row; -1: the array stays whole */
-    int64_t piece;               /* rows */
+    int64_t piece, grain;        /* rows */
     size_t slot[TNI_SHORT_MOST]; /* where in a lane an array's copy begins */
     size_t lane;
     char *scratch;
@@ -74,6 +75,7 @@ static void find_rows(rows_job *job)
         longest = TNI_MAX(longest, job->row[k]);
     }
     job->piece = TNI_MAX(PIECE / longest, 1);
+    job->grain = TNI_MAX(CHUNK / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         if (job->row[k] < 0 || !tni_is_short(((const tni_array *)s->args)[k].dtype)) continue;
         job->slot[k] = job->lane;
@@ -126,8 +128,7 @@ static tn_status by_rows(const tni_short *s)
     int64_t rows = 1;
     for (int d = 0; d < s->lead; d++) rows *= y->size[d];
     find_rows(&job);
-    int64_t grain = job.piece * CHUNK_PIECES;
-    int lanes = tni_lanes(rows, grain);
+    int lanes = tni_lanes(rows, job.grain);
     size_t nbytes = 0;
     if (lanes == 0) return TN_OK;
     if (!tni_mul_size(job.lane, (size_t)lanes, &nbytes))
@@ -135,7 +136,7 @@ static tn_status by_rows(const tni_short *s)
                          tn_dtype_name(y->dtype));
     job.scratch = tni_alloc(nbytes);
     if (!job.scratch) return TN_E_NOMEM;
-    tni_parallel_lanes(lanes, rows, grain, rows_chunk, &job);
+    tni_parallel_lanes(lanes, rows, job.grain, rows_chunk, &job);
     tni_free(job.scratch, nbytes);
     return TN_OK;
 }
