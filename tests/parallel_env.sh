@@ -12,8 +12,8 @@ LSAN_OPTIONS=suppressions=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/parallel_
 export LSAN_OPTIONS ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}fast_unwind_on_malloc=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none
-unset MALLOC_PERTURB_ # meson's: mpirun reads freed memory when two ranks end at once, and crashes
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+unset MALLOC_PERTURB_ # meson's: mpirun reads freed memory when two ranks end at once, and crashes
 # TENON_BRIEF=yes, for sanitizers: 2 ranks where it is 2 and 4 elsewhere, every fourth optimizer, more seconds for
 # each run.
 most=4 every=1 limit=60

@@ -55,8 +55,7 @@ static tn_status check_inputs(const tni_call *c)
         }
         if (!first)
             first = t;
-        else if (!op->any_device && (t->storage->device.type != first->storage->device.type ||
-                                     t->storage->device.index != first->storage->device.index))
+        else if (!op->any_device && !tni_same_device(t->storage->device, first->storage->device))
             return tni_op_error(c, TN_E_DEVICE,
                                 "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));

@@ -105,8 +105,7 @@ tn_tensor *tni_sum_so_far(const tni_grad *g)
     const tni_edge *to = g->edge;
     if (tni_composed() || (!to->node && !to->leaf->gm)) return NULL;
     tn_tensor *sum = to->node ? to->node->pending[to->index] : to->leaf->gm->pending;
-    bool here = sum && sum->storage->device.type == g->dy->storage->device.type &&
-                sum->storage->device.index == g->dy->storage->device.index;
+    bool here = sum && tni_same_device(sum->storage->device, g->dy->storage->device);
     return here && is_ours_alone(sum) ? sum : NULL;
 }
 
@@ -177,12 +176,7 @@ static tn_status arrive(tni_pass *p, tni_node *node)
 /* Whether kernel_grad computes the gradients, instead of backward (op.h). */
 static bool has_kernel(const tni_grad *g)
 {
-    unsigned reads = 0;
-
-    if (!g->op->kernel_grad || tni_composed()) return false;
-    for (int i = 0; i < g->n_in; i++)
-        if (g->need[i]) reads |= g->op->reads[i];
-    return reads != 0;
+    return g->op->kernel_grad && !tni_composed() && tni_reads(g->op, g->n_in, g->need) != 0;
 }
 
 static tn_status run_kernel(tni_grad *g)

@@ -322,7 +322,7 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
                          "tn_backward: the backward of %s gave %s for input %d: want a floating "
                          "dtype",
                          name, tn_dtype_name(dx->dtype), i);
-    if (dx->storage->device.type != g->dy->storage->device.type && !tni_none(g->dy))
+    if (!tni_none(g->dy) && !tni_same_device(dx->storage->device, g->dy->storage->device))
         return tni_error(TN_E_DEVICE,
                          "tn_backward: the backward of %s gave a gradient for input %d on another "
                          "device: want the input's",

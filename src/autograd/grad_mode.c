@@ -89,8 +89,7 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
                              "and dtype",
                              tni_text(grad), tn_dtype_name(grad->dtype), tni_text(t),
                              tn_dtype_name(t->dtype));
-        if (grad->storage->device.type != t->storage->device.type ||
-            grad->storage->device.index != t->storage->device.index)
+        if (!tni_same_device(grad->storage->device, t->storage->device))
             return tni_error(TN_E_DEVICE,
                              "tn_set_grad: grad and %s are on different devices: want one",
                              tni_text(t));

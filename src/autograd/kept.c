@@ -124,22 +124,15 @@ __attribute__((cold)) static tn_tensor *remake(const tni_pass *p, const tni_edge
     return y && p->create ? tni_with_history(y, from, edge->index) : y;
 }
 
-/* Whether backward reads input i for the gradients that are wanted. */
-static bool is_read(const tni_node *node, const tni_grad *g, int i)
-{
-    unsigned reads = 0;
-    for (int k = 0; k < node->n_in; k++)
-        if (g->need[k]) reads |= node->op->reads[node->op->arity < 0 ? 0 : k];
-    return reads & TNI_X(i);
-}
-
 tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
     if (!node->keeps) return TN_OK;
     for (int i = 0; i < node->n_in; i++) {
         const tni_kept *kept = &node->x[i];
         if (!kept->alias && !kept->remade) continue;
-        if (TNI_UNLIKELY(kept->remade || node->op->cheap) && !is_read(node, g, i)) continue;
+        if (TNI_UNLIKELY(kept->remade || node->op->cheap) &&
+            !(tni_reads(node->op, node->n_in, g->need) & TNI_X(i)))
+            continue;
         if (TNI_UNLIKELY(kept->remade))
             g->x[i] = remake(p, &node->edge[i]);
         else if (TNI_LIKELY(is_unchanged(kept)))

@@ -120,6 +120,15 @@ struct tn_op {
     void (*drop)(void *args); /* and when that node is freed */
 };
 
+/* What the gradients of the inputs that need says read, as a bit mask. */
+static inline unsigned tni_reads(const tn_op *op, int n_in, const bool *need)
+{
+    unsigned reads = 0;
+    for (int i = 0; i < n_in; i++)
+        if (need[i]) reads |= op->reads[op->arity < 0 ? 0 : i];
+    return reads;
+}
+
 /* Applies op to n_in inputs. args (args_size bytes of plain data, no pointers) are copied into the
  * node. */
 tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_in,

@@ -46,7 +46,7 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
                         "%s: seed %s of %s for output %s of %s: want the same shape and dtype",
                         function, tni_text(seed), tn_dtype_name(seed->dtype), tni_text(output),
                         tn_dtype_name(output->dtype));
-    if (seed->storage->device.type != device.type || seed->storage->device.index != device.index)
+    if (!tni_same_device(seed->storage->device, device))
         return tni_fail(TN_E_DEVICE,
                         "%s: seed %s and output %s are on different devices: want one device",
                         function, tni_text(seed), tni_text(output));

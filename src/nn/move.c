@@ -24,7 +24,7 @@ static bool casts(const tni_stage *stage, const tn_tensor *t)
 static bool moves(const tni_stage *stage, const tn_tensor *t)
 {
     tn_device at = t->storage->device;
-    return stage->move && (at.type != stage->device.type || at.index != stage->device.index);
+    return stage->move && !tni_same_device(at, stage->device);
 }
 
 static bool needs(const tni_stage *stage, const tn_tensor *t)

@@ -134,6 +134,11 @@ void tni_bump_rewritten(tn_tensor *t);
 void tni_storage_drop(tni_storage *s);
 /* Gives the handle t the storage, dtype and geometry of t2 (module moves). No version changes. */
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
+static inline bool tni_same_device(tn_device a, tn_device b)
+{
+    return a.type == b.type && a.index == b.index;
+}
+
 static inline bool tni_none(const tn_tensor *t)
 {
     return t == TN_NONE;

@@ -51,12 +51,11 @@ static size_t kept_by(const tni_node *node)
 /* Whether a cheap op keeps input i only for those who compute its result again, and nobody does. */
 static bool is_idle(const tni_node *node, int i)
 {
-    unsigned reads = 0;
+    bool need[TNI_MAX_IN];
     if (!node->op->cheap || atomic_load_explicit(&node->holds, memory_order_relaxed) > 1)
         return false;
-    for (int k = 0; k < node->n_in; k++)
-        if (node->edge[k].node || node->edge[k].leaf) reads |= node->op->reads[k];
-    return !(reads & TNI_X(i));
+    for (int k = 0; k < node->n_in; k++) need[k] = node->edge[k].node || node->edge[k].leaf;
+    return !(tni_reads(node->op, node->n_in, need) & TNI_X(i));
 }
 
 /* A node that the pass may visit: its source line, and whether what it kept is still the same. */

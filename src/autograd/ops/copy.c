@@ -143,6 +143,6 @@ tn_tensor *tn_to(tn_tensor *x, tn_device device)
 {
     tn_device from = tn_device_of(x);
 
-    if (x && !tni_none(x) && from.type == device.type && from.index == device.index) return x;
+    if (x && !tni_none(x) && tni_same_device(from, device)) return x;
     return tni_apply(&op_to, &(to_args){ from, device }, sizeof(to_args), 1, &x);
 }

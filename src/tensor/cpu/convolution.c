@@ -19,7 +19,7 @@ typedef struct pieces {
 } pieces;
 
 /* oneDNN's kernels copy the images into their own layout: a piece's copies stay in the L2 cache. */
-enum { PIECE_BYTES = 384 * 1024, MAX_PARTS = 16 };
+enum { PIECE_BYTES = 384 * 1024, MAX_PARTS = 16, SHARES = 4 };
 
 /*
  * Where oneDNN wins, measured on two Zen 4 cores: from 16 channels on, on both sides (its layouts
@@ -49,7 +49,7 @@ static bool cut(pieces *p, tn_dtype dtype)
         p->images = (z->n + parts - 1) / parts;
     } else {
         int64_t most = TNI_MAX(1, (int64_t)(PIECE_BYTES / (x + y + 1)));
-        int64_t pieces = (z->n + 4 * most - 1) / (4 * most) * 4; /* as many for each thread */
+        int64_t pieces = (z->n - 1) / (SHARES * most) * SHARES + SHARES; /* 2 or 4 threads alike */
         p->images = (z->n + pieces - 1) / pieces;
     }
     p->n = (z->n - 1) / p->images + 1;
