@@ -435,13 +435,18 @@ TN_FN float tn_from_bf16(uint16_t h)
     return tn_from_bits_f32((uint32_t)h << 16);
 }
 
-/* Round to nearest even; NaN stays a quiet NaN. */
-TN_FN uint16_t tn_to_bf16(float x)
+/* x rounded to nearest even, in the upper half; NaN stays a quiet NaN. The lower half is left over.
+ */
+TN_FN uint32_t tn_rounded_bf16(float x)
 {
     uint32_t u = tn_bits_f32(x);
-    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 
-    return (uint16_t)(x != x ? (u >> 16) | 0x40u : rounded);
+    return x != x ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
+}
+
+TN_FN uint16_t tn_to_bf16(float x)
+{
+    return (uint16_t)(tn_rounded_bf16(x) >> 16);
 }
 
 /* A denormal half is a denormal float times 2^112: exact. */

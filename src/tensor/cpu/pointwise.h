@@ -24,6 +24,9 @@ extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K64(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
+/* For rows of bf16 alone, all strides 1; NULL where the formula is a heavy one or a predicate. */
+extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
+extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
 /* gelu and gelu_grad for results in bf16 or f16 */
 extern const tni_row K32(tni_short_gelu), K32(tni_short_gelu_grad);
 #ifndef TNI_REAL_NAME

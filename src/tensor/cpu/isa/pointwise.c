@@ -3,7 +3,7 @@
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
  * Operands of that type are read in place; others pass through buffers, TNI_BLOCK elements at a
- * time.
+ * time. Light functions of bf16 without gaps have rows of their own, without buffers.
  */
 #include <string.h>
 
@@ -125,6 +125,16 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
      : (type) == TN_F64 ? K64(table)[function]                                                     \
                         : K(table)[function])
 
+/* Whether every row of the walk is bf16 without gaps in all n arrays. */
+static bool is_bf16(const tni_walk *w, int n, const tni_array *const *arrays)
+{
+    bool same = true;
+
+    for (int k = 0; k < n; k++)
+        same &= arrays[k]->dtype == TN_BF16 && w->stride[w->rank - 1][k] == 1;
+    return same;
+}
+
 /* The number of elements if the arrays are row-major without gaps, and so one run each; else -1. */
 static inline int64_t one_run(const tni_array *const *arrays)
 {
@@ -138,9 +148,9 @@ static inline int64_t one_run(const tni_array *const *arrays)
     return n;
 }
 
-static tn_status run_walk(const char *name, tni_row row, tn_dtype type, tn_dtype row_type,
-                          bool convert, int cost, int n, const tni_array *const *arrays,
-                          const double *p)
+static tn_status run_walk(const char *name, tni_row row, tni_row pairs, tn_dtype type,
+                          tn_dtype row_type, bool convert, int cost, int n,
+                          const tni_array *const *arrays, const double *p)
 {
     if (!row) {
         return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
@@ -150,11 +160,12 @@ static tn_status run_walk(const char *name, tni_row row, tn_dtype type, tn_dtype
     tni_walk_init(&j.walk, TNI_WALK_ARRAYS, arrays);
     if (j.walk.numel == 0) return TN_OK;
     j.n = n;
-    j.row = row;
+    bool by_pairs = pairs && is_bf16(&j.walk, n, arrays);
+    j.row = by_pairs ? pairs : row;
     j.p = p;
     j.type = type;
     j.row_type = row_type;
-    j.convert = convert;
+    j.convert = convert && !by_pairs;
     for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
         j.data[k] = arrays[k]->data;
         j.dtype[k] = arrays[k]->dtype;
@@ -166,10 +177,12 @@ static tn_status run_walk(const char *name, tni_row row, tn_dtype type, tn_dtype
     return TN_OK;
 }
 
-/* Of the four arrays n count; the others stand in for what the row does not read. Few elements in
- * one run need no walk: they are one call of the row, as chunk would make it. */
-static inline tn_status run(const char *name, tni_row row, tn_dtype type, bool predicate, int cost,
-                            int n, const tni_array *const *arrays, const double *p)
+/* pairs: the row for bf16 (pointwise.h), or NULL. Of the four arrays n count; the others stand in
+ * for what the row does not read. Few elements in one run need no walk: they are one call of the
+ * row, as chunk would make it. */
+static inline tn_status run(const char *name, tni_row row, tni_row pairs, tn_dtype type,
+                            bool predicate, int cost, int n, const tni_array *const *arrays,
+                            const double *p)
 {
     int64_t elements = one_run(arrays);
     tn_dtype row_type = predicate ? TN_BOOL : type;
@@ -177,7 +190,7 @@ static inline tn_status run(const char *name, tni_row row, tn_dtype type, bool p
 
     for (int k = 1; k < n; k++) convert |= arrays[k]->dtype != type;
     if (convert || !row || elements < 0 || elements > GRAIN_HEAVY)
-        return run_walk(name, row, type, row_type, convert, cost, n, arrays, p);
+        return run_walk(name, row, pairs, type, row_type, convert, cost, n, arrays, p);
     row(elements, arrays[0]->data, 1, arrays[1]->data, 1, arrays[2]->data, 1, arrays[3]->data, 1,
         p);
     return TN_OK;
@@ -191,8 +204,8 @@ tn_status K(tni_unary)(const tni_unary *a)
     tni_row row = PICK(tni_unary_rows, a->function, type);
 
     if (a->function == TNI_U_gelu && tni_is_short(a->y.dtype)) row = K32(tni_short_gelu);
-    return run(unary_name[a->function], row, type, predicate, unary_cost[a->function], 2, arrays,
-               a->p);
+    return run(unary_name[a->function], row, K32(tni_unary_pairs)[a->function], type, predicate,
+               unary_cost[a->function], 2, arrays, a->p);
 }
 
 tn_status K(tni_binary)(const tni_binary *a)
@@ -203,8 +216,8 @@ tn_status K(tni_binary)(const tni_binary *a)
     tni_row row = PICK(tni_binary_rows, a->function, type);
 
     if (a->function == TNI_B_gelu_grad && tni_is_short(a->y.dtype)) row = K32(tni_short_gelu_grad);
-    return run(binary_name[a->function], row, type, predicate, binary_cost[a->function], 3, arrays,
-               a->p);
+    return run(binary_name[a->function], row, K32(tni_binary_pairs)[a->function], type, predicate,
+               binary_cost[a->function], 3, arrays, a->p);
 }
 
 tn_status K(tni_ternary)(const tni_ternary *a)
@@ -212,6 +225,6 @@ tn_status K(tni_ternary)(const tni_ternary *a)
     const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->c };
     tn_dtype type = type_of(a->y.dtype);
 
-    return run(ternary_name[a->function], PICK(tni_ternary_rows, a->function, type), type, false,
-               ternary_cost[a->function], 4, arrays, a->p);
+    return run(ternary_name[a->function], PICK(tni_ternary_rows, a->function, type), NULL, type,
+               false, ternary_cost[a->function], 4, arrays, a->p);
 }

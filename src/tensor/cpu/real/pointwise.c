@@ -20,9 +20,71 @@ const tni_row K(tni_binary_rows)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_ENTRY)
                                                       TNI_BINARY_PREDICATE_LIST(BINARY_ENTRY) };
 const tni_row K(tni_ternary_rows)[TNI_T_COUNT] = { TNI_TERNARY_LIST(TERNARY_ENTRY) };
 
+#ifdef TNI_REAL_IS_f32
+/* ---- light formulas where all is bf16: two neighbours in a word, no buffers ------------------ */
+
+typedef uint32_t pair __attribute__((may_alias, aligned(2)));
+
+static inline float low(uint32_t two)
+{
+    return tn_from_bits_f32(two << 16);
+}
+
+static inline float high(uint32_t two)
+{
+    return tn_from_bits_f32(two & 0xffff0000u);
+}
+
+static inline uint32_t rounded(float low, float high)
+{
+    return tn_rounded_bf16(low) >> 16 | (tn_rounded_bf16(high) & 0xffff0000u);
+}
+
+#define LAST(x) tn_from_bf16(((const uint16_t *)(x))[n - 1])
+/* All strides are 1. */
+#define UNARY_PAIRS_LIGHT(name, parameters)                                                        \
+    static void u_pairs_##name(ROW_ARGUMENTS)                                                      \
+    {                                                                                              \
+        const pair *a = aa;                                                                        \
+        pair *y = yy;                                                                              \
+        TAKE_PARAMETERS(parameters);                                                               \
+        UNUSED(ys), UNUSED(as), UNUSED(bb), UNUSED(bs), UNUSED(cc), UNUSED(cs);                    \
+        SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
+            rounded(FORMULA(u, name)(low(a[i]), p, q), FORMULA(u, name)(high(a[i]), p, q));        \
+        if (n % 2) ((uint16_t *)yy)[n - 1] = tn_to_bf16(FORMULA(u, name)(LAST(aa), p, q));         \
+    }
+#define BINARY_PAIRS_LIGHT(name, parameters)                                                       \
+    static void b_pairs_##name(ROW_ARGUMENTS)                                                      \
+    {                                                                                              \
+        const pair *a = aa, *b = bb;                                                               \
+        pair *y = yy;                                                                              \
+        TAKE_PARAMETERS(parameters);                                                               \
+        UNUSED(ys), UNUSED(as), UNUSED(bs), UNUSED(cc), UNUSED(cs);                                \
+        SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
+            rounded(FORMULA(b, name)(low(a[i]), low(b[i]), p, q),                                  \
+                    FORMULA(b, name)(high(a[i]), high(b[i]), p, q));                               \
+        if (n % 2)                                                                                 \
+            ((uint16_t *)yy)[n - 1] = tn_to_bf16(FORMULA(b, name)(LAST(aa), LAST(bb), p, q));      \
+    }
+#define UNARY_PAIRS_HEAVY(name, parameters)
+#define BINARY_PAIRS_HEAVY(name, parameters)
+#define UNARY_PAIRS(name, parameters, cost, formula) UNARY_PAIRS_##cost(name, parameters)
+#define BINARY_PAIRS(name, parameters, cost, formula) BINARY_PAIRS_##cost(name, parameters)
+#define ENTRY_LIGHT(function, row) [function] = row,
+#define ENTRY_HEAVY(function, row)
+#define UNARY_PAIRS_ENTRY(name, parameters, cost, formula)                                         \
+    ENTRY_##cost(TNI_U_##name, u_pairs_##name)
+#define BINARY_PAIRS_ENTRY(name, parameters, cost, formula)                                        \
+    ENTRY_##cost(TNI_B_##name, b_pairs_##name)
+
+TNI_UNARY_LIST(UNARY_PAIRS)
+TNI_BINARY_LIST(BINARY_PAIRS)
+
+const tni_row K(tni_unary_pairs)[TNI_U_COUNT] = { TNI_UNARY_LIST(UNARY_PAIRS_ENTRY) };
+const tni_row K(tni_binary_pairs)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_PAIRS_ENTRY) };
+
 /* ---- gelu where the result is rounded to bf16 or f16: half the work -------------------------- */
 
-#ifdef TNI_REAL_IS_f32
 /* 2^t for -127.4 < t < 127, 0 below 2^-126. t = n + r, |r| <= 1/2: p = 2^r with a relative error
  * below 2^-18. Adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest
  * ones. */
