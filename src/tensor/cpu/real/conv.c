@@ -250,6 +250,42 @@ static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, 
     return block;
 }
 
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Without AVX the library's products are faster: they choose their own instructions. */
+#if defined __AVX512F__
+enum { VECTOR_BYTES = 64, FEW_TAPS = 32 };
+#elif defined __AVX__
+enum { VECTOR_BYTES = 32, FEW_TAPS = 32 };
+#else
+enum { VECTOR_BYTES = 16, FEW_TAPS = 0 };
+#endif
+typedef REAL vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+enum { CHANNELS = 4, VECTORS = 2, STRIP = VECTORS * VECTOR_BYTES / sizeof(REAL) };
+
+/*
+ * y [CHANNELS, n] = w [CHANNELS, taps] col [taps, n] + bias for few taps, where a product by the
+ * library spends more on its packing than on the sums. n is at least STRIP; the last strip begins
+ * early enough to be a whole one.
+ */
+static void few_taps(int64_t n, int64_t taps, const REAL *w, const REAL *bias, const REAL *col,
+                     int64_t ld, REAL *y, int64_t ld_y)
+{
+    for (int64_t j = 0; j < n; j += STRIP) {
+        int64_t at = TNI_MIN(j, n - STRIP);
+        vector sum[CHANNELS][VECTORS];
+        for (int o = 0; o < CHANNELS; o++)
+            for (int v = 0; v < VECTORS; v++) sum[o][v] = (vector){ 0 } + (bias ? bias[o] : 0);
+        for (int64_t t = 0; t < taps; t++) {
+            const vector *x = (const vector *)(col + t * ld + at);
+            for (int o = 0; o < CHANNELS; o++)
+                for (int v = 0; v < VECTORS; v++) sum[o][v] += w[o * taps + t] * x[v];
+        }
+        for (int o = 0; o < CHANNELS; o++)
+            for (int v = 0; v < VECTORS; v++) ((vector *)(y + o * ld_y + at))[v] = sum[o][v];
+    }
+}
+
 /* Items: n x groups x blocks. */
 static void forward(void *context, int64_t begin, int64_t end)
 {
@@ -265,6 +301,15 @@ static void forward(void *context, int64_t begin, int64_t end)
         const REAL *col =
             columns(p, p->x + (image * c->c + group * p->cg) * c->h * c->w, r0, rows, &ld);
         int64_t at = (image * c->o + group * p->og) * p->plane + r0 * c->ow;
+        bool few = p->taps <= FEW_TAPS && p->og >= CHANNELS && n >= STRIP;
+        for (int64_t o = 0; few && o < p->og; o += CHANNELS) {
+            int64_t first = TNI_MIN(o, p->og - CHANNELS), channel = group * p->og + first;
+            REAL *y = place(p, at + first * p->plane, n, &ld_y);
+            few_taps(n, p->taps, p->w + channel * p->taps, p->bias ? p->bias + channel : NULL, col,
+                     ld, y, ld_y);
+            write(p, at + first * p->plane, CHANNELS, n, y);
+        }
+        if (few) continue;
         REAL *y = place(p, at, n, &ld_y);
         for (int64_t o = 0; p->bias && o < p->og; o++) {
             REAL b = p->bias[group * p->og + o];
