@@ -7,8 +7,9 @@
  *   db = sum dy, dw = sum dy xh, dx = w rstd (dy - db / N - xh dw / N)
  * With running statistics the last two terms of dx vanish.
  *
- * The variance takes two passes over the data: sum, then squares about the mean. Sums are added in
- * double.
+ * Along planes one pass over the data takes sum and squares about a first guess of the mean; where
+ * the guess was further off than a standard deviation, squares about the mean take another. Along
+ * columns there are always two. Sums are added in double.
  * Two layouts: s >= COLUMNS_BELOW works along the s values of a plane, one item per
  * (channel, block of samples); below it (BatchNorm1d has s = 1) along the columns of the [n, c s]
  * matrix, one item per group of channels. Items and blocks depend on the sizes alone; partial sums
@@ -71,11 +72,11 @@ static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, cons
     if (tni_is_short(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
 }
 
-/* mu: the mean; m2: sum of squares about the mean as stored in REAL */
-static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2)
+/* mu: the mean; m2: sum of squares about center */
+static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2, REAL center)
 {
     double count = (double)job->n * (double)job->s;
-    double off = mu - (double)job->mean[ch];
+    double off = mu - (double)center;
     double var = m2 / count - off * off;
     var = var < 0 ? 0 : var; /* NaN stays */
     job->rstd[ch] = (REAL)(1.0 / sqrt(var + job->eps));
@@ -132,43 +133,44 @@ static int64_t plane_at(const bn_job *job, int64_t sample, int64_t ch)
     return (sample * job->c + ch) * job->s;
 }
 
-static void sum_planes(void *context, int64_t begin, int64_t end)
+/* The mean of a first piece. */
+static REAL guess_mean(const bn_job *job, int64_t ch)
 {
-    const bn_job *job = context;
-    for (int64_t item = begin; item < end; item++) {
-        plane_range r = planes_of(job, item);
-        REAL buffer[BLOCK];
-        double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++) {
-            double plane = 0;
-            for (int64_t k = 0; k < job->s; k += BLOCK) {
-                int64_t m = TNI_MIN(BLOCK, job->s - k);
-                plane += row_sum(read(job, job->x, plane_at(job, i, r.ch) + k, m, buffer), m);
-            }
-            sum += plane;
-        }
-        job->partial[item] = sum;
-    }
+    REAL buffer[BLOCK];
+    int64_t m = TNI_MIN(BLOCK, job->s);
+    return (REAL)(row_sum(read(job, job->x, plane_at(job, 0, ch), m, buffer), m) / (double)m);
 }
 
-static void square_planes(void *context, int64_t begin, int64_t end)
+/* Sums of x - center and of its squares. */
+static void sum_planes(const bn_job *job, int64_t item, REAL center)
+{
+    plane_range r = planes_of(job, item);
+    REAL buffer[BLOCK];
+    double total = 0, total_squares = 0;
+    for (int64_t i = r.first; i < r.last; i++) {
+        for (int64_t b = 0; b < job->s; b += BLOCK) {
+            int64_t m = TNI_MIN(BLOCK, job->s - b);
+            const REAL *x = read(job, job->x, plane_at(job, i, r.ch) + b, m, buffer);
+            REAL sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+            for (int64_t k = 0; k < m; k++) {
+                REAL d = x[k] - center;
+                sum += d;
+                squares += d * d;
+            }
+            total += (double)sum;
+            total_squares += (double)squares;
+        }
+    }
+    job->partial[item] = total;
+    job->partial2[item] = total_squares;
+}
+
+static void guess_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
-    for (int64_t item = begin; item < end; item++) {
-        plane_range r = planes_of(job, item);
-        REAL buffer[BLOCK];
-        double sum = 0;
-        for (int64_t i = r.first; i < r.last; i++) {
-            double plane = 0;
-            for (int64_t k = 0; k < job->s; k += BLOCK) {
-                int64_t m = TNI_MIN(BLOCK, job->s - k);
-                const REAL *x = read(job, job->x, plane_at(job, i, r.ch) + k, m, buffer);
-                plane += row_sum_squares(x, job->mean[r.ch], m);
-            }
-            sum += plane;
-        }
-        job->partial2[item] = sum;
-    }
+    for (int64_t item = begin; item < end; item++)
+        sum_planes(job, item, guess_mean(job, item / job->blocks));
 }
 
 static double add_blocks(const bn_job *job, const double *partial, int64_t ch)
@@ -178,9 +180,18 @@ static double add_blocks(const bn_job *job, const double *partial, int64_t ch)
     return sum;
 }
 
-static double channel_mean(const bn_job *job, int64_t ch)
+/* The channel's statistics from its sums. */
+static void finish_planes(const bn_job *job, int64_t ch)
 {
-    return add_blocks(job, job->partial, ch) / ((double)job->n * (double)job->s);
+    double count = (double)job->n * (double)job->s;
+    REAL center = guess_mean(job, ch);
+    double off = add_blocks(job, job->partial, ch) / count, mu = (double)center + off;
+    job->mean[ch] = (REAL)mu;
+    if (!(add_blocks(job, job->partial2, ch) / count >= 2 * off * off)) { /* NaN, too */
+        center = job->mean[ch];
+        for (int64_t b = 0; b < job->blocks; b++) sum_planes(job, ch * job->blocks + b, center);
+    }
+    finish_channel(job, ch, mu, add_blocks(job, job->partial2, ch), center);
 }
 
 static void normalise_planes(void *context, int64_t begin, int64_t end)
@@ -205,16 +216,12 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* One block per channel: all three passes while the channel is in cache. */
+/* One block per channel: all passes while the channel is in cache. */
 static void train_planes(void *context, int64_t begin, int64_t end)
 {
-    const bn_job *job = context;
     for (int64_t ch = begin; ch < end; ch++) {
-        sum_planes(context, ch, ch + 1);
-        double mu = channel_mean(job, ch);
-        job->mean[ch] = (REAL)mu;
-        square_planes(context, ch, ch + 1);
-        finish_channel(job, ch, mu, job->partial2[ch]);
+        guess_planes(context, ch, ch + 1);
+        finish_planes(context, ch);
         normalise_planes(context, ch, ch + 1);
     }
 }
@@ -228,11 +235,8 @@ static void forward_planes(bn_job *job)
     } else if (job->blocks == 1) {
         tni_parallel(items, grain, train_planes, job);
     } else {
-        tni_parallel(items, grain, sum_planes, job);
-        for (int64_t ch = 0; ch < job->c; ch++) job->mean[ch] = (REAL)channel_mean(job, ch);
-        tni_parallel(items, grain, square_planes, job);
-        for (int64_t ch = 0; ch < job->c; ch++)
-            finish_channel(job, ch, channel_mean(job, ch), add_blocks(job, job->partial2, ch));
+        tni_parallel(items, grain, guess_planes, job);
+        for (int64_t ch = 0; ch < job->c; ch++) finish_planes(job, ch);
         tni_parallel(items, grain, normalise_planes, job);
     }
 }
@@ -377,7 +381,8 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
             }
             double m2[COLUMNS];
             fold(job, sum, m, m2);
-            for (int64_t j = 0; j < channels; j++) finish_channel(job, ch + j, mu[j], m2[j]);
+            for (int64_t j = 0; j < channels; j++)
+                finish_channel(job, ch + j, mu[j], m2[j], job->mean[ch + j]);
         }
         spread(job, job->mean, 0, ch, m, mean);
         REAL scale[COLUMNS];
