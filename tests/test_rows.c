@@ -4,8 +4,9 @@
  * the ops on top.
  *
  * Seen to fail: in real/layer_norm.c the mean of gw was left out of dx; in real/batch_norm.c
- * running_var moved by the biased variance, the second pass about the mean left out; in optim_formulas.h the first SGD step was damped;
- * in real/lerp_all.c the row for rate 1 was left out.
+ * running_var moved by the biased variance, and the second pass about the mean was left out; in
+ * optim_formulas.h the first SGD step was damped; in real/lerp_all.c the row for rate 1 was left
+ * out.
  */
 #include "rows.h"
 
