@@ -133,10 +133,10 @@ START_TEST(large_blocks_are_joined_and_cut)
 END_TEST
 
 /* The largest block of a list and the smallest that is cut from a segment: neither becomes the
- * other, though both round to 1 MiB. */
+ * other, though both round to 256 KiB. */
 START_TEST(the_least_large_block)
 {
-    double sizes[] = { 1 - 64.0 / MIB, 1, 1 - 64.0 / MIB };
+    double sizes[] = { 0.25 - 64.0 / MIB, 0.25, 0.25 - 64.0 / MIB };
     int64_t before = tn_memory().cached;
     for (int i = 0; i < 3; i++) {
         tn_scope scope = tn_scope_begin();

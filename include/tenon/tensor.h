@@ -170,7 +170,7 @@ typedef struct tn_allocator {
 
 /**
  * Replaces the system allocator below the cache (tests fail the k-th call through it). It is asked
- * for segments of 16 to 128 MiB for blocks of 1 MiB and more, or for the block alone if it has
+ * for segments of 16 to 128 MiB for blocks of 256 KiB and more, or for the block alone if it has
  * none.
  *
  * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an
@@ -194,7 +194,7 @@ typedef struct tn_memory_stats {
 /** The counters now. */
 TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void); /* peak_in_use starts at in_use again */
-/** Returns cached blocks to the system. Of segments that large blocks (1 MiB and more) were cut
+/** Returns cached blocks to the system. Of segments that large blocks (256 KiB and more) were cut
  *  from, those with a block in use stay cached, but the pages of their free blocks go back. */
 TN_API void tn_memory_trim(void);
 

@@ -6,7 +6,7 @@
  * its class for the next request: after the first steps nothing is requested from the system.
  * Classes: multiples of 64 bytes up to 1 KiB, then eight steps per power of two (at most 12.5 % is
  * lost). A free block's first bytes point to the next one, so the cache itself needs no memory.
- * Blocks of 1 MiB and more are cut to size and joined again (large.c).
+ * Blocks of 256 KiB and more are cut to size and joined again (large.c).
  *
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
  * free is then seen where it happens.

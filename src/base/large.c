@@ -19,7 +19,7 @@ enum {
     HEADER = 64, /* before the data, which is aligned to as much */
     STEPS = 32,  /* lists per power of two */
     LOG2_STEPS = 5,
-    LOG2_LEAST = 18, /* smaller remainders stay with the block that they were cut from */
+    LOG2_LEAST = 16, /* smaller remainders stay with the block that they were cut from */
     ROWS = 63 - LOG2_LEAST,
     PAGE = 4096, /* sizes are multiples of it */
     TRIES = 16   /* blocks of a request's own list */

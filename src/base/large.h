@@ -1,5 +1,5 @@
 /*
- * large.h - blocks of 1 MiB and more, for alloc.c: cut from segments of system memory, and joined
+ * large.h - blocks of 256 KiB and more, for alloc.c: cut from segments of system memory, and joined
  * with their free neighbours when they are given back. Whoever calls holds the lock of memory.
  */
 #ifndef TNI_LARGE_H
@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#define TNI_LARGE ((size_t)1 << 20)
+#define TNI_LARGE ((size_t)256 << 10)
 
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
