@@ -6,7 +6,8 @@
  * Seen to fail: 0x1.5550p-3f for the coefficient 0x1.555490p-3f of tn_exp_tail_f32 (the bounds of
  * exp, expm1, tanh and erf); merge_axes of isa/reduce.c looking at x's strides alone (reductions);
  * combine leaving out the last slice (long_reductions, sums_are_accurate); slices of a size that
- * depends on the number of threads (bits_for_any_threads).
+ * depends on the number of threads (bits_for_any_threads); the upper half of a word of bf16 not
+ * rounded, or the last number taken from the other operand (bf16_is_f32_rounded).
  */
 #include <stdlib.h>
 

@@ -50,7 +50,7 @@ done
 s="$dir/a copy/scripts" b="$dir/a copy/bench"
 # A program alone would run without oneDNN, and not at all under mpirun. Modules of GPUs are for --device, which builds all.
 modules=$(cd "$build/src" && find . -name 'libtenon-*.so' -not -path './cuda/*' | sort)
-check 'demo, with all modules' same "$(ninja -C "$build" -t query demo | sed -n 's|^.* src/\(.*/libtenon-.*\)|./\1|p' | sort)" \
+[ -z "$modules" ] || check 'demo, with all modules' same "$(ninja -C "$build" -t query demo | sed -n 's|^.* src/\(.*/libtenon-.*\)|./\1|p' | sort)" \
     "$modules"
 check 'format, unknown option' refuses 'unknown argument --bogus' "$s/format" --bogus
 check 'build, an option first' refuses '"-Dcuda=disabled" in place of a folder' "$s/build" -Dcuda=disabled

@@ -133,12 +133,14 @@ static int64_t plane_at(const bn_job *job, int64_t sample, int64_t ch)
     return (sample * job->c + ch) * job->s;
 }
 
-/* The mean of a first piece. */
+/* The mean of a first piece; 0 if that is no number. */
 static REAL guess_mean(const bn_job *job, int64_t ch)
 {
     REAL buffer[BLOCK];
     int64_t m = TNI_MIN(BLOCK, job->s);
-    return (REAL)(row_sum(read(job, job->x, plane_at(job, 0, ch), m, buffer), m) / (double)m);
+    const REAL *x = read(job, job->x, plane_at(job, 0, ch), m, buffer);
+    REAL guess = (REAL)(row_sum(x, m) / (double)m);
+    return guess - guess == 0 ? guess : 0;
 }
 
 /* Sums of x - center and of its squares. */
@@ -180,18 +182,35 @@ static double add_blocks(const bn_job *job, const double *partial, int64_t ch)
     return sum;
 }
 
+typedef struct second_pass {
+    const bn_job *job;
+    int64_t ch;
+    REAL center;
+} second_pass;
+
+/* Items: the blocks of a channel. */
+static void sum_again(void *context, int64_t begin, int64_t end)
+{
+    const second_pass *p = context;
+    for (int64_t b = begin; b < end; b++) sum_planes(p->job, p->ch * p->job->blocks + b, p->center);
+}
+
 /* The channel's statistics from its sums. */
 static void finish_planes(const bn_job *job, int64_t ch)
 {
     double count = (double)job->n * (double)job->s;
     REAL center = guess_mean(job, ch);
     double off = add_blocks(job, job->partial, ch) / count, mu = (double)center + off;
-    job->mean[ch] = (REAL)mu;
-    if (!(add_blocks(job, job->partial2, ch) / count >= 2 * off * off)) { /* NaN, too */
-        center = job->mean[ch];
-        for (int64_t b = 0; b < job->blocks; b++) sum_planes(job, ch * job->blocks + b, center);
+    double squares = add_blocks(job, job->partial2, ch);
+    if (mu - mu == 0 && !(squares / count >= 2 * off * off)) {
+        second_pass p = { job, ch, (REAL)mu };
+        tni_parallel(job->blocks, row_grain(job->block_n * job->s, 1), sum_again, &p);
+        center = p.center;
+        mu = (double)center + add_blocks(job, job->partial, ch) / count;
+        squares = add_blocks(job, job->partial2, ch);
     }
-    finish_channel(job, ch, mu, add_blocks(job, job->partial2, ch), center);
+    job->mean[ch] = (REAL)mu;
+    finish_channel(job, ch, mu, squares, center);
 }
 
 static void normalise_planes(void *context, int64_t begin, int64_t end)

@@ -5,7 +5,8 @@
  *     dw [og, taps] = sum over images of dy [og, P] col^T   P = output rows of the block * ow
  *     dcol          = w^T dy, added back to the places col was read from
  * The block fits the L2 cache; images, groups and blocks are spread over the threads. A 1x1 kernel
- * with stride 1 and no padding needs no columns: the image is its own.
+ * with stride 1 and no padding needs no columns: the image is its own. Forward over few taps has a
+ * product of its own.
  *
  * In f32, the y of forward and the dy of a weight gradient may also be bf16 or f16: a block of them
  * is computed, or read, in scratch memory then.
@@ -252,7 +253,8 @@ static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, 
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Without AVX the library's products are faster: they choose their own instructions. */
+/* In SSE the library's products are faster: they choose AVX where it is there. On other processors
+ * it has not been measured. */
 #if defined __AVX512F__
 enum { VECTOR_BYTES = 64, FEW_TAPS = 32 };
 #elif defined __AVX__

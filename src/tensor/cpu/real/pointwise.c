@@ -1,5 +1,6 @@
 /*
- * pointwise.c - the row loops of every formula on REAL, and of gelu for results in bf16 and f16.
+ * pointwise.c - the row loops of every formula on REAL; of light ones on bf16; of gelu for results
+ * in bf16 and f16.
  */
 #include "tensor/cpu/pointwise.h"
 
@@ -25,19 +26,19 @@ const tni_row K(tni_ternary_rows)[TNI_T_COUNT] = { TNI_TERNARY_LIST(TERNARY_ENTR
 
 typedef uint32_t pair __attribute__((may_alias, aligned(2)));
 
-static inline float low(uint32_t two)
+static inline float lower(uint32_t two)
 {
     return tn_from_bits_f32(two << 16);
 }
 
-static inline float high(uint32_t two)
+static inline float upper(uint32_t two)
 {
     return tn_from_bits_f32(two & 0xffff0000u);
 }
 
-static inline uint32_t rounded(float low, float high)
+static inline uint32_t rounded(float first, float second)
 {
-    return tn_rounded_bf16(low) >> 16 | (tn_rounded_bf16(high) & 0xffff0000u);
+    return tn_rounded_bf16(first) >> 16 | (tn_rounded_bf16(second) & 0xffff0000u);
 }
 
 #define LAST(x) tn_from_bf16(((const uint16_t *)(x))[n - 1])
@@ -50,7 +51,7 @@ static inline uint32_t rounded(float low, float high)
         TAKE_PARAMETERS(parameters);                                                               \
         UNUSED(ys), UNUSED(as), UNUSED(bb), UNUSED(bs), UNUSED(cc), UNUSED(cs);                    \
         SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
-            rounded(FORMULA(u, name)(low(a[i]), p, q), FORMULA(u, name)(high(a[i]), p, q));        \
+            rounded(FORMULA(u, name)(lower(a[i]), p, q), FORMULA(u, name)(upper(a[i]), p, q));     \
         if (n % 2) ((uint16_t *)yy)[n - 1] = tn_to_bf16(FORMULA(u, name)(LAST(aa), p, q));         \
     }
 #define BINARY_PAIRS_LIGHT(name, parameters)                                                       \
@@ -61,8 +62,8 @@ static inline uint32_t rounded(float low, float high)
         TAKE_PARAMETERS(parameters);                                                               \
         UNUSED(ys), UNUSED(as), UNUSED(bs), UNUSED(cc), UNUSED(cs);                                \
         SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
-            rounded(FORMULA(b, name)(low(a[i]), low(b[i]), p, q),                                  \
-                    FORMULA(b, name)(high(a[i]), high(b[i]), p, q));                               \
+            rounded(FORMULA(b, name)(lower(a[i]), lower(b[i]), p, q),                              \
+                    FORMULA(b, name)(upper(a[i]), upper(b[i]), p, q));                             \
         if (n % 2)                                                                                 \
             ((uint16_t *)yy)[n - 1] = tn_to_bf16(FORMULA(b, name)(LAST(aa), LAST(bb), p, q));      \
     }
