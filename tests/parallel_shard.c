@@ -240,7 +240,8 @@ static void bits(char **argument)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-enum { EQUAL = 8, SIDE = 256, STATE = 2 * EQUAL * SIDE * SIDE * 4, SMALL = 1 << 16 };
+/* SMALL: a block of 256 KiB takes a page more, for its header. */
+enum { EQUAL = 8, SIDE = 256, STATE = 2 * EQUAL * SIDE * SIDE * 4, SMALL = 1 << 17 };
 
 static tn_module *equal_parts(void)
 {
