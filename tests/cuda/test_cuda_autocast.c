@@ -378,7 +378,10 @@ START_TEST(whole_models_beside_the_cpu)
     for (int i = 0; i < p->n; i++) {
         ck_assert_int_eq(tn_dtype_of(p->entry[i].tensor), tn_dtype_of(want->entry[i].tensor));
         double d = distance(p->entry[i].tensor, want->entry[i].tensor);
-        ck_assert_msg(d <= 16 * unit(dtype), "%s is %g away", p->entry[i].name, d);
+        /* 4 seen, but 4 to 35 for bn1.bias in f16, by build: its gradient, a sum that nearly
+         * cancels, hangs on how single activations were rounded. */
+        bool cancels = strcmp(p->entry[i].name, "bn1.bias") == 0;
+        ck_assert_msg(d <= (cancels ? 64 : 16) * unit(dtype), "%s is %g away", p->entry[i].name, d);
     }
     tn_optim_free(opt);
     tn_module_drop(cpu);
