@@ -240,8 +240,9 @@ static void bits(char **argument)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* SMALL: a block of 256 KiB takes a page more, for its header. */
-enum { EQUAL = 8, SIDE = 256, STATE = 2 * EQUAL * SIDE * SIDE * 4, SMALL = 1 << 17 };
+/* SMALL: 64 KiB, and for each of the state's blocks of 256 KiB the page that its header takes. */
+enum { EQUAL = 8, SIDE = 256, STATE = 2 * EQUAL * SIDE * SIDE * 4 };
+enum { SMALL = (1 << 16) + 2 * EQUAL * 4096 };
 
 static tn_module *equal_parts(void)
 {
