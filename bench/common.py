@@ -100,7 +100,8 @@ def setup(args, workload):
     args.wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     try:  # what PyTorch loads at the first step; its compiler is no part of a step's memory
         import torch._dynamo
-        import torch._inductor.compile_fx
+        if (args.way or "").startswith("compiled"):
+            import torch._inductor.compile_fx
     except ImportError:
         pass
     args.start = memory_at_start()

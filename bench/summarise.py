@@ -225,6 +225,18 @@ def range_of(rounds, form):
     return f"{min(rounds):{form}} to {max(rounds):{form}}"
 
 
+def memory(metrics, way):
+    """Cells: tenon's MiB, the other side's and the part of it, without and with the start of both."""
+    middle = {(m, s): statistics.median(metrics[m][s]) for m in ("start_MiB", "peak_MiB")
+              for s in ("tenon", way) if s in metrics.get(m, {})}
+    if len(middle) < 4:
+        return [""] * 6
+    peak = [middle["peak_MiB", s] for s in ("tenon", way)]
+    every = [p + middle["start_MiB", s] for p, s in zip(peak, ("tenon", way))]
+    return [text for ours, theirs in (peak, every)
+            for text in (f"{ours:.0f}", f"{theirs:.0f}", f"{100 * ours / max(theirs, 1):.0f} %")]
+
+
 def steps(values):
     """Training steps and batches beside the best way, then every way."""
     timed = {w: "ms/step" if "ms/step" in m else "batches/s" for w, m in values.items()
@@ -232,21 +244,20 @@ def steps(values):
     if not timed:
         return
     print("Time: tenon's divided by that of PyTorch's best way, medians of the rounds; below 1 tenon is "
-          "faster. MiB: the most memory beyond what the program takes at its start; of loading, that of "
-          "the main process.\n")
+          "faster. MiB: the most memory beyond what the program takes at its start (of loading, that of "
+          "the main process), and tenon's part of PyTorch's; in all: with its start.\n")
     print("| workload | dtype | unit | tenon | PyTorch's best | the way | time | in single rounds | "
-          "losses apart | tenon MiB | PyTorch MiB |")
-    print("| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | ---: |")
+          "losses apart | tenon MiB | PyTorch MiB | part | in all | PyTorch in all | part |")
+    print("| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: |" + " ---: |" * 6)
     for name, metric in timed.items():
         found = compare(metric, values[name][metric])
         if not found:
             continue
         ours, theirs, way, ratio, rounds = found
-        memory = {s: statistics.median(v) for s, v in values[name].get("peak_MiB", {}).items()}
         difference = max(map(apart, losses(values[name]).values()), default=math.nan)
         print("| " + " | ".join([*workload_and_dtype(name), metric, f"{ours:.4g}", f"{theirs:.4g}", WAYS[way],
                                  f"{ratio:.2f}", range_of(rounds, ".2f"), f"{difference:.1e}",
-                                 *(f"{memory[s]:.0f}" if s in memory else "" for s in ("tenon", way))]) + " |")
+                                 *memory(values[name], way)]) + " |")
     print("\nEvery way: the median of the rounds, and the least and the most of them.\n")
     print("| workload | dtype | unit | way | median | in single rounds | forward | backward | optimizer | MiB |")
     print("| --- | --- | --- | --- | ---: | --- | ---: | ---: | ---: | ---: |")

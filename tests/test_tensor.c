@@ -547,15 +547,29 @@ START_TEST(info)
 }
 END_TEST
 
-/* The kernel's list of the processor's features is the independent word on it. */
-static bool cpuinfo_has(const char *feature)
+static bool file_has(const char *path, const char *text)
 {
     char line[8192];
     bool found = false;
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, feature) != NULL;
+    FILE *f = fopen(path, "r");
+    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, text) != NULL;
     if (f) fclose(f);
     return found;
+}
+
+/* CUDA's libraries take 150 MiB, so without a driver they are not loaded. */
+START_TEST(no_driver_no_cuda_libraries)
+{
+    if (tn_cuda_available() || file_has("/proc/self/maps", "libcuda.so.1")) return;
+    ck_assert_msg(strstr(tn_cuda_why(), "no NVIDIA driver") != NULL, "%s", tn_cuda_why());
+    ck_assert(!file_has("/proc/self/maps", "libcublas"));
+}
+END_TEST
+
+/* The kernel's list of the processor's features is the independent word on it. */
+static bool cpuinfo_has(const char *feature)
+{
+    return file_has("/proc/cpuinfo", feature);
 }
 
 START_TEST(fast_bf16)
@@ -616,6 +630,7 @@ Suite *test_suite(void)
     tcase_add_test(t, largest_difference);
     t = test_case(suite, "library");
     tcase_add_test(t, info);
+    tcase_add_test(t, no_driver_no_cuda_libraries);
     tcase_add_test(t, fast_bf16);
     tcase_add_test(t, threads);
     return suite;
