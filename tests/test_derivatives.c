@@ -2,7 +2,8 @@
  * test_derivatives.c - tn_vjp, tn_jvp, tn_jacobian, tn_hessian, tn_hvp: PyTorch's numbers (golden
  * file by golden/make_derivatives.py), closed forms, options, refusals, and what they leave alone.
  * Seen to fail: every g seeded with v[0] (as_pytorch); grad mode not restored, y not detached, an
- * input that requires grad given as it is (twice_the_same); rows not dropped (out_of_memory).
+ * input that requires grad given as it is (twice_the_same); rows not dropped (out_of_memory); what
+ * tn_prod, tn_norm and tn_pow recorded before (products_with_zeros and the two after it).
  */
 #include "common.h"
 #include "scarce.h"
@@ -280,6 +281,71 @@ START_TEST(twice_the_same)
 }
 END_TEST
 
+/* The derivative of a product by different elements is the product of the others, by the same one
+ * twice it is 0. y is already the derivative by the elements of gone. */
+static void products_deeper(tn_tensor *y, tn_tensor *x, unsigned gone, bool twice, int orders)
+{
+    tn_tensor *g;
+    assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, orders > 1 ? TN_CREATE_GRAPH : TN_RETAIN_GRAPH));
+    g = tn_flatten(g, 0, -1);
+    for (int i = 0; i < (int)tn_numel(x); i++) {
+        bool again = twice || gone >> i & 1u;
+        unsigned without = gone | 1u << i;
+        double product = !again;
+        for (int j = 0; j < (int)tn_numel(x); j++)
+            if (!(without >> j & 1u)) product *= tn_item(tn_select(tn_flatten(x, 0, -1), 0, j));
+        tn_tensor *next = tn_select(g, 0, i);
+        ck_assert_msg(fabs(tn_item(next) - product) < 1e-12,
+                      "without %x, %d orders left: %g in place of %g", without, orders - 1,
+                      tn_item(next), product);
+        if (orders > 1) products_deeper(next, x, without, again, orders - 1);
+    }
+}
+
+START_TEST(products_with_zeros)
+{
+    static const double values[][6] = { { 2, 3, 5, 7, 11, 13 }, { 2, 3, 0, 7, 11, 13 },
+                                        { 0, 3, 5, 0, 11, 13 }, { 0, 0, 5, 7, 0, 13 },
+                                        { 2, 0, 0, 0, 0, 13 },  { 0 } };
+    const double *v = values[_i];
+    tn_tensor *rows = leaf(F64(TN_SHAPE(2, 3), v[0], v[1], v[2], v[3], v[4], v[5]));
+    tn_tensor *line = leaf(F64(TN_SHAPE(5), v[0], v[1], v[2], v[3], v[4]));
+    products_deeper(tn_prod(line, TN_AXES(0), false), line, 0, false, 4);
+    products_deeper(tn_prod(rows, NULL, 0, false), rows, 0, false, 3);
+}
+END_TEST
+
+/* (x^p + 1)^(1/p) = 1 + x^p / p - ... */
+START_TEST(even_norms_at_zero)
+{
+    for (int p = 2; p <= 6; p += 2) {
+        tn_tensor *x = leaf(F64(TN_SHAPE(2), 0, 1)), *y = tn_norm(x, p, NULL, 0, false), *g;
+        double wanted = 1.0 / p;
+        for (int order = 1; order <= p; order++) {
+            assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, TN_CREATE_GRAPH));
+            y = tn_select(g, 0, 0);
+            wanted *= order;
+            ck_assert_msg(fabs(tn_item(y) - (order < p ? 0 : wanted)) < 1e-10,
+                          "%d-norm, order %d: %g", p, order, tn_item(y));
+        }
+    }
+}
+END_TEST
+
+/* The derivative of a^b by both is a^(b-1) (1 + b ln a), in either order; 0^0 is left out. */
+START_TEST(power_with_exponent_zero)
+{
+    for (int first = 0; first < 2; first++) {
+        tn_tensor *in[] = { leaf(F64(TN_SHAPE(3), 4, 0.5, 0)), leaf(F64(TN_SHAPE(3), 0, 0, 0)) };
+        tn_tensor *y = total(tn_pow(in[0], in[1])), *g;
+        assert_ok(tn_gradients(1, &y, NULL, 1, &in[first], &g, TN_CREATE_GRAPH));
+        y = total(g);
+        assert_ok(tn_gradients(1, &y, NULL, 1, &in[1 - first], &g, 0));
+        assert_values(g, 1e-15, 0.25, 2, 0);
+    }
+}
+END_TEST
+
 /* ---- options and refusals -------------------------------------------------------------------- */
 
 START_TEST(strict)
@@ -438,6 +504,9 @@ Suite *test_suite(void)
     tcase_add_test(t, nothing_in_it);
     tcase_add_test(t, create_graph);
     tcase_add_test(t, twice_the_same);
+    tcase_add_loop_test(t, products_with_zeros, 0, 6);
+    tcase_add_test(t, even_norms_at_zero);
+    tcase_add_test(t, power_with_exponent_zero);
     t = test_case(suite, "calls");
     tcase_add_test(t, strict);
     tcase_add_test(t, refusals);

@@ -217,7 +217,7 @@ TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double corre
 /** Square root of tn_var. */
 TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
-/** Product; ints give i64. Gradients are exact also where elements are 0. */
+/** Product; ints give i64. Derivatives of every order are right also where elements are 0. */
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** log(sum(exp(x))), stable; -inf for a slice of -inf. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);

@@ -67,11 +67,14 @@ static tn_tensor *pow_exponent_composed(const tni_grad *g, tn_tensor *a, tn_tens
     return tn_masked_fill(tn_mul(g->dy, tn_mul(g->y, tn_log(safe))), zero, 0.0);
 }
 
+/* Only 0^0 and NaN^0 are left out: where b = 0 the slope b a^(b-1) is 0, but changes with b. */
 static tn_tensor *pow_base_composed(const tni_grad *g, tn_tensor *a, tn_tensor *b)
 {
-    tn_tensor *slope = tn_mul(b, tn_pow(a, tn_sub_scalar(b, 1.0)));
+    tn_tensor *any = tn_gt_scalar(tn_abs(a), 0.0);
+    tn_tensor *out = tn_logical_and(tn_eq_scalar(b, 0.0), tn_logical_not(any));
+    tn_tensor *slope = tn_mul(b, tn_pow(tn_masked_fill(a, out, 1.0), tn_sub_scalar(b, 1.0)));
 
-    return tn_masked_fill(tn_mul(g->dy, slope), tn_eq_scalar(b, 0.0), 0.0);
+    return tn_masked_fill(tn_mul(g->dy, slope), out, 0.0);
 }
 
 static tn_status pow_backward(tni_grad *g)

@@ -18,7 +18,7 @@ static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
 }
 
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
- * meets sign 0 otherwise: 1 in its place. */
+ * meets sign 0 otherwise: 1 in its place. An even p needs no |x|, which has no slope at 0. */
 static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, double p)
 {
     tn_tensor *x = g->x[0];
@@ -26,6 +26,7 @@ static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, 
 
     if (p == 2.0) return tn_mul(dy, tn_div(x, safe_y));
     if (p == 1.0) return tn_mul(dy, tni_sign(x));
+    if (fmod(p, 2.0) == 0.0) return tn_mul(dy, tn_pow_scalar(tn_div(x, safe_y), p - 1.0));
     tn_tensor *safe_x = tn_masked_fill(tn_abs(x), tn_eq_scalar(x, 0.0), 1.0);
     return tn_mul(dy, tn_mul(tni_sign(x), tn_pow_scalar(tn_div(safe_x, safe_y), p - 1.0)));
 }

@@ -5,9 +5,9 @@
  *   sum   dx = dy                        mean  dx = dy / n
  *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (the mean's part cancels: sum (x - m) = 0)
  *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
- *   prod  dx_i = dy times the product of the others. Without zeros that is y / x_i. With one zero
- *         only its own gradient is not 0, with two none; written so that second derivatives are
- *         right there too.
+ *   prod  dx_i = dy times the product of the others. For a first derivative that is y / x_i without
+ *         zeros; with one zero only its own is not 0, with two none. While recording it is made by
+ *         multiplications alone, so that derivatives of every order are right at zeros.
  * (dy stretched over the reduced axes.)
  */
 #include "autograd/ops/reduce.h"
@@ -244,26 +244,46 @@ tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, 
 
 /* ---- prod ------------------------------------------------------------------------------------ */
 
-/* P: the product of the elements that are not 0, k: how many are. S: the sum of the others, whose
- * value is 0 and whose slopes are 1. The product without x_i is
- *   k = 0: P / x_i    k = 1: P at the zero, S P / x_j elsewhere
- *   k = 2: (S - x_i) P at the zeros, 0 elsewhere    k > 2: 0 */
+/* The products of the others along one axis. A pair a, b, one from each half, counts as one element
+ * a b, whose others have the product o: a's is o b, b's is o a. An odd last one stays as it is. */
+static tn_tensor *others_along(tn_tensor *x, int axis)
+{
+    int64_t n = tn_size(x, axis), half = n / 2, odd = n % 2;
+
+    if (n <= 1) return tn_ones_like(x);
+    tn_tensor *a = tn_narrow(x, axis, 0, half), *b = tn_narrow(x, axis, half, half);
+    tn_tensor *paired[] = { tn_mul(a, b), tn_narrow(x, axis, n - odd, odd) };
+    x = others_along(tn_cat(paired, 2, axis), axis);
+    tn_tensor *o = tn_narrow(x, axis, 0, half), *last = tn_narrow(x, axis, half, odd);
+    return tn_cat((tn_tensor *[]){ tn_mul(o, b), tn_mul(o, a), last }, 3, axis);
+}
+
+/* Those along the first axis, times those of the products along it, and so on. */
+static tn_status prod_composed(tni_grad *g)
+{
+    tn_status status = tni_widen_grad(g);
+    int axes[TN_MAX_RANK];
+    int n = tni_mask_axes(((const tni_reduce_args *)g->args)->axes, g->in[0].shape.rank, axes);
+
+    if (status) return status;
+    g->dx[0] = tni_with_axes(g, g->dy);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) g->x[0] = tn_prod(g->x[0], &axes[i - 1], 1, true);
+        g->dx[0] = tn_mul(g->dx[0], others_along(g->x[0], axes[i]));
+    }
+    return TN_OK;
+}
+
+/* First derivatives: 0 if another one is 0, else the product of what is not 0, without x_i. */
 static tn_status prod_backward(tni_grad *g)
 {
+    if (tni_composed()) return prod_composed(g);
     tn_tensor *x = g->x[0];
     tn_tensor *zero = tn_eq_scalar(x, 0.0);
-    tn_tensor *not_zero = tn_logical_not(zero);
     tn_tensor *rest = tn_masked_fill(x, zero, 1.0);
     tn_tensor *product = tni_reduce_like(g, tn_prod, rest);
-    tn_tensor *zeros = tn_masked_fill(x, not_zero, 0.0);
-    tn_tensor *sum = tni_reduce_like(g, tn_sum, zeros);
-    tn_tensor *k = tni_reduce_like(g, tn_sum, tn_to_dtype(zero, TN_I64));
-    tn_tensor *without = tn_div(product, rest);
-    tn_tensor *one = tn_where(zero, product, tn_mul(sum, without));
-    tn_tensor *two = tn_masked_fill(tn_mul(tn_sub(sum, zeros), product), not_zero, 0.0);
-    tn_tensor *others = tn_where(
-        tn_eq_scalar(k, 0.0), without,
-        tn_where(tn_eq_scalar(k, 1.0), one, tn_masked_fill(two, tn_gt_scalar(k, 2.0), 0.0)));
+    tn_tensor *another = tn_gt(tni_reduce_like(g, tn_sum, zero), zero);
+    tn_tensor *others = tn_masked_fill(tn_div(product, rest), another, 0.0);
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
     return TN_OK;
