@@ -227,14 +227,14 @@ def range_of(rounds, form):
 
 def memory(metrics, way):
     """Cells: tenon's MiB, the other side's and the part of it, without and with the start of both."""
-    middle = {(m, s): statistics.median(metrics[m][s]) for m in ("start_MiB", "peak_MiB")
-              for s in ("tenon", way) if s in metrics.get(m, {})}
-    if len(middle) < 4:
-        return [""] * 6
-    peak = [middle["peak_MiB", s] for s in ("tenon", way)]
-    every = [p + middle["start_MiB", s] for p, s in zip(peak, ("tenon", way))]
-    return [text for ours, theirs in (peak, every)
-            for text in (f"{ours:.0f}", f"{theirs:.0f}", f"{100 * ours / max(theirs, 1):.0f} %")]
+    cells = []
+    for parts in (("peak_MiB",), ("start_MiB", "peak_MiB")):
+        if all(side in metrics.get(m, {}) for m in parts for side in ("tenon", way)):
+            ours, theirs = (sum(statistics.median(metrics[m][side]) for m in parts) for side in ("tenon", way))
+            cells += [f"{ours:.0f}", f"{theirs:.0f}", f"{100 * ours / max(theirs, 1):.0f} %"]
+        else:
+            cells += [""] * 3
+    return cells
 
 
 def steps(values):

@@ -6,8 +6,9 @@
  * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing;
  * without forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and
  * IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control flushed numbers
- * differ; with lanes not restored after a nested run two chunks share a lane; with the buffers or
- * the blocks of layer norm's gradient chosen by threads the bits differ. Of what is shared, under
+ * differ; with lanes not restored after a nested run two chunks share a lane; with helpers that
+ * block all signals their faults are not seen; with the buffers or the blocks of layer norm's
+ * gradient chosen by threads the bits differ. Of what is shared, under
  * ThreadSanitizer: the test of modules with tn_train for tn_eval (batch norm writes to its
  * buffers), tn_module_keep without its atomic; the test of generators without their lock.
  */
@@ -419,6 +420,33 @@ START_TEST(helpers_take_no_signals)
 }
 END_TEST
 
+static atomic_int faults;
+
+static void on_fault(int number)
+{
+    (void)number;
+    atomic_fetch_add(&faults, 1);
+}
+
+static void fault(void *context, int64_t begin, int64_t end)
+{
+    (void)context;
+    for (int64_t i = begin; i < end; i++) raise(SIGFPE);
+}
+
+/* A fault is the thread's own that made it; a blocked one would end the program. */
+START_TEST(helpers_have_their_own_faults)
+{
+    struct sigaction ours = { .sa_handler = on_fault }, was;
+    ck_assert_int_eq(sigaction(SIGFPE, &ours, &was), 0);
+    assert_ok(tn_set_num_threads(3));
+    atomic_store(&faults, 0);
+    for (int i = 0; i < 50; i++) tni_parallel(30, 1, fault, NULL);
+    ck_assert_int_eq(atomic_load(&faults), 50 * 30);
+    ck_assert_int_eq(sigaction(SIGFPE, &was, NULL), 0);
+}
+END_TEST
+
 /* ---- what threads share ---------------------------------------------------------------------- */
 
 enum { SHARERS = 3 };
@@ -580,6 +608,7 @@ Suite *test_suite(void)
     tcase_add_test(company, a_forked_child_computes);
     tcase_add_test(company, a_child_forked_while_other_threads_compute_computes);
     tcase_add_test(company, helpers_take_no_signals);
+    tcase_add_test(company, helpers_have_their_own_faults);
     TCase *shared = test_case(suite, "shared");
     tcase_add_test(shared, threads_share_a_model_in_eval_mode);
     tcase_add_test(shared, each_thread_has_its_own_error_and_modes);

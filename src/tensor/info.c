@@ -54,6 +54,7 @@ static void build(void)
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
              onednn ? onednn->version : tni_onednn_why(),
              !onednn        ? ""
+             : onednn->amx  ? " (products of f32, and of bf16 by AMX)"
              : onednn->bf16 ? " (products of f32 and bf16)"
                             : " (products of f32)",
              tni_cpu_simd(), tn_num_threads(), tni_processors(),

@@ -70,6 +70,8 @@ void tni_product_thin(const tni_product *p);
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether bf16 is multiplied as it is. */
 bool tni_product_bf16(void);
+/* ... and several times as fast as f32, by AMX. */
+bool tni_product_amx(void);
 /* The oneDNN module, or NULL, and why it is not there. */
 const tni_onednn *tni_onednn_module(void);
 const char *tni_onednn_why(void);

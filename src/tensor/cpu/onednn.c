@@ -303,11 +303,10 @@ bool tni_dnnl_product(const tni_product *p)
 
 TN_API const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size);
 
-/* Without the instructions oneDNN emulates bf16, at a third of the rate of f32. */
-static bool multiplies_bf16(void)
+/* Whether oneDNN uses these instructions: a dnnl_cpu_isa_t is a set of bits. */
+bool tni_dnnl_has(unsigned instructions)
 {
-    unsigned has = dnnl_get_effective_cpu_isa(), want = dnnl_cpu_isa_avx512_core_bf16;
-    return (has & want) == want;
+    return (dnnl_get_effective_cpu_isa() & instructions) == instructions;
 }
 
 const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
@@ -327,6 +326,7 @@ const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
     table.version = version;
-    table.bf16 = multiplies_bf16();
+    table.bf16 = tni_dnnl_has(dnnl_cpu_isa_avx512_core_bf16); /* else it emulates: a third of f32 */
+    table.amx = tni_dnnl_has(dnnl_cpu_isa_avx512_core_amx);
     return &table;
 }

@@ -11,7 +11,7 @@
 #define TNI_ONEDNN_FILE "libtenon-onednn.so"
 #define TNI_ONEDNN_SYMBOL "tenon_onednn_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_ONEDNN_ID TN_VERSION " onednn-1"
+#define TNI_ONEDNN_ID TN_VERSION " onednn-2"
 
 /* C[m,n] (+)= op(A) op(B) (+ bias), row-major. */
 typedef struct tni_product {
@@ -37,6 +37,7 @@ typedef struct tni_convolution {
 typedef struct tni_onednn {
     const char *version;
     bool bf16; /* this processor multiplies bf16 */
+    bool amx;  /* ... in tiles */
     bool (*product)(const tni_product *p);
     bool (*convolve)(const tni_convolution *c);
 } tni_onednn;

@@ -219,9 +219,8 @@ static dnnl_status_t choose_in(int layout, const tni_convolution *c, const shape
  * are slower by a tenth than those of blocks. AMX has kernels for channels last alone. */
 static bool prefers_blocks(const tni_convolution *c)
 {
-    unsigned has = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
     return c->sizes.c % 16 == 0 && c->sizes.o % 16 == 0 &&
-           (c->dtype == TN_F32 || (has & amx) != amx);
+           (c->dtype == TN_F32 || !tni_dnnl_has(dnnl_cpu_isa_avx512_core_amx));
 }
 
 static dnnl_status_t make_convolution(tni_dnnl_plan *plan, const void *what)

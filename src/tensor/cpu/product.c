@@ -55,6 +55,12 @@ bool tni_product_bf16(void)
     return module && module->bf16;
 }
 
+bool tni_product_amx(void)
+{
+    const tni_onednn *module = tni_onednn_module();
+    return module && module->amx;
+}
+
 static bool by_onednn(const tni_product *p)
 {
     double work = (double)p->m * (double)p->n * (double)p->k;

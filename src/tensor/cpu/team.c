@@ -310,12 +310,21 @@ static void set_up(void)
 }
 
 /* Helpers block signals: those are for the program's own threads. */
+/* A program's signals are its own threads' business; faults are the helper's own, and a handler
+ * that the program has for them must run there too. */
+static sigset_t all_but_faults(void)
+{
+    static const int fault[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) sigdelset(&set, fault[i]);
+    return set;
+}
+
 static void start_helpers(team *t)
 {
-    sigset_t all;
-    sigfillset(&all);
-    sigset_t was;
-    pthread_sigmask(SIG_SETMASK, &all, &was);
+    sigset_t set = all_but_faults(), was;
+    pthread_sigmask(SIG_SETMASK, &set, &was);
     for (; t->helpers < t->wanted; t->helpers++) {
         helper *h = &t->helper[t->helpers];
         *h = (helper){ t, t->helpers + 1, 0 };

@@ -13,7 +13,9 @@
  * side. So blocks are copied, and a block of keys stays while the queries pass.
  *
  * bf16: q k^T and dy v^T are products of bf16 with sums in f32. The others have an operand that is
- * not rounded, p or ds, so they are products of f32. Results are rounded once, at their end.
+ * not rounded, p or ds, so they are products of f32. With AMX, where bf16 is multiplied several
+ * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
+ * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -32,7 +34,7 @@ enum { QUERIES = 64, KEYS = 512, GROUP = 4 * QUERIES };
 /* clang-format off */
 enum part {
     SCORES, GRADS, Q_ROWS, K_ROWS, V_ROWS, Y_ROWS, DY_ROWS, Q_WIDE, K_WIDE, V_WIDE, Y_WIDE, DY_WIDE,
-    Y_SUM, DQ_SUM, DK_SUM, DV_SUM, ROUNDED, TOP, TOTAL, PARTS
+    Y_SUM, DQ_SUM, DK_SUM, DV_SUM, ROUNDED, TOP, TOTAL, SCORES_HALVES, GRADS_HALVES, PARTS
 };
 /* clang-format on */
 
@@ -40,6 +42,7 @@ typedef struct attention {
     const tni_attention *a;
     const tni_attention_grad *grad;
     bool narrow;                     /* q, k and v are bf16 */
+    bool split;                      /* so are probabilities and their gradients, in halves */
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
     int64_t groups;                  /* of queries */
     int64_t keys;                    /* of a block */
@@ -97,6 +100,7 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
     *p = (attention){ .a = a,
                       .grad = grad,
                       .narrow = a->q.dtype == TN_BF16,
+                      .split = a->q.dtype == TN_BF16 && tni_product_amx(),
                       .heads = a->q.size[1],
                       .t = a->q.size[2],
                       .s = a->k.size[2],
@@ -105,10 +109,11 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
     p->groups = (p->t + GROUP - 1) / GROUP;
     p->keys = TNI_MIN(p->s, (int64_t)KEYS);
     reserve(p, SCORES, QUERIES * p->keys, sizeof(REAL));
+    reserve(p, SCORES_HALVES, p->split ? 2 * QUERIES * p->keys : 0, sizeof(uint16_t));
     reserve(p, ROUNDED, p->narrow ? QUERIES * TNI_MAX(p->d, p->dv_size) : 0, sizeof(uint16_t));
-    reserve_rows(p, Q_ROWS, Q_WIDE, grad, QUERIES, &a->q);
-    reserve_rows(p, K_ROWS, K_WIDE, grad, p->keys, &a->k);
-    reserve_rows(p, V_ROWS, V_WIDE, !grad, p->keys, &a->v);
+    reserve_rows(p, Q_ROWS, Q_WIDE, grad && !p->split, QUERIES, &a->q);
+    reserve_rows(p, K_ROWS, K_WIDE, grad && !p->split, p->keys, &a->k);
+    reserve_rows(p, V_ROWS, V_WIDE, !grad && !p->split, p->keys, &a->v);
 }
 
 static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
@@ -193,7 +198,9 @@ static block block_of(const attention *p, int64_t item, int64_t first)
                 rows_of(p, &p->a->k, item, first, n, K_ROWS),
                 rows_of(p, &p->a->v, item, first, n, V_ROWS),
                 NULL };
-    b.wide = p->grad ? widened(p, b.k, n * p->d, K_WIDE) : widened(p, b.v, n * p->dv_size, V_WIDE);
+    if (!p->split)
+        b.wide =
+            p->grad ? widened(p, b.k, n * p->d, K_WIDE) : widened(p, b.v, n * p->dv_size, V_WIDE);
     return b;
 }
 
@@ -223,6 +230,33 @@ static void multiply(attention *p, tn_dtype in, bool ta, bool tb, int64_t m, int
                             .b = b,
                             .c = c };
     if (!tni_product_one(&product)) atomic_store_explicit(&p->undone, true, memory_order_relaxed);
+}
+
+/* x as the sum of two bf16: n upper halves, then n of what is left, rounded. */
+static const uint16_t *halves(const attention *p, const REAL *restrict x, int64_t n, enum part to)
+{
+    uint16_t *restrict high = part(p, to), *restrict low = high + n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = tn_bits_f32((float)x[i]);
+        float rest = (float)x[i] - tn_from_bits_f32(bits & 0xffff0000u);
+        high[i] = (uint16_t)(bits >> 16);
+        low[i] = (uint16_t)((tn_bits_f32(rest) + 0x8000u) >> 16);
+    }
+    return high;
+}
+
+/* C [m, n] (+)= op(A) B, A of REAL or in halves, B as it is or widened. */
+static void multiply_by(attention *p, bool ta, int64_t m, int64_t n, int64_t k, const REAL *a,
+                        const uint16_t *half, const void *b, const REAL *wide, bool accumulate,
+                        REAL *c)
+{
+    if (!p->split) {
+        multiply(p, REAL_DTYPE, ta, false, m, n, k, a, wide, accumulate, c);
+        return;
+    }
+    multiply(p, TN_BF16, ta, false, m, n, k, half, b, accumulate, c);
+    multiply(p, TN_BF16, ta, false, m, n, k, half + m * k, b, true, c);
 }
 
 /* How many keys of the block any query of [r, r + rows) sees. */
@@ -314,7 +348,8 @@ static void forward_block(attention *p, const block *b, int64_t r, int64_t rows,
         REAL shrink = soften(s + i * n, visible(p, b, r + i, 1), n, top + i, total + i);
         if (b->first > 0) scale_row(y + i * p->dv_size, p->dv_size, shrink);
     }
-    multiply(p, REAL_DTYPE, false, false, rows, p->dv_size, n, s, b->wide, b->first > 0, y);
+    const uint16_t *half = p->split ? halves(p, s, rows * n, SCORES_HALVES) : NULL;
+    multiply_by(p, false, rows, p->dv_size, n, s, half, b->v, b->wide, b->first > 0, y);
 }
 
 /* Queries [begin, end) of a head. */
@@ -407,7 +442,7 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     const void *q = rows_of(p, &p->a->q, b->item, r, rows, Q_ROWS);
     const void *y = rows_of(p, &p->a->y, b->item, r, rows, Y_ROWS);
     const void *dy = rows_of(p, &p->grad->dy, b->item, r, rows, DY_ROWS);
-    const REAL *wide_q = widened(p, q, rows * p->d, Q_WIDE);
+    const REAL *wide_q = p->split ? NULL : widened(p, q, rows * p->d, Q_WIDE);
     const REAL *wide_y = widened(p, y, rows * size, Y_WIDE);
     const REAL *wide_dy = widened(p, dy, rows * size, DY_WIDE);
     REAL *s = scores(p, b, q, r, rows, n), *ds = part(p, GRADS);
@@ -415,9 +450,11 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     for (int64_t i = 0; i < rows; i++)
         row_grad(s + i * n, ds + i * n, visible(p, b, r + i, 1), n, lse[i],
                  dot(wide_dy + i * size, wide_y + i * size, size), (REAL)p->a->scale);
-    multiply(p, REAL_DTYPE, true, false, n, size, rows, s, wide_dy, true, dv);
-    multiply(p, REAL_DTYPE, true, false, n, p->d, rows, ds, wide_q, true, dk);
-    multiply(p, REAL_DTYPE, false, false, rows, p->d, n, ds, b->wide, true, dq);
+    const uint16_t *half = p->split ? halves(p, s, rows * n, SCORES_HALVES) : NULL;
+    const uint16_t *half_ds = p->split ? halves(p, ds, rows * n, GRADS_HALVES) : NULL;
+    multiply_by(p, true, n, size, rows, s, half, dy, wide_dy, true, dv);
+    multiply_by(p, true, n, p->d, rows, ds, half_ds, q, wide_q, true, dk);
+    multiply_by(p, false, rows, p->d, n, ds, half_ds, b->k, b->wide, true, dq);
 }
 
 /* Items: B x H. */
@@ -447,6 +484,7 @@ static tn_status run_backward(attention *p, const tni_attention_grad *a)
 {
     plan(p, &a->of, a);
     reserve(p, GRADS, QUERIES * p->keys, sizeof(REAL));
+    reserve(p, GRADS_HALVES, p->split ? 2 * QUERIES * p->keys : 0, sizeof(uint16_t));
     reserve_rows(p, Y_ROWS, Y_WIDE, true, QUERIES, &a->of.y);
     reserve_rows(p, DY_ROWS, DY_WIDE, true, QUERIES, &a->dy);
     reserve_sums(p, DQ_SUM, &a->dq, p->t);

@@ -1,0 +1,272 @@
+/*
+ * amx.c - AMX for processors that have none, so that what oneDNN does with tiles is tested on them:
+ * a library to be preloaded (amx.sh). A tile instruction that the processor does not know raises
+ * SIGILL; the handler decodes it and does its work. The bf16 instructions alone, and slowly: some
+ * thousand times slower than the processor's.
+ *
+ * A program learns of AMX from cpuid and arch_prctl. amx.sh makes a copy of oneDNN's library in
+ * which every cpuid is an ud2 (both have two bytes); those raise SIGILL too, and the handler
+ * answers for them. arch_prctl goes through glibc's syscall(), which is replaced here.
+ *
+ * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18
+ * ("Programming with Intel AMX"), and volume 2: LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1,
+ * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS; cpuid's leaves 7, 1DH and 1EH.
+ *
+ * With AMX_COUNTS=FILE in the environment a line of counts is appended to FILE when the program
+ * ends: "tdpbf16ps N tileload N tilestore N config N".
+ */
+#include <cpuid.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
+
+typedef struct config { /* as in memory: LDTILECFG's 64 bytes */
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} config;
+
+_Static_assert(sizeof(config) == 64, "the size of a tile configuration");
+
+static _Thread_local config configured;
+static _Thread_local unsigned char tile[TILES][ROWS][ROW_BYTES];
+
+enum { PRODUCTS, LOADS, STORES, CONFIGS, COUNTS };
+static atomic_ullong counted[COUNTS];
+
+/* What an emulator must not go past: where the processor would raise another fault. */
+static void refuse(const char *why)
+{
+    char text[128];
+    int n = snprintf(text, sizeof text, "amx.c: %s\n", why);
+    if (write(2, text, (size_t)n) != n) _exit(98);
+    _exit(99);
+}
+
+/* ---- one instruction ------------------------------------------------------------------------- */
+
+/* Numbers of registers as in instructions, in the order of the saved ones. */
+static const int saved[16] = { REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
+                               REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
+                               REG_R12, REG_R13, REG_R14, REG_R15 };
+
+typedef struct instruction {
+    int opcode, prefix; /* prefix: 0 none, 1 66, 2 F3, 3 F2 */
+    int reg, rm, second;
+    bool memory, sib;
+    unsigned char *address;
+    int64_t stride; /* of a tile's rows: the index register, scaled */
+    int bytes;      /* its length */
+} instruction;
+
+/* An instruction with a three-byte VEX prefix in the map 0F38. */
+static bool decode(const unsigned char *at, const greg_t *r, instruction *i)
+{
+    if (at[0] != 0xc4 || (at[1] & 0x1f) != 2) return false;
+    int r_high = at[1] & 0x80 ? 0 : 8, x_high = at[1] & 0x40 ? 0 : 8, b_high = at[1] & 0x20 ? 0 : 8;
+    int mod = at[4] >> 6, low = at[4] & 7;
+    *i = (instruction){ .opcode = at[3],
+                        .prefix = at[2] & 3,
+                        .second = ~(at[2] >> 3) & 15,
+                        .reg = (at[4] >> 3 & 7) | r_high,
+                        .rm = low | b_high,
+                        .memory = mod != 3,
+                        .sib = mod != 3 && low == 4,
+                        .bytes = 5 };
+    if (!i->memory) return true;
+    int64_t base = 0;
+    if (i->sib) {
+        int sib = at[i->bytes++], index = (sib >> 3 & 7) | x_high;
+        if (index != 4) i->stride = (int64_t)((uint64_t)r[saved[index]] << (sib >> 6));
+        low = sib & 7;
+    }
+    bool no_base = mod == 0 && low == 5;
+    if (!no_base) base = r[saved[low | b_high]];
+    int displacement = mod == 1 ? 1 : mod == 2 || no_base ? 4 : 0;
+    if (displacement == 1) base += (signed char)at[i->bytes];
+    if (displacement == 4) {
+        int32_t wide;
+        memcpy(&wide, at + i->bytes, 4);
+        base += wide;
+    }
+    i->bytes += displacement;
+    if (no_base && !i->sib) base += (int64_t)(uintptr_t)at + i->bytes; /* RIP of the next one */
+    i->address = (unsigned char *)(uintptr_t)base;
+    return true;
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+static void configure(const config *wanted)
+{
+    if (wanted->palette > 1) refuse("a palette other than 0 and 1");
+    if (wanted->start_row) refuse("a tile load that starts anew within a tile");
+    for (int t = 0; t < TILES; t++)
+        if (wanted->rows[t] > ROWS || wanted->row_bytes[t] > ROW_BYTES)
+            refuse("a tile of more than 16 rows of 64 bytes");
+    configured = *wanted;
+    memset(tile, 0, sizeof tile);
+    counted[CONFIGS]++;
+}
+
+static int usable(int t)
+{
+    if (!configured.palette || t >= TILES || !configured.rows[t] || !configured.row_bytes[t])
+        refuse("a tile that is not configured");
+    return t;
+}
+
+static void load(const instruction *i)
+{
+    int t = usable(i->reg);
+    memset(tile[t], 0, sizeof tile[t]);
+    for (int row = 0; row < configured.rows[t]; row++)
+        memcpy(tile[t][row], i->address + row * i->stride, configured.row_bytes[t]);
+    counted[LOADS]++;
+}
+
+static void store(const instruction *i)
+{
+    int t = usable(i->reg);
+    for (int row = 0; row < configured.rows[t]; row++)
+        memcpy(i->address + row * i->stride, tile[t][row], configured.row_bytes[t]);
+    counted[STORES]++;
+}
+
+/* A bf16 at `at` as f32, denormals as 0. */
+static float widened(const unsigned char *at)
+{
+    uint16_t half;
+    memcpy(&half, at, 2);
+    uint32_t bits = (half & 0x7f80) ? (uint32_t)half << 16 : (uint32_t)(half & 0x8000) << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* TDPBF16PS: C[m,n] += sum over k of A[m,2k] B[k,2n] + A[m,2k+1] B[k,2n+1], even and odd products
+ * in sums of their own. */
+static void multiply(const instruction *i)
+{
+    int c = usable(i->reg), a = usable(i->rm), b = usable(i->second);
+    int m = configured.rows[c], n = configured.row_bytes[c] / 4, k = configured.row_bytes[a] / 4;
+    if (configured.rows[a] != m || configured.rows[b] != k || configured.row_bytes[b] != 4 * n)
+        refuse("tdpbf16ps of tiles whose sizes do not fit");
+    for (int row = 0; row < m; row++) {
+        float even[ROWS] = { 0 }, odd[ROWS] = { 0 }, sum[ROWS];
+        for (int j = 0; j < k; j++) {
+            float left = widened(tile[a][row] + 4 * j), right = widened(tile[a][row] + 4 * j + 2);
+            for (int col = 0; col < n; col++) {
+                even[col] = __builtin_fmaf(left, widened(tile[b][j] + 4 * col), even[col]);
+                odd[col] = __builtin_fmaf(right, widened(tile[b][j] + 4 * col + 2), odd[col]);
+            }
+        }
+        memcpy(sum, tile[c][row], (size_t)n * 4);
+        for (int col = 0; col < n; col++) sum[col] += even[col] + odd[col];
+        memset(tile[c][row], 0, ROW_BYTES);
+        memcpy(tile[c][row], sum, (size_t)n * 4);
+    }
+    for (int row = m; row < ROWS; row++) memset(tile[c][row], 0, ROW_BYTES);
+    counted[PRODUCTS]++;
+}
+
+static bool run(const instruction *i)
+{
+    enum { NONE, P66, PF3, PF2 };
+    int what = i->opcode << 4 | i->prefix << 1 | i->memory;
+    switch (what) {
+    case 0x49 << 4 | NONE << 1 | 1: configure((const config *)i->address); return true;
+    case 0x49 << 4 | P66 << 1 | 1: memcpy(i->address, &configured, sizeof configured); return true;
+    case 0x49 << 4 | NONE << 1 | 0: configured = (config){ 0 }; return true;
+    case 0x49 << 4 | PF2 << 1 | 0: memset(tile[usable(i->reg)], 0, sizeof tile[0]); return true;
+    case 0x4b << 4 | PF2 << 1 | 1:
+    case 0x4b << 4 | P66 << 1 | 1: load(i); return i->sib;
+    case 0x4b << 4 | PF3 << 1 | 1: store(i); return i->sib;
+    case 0x5c << 4 | PF3 << 1 | 0: multiply(i); return true;
+    default: return false;
+    }
+}
+
+/* ---- cpuid ----------------------------------------------------------------------------------- */
+
+static void answer_cpuid(greg_t *r)
+{
+    unsigned leaf = (unsigned)r[REG_RAX], sub = (unsigned)r[REG_RCX], a, b, c, d;
+    __cpuid_count(leaf, sub, a, b, c, d);
+    if (leaf == 0 && a < 0x1e) a = 0x1e;
+    if (leaf == 7 && sub == 0) d |= 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, -TILE, -INT8 */
+    if (leaf == 0x1d) {
+        a = sub == 0 ? 1 : 8192 | 1024u << 16; /* palettes; a palette's bytes, a tile's */
+        b = sub == 0 ? 0 : ROW_BYTES | (unsigned)TILES << 16;
+        c = sub == 0 ? 0 : ROWS;
+        d = 0;
+    }
+    if (leaf == 0x1e) {
+        a = c = d = 0;
+        b = ROWS | (unsigned)ROW_BYTES << 8;
+    }
+    r[REG_RAX] = a, r[REG_RBX] = b, r[REG_RCX] = c, r[REG_RDX] = d;
+}
+
+/* ---- the way in ------------------------------------------------------------------------------ */
+
+static void on_illegal(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info;
+    greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
+    const unsigned char *at = (const unsigned char *)(uintptr_t)r[REG_RIP];
+    instruction i;
+    if (at[0] == 0x0f && at[1] == 0x0b) {
+        answer_cpuid(r);
+        r[REG_RIP] += 2;
+    } else if (decode(at, r, &i) && run(&i)) {
+        r[REG_RIP] += i.bytes;
+    } else {
+        refuse("an instruction that neither this processor nor this file knows");
+    }
+}
+
+/* The permission to use tiles (Documentation/arch/x86/xstate.rst of Linux): 17 and 18 are the bits
+ * of their state. */
+__attribute__((visibility("default"))) long syscall(long number, ...)
+{
+    enum { GET_SUPPORTED = 0x1021, GET = 0x1022, REQUEST = 0x1023 };
+    static long (*next)(long, ...);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "syscall");
+    va_list list;
+    long a[6];
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (number != SYS_arch_prctl || a[0] < GET_SUPPORTED || a[0] > REQUEST)
+        return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (a[0] != REQUEST) *(uint64_t *)(uintptr_t)a[1] = 1u << 17 | 1u << 18 | 0xe7;
+    return 0;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    struct sigaction action = { .sa_sigaction = on_illegal, .sa_flags = SA_SIGINFO | SA_NODEFER };
+    sigaction(SIGILL, &action, NULL);
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    const char *path = getenv("AMX_COUNTS");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f) return;
+    fprintf(f, "tdpbf16ps %llu tileload %llu tilestore %llu config %llu\n", counted[PRODUCTS],
+            counted[LOADS], counted[STORES], counted[CONFIGS]);
+    fclose(f);
+}
