@@ -91,7 +91,7 @@ def setup(args, workload):
         print(f"# {args.name}: torch {torch.__version__}, CUDA {torch.version.cuda}, "
               f"{torch.cuda.get_device_name()}", file=sys.stderr, flush=True)
     else:
-        torch.ones(64, 64) @ torch.ones(64, 64)
+        torch.ones(256, 256) @ torch.ones(256, 256)
         libraries = blas() or ["MKL" if torch.backends.mkl.is_available() else "none that is known"]
         simd = getattr(torch.backends, "cpu", None)
         print(f"# {args.name}: torch {torch.__version__}, {torch.get_num_threads()} threads, "

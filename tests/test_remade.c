@@ -9,7 +9,8 @@
  * Seen to fail, in kept.c: let_go freed x although other inputs held it; hold did not count; x was
  * let go of twice; nothing was computed again, or whatever had been changed; x's version was not
  * looked at; the result had no history (second_derivatives); a norm's inputs were let go of one by
- * one; its bias was checked for its own gradient; small results were computed again, too.
+ * one; its bias was checked for its own gradient; small results were computed again, too. In
+ * autocast.c: the first cast kept by its reader, by the region, or the second one by neither.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -326,6 +327,54 @@ START_TEST(a_norm_and_its_weights)
 }
 END_TEST
 
+enum { LARGE = 512, CAST = LARGE * WIDE * 2 }; /* a weight's rows, and its bytes in bf16: 1 MiB */
+
+/* In a region of autocast a large weight's first cast is not kept: backward casts once more. It
+ * stays from the second time on that it is read. The bits are the same, also of second derivatives.
+ */
+static void three_casts(tn_tensor **leaves, bool large)
+{
+    tn_tensor *y[3], *made[3][4];
+    int64_t used[4] = { tn_memory().in_use };
+    TN_AUTOCAST(TN_BF16) for (int i = 0; i < 3; i++)
+    {
+        y[i] = linear(leaves[0], leaves[1]);
+        used[i + 1] = tn_memory().in_use;
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(seen_of(y[i], "linear").inputs_kept, large && i == 0 ? 1 : 2);
+        ck_assert_int_eq(used[i + 1] - used[i] > CAST / 2, i == large);
+        tn_tensor *loss = total(y[i]);
+        assert_ok(tn_gradients(1, &loss, NULL, 2, leaves, made[i], TN_CREATE_GRAPH));
+        gradients(tn_add(total(made[i][0]), total(made[i][1])), 2, leaves, made[i] + 2);
+        for (int j = 0; j < 4; j++) assert_same_bits("cast", made[i][j], made[0][j]);
+    }
+}
+
+START_TEST(casts_of_large_weights)
+{
+    tn_tensor *leaves[2] = { leaf(TN_SHAPE(4, WIDE), 1, TN_F32), NULL };
+    for (int64_t rows = LARGE - 1; rows <= LARGE; rows++) {
+        leaves[1] = leaf(TN_SHAPE(rows, WIDE), 2, TN_F32);
+        three_casts(leaves, rows == LARGE);
+        three_casts(leaves, rows == LARGE); /* a new region */
+    }
+}
+END_TEST
+
+START_TEST(a_large_weight_that_changes)
+{
+    tn_tensor *x = leaf(TN_SHAPE(4, WIDE), 1, TN_F32), *w = leaf(TN_SHAPE(LARGE, WIDE), 2, TN_F32);
+    tn_tensor *y[2], *dw;
+    assert_ok(tn_set_name(w, "the_w"));
+    TN_AUTOCAST(TN_BF16) for (int i = 0; i < 2; i++) y[i] = total(linear(x, w));
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(w, 2));
+    assert_ok(tn_gradients(1, &y[0], NULL, 1, &w, &dw, TN_RETAIN_GRAPH)); /* it does not read w */
+    assert_fails(tn_backward(y[0]), TN_E_STATE, "input 0 of tn_to_dtype, the_w");
+    assert_ok(tn_backward(y[1]));
+}
+END_TEST
+
 /* An explanation doesn't blame a change of the bias where nobody computes y again. */
 START_TEST(a_changed_bias_explained)
 {
@@ -597,6 +646,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, other_readers_and_layouts, 0, N_READERS);
     tcase_add_loop_test(t, half_precision_is_kept, 0, 2 * N_ACTIVATIONS);
     tcase_add_loop_test(t, large_results_are_computed_again, 0, 4);
+    tcase_add_test(t, casts_of_large_weights);
     tcase_add_test(t, a_norm_and_its_weights);
     tcase_add_test(t, a_changed_bias_explained);
     tcase_add_test(t, a_norm_in_two_graphs);
@@ -605,6 +655,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_result_changed_before_it_is_read_is_kept);
     tcase_add_test(t, a_result_may_change_after_it_was_read);
     tcase_add_test(t, a_changed_x_is_an_error);
+    tcase_add_test(t, a_large_weight_that_changes);
     t = test_case(s, "freeing");
     tcase_add_test(t, a_graph_that_is_retained_can_be_used_again);
     tcase_add_test(t, one_graph_is_freed_while_another_still_needs_y);

@@ -61,7 +61,8 @@ static inline void tn_leave_no_grad_(const int *was)
  *           ops, optimizers. Backward runs with autocast off, in the dtypes that forward used
  * Kept      the cast of an f32 leaf that requires grad, until autocast is switched off or the leaf
  *           changes; held by the thread, not by a scope. An inner region that switches autocast off
- *           drops the casts too
+ *           drops the casts too. A cast of 1 MiB and more is kept from the second time on that the
+ *           leaf is read; backward makes the first one again, so the leaf must not change before
  * f16       ends at 65504: scale the loss with a tn_scaler (optim.h)
  * Errors    another dtype: nothing changes
  * Source    Micikevicius et al., Mixed Precision Training (2018); lists: PyTorch's for CUDA, except

@@ -8,6 +8,9 @@
  * So the cast of an f32 leaf that requires grad stays until the region ends or the leaf changes.
  * Only recorded casts are kept: one made under TN_NO_GRAD has no history to its leaf, and a later
  * op that records would lose the gradient.
+ *
+ * A large leaf's first cast in a region is not kept, neither here nor by the op that reads it: its
+ * backward casts once more (kept.c). A leaf that is read again is cast again, and that one stays.
  */
 #include "autograd/op.h"
 #include "base/map.h"
@@ -18,9 +21,11 @@ TNI_THREAD tn_dtype tni_autocasting = TN_F32;
 
 /* One reference to each of the two tensors. */
 typedef struct entry {
-    tn_tensor *cast; /* its node holds the leaf, so that no other tensor gets its address */
+    tn_tensor
+        *cast; /* its node holds the leaf, so that no other tensor gets its address; or NULL */
     tn_tensor *seen; /* alias of the leaf then: while it lives no other storage has that address */
     uint64_t version;
+    tn_dtype dtype;
 } entry;
 
 static _Thread_local tni_map kept; /* this thread's: leaf -> entry */
@@ -52,11 +57,12 @@ static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
     entry *e = tni_map_get(&kept, leaf);
 
-    if (e && e->cast->dtype == dtype && e->seen->storage == leaf->storage &&
-        e->version == tn_version(leaf))
-        return e->cast;
-    tn_tensor *cast = tn_to_dtype(leaf, dtype);
+    bool again = e && e->dtype == dtype && e->seen->storage == leaf->storage &&
+                 e->version == tn_version(leaf);
+    if (again && e->cast) return e->cast;
+    tn_tensor *cast = again ? tn_to_dtype(leaf, dtype) : tni_cast_again(leaf, dtype);
     if (!cast || !cast->node) return cast;
+    bool stays = again || !tni_is_remade(cast->node->op, cast);
     tn_tensor *seen = tni_alias_raw(leaf);
     if (!seen || !(e = entry_of(leaf))) {
         tn_drop(seen);
@@ -64,7 +70,7 @@ static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
     }
     tn_drop(e->cast);
     tn_drop(e->seen);
-    *e = (entry){ tn_keep(cast), seen, tn_version(leaf) };
+    *e = (entry){ stays ? tn_keep(cast) : NULL, seen, tn_version(leaf), dtype };
     return cast;
 }
 

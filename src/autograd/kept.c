@@ -5,11 +5,11 @@
  * Kept is an alias (storage and geometry, no history), with the version that the memory had. A
  * change in place since then is an error, as the gradient would be wrong.
  *
- * The result y of a cheap op (tn_op's cheap: an activation, or a norm whose y is large) is not kept
- * for the ops that read it: their backward computes it again, by the op that made it, from the
- * inputs that this op keeps for its own gradient, and the rest of its inputs, which are small. The
- * bits are the same, so the gradients are. That costs a pass over x, and saves y's memory between
- * forward and backward. y is kept all the same
+ * The result y of a cheap op (tn_op's cheap: an activation; a norm, or autocast's cast of a weight,
+ * if y is large) is not kept for the ops that read it: their backward computes it again, by the op
+ * that made it, from the inputs that this op keeps for its own gradient, and the rest of its
+ * inputs, which are small or there anyway. The bits are the same, so the gradients are. That costs
+ * a pass over x, and saves y's memory between forward and backward. y is kept all the same
  *   - if it was changed in place before it was read: then it isn't what its op computed;
  *   - if its op keeps no x: x is computed again itself, or a backward has freed it;
  *   - if it was read through a view or a cast, results of other ops, or by an op of the user's;
@@ -51,7 +51,8 @@ static void let_go(tni_node *node)
 
 bool tni_is_remade(const tn_op *op, const tn_tensor *y)
 {
-    size_t item = tn_dtype_size(y->dtype), least = item > 2 ? op->cheap : TNI_CHEAP_LARGE;
+    size_t item = tn_dtype_size(y->dtype);
+    size_t least = item > 2 || op->cheap > 1 ? op->cheap : TNI_CHEAP_LARGE;
     return op->cheap && item * (size_t)tni_shape_numel(&y->shape) >= least;
 }
 

@@ -23,8 +23,10 @@
 #define TNI_SAVED (1u << 17) /* what forward put into saved[] */
 #define TNI_DY (1u << 18)    /* for dense_grad: the gradient of output 0 */
 
-/* For tn_op's cheap: from so many bytes on, computing again is worth its time (docs/design.md). */
+/* For tn_op's cheap: from so many bytes on, computing again is worth its time (docs/design.md); in
+ * half precision also where cheap is 1. */
 #define TNI_CHEAP_LARGE ((size_t)3 << 20)
+#define TNI_CHEAP_CAST ((size_t)1 << 20)
 
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
@@ -146,6 +148,8 @@ tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size
                              tn_tensor *const *in, int n_out, tn_tensor **out);
 /* For a composite that runs in f32: x, but inside a region a bf16 or f16 x becomes f32. */
 tn_tensor *tni_autocast_f32(tn_tensor *x);
+/* tn_to_dtype, but ops that read a large result cast x again in backward, and keep nothing. */
+tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
 /* Drops this thread's kept casts of leaves. */
 void tni_autocast_forget(void);
 

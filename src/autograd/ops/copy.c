@@ -78,6 +78,24 @@ static const tn_op op_cast = {
     .backward = copy_backward,
 };
 
+/* The gradient reads nothing, but x is kept where y is not. */
+static const tn_op op_cast_again = {
+    .name = "to_dtype",
+    .formula = "y = x as another dtype",
+    .gradient = "dx = dy as x's dtype",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .cheap = TNI_CHEAP_CAST,
+    .shape = cast_shape,
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
+{
+    return tni_apply(&op_cast_again, &(cast_args){ dtype }, sizeof(cast_args), 1, &x);
+}
+
 tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype)
 {
     if (x && !tni_none(x) && x->dtype == dtype) return x;
