@@ -309,9 +309,8 @@ static void set_up(void)
     pthread_atfork(NULL, NULL, forget_team);
 }
 
-/* Helpers block signals: those are for the program's own threads. */
-/* A program's signals are its own threads' business; faults are the helper's own, and a handler
- * that the program has for them must run there too. */
+/* Helpers block signals: those are for the program's own threads. Faults are their own, and a
+ * handler that the program has for them must run there too. */
 static sigset_t all_but_faults(void)
 {
     static const int fault[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
