@@ -133,6 +133,36 @@ START_TEST(gelu_f32)
 }
 END_TEST
 
+/* The gate within 1.2e-7, and relatively as near as the exponent's rounding lets it be, down to
+ * where it is no normal number; the slope within two units where it is largest. */
+START_TEST(gelu_tanh_f32)
+{
+    for (int i = -300000; i <= 300000; i++) {
+        float x = (float)i * 5e-5f;
+        double v = x, u = TNI_SQRT_2_PI * (v + TNI_GELU_CUBIC * v * v * v);
+        double gate = 1 / (1 + exp(-2 * u)), got = (double)tn_gelu_tanh_gate_f32(x);
+        double slope =
+            gate + 2 * v * gate * (1 - gate) * TNI_SQRT_2_PI * (1 + 3 * TNI_GELU_CUBIC * v * v);
+        double off = fabs(got - gate), most = 2e-7 * (1 + fabs(2 * u)) * gate + 0x1p-126;
+        ck_assert_msg(off <= 1.2e-7 && off <= most, "gelu_tanh_gate_f32(%.9g) = %.9g, want %.9g", x,
+                      got, gate);
+        ck_assert_msg(fabs((double)tn_gelu_tanh_slope_f32(x) - slope) <= 2.5e-7,
+                      "gelu_tanh_slope_f32(%.9g) = %.9g, want %.9g", x, tn_gelu_tanh_slope_f32(x),
+                      slope);
+    }
+    static const float far[] = { 10.0f, 10.06f, 12.0f, 1e30f, INFINITY };
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        ck_assert(tni_u_gelu_tanh_f32(far[i], 0, 0) == far[i]);
+        ck_assert(tn_gelu_tanh_gate_f32(-far[i]) < 0x1p-125f);
+        ck_assert(tn_gelu_tanh_slope_f32(far[i]) == 1.0f);
+        ck_assert(fabsf(tn_gelu_tanh_slope_f32(-far[i])) < 1e-30f);
+    }
+    ck_assert(isnan(tni_u_gelu_tanh_f32(-INFINITY, 0, 0)) && isnan(tni_u_gelu_tanh_f32(NAN, 0, 0)));
+    ck_assert(isnan(tni_u_gelu_tanh_f32(-NAN, 0, 0)) && isnan(tn_gelu_tanh_slope_f32(NAN)));
+    ck_assert(signbit(tni_u_gelu_tanh_f32(-0.0f, 0, 0)) && tn_gelu_tanh_slope_f32(0.0f) == 0.5f);
+}
+END_TEST
+
 START_TEST(special_values)
 {
     ck_assert(tn_exp_f32(-INFINITY) == 0.0f && tn_exp_f32(INFINITY) == INFINITY &&
@@ -426,7 +456,9 @@ START_TEST(bf16_is_f32_rounded)
         FOR_SIMDS (table)
             for (int k = 0; k < TNI_U_PREDICATES + TNI_B_PREDICATES; k++) {
                 int f = k < TNI_U_PREDICATES ? k : k - TNI_U_PREDICATES;
-                if (k == TNI_U_gelu || k == TNI_U_PREDICATES + TNI_B_gelu_grad) continue;
+                if (k == TNI_U_gelu || k == TNI_U_PREDICATES + TNI_B_gelu_grad ||
+                    k == TNI_U_gelu_tanh || k == TNI_U_PREDICATES + TNI_B_gelu_tanh_grad)
+                    continue;
                 const char *name = k == f ? unary_name[f] : binary_name[f];
                 for (int narrow = 0; narrow < 2; narrow++) {
                     tni_array to = narrow ? y : want, a = narrow ? x : wide;
@@ -883,6 +915,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(functions_case, ulp_bounds_f32, 0, 6);
     tcase_add_loop_test(functions_case, ulp_bounds_f64, 0, 6);
     tcase_add_test(functions_case, gelu_f32);
+    tcase_add_test(functions_case, gelu_tanh_f32);
     tcase_add_test(functions_case, special_values);
     tcase_add_test(functions_case, short_floats);
     tcase_add_test(kernels, unary_rows);

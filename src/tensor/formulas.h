@@ -287,10 +287,58 @@ TN_FN float tn_gelu_slope_f32(float x)
     return x > 0.0f ? 1.0f - left : left;
 }
 
+/* ---- gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+
+TN_FN double tn_gelu_tanh_gate_f64(double x)
+{
+    double u = TNI_SQRT_2_PI * (x + TNI_GELU_CUBIC * x * x * x);
+    return 1 / (1 + tn_exp_f64(-2 * u));
+}
+
+/* t = -2 u log2(e): g = 1 / (1 + 2^t). Its x is kept between -10.06, where t = 128, and 10, where g
+ * is 1; as integers, see tn_gelu_f32. A NaN becomes a number. */
+TN_FN float tn_gelu_tanh_power_f32(float x)
+{
+    const float scale = -2 * (float)TNI_SQRT_2_PI * 0x1.715476p+0f;
+    uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-10.06f);
+    bits = bits < low ? bits : low;
+    int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(10.0f);
+    float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
+    return c * (scale + scale * (float)TNI_GELU_CUBIC * c * c);
+}
+
+TN_FN float tn_gelu_tanh_gate_f32(float x)
+{
+    return 1.0f / (1.0f + tn_exp2_f32(tn_gelu_tanh_power_f32(x)));
+}
+
+/* The slope g + 2 x g (1 - g) u', where 1 - g = 2^t g; from +-10 on it is 1 or nearly 0. */
+TN_FN float tn_gelu_tanh_inner_f32(float x)
+{
+    return x < -10.0f ? -10.0f : x > 10.0f ? 10.0f : x;
+}
+
+TN_FN float tn_gelu_tanh_slope_at_f32(float x, float power)
+{
+    float g = 1.0f / (1.0f + power), scale = 2 * (float)TNI_SQRT_2_PI;
+    return g + x * g * (power * g) * (scale + scale * 3 * (float)TNI_GELU_CUBIC * x * x);
+}
+
+TN_FN float tn_gelu_tanh_slope_f32(float x)
+{
+    float c = tn_gelu_tanh_inner_f32(x);
+    return tn_gelu_tanh_slope_at_f32(c, tn_exp2_f32(tn_gelu_tanh_power_f32(c)));
+}
+
+TN_FN double tn_gelu_tanh_slope_f64(double x)
+{
+    double c = x < -40 ? -40 : x > 40 ? 40 : x, g = tn_gelu_tanh_gate_f64(c);
+    return g + 2 * c * g * (1 - g) * TNI_SQRT_2_PI * (1 + 3 * TNI_GELU_CUBIC * c * c);
+}
+
 /* ---- formulas of both types ------------------------------------------------------------------ */
 
-/* gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u),
- * u = sqrt(2/pi) (x + 0.044715 x^3); slope g + 2 x g (1 - g) u'. silu: slope s (1 + x (1 - s)).
+/* silu: slope s (1 + x (1 - s)).
  * norm: d (sum |x|^p)^(1/p) / dx = sign(x) (|x| / y)^(p-1); 0 at x = 0, and for p = 1 sign(x). */
 #define TNI_SHARED_FORMULAS(R, S)                                                                  \
     TN_FN R tn_sigmoid_##S(R x)                                                                    \
@@ -301,18 +349,6 @@ TN_FN float tn_gelu_slope_f32(float x)
     {                                                                                              \
         R s = tn_sigmoid_##S(x);                                                                   \
         return s * ((R)1 + x * ((R)1 - s));                                                        \
-    }                                                                                              \
-    TN_FN R tn_gelu_tanh_gate_##S(R x)                                                             \
-    {                                                                                              \
-        R u = (R)TNI_SQRT_2_PI * (x + (R)TNI_GELU_CUBIC * x * x * x);                              \
-        return tn_sigmoid_##S((R)2 * u);                                                           \
-    }                                                                                              \
-    TN_FN R tn_gelu_tanh_slope_##S(R x)                                                            \
-    {                                                                                              \
-        R c = x < (R)-40 ? (R)-40 : x > (R)40 ? (R)40 : x;                                         \
-        R g = tn_gelu_tanh_gate_##S(c);                                                            \
-        R du = (R)TNI_SQRT_2_PI * ((R)1 + (R)(3 * TNI_GELU_CUBIC) * c * c);                        \
-        return g + (R)2 * c * g * ((R)1 - g) * du;                                                 \
     }                                                                                              \
     TN_FN R tn_norm_slope_##S(R x, R y, R p)                                                       \
     {                                                                                              \

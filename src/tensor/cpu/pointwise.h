@@ -29,6 +29,7 @@ extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
 extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
 /* gelu and gelu_grad for results in bf16 or f16 */
 extern const tni_row K32(tni_short_gelu), K32(tni_short_gelu_grad);
+extern const tni_row K32(tni_short_gelu_tanh), K32(tni_short_gelu_tanh_grad);
 #ifndef TNI_REAL_NAME
 /* int64_t; NULL where there is no such formula */
 extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];
