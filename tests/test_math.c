@@ -113,6 +113,22 @@ START_TEST(ulp_bounds_f64)
 }
 END_TEST
 
+/* Where exp is a normal number the same bound as exp's; below, 0. */
+START_TEST(exp_part_f32)
+{
+    for (int i = -300000; i <= 264000; i++) {
+        float x = (float)i * 0x1.55p-12f;
+        double e = ulps(tn_exp_part_f32(x), expl(x), 24, -125);
+        bool tiny = x < -87.33f;
+        ck_assert_msg(tiny ? tn_exp_part_f32(x) < 0x1p-125f : e <= 1.25,
+                      "exp_part_f32(%.9g) = %.9g", x, tn_exp_part_f32(x));
+        if (x < -87.7f) ck_assert(tn_exp_part_f32(x) == 0.0f);
+    }
+    ck_assert(tn_exp_part_f32(0.0f) == 1.0f && tn_exp_part_f32(-INFINITY) == 0.0f);
+    ck_assert(isnan(tn_exp_part_f32(NAN)) && tn_exp_part_f32(INFINITY) > 1e38f);
+}
+END_TEST
+
 /* On a fine grid: Phi within 1.5e-7, and the slope; beyond, all or nothing. */
 START_TEST(gelu_f32)
 {
@@ -914,6 +930,7 @@ Suite *test_suite(void)
 
     tcase_add_loop_test(functions_case, ulp_bounds_f32, 0, 6);
     tcase_add_loop_test(functions_case, ulp_bounds_f64, 0, 6);
+    tcase_add_test(functions_case, exp_part_f32);
     tcase_add_test(functions_case, gelu_f32);
     tcase_add_test(functions_case, gelu_tanh_f32);
     tcase_add_test(functions_case, special_values);

@@ -212,6 +212,17 @@ TN_FN double tn_exp_f64(double x)
     return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
 }
 
+/* exp for parts of a sum, of which the largest is 1: below -87.7, where exp is not a normal number,
+ * 0; above 88 e^88. One factor less. */
+TN_FN float tn_exp_part_f32(float x)
+{
+    x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
+    x = x > 88.0f ? 88.0f : x;
+    float n;
+    float r = tn_exp_reduce_f32(x, &n);
+    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
+}
+
 /* exp of |x| <= 80: no factor can leave the normal range. */
 TN_FN float tn_exp_inner_f32(float x)
 {

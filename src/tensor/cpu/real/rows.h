@@ -15,7 +15,7 @@
 #include "tensor/math.h"
 
 #ifdef TNI_REAL_IS_f32
-#define REAL_EXP(x) tn_exp_f32(x)
+#define REAL_EXP(x) tn_exp_part_f32(x)
 #define REAL_LOG(x) tn_log_f32(x)
 #define REAL_SQRT(x) tn_sqrt_f32(x)
 #else
