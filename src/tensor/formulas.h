@@ -287,7 +287,7 @@ TN_FN float tn_gelu_slope_f32(float x)
     return x > 0.0f ? 1.0f - left : left;
 }
 
-/* ---- gelu_tanh: y = x g, g = (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+/* ---- gelu_tanh: y = x g, g = sigmoid(2 u) = (1 + tanh u) / 2, u = sqrt(2/pi) (x + .044715 x^3) */
 
 TN_FN double tn_gelu_tanh_gate_f64(double x)
 {
