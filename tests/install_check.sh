@@ -28,7 +28,9 @@ block c 1 >"$work/mine.c"
 line=$(block sh 2)
 [[ $line == 'cc mine.c -o mine $(PKG_CONFIG_PATH='*'pkg-config --cflags --libs tenon)' ]]
 
-# The library's message about an invalid CUDA module: where it looked.
+# The library's message about an invalid CUDA module: where it looked. A driver it wants first: an empty one will do.
+mkdir "$work/driver"
+echo | cc -xc - -shared -fPIC -o "$work/driver/libcuda.so.1"
 cat >"$work/why.c" <<'END'
 #include <tenon/tenon.h>
 int main(void)
@@ -57,7 +59,7 @@ for kind in shared static; do
     good "$kind: the README's program"
     echo | cc -xc - -shared -fPIC -o "$prefix/lib/libtenon-cuda.so"
     program why "$prefix"
-    bare "$work/why" | tee "$work/said"
+    bare LD_LIBRARY_PATH="$work/driver" "$work/why" | tee "$work/said"
     grep -q 'the CUDA module has no function' "$work/said"
     good "$kind: the CUDA module is looked for where the library was installed"
     rm "$prefix/lib/libtenon-cuda.so"

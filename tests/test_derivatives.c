@@ -343,6 +343,14 @@ START_TEST(power_with_exponent_zero)
         assert_ok(tn_gradients(1, &y, NULL, 1, &in[1 - first], &g, 0));
         assert_values(g, 1e-15, 0.25, 2, 0);
     }
+    /* 1 / a is beyond f16, f64 */
+    tn_tensor *a[] = { leaf(tn_to_dtype(F64(TN_SHAPE(1), 1e-6), TN_F16)),
+                       leaf(F64(TN_SHAPE(1), 1e-310)) };
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *y = total(tn_pow(a[i], tn_zeros_like(a[i]))), *g;
+        assert_ok(tn_gradients(1, &y, NULL, 1, &a[i], &g, TN_CREATE_GRAPH));
+        assert_values(g, 0, 0);
+    }
 }
 END_TEST
 

@@ -206,8 +206,9 @@ TN_API void tn_memory_trim(void);
  *
  * Default  TN_NUM_THREADS or OMP_NUM_THREADS of the environment, else the processors that this
  *          process may use (its affinity; in a container no more than its quota)
- * Helpers  are started when first needed, sleep when there is nothing to do, take no signals, and
- *          end with the thread that they help. If fewer can be started, kernels use fewer
+ * Helpers  are started when first needed, sleep when there is nothing to do, take no signals but
+ *          those of faults (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS), and end with the
+ *          thread that they help. If fewer can be started, kernels use fewer
  * fork     a child starts helpers of its own. Inside a parallel OpenMP region of the program a
  *          kernel stays on the thread that calls it
  */

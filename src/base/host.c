@@ -1,9 +1,10 @@
 /*
- * host.c - the host's locale and, where SSE has no control register for it, its floating-point
- * traps.
+ * host.c - the host's locale and signals and, where SSE has no control register for it, its
+ * floating-point traps.
  */
 #include <fenv.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include "base/host.h"
 
@@ -24,6 +25,18 @@ locale_t tni_to_c_locale(void)
 void tni_return_locale(const locale_t *was)
 {
     if (*was) uselocale(*was);
+}
+
+int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument)
+{
+    static const int fault[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
+    sigset_t blocked, was;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) sigdelset(&blocked, fault[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &was);
+    int error = pthread_create(thread, NULL, f, argument);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return error;
 }
 
 #ifndef __SSE__

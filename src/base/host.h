@@ -1,6 +1,6 @@
 /*
  * host.h - settings of the host program that are suspended while we work: traps on floating-point
- * exceptions, and a locale with a decimal comma.
+ * exceptions, and a locale with a decimal comma; and threads that leave it its signals.
  *
  * A function that computes, or writes numbers, begins with TNI_HOLD_TRAPS or TNI_C_NUMBERS; every
  * return restores the host's settings. Helper threads mask traps themselves (cpu/team.c).
@@ -9,11 +9,19 @@
 #define TNI_HOST_H
 
 #include <locale.h>
+#include <pthread.h>
 #ifdef __APPLE__
 #include <xlocale.h>
 #endif
 
 #include "base/base.h"
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+/* pthread_create, for a thread that takes no signals: those are for the program's own threads. But
+ * a fault of the thread's own reaches the program's handler, as it would end the process if it were
+ * blocked. */
+int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument);
 
 /* ---- traps ----------------------------------------------------------------------------------- */
 

@@ -12,10 +12,10 @@
  * while READY.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "io/file.h"
 #include "io/io.h"
 
@@ -121,16 +121,10 @@ static void leave_parent(tn_loader *l)
     pthread_cond_init(&l->changed, NULL);
 }
 
-/* Signals are for the program: the thread blocks them all. */
 static tn_status start_thread(tn_loader *l)
 {
     if (l->threaded) return TN_OK;
-    sigset_t all;
-    sigfillset(&all);
-    sigset_t was;
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    int error = pthread_create(&l->thread, NULL, fill, l);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    int error = tni_thread_start(&l->thread, fill, l);
     if (error)
         return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
                          strerror(error));

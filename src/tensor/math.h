@@ -8,7 +8,8 @@
  *     f32    1.25  2      1     1.75   1.5   1.5
  *     f64    1.25  2.5    1     1.5    1.5   1.5
  *
- * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0. The sign
+ * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0 (but for
+ * exp_part). The sign
  * of a zero result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of
  * large arguments needs a branch, and no inner loop of training uses them.
  *
@@ -212,8 +213,8 @@ TN_FN double tn_exp_f64(double x)
     return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
 }
 
-/* exp for parts of a sum, of which the largest is 1: below -87.7, where exp is not a normal number,
- * 0; above 88 e^88. One factor less. */
+/* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
+ * normal range; above 88 e^88. One factor less. */
 TN_FN float tn_exp_part_f32(float x)
 {
     x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */

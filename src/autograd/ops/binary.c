@@ -67,11 +67,12 @@ static tn_tensor *pow_exponent_composed(const tni_grad *g, tn_tensor *a, tn_tens
     return tn_masked_fill(tn_mul(g->dy, tn_mul(g->y, tn_log(safe))), zero, 0.0);
 }
 
-/* Only 0^0 and NaN^0 are left out: where b = 0 the slope b a^(b-1) is 0, but changes with b. */
+/* Where b = 0 the slope b a^(b-1) is 0, but changes with b. It is left out only where 1 / a is no
+ * number: at 0^0, NaN^0 and near 0. */
 static tn_tensor *pow_base_composed(const tni_grad *g, tn_tensor *a, tn_tensor *b)
 {
-    tn_tensor *any = tn_gt_scalar(tn_abs(a), 0.0);
-    tn_tensor *out = tn_logical_and(tn_eq_scalar(b, 0.0), tn_logical_not(any));
+    tn_tensor *finite = tn_lt_scalar(tn_abs(tn_reciprocal(a)), (double)INFINITY);
+    tn_tensor *out = tn_logical_and(tn_eq_scalar(b, 0.0), tn_logical_not(finite));
     tn_tensor *slope = tn_mul(b, tn_pow(tn_masked_fill(a, out, 1.0), tn_sub_scalar(b, 1.0)));
 
     return tn_masked_fill(tn_mul(g->dy, slope), out, 0.0);

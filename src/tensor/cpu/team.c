@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -32,6 +31,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "base/host.h"
 #include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
@@ -309,27 +309,13 @@ static void set_up(void)
     pthread_atfork(NULL, NULL, forget_team);
 }
 
-/* Helpers block signals: those are for the program's own threads. Faults are their own, and a
- * handler that the program has for them must run there too. */
-static sigset_t all_but_faults(void)
-{
-    static const int fault[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
-    sigset_t set;
-    sigfillset(&set);
-    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) sigdelset(&set, fault[i]);
-    return set;
-}
-
 static void start_helpers(team *t)
 {
-    sigset_t set = all_but_faults(), was;
-    pthread_sigmask(SIG_SETMASK, &set, &was);
     for (; t->helpers < t->wanted; t->helpers++) {
         helper *h = &t->helper[t->helpers];
         *h = (helper){ t, t->helpers + 1, 0 };
-        if (pthread_create(&h->thread, NULL, help, h) != 0) break; /* make do with fewer */
+        if (tni_thread_start(&h->thread, help, h) != 0) break; /* make do with fewer */
     }
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
 
 /* This thread's team with that many members, or as many as could be started; NULL: out of memory.

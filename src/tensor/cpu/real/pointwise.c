@@ -86,9 +86,9 @@ const tni_row K(tni_binary_pairs)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_PAIRS_
 
 /* ---- gelu where the result is rounded to bf16 or f16: half the work -------------------------- */
 
-/* 2^t for -127.4 < t < 127, 0 below 2^-126. t = n + r, |r| <= 1/2: p = 2^r with a relative error
- * below 2^-18. Adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest
- * ones. */
+/* 2^t for -127.4 < t < 128.5: 0 below -126.5, inf above 127.5. t = n + r, |r| <= 1/2: p = 2^r with
+ * a relative error below 2^-18. Adding `shift` rounds t, and leaves n + 127, the exponent's bits,
+ * in the lowest ones. */
 static inline float short_exp2(float t)
 {
     const float shift = 12582912.0f + 127.0f;
