@@ -13,7 +13,7 @@
 
 static __device__ __forceinline__ float row_exp(float x)
 {
-    return tn_exp_f32(x);
+    return tn_exp_part_f32(x);
 }
 static __device__ __forceinline__ double row_exp(double x)
 {
