@@ -125,7 +125,7 @@ START_TEST(exp_part_f32)
         if (x < -87.7f) ck_assert(tn_exp_part_f32(x) == 0.0f);
     }
     ck_assert(tn_exp_part_f32(0.0f) == 1.0f && tn_exp_part_f32(-INFINITY) == 0.0f);
-    ck_assert(isnan(tn_exp_part_f32(NAN)) && tn_exp_part_f32(INFINITY) > 1e38f);
+    ck_assert(isnan(tn_exp_part_f32(NAN)) && tn_exp_part_f32(INFINITY) == INFINITY);
 }
 END_TEST
 

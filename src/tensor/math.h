@@ -214,11 +214,11 @@ TN_FN double tn_exp_f64(double x)
 }
 
 /* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
- * normal range; above 88 e^88. One factor less. */
+ * normal range; inf from 88.4 up. One factor less. */
 TN_FN float tn_exp_part_f32(float x)
 {
     x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
-    x = x > 88.0f ? 88.0f : x;
+    x = x > 89.0f ? 89.0f : x;   /* n = 128, for which it is inf */
     float n;
     float r = tn_exp_reduce_f32(x, &n);
     return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
