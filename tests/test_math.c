@@ -166,12 +166,24 @@ START_TEST(gelu_tanh_f32)
                       "gelu_tanh_slope_f32(%.9g) = %.9g, want %.9g", x, tn_gelu_tanh_slope_f32(x),
                       slope);
     }
+    for (int i = -30000; i <= 30000; i++) {
+        double v = i * 1e-3, u = TNI_SQRT_2_PI * (v + TNI_GELU_CUBIC * v * v * v);
+        double gate = 1 / (1 + exp(-2 * u)), rest = 1 / (1 + exp(2 * u));
+        double slope =
+            gate + 2 * v * gate * rest * TNI_SQRT_2_PI * (1 + 3 * TNI_GELU_CUBIC * v * v);
+        ck_assert_msg(fabs(tn_gelu_tanh_gate_f64(v) - gate) <= 4e-16 &&
+                          fabs(tn_gelu_tanh_slope_f64(v) - slope) <= 1e-15,
+                      "gelu_tanh_f64(%.17g): gate %.17g, want %.17g; slope %.17g, want %.17g", v,
+                      tn_gelu_tanh_gate_f64(v), gate, tn_gelu_tanh_slope_f64(v), slope);
+    }
     static const float far[] = { 10.0f, 10.06f, 12.0f, 1e30f, INFINITY };
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
         ck_assert(tni_u_gelu_tanh_f32(far[i], 0, 0) == far[i]);
         ck_assert(tn_gelu_tanh_gate_f32(-far[i]) < 0x1p-125f);
         ck_assert(tn_gelu_tanh_slope_f32(far[i]) == 1.0f);
         ck_assert(fabsf(tn_gelu_tanh_slope_f32(-far[i])) < 1e-30f);
+        ck_assert(tn_gelu_tanh_slope_f64(2 * (double)far[i]) == 1);
+        ck_assert(fabs(tn_gelu_tanh_slope_f64(-2 * (double)far[i])) < 1e-250);
     }
     ck_assert(isnan(tni_u_gelu_tanh_f32(-INFINITY, 0, 0)) && isnan(tni_u_gelu_tanh_f32(NAN, 0, 0)));
     ck_assert(isnan(tni_u_gelu_tanh_f32(-NAN, 0, 0)) && isnan(tn_gelu_tanh_slope_f32(NAN)));

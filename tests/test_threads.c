@@ -8,9 +8,9 @@
  * IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control flushed numbers
  * differ; with lanes not restored after a nested run two chunks share a lane; with helpers that
  * block all signals their faults are not seen; with the buffers or the blocks of layer norm's
- * gradient chosen by threads the bits differ. Of what is shared, under
- * ThreadSanitizer: the test of modules with tn_train for tn_eval (batch norm writes to its
- * buffers), tn_module_keep without its atomic; the test of generators without their lock.
+ * gradient chosen by threads the bits differ. Of what is shared, under ThreadSanitizer: the test of
+ * modules with tn_train for tn_eval (batch norm writes to its buffers), tn_module_keep without its
+ * atomic; the test of generators without their lock.
  */
 #include <dirent.h>
 #include <pthread.h>

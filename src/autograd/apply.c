@@ -93,7 +93,7 @@ static unsigned reads_of(const tni_call *c)
 
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]->requires_grad) reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
-    bool x = reads & TNI_X(0) || c->op->arity == 1;
+    bool x = reads & TNI_X(0) || c->op->arity == 1; /* x is kept, or all that there is to keep */
     bool all = c->op->cheap && x && tni_is_remade(c->op, c->out[0]);
     return all ? reads | (TNI_X(c->n_in) - 1) : reads;
 }

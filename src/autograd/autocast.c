@@ -21,8 +21,7 @@ TNI_THREAD tn_dtype tni_autocasting = TN_F32;
 
 /* One reference to each of the two tensors. */
 typedef struct entry {
-    tn_tensor
-        *cast; /* its node holds the leaf, so that no other tensor gets its address; or NULL */
+    tn_tensor *cast; /* or NULL; its node holds the leaf, so no other tensor gets its address */
     tn_tensor *seen; /* alias of the leaf then: while it lives no other storage has that address */
     uint64_t version;
     tn_dtype dtype;

@@ -38,7 +38,7 @@ static const char *missing_kernel(const tni_backend *b)
     return TNI_KERNELS(LACKS, LACKS_TYPED, LACKS_TYPED, LACKS_TYPED) NULL;
 }
 
-/* Asked before the module is opened: with it come CUDA's libraries, 150 MiB and 70 ms of a program
+/* Asked before the module is opened: with it come CUDA's libraries, 150 MiB and 60 ms of a program
  * that finds no GPU afterwards. A module that the environment names may need no driver. */
 static bool has_driver(void)
 {

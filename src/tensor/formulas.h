@@ -289,52 +289,60 @@ TN_FN float tn_gelu_slope_f32(float x)
 
 /* ---- gelu_tanh: y = x g, g = sigmoid(2 u) = (1 + tanh u) / 2, u = sqrt(2/pi) (x + .044715 x^3) */
 
-TN_FN double tn_gelu_tanh_gate_f64(double x)
-{
-    double u = TNI_SQRT_2_PI * (x + TNI_GELU_CUBIC * x * x * x);
-    return 1 / (1 + tn_exp_f64(-2 * u));
-}
+/* -2 u LOG */
+#define TNI_GELU_TANH_U(R, S, LOG)                                                                 \
+    TN_FN R tn_gelu_tanh_minus_2u_##S(R x)                                                         \
+    {                                                                                              \
+        const R k = (R)(-2 * TNI_SQRT_2_PI * LOG);                                                 \
+        return x * (k + k * (R)TNI_GELU_CUBIC * x * x);                                            \
+    }
+TNI_GELU_TANH_U(float, f32, 0x1.71547652b82fep+0) /* log2 e */
+TNI_GELU_TANH_U(double, f64, 1)
 
-/* t = -2 u log2(e): g = 1 / (1 + 2^t). Its x is kept between -10.06, where t = 128, and 10, where g
- * is 1; as integers, see tn_gelu_f32. A NaN becomes a number. */
-TN_FN float tn_gelu_tanh_power_f32(float x)
+/* t, where e^(-2 u) = 2^t. Its x is kept between -10.06, where t = 128, and 10, where g is 1; as
+ * integers, see tn_gelu_f32. A NaN becomes a number. */
+TN_FN float tn_gelu_tanh_exponent_f32(float x)
 {
-    const float scale = -2 * (float)TNI_SQRT_2_PI * 0x1.715476p+0f;
     uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-10.06f);
     bits = bits < low ? bits : low;
     int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(10.0f);
-    float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
-    return c * (scale + scale * (float)TNI_GELU_CUBIC * c * c);
+    return tn_gelu_tanh_minus_2u_f32(tn_from_bits_f32((uint32_t)(kept < high ? kept : high)));
 }
 
-TN_FN float tn_gelu_tanh_gate_f32(float x)
+TN_FN float tn_gelu_tanh_power_f32(float x)
 {
-    return 1.0f / (1.0f + tn_exp2_f32(tn_gelu_tanh_power_f32(x)));
+    return tn_exp2_f32(tn_gelu_tanh_exponent_f32(x));
 }
 
-/* The slope g + 2 x g (1 - g) u', where 1 - g = 2^t g; from +-10 on it is 1 or nearly 0. */
-TN_FN float tn_gelu_tanh_inner_f32(float x)
+TN_FN double tn_gelu_tanh_power_f64(double x)
 {
-    return x < -10.0f ? -10.0f : x > 10.0f ? 10.0f : x;
+    return tn_exp_f64(tn_gelu_tanh_minus_2u_f64(x));
 }
 
-TN_FN float tn_gelu_tanh_slope_at_f32(float x, float power)
-{
-    float g = 1.0f / (1.0f + power), scale = 2 * (float)TNI_SQRT_2_PI;
-    return g + x * g * (power * g) * (scale + scale * 3 * (float)TNI_GELU_CUBIC * x * x);
-}
-
-TN_FN float tn_gelu_tanh_slope_f32(float x)
-{
-    float c = tn_gelu_tanh_inner_f32(x);
-    return tn_gelu_tanh_slope_at_f32(c, tn_exp2_f32(tn_gelu_tanh_power_f32(c)));
-}
-
-TN_FN double tn_gelu_tanh_slope_f64(double x)
-{
-    double c = x < -40 ? -40 : x > 40 ? 40 : x, g = tn_gelu_tanh_gate_f64(c);
-    return g + 2 * c * g * (1 - g) * TNI_SQRT_2_PI * (1 + 3 * TNI_GELU_CUBIC * c * c);
-}
+/* With e = e^(-2 u): g = 1 / (1 + e), slope g + 2 x g (1 - g) u', where 1 - g = e g. The slope is 1
+ * or nearly 0 from +-END on, where e is still a number. */
+#define TNI_GELU_TANH(R, S, END)                                                                   \
+    TN_FN R tn_gelu_tanh_gate_##S(R x)                                                             \
+    {                                                                                              \
+        return (R)1 / ((R)1 + tn_gelu_tanh_power_##S(x));                                          \
+    }                                                                                              \
+    TN_FN R tn_gelu_tanh_inner_##S(R x)                                                            \
+    {                                                                                              \
+        return x < (R)-END ? (R)-END : x > (R)END ? (R)END : x;                                    \
+    }                                                                                              \
+    TN_FN R tn_gelu_tanh_slope_at_##S(R x, R e)                                                    \
+    {                                                                                              \
+        const R k = (R)(2 * TNI_SQRT_2_PI);                                                        \
+        R g = (R)1 / ((R)1 + e);                                                                   \
+        return g + x * g * (e * g) * (k + k * (R)(3 * TNI_GELU_CUBIC) * x * x);                    \
+    }                                                                                              \
+    TN_FN R tn_gelu_tanh_slope_##S(R x)                                                            \
+    {                                                                                              \
+        R c = tn_gelu_tanh_inner_##S(x);                                                           \
+        return tn_gelu_tanh_slope_at_##S(c, tn_gelu_tanh_power_##S(c));                            \
+    }
+TNI_GELU_TANH(float, f32, 10)
+TNI_GELU_TANH(double, f64, 20)
 
 /* ---- formulas of both types ------------------------------------------------------------------ */
 

@@ -9,9 +9,8 @@
  *     f64    1.25  2.5    1     1.5    1.5   1.5
  *
  * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0 (but for
- * exp_part). The sign
- * of a zero result is kept by tanh and erf only. sin, cos and pow are libm's: an exact reduction of
- * large arguments needs a branch, and no inner loop of training uses them.
+ * exp_part). The sign of a zero result is kept by tanh and erf only. sin, cos and pow are libm's:
+ * an exact reduction of large arguments needs a branch, and no inner loop of training uses them.
  *
  * Coefficients: minimax in the sense of Remez, fitted for this file with 400-bit arithmetic and
  * rounded; those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c,
@@ -213,24 +212,22 @@ TN_FN double tn_exp_f64(double x)
     return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
 }
 
-/* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
- * normal range; inf from 88.4 up. One factor less. */
-TN_FN float tn_exp_part_f32(float x)
-{
-    x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
-    x = x > 89.0f ? 89.0f : x;   /* n = 128, for which it is inf */
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
-}
-
-/* exp of |x| <= 80: no factor can leave the normal range. */
+/* exp of |x| <= 80: no factor can leave the normal range (exp_part says what is beyond). */
 TN_FN float tn_exp_inner_f32(float x)
 {
     float n;
     float r = tn_exp_reduce_f32(x, &n);
 
     return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
+}
+
+/* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
+ * normal range; inf from 88.4 up. One factor less. */
+TN_FN float tn_exp_part_f32(float x)
+{
+    x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
+    x = x > 89.0f ? 89.0f : x;   /* n = 128, for which it is inf */
+    return tn_exp_inner_f32(x);
 }
 
 TN_FN double tn_exp_inner_f64(double x)

@@ -15,6 +15,7 @@ skip() {
 }
 [ -e "$module" ] || skip 'built without oneDNN'
 type -P objdump readelf >/dev/null || skip 'there is no objdump or readelf (binutils)'
+! grep -qw amx_bf16 /proc/cpuinfo || skip 'the processor has AMX: the suites themselves run on it'
 grep -qw avx512_bf16 /proc/cpuinfo || skip 'the other instructions of these kernels want AVX512-BF16, which is not emulated'
 library=$(ldd "$module" | sed -n 's/.*libdnnl\.so[.0-9]* => \([^ ]*\).*/\1/p')
 [ -n "$library" ] || skip "$module does not use a shared libdnnl"

@@ -67,29 +67,13 @@ static tn_status cast_shape(tni_call *c)
     return TN_OK;
 }
 
-static const tn_op op_cast = {
-    .name = "to_dtype",
-    .formula = "y = x as another dtype",
-    .gradient = "dx = dy as x's dtype",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = cast_shape,
-    .forward = copy_forward,
-    .backward = copy_backward,
-};
-
-/* The gradient reads nothing, but x is kept where y is not. */
-static const tn_op op_cast_again = {
-    .name = "to_dtype",
-    .formula = "y = x as another dtype",
-    .gradient = "dx = dy as x's dtype",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .cheap = TNI_CHEAP_CAST,
-    .shape = cast_shape,
-    .forward = copy_forward,
-    .backward = copy_backward,
-};
+#define CAST(least)                                                                                \
+    {                                                                                              \
+        .name = "to_dtype", .formula = "y = x as another dtype",                                   \
+        .gradient = "dx = dy as x's dtype", .arity = 1, .dtypes = TNI_ANY_DTYPE, .cheap = (least), \
+        .shape = cast_shape, .forward = copy_forward, .backward = copy_backward                    \
+    }
+static const tn_op op_cast = CAST(0), op_cast_again = CAST(TNI_CHEAP_CAST);
 
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
 {

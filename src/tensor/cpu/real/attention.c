@@ -166,6 +166,12 @@ static const REAL *widened(const attention *p, const void *x, int64_t n, enum pa
     return part(p, to);
 }
 
+/* What p or ds are multiplied by, as REAL; NULL: they are split, and it stays as it is. */
+static const REAL *factor(const attention *p, const void *x, int64_t n, enum part to)
+{
+    return p->split ? NULL : widened(p, x, n, to);
+}
+
 /* Where rows of x from r on are summed up. */
 static REAL *sums_of(const attention *p, const tni_array *x, int64_t item, int64_t r, enum part to)
 {
@@ -198,9 +204,7 @@ static block block_of(const attention *p, int64_t item, int64_t first)
                 rows_of(p, &p->a->k, item, first, n, K_ROWS),
                 rows_of(p, &p->a->v, item, first, n, V_ROWS),
                 NULL };
-    if (!p->split)
-        b.wide =
-            p->grad ? widened(p, b.k, n * p->d, K_WIDE) : widened(p, b.v, n * p->dv_size, V_WIDE);
+    b.wide = p->grad ? factor(p, b.k, n * p->d, K_WIDE) : factor(p, b.v, n * p->dv_size, V_WIDE);
     return b;
 }
 
@@ -232,9 +236,10 @@ static void multiply(attention *p, tn_dtype in, bool ta, bool tb, int64_t m, int
     if (!tni_product_one(&product)) atomic_store_explicit(&p->undone, true, memory_order_relaxed);
 }
 
-/* x as the sum of two bf16: n upper halves, then n of what is left, rounded. */
+/* x as the sum of two bf16, if it is split: n upper halves, then n of what is left, rounded. */
 static const uint16_t *halves(const attention *p, const REAL *restrict x, int64_t n, enum part to)
 {
+    if (!p->split) return NULL;
     uint16_t *restrict high = part(p, to), *restrict low = high + n;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -251,12 +256,9 @@ static void multiply_by(attention *p, bool ta, int64_t m, int64_t n, int64_t k, 
                         const uint16_t *half, const void *b, const REAL *wide, bool accumulate,
                         REAL *c)
 {
-    if (!p->split) {
-        multiply(p, REAL_DTYPE, ta, false, m, n, k, a, wide, accumulate, c);
-        return;
-    }
-    multiply(p, TN_BF16, ta, false, m, n, k, half, b, accumulate, c);
-    multiply(p, TN_BF16, ta, false, m, n, k, half + m * k, b, true, c);
+    multiply(p, half ? TN_BF16 : REAL_DTYPE, ta, false, m, n, k, half ? (const void *)half : a,
+             half ? b : wide, accumulate, c);
+    if (half) multiply(p, TN_BF16, ta, false, m, n, k, half + m * k, b, true, c);
 }
 
 /* How many keys of the block any query of [r, r + rows) sees. */
@@ -348,7 +350,7 @@ static void forward_block(attention *p, const block *b, int64_t r, int64_t rows,
         REAL shrink = soften(s + i * n, visible(p, b, r + i, 1), n, top + i, total + i);
         if (b->first > 0) scale_row(y + i * p->dv_size, p->dv_size, shrink);
     }
-    const uint16_t *half = p->split ? halves(p, s, rows * n, SCORES_HALVES) : NULL;
+    const uint16_t *half = halves(p, s, rows * n, SCORES_HALVES);
     multiply_by(p, false, rows, p->dv_size, n, s, half, b->v, b->wide, b->first > 0, y);
 }
 
@@ -442,7 +444,7 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     const void *q = rows_of(p, &p->a->q, b->item, r, rows, Q_ROWS);
     const void *y = rows_of(p, &p->a->y, b->item, r, rows, Y_ROWS);
     const void *dy = rows_of(p, &p->grad->dy, b->item, r, rows, DY_ROWS);
-    const REAL *wide_q = p->split ? NULL : widened(p, q, rows * p->d, Q_WIDE);
+    const REAL *wide_q = factor(p, q, rows * p->d, Q_WIDE);
     const REAL *wide_y = widened(p, y, rows * size, Y_WIDE);
     const REAL *wide_dy = widened(p, dy, rows * size, DY_WIDE);
     REAL *s = scores(p, b, q, r, rows, n), *ds = part(p, GRADS);
@@ -450,8 +452,8 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     for (int64_t i = 0; i < rows; i++)
         row_grad(s + i * n, ds + i * n, visible(p, b, r + i, 1), n, lse[i],
                  dot(wide_dy + i * size, wide_y + i * size, size), (REAL)p->a->scale);
-    const uint16_t *half = p->split ? halves(p, s, rows * n, SCORES_HALVES) : NULL;
-    const uint16_t *half_ds = p->split ? halves(p, ds, rows * n, GRADS_HALVES) : NULL;
+    const uint16_t *half = halves(p, s, rows * n, SCORES_HALVES);
+    const uint16_t *half_ds = halves(p, ds, rows * n, GRADS_HALVES);
     multiply_by(p, true, n, size, rows, s, half, dy, wide_dy, true, dv);
     multiply_by(p, true, n, p->d, rows, ds, half_ds, q, wide_q, true, dk);
     multiply_by(p, false, rows, p->d, n, ds, half_ds, b->k, b->wide, true, dq);

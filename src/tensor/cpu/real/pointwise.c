@@ -137,21 +137,31 @@ static inline float FORMULA(b, short_gelu_grad)(float x, float y, float p, float
 static inline float FORMULA(u, short_gelu_tanh)(float x, float p, float q)
 {
     (void)p, (void)q;
-    return x / (1.0f + short_exp2(tn_gelu_tanh_power_f32(x)));
+    return x / (1.0f + short_exp2(tn_gelu_tanh_exponent_f32(x)));
 }
 
 static inline float FORMULA(b, short_gelu_tanh_grad)(float x, float y, float p, float q)
 {
     float c = tn_gelu_tanh_inner_f32(y);
     (void)p, (void)q;
-    return x * tn_gelu_tanh_slope_at_f32(c, short_exp2(tn_gelu_tanh_power_f32(c)));
+    return x * tn_gelu_tanh_slope_at_f32(c, short_exp2(tn_gelu_tanh_exponent_f32(c)));
 }
 
 UNARY_ROW(short_gelu, 0, , )
 UNARY_ROW(short_gelu_tanh, 0, , )
 BINARY_ROW(short_gelu_grad, 0, , )
 BINARY_ROW(short_gelu_tanh_grad, 0, , )
-const tni_row K(tni_short_gelu) = u_short_gelu, K(tni_short_gelu_grad) = b_short_gelu_grad;
-const tni_row K(tni_short_gelu_tanh) = u_short_gelu_tanh;
-const tni_row K(tni_short_gelu_tanh_grad) = b_short_gelu_tanh_grad;
+tni_row K(tni_short_unary)(int function)
+{
+    return function == TNI_U_gelu        ? u_short_gelu
+           : function == TNI_U_gelu_tanh ? u_short_gelu_tanh
+                                         : NULL;
+}
+
+tni_row K(tni_short_binary)(int function)
+{
+    return function == TNI_B_gelu_grad        ? b_short_gelu_grad
+           : function == TNI_B_gelu_tanh_grad ? b_short_gelu_tanh_grad
+                                              : NULL;
+}
 #endif
