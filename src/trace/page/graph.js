@@ -317,7 +317,8 @@ function firstKey() {
     return viewOf.node.has(root) ? shownKey(viewOf, state.folded, 'n' + root) : null;
 }
 
-/* Scrolls as little as needed to have the item in view, with something around it. */
+/* Scrolls as little as needed to have the item in view, with something around it. Who calls draws
+   afterwards: the event of scrolling comes a frame late. */
 function reveal(key, always) {
     const item = view.items.get(key), scroll = $('scroll'), z = state.zoom;
     if (!item) return;
@@ -341,6 +342,7 @@ function toggleFold(key) {
     if (!state.folded.delete(name)) state.folded.add(name);
     relayout(key);
     reveal(key);
+    draw();
     focusItem(key);
 }
 

@@ -21,9 +21,9 @@ function go(at) {
     state.at = Math.min(Math.max(0, at), trace().positions.length - 1);
     state.chosen = null;
     if (graph() !== before) relayout();
-    render();
     const key = currentKey() && shownKey(viewOf, state.folded, currentKey());
     if (key) reveal(key);
+    render();
     if (key && held) focusItem(key);
 }
 
