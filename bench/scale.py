@@ -38,7 +38,7 @@ def main():
         sys.exit("scale.py: want IN.csv OUT.svg")
     import matplotlib
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.fonttype"] = "none" # text stays text: a fifth of the size
+    matplotlib.rcParams["svg.fonttype"] = "none" # text stays text
     from matplotlib import pyplot, ticker
 
     sweeps, notes = read(sys.argv[1])

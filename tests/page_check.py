@@ -287,10 +287,12 @@ def keys(page):
     page.open()
     tab.js("document.getElementById('speed').value = 300")
     at = "Number(document.getElementById('slider').value)"
+    begun = tab.js('performance.now()')
     tab.press(' ')
-    tab.js(f'new Promise((done) => setInterval(() => {at} > 1 && done(), 10))')
+    ms = tab.js(f'new Promise((done) => setInterval(() => {at} > 1 && done(performance.now()), 10))') - begun
     tab.press(' ')
     paused = tab.js(at)
+    check(f'{page.name}: two steps at the chosen speed, not at the normal one', 580 < ms < 1700, ms)
     tab.js('new Promise((done) => setTimeout(done, 700))')
     check(f'{page.name}: space plays and pauses', tab.js(at) == paused, (paused, tab.js(at)))
     page.quiet('with keys')

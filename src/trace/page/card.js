@@ -234,10 +234,7 @@ function boxCard(g, call) {
     const parameters = own.filter((t) => t.kind === 'parameter');
     const numbers = parameters.reduce((n, t) => n + elements(t.shape), 0);
     const written = (call.writes || []).map((id) => linkToSource(g, id));
-    const fold = () => {
-        toggleFold('c' + call.id);
-        renderCard();
-    };
+    const fold = () => toggleFold('c' + call.id);
     return [make('h2', {}, callTitle(call)),
         paragraph(`A module. In this call: ${plural(g.ops.get(call.id) || 0, 'op')}. It holds `,
             `${plural(parameters.length, 'parameter')} with ${plural(numbers, 'number')}, `,

@@ -342,7 +342,7 @@ function toggleFold(key) {
     if (!state.folded.delete(name)) state.folded.add(name);
     relayout(key);
     reveal(key);
-    draw();
+    render();
     focusItem(key);
 }
 

@@ -239,7 +239,6 @@ function foldChosen() {
     if (!box) return;
     state.chosen = box;
     toggleFold(box);
-    render();
 }
 
 /* Whether the element that has the focus uses the key itself. */
@@ -280,7 +279,7 @@ function activate(element) {
     const key = element.dataset.key, item = view.items.get(key);
     if (item.kind === 'ghost') return choose(item.of);
     state.chosen = key;
-    if (item.kind === 'box') toggleFold(key);
+    if (item.kind === 'box') return toggleFold(key);
     render();
     focusItem(key);
 }
