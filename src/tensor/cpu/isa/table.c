@@ -122,11 +122,19 @@ static bool no_other(const void *a, tn_status *status)
     (void)status;
     return false;
 }
+#define CONVOLVE(way, args)                                                                        \
+    static bool convolve_##way(const args *a, tn_status *status)                                   \
+    {                                                                                              \
+        return K(tni_winograd_##way)(a, status) || tni_convolve_##way(a, status);                  \
+    }
+CONVOLVE(y, tni_conv2d)
+CONVOLVE(dx, tni_conv2d_grad_input)
+CONVOLVE(dw, tni_conv2d_grad_weight)
 #define BY_OTHER(a)                                                                                \
     _Generic((a),                                                                                  \
-        const tni_conv2d *: tni_convolve_y,                                                        \
-        const tni_conv2d_grad_input *: tni_convolve_dx,                                            \
-        const tni_conv2d_grad_weight *: tni_convolve_dw,                                           \
+        const tni_conv2d *: convolve_y,                                                            \
+        const tni_conv2d_grad_input *: convolve_dx,                                                \
+        const tni_conv2d_grad_weight *: convolve_dw,                                               \
         const tni_attention *: K32(tni_attention_bf16),                                            \
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
         const tni_cross_entropy *: K32(tni_cross_entropy_short),                                   \

@@ -1,0 +1,534 @@
+/*
+ * winograd.c - convolutions of 3x3 taps with stride 1 in f32, by Winograd's F(2x2, 3x3): a tile of
+ * 2x2 outputs takes 16 multiplications for each pair of channels, not 36:
+ *     Y = A^T m A,  m = sum over c of u * v,  u = G w G^T,  v = B^T d B
+ * w is a kernel, d the 4x4 inputs under a tile, * goes by elements. So each of the 16 places of a
+ * transformed tile has a product over all tiles,
+ *     m [o, tiles] = u [o, c] v [c, tiles].
+ * Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), equation 8.
+ * The gradient of the input is the convolution of dy with kernels turned by 180 degrees. The
+ * gradient of the kernels goes the same way back:
+ *     dw = G^T du G,  du [o, c] = dm [o, tiles] v^T,  dm = A dY A^T
+ *
+ * Work is cut into pieces of some rows of tiles, numbered through all images, whose v and m stay
+ * in the caches.
+ *
+ * A place of v is a sum of inputs of its tile. So an output is exact to within a rounding of the
+ * largest input of the tile and not of those under its own taps; and an Inf would spoil outputs
+ * beside it. Where a result is not finite, the general kernels compute all of it again.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+
+/* Not in SSE, where sums do not fit the registers, and the usual way has libraries that choose AVX.
+ * On other processors it has not been measured. */
+#if defined __AVX512F__
+enum { LANES = 16, ROWS = 8, IS_FAST = 1 };
+#define FRONT FRONT_16
+#define BACK BACK_16
+#else
+#if defined __AVX__
+enum { IS_FAST = 1 };
+#else
+enum { IS_FAST = 0 };
+#endif
+enum { LANES = 8, ROWS = 4 };
+#define FRONT FRONT_8
+#define BACK BACK_8
+#endif
+enum { VECTORS = 2, STRIP = VECTORS * LANES, EIGHT = 8, PLACES = 16, MAX_PARTS = 16 };
+enum { PIECE_BYTES = 2 * 1024 * 1024, LEAST_CHANNELS = 8, LEAST_TILES = 32, PARTS_SIZE = 1048576 };
+static const double LEAST_GAIN = 1.5;
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+/* Tiles of a row are transformed eight at a time; rows of v and m have room for as many more. */
+typedef float eight __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
+
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define FRONT_8 0, 8, 1, 9, 2, 10, 3, 11
+#define BACK_8 4, 12, 5, 13, 6, 14, 7, 15
+#define FRONT_16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define BACK_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+
+/* x with its v, or y (for the gradient of the kernels: dy) with its m. */
+typedef struct side {
+    float *data;
+    int64_t channels, h, w;
+    int64_t above, before; /* rows and columns of zeros before the first of an image */
+    int64_t step;          /* from a place of v or m to the next */
+} side;
+
+typedef struct winograd {
+    side in, out;
+    const float *kernels, *bias;
+    float *dw;             /* of the gradient of the kernels alone */
+    bool turned;           /* the kernels are [in, out, 3, 3], and are turned by 180 degrees */
+    int64_t down, across;  /* tiles of an image */
+    int64_t all, rows;     /* rows of tiles: of all images, of a piece */
+    int64_t pieces, parts; /* du is summed in parts, of several pieces each */
+    int64_t n_in, n_out;   /* channels of u: in rounded up to whole strips, out to ROWS */
+    int64_t ld;            /* elements from a row of v or m to the next */
+    int64_t width;         /* of the band: rows of an image with zeros around them */
+    float *u;              /* [parts, 16, n_out, n_in] */
+    int64_t u_size;        /* of a part */
+    float *scratch;        /* for each lane: v, m, and the band or a transposed place of v */
+    size_t lane_size;
+    atomic_bool infinite;
+} winograd;
+
+/* n rounded up to a multiple of size. */
+static int64_t up(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size * size;
+}
+
+/* ---- transforms: by rows, then by columns ---------------------------------------------------- */
+
+/* v = B^T d B of eight tiles, whose 4 x 18 inputs begin at d. */
+static inline void inputs(const float *d, int64_t width, float *v, int64_t step)
+{
+    static const int columns[4] = { 0, EIGHT, 2, EIGHT + 2 };
+    eight r[4][4];
+    for (int j = 0; j < 4; j++) {
+        const float *at = d + columns[j];
+        eight d0 = *(const eight *)at, d1 = *(const eight *)(at + width);
+        eight d2 = *(const eight *)(at + 2 * width), d3 = *(const eight *)(at + 3 * width);
+        r[0][j] = d0 - d2;
+        r[1][j] = d1 + d2;
+        r[2][j] = d2 - d1;
+        r[3][j] = d1 - d3;
+    }
+    for (int i = 0; i < 4; i++, v += 4 * step) {
+        eight d0 = __builtin_shufflevector(r[i][0], r[i][1], EVEN);
+        eight d1 = __builtin_shufflevector(r[i][0], r[i][1], ODD);
+        eight d2 = __builtin_shufflevector(r[i][2], r[i][3], EVEN);
+        eight d3 = __builtin_shufflevector(r[i][2], r[i][3], ODD);
+        *(eight *)v = d0 - d2;
+        *(eight *)(v + step) = d1 + d2;
+        *(eight *)(v + 2 * step) = d2 - d1;
+        *(eight *)(v + 3 * step) = d1 - d3;
+    }
+}
+
+/* y = A^T m A + bias of eight tiles, 2 x 16 outputs, rows of y width apart. Lanes of *finite become
+ * NaN where an output is not finite. */
+static inline void outputs(const float *m, int64_t step, float bias, float *y, int64_t width,
+                           eight *finite)
+{
+    eight r[2][4];
+    for (int j = 0; j < 4; j++, m += step) {
+        eight m0 = *(const eight *)m, m1 = *(const eight *)(m + 4 * step);
+        eight m2 = *(const eight *)(m + 8 * step), m3 = *(const eight *)(m + 12 * step);
+        r[0][j] = m0 + m1 + m2;
+        r[1][j] = m1 - m2 - m3;
+    }
+    for (int i = 0; i < 2; i++, y += width) {
+        eight even = r[i][0] + r[i][1] + r[i][2] + bias, odd = r[i][1] - r[i][2] - r[i][3] + bias;
+        *finite += even * 0 + odd * 0;
+        *(eight *)y = __builtin_shufflevector(even, odd, FRONT_8);
+        *(eight *)(y + EIGHT) = __builtin_shufflevector(even, odd, BACK_8);
+    }
+}
+
+/* m = A dY A^T of eight tiles, whose 2 x 16 gradients begin at dy. */
+static inline void gradients(const float *dy, int64_t width, float *m, int64_t step)
+{
+    eight r[4][2];
+    for (int j = 0; j < 2; j++) {
+        eight d0 = *(const eight *)(dy + j * EIGHT), d1 = *(const eight *)(dy + width + j * EIGHT);
+        r[0][j] = d0;
+        r[1][j] = d0 + d1;
+        r[2][j] = d0 - d1;
+        r[3][j] = -d1;
+    }
+    for (int i = 0; i < 4; i++, m += 4 * step) {
+        eight d0 = __builtin_shufflevector(r[i][0], r[i][1], EVEN);
+        eight d1 = __builtin_shufflevector(r[i][0], r[i][1], ODD);
+        *(eight *)m = d0;
+        *(eight *)(m + step) = d0 + d1;
+        *(eight *)(m + 2 * step) = d0 - d1;
+        *(eight *)(m + 3 * step) = -d1;
+    }
+}
+
+/* Items: channels o. u = G w G^T, eight channels c at a time. */
+static void transform_kernels(void *context, int64_t begin, int64_t end)
+{
+    const winograd *p = context;
+    int64_t n_in = p->in.channels, n_out = p->out.channels, step = p->n_out * p->n_in;
+    for (int64_t o = begin; o < end; o++) {
+        for (int64_t next = 0; next < n_in; next += EIGHT) {
+            int64_t c = TNI_MIN(next, n_in - EIGHT);
+            float w[9][EIGHT];
+            eight g[3], t[4][3];
+            for (int64_t e = 0; e < EIGHT; e++) {
+                const float *from =
+                    p->kernels + 9 * (p->turned ? (c + e) * n_out + o : o * n_in + c + e);
+                for (int k = 0; k < 9; k++) w[k][e] = from[p->turned ? 8 - k : k];
+            }
+            for (int j = 0; j < 3; j++) {
+                for (int i = 0; i < 3; i++) g[i] = *(const eight *)w[3 * i + j];
+                t[0][j] = g[0];
+                t[1][j] = (g[0] + g[1] + g[2]) * 0.5f;
+                t[2][j] = (g[0] - g[1] + g[2]) * 0.5f;
+                t[3][j] = g[2];
+            }
+            float *u = p->u + o * p->n_in + c;
+            for (int i = 0; i < 4; i++, u += 4 * step) {
+                *(eight *)u = t[i][0];
+                *(eight *)(u + step) = (t[i][0] + t[i][1] + t[i][2]) * 0.5f;
+                *(eight *)(u + 2 * step) = (t[i][0] - t[i][1] + t[i][2]) * 0.5f;
+                *(eight *)(u + 3 * step) = t[i][2];
+            }
+        }
+    }
+}
+
+/* Lanes of finite are 0, or NaN where a result is not finite. */
+static void note(winograd *p, const eight *finite)
+{
+    for (int j = 0; j < EIGHT; j++)
+        if ((*finite)[j] != 0) atomic_store_explicit(&p->infinite, true, memory_order_relaxed);
+}
+
+/* Items: channels o. dw = G^T du G, du summed over the parts in their order. */
+static void write_kernels(void *context, int64_t begin, int64_t end)
+{
+    winograd *p = context;
+    eight finite = { 0 };
+    int64_t n_in = p->in.channels, step = p->n_out * p->n_in;
+    for (int64_t o = begin; o < end; o++) {
+        for (int64_t next = 0; next < n_in; next += EIGHT) {
+            int64_t c = TNI_MIN(next, n_in - EIGHT);
+            eight du[4], t[3][4];
+            float dw[9][EIGHT];
+            for (int j = 0; j < 4; j++) {
+                for (int i = 0; i < 4; i++) {
+                    const float *from = p->u + (4 * i + j) * step + o * p->n_in + c;
+                    du[i] = *(const eight *)from;
+                    for (int64_t k = 1; k < p->parts; k++)
+                        du[i] += *(const eight *)(from + k * p->u_size);
+                }
+                t[0][j] = du[0] + (du[1] + du[2]) * 0.5f;
+                t[1][j] = (du[1] - du[2]) * 0.5f;
+                t[2][j] = (du[1] + du[2]) * 0.5f + du[3];
+            }
+            for (int i = 0; i < 3; i++) {
+                *(eight *)dw[3 * i] = t[i][0] + (t[i][1] + t[i][2]) * 0.5f;
+                *(eight *)dw[3 * i + 1] = (t[i][1] - t[i][2]) * 0.5f;
+                *(eight *)dw[3 * i + 2] = (t[i][1] + t[i][2]) * 0.5f + t[i][3];
+            }
+            for (int k = 0; k < 9; k++) finite += *(const eight *)dw[k] * 0;
+            for (int64_t e = 0; e < EIGHT; e++)
+                for (int k = 0; k < 9; k++) p->dw[9 * (o * n_in + c + e) + k] = dw[k][e];
+        }
+    }
+    note(p, &finite);
+}
+
+/* ---- a piece --------------------------------------------------------------------------------- */
+
+/* Rows of tiles of one image, [first, first + n), which are rows [done, done + n) of a piece. */
+typedef struct run {
+    int64_t image, first, n, done;
+} run;
+
+/* The next run of the piece [r0, r0 + rows); begin with a run of zeros. */
+static bool next_run(const winograd *p, int64_t r0, int64_t rows, run *r)
+{
+    r->done += r->n;
+    r->image = (r0 + r->done) / p->down;
+    r->first = (r0 + r->done) % p->down;
+    r->n = TNI_MIN(rows - r->done, p->down - r->first);
+    return r->n > 0;
+}
+
+static inline void copy(int64_t n, const float *from, float *to)
+{
+    int64_t j = 0;
+    for (; j + EIGHT <= n; j += EIGHT) *(eight *)(to + j) = *(const eight *)(from + j);
+    for (; j < n; j++) to[j] = from[j];
+}
+
+/* Image rows [row, row + n) to the band, with zeros around them. */
+static void fill_band(const winograd *p, const side *s, const float *plane, int64_t row, int64_t n,
+                      float *band)
+{
+    for (int64_t i = 0; i < n; i++, row++, band += p->width)
+        if (row < 0 || row >= s->h)
+            memset(band, 0, (size_t)p->width * sizeof(float));
+        else
+            copy(s->w, plane + row * s->w, band + s->before);
+}
+
+/* v of in, or m of out. */
+static void transform(const winograd *p, const side *s, int64_t r0, int64_t rows, float *places,
+                      float *band)
+{
+    int64_t border = s == &p->in ? 2 : 0;
+    memset(band, 0, (size_t)((2 * p->rows + 2) * p->width) * sizeof(float));
+    for (run r = { 0 }; next_run(p, r0, rows, &r);) {
+        for (int64_t c = 0; c < s->channels; c++) {
+            const float *plane = s->data + (r.image * s->channels + c) * s->h * s->w;
+            fill_band(p, s, plane, 2 * r.first - s->above, 2 * r.n + border, band);
+            float *to = places + c * p->ld + r.done * p->across;
+            const float *from = band;
+            for (int64_t i = 0; i < r.n; i++, to += p->across, from += 2 * p->width)
+                for (int64_t j = 0; j < p->across; j += EIGHT)
+                    if (border)
+                        inputs(from + 2 * j, p->width, to + j, s->step);
+                    else
+                        gradients(from + 2 * j, p->width, to + j, s->step);
+        }
+    }
+}
+
+/* c [ROWS, n] = a [ROWS, k] b [k, n], or added to c; n a multiple of STRIP. */
+static void product(int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                    float *c, int64_t ldc, bool add)
+{
+    for (int64_t j = 0; j < n; j += STRIP) {
+        vector sum[ROWS][VECTORS];
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++)
+                sum[r][v] = add ? ((vector *)(c + r * ldc + j))[v] : (vector){ 0 };
+        for (int64_t i = 0; i < k; i++) {
+            const vector *x = (const vector *)(b + i * ldb + j);
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * lda + i] * x[v];
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) ((vector *)(c + r * ldc + j))[v] = sum[r][v];
+    }
+}
+
+/* y [n, channels] = x [channels, n]^T, both multiples of LANES, in blocks of LANES x LANES, which
+ * log2(LANES) rounds of interleaving "row i and row i + LANES / 2" transpose (see copy.c). */
+static void transpose(int64_t channels, int64_t n, const float *x, int64_t ld, float *y)
+{
+    for (int64_t c = 0; c < channels; c += LANES) {
+        for (int64_t j = 0; j < n; j += LANES) {
+            vector row[LANES], next[LANES];
+            for (int i = 0; i < LANES; i++) row[i] = *(const vector *)(x + (c + i) * ld + j);
+            for (int round = 1; round < LANES; round *= 2) {
+                for (int i = 0; i < LANES / 2; i++) {
+                    next[2 * i] = __builtin_shufflevector(row[i], row[i + LANES / 2], FRONT);
+                    next[2 * i + 1] = __builtin_shufflevector(row[i], row[i + LANES / 2], BACK);
+                }
+                for (int i = 0; i < LANES; i++) row[i] = next[i];
+            }
+            for (int i = 0; i < LANES; i++) *(vector *)(y + (j + i) * channels + c) = row[i];
+        }
+    }
+}
+
+/* Rows of tiles of channel o, from its m. Eight tiles are stored at a time. What goes beyond the
+ * end of a row is overwritten by the rows, or the channel, after it, where these are still to come
+ * and belong to this piece; elsewhere the rows go by way of the band. */
+static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, const float *m,
+                       float *band, eight *finite)
+{
+    const side *s = &p->out;
+    float bias = p->bias ? p->bias[o] : 0;
+    for (run r = { 0 }; next_run(p, r0, rows, &r);) {
+        float *plane = s->data + (r.image * s->channels + o) * s->h * s->w;
+        float *y = plane + 2 * r.first * s->w;
+        float *end = plane + TNI_MIN(2 * (r.first + r.n), s->h) * s->w;
+        float *room = r.n == p->down && o + 1 < s->channels ? end + s->h * s->w : end;
+        for (int64_t i = 0; i < r.n; i++, m += p->across, y += 2 * s->w) {
+            bool two = y + s->w < end;
+            if (two && s->w % 2 == 0 && p->across >= EIGHT) {
+                for (int64_t j = 0; j < p->across; j += EIGHT) {
+                    int64_t at = TNI_MIN(j, p->across - EIGHT);
+                    outputs(m + at, s->step, bias, y + 2 * at, s->w, finite);
+                }
+            } else if (two && p->across <= EIGHT && y + s->w + 2 * EIGHT <= room) {
+                outputs(m, s->step, bias, y, s->w, finite);
+            } else {
+                for (int64_t j = 0; j < p->across; j += EIGHT)
+                    outputs(m + j, s->step, bias, band + 2 * j, p->width, finite);
+                copy(s->w, band, y);
+                if (two) copy(s->w, band + p->width, y + s->w);
+            }
+        }
+    }
+}
+
+static float *scratch_of(const winograd *p, float **m, float **band)
+{
+    float *v = p->scratch + (size_t)tni_lane() * p->lane_size;
+    *m = v + PLACES * p->in.step;
+    *band = *m + PLACES * p->out.step;
+    return v;
+}
+
+/* Items: pieces. */
+static void convolve(void *context, int64_t begin, int64_t end)
+{
+    winograd *p = context;
+    float *m, *band, *v = scratch_of(p, &m, &band);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t r0 = i * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
+        transform(p, &p->in, r0, rows, v, band);
+        for (int64_t k = 0; k < PLACES; k++) {
+            for (int64_t o = 0; o < p->n_out; o += ROWS)
+                product(up(rows * p->across, STRIP), p->in.channels,
+                        p->u + (k * p->n_out + o) * p->n_in, p->n_in, v + k * p->in.step, p->ld,
+                        m + k * p->out.step + o * p->ld, p->ld, false);
+        }
+        eight finite = { 0 };
+        for (int64_t o = 0; o < p->out.channels; o++)
+            write_rows(p, r0, rows, o, m + o * p->ld, band, &finite);
+        note(p, &finite);
+    }
+}
+
+/* Items: parts. */
+static void sum_kernels(void *context, int64_t begin, int64_t end)
+{
+    winograd *p = context;
+    float *m, *band, *v = scratch_of(p, &m, &band);
+    for (int64_t i = begin; i < end; i++) {
+        float *u = p->u + i * p->u_size;
+        memset(u, 0, (size_t)p->u_size * sizeof(float));
+        int64_t last = (i + 1) * p->pieces / p->parts;
+        for (int64_t piece = i * p->pieces / p->parts; piece < last; piece++) {
+            int64_t r0 = piece * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
+            int64_t tiles = rows * p->across;
+            transform(p, &p->in, r0, rows, v, band);
+            transform(p, &p->out, r0, rows, m, band);
+            for (int64_t k = 0; k < PLACES; k++) {
+                transpose(p->n_in, up(tiles, LANES), v + k * p->in.step, p->ld, band);
+                for (int64_t o = 0; o < p->n_out; o += ROWS)
+                    product(p->n_in, tiles, m + k * p->out.step + o * p->ld, p->ld, band, p->n_in,
+                            u + (k * p->n_out + o) * p->n_in, p->n_in, true);
+            }
+        }
+    }
+}
+
+/* ---- the plan: by the sizes alone ------------------------------------------------------------ */
+
+/* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, there are as many pieces for each of
+ * four threads, and of the strips of a piece as little as may be is not used. */
+static int64_t rows_of(const winograd *p)
+{
+    int64_t bytes = PLACES * (p->in.channels + p->out.channels) * p->across * 4;
+    int64_t most = TNI_MAX(PIECE_BYTES / bytes, 1);
+    int64_t pieces = (p->all - 1) / (4 * most) * 4 + 4;
+    most = (p->all - 1) / pieces + 1;
+    int64_t best = most;
+    double best_use = 0;
+    for (int64_t r = most; r > most / 2; r--) {
+        double use = (double)(r * p->across) / (double)up(r * p->across, STRIP);
+        if (use > best_use) best_use = use, best = r;
+    }
+    return best;
+}
+
+/* At least n, and such that eight tiles of all places lie in different sets of the L1 cache, whose
+ * ways are 4 KiB. */
+static int64_t apart(int64_t n)
+{
+    return up(n, 1024) + 80;
+}
+
+/* Multiplications of the usual way for one of these, which fill whole strips and rows. */
+static double gain(const winograd *p, int64_t images)
+{
+    double pairs = (double)(p->in.channels * p->out.channels);
+    double usual = 9 * (double)(images * p->out.h * p->out.w) * pairs;
+    double tiles = (double)(p->pieces * up(p->rows * p->across, STRIP));
+    double filled = (double)(p->in.channels * p->n_out);
+    if (p->dw) {
+        tiles = (double)(p->all * p->across);
+        filled = (double)(p->n_in * p->n_out);
+    }
+    return usual / (PLACES * tiles * filled);
+}
+
+/* Sets sides and sizes. False: another kernel is faster, or the only one. */
+static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
+{
+    if (!IS_FAST || dtype != TN_F32 || z->groups != 1 || z->n * z->oh * z->ow == 0) return false;
+    if (z->c < LEAST_CHANNELS || z->o < LEAST_CHANNELS) return false;
+    for (int d = 0; d < 2; d++)
+        if (z->stride[d] != 1 || z->dilation[d] != 1 || z->padding[d] > 2) return false;
+    if (z->kh != 3 || z->kw != 3) return false;
+    const int64_t *pad = z->padding;
+    p->in = (side){ NULL, z->c, z->h, z->w, pad[0], pad[1], 0 };
+    p->out = (side){ NULL, z->o, z->oh, z->ow, 0, 0, 0 };
+    if (p->turned) {
+        p->in = (side){ NULL, z->o, z->oh, z->ow, 2 - pad[0], 2 - pad[1], 0 };
+        p->out = (side){ NULL, z->c, z->h, z->w, 0, 0, 0 };
+    }
+    p->down = (p->out.h + 1) / 2;
+    p->across = (p->out.w + 1) / 2;
+    p->all = z->n * p->down;
+    p->rows = rows_of(p);
+    p->pieces = (p->all - 1) / p->rows + 1;
+    p->n_in = up(p->in.channels, STRIP);
+    p->n_out = up(p->out.channels, ROWS);
+    p->ld = up(p->rows * p->across + EIGHT, STRIP) + 16; /* 16: no multiple of 1 KiB */
+    p->width = up(2 * p->across, 2 * EIGHT) + 2;
+    p->in.step = apart(p->n_in * p->ld);
+    p->out.step = apart(p->n_out * p->ld);
+    p->u_size = PLACES * p->n_out * p->n_in;
+    p->parts =
+        p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(4, PARTS_SIZE / p->u_size)) : 1;
+    /* each part of du is written and read again */
+    if (p->dw && p->all * p->across < LEAST_TILES * p->parts) return false;
+    return gain(p, z->n) >= LEAST_GAIN;
+}
+
+/* False: the result is not finite. */
+static bool compute(winograd *p, tn_status *status)
+{
+    int64_t band = TNI_MAX((2 * p->rows + 2) * p->width, p->dw ? p->ld * p->n_in : 0);
+    p->lane_size = (size_t)(PLACES * (p->in.step + p->out.step) + up(band, LANES));
+    int64_t items = p->dw ? p->parts : p->pieces;
+    int lanes = tni_lanes(items, 1);
+    size_t u = (size_t)(p->parts * p->u_size);
+    size_t size = (u + (size_t)lanes * p->lane_size) * sizeof(float);
+    p->u = tni_alloc(size);
+    *status = p->u ? TN_OK : TN_E_NOMEM;
+    if (!p->u) return true;
+    p->scratch = p->u + u;
+    int64_t grain = 4096 / p->n_in + 1;
+    if (!p->dw) tni_parallel(p->out.channels, grain, transform_kernels, p);
+    tni_parallel_lanes(lanes, items, 1, p->dw ? sum_kernels : convolve, p);
+    if (p->dw) tni_parallel(p->out.channels, grain, write_kernels, p);
+    tni_free(p->u, size);
+    return !p->infinite;
+}
+
+bool K(tni_winograd_y)(const tni_conv2d *a, tn_status *status)
+{
+    winograd p = { .kernels = a->w.data, .bias = a->bias.data };
+    if (!plan(&p, &a->sizes, a->x.dtype)) return false;
+    p.in.data = a->x.data;
+    p.out.data = a->y.data;
+    return compute(&p, status);
+}
+
+bool K(tni_winograd_dx)(const tni_conv2d_grad_input *a, tn_status *status)
+{
+    winograd p = { .kernels = a->w.data, .turned = true };
+    if (!plan(&p, &a->sizes, a->dy.dtype)) return false;
+    p.in.data = a->dy.data;
+    p.out.data = a->dx.data;
+    return compute(&p, status);
+}
+
+bool K(tni_winograd_dw)(const tni_conv2d_grad_weight *a, tn_status *status)
+{
+    winograd p = { .dw = a->dw.data };
+    if (!plan(&p, &a->sizes, a->dy.dtype)) return false;
+    p.in.data = a->x.data;
+    p.out.data = a->dy.data;
+    return compute(&p, status);
+}
