@@ -5,9 +5,9 @@
  *
  * oneDNN compiles a kernel for exact sizes, so each thread keeps plans: the kernels that it has
  * used, with the memory objects through which they get their operands. A kernel is made for one
- * thread, so its bits do not depend on how many threads there are. Sources: the oneDNN developer
- * guide, "Matrix Multiplication", "Primitive cache" and "Scratchpad": kernels share the scratchpad
- * of the thread that made them, which alone runs them.
+ * thread, so its bits do not depend on how many threads there are. All kernels of a thread share
+ * its scratch memory: by itself oneDNN keeps one for each. Sources: the oneDNN developer guide,
+ * "Matrix Multiplication", "Primitive cache" and "Managing scratchpads".
  */
 #include <omp.h>
 #include <pthread.h>
@@ -18,6 +18,7 @@
 #include "tensor/cpu/onednn_module.h"
 
 dnnl_engine_t tni_engine;
+dnnl_primitive_attr_t tni_options;
 
 /* Held while oneDNN makes or drops a kernel, and around a fork: oneDNN has locks of its own that a
  * child would find held. */
@@ -63,6 +64,8 @@ dnnl_status_t tni_dnnl_memory(tni_dnnl_plan *plan, int i, tni_const_layout layou
 dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t chosen, int n,
                                 const int *argument, const int *memory)
 {
+    tni_const_layout scratchpad = dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
+    int last = TNI_SCRATCHPADS + plan->n_steps;
     tni_dnnl_step *s = &plan->step[plan->n_steps];
     dnnl_status_t status = dnnl_primitive_create(&s->primitive, chosen);
     if (status != dnnl_success) return status;
@@ -70,7 +73,10 @@ dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t
     s->n = n;
     memcpy(s->argument, argument, (size_t)n * sizeof *argument);
     memcpy(s->memory, memory, (size_t)n * sizeof *memory);
-    return status;
+    if (!scratchpad || dnnl_memory_desc_get_size(scratchpad) == 0) return status;
+    s->argument[s->n] = DNNL_ARG_SCRATCHPAD;
+    s->memory[s->n++] = last;
+    return tni_dnnl_memory(plan, last, scratchpad);
 }
 
 static void plan_clear(tni_dnnl_plan *plan)
@@ -100,7 +106,7 @@ enum { PLANS = 512, PROBES = 8 };
 typedef struct cache {
     tni_dnnl_plan plans[PLANS]; /* a hash table; a full neighbourhood gives up its first plan */
     dnnl_stream_t stream;
-    char *scratch; /* of the copies */
+    char *scratch;
     size_t scratch_size;
 } cache;
 
@@ -176,7 +182,7 @@ static bool execute(cache *c, const tni_dnnl_plan *plan, const void *const opera
     }
     for (int i = 0; i < plan->n_steps && status == dnnl_success; i++) {
         const tni_dnnl_step *s = &plan->step[i];
-        dnnl_exec_arg_t args[TNI_OPERANDS];
+        dnnl_exec_arg_t args[TNI_OPERANDS + 1];
         for (int j = 0; j < s->n; j++)
             args[j] = (dnnl_exec_arg_t){ s->argument[j], plan->memory[s->memory[j]] };
         status = dnnl_primitive_execute(s->primitive, c->stream, s->n, args);
@@ -217,7 +223,7 @@ static dnnl_status_t choose(const tni_product *p, const tni_layout *l,
 {
     dnnl_primitive_attr_t options = NULL;
     dnnl_post_ops_t then = NULL;
-    dnnl_status_t s = dnnl_primitive_attr_create(&options);
+    dnnl_status_t s = dnnl_primitive_attr_clone(&options, tni_options);
     if (s == dnnl_success && p->accumulate) {
         s = dnnl_post_ops_create(&then);
 #if DNNL_VERSION_MAJOR >= 3
@@ -318,6 +324,9 @@ const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
         return NULL;
     }
     if (dnnl_engine_create(&tni_engine, dnnl_cpu, 0) != dnnl_success ||
+        dnnl_primitive_attr_create(&tni_options) != dnnl_success ||
+        dnnl_primitive_attr_set_scratchpad_mode(tni_options, dnnl_scratchpad_mode_user) !=
+            dnnl_success ||
         pthread_key_create(&cache_key, cache_free) != 0 ||
         pthread_atfork(before_fork, after_fork, after_fork) != 0) {
         snprintf(why, size, "out of memory");

@@ -70,14 +70,15 @@ static dnnl_status_t choose_forward(const tni_convolution *c, const shape *s, co
 #if DNNL_VERSION_MAJOR >= 3
     return dnnl_convolution_forward_primitive_desc_create(
         chosen, tni_engine, what, dnnl_convolution_direct, l[SRC], l[WEIGHTS], bias, l[DST],
-        s->stride, s->dilation, s->before, s->after, NULL);
+        s->stride, s->dilation, s->before, s->after, tni_options);
 #else
     dnnl_convolution_desc_t d;
     dnnl_status_t status = dnnl_dilated_convolution_forward_desc_init(
         &d, what, dnnl_convolution_direct, &l[SRC], &l[WEIGHTS], bias, &l[DST], s->stride,
         s->dilation, s->before, s->after);
-    return status == dnnl_success ? dnnl_primitive_desc_create(chosen, &d, NULL, tni_engine, NULL)
-                                  : status;
+    return status == dnnl_success
+               ? dnnl_primitive_desc_create(chosen, &d, tni_options, tni_engine, NULL)
+               : status;
 #endif
 }
 
@@ -89,10 +90,10 @@ static dnnl_status_t choose_backward(const tni_convolution *c, const shape *s, c
     return c->kind == TNI_CONV_DX
                ? dnnl_convolution_backward_data_primitive_desc_create(
                      chosen, tni_engine, dnnl_convolution_direct, l[SRC], l[WEIGHTS], l[DST],
-                     s->stride, s->dilation, s->before, s->after, forward, NULL)
+                     s->stride, s->dilation, s->before, s->after, forward, tni_options)
                : dnnl_convolution_backward_weights_primitive_desc_create(
                      chosen, tni_engine, dnnl_convolution_direct, l[SRC], l[WEIGHTS], NULL, l[DST],
-                     s->stride, s->dilation, s->before, s->after, forward, NULL);
+                     s->stride, s->dilation, s->before, s->after, forward, tni_options);
 #else
     dnnl_convolution_desc_t d;
     dnnl_status_t status = c->kind == TNI_CONV_DX
@@ -103,7 +104,7 @@ static dnnl_status_t choose_backward(const tni_convolution *c, const shape *s, c
                                      &d, dnnl_convolution_direct, &l[SRC], &l[WEIGHTS], NULL,
                                      &l[DST], s->stride, s->dilation, s->before, s->after);
     return status == dnnl_success
-               ? dnnl_primitive_desc_create(chosen, &d, NULL, tni_engine, forward)
+               ? dnnl_primitive_desc_create(chosen, &d, tni_options, tni_engine, forward)
                : status;
 #endif
 }
@@ -134,7 +135,7 @@ static dnnl_status_t add_copy(tni_dnnl_plan *plan, tni_const_layout from, int fr
     static const int argument[] = { DNNL_ARG_FROM, DNNL_ARG_TO };
     dnnl_primitive_desc_t copy = NULL;
     dnnl_status_t s =
-        dnnl_reorder_primitive_desc_create(&copy, from, tni_engine, to, tni_engine, NULL);
+        dnnl_reorder_primitive_desc_create(&copy, from, tni_engine, to, tni_engine, tni_options);
     if (s == dnnl_success)
         s = tni_dnnl_step_add(plan, copy, 2, argument, (int[]){ from_memory, to_memory });
     if (copy) dnnl_primitive_desc_destroy(copy);

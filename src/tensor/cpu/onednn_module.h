@@ -20,20 +20,27 @@ typedef const dnnl_memory_desc_t *tni_const_layout;
 #endif
 
 extern dnnl_engine_t tni_engine;
+/* Of every kernel: it works in memory that it is given, and has none of its own. */
+extern dnnl_primitive_attr_t tni_options;
 
 /* Everything that oneDNN compiles a kernel for. All bytes count: set unused numbers to 0. */
 typedef struct tni_key {
     int64_t number[20];
 } tni_key;
 
-/* Operands 0..3 are the caller's memory; copy i (OPERANDS + i) is operand i in a layout of oneDNN's
- * own, in the thread's scratch memory. */
-enum { TNI_OPERANDS = 4, TNI_MEMORIES = 2 * TNI_OPERANDS, TNI_STEPS = 4 };
+/* Operands 0..3 are the caller's memory. In the thread's scratch memory are copy i (OPERANDS + i),
+ * which is operand i in a layout of oneDNN's own, and what kernel i works in (SCRATCHPADS + i). */
+enum {
+    TNI_OPERANDS = 4,
+    TNI_STEPS = 4,
+    TNI_SCRATCHPADS = 2 * TNI_OPERANDS,
+    TNI_MEMORIES = TNI_SCRATCHPADS + TNI_STEPS
+};
 
 /* One call of oneDNN: its kernel, and the memories that it works on by oneDNN's argument names. */
 typedef struct tni_dnnl_step {
     dnnl_primitive_t primitive;
-    int n, argument[TNI_OPERANDS], memory[TNI_OPERANDS];
+    int n, argument[TNI_OPERANDS + 1], memory[TNI_OPERANDS + 1];
 } tni_dnnl_step;
 
 typedef struct tni_dnnl_plan {
@@ -42,8 +49,8 @@ typedef struct tni_dnnl_plan {
     int n_steps; /* 0: oneDNN has no fast kernel for this */
     tni_dnnl_step step[TNI_STEPS];
     dnnl_memory_t memory[TNI_MEMORIES]; /* NULL: not used */
-    size_t offset[TNI_MEMORIES];        /* of a copy, in the scratch memory */
-    size_t scratch;                     /* bytes that all copies take */
+    size_t offset[TNI_MEMORIES];        /* in the scratch memory */
+    size_t scratch;                     /* bytes of it that the plan takes */
 } tni_dnnl_plan;
 
 /* Fills a zeroed plan, or leaves it without steps. */
@@ -61,7 +68,7 @@ static inline dnnl_data_type_t tni_dnnl_type(tn_dtype dtype)
 void tni_layout_free(tni_layout *layout);
 /* The name of the kernel that oneDNN chose; "" on failure. */
 const char *tni_dnnl_name(const_dnnl_primitive_desc_t chosen);
-/* Adds the memory of operand or copy i to the plan. */
+/* Adds memory i to the plan. */
 dnnl_status_t tni_dnnl_memory(tni_dnnl_plan *plan, int i, tni_const_layout layout);
 /* Adds a call; the step's memories are named by the caller. */
 dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t chosen, int n,
